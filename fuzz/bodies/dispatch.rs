@@ -18,7 +18,7 @@ use katydid_fatbin::Image;
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{HostMemory, Session, SessionError, Setup};
 use katydid_session_core::{Capture, Usage};
-use katydid_transport::{Answer, Event, Hangup, LinkError, Replier, Staging, WorkerLink};
+use katydid_transport::{Event, Hangup, LinkError, OutgoingReply, Replier, Staging, WorkerLink};
 use katydid_wire::codec::Message;
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
@@ -134,7 +134,7 @@ fn driver() -> Driver {
 struct Mute;
 
 impl Replier for Mute {
-    fn reply(&self, _: &Answer<'_>) -> Result<(), LinkError> {
+    fn reply(&self, _: &OutgoingReply<'_>) -> Result<(), LinkError> {
         Ok(())
     }
 }

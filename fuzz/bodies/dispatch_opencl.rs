@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use katydid_session_core::{Capture, Checkpointable, QuiesceError, Usage};
 use katydid_session_opencl::{HostMemory, Session, SessionError};
-use katydid_transport::{Answer, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+use katydid_transport::{Event, Frame, Hangup, LinkError, OutgoingReply, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Field, Message, Reply};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
@@ -32,7 +32,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// In place of a byte: the next ones are the field.
 const WILD: u8 = 0xee;
 /// Most bytes of data in a frame.
-const MOST_DATA: u64 = 1 << 14;
+const MAX_DATA_BYTES: u64 = 1 << 14;
 
 /// Messages with the forms of their payloads: a letter a field ([`Maker::field`]).
 const FORMS: &[(u16, &str)] = &[
@@ -119,7 +119,7 @@ struct Answers {
 }
 
 impl Replier for Answers {
-    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+    fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(list.iter().all(|(sequence, _)| *sequence != answer.sequence), "a call is answered twice");
         list.push((answer.sequence, [answer.payload, answer.tail].concat()));
@@ -187,7 +187,7 @@ impl Maker<'_> {
     }
 
     fn bytes(&mut self, count: u64) -> Vec<u8> {
-        (0..count.min(MOST_DATA)).map(|_| self.byte()).collect()
+        (0..count.min(MAX_DATA_BYTES)).map(|_| self.byte()).collect()
     }
 
     fn wild(&mut self) -> u64 {

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use katydid_ptx_exec::{
-    AddressRange, GlobalMemory, Grid, Host, Kernel, Launch, Limits, Pool, Program, Progress, Switch, Target,
+    AddressRange, GlobalMemory, Grid, Host, Kernel, Launch, Limits, Pool, Program, Progress, Switch, TargetDevice,
 };
 
 /// Bytes of the device's memory: variables, then one buffer that kernels get, then their heap.
@@ -79,7 +79,7 @@ impl GlobalMemory for Loading<'_> {
 /// Does all of it; returns whether the text was loaded.
 pub(crate) fn interpret(text: &str) -> bool {
     let device = Device::new();
-    let target = Target { major: 9, minor: 0 };
+    let target = TargetDevice { major: 9, minor: 0 };
     let Ok(program) = Program::load(&[text], &mut Loading(&device), target) else { return false };
     let buffer = device.take(1024, 256).unwrap_or(device.base());
     for kernel in program.kernels().iter().take(4) {

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, MOST_LANES, ReplyHead};
+use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, MAX_LANES, ReplyHead};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(frame.encode(payload).as_ref(), Ok(head));
     }
     if let Ok((frame, lanes, payload)) = FrameHead::decode_over(head) {
-        assert!(payload <= MAX_PAYLOAD && lanes.payload.max(lanes.reply) <= MOST_LANES);
+        assert!(payload <= MAX_PAYLOAD && lanes.payload.max(lanes.reply) <= MAX_LANES);
         assert_eq!(frame.encode_over(payload, lanes).as_ref(), Ok(head));
     }
     if let Ok((reply, length)) = ReplyHead::decode(head) {

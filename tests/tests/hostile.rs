@@ -27,7 +27,7 @@ use katydid_tests::way::Way;
 use katydid_wire::codec::Message;
 use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, ReplyHead};
 use katydid_wire::handshake::{
-    ArenaKind, Build, Claim, Hello, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused, SessionKind,
+    ArenaKind, Build, Hello, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused, SessionClaim, SessionKind,
 };
 use katydid_wire::message::{
     cuCtxSynchronize, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuEventSynchronize, cuModuleUnload,
@@ -78,7 +78,7 @@ impl Target {
 /// A hello with the name by which the server's log tells these sessions from others.
 fn hello() -> Hello {
     let name = || "hostile".to_owned();
-    Hello { program: name(), name: name(), ..peer::hello(SessionKind::CUDA, Claim::NEW) }
+    Hello { program: name(), name: name(), ..peer::hello(SessionKind::CUDA, SessionClaim::NEW) }
 }
 
 /// One whole handshake message.

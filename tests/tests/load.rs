@@ -24,7 +24,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, runs, threads, u
 use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, ConnectError, ConnectedLink, ProgramLink, companion};
-use katydid_wire::handshake::{Claim, HandshakeError, RefusalCode, Role, SessionKind};
+use katydid_wire::handshake::{HandshakeError, RefusalCode, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 /// A server on all kinds of sockets.
@@ -103,7 +103,7 @@ fn held(server: &Server) -> (usize, usize) {
 
 /// A visit of the session with this key that says as much as a hello can, and then waits.
 fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection>> {
-    let mut hello = peer::hello(SessionKind::CUDA, Claim { role: Role::COMPANION, key, frames: 0 });
+    let mut hello = peer::hello(SessionKind::CUDA, SessionClaim { role: Role::COMPANION, key, frames: 0 });
     (hello.program, hello.name) = ("a".repeat(4096), "b".repeat(4096));
     let mut socket = peer::connect(address)?;
     socket.write_all(&hello.encode(&peer::build())?)?;
@@ -311,7 +311,7 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
 }
 
 fn nvml(address: &Address, patience: Duration) -> Result<Box<dyn ProgramLink>, ConnectError> {
-    connect(address, &peer::hello(SessionKind::NVML, Claim::NEW), &peer::build(), patience)
+    connect(address, &peer::hello(SessionKind::NVML, SessionClaim::NEW), &peer::build(), patience)
         .map(|ConnectedLink { link, .. }| link)
 }
 
@@ -388,13 +388,13 @@ fn a_session_that_takes_too_much_of_the_machine_s_memory_ends_and_no_other() -> 
 fn a_line_of_the_log_is_short_whatever_a_program_calls_itself() -> Result<()> {
     let bench = Bench::new(&[])?;
     for address in [bench.server.unix(), bench.server.tcp().to_owned()] {
-        let mut hello = peer::hello(SessionKind::CUDA, Claim::NEW);
+        let mut hello = peer::hello(SessionKind::CUDA, SessionClaim::NEW);
         (hello.program, hello.name) = ("p".repeat(4096), "n".repeat(4096));
         let mut socket = peer::connect(&address)?;
         socket.write_all(&hello.encode(&peer::build())?)?;
         bench.server.workers_of(1)?;
         let mut unknown = hello.clone();
-        unknown.claim = Claim { role: Role::PROGRAM, key: SessionKey([9; 16]), frames: 0 };
+        unknown.claim = SessionClaim { role: Role::PROGRAM, key: SessionKey([9; 16]), frames: 0 };
         let mut refused = peer::connect(&address)?;
         refused.write_all(&unknown.encode(&peer::build())?)?;
         refused.read_to_end(&mut Vec::new())?;

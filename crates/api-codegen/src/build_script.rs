@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::source::{Source, SourceError};
+use crate::source::{SourceError, SpecFiles};
 use crate::{dispatch, driver, function, implemented, message, opencl, soft, stub};
 
 /// Body of a build script: writes the named products to `OUT_DIR` and tells cargo what they depend on. A fault
@@ -18,7 +18,7 @@ fn run(products: &[&str]) -> Result<(), SourceError> {
     let manifest = directory("CARGO_MANIFEST_DIR")?;
     let spec = manifest.join("../../spec");
     println!("cargo::rerun-if-changed={}", spec.display());
-    let source = Source::read(&spec)?;
+    let source = SpecFiles::read(&spec)?;
     let out = directory("OUT_DIR")?;
     for &product in products {
         let path = out.join(product);
@@ -28,7 +28,7 @@ fn run(products: &[&str]) -> Result<(), SourceError> {
     Ok(())
 }
 
-fn generate(source: &Source, product: &str, manifest: &Path) -> Result<String, SourceError> {
+fn generate(source: &SpecFiles, product: &str, manifest: &Path) -> Result<String, SourceError> {
     Ok(match product {
         "opencl_function.rs" => function::generate_plain(&source.opencl),
         "opencl_message.rs" => message::generate_messages(source.opencl_messages()),

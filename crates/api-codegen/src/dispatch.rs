@@ -6,14 +6,14 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Class, Function, Journal, Kind, Sort};
+use katydid_api_spec::{Class, Function, Journal, ParameterKind, Sort};
 
 use crate::journal;
-use crate::source::Source;
+use crate::source::SpecFiles;
 use crate::text::c_type;
 
 /// Generates the product.
-pub fn generate(source: &Source) -> String {
+pub fn generate(source: &SpecFiles) -> String {
     let mut out = String::new();
     out.push_str(
         "/// Executes one frame.\n///\n/// # Errors\n///\n/// A breach of protocol, which ends the session, or the code that the program gets.\n",
@@ -77,10 +77,10 @@ fn complete(function: &Function) -> String {
     for param in &function.params {
         let name = &param.name;
         match &param.kind {
-            Kind::Value(ty) if ty.is_handle() => {
+            ParameterKind::Value(ty) if ty.is_handle() => {
                 let _ = writeln!(out, "    let {name}: {} = session.handle(head, message.{name})?;", c_type(ty));
             }
-            Kind::Value(ty) => {
+            ParameterKind::Value(ty) => {
                 let _ = writeln!(out, "    let {name} = message.{name} as {};", c_type(ty));
             }
             _ => {}
@@ -97,7 +97,7 @@ fn complete(function: &Function) -> String {
 /// Outputs are locals of the C types, handed to the driver by address.
 fn outputs(out: &mut String, function: &Function, indent: &str) {
     for param in &function.params {
-        if let Kind::Out(ty) | Kind::OutNew(ty) = &param.kind {
+        if let ParameterKind::Out(ty) | ParameterKind::OutNew(ty) = &param.kind {
             let _ = writeln!(out, "{indent}let mut {}: {} = Default::default();", param.name, c_type(ty));
         }
     }
@@ -108,7 +108,7 @@ fn driver_call(function: &Function) -> String {
         .params
         .iter()
         .map(|param| match &param.kind {
-            Kind::Out(_) | Kind::OutNew(_) => format!("&raw mut {}", param.name),
+            ParameterKind::Out(_) | ParameterKind::OutNew(_) => format!("&raw mut {}", param.name),
             _ => param.name.clone(),
         })
         .collect();
@@ -137,11 +137,11 @@ fn bookkeeping(out: &mut String, function: &Function) {
     for param in &function.params {
         let name = &param.name;
         match (&param.kind, &function.journal) {
-            (Kind::OutNew(_), _) => {
+            (ParameterKind::OutNew(_), _) => {
                 let _ = writeln!(out, "    if status == sys::CUresult::SUCCESS {{");
                 let _ = writeln!(out, "        session.bind(message.{name}, {name})?;\n    }}");
             }
-            (Kind::Value(ty), Journal::Destroy(ended))
+            (ParameterKind::Value(ty), Journal::Destroy(ended))
                 if ty.is_handle() && ended.kind.is_none() && &ended.param == name =>
             {
                 let _ = writeln!(out, "    session.forget::<{}>(message.{name});", c_type(ty));
@@ -163,9 +163,11 @@ fn reply(function: &Function) -> String {
         .params
         .iter()
         .filter_map(|param| match &param.kind {
-            Kind::Out(ty) if ty.1 == Sort::Structure => Some(format!("{0}: sys::Pod::to_bytes(&{0})", param.name)),
-            Kind::Out(ty) if ty.0 == "usize" => Some(format!("{0}: {0} as u64", param.name)),
-            Kind::Out(_) => Some(param.name.clone()),
+            ParameterKind::Out(ty) if ty.1 == Sort::Structure => {
+                Some(format!("{0}: sys::Pod::to_bytes(&{0})", param.name))
+            }
+            ParameterKind::Out(ty) if ty.0 == "usize" => Some(format!("{0}: {0} as u64", param.name)),
+            ParameterKind::Out(_) => Some(param.name.clone()),
             _ => None,
         })
         .collect();

@@ -1,11 +1,11 @@
 //! Part of product `dispatch.rs`: what of a message the journal keeps.
 //!
 //! The session crate supplies `Session::{made, changed, told, ended}` and, in `crate::journal`, the kinds of objects
-//! (`Kind`), which of its properties a message sets (`Selector`), and the ids that end together (`only`, `span`).
+//! (`ObjectKind`), which of its properties a message sets (`Selector`), and the ids that end together (`only`, `span`).
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Function, Journal, Kind, Object};
+use katydid_api_spec::{Function, Journal, Object, ParameterKind};
 
 use crate::text::wire_type;
 
@@ -92,7 +92,9 @@ fn kind_of(function: &Function, param: &str) -> String {
         return "context".to_owned();
     }
     match function.params.iter().find(|other| other.name == param).map(|param| &param.kind) {
-        Some(Kind::Value(ty) | Kind::New(ty) | Kind::OutNew(ty)) if ty.is_handle() => ty.0["CU".len()..].to_owned(),
+        Some(ParameterKind::Value(ty) | ParameterKind::New(ty) | ParameterKind::OutNew(ty)) if ty.is_handle() => {
+            ty.0["CU".len()..].to_owned()
+        }
         _ => param.to_owned(),
     }
 }
@@ -100,14 +102,14 @@ fn kind_of(function: &Function, param: &str) -> String {
 /// The number of a parameter's type, if generated code keeps its objects.
 fn object_type(function: &Function, param: &str) -> Option<usize> {
     match function.params.iter().find(|other| other.name == param).map(|param| &param.kind) {
-        Some(Kind::Value(ty) | Kind::OutNew(ty)) => ty.object(),
+        Some(ParameterKind::Value(ty) | ParameterKind::OutNew(ty)) => ty.object(),
         _ => None,
     }
 }
 
 fn variant(word: &str) -> String {
     let (first, rest) = word.split_at(1);
-    format!("crate::journal::Kind::{}{rest}", first.to_uppercase())
+    format!("crate::journal::ObjectKind::{}{rest}", first.to_uppercase())
 }
 
 /// A parameter as 64 bits. Objects of all types that generated code keeps are one kind: the type's number is the upper half.
@@ -120,15 +122,15 @@ fn number(function: &Function, name: &str) -> String {
     }
     let kind = function.params.iter().find(|param| param.name == name).map(|param| &param.kind);
     match kind {
-        Some(Kind::Value(ty)) if wire_type(ty) == "u64" => format!("message.{name}"),
-        Some(Kind::Out(_)) => format!("reply.{name}"),
+        Some(ParameterKind::Value(ty)) if wire_type(ty) == "u64" => format!("message.{name}"),
+        Some(ParameterKind::Out(_)) => format!("reply.{name}"),
         _ => format!("u64::from(message.{name})"),
     }
 }
 
 fn selector(function: &Function, object: &Object) -> String {
     let Some(name) = &object.selector else { return "crate::journal::Selector::Number(0)".to_owned() };
-    let is_bytes = function.params.iter().any(|param| &param.name == name && param.kind == Kind::InBytes);
+    let is_bytes = function.params.iter().any(|param| &param.name == name && param.kind == ParameterKind::InBytes);
     match is_bytes {
         true => "crate::journal::Selector::Whole".to_owned(),
         false => format!("crate::journal::Selector::Number({})", number(function, name)),

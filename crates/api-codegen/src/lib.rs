@@ -29,4 +29,4 @@ pub mod stub;
 mod text;
 
 pub use build_script::build_script;
-pub use source::{Source, SourceError};
+pub use source::{SourceError, SpecFiles};

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use katydid_api_spec::{Class, Function, Journal, Kind};
+use katydid_api_spec::{Class, Function, Journal, ParameterKind};
 
-use crate::source::Source;
+use crate::source::SpecFiles;
 use crate::text::{reply_field, request_field};
 
 /// Generates the product.
-pub fn generate(source: &Source) -> String {
+pub fn generate(source: &SpecFiles) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "/// Hash of the spec files that these messages were generated from.");
     let _ = writeln!(out, "pub const SPEC_HASH: [u8; 32] = {:?};\n", source.hash);
@@ -36,7 +36,7 @@ pub(crate) fn generate_messages<'a>(messages: impl Iterator<Item = (u16, &'a Fun
 fn request(out: &mut String, opcode: u16, function: &Function) {
     let name = &function.name;
     let fields: Vec<_> = function.params.iter().filter_map(request_field).collect();
-    let tail = function.params.iter().find(|param| param.kind == Kind::InBytes);
+    let tail = function.params.iter().find(|param| param.kind == ParameterKind::InBytes);
     let life = if tail.is_some() { "<'a>" } else { "" };
     let _ = writeln!(out, "/// Message of `{name}`: {}, journal {}.", function.class, function.journal);
     let _ = writeln!(out, "#[derive(Debug, Clone, Copy, PartialEq)]\npub struct {name}{life} {{");
@@ -143,7 +143,7 @@ fn stream_at(function: &Function) -> Option<usize> {
         Class::Blocking => function.name.starts_with("kd"),
         _ => false,
     };
-    let is_stream = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.0 == "CUstream");
+    let is_stream = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.0 == "CUstream");
     let at = function.params.iter().position(|param| is_stream(&param.kind)).filter(|_| adds)?;
     Some(function.params[..at].iter().filter_map(request_field).map(|(_, ty)| size(ty)).sum())
 }

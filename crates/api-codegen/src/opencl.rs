@@ -9,7 +9,7 @@ use std::fmt::Write;
 use katydid_api_spec::{Api, Body, Class, Function};
 
 use crate::journal;
-use crate::source::Source;
+use crate::source::SpecFiles;
 use crate::text::{c_signature, c_type, c_types, function_path, names};
 
 /// The parameter in which functions that return an object tell their code.
@@ -36,8 +36,11 @@ pub fn entries(api: &Api) -> String {
     }
     let placed: Vec<_> = api.functions.iter().filter(|function| function.version.is_some()).collect();
     out.push_str("/// What loaders call through; in the order of the vendor's `cl_icd_dispatch`.\n");
-    let _ =
-        writeln!(out, "pub(crate) static TABLE: crate::ffi::icd::Table<{}> = crate::ffi::icd::Table([", placed.len());
+    let _ = writeln!(
+        out,
+        "pub(crate) static TABLE: crate::ffi::icd::DispatchTable<{}> = crate::ffi::icd::DispatchTable([",
+        placed.len()
+    );
     for function in &placed {
         let _ = writeln!(out, "    {} as *const sys::void,", function.name);
     }
@@ -85,7 +88,7 @@ fn body(function: &Function) -> String {
 }
 
 /// Product `opencl_dispatch.rs`: what the worker does with each message.
-pub fn dispatch(source: &Source) -> String {
+pub fn dispatch(source: &SpecFiles) -> String {
     let mut out = String::from(
         "/// Executes one frame.\n///\n/// # Errors\n///\n/// A breach of protocol, which ends the session, or the code that the program gets.\n\
          pub(crate) fn dispatch(session: &mut Session, head: &FrameHead, payload: &[u8]) -> Result<(), Fault> {\n    match head.opcode {\n",

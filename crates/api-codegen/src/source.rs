@@ -6,7 +6,7 @@ use std::{fs, io};
 use katydid_api_spec::{Api, SpecError, parse, parse_with};
 
 /// The spec files, parsed, with the hash that shim and worker compare.
-pub struct Source {
+pub struct SpecFiles {
     /// The functions of the CUDA driver.
     pub cuda: Api,
     /// The messages besides them.
@@ -42,7 +42,7 @@ pub enum SourceError {
     Environment(&'static str),
 }
 
-impl Source {
+impl SpecFiles {
     /// Reads all spec files from `directory`.
     ///
     /// # Errors

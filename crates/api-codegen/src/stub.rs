@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Api, Body, Class, Context, Function, Journal, Kind, Param, Sort};
+use katydid_api_spec::{Api, Body, Class, Context, Function, Journal, Param, ParameterKind, Sort};
 
 use crate::text::{c_signature, c_type, function_path, names, wire_type};
 
@@ -81,7 +81,7 @@ fn detail(function: &Function) -> Option<String> {
     const KERNEL: &str = "f";
     let has = |name: &str| function.params.iter().any(|param| param.name == name);
     let of_type = |wanted: &str| {
-        let is_it = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.0 == wanted);
+        let is_it = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.0 == wanted);
         function.params.iter().find(|param| is_it(&param.kind)).map(|param| param.name.as_str())
     };
     let is_local = matches!(function.body, Body::Always(_)) || function.class == Class::Refused;
@@ -127,7 +127,7 @@ fn bytes(function: &Function) -> Option<String> {
         function
             .params
             .iter()
-            .any(|param| param.name == name && matches!(&param.kind, Kind::Value(ty) if ty.0 == "usize"))
+            .any(|param| param.name == name && matches!(&param.kind, ParameterKind::Value(ty) if ty.0 == "usize"))
     };
     if let Some(name) = ["ByteCount", "bytesize"].into_iter().find(|name| is_size(name)) {
         return Some(format!("{name} as u64"));
@@ -164,8 +164,8 @@ fn generated(function: &Function) -> String {
         .params
         .iter()
         .filter_map(|param| match &param.kind {
-            Kind::Value(_) => Some(param.name.clone()),
-            Kind::OutNew(_) => Some(format!("{}: id", param.name)),
+            ParameterKind::Value(_) => Some(param.name.clone()),
+            ParameterKind::OutNew(_) => Some(format!("{}: id", param.name)),
             _ => None,
         })
         .collect();
@@ -174,7 +174,7 @@ fn generated(function: &Function) -> String {
     let outs: Vec<_> = function
         .params
         .iter()
-        .filter_map(|param| if let Kind::Out(ty) = &param.kind { Some((&param.name, ty)) } else { None })
+        .filter_map(|param| if let ParameterKind::Out(ty) = &param.kind { Some((&param.name, ty)) } else { None })
         .collect();
     let _ = match (made, outs.is_empty()) {
         (Some(_), true) => writeln!(out, "        let (made, _) = crate::ffi::objects::make(|id| {sent})?;"),
@@ -209,23 +209,23 @@ fn argument(out: &mut String, function: &Function, param: &Param) {
         let _ = writeln!(out, "        let context = crate::ffi::home({name})?;");
     }
     match &param.kind {
-        Kind::Out(_) | Kind::OutNew(_) => {
+        ParameterKind::Out(_) | ParameterKind::OutNew(_) => {
             let _ = writeln!(
                 out,
                 "        // SAFETY: null or writable for the whole call, by `# Safety`; `out` refuses null."
             );
             let _ = writeln!(out, "        let {name} = unsafe {{ crate::ffi::out({name}) }}?;");
         }
-        Kind::Value(_) if ended(function) == Some(name) => {
+        ParameterKind::Value(_) if ended(function) == Some(name) => {
             let _ = writeln!(out, "        let (context, {name}) = crate::ffi::objects::end({name})?;");
         }
-        Kind::Value(ty) if ty.is_handle() => {
+        ParameterKind::Value(ty) if ty.is_handle() => {
             let _ = writeln!(out, "        let {name} = crate::ffi::wire({name})?;");
         }
-        Kind::Value(ty) if ty.0 == "CUdevice" => {
+        ParameterKind::Value(ty) if ty.0 == "CUdevice" => {
             let _ = writeln!(out, "        let {name} = crate::ffi::position({name})?;");
         }
-        Kind::Value(ty) if c_type(ty) != wire_type(ty) && ty.0 == "usize" => {
+        ParameterKind::Value(ty) if c_type(ty) != wire_type(ty) && ty.0 == "usize" => {
             let _ = writeln!(out, "        let {name} = {name} as u64;");
         }
         _ => {}
@@ -234,13 +234,13 @@ fn argument(out: &mut String, function: &Function, param: &Param) {
 
 /// The parameter in which the caller wants a new object.
 fn made(function: &Function) -> Option<&String> {
-    function.params.iter().find(|param| matches!(param.kind, Kind::OutNew(_))).map(|param| &param.name)
+    function.params.iter().find(|param| matches!(param.kind, ParameterKind::OutNew(_))).map(|param| &param.name)
 }
 
 /// The parameter whose object the function ends, if generated code keeps that.
 fn ended(function: &Function) -> Option<&String> {
     let Journal::Destroy(object) = &function.journal else { return None };
-    let is_kept = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.object().is_some());
+    let is_kept = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.object().is_some());
     function.params.iter().find(|param| param.name == object.param && is_kept(&param.kind)).map(|param| &param.name)
 }
 

@@ -1,6 +1,6 @@
 //! How types and parameters read in generated Rust. `sys` is cuda-sys in every product.
 
-use katydid_api_spec::{Function, Kind, Param, Sort, Type};
+use katydid_api_spec::{Function, Param, ParameterKind, Sort, Type};
 
 /// A type of the C ABI.
 pub(crate) fn c_type(ty: &Type) -> String {
@@ -8,13 +8,13 @@ pub(crate) fn c_type(ty: &Type) -> String {
 }
 
 /// The type of a parameter in the C signature.
-pub(crate) fn c_param(kind: &Kind) -> String {
+pub(crate) fn c_param(kind: &ParameterKind) -> String {
     match kind {
-        Kind::Value(ty) | Kind::New(ty) => c_type(ty),
-        Kind::Out(ty) | Kind::OutNew(ty) => format!("*mut {}", c_type(ty)),
-        Kind::InBytes => "*const u8".to_owned(),
-        Kind::OutBytes => "*mut u8".to_owned(),
-        Kind::Pointer { levels, target } => {
+        ParameterKind::Value(ty) | ParameterKind::New(ty) => c_type(ty),
+        ParameterKind::Out(ty) | ParameterKind::OutNew(ty) => format!("*mut {}", c_type(ty)),
+        ParameterKind::InBytes => "*const u8".to_owned(),
+        ParameterKind::OutBytes => "*mut u8".to_owned(),
+        ParameterKind::Pointer { levels, target } => {
             let stars: String = levels.iter().map(|mutable| if *mutable { "*mut " } else { "*const " }).collect();
             format!("{stars}{}", c_type(target))
         }
@@ -59,18 +59,18 @@ pub(crate) fn wire_type(ty: &Type) -> &'static str {
 /// What of a parameter travels with the request: its field and type.
 pub(crate) fn request_field(param: &Param) -> Option<(&str, &'static str)> {
     match &param.kind {
-        Kind::Value(ty) => Some((&param.name, wire_type(ty))),
-        Kind::OutNew(_) | Kind::New(_) => Some((&param.name, "u32")),
-        Kind::InBytes => Some((&param.name, "&'a [u8]")),
-        Kind::Out(_) | Kind::OutBytes | Kind::Pointer { .. } => None,
+        ParameterKind::Value(ty) => Some((&param.name, wire_type(ty))),
+        ParameterKind::OutNew(_) | ParameterKind::New(_) => Some((&param.name, "u32")),
+        ParameterKind::InBytes => Some((&param.name, "&'a [u8]")),
+        ParameterKind::Out(_) | ParameterKind::OutBytes | ParameterKind::Pointer { .. } => None,
     }
 }
 
 /// What of a parameter travels with the reply: its field and type.
 pub(crate) fn reply_field(param: &Param) -> Option<(&str, &'static str)> {
     match &param.kind {
-        Kind::Out(ty) if ty.1 != Sort::Structure => Some((&param.name, wire_type(ty))),
-        Kind::Out(_) | Kind::OutBytes => Some((&param.name, "Vec<u8>")),
+        ParameterKind::Out(ty) if ty.1 != Sort::Structure => Some((&param.name, wire_type(ty))),
+        ParameterKind::Out(_) | ParameterKind::OutBytes => Some((&param.name, "Vec<u8>")),
         _ => None,
     }
 }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use katydid_api_codegen::implemented::implemented as implemented_in;
-use katydid_api_codegen::{Source, coverage, dispatch, driver, function, message, opencl, soft, stub};
+use katydid_api_codegen::{SpecFiles, coverage, dispatch, driver, function, message, opencl, soft, stub};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-fn source() -> Source {
-    Source::read(&directory()).unwrap()
+fn source() -> SpecFiles {
+    SpecFiles::read(&directory()).unwrap()
 }
 
 fn implemented() -> BTreeSet<String> {
@@ -79,14 +79,14 @@ fn the_coverage_page_is_generated_as_kept() {
 fn the_published_coverage_page_is_true() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let soft = implemented_in(&root).unwrap();
-    let page = coverage::generate(&Source::read(&root.join("spec")).unwrap().cuda, &soft);
+    let page = coverage::generate(&SpecFiles::read(&root.join("spec")).unwrap().cuda, &soft);
     compare("../../../../docs/api-coverage.md", &page);
 }
 
 #[test]
 fn the_published_coverage_of_opencl_is_true() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = opencl::coverage(&Source::read(&root.join("spec")).unwrap().opencl);
+    let page = opencl::coverage(&SpecFiles::read(&root.join("spec")).unwrap().opencl);
     compare("../../../../docs/opencl-coverage.md", &page);
 }
 
@@ -121,7 +121,7 @@ fn every_function_of_opencl_is_called_by_a_program_and_the_page_names_it() {
          Each program runs natively and through Katydid on three ways\n(`cargo test -p katydid-tests --test opencl`). Functions that are \
          refused are called through Katydid alone.\n\n| function | programs |\n|---|---|\n",
     );
-    for function in &Source::read(&root.join("spec")).unwrap().opencl.functions {
+    for function in &SpecFiles::read(&root.join("spec")).unwrap().opencl.functions {
         let of = programs.iter().filter(|(_, text)| has_word(text, &function.name));
         let names: Vec<&str> = of.map(|(name, _)| name.as_str()).take(MAX_NAMED_PROGRAMS).collect();
         assert!(!names.is_empty(), "no program calls {}", function.name);
@@ -132,9 +132,10 @@ fn every_function_of_opencl_is_called_by_a_program_and_the_page_names_it() {
 
 #[test]
 fn a_changed_line_changes_the_hash() {
-    let hash = |opencl| Source::from_texts(["f (x: u32) call none 2.0", "g () call none -", opencl, ""]).unwrap().hash;
+    let hash =
+        |opencl| SpecFiles::from_texts(["f (x: u32) call none 2.0", "g () call none -", opencl, ""]).unwrap().hash;
     assert_ne!(hash("clF (x: u32) call none 1.0"), hash("clF (x: u64) call none 1.0"));
-    let hash = |cuda| Source::from_texts([cuda, "", "", ""]).unwrap().hash;
+    let hash = |cuda| SpecFiles::from_texts([cuda, "", "", ""]).unwrap().hash;
     assert_ne!(hash("f (x: u32) call none 2.0"), hash("f (x: u64) call none 2.0"));
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::error::Fault;
-use crate::model::{Api, Body, Class, Context, Function, Kind, Object, Types};
+use crate::model::{Api, Body, Class, Context, Function, Object, ParameterKind, Types};
 
 /// Checks all rules and fills in what variants take from their bases.
 pub(crate) fn check(mut functions: Vec<Function>, types: Types) -> Result<Api, (usize, Fault)> {
@@ -45,12 +45,12 @@ fn line_rules(function: &Function) -> Result<(), Fault> {
         return Err(Fault::JournalParam(name.to_owned()));
     }
     if let Some((_, before_last)) = function.params.split_last()
-        && let Some(param) = before_last.iter().find(|param| param.kind == Kind::InBytes)
+        && let Some(param) = before_last.iter().find(|param| param.kind == ParameterKind::InBytes)
     {
         return Err(Fault::BytesNotLast(param.name.clone()));
     }
     if let Context::Of(name) = &function.context {
-        let is_it = |kind: &Kind| matches!(kind, Kind::Value(ty) if ty.is_handle());
+        let is_it = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.is_handle());
         if !function.params.iter().any(|param| &param.name == name && is_it(&param.kind)) {
             return Err(Fault::NoContext(name.clone()));
         }
@@ -68,8 +68,8 @@ fn needs_hand(function: &Function) -> Result<(), Fault> {
     if matches!(function.class, Class::Local | Class::Upcall) {
         return Err(Fault::NeedsPath(function.class));
     }
-    let is_by_hand = |kind: &Kind| {
-        let is_minted = matches!(kind, Kind::OutNew(ty) if ty.object().is_none());
+    let is_by_hand = |kind: &ParameterKind| {
+        let is_minted = matches!(kind, ParameterKind::OutNew(ty) if ty.object().is_none());
         !kind.travels() || (is_minted && function.body == Body::Generated)
     };
     match function.params.iter().find(|param| is_by_hand(&param.kind)) {

@@ -11,6 +11,6 @@ mod parse;
 
 pub use error::{Fault, SpecError};
 pub use model::{
-    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Kind, Object, Param, Sort, Type, Types,
+    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Object, Param, ParameterKind, Sort, Type, Types,
 };
 pub use parse::{parse, parse_with};

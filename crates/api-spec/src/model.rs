@@ -64,7 +64,7 @@ pub struct Param {
     /// The vendor's name.
     pub name: String,
     /// What it is and which way it travels.
-    pub kind: Kind,
+    pub kind: ParameterKind,
 }
 
 /// Where the shim's body of a function comes from.
@@ -95,7 +95,7 @@ pub enum Context {
 
 /// What a parameter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     /// A value.
     Value(Type),
     /// A pointer to one value that the function writes.
@@ -338,7 +338,7 @@ impl Function {
     }
 }
 
-impl Kind {
+impl ParameterKind {
     /// The type that it is about, if it is about one.
     pub(crate) fn ty_mut(&mut self) -> Option<&mut Type> {
         match self {

@@ -4,7 +4,7 @@
 use crate::check::check;
 use crate::error::{Fault, SpecError};
 use crate::model::{
-    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Kind, Object, Param, Sort, Type, Types,
+    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Object, Param, ParameterKind, Sort, Type, Types,
 };
 
 /// Parses and checks one spec file. `file` is its name as error messages show it.
@@ -151,21 +151,21 @@ fn param(text: &str) -> Result<Param, Fault> {
     Ok(Param { name: identifier(name.trim())?, kind: self::kind(kind.trim())? })
 }
 
-fn kind(text: &str) -> Result<Kind, Fault> {
+fn kind(text: &str) -> Result<ParameterKind, Fault> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
-        ["in", "bytes"] => Ok(Kind::InBytes),
-        ["out", "bytes"] => Ok(Kind::OutBytes),
-        ["out", "new", ty] => Ok(Kind::OutNew(self::ty(ty)?)),
-        ["out", ty] => Ok(Kind::Out(self::ty(ty)?)),
-        ["new", ty] => Ok(Kind::New(self::ty(ty)?)),
-        [value] if !value.starts_with('*') => Ok(Kind::Value(ty(value)?)),
+        ["in", "bytes"] => Ok(ParameterKind::InBytes),
+        ["out", "bytes"] => Ok(ParameterKind::OutBytes),
+        ["out", "new", ty] => Ok(ParameterKind::OutNew(self::ty(ty)?)),
+        ["out", ty] => Ok(ParameterKind::Out(self::ty(ty)?)),
+        ["new", ty] => Ok(ParameterKind::New(self::ty(ty)?)),
+        [value] if !value.starts_with('*') => Ok(ParameterKind::Value(ty(value)?)),
         [ref levels @ .., target] if !levels.is_empty() => pointer(levels, target),
         _ => Err(Fault::Kind(text.to_owned())),
     }
 }
 
-fn pointer(levels: &[&str], target: &str) -> Result<Kind, Fault> {
+fn pointer(levels: &[&str], target: &str) -> Result<ParameterKind, Fault> {
     let levels = levels
         .iter()
         .map(|level| match *level {
@@ -174,7 +174,7 @@ fn pointer(levels: &[&str], target: &str) -> Result<Kind, Fault> {
             other => Err(Fault::Kind(other.to_owned())),
         })
         .collect::<Result<_, _>>()?;
-    Ok(Kind::Pointer { levels, target: ty(target)? })
+    Ok(ParameterKind::Pointer { levels, target: ty(target)? })
 }
 
 fn ty(text: &str) -> Result<Type, Fault> {
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!(f.body, Body::Via("stream::create".into()));
         assert_eq!(f.journal.to_string(), "create(phStream)");
         assert_eq!(f.version, Some(ApiVersion { major: 2, minor: 0 }));
-        assert_eq!(f.params[0].kind, Kind::OutNew(Type("CUstream".into(), Sort::Handle)));
-        assert_eq!(f.params[1].kind, Kind::Value(value("u32")));
+        assert_eq!(f.params[0].kind, ParameterKind::OutNew(Type("CUstream".into(), Sort::Handle)));
+        assert_eq!(f.params[1].kind, ParameterKind::Value(value("u32")));
     }
 
     #[test]
@@ -289,10 +289,10 @@ mod tests {
         assert_eq!(sorts, [Sort::Handle, Sort::Object(1), Sort::Value]);
         assert_eq!(api.types.handles, ["CUa", "CUx", "CUb"]);
         let other = parse_with("u", "g (b: new CUb) call create(b) -", &api.types).unwrap();
-        assert_eq!(other.functions[0].params[0].kind, Kind::New(Type("CUb".into(), Sort::Object(1))));
+        assert_eq!(other.functions[0].params[0].kind, ParameterKind::New(Type("CUb".into(), Sort::Object(1))));
         assert_eq!(fault("handle CUa\nobject CUa"), Fault::TypeTwice("CUa".into()));
         let told = parse("t", "f (a: out CUdevprop) call none 2.0\nstructure CUdevprop").unwrap();
-        assert_eq!(told.functions[0].params[0].kind, Kind::Out(Type("CUdevprop".into(), Sort::Structure)));
+        assert_eq!(told.functions[0].params[0].kind, ParameterKind::Out(Type("CUdevprop".into(), Sort::Structure)));
         assert_eq!(fault("f (a: CUdevprop) call none 2.0\nstructure CUdevprop"), Fault::NeedsHand("a".into()));
     }
 
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn pointer_levels_are_kept_outermost_first() {
         let f = only("f (p: *mut *const char) local by error::name none 6.0");
-        assert_eq!(f.params[0].kind, Kind::Pointer { levels: vec![true, false], target: value("char") });
+        assert_eq!(f.params[0].kind, ParameterKind::Pointer { levels: vec![true, false], target: value("char") });
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use thiserror::Error;
 
 /// Mappings are made of these.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// Why a range could not be reserved, or used as wished.
 #[derive(Debug, Error)]
@@ -143,7 +143,7 @@ impl Reservation {
     fn part(&self, offset: u64, length: u64) -> Result<u64, ReserveError> {
         let whole = self.range.end - self.range.start;
         let inside = offset.checked_add(length).is_some_and(|end| end <= whole);
-        if inside && length > 0 && offset.is_multiple_of(PAGE) && length.is_multiple_of(PAGE) {
+        if inside && length > 0 && offset.is_multiple_of(PAGE_BYTES) && length.is_multiple_of(PAGE_BYTES) {
             return Ok(self.range.start + offset);
         }
         Err(ReserveError::Outside { offset, length })

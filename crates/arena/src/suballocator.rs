@@ -19,13 +19,13 @@ use thiserror::Error;
 pub const GRANULARITY: u64 = 2 << 20;
 /// Blocks of this size and more get pieces of their own, where there are runs: what the driver takes for a piece is worth
 /// it. As much is what others grow by.
-pub const LARGE: u64 = 8 << 20;
+pub const LARGE_BLOCK_BYTES: u64 = 8 << 20;
 /// Bytes that may lie idle, beside a share of the most that was ever used, while more is asked for.
-const IDLE: u64 = 256 << 20;
+const MAX_IDLE_BYTES: u64 = 256 << 20;
 /// Every block starts at a multiple of this and has a multiple of it.
-const UNIT: u64 = 256;
+const BLOCK_UNIT_BYTES: u64 = 256;
 /// Free blocks of about the right length that are tried before one is taken that holds any alignment.
-const TRIES: usize = 32;
+const MAX_FIT_TRIES: usize = 32;
 
 /// The address is no block's start, or the block was freed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -83,7 +83,7 @@ impl Suballocator {
         Self { is_of_parts: true, ..Self::new(arena) }
     }
 
-    /// The same where gaps are to serve other blocks, wherever they are: pieces of [`LARGE`] bytes and more are runs, given
+    /// The same where gaps are to serve other blocks, wherever they are: pieces of [`LARGE_BLOCK_BYTES`] bytes and more are runs, given
     /// to blocks and back as a whole. Runs of `cuttable` bytes in all may have less than a whole block in them.
     #[must_use]
     pub fn of_runs(arena: Range<u64>, cuttable: u64) -> Self {
@@ -103,7 +103,9 @@ impl Suballocator {
 
     /// Takes a block out of what is free: a run of its size, a gap between others, a part of a longer run.
     fn place(&mut self, length: u64, align: u64) -> Option<u64> {
-        let Some(runs) = self.runs.as_mut().filter(|_| length >= LARGE) else { return self.free.take(length, align) };
+        let Some(runs) = self.runs.as_mut().filter(|_| length >= LARGE_BLOCK_BYTES) else {
+            return self.free.take(length, align);
+        };
         if let Some(address) = runs.take(length, align, &mut self.free) {
             return Some(address);
         }
@@ -120,7 +122,7 @@ impl Suballocator {
     #[must_use]
     pub fn growth_for(&self, size: u64, align: u64, at_least: u64) -> Option<Range<u64>> {
         let (length, align) = shape(size, align)?;
-        let is_alone = self.runs.is_some() && length >= LARGE;
+        let is_alone = self.runs.is_some() && length >= LARGE_BLOCK_BYTES;
         self.unbacked.iter().find_map(|(&start, &end)| {
             if is_alone {
                 let from = start.checked_next_multiple_of(align)?;
@@ -144,8 +146,8 @@ impl Suballocator {
         if self.runs.is_none() {
             return vec![growth];
         }
-        let length = size.next_multiple_of(UNIT);
-        let rest = growth.start + if length >= LARGE { length - length % GRANULARITY } else { 0 };
+        let length = size.next_multiple_of(BLOCK_UNIT_BYTES);
+        let rest = growth.start + if length >= LARGE_BLOCK_BYTES { length - length % GRANULARITY } else { 0 };
         let run = (rest > growth.start).then_some(growth.start..rest);
         let shared = (rest..growth.end).step_by(GRANULARITY as usize).map(|start| start..start + GRANULARITY);
         run.into_iter().chain(shared).collect()
@@ -202,7 +204,7 @@ impl Suballocator {
         self.free.put(address, length);
         let Some(runs) = &mut self.runs else { return };
         let last_first = self.grown.range(..address + length).rev().take_while(|(_, end)| **end > address);
-        for (&start, &end) in last_first.filter(|(start, end)| *end - *start >= LARGE) {
+        for (&start, &end) in last_first.filter(|(start, end)| *end - *start >= LARGE_BLOCK_BYTES) {
             if self.free.holds(start, end) {
                 self.free.cut(start, end);
                 runs.make_whole(start, end);
@@ -241,7 +243,7 @@ impl Suballocator {
     #[must_use]
     pub fn hoards(&self) -> bool {
         let idle = self.runs.as_ref().map_or(0, |runs| runs.whole_bytes);
-        idle > 0 && self.backed_bytes > self.most_used_bytes + self.most_used_bytes / 4 + IDLE
+        idle > 0 && self.backed_bytes > self.most_used_bytes + self.most_used_bytes / 4 + MAX_IDLE_BYTES
     }
 
     /// Every piece that is backed.
@@ -288,8 +290,8 @@ impl Suballocator {
 
 /// Length and alignment of a block; none if it is larger than any arena.
 fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
-    let length = size.max(1).checked_next_multiple_of(UNIT)?;
-    let least = if length >= GRANULARITY { GRANULARITY } else { UNIT };
+    let length = size.max(1).checked_next_multiple_of(BLOCK_UNIT_BYTES)?;
+    let least = if length >= GRANULARITY { GRANULARITY } else { BLOCK_UNIT_BYTES };
     Some((length, align.max(least).checked_next_power_of_two()?))
 }
 
@@ -312,7 +314,7 @@ impl Runs {
         let run = length - length % GRANULARITY;
         let fits =
             |start: u64| start.is_multiple_of(align) && (run == length || free.holds(start + run, start + length));
-        let same = self.whole.range((run, 0)..=(run, u64::MAX)).take(TRIES);
+        let same = self.whole.range((run, 0)..=(run, u64::MAX)).take(MAX_FIT_TRIES);
         let start = same.map(|(_, start)| *start).find(|start| fits(*start))?;
         self.whole.remove(&(run, start));
         self.whole_bytes -= run;
@@ -382,7 +384,7 @@ impl FreeList {
             let address = start.next_multiple_of(align);
             (address - start + length <= free).then_some(address)
         };
-        let close = self.by_length.range((length, 0)..).take(TRIES).find_map(fit);
+        let close = self.by_length.range((length, 0)..).take(MAX_FIT_TRIES).find_map(fit);
         // A block longer by the alignment fits wherever it starts; those between are tried last.
         let sure = || self.by_length.range((length.saturating_add(align), 0)..).find_map(fit);
         let address = close.or_else(sure).or_else(|| self.by_length.range((length, 0)..).find_map(fit))?;
@@ -565,7 +567,7 @@ mod tests {
         if let Some(address) = allocator.allocate(size, 1) {
             return address;
         }
-        let growth = allocator.growth_for(size, 1, LARGE).unwrap();
+        let growth = allocator.growth_for(size, 1, LARGE_BLOCK_BYTES).unwrap();
         allocator.pieces(growth, size).into_iter().for_each(|piece| allocator.grow(piece));
         allocator.allocate(size, 1).unwrap()
     }
@@ -633,7 +635,7 @@ mod tests {
             let block = take(&mut allocator, granules * GRANULARITY);
             give(&mut allocator, &[block]);
             if allocator.hoards() {
-                assert!(allocator.backed_bytes() < 2 * IDLE);
+                assert!(allocator.backed_bytes() < 2 * MAX_IDLE_BYTES);
                 return;
             }
         }

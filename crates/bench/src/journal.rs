@@ -43,22 +43,22 @@ const TURNS_ALONE: u32 = 40;
 const FAREWELL: Duration = Duration::from_secs(30);
 
 /// A thing to do once, what it is called in JSON, and what for people.
-struct Work {
+struct JournalWorkload {
     key: &'static str,
     name: &'static str,
     noted: BenchedCall,
     once: fn(&Cuda) -> Result<(), CudaError>,
 }
 
-const WORKS: [Work; 3] = [
-    Work { key: "launch", name: "launches", noted: BenchedCall::Launch, once: Cuda::launch },
-    Work {
+const WORKS: [JournalWorkload; 3] = [
+    JournalWorkload { key: "launch", name: "launches", noted: BenchedCall::Launch, once: Cuda::launch },
+    JournalWorkload {
         key: "event",
         name: "events made and ended",
         noted: BenchedCall::Event,
         once: |cuda| cuda.new_event().map(drop),
     },
-    Work {
+    JournalWorkload {
         key: "stream",
         name: "streams made and ended",
         noted: BenchedCall::Stream,
@@ -107,7 +107,7 @@ fn turn(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u
 }
 
 /// Has a program do a work for a turn.
-fn ask(program: &mut Program, work: &Work) -> Result<(f64, u32), String> {
+fn ask(program: &mut Program, work: &JournalWorkload) -> Result<(f64, u32), String> {
     let answer = program.ask(work.key)?;
     let parsed = answer.split_once(' ').and_then(|(each, count)| Some((each.parse().ok()?, count.parse().ok()?)));
     parsed.ok_or_else(|| format!("a program answered {answer:?}"))
@@ -123,8 +123,9 @@ pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Cost
     }
     let taken = taken(&servers[0], layout).map_err(Failure::work)?;
     servers.into_iter().for_each(PrivateServer::stop);
-    let cost =
-        |((work, pairs), taken): ((&Work, _), f64)| Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), taken)?));
+    let cost = |((work, pairs), taken): ((&JournalWorkload, _), f64)| {
+        Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), taken)?))
+    };
     Ok(WORKS.iter().zip(pairs).zip(taken).filter_map(cost).collect())
 }
 

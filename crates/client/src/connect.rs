@@ -15,7 +15,7 @@ use katydid_driver_rules::state::{settings, units};
 use katydid_transport::compression::CompressionMode;
 use katydid_transport::{Address, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionClaim, SessionKind};
 
 use crate::environment::{OpenError, program_name, variable};
 use crate::session::{FaultHandler, Session, session_mark};
@@ -81,7 +81,7 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
     let offers = Offers::reserve()?;
     let hello = Hello {
         session: SessionKind::CUDA,
-        claim: Claim::NEW,
+        claim: SessionClaim::NEW,
         link: link_kind(&address)?,
         pid: std::process::id(),
         memory_quota: memory_quota()?,
@@ -129,7 +129,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     let offers = (kind == LinkKind::SHM).then(Offers::reserve_pinned);
     let hello = Hello {
         session,
-        claim: Claim::NEW,
+        claim: SessionClaim::NEW,
         link: kind,
         pid: std::process::id(),
         memory_quota: memory_quota()?,
@@ -204,7 +204,7 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
     let address = server()?;
     let hello = Hello {
         session: SessionKind::NVML,
-        claim: Claim::NEW,
+        claim: SessionClaim::NEW,
         link: LinkKind::STREAM,
         pid: std::process::id(),
         memory_quota: 0,

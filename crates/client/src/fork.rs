@@ -20,9 +20,9 @@ use rustix::net::{Shutdown, shutdown};
 use crate::life::Handler;
 
 /// What forks wait for, and what a child does.
-static FORKS: Mutex<Known> = Mutex::new(Known { descriptors: Vec::new(), handlers: Vec::new() });
+static FORKS: Mutex<ForkRegistry> = Mutex::new(ForkRegistry { descriptors: Vec::new(), handlers: Vec::new() });
 /// The lock of a thread that holds forks, or is in one.
-static HELD: Held = Held(UnsafeCell::new(None));
+static HELD: ForkLock = ForkLock(UnsafeCell::new(None));
 
 thread_local! {
     /// How often this thread holds forks: it may do so again within.
@@ -30,15 +30,15 @@ thread_local! {
 }
 
 /// What a child needs to know.
-struct Known {
+struct ForkRegistry {
     descriptors: Vec<RawFd>,
     handlers: Vec<Handler>,
 }
 
-struct Held(UnsafeCell<Option<MutexGuard<'static, Known>>>);
+struct ForkLock(UnsafeCell<Option<MutexGuard<'static, ForkRegistry>>>);
 
 // SAFETY: looked at by the thread alone that has the lock: between its own `enter` and `leave`.
-unsafe impl Sync for Held {}
+unsafe impl Sync for ForkLock {}
 
 /// No thread forks while this value lives; a fork waits.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ extern "C" fn in_child() {
 }
 
 /// Only between `enter` and `leave` of this thread.
-fn with_known(work: impl FnOnce(&mut Known)) {
+fn with_known(work: impl FnOnce(&mut ForkRegistry)) {
     // SAFETY: as said; nothing that is called here holds or forks.
     if let Some(known) = unsafe { (*HELD.0.get()).as_mut() } {
         work(known);
@@ -101,7 +101,7 @@ fn with_known(work: impl FnOnce(&mut Known)) {
 }
 
 impl NoFork {
-    fn change(&self, change: impl FnOnce(&mut Known)) {
+    fn change(&self, change: impl FnOnce(&mut ForkRegistry)) {
         with_known(change);
     }
 }
@@ -114,13 +114,13 @@ impl Drop for NoFork {
 
 /// A connection of this process alone: no forked child has it, and it ends with the value, whatever other descriptors exist.
 #[derive(Debug)]
-pub struct Own<T: AsFd> {
+pub struct ProcessOwned<T: AsFd> {
     connection: ManuallyDrop<T>,
     /// Whose it is. In a child it is closed already.
     process: u32,
 }
 
-impl<T: AsFd> Own<T> {
+impl<T: AsFd> ProcessOwned<T> {
     /// Opens one; nothing else is opened by `open`.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl<T: AsFd> Own<T> {
     }
 }
 
-impl<T: AsFd> Deref for Own<T> {
+impl<T: AsFd> Deref for ProcessOwned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -143,7 +143,7 @@ impl<T: AsFd> Deref for Own<T> {
     }
 }
 
-impl<T: AsFd> Drop for Own<T> {
+impl<T: AsFd> Drop for ProcessOwned<T> {
     fn drop(&mut self) {
         if self.process != process::id() {
             return;
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_child_has_no_connection_of_its_parent_s() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let ours = Own::open(|| Ok(ours)).unwrap();
+        let ours = ProcessOwned::open(|| Ok(ours)).unwrap();
         let descriptor = ours.as_fd().as_raw_fd();
         // SAFETY: asks about a number.
         let is_open = || unsafe { libc::fcntl(descriptor, libc::F_GETFD) } != -1;
@@ -200,7 +200,7 @@ mod tests {
     fn a_connection_ends_though_another_process_has_a_copy() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let copy = ours.try_clone().unwrap();
-        drop(Own::open(|| Ok(ours)).unwrap());
+        drop(ProcessOwned::open(|| Ok(ours)).unwrap());
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
         drop(copy);
     }

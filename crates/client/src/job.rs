@@ -30,7 +30,7 @@ use rustix::fs::{Access, AtFlags, CWD, FlockOperation, accessat, flock};
 use rustix::io::Errno;
 
 use crate::environment::{OpenError, program_name, variable};
-use crate::fork::Own;
+use crate::fork::ProcessOwned;
 use crate::output::say;
 use crate::{fork, threads};
 
@@ -54,7 +54,7 @@ pub struct Job {
     path: PathBuf,
     stops: Vec<u64>,
     /// The supervisor, while it does not know more than that there is a program.
-    announced: Option<Own<ControlChannel>>,
+    announced: Option<ProcessOwned<ControlChannel>>,
 }
 
 impl Job {
@@ -199,7 +199,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// The supervisor, if it is there. Nothing is opened while it is not: the program may be dumped at any moment.
-    fn reach(&mut self) -> Option<Own<ControlChannel>> {
+    fn reach(&mut self) -> Option<ProcessOwned<ControlChannel>> {
         self.job.path.symlink_metadata().ok()?;
         // The connection takes the place of one.
         self.spare.give_one();
@@ -397,9 +397,9 @@ pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address
 }
 
 /// Connects to the supervisor whose socket is at `path`.
-pub(crate) fn reach(path: &Path) -> std::io::Result<Own<ControlChannel>> {
+pub(crate) fn reach(path: &Path) -> std::io::Result<ProcessOwned<ControlChannel>> {
     path.symlink_metadata()?;
-    Own::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
+    ProcessOwned::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
 }
 
 /// Refuses to let a program leave that could not come back: it may have changed its user, its root directory or its namespaces

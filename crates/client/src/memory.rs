@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_arena::{FreeError, LARGE, Suballocator};
+use katydid_arena::{FreeError, LARGE_BLOCK_BYTES, Suballocator};
 
 use crate::session::api_code::ApiCode;
 
@@ -54,13 +54,13 @@ pub trait Backing {
 /// One arena: the memory of a device, or pinned host memory.
 #[derive(Debug)]
 pub struct Arena {
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
     /// Bytes to grow by at least, where there is that much.
     growth: u64,
 }
 
 #[derive(Debug)]
-struct State {
+struct ArenaState {
     free: Suballocator,
 }
 
@@ -117,11 +117,11 @@ impl Arena {
     /// The same where gaps serve other blocks as soon as memory runs short, wherever they are: runs of `cuttable` bytes are
     /// left out of that, so that large blocks of changing sizes need not grow each time.
     pub fn of_runs(range: Range<u64>, cuttable: u64) -> Self {
-        Self::over(Suballocator::of_runs(range, cuttable), LARGE)
+        Self::over(Suballocator::of_runs(range, cuttable), LARGE_BLOCK_BYTES)
     }
 
     fn over(free: Suballocator, growth: u64) -> Self {
-        Self { state: Mutex::new(State { free }), growth }
+        Self { state: Mutex::new(ArenaState { free }), growth }
     }
 
     /// A block of `size` bytes at a multiple of `align`.
@@ -194,7 +194,7 @@ impl Arena {
         self.lock().unused_bytes()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ArenaState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -212,7 +212,7 @@ fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-impl State {
+impl ArenaState {
     fn unused_bytes(&self) -> u64 {
         self.free.free_bytes() + self.free.quarantined_bytes()
     }
@@ -267,7 +267,7 @@ impl State {
             let before = self.free.backed_bytes();
             let grown = self.grow_all(self.free.pieces(range, size), backing);
             // Of what was asked for generously, a part may be enough. A large block is asked for as it is.
-            let has_part = at_least > 0 && size < LARGE && self.free.backed_bytes() > before;
+            let has_part = at_least > 0 && size < LARGE_BLOCK_BYTES && self.free.backed_bytes() > before;
             match grown {
                 Ok(()) => return Ok(Growth::Done),
                 Err(code) => {

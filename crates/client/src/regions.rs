@@ -11,7 +11,7 @@ use katydid_arena::RangeMap;
 
 /// What kind of memory a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RegionKind {
     /// Memory of a device, out of its arena.
     Device,
     /// A variable of a module; it goes with the module and cannot be freed.
@@ -65,7 +65,7 @@ pub struct Region {
     /// Bytes, as the program asked.
     pub size: u64,
     /// What kind of memory.
-    pub place: Place,
+    pub place: RegionKind,
     /// The program's ordinal of the device.
     pub device: u32,
     /// Handle of the context it was made in.
@@ -82,35 +82,37 @@ impl Region {
 
     /// Whether it is host memory out of the pinned arena.
     pub fn is_pinned(&self) -> bool {
-        matches!(self.place, Place::Host { .. } | Place::HostPooled { .. })
+        matches!(self.place, RegionKind::Host { .. } | RegionKind::HostPooled { .. })
     }
 
     /// Handle of the pool that it came from.
     pub fn pool(&self) -> Option<usize> {
         match self.place {
-            Place::Pooled { pool } | Place::HostPooled { pool } | Place::ManagedPooled { pool } => Some(pool),
+            RegionKind::Pooled { pool } | RegionKind::HostPooled { pool } | RegionKind::ManagedPooled { pool } => {
+                Some(pool)
+            }
             _ => None,
         }
     }
 
     /// Whether it is memory that program and GPU use at one address without copies.
     pub fn is_managed(&self) -> bool {
-        self.is_managed_block() || matches!(self.place, Place::Shared { .. } | Place::HostMapped)
+        self.is_managed_block() || matches!(self.place, RegionKind::Shared { .. } | RegionKind::HostMapped)
     }
 
     /// Whether it is such memory out of the pinned arena.
     pub fn is_managed_block(&self) -> bool {
-        matches!(self.place, Place::Managed | Place::ManagedPooled { .. })
+        matches!(self.place, RegionKind::Managed | RegionKind::ManagedPooled { .. })
     }
 
     /// Whether it is a variable of this module or library.
     pub fn is_variable_of(&self, module: usize) -> bool {
-        matches!(self.place, Place::Global { owner } | Place::Shared { owner } if owner == module)
+        matches!(self.place, RegionKind::Global { owner } | RegionKind::Shared { owner } if owner == module)
     }
 
     /// Whether it is the program's own memory.
     pub fn is_registered(&self) -> bool {
-        matches!(self.place, Place::Registered { .. })
+        matches!(self.place, RegionKind::Registered { .. })
     }
 
     /// Whether `size` bytes from `address`, which lies in the region, stay in it.
@@ -128,7 +130,7 @@ pub struct Regions {
 
 impl Regions {
     /// Notes a region. False when it overlaps one that is there, which only a defect of ours could cause.
-    pub fn insert(&self, start: u64, size: u64, place: Place, device: u32, context: usize) -> bool {
+    pub fn insert(&self, start: u64, size: u64, place: RegionKind, device: u32, context: usize) -> bool {
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         let region = Region { start, size, place, device, context, id };
         self.map.write().unwrap_or_else(PoisonError::into_inner).insert(start, size, region).is_ok()
@@ -146,7 +148,7 @@ impl Regions {
         let mut at = address;
         while at < end {
             match map.find(at) {
-                Some((start, length, region)) if region.place == Place::Mapped => at = start + length,
+                Some((start, length, region)) if region.place == RegionKind::Mapped => at = start + length,
                 _ => return false,
             }
         }
@@ -187,7 +189,7 @@ mod tests {
     #[test]
     fn a_region_ends_where_the_program_asked() {
         let regions = Regions::default();
-        assert!(regions.insert(0x1000, 1000, Place::Device, 0, 7));
+        assert!(regions.insert(0x1000, 1000, RegionKind::Device, 0, 7));
         let region = regions.find(0x1000 + 999).unwrap();
         assert!(region.holds(0x1000, 1000) && !region.holds(0x1000, 1001) && !region.holds(0x1001, 1000));
         assert_eq!(regions.find(0x1000 + 1000), None);
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn only_the_start_removes_and_only_when_wanted() {
         let regions = Regions::default();
-        regions.insert(0x1000, 16, Place::Host { flags: 3 }, 0, 7);
+        regions.insert(0x1000, 16, RegionKind::Host { flags: 3 }, 0, 7);
         assert!(regions.remove(0x1008, |_| true).is_none());
         assert!(regions.remove(0x1000, |region| !region.is_host()).is_none());
         assert!(regions.remove(0x1000, Region::is_host).is_some());
@@ -207,9 +209,9 @@ mod tests {
     #[test]
     fn neighbouring_mappings_are_one() {
         let regions = Regions::default();
-        regions.insert(0x1000, 0x1000, Place::Mapped, 0, 0);
-        regions.insert(0x2000, 0x1000, Place::Mapped, 0, 0);
-        regions.insert(0x3000, 0x1000, Place::Device, 0, 7);
+        regions.insert(0x1000, 0x1000, RegionKind::Mapped, 0, 0);
+        regions.insert(0x2000, 0x1000, RegionKind::Mapped, 0, 0);
+        regions.insert(0x3000, 0x1000, RegionKind::Device, 0, 7);
         assert!(regions.is_mapped(0x1800, 0x1800));
         assert!(!regions.is_mapped(0x1800, 0x1801) && !regions.is_mapped(0x800, 0x1000));
         assert!(!regions.is_mapped(u64::MAX, 2));
@@ -218,18 +220,18 @@ mod tests {
     #[test]
     fn every_region_has_a_number_of_its_own() {
         let regions = Regions::default();
-        regions.insert(0x1000, 16, Place::Device, 0, 7);
+        regions.insert(0x1000, 16, RegionKind::Device, 0, 7);
         let first = regions.remove(0x1000, |_| true).unwrap().id;
-        regions.insert(0x1000, 16, Place::Device, 0, 7);
+        regions.insert(0x1000, 16, RegionKind::Device, 0, 7);
         assert_ne!(regions.find(0x1000).unwrap().id, first);
     }
 
     #[test]
     fn what_goes_together_is_removed_together() {
         let regions = Regions::default();
-        regions.insert(0x1000, 16, Place::Global { owner: 1 }, 0, 7);
-        regions.insert(0x2000, 16, Place::Global { owner: 2 }, 0, 7);
-        let gone = regions.remove_all(|region| region.place == Place::Global { owner: 1 });
+        regions.insert(0x1000, 16, RegionKind::Global { owner: 1 }, 0, 7);
+        regions.insert(0x2000, 16, RegionKind::Global { owner: 2 }, 0, 7);
+        let gone = regions.remove_all(|region| region.place == RegionKind::Global { owner: 1 });
         assert_eq!(gone.len(), 1);
         assert!(regions.find(0x2000).is_some());
     }

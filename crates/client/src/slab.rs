@@ -24,7 +24,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 struct Record<T> {
     /// What callers that look behind a handle find there: loaders of OpenCL expect the address of a table.
     _head: usize,
-    /// What [`Slab::glance`] tells: the generation above, the brief below; 0 while nothing lives here.
+    /// What [`Slab::peek`] tells: the generation above, the tag below; 0 while nothing lives here.
     word: AtomicU64,
     value: RwLock<Option<Arc<T>>>,
 }
@@ -34,26 +34,26 @@ impl<T> Record<T> {
         Self { _head: head, word: AtomicU64::new(0), value: RwLock::new(None) }
     }
 
-    fn begin(&self, generation: u32, brief: u32, value: &Arc<T>) {
+    fn begin(&self, generation: u32, tag: u32, value: &Arc<T>) {
         *self.value.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(value));
-        self.word.store(u64::from(generation) << 32 | u64::from(brief), Ordering::Release);
+        self.word.store(u64::from(generation) << 32 | u64::from(tag), Ordering::Release);
     }
 }
 
 /// What a look at a handle tells that takes no share in its object, and so needs no locked instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct HandlePeek {
     /// Index of the record.
     pub index: u32,
     /// Differs between objects that have the same record, one after the other.
     pub generation: u32,
     /// What [`Slab::insert_with`] was given.
-    pub brief: u32,
+    pub tag: u32,
 }
 
-impl Glance {
+impl HandlePeek {
     fn word(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.brief)
+        u64::from(self.generation) << 32 | u64::from(self.tag)
     }
 }
 
@@ -62,7 +62,7 @@ const OPENED: usize = 1 << 20;
 
 /// Where a new object will live: the value that the program sees, and the number that the wire sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct SlabSlot {
     /// Address of the record.
     pub handle: usize,
     /// Index of the record, from 0.
@@ -118,15 +118,15 @@ impl<T> Slab<T> {
     }
 
     /// Makes a record for what `make` returns, which is told its own place. None when the slab is full.
-    pub fn insert(&self, make: impl FnOnce(Slot) -> T) -> Option<Arc<T>> {
+    pub fn insert(&self, make: impl FnOnce(SlabSlot) -> T) -> Option<Arc<T>> {
         self.insert_with(0, make)
     }
 
-    /// The same, with what [`Slab::glance`] is to tell of it.
-    pub fn insert_with(&self, brief: u32, make: impl FnOnce(Slot) -> T) -> Option<Arc<T>> {
+    /// The same, with what [`Slab::peek`] is to tell of it.
+    pub fn insert_with(&self, tag: u32, make: impl FnOnce(SlabSlot) -> T) -> Option<Arc<T>> {
         let (slot, generation) = self.take_slot()?;
         let value = Arc::new(make(slot));
-        self.record(slot.index)?.begin(generation, brief, &value);
+        self.record(slot.index)?.begin(generation, tag, &value);
         Some(value)
     }
 
@@ -135,7 +135,7 @@ impl<T> Slab<T> {
     /// # Errors
     ///
     /// What `make` fails with, or `full`.
-    pub fn try_insert<E>(&self, full: E, make: impl FnOnce(Slot) -> Result<T, E>) -> Result<Arc<T>, E> {
+    pub fn try_insert<E>(&self, full: E, make: impl FnOnce(SlabSlot) -> Result<T, E>) -> Result<Arc<T>, E> {
         let Some((slot, generation)) = self.take_slot() else { return Err(full) };
         let Some(record) = self.record(slot.index) else { return Err(full) };
         match make(slot) {
@@ -166,16 +166,16 @@ impl<T> Slab<T> {
 
     /// What can be told of the live object behind a handle without taking a share in it; None for anything else. It may
     /// have been removed by the time it is used, as natively a handle that another thread destroys meanwhile.
-    pub fn glance(&self, handle: usize) -> Option<Glance> {
+    pub fn peek(&self, handle: usize) -> Option<HandlePeek> {
         let index = self.index_of(handle)?;
         let word = self.record(index)?.word.load(Ordering::Acquire);
-        (word != 0).then_some(Glance { index, generation: (word >> 32) as u32, brief: word as u32 })
+        (word != 0).then_some(HandlePeek { index, generation: (word >> 32) as u32, tag: word as u32 })
     }
 
-    /// Has [`Slab::glance`] tell something else of the object that was seen, unless that was removed or changed meanwhile.
-    pub fn change_brief(&self, seen: Glance, brief: u32) {
+    /// Has [`Slab::peek`] tell something else of the object that was seen, unless that was removed or changed meanwhile.
+    pub fn change_tag(&self, seen: HandlePeek, tag: u32) {
         if let Some(record) = self.record(seen.index) {
-            let next = Glance { brief, ..seen }.word();
+            let next = HandlePeek { tag, ..seen }.word();
             let _ = record.word.compare_exchange(seen.word(), next, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
@@ -206,7 +206,7 @@ impl<T> Slab<T> {
     }
 
     /// A free place, and the generation of what will live there.
-    fn take_slot(&self) -> Option<(Slot, u32)> {
+    fn take_slot(&self) -> Option<(SlabSlot, u32)> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let high = self.high.load(Ordering::Relaxed);
         // A freed record is left alone for a while when there are fresh ones: stale handles stay recognisable.
@@ -226,7 +226,7 @@ impl<T> Slab<T> {
         // 0 stands for nothing.
         let generation = self.generation.load(Ordering::Relaxed).checked_add(1).unwrap_or(1);
         self.generation.store(generation, Ordering::Relaxed);
-        Some((Slot { handle: self.address(index).addr(), index }, generation))
+        Some((SlabSlot { handle: self.address(index).addr(), index }, generation))
     }
 
     /// Opens the pages of so many records, and some more. `free` is locked.
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(slab.remove(first.0.handle).unwrap().1, "first");
         assert!(slab.get(first.0.handle).is_none());
         assert!(slab.remove(first.0.handle).is_none());
-        let lend = |one: &(Slot, &'static str)| slab.lend(one.0.handle, |it| it.1);
+        let lend = |one: &(SlabSlot, &'static str)| slab.lend(one.0.handle, |it| it.1);
         assert_eq!((lend(&first), lend(&second)), (None, Some("second")));
         assert_eq!(slab.live().len(), 1);
     }
@@ -353,19 +353,19 @@ mod tests {
     fn a_glance_tells_one_object_from_the_next_in_its_place() {
         let slab = Slab::reserve(1).unwrap();
         let first = slab.insert_with(5, |slot| slot).unwrap();
-        let seen = slab.glance(first.handle).unwrap();
-        assert_eq!((seen.index, seen.brief), (0, 5));
-        slab.change_brief(seen, 6);
-        slab.change_brief(seen, 7);
-        assert_eq!(slab.glance(first.handle).unwrap(), Glance { brief: 6, ..seen });
+        let seen = slab.peek(first.handle).unwrap();
+        assert_eq!((seen.index, seen.tag), (0, 5));
+        slab.change_tag(seen, 6);
+        slab.change_tag(seen, 7);
+        assert_eq!(slab.peek(first.handle).unwrap(), HandlePeek { tag: 6, ..seen });
         slab.remove(first.handle);
-        assert!(slab.glance(first.handle).is_none() && slab.glance(first.handle + 1).is_none());
+        assert!(slab.peek(first.handle).is_none() && slab.peek(first.handle + 1).is_none());
         let second = slab.insert(|slot| slot).unwrap();
-        let next = slab.glance(second.handle).unwrap();
-        assert_eq!((second.handle, next.brief), (first.handle, 0));
+        let next = slab.peek(second.handle).unwrap();
+        assert_eq!((second.handle, next.tag), (first.handle, 0));
         assert_ne!(next.generation, seen.generation);
-        slab.change_brief(Glance { brief: 0, ..seen }, 8);
-        assert_eq!(slab.glance(second.handle), Some(next));
+        slab.change_tag(HandlePeek { tag: 0, ..seen }, 8);
+        assert_eq!(slab.peek(second.handle), Some(next));
     }
 
     #[test]

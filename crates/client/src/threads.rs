@@ -36,12 +36,12 @@ pub fn start_in<'scope, T: Send + 'scope>(
 /// Has a link send without locked instructions, which `enable_fast_path` does: at once where that takes no time; else by a thread that ends
 /// with it.
 pub fn enable_fast_path(enable_fast_path: impl FnOnce() + Send + 'static) {
-    const STACK: usize = 64 << 10;
+    const HELPER_STACK_BYTES: usize = 64 << 10;
     if is_only_one() {
         enable_fast_path();
     } else {
         // Without it, calls are as they were before.
-        let _ = start("katydid-enable_fast_path", STACK, enable_fast_path);
+        let _ = start("katydid-enable_fast_path", HELPER_STACK_BYTES, enable_fast_path);
     }
 }
 
@@ -53,13 +53,13 @@ fn is_only_one() -> bool {
 }
 
 /// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.
-const SHARE: u64 = 1 << 20;
+const MIN_THREAD_BYTES: u64 = 1 << 20;
 /// Most threads that help to copy at a time, in the whole process: each of them has a thread id on the link and a piece.
-const MOST_HELPERS: usize = 7;
+const MAX_HELPER_THREADS: usize = 7;
 /// Parts of a copy begin at pages.
 const GRAIN: u64 = 64 << 10;
 /// Stacks of threads that help, in bytes: they copy, and write frames.
-const STACK: usize = 256 << 10;
+const HELPER_STACK_BYTES: usize = 256 << 10;
 
 /// Threads that a copy may start besides the one that it has.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Helpers {
     /// How many are worth it for so many bytes: `threads` in all at most, with the one that a copy has.
     #[must_use]
     pub fn worth(size: u64, threads: usize) -> usize {
-        (size / SHARE).min(threads as u64).saturating_sub(1) as usize
+        (size / MIN_THREAD_BYTES).min(threads as u64).saturating_sub(1) as usize
     }
 
     /// So many, of those that other copies have left. A copy that has them keeps them from others: a copy that has to wait for its turn
@@ -80,7 +80,7 @@ impl Helpers {
     #[must_use]
     pub fn take(wanted: usize) -> Self {
         let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
-        let granted = wanted.min(MOST_HELPERS.saturating_sub(before));
+        let granted = wanted.min(MAX_HELPER_THREADS.saturating_sub(before));
         HELPERS.fetch_sub(wanted - granted, Ordering::Relaxed);
         Self(granted)
     }
@@ -97,7 +97,7 @@ impl Helpers {
         scope: &'scope Scope<'scope, '_>,
         work: impl Fn() -> T + Send + Copy + 'scope,
     ) -> Vec<ScopedJoinHandle<'scope, T>> {
-        (0..self.0).map_while(|_| start_in(scope, "katydid copy", STACK, work).ok()).collect()
+        (0..self.0).map_while(|_| start_in(scope, "katydid copy", HELPER_STACK_BYTES, work).ok()).collect()
     }
 
     /// Runs `step` with offset and length of each part of `size` bytes, none larger than `most`: by this thread and the
@@ -205,10 +205,11 @@ mod tests {
 
     #[test]
     fn helpers_are_limited_together_and_given_back() {
-        let some = Helpers::take(MOST_HELPERS - 1);
-        let (one, none) = (Helpers::take(MOST_HELPERS), Helpers::take(1));
-        assert!(some.0 + one.0 + none.0 <= MOST_HELPERS);
-        let worth = [(SHARE, 9), (100 * SHARE, 3), (3 * SHARE, 9)].map(|(size, threads)| Helpers::worth(size, threads));
+        let some = Helpers::take(MAX_HELPER_THREADS - 1);
+        let (one, none) = (Helpers::take(MAX_HELPER_THREADS), Helpers::take(1));
+        assert!(some.0 + one.0 + none.0 <= MAX_HELPER_THREADS);
+        let worth = [(MIN_THREAD_BYTES, 9), (100 * MIN_THREAD_BYTES, 3), (3 * MIN_THREAD_BYTES, 9)]
+            .map(|(size, threads)| Helpers::worth(size, threads));
         assert_eq!(worth, [0, 2, 2]);
     }
 

@@ -54,16 +54,16 @@ const MAGIC: [u8; 8] = *b"KDTRACE3";
 const HEADER: usize = 64;
 const RECORD: usize = 32;
 /// Bytes of one mapped piece of the file.
-const CHUNK: usize = 1 << 20;
+const TRACE_CHUNK_BYTES: usize = 1 << 20;
 /// Pieces at most: 4 GiB, 134 million calls. Later calls are not recorded.
 const CHUNKS: usize = 4096;
-const PER_CHUNK: u64 = (CHUNK / RECORD) as u64;
+const PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD) as u64;
 /// The header takes the room of the first records.
 const FIRST: u64 = (HEADER / RECORD) as u64;
 
 /// One call of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct TracedCall {
     /// Which function: `cuda_sys::Function as u16`.
     pub function: u16,
     /// Kernel thread id of the caller.
@@ -92,8 +92,8 @@ mod kind {
 const NO_STREAM: u64 = u64::MAX;
 
 /// Bytes of a name in one record, and most of a name.
-const PIECE: usize = 24;
-const MOST_PIECES: usize = 128;
+const NAME_PIECE_BYTES: usize = 24;
+const MAX_NAME_PIECES: usize = 128;
 
 /// By which a record belongs to a call: its thread and start.
 pub type CallId = (u32, u64);
@@ -155,7 +155,7 @@ impl TraceWriter {
     }
 
     /// Stores one call. Never fails: a call that finds no room is left out.
-    pub fn record(&self, call: &Call) {
+    pub fn record(&self, call: &TracedCall) {
         let mut bytes = [0u8; RECORD];
         bytes[4..8].copy_from_slice(&call.thread.to_le_bytes());
         bytes[8..16].copy_from_slice(&call.start.to_le_bytes());
@@ -209,7 +209,7 @@ impl TraceWriter {
         }
         let number = names.len() as u32;
         names.insert(name.to_owned(), number);
-        for (at, piece) in name.chunks(PIECE).take(MOST_PIECES).enumerate() {
+        for (at, piece) in name.chunks(NAME_PIECE_BYTES).take(MAX_NAME_PIECES).enumerate() {
             let mut record = [0u8; RECORD];
             record[2..4].copy_from_slice(&(at as u16).to_le_bytes());
             record[4..8].copy_from_slice(&number.to_le_bytes());
@@ -254,7 +254,7 @@ impl TraceWriter {
         if !mapped.is_null() {
             return Some(mapped);
         }
-        let end = ((number + 1) * CHUNK) as u64;
+        let end = ((number + 1) * TRACE_CHUNK_BYTES) as u64;
         if self.file.metadata().ok()?.len() < end {
             self.file.set_len(end).ok()?;
         }
@@ -262,11 +262,11 @@ impl TraceWriter {
         let fresh = unsafe {
             mmap(
                 ptr::null_mut::<c_void>(),
-                CHUNK,
+                TRACE_CHUNK_BYTES,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 &self.file,
-                (number * CHUNK) as u64,
+                (number * TRACE_CHUNK_BYTES) as u64,
             )
         }
         .ok()?
@@ -274,7 +274,7 @@ impl TraceWriter {
         slot.store(fresh, Ordering::Release);
         if let Some(old) = number.checked_sub(4).map(|old| self.chunks[old].load(Ordering::Acquire)) {
             // SAFETY: a shared file mapping of ours: dropping its pages loses nothing, later stores fault them back.
-            let _ = unsafe { madvise(old.cast(), CHUNK, Advice::LinuxDontNeed) };
+            let _ = unsafe { madvise(old.cast(), TRACE_CHUNK_BYTES, Advice::LinuxDontNeed) };
         }
         Some(fresh)
     }
@@ -337,7 +337,7 @@ pub struct Trace {
     /// The same moment on the monotonic clock that the calls use.
     pub start: u64,
     /// Its calls, in the order in which they ended.
-    pub calls: Vec<Call>,
+    pub calls: Vec<TracedCall>,
     /// What more is known of some of them.
     pub details: HashMap<CallId, Detail>,
 }
@@ -380,7 +380,7 @@ fn details_of(records: &[u8]) -> HashMap<CallId, Detail> {
     let mut pieces: BTreeMap<(u32, u16), &[u8]> = BTreeMap::new();
     for record in further().filter(|record| first_of(record) == kind::NAME) {
         let id = (u32_at(record, 4).unwrap_or(0), u16_at(record, 2).unwrap_or(0));
-        pieces.insert(id, record.get(8..8 + PIECE).unwrap_or_default());
+        pieces.insert(id, record.get(8..8 + NAME_PIECE_BYTES).unwrap_or_default());
     }
     let mut names: HashMap<u32, Vec<u8>> = HashMap::new();
     for ((number, _), piece) in pieces {
@@ -421,9 +421,9 @@ fn take_in(record: &[u8], names: &HashMap<u32, Vec<u8>>, details: &mut HashMap<C
     Some(())
 }
 
-fn call_of(record: &[u8]) -> Option<Call> {
+fn call_of(record: &[u8]) -> Option<TracedCall> {
     let function = Some(first_of(record)).filter(|first| *first < kind::FIRST)?.checked_sub(1)?;
-    Some(Call {
+    Some(TracedCall {
         function,
         thread: u32_at(record, 4)?,
         start: u64_at(record, 8)?,
@@ -449,9 +449,9 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn call(number: u64) -> Call {
+    fn call(number: u64) -> TracedCall {
         let (function, result, round_trips) = ((number % 600) as u16, (number % 5) as u32, (number % 3) as u32);
-        Call { function, thread: 7, start: number, duration: 3, result, round_trips }
+        TracedCall { function, thread: 7, start: number, duration: 3, result, round_trips }
     }
 
     #[test]

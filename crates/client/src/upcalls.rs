@@ -11,26 +11,26 @@ const STACK_BYTES: usize = 8 << 20;
 /// What was registered and has not run yet, and the one thread that runs it.
 #[derive(Debug)]
 pub struct Registry<F> {
-    state: Mutex<State<F>>,
+    state: Mutex<UpcallState<F>>,
     /// Whether the thread could be started; none until the first registration.
     thread: OnceLock<bool>,
 }
 
 #[derive(Debug)]
-struct State<F> {
+struct UpcallState<F> {
     last_token: u64,
     functions: HashMap<u64, F>,
 }
 
 impl<F> Default for Registry<F> {
     fn default() -> Self {
-        let state = State { last_token: 0, functions: HashMap::new() };
+        let state = UpcallState { last_token: 0, functions: HashMap::new() };
         Self { state: Mutex::new(state), thread: OnceLock::new() }
     }
 }
 
 impl<F> Registry<F> {
-    fn lock(&self) -> MutexGuard<'_, State<F>> {
+    fn lock(&self) -> MutexGuard<'_, UpcallState<F>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,7 +26,7 @@ use crate::nvml_service::{self, WatchError};
 use crate::places::GreetingSlot;
 use crate::pool::PoolError;
 use crate::sessions::{AdmissionError, Program, new_key};
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::worker_handle::{AssignError, SessionId, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
@@ -36,7 +36,7 @@ const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at
 /// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers tried for one program; one that was ready can have died unnoticed.
-const ATTEMPTS: usize = 3;
+const WORKER_ATTEMPTS: usize = 3;
 
 /// Why a program got no session.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ impl Refusal {
 }
 
 /// Accepts until the server stops.
-pub(crate) fn serve(listeners: &[Listener], shared: &Arc<Shared>) {
+pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
     let mut lobby = Lobby::new(shared.hello_patience, shared.peer_connections);
     while let Some(due) = lobby.wait(listeners, &shared.stop) {
         for late in due.late {
@@ -99,7 +99,7 @@ pub(crate) fn serve(listeners: &[Listener], shared: &Arc<Shared>) {
 }
 
 /// Takes the connections that have come to a listener, not so many at once that others would wait for long.
-fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &Shared) -> io::Result<()> {
+fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &ServerState) -> io::Result<()> {
     for _ in 0..MAX_ACCEPTS_PER_TURN {
         let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
         if !peer.allowed {
@@ -116,7 +116,7 @@ fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &Shared)
 }
 
 /// Leaves a connection that has said something to a thread, so that a slow program holds up no other.
-fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<Shared>) -> io::Result<()> {
+fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<ServerState>) -> io::Result<()> {
     let NewConnection { socket, peer, listener } = arrived;
     let certs = listeners.get(listener).and_then(Listener::certs).map(PathBuf::from);
     // In the middle of a handshake of TLS nothing can be said; the end of the connection says as much.
@@ -135,14 +135,14 @@ fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<Shar
 }
 
 /// Refuses before the hello was read, as well as that can be done without waiting.
-fn refuse_unheard(socket: &OwnedFd, shared: &Shared, code: RefusalCode, text: &str) {
+fn refuse_unheard(socket: &OwnedFd, shared: &ServerState, code: RefusalCode, text: &str) {
     if let Ok(message) = Refused::new(code, text).encode(&shared.build) {
         let _ = send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 
 /// Reads the hello and finds the program a worker.
-fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot, shared: &Shared) {
+fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot, shared: &ServerState) {
     let accepted = match certs {
         None => Pending::accept(socket, &shared.build, shared.hello_patience),
         // Read each time, so that a certificate can be renewed while the server runs.
@@ -172,13 +172,13 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
 }
 
 /// Tells a program, and the operator, why it got nothing.
-fn refuse(shared: &Shared, pending: Pending, refusal: &Refusal) {
+fn refuse(shared: &ServerState, pending: Pending, refusal: &Refusal) {
     shared.reporter.problem(format_args!("{}: refused: {refusal}", printable_name(&pending.hello().program)));
     pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
 }
 
 /// Has a process answer questions about the devices, for as long as that goes on.
-fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: GreetingSlot) {
+fn watch(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot) {
     match nvml_service::begin(shared, &pending, peer.origin) {
         Ok(watching) => {
             drop((pending, place));
@@ -189,7 +189,7 @@ fn watch(shared: &Shared, pending: Pending, peer: &Peer, place: GreetingSlot) {
 }
 
 /// Tells a peer which driver workers have, or why a program would get none now.
-fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
+fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
     let known = shared.sessions.check_room(Some(peer.origin)).map_err(Refusal::from);
     let driver = match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT)?)) {
         Ok(driver) => driver.name,
@@ -204,7 +204,7 @@ fn inform(shared: &Shared, pending: Pending, peer: &Peer) {
 }
 
 /// Gives the program a place in the table and a worker, or takes the place away again.
-fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: GreetingSlot) -> Result<(), Refusal> {
+fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, place: GreetingSlot) -> Result<(), Refusal> {
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(Refusal::OtherKind);
     }
@@ -233,7 +233,7 @@ fn admit(shared: &Shared, pending: &Pending, peer: &Peer, place: GreetingSlot) -
 }
 
 /// Passes a peer that knows the key of a session on to its worker.
-fn visit(shared: &Shared, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
+fn visit(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
     let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(Refusal::NoSession)?;
     worker.visit(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(Refusal::Visit)?;
     if pending.hello().claim.role == Role::PROGRAM {
@@ -264,12 +264,12 @@ fn is_gone(pending: &Pending) -> bool {
 }
 
 /// Passes the program to the next ready worker that is alive, and says which.
-fn hand_over(shared: &Shared, id: SessionId, pending: &Pending, peer: &Peer) -> Result<WorkerHandle, Refusal> {
+fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer) -> Result<WorkerHandle, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
     let processors = peer.is_own() || shared.cpu_opencl;
     let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors }.encode();
     let mut last = AssignError::Dead;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..WORKER_ATTEMPTS {
         let worker = shared.pool.take(WORKER_TIMEOUT)?;
         if is_gone(pending) {
             shared.pool.put_back(worker);

@@ -13,17 +13,17 @@ use std::sync::Arc;
 
 use katydid_http::{Answer, HttpServer, Limits, Request};
 
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::view::{ServerView, SessionsView};
 
 /// Answers on the socket from now on.
-pub(crate) fn open(listener: UnixListener, shared: &Arc<Shared>) -> io::Result<HttpServer> {
+pub(crate) fn open(listener: UnixListener, shared: &Arc<ServerState>) -> io::Result<HttpServer> {
     let (ours, theirs) = (Arc::clone(shared), Arc::clone(shared));
     let problem = move |error: &io::Error| theirs.reporter.problem(format_args!("admin socket: {error}; trying again"));
     HttpServer::start(listener, "admin", Limits::default(), move |request| route(request, &ours), problem)
 }
 
-fn route(request: &Request, shared: &Shared) -> Answer {
+fn route(request: &Request, shared: &ServerState) -> Answer {
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/v1/server") => Answer::json(200, &server_view(shared)),
         ("GET", "/v1/sessions") => Answer::json(200, &SessionsView { sessions: shared.sessions.list() }),
@@ -32,7 +32,7 @@ fn route(request: &Request, shared: &Shared) -> Answer {
     }
 }
 
-fn server_view(shared: &Shared) -> ServerView {
+fn server_view(shared: &ServerState) -> ServerView {
     let (workers, driver_found) = shared.pool.view();
     ServerView {
         version: shared.build.release.clone(),

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::nvml_processes::ProcessSlot;
 use crate::places::Origin;
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::spawn::{Worker, WorkerCommand, spawn};
 
 /// Why a program is not answered.
@@ -36,7 +36,11 @@ pub(crate) struct NvmlProcess<'a> {
 }
 
 /// Hands the program over to a process that answers it.
-pub(crate) fn begin<'a>(shared: &'a Shared, pending: &Pending, origin: Origin) -> Result<NvmlProcess<'a>, WatchError> {
+pub(crate) fn begin<'a>(
+    shared: &'a ServerState,
+    pending: &Pending,
+    origin: Origin,
+) -> Result<NvmlProcess<'a>, WatchError> {
     let _place = shared.watchers.take(origin).ok_or(WatchError::Full)?;
     let worker = spawn(&command(&shared.worker)).map_err(WatchError::Start)?;
     let note = note(&shared.sessions.held());
@@ -46,7 +50,7 @@ pub(crate) fn begin<'a>(shared: &'a Shared, pending: &Pending, origin: Origin) -
 
 impl NvmlProcess<'_> {
     /// Returns when the process has ended, or the server stops.
-    pub(crate) fn wait(mut self, shared: &Shared) {
+    pub(crate) fn wait(mut self, shared: &ServerState) {
         let mut events = [PollFd::new(&self.worker.pidfd, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
         while let Err(rustix::io::Errno::INTR) = poll(&mut events, None::<&Timespec>) {}
         self.worker.reap();

@@ -35,12 +35,12 @@ pub(crate) enum PoolError {
 #[derive(Debug)]
 pub(crate) struct Pool {
     target: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     /// Workers of an earlier one are of no use.
     era: u64,
     ready: VecDeque<WorkerHandle>,
@@ -58,7 +58,7 @@ struct State {
     stopping: bool,
 }
 
-impl State {
+impl PoolState {
     fn wants_another(&self, target: usize) -> bool {
         let target = target.max(self.inquiring.min(1));
         self.ready.len() + self.warming < target + self.waiting && self.rest().is_none()
@@ -159,7 +159,7 @@ impl Pool {
     fn wait_for_worker<T>(
         &self,
         patience: Duration,
-        count: impl Fn(&mut State) -> &mut usize,
+        count: impl Fn(&mut PoolState) -> &mut usize,
         pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
     ) -> Result<T, PoolError> {
         let deadline = Instant::now() + patience;
@@ -207,9 +207,9 @@ impl Pool {
     /// Waits for a change, at most as long as `limit` says.
     fn wait<'a>(
         &self,
-        state: MutexGuard<'a, State>,
-        limit: impl Fn(&State) -> Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+        state: MutexGuard<'a, PoolState>,
+        limit: impl Fn(&PoolState) -> Option<Duration>,
+    ) -> MutexGuard<'a, PoolState> {
         match limit(&state) {
             Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -217,18 +217,18 @@ impl Pool {
     }
 
     /// The counters are adjusted in single statements, so a panic elsewhere leaves them consistent.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn state_rest(state: &State) -> Option<Duration> {
+fn state_rest(state: &PoolState) -> Option<Duration> {
     state.rest()
 }
 
 /// What a program that waits learns now, if anything. `failures` is the count when it began to wait.
 fn outcome<T>(
-    state: &mut State,
+    state: &mut PoolState,
     failures: u64,
     pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
 ) -> Option<Result<T, PoolError>> {

@@ -6,7 +6,7 @@
 //! admin thread  ─ HTTP on the admin socket
 //! ```
 //!
-//! Stopping makes [`Shared::stop`] readable, which every long wait also waits for.
+//! Stopping makes [`ServerState::stop`] readable, which every long wait also waits for.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::places::Greetings;
 use crate::pool::Pool;
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::spawn::{Worker, WorkerCommand, spawn};
 use crate::view::WorkersView;
 use crate::worker_supervisor::mind;
@@ -86,7 +86,7 @@ pub enum StartError {
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     threads: Vec<JoinHandle<()>>,
     /// None while it stops.
     admin: Option<HttpServer>,
@@ -116,7 +116,11 @@ impl Server {
         self.start_thread("accept", move |shared| accept::serve(&listeners, &shared))
     }
 
-    fn start_thread(&mut self, name: &str, body: impl FnOnce(Arc<Shared>) + Send + 'static) -> Result<(), StartError> {
+    fn start_thread(
+        &mut self,
+        name: &str,
+        body: impl FnOnce(Arc<ServerState>) + Send + 'static,
+    ) -> Result<(), StartError> {
         let shared = Arc::clone(&self.shared);
         let builder = thread::Builder::new().name(name.to_owned());
         let started = builder.spawn(move || body(shared));
@@ -187,11 +191,11 @@ impl Drop for Server {
     }
 }
 
-fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartError> {
+fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, StartError> {
     let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| StartError::System { what: "make an event descriptor", source: errno.into() })?;
     let addresses = listeners.iter().map(Listener::address).collect::<io::Result<_>>();
-    Ok(Shared {
+    Ok(ServerState {
         pool: Pool::new(config.warm),
         sessions: Sessions::new(config.max_sessions, config.peer_sessions),
         reporter: Reporter::new(config.verbosity),
@@ -212,7 +216,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<Shared, StartEr
 }
 
 /// Keeps the pool filled. Workers die with this thread, which ends only after all of them.
-fn fill_pool(shared: &Shared) {
+fn fill_pool(shared: &ServerState) {
     thread::scope(|scope| {
         while let Some(era) = shared.pool.wait_for_need() {
             let started = spawn(&shared.worker).and_then(|worker| start_minder(scope, shared, worker, era));
@@ -225,7 +229,7 @@ fn fill_pool(shared: &Shared) {
 
 fn start_minder<'scope>(
     scope: &'scope Scope<'scope, '_>,
-    shared: &'scope Shared,
+    shared: &'scope ServerState,
     worker: Worker,
     era: u64,
 ) -> io::Result<()> {

@@ -18,7 +18,7 @@ use crate::worker_handle::DriverFound;
 
 /// What all threads of a server use.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) pool: Pool,
     pub(crate) sessions: Sessions,
     pub(crate) reporter: Reporter,
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) stop: OwnedFd,
 }
 
-impl Shared {
+impl ServerState {
     /// A worker never became ready.
     pub(crate) fn start_failed(&self, reason: &str) {
         let rest = self.pool.failed(reason);

@@ -29,7 +29,7 @@ use rustix::process::{
 };
 
 use crate::control;
-use crate::worker_users::{Claim, RunsAs, WorkerUser};
+use crate::worker_users::{RunsAs, UserClaim, WorkerUser};
 
 /// What asks a process to end, or tells it that it soon will: batch systems send it to all processes of a job.
 const FOR_PROGRAMS: [libc::c_int; 7] =
@@ -90,7 +90,7 @@ pub(crate) struct Worker {
     /// Its temporary files, which are removed behind it.
     _folder: Option<Scratch>,
     /// Its user's number, which is free behind it.
-    _claim: Option<Claim>,
+    _claim: Option<UserClaim>,
 }
 
 impl Worker {

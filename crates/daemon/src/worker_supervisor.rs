@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::control::{self, Message};
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::spawn::Worker;
 use crate::worker_handle::{Assignment, DriverFound, SessionId, WorkerHandle};
 
@@ -22,7 +22,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One worker under care.
 struct WorkerSupervisor<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerState,
     worker: Worker,
     mind: WorkerHandle,
     warm: bool,
@@ -37,7 +37,7 @@ struct WorkerSupervisor<'a> {
 }
 
 /// Minds `worker`, which was started in this era of the pool and counts as warming there, until it is dead and reaped.
-pub(crate) fn mind(shared: &Shared, worker: Worker, era: u64) {
+pub(crate) fn mind(shared: &ServerState, worker: Worker, era: u64) {
     let mind = WorkerHandle::new(&worker, era);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
     let (warm, passed_over) = (false, None);

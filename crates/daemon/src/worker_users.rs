@@ -59,14 +59,14 @@ pub enum RunsAs {
 #[derive(Debug)]
 pub struct OwnUsers {
     locks: PathBuf,
-    group: Claim,
+    group: UserClaim,
     /// Groups that the GPUs' devices are open to.
     device_groups: Vec<u32>,
 }
 
 /// A number that no other process takes. Dropped: it is free.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct UserClaim {
     number: u32,
     path: PathBuf,
     file: File,
@@ -92,7 +92,7 @@ impl OwnUsers {
     }
 
     /// A user for one worker.
-    fn claim(&self) -> io::Result<(WorkerUser, Claim)> {
+    fn claim(&self) -> io::Result<(WorkerUser, UserClaim)> {
         // Another one each time, so that numbers come back late.
         let mut random = [0; 4];
         getrandom(&mut random, GetRandomFlags::empty())?;
@@ -108,7 +108,7 @@ impl OwnUsers {
 
 impl RunsAs {
     /// The user of the next worker; none: the server's.
-    pub(crate) fn next(&self) -> io::Result<Option<(WorkerUser, Option<Claim>)>> {
+    pub(crate) fn next(&self) -> io::Result<Option<(WorkerUser, Option<UserClaim>)>> {
         match self {
             Self::Server => Ok(None),
             Self::User(user) => Ok(Some((user.clone(), None))),
@@ -135,7 +135,7 @@ impl WorkerUser {
     }
 }
 
-impl Drop for Claim {
+impl Drop for UserClaim {
     fn drop(&mut self) {
         // The group's stays while another server holds it.
         if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -154,7 +154,11 @@ fn none_free() -> io::Error {
 }
 
 /// The first number that can be had.
-fn first_free(locks: &Path, numbers: impl IntoIterator<Item = u32>, how: FlockOperation) -> io::Result<Option<Claim>> {
+fn first_free(
+    locks: &Path,
+    numbers: impl IntoIterator<Item = u32>,
+    how: FlockOperation,
+) -> io::Result<Option<UserClaim>> {
     for number in numbers {
         if let Some(claim) = claim(locks, number, how)? {
             return Ok(Some(claim));
@@ -163,7 +167,7 @@ fn first_free(locks: &Path, numbers: impl IntoIterator<Item = u32>, how: FlockOp
     Ok(None)
 }
 
-fn claim(locks: &Path, number: u32, how: FlockOperation) -> io::Result<Option<Claim>> {
+fn claim(locks: &Path, number: u32, how: FlockOperation) -> io::Result<Option<UserClaim>> {
     if is_account(number) {
         return Ok(None);
     }
@@ -177,7 +181,7 @@ fn claim(locks: &Path, number: u32, how: FlockOperation) -> io::Result<Option<Cl
         let is_there =
             fs::symlink_metadata(&path).is_ok_and(|found| file.metadata().is_ok_and(|ours| ours.ino() == found.ino()));
         if is_there {
-            return Ok(Some(Claim { number, path, file }));
+            return Ok(Some(UserClaim { number, path, file }));
         }
     }
 }

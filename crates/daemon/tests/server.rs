@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
 use katydid_transport::{Address, Pending};
-use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, RefusalCode, Refused, Role, SessionKind};
+use katydid_wire::handshake::{
+    Build, Hello, LINK_TIMEOUT, LinkKind, RefusalCode, Refused, Role, SessionClaim, SessionKind,
+};
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
@@ -162,7 +164,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
 fn hello(name: &str) -> Hello {
     Hello {
         session: SessionKind::CUDA,
-        claim: Claim::NEW,
+        claim: SessionClaim::NEW,
         link: LinkKind::STREAM,
         pid: 1,
         memory_quota: 0,
@@ -313,7 +315,7 @@ fn who_knows_the_key_of_a_session_gets_to_its_worker() {
     guess.0[15] ^= 1;
     let visit = |key| {
         let mut stream = bench.connect();
-        let claim = Claim { role: Role::COMPANION, key, frames: 0 };
+        let claim = SessionClaim { role: Role::COMPANION, key, frames: 0 };
         stream.write_all(&Hello { claim, ..hello("") }.encode(&build()).unwrap()).unwrap();
         stream
     };

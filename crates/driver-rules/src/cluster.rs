@@ -11,9 +11,9 @@ use crate::outcome::Outcome;
 pub type Cluster = [u32; 3];
 
 /// Most blocks of a cluster that every device can run, and of one that a kernel has been allowed.
-pub const PORTABLE: u32 = 8;
-/// See [`PORTABLE`].
-pub const LARGEST: u32 = 16;
+pub const MAX_PORTABLE_CLUSTER_BLOCKS: u32 = 8;
+/// See [`MAX_PORTABLE_CLUSTER_BLOCKS`].
+pub const MAX_CLUSTER_BLOCKS: u32 = 16;
 
 /// What code and program have settled for a kernel.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +44,7 @@ pub fn fixed(sides: [i32; 3]) -> Option<Cluster> {
 /// Most blocks of a cluster, by whether large ones are allowed.
 #[inline]
 pub fn most(allows_large: bool) -> u32 {
-    if allows_large { LARGEST } else { PORTABLE }
+    if allows_large { MAX_CLUSTER_BLOCKS } else { MAX_PORTABLE_CLUSTER_BLOCKS }
 }
 
 impl ClusterLimits {
@@ -71,7 +71,7 @@ impl ClusterLimits {
 mod tests {
     use super::*;
 
-    const PLAIN: ClusterLimits = ClusterLimits { fixed: None, is_needed: false, most: PORTABLE };
+    const PLAIN: ClusterLimits = ClusterLimits { fixed: None, is_needed: false, most: MAX_PORTABLE_CLUSTER_BLOCKS };
     const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
     fn wish(cluster: Cluster) -> [CUlaunchAttribute; 1] {

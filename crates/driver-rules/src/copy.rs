@@ -29,7 +29,7 @@ impl Extent {
 
 /// What a program says of a side that is memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
+pub enum DeclaredMemory {
     /// Memory that the GPU reaches.
     Device,
     /// Memory that the processor reaches; unified addressing lets it be the GPU's as well.
@@ -96,11 +96,11 @@ pub fn described(it: &CUDA_MEMCPY3D) -> (DescribedSide, DescribedSide, Extent) {
 
 impl DescribedSide {
     /// What is said of a side that is memory, and where that begins; none for an array and for what is no side.
-    pub fn memory(&self) -> Option<(Claim, u64)> {
+    pub fn memory(&self) -> Option<(DeclaredMemory, u64)> {
         match self.kind {
-            memory_type::HOST => Some((Claim::Host, self.host)),
-            memory_type::DEVICE => Some((Claim::Device, self.device)),
-            memory_type::UNIFIED => Some((Claim::Any, self.device)),
+            memory_type::HOST => Some((DeclaredMemory::Host, self.host)),
+            memory_type::DEVICE => Some((DeclaredMemory::Device, self.device)),
+            memory_type::UNIFIED => Some((DeclaredMemory::Any, self.device)),
             _ => None,
         }
     }
@@ -183,7 +183,10 @@ mod tests {
         let mut it = CUDA_MEMCPY3D { srcMemoryType: memory_type::DEVICE, srcDevice: 7, ..CUDA_MEMCPY3D::default() };
         (it.dstMemoryType, it.dstDevice, it.dstXInBytes, it.WidthInBytes) = (memory_type::UNIFIED, 9, 3, 5);
         let (target, source, extent) = described(&it);
-        assert_eq!((target.memory(), source.memory()), (Some((Claim::Any, 9)), Some((Claim::Device, 7))));
+        assert_eq!(
+            (target.memory(), source.memory()),
+            (Some((DeclaredMemory::Any, 9)), Some((DeclaredMemory::Device, 7)))
+        );
         assert_eq!((target.first, extent.width, extent.is_empty()), ([3, 0, 0], 5, true));
         assert_eq!(DescribedSide { kind: memory_type::ARRAY, ..target }.memory(), None);
     }

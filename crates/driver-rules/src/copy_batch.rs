@@ -39,7 +39,7 @@ pub struct Arrays {
 
 /// One copy of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct BatchCopy {
     /// Where it goes.
     pub to: CUdeviceptr,
     /// Where it comes from.
@@ -57,7 +57,7 @@ impl Arrays {
     /// # Safety
     ///
     /// The first three are null or have `count` entries, the others `kinds`.
-    pub unsafe fn read(&self) -> Outcome<Vec<Entry>> {
+    pub unsafe fn read(&self) -> Outcome<Vec<BatchCopy>> {
         // SAFETY: by the contract.
         let (targets, sources, sizes, kinds) = unsafe {
             (
@@ -70,7 +70,7 @@ impl Arrays {
         let orders = access_order::STREAM..=access_order::ANY;
         check(kinds.values().all(|kind| orders.contains(&kind.srcAccessOrder) && kind.flags <= 1))?;
         let one = |(at, ((to, from), size)): (usize, ((u64, u64), usize))| {
-            Ok(Entry { to, from, size, is_now: kinds.of(at)?.srcAccessOrder == access_order::DURING_API_CALL })
+            Ok(BatchCopy { to, from, size, is_now: kinds.of(at)?.srcAccessOrder == access_order::DURING_API_CALL })
         };
         targets.into_iter().zip(sources).zip(sizes).enumerate().map(one).collect()
     }
@@ -78,9 +78,10 @@ impl Arrays {
 
 /// Passes each entry that has bytes and that `is_there` passes; a wrong one is told by its index.
 /// Refuses 0 bytes, and what `is_there` refuses.
-pub fn check_entries(entries: &[Entry], is_there: impl Fn(&Entry) -> Outcome) -> BatchOutcome<()> {
-    let one =
-        |(at, entry): (usize, &Entry)| check(entry.size > 0).and_then(|()| is_there(entry)).map_err(|code| (code, at));
+pub fn check_entries(entries: &[BatchCopy], is_there: impl Fn(&BatchCopy) -> Outcome) -> BatchOutcome<()> {
+    let one = |(at, entry): (usize, &BatchCopy)| {
+        check(entry.size > 0).and_then(|()| is_there(entry)).map_err(|code| (code, at))
+    };
     entries.iter().enumerate().try_for_each(one)
 }
 
@@ -113,7 +114,7 @@ mod tests {
 
     const PLACES: [u64; 3] = [0x1000, 0x2000, 0x3000];
 
-    fn read(count: usize, orders: [u32; 2], firsts: [usize; 2], kinds: usize) -> Outcome<Vec<Entry>> {
+    fn read(count: usize, orders: [u32; 2], firsts: [usize; 2], kinds: usize) -> Outcome<Vec<BatchCopy>> {
         let attributes =
             orders.map(|order| CUmemcpyAttributes { srcAccessOrder: order, ..CUmemcpyAttributes::default() });
         let (targets, sources, sizes) = (PLACES.as_ptr(), PLACES.as_ptr(), [1_usize, 0, 3]);
@@ -130,7 +131,7 @@ mod tests {
             [(1, false), (0, false), (3, true)]
         );
         assert_eq!(check_entries(&entries, |_| Ok(())), Err((INVALID, 1)));
-        let refuse = |entry: &Entry| if entry.to == 0x3000 { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) };
+        let refuse = |entry: &BatchCopy| if entry.to == 0x3000 { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) };
         assert_eq!(check_entries(&[entries[0], entries[2]], refuse), Err((CUresult::ERROR_UNKNOWN, 1)));
     }
 

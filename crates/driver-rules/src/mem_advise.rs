@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUmemLocation, CUresult, advice, location_type, range_att
 type Outcome<T = ()> = Result<T, CUresult>;
 
 /// Advice holds for whole pages, of this many bytes.
-pub const PAGE: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`: ordinals that are none.
 const CPU: i32 = -1;
@@ -20,12 +20,12 @@ const NOWHERE: i32 = -2;
 
 /// A place that memory can be at, as the program named it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Target {
+pub struct AdviceTarget {
     kind: u32,
     id: i32,
 }
 
-impl Target {
+impl AdviceTarget {
     const NONE: Self = Self { kind: location_type::NONE, id: NOWHERE };
     const HOST: Self = Self { kind: location_type::HOST, id: CPU };
 
@@ -72,9 +72,9 @@ pub enum Advice {
     /// Mostly read, or not.
     ReadMostly(bool),
     /// Where it should be.
-    Preferred(Option<Target>),
+    Preferred(Option<AdviceTarget>),
     /// Used from there, or not.
-    Accessed(Target, bool),
+    Accessed(AdviceTarget, bool),
 }
 
 impl Advice {
@@ -83,7 +83,7 @@ impl Advice {
     /// # Errors
     /// What the driver gives for unknown advice or no device.
     pub fn with_ordinal(kind: u32, ordinal: i32, devices: usize) -> Outcome<Self> {
-        Self::new(kind, || Target::of_ordinal(ordinal, devices))
+        Self::new(kind, || AdviceTarget::of_ordinal(ordinal, devices))
     }
 
     /// Advice with a location, whose type must be one in any case. Only devices and the host as a whole access memory,
@@ -96,7 +96,7 @@ impl Advice {
         if !kinds.contains(&location.type_) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let target = || Target::of_location(location, devices).map_err(|_| CUresult::ERROR_INVALID_VALUE);
+        let target = || AdviceTarget::of_location(location, devices).map_err(|_| CUresult::ERROR_INVALID_VALUE);
         let made = Self::new(kind, target)?;
         let is_node = location.type_ >= location_type::HOST_NUMA;
         match made {
@@ -106,7 +106,7 @@ impl Advice {
         }
     }
 
-    fn new(kind: u32, target: impl FnOnce() -> Outcome<Target>) -> Outcome<Self> {
+    fn new(kind: u32, target: impl FnOnce() -> Outcome<AdviceTarget>) -> Outcome<Self> {
         Ok(match kind {
             advice::SET_READ_MOSTLY | advice::UNSET_READ_MOSTLY => Self::ReadMostly(kind == advice::SET_READ_MOSTLY),
             advice::SET_PREFERRED_LOCATION => Self::Preferred(Some(target()?)),
@@ -121,21 +121,26 @@ impl Advice {
 
 /// What is known of a run of pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Known {
+struct PageAdvice {
     read_mostly: bool,
-    preferred: Target,
-    accessed_by: Vec<Target>,
-    prefetched: Target,
+    preferred: AdviceTarget,
+    accessed_by: Vec<AdviceTarget>,
+    prefetched: AdviceTarget,
 }
 
-impl Default for Known {
+impl Default for PageAdvice {
     fn default() -> Self {
-        Self { read_mostly: false, preferred: Target::NONE, accessed_by: Vec::new(), prefetched: Target::NONE }
+        Self {
+            read_mostly: false,
+            preferred: AdviceTarget::NONE,
+            accessed_by: Vec::new(),
+            prefetched: AdviceTarget::NONE,
+        }
     }
 }
 
 /// Runs of pages, by first address: end, and what is known. They do not overlap; pages outside of them are as new.
-type Runs = BTreeMap<u64, (u64, Known)>;
+type Runs = BTreeMap<u64, (u64, PageAdvice)>;
 
 /// What is known of all managed memory of a process.
 #[derive(Debug, Default)]
@@ -143,11 +148,11 @@ pub struct Book(Mutex<Runs>);
 
 /// First address and end of the pages of a range.
 fn pages(start: u64, size: u64) -> (u64, u64) {
-    (start / PAGE * PAGE, (start + size).next_multiple_of(PAGE))
+    (start / PAGE_BYTES * PAGE_BYTES, (start + size).next_multiple_of(PAGE_BYTES))
 }
 
 /// Has `change` applied to all pages of `start..end`.
-fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut Known)) {
+fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut PageAdvice)) {
     split(runs, start);
     split(runs, end);
     let mut at = start;
@@ -155,7 +160,7 @@ fn change(runs: &mut Runs, start: u64, end: u64, change: impl Fn(&mut Known)) {
         let next = runs.range(at..end).next().map(|(first, (last, _))| (*first, *last));
         let (first, last) = next.unwrap_or((end, end));
         if at < first {
-            let mut known = Known::default();
+            let mut known = PageAdvice::default();
             change(&mut known);
             runs.insert(at, (first, known));
         }
@@ -177,16 +182,16 @@ fn split(runs: &mut Runs, at: u64) {
 }
 
 /// What is known of all pages of a range, piece by piece.
-fn over(runs: &Runs, start: u64, end: u64) -> Vec<Known> {
+fn over(runs: &Runs, start: u64, end: u64) -> Vec<PageAdvice> {
     let touching = runs.range(..end).filter(|(_, (last, _))| *last > start);
     let mut covered = 0;
-    let mut found: Vec<Known> = Vec::new();
+    let mut found: Vec<PageAdvice> = Vec::new();
     for (first, (last, known)) in touching {
         covered += (*last).min(end) - (*first).max(start);
         found.push(known.clone());
     }
     if covered < end - start {
-        found.push(Known::default());
+        found.push(PageAdvice::default());
     }
     found
 }
@@ -207,7 +212,7 @@ impl Book {
         let (start, end) = pages(start, size);
         change(&mut self.runs(), start, end, |known| match advice {
             Advice::ReadMostly(set) => known.read_mostly = set,
-            Advice::Preferred(target) => known.preferred = target.unwrap_or(Target::NONE),
+            Advice::Preferred(target) => known.preferred = target.unwrap_or(AdviceTarget::NONE),
             Advice::Accessed(target, set) => {
                 known.accessed_by.retain(|other| *other != target);
                 if set {
@@ -218,7 +223,7 @@ impl Book {
     }
 
     /// Notes where a range was wanted.
-    pub fn prefetch(&self, start: u64, size: u64, target: Target) {
+    pub fn prefetch(&self, start: u64, size: u64, target: AdviceTarget) {
         let (start, end) = pages(start, size);
         change(&mut self.runs(), start, end, |known| known.prefetched = target);
     }
@@ -257,25 +262,25 @@ impl Book {
 }
 
 /// Ordinals of those that use all of some pages, filled up to `room` with ordinals of no process.
-fn accessors(all: &[Known], room: usize) -> Vec<i32> {
+fn accessors(all: &[PageAdvice], room: usize) -> Vec<i32> {
     let first = all.first().map(|known| known.accessed_by.as_slice()).unwrap_or_default();
-    let everywhere = |target: &&Target| all.iter().all(|known| known.accessed_by.contains(*target));
+    let everywhere = |target: &&AdviceTarget| all.iter().all(|known| known.accessed_by.contains(*target));
     let mut places: Vec<i32> = first.iter().filter(everywhere).map(|target| target.ordinal()).collect();
     places.resize(room, NOWHERE);
     places
 }
 
 /// The place that all pages agree on, or none.
-fn common(mut places: impl Iterator<Item = Target>) -> Target {
-    let first = places.next().unwrap_or(Target::NONE);
-    if places.all(|other| other == first) { first } else { Target::NONE }
+fn common(mut places: impl Iterator<Item = AdviceTarget>) -> AdviceTarget {
+    let first = places.next().unwrap_or(AdviceTarget::NONE);
+    if places.all(|other| other == first) { first } else { AdviceTarget::NONE }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const DEVICE: Target = Target { kind: location_type::DEVICE, id: 0 };
+    const DEVICE: AdviceTarget = AdviceTarget { kind: location_type::DEVICE, id: 0 };
 
     #[test]
     fn what_is_said_of_a_part_is_not_said_of_the_whole() {
@@ -285,8 +290,8 @@ mod tests {
         let read_mostly = |start, end| over(&runs, start, end).iter().all(|known| known.read_mostly);
         assert!(read_mostly(0x2000, 0x4000) && !read_mostly(0x2000, 0x5000) && !read_mostly(0x1000, 0x3000));
         let preferred = |start, end| common(over(&runs, start, end).iter().map(|known| known.preferred));
-        assert_eq!((preferred(0x3000, 0x6000), preferred(0x2000, 0x6000)), (DEVICE, Target::NONE));
-        assert_eq!(preferred(0x8000, 0x9000), Target::NONE);
+        assert_eq!((preferred(0x3000, 0x6000), preferred(0x2000, 0x6000)), (DEVICE, AdviceTarget::NONE));
+        assert_eq!(preferred(0x8000, 0x9000), AdviceTarget::NONE);
     }
 
     #[test]

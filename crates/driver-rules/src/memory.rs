@@ -13,7 +13,7 @@ pub const GRANULARITY: u64 = 2 << 20;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only kind of sharing that there is.
 pub const FILE_DESCRIPTOR: u32 = 1;
 /// A program's addresses lie below.
-const ADDRESSES: u64 = 1 << 47;
+const ADDRESS_END: u64 = 1 << 47;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, without which no memory of another process can be opened.
 const LAZY_PEER_ACCESS: u32 = 1;
 /// More ranges, or bytes of answers, in one call make no sense.
@@ -47,7 +47,7 @@ impl Registration {
     pub fn new(start: u64, size: u64, flags: u32) -> Outcome<Self> {
         const KNOWN: u32 = register::PORTABLE | register::DEVICEMAP | register::READ_ONLY;
         let end = start.checked_add(size).filter(|_| start != 0 && size != 0).ok_or(INVALID)?;
-        if end > ADDRESSES {
+        if end > ADDRESS_END {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         check(flags & !KNOWN == 0)?;

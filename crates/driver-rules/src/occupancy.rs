@@ -9,12 +9,12 @@ const REGISTER_PIECE: u32 = 256;
 /// Warps are spread evenly over this many schedulers of a multiprocessor.
 const SCHEDULERS: u32 = 4;
 /// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
-const FLAGS: u32 = 1;
+const OCCUPANCY_FLAGS: u32 = 1;
 
 /// Refuses unknown flags.
 #[inline]
 pub const fn check_flags(flags: u32) -> Outcome {
-    check(flags & !FLAGS == 0)
+    check(flags & !OCCUPANCY_FLAGS == 0)
 }
 
 /// Warps whose threads have so many registers each, out of those that there are.

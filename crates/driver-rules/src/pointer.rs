@@ -40,7 +40,7 @@ pub struct KnownMemory {
 
 /// What is written for one attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+enum AttributeValue {
     Four(u32),
     Eight(u64),
     /// The variable is left as it is.
@@ -49,39 +49,41 @@ enum Value {
 
 impl KnownMemory {
     /// The value of an attribute for an address in it.
-    fn value(&self, attribute: u32, address: u64) -> Option<Value> {
+    fn value(&self, attribute: u32, address: u64) -> Option<AttributeValue> {
         let first_mapped = self.start / MAPPING * MAPPING;
         let is_hosts = self.is_for_host && !self.is_managed;
         Some(match attribute {
-            id::CONTEXT => Value::Eight(self.context),
-            id::MEMORY_TYPE => Value::Four(if is_hosts { memory_type::HOST } else { memory_type::DEVICE }),
-            id::DEVICE_POINTER => Value::Eight(address),
-            id::HOST_POINTER => Value::Eight(if self.is_for_host { address } else { 0 }),
-            id::SYNC_MEMOPS => Value::Four(u32::from(self.is_device || self.is_managed)),
-            id::BUFFER_ID | id::MEMORY_BLOCK_ID => Value::Eight(self.id),
-            id::DEVICE_ORDINAL => Value::Four(self.device),
-            id::RANGE_START_ADDR => Value::Eight(self.start),
-            id::RANGE_SIZE => Value::Eight(self.size),
-            id::MAPPED => Value::Four(1),
-            id::ACCESS_FLAGS => Value::Four(access_flags::READ_WRITE),
-            id::MAPPING_SIZE => Value::Eight((self.start + self.size).next_multiple_of(MAPPING) - first_mapped),
-            id::MAPPING_BASE_ADDR => Value::Eight(first_mapped),
-            id::MEMPOOL_HANDLE => Value::Eight(self.pool),
-            id::ALLOWED_HANDLE_TYPES => Value::Eight(0),
-            id::IS_MANAGED => Value::Four(u32::from(self.is_managed)),
-            id::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Four(u32::from(self.is_device)),
-            id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => Value::Four(0),
+            id::CONTEXT => AttributeValue::Eight(self.context),
+            id::MEMORY_TYPE => AttributeValue::Four(if is_hosts { memory_type::HOST } else { memory_type::DEVICE }),
+            id::DEVICE_POINTER => AttributeValue::Eight(address),
+            id::HOST_POINTER => AttributeValue::Eight(if self.is_for_host { address } else { 0 }),
+            id::SYNC_MEMOPS => AttributeValue::Four(u32::from(self.is_device || self.is_managed)),
+            id::BUFFER_ID | id::MEMORY_BLOCK_ID => AttributeValue::Eight(self.id),
+            id::DEVICE_ORDINAL => AttributeValue::Four(self.device),
+            id::RANGE_START_ADDR => AttributeValue::Eight(self.start),
+            id::RANGE_SIZE => AttributeValue::Eight(self.size),
+            id::MAPPED => AttributeValue::Four(1),
+            id::ACCESS_FLAGS => AttributeValue::Four(access_flags::READ_WRITE),
+            id::MAPPING_SIZE => {
+                AttributeValue::Eight((self.start + self.size).next_multiple_of(MAPPING) - first_mapped)
+            }
+            id::MAPPING_BASE_ADDR => AttributeValue::Eight(first_mapped),
+            id::MEMPOOL_HANDLE => AttributeValue::Eight(self.pool),
+            id::ALLOWED_HANDLE_TYPES => AttributeValue::Eight(0),
+            id::IS_MANAGED => AttributeValue::Four(u32::from(self.is_managed)),
+            id::IS_LEGACY_CUDA_IPC_CAPABLE => AttributeValue::Four(u32::from(self.is_device)),
+            id::IS_GPU_DIRECT_RDMA_CAPABLE | id::IS_HW_DECOMPRESS_CAPABLE => AttributeValue::Four(0),
             _ => return None,
         })
     }
 }
 
 /// The value for memory that is the program's own, or unmapped.
-fn unknown(attribute: u32, address: u64) -> Option<Value> {
+fn unknown(attribute: u32, address: u64) -> Option<AttributeValue> {
     Some(match attribute {
-        id::HOST_POINTER => Value::Eight(address),
-        id::DEVICE_ORDINAL => Value::Four(NO_DEVICE),
-        id::RANGE_START_ADDR | id::RANGE_SIZE => Value::Nothing,
+        id::HOST_POINTER => AttributeValue::Eight(address),
+        id::DEVICE_ORDINAL => AttributeValue::Four(NO_DEVICE),
+        id::RANGE_START_ADDR | id::RANGE_SIZE => AttributeValue::Nothing,
         id::CONTEXT
         | id::DEVICE_POINTER
         | id::BUFFER_ID
@@ -89,7 +91,7 @@ fn unknown(attribute: u32, address: u64) -> Option<Value> {
         | id::MEMPOOL_HANDLE
         | id::MAPPING_SIZE
         | id::MAPPING_BASE_ADDR
-        | id::MEMORY_BLOCK_ID => Value::Eight(0),
+        | id::MEMORY_BLOCK_ID => AttributeValue::Eight(0),
         id::MEMORY_TYPE
         | id::SYNC_MEMOPS
         | id::IS_MANAGED
@@ -97,7 +99,7 @@ fn unknown(attribute: u32, address: u64) -> Option<Value> {
         | id::MAPPED
         | id::IS_GPU_DIRECT_RDMA_CAPABLE
         | id::ACCESS_FLAGS
-        | id::IS_HW_DECOMPRESS_CAPABLE => Value::Four(0),
+        | id::IS_HW_DECOMPRESS_CAPABLE => AttributeValue::Four(0),
         _ => return None,
     })
 }
@@ -105,14 +107,14 @@ fn unknown(attribute: u32, address: u64) -> Option<Value> {
 /// # Safety
 ///
 /// `target` is null or has room for the value.
-unsafe fn write(target: *mut c_void, value: Value) {
+unsafe fn write(target: *mut c_void, value: AttributeValue) {
     // SAFETY: room for the value, by the contract; null is left out.
     unsafe {
         match value {
             _ if target.is_null() => {}
-            Value::Four(value) => target.cast::<u32>().write_unaligned(value),
-            Value::Eight(value) => target.cast::<u64>().write_unaligned(value),
-            Value::Nothing => {}
+            AttributeValue::Four(value) => target.cast::<u32>().write_unaligned(value),
+            AttributeValue::Eight(value) => target.cast::<u64>().write_unaligned(value),
+            AttributeValue::Nothing => {}
         }
     }
 }
@@ -182,37 +184,46 @@ mod tests {
     const POOLED: KnownMemory = KnownMemory { pool: 5, is_device: false, ..DEVICE };
     const AT: u64 = 0x2000_0020_0010;
 
-    fn value(attribute: u32, memory: &KnownMemory) -> Option<Value> {
+    fn value(attribute: u32, memory: &KnownMemory) -> Option<AttributeValue> {
         memory.value(attribute, AT)
     }
 
     #[test]
     fn device_memory_answers_as_measured() {
         let of = |attribute| value(attribute, &DEVICE).unwrap();
-        assert_eq!(of(id::CONTEXT), Value::Eight(0x1234));
-        assert_eq!((of(id::MEMORY_TYPE), of(id::DEVICE_ORDINAL)), (Value::Four(2), Value::Four(1)));
-        assert_eq!((of(id::DEVICE_POINTER), of(id::HOST_POINTER)), (Value::Eight(AT), Value::Eight(0)));
-        assert_eq!((of(id::RANGE_START_ADDR), of(id::RANGE_SIZE)), (Value::Eight(DEVICE.start), Value::Eight(1000)));
-        assert_eq!(of(id::MAPPING_BASE_ADDR), Value::Eight(DEVICE.start));
-        assert_eq!(of(id::MAPPING_SIZE), Value::Eight(MAPPING));
-        assert_eq!((of(id::MAPPED), of(id::IS_MANAGED)), (Value::Four(1), Value::Four(0)));
+        assert_eq!(of(id::CONTEXT), AttributeValue::Eight(0x1234));
+        assert_eq!((of(id::MEMORY_TYPE), of(id::DEVICE_ORDINAL)), (AttributeValue::Four(2), AttributeValue::Four(1)));
+        assert_eq!(
+            (of(id::DEVICE_POINTER), of(id::HOST_POINTER)),
+            (AttributeValue::Eight(AT), AttributeValue::Eight(0))
+        );
+        assert_eq!(
+            (of(id::RANGE_START_ADDR), of(id::RANGE_SIZE)),
+            (AttributeValue::Eight(DEVICE.start), AttributeValue::Eight(1000))
+        );
+        assert_eq!(of(id::MAPPING_BASE_ADDR), AttributeValue::Eight(DEVICE.start));
+        assert_eq!(of(id::MAPPING_SIZE), AttributeValue::Eight(MAPPING));
+        assert_eq!((of(id::MAPPED), of(id::IS_MANAGED)), (AttributeValue::Four(1), AttributeValue::Four(0)));
     }
 
     #[test]
     fn host_and_managed_memory_are_their_own_host_pointers_and_memory_of_a_pool_names_it() {
         let of = |attribute| [PINNED, MANAGED, POOLED].map(|memory| value(attribute, &memory).unwrap());
-        assert_eq!(of(id::MEMORY_TYPE), [1, 2, 2].map(Value::Four));
-        assert_eq!(of(id::HOST_POINTER), [AT, AT, 0].map(Value::Eight));
-        assert_eq!((of(id::IS_MANAGED), of(id::SYNC_MEMOPS)), ([0, 1, 0].map(Value::Four), [0, 1, 0].map(Value::Four)));
-        assert_eq!(of(id::MEMPOOL_HANDLE), [0, 0, 5].map(Value::Eight));
+        assert_eq!(of(id::MEMORY_TYPE), [1, 2, 2].map(AttributeValue::Four));
+        assert_eq!(of(id::HOST_POINTER), [AT, AT, 0].map(AttributeValue::Eight));
+        assert_eq!(
+            (of(id::IS_MANAGED), of(id::SYNC_MEMOPS)),
+            ([0, 1, 0].map(AttributeValue::Four), [0, 1, 0].map(AttributeValue::Four))
+        );
+        assert_eq!(of(id::MEMPOOL_HANDLE), [0, 0, 5].map(AttributeValue::Eight));
     }
 
     #[test]
     fn other_memory_belongs_to_no_device() {
-        assert_eq!(unknown(id::DEVICE_ORDINAL, 5), Some(Value::Four(-2_i32 as u32)));
-        assert_eq!(unknown(id::HOST_POINTER, 5), Some(Value::Eight(5)));
-        assert_eq!(unknown(id::RANGE_SIZE, 5), Some(Value::Nothing));
-        assert_eq!(unknown(id::MEMORY_TYPE, 5), Some(Value::Four(0)));
+        assert_eq!(unknown(id::DEVICE_ORDINAL, 5), Some(AttributeValue::Four(-2_i32 as u32)));
+        assert_eq!(unknown(id::HOST_POINTER, 5), Some(AttributeValue::Eight(5)));
+        assert_eq!(unknown(id::RANGE_SIZE, 5), Some(AttributeValue::Nothing));
+        assert_eq!(unknown(id::MEMORY_TYPE, 5), Some(AttributeValue::Four(0)));
     }
 
     #[test]
@@ -232,8 +243,8 @@ mod tests {
         // SAFETY: room for each value, and null.
         unsafe {
             assert_eq!(attribute(target, id::MAPPED, AT, Some(DEVICE)), Ok(()));
-            write(target.wrapping_byte_add(8), Value::Nothing);
-            write(std::ptr::null_mut(), Value::Eight(1));
+            write(target.wrapping_byte_add(8), AttributeValue::Nothing);
+            write(std::ptr::null_mut(), AttributeValue::Eight(1));
             assert_eq!(room[..6], [1, 0, 0, 0, 0xaa, 0xaa]);
             assert_eq!(attribute(target, id::HOST_POINTER, AT, Some(DEVICE)), Err(INVALID));
             assert_eq!(attribute(target, id::MAPPED, AT, None), Err(INVALID));

@@ -11,7 +11,7 @@ use crate::caller;
 use crate::outcome::{INVALID, Outcome, check};
 
 /// Drivers take memory for pools in pieces of this many bytes, as on an H200.
-pub const BLOCK: u64 = 32 << 20;
+pub const POOL_BLOCK_BYTES: u64 = 32 << 20;
 /// More grants than places make no sense.
 const MAX_GRANTS: usize = 64;
 
@@ -229,11 +229,11 @@ mod tests {
     fn marks_can_be_reset_and_counts_cannot_be_set() {
         let mut counts = PoolCounts::default();
         counts.take(7);
-        let mut set = |number, value| counts.set_attribute(attribute(number), value, BLOCK);
+        let mut set = |number, value| counts.set_attribute(attribute(number), value, POOL_BLOCK_BYTES);
         assert_eq!([(5, 0), (6, 7), (7, 0)].map(|(number, value)| set(number, value)), [Err(INVALID); 3]);
         assert_eq!([(1, 0), (4, 99), (6, 0), (8, 0)].map(|(number, value)| set(number, value)), [Ok(()); 4]);
-        let told = [1, 2, 4, 5, 6, 7, 8].map(|number| counts.attribute(attribute(number), BLOCK));
-        assert_eq!(told, [0, 1, 99, BLOCK, BLOCK, 7, 7]);
+        let told = [1, 2, 4, 5, 6, 7, 8].map(|number| counts.attribute(attribute(number), POOL_BLOCK_BYTES));
+        assert_eq!(told, [0, 1, 99, POOL_BLOCK_BYTES, POOL_BLOCK_BYTES, 7, 7]);
         assert_eq!([0, 9].map(PoolAttribute::new), [Err(INVALID); 2]);
     }
 

@@ -12,13 +12,13 @@ pub const MAX_RANK: usize = 5;
 /// See [`MAX_RANK`].
 pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 /// Maps lie at multiples of this, in bytes.
-const ALIGNMENT: usize = 64;
+const TENSOR_MAP_ALIGN_BYTES: usize = 64;
 /// Addresses of tensors are multiples of this, in bytes.
 const TENSOR_ALIGNMENT: u64 = 16;
 
 /// Passes a place where a map can lie.
 pub fn check_place(map: *mut CUtensorMap) -> Outcome {
-    check(!map.is_null() && map.addr().is_multiple_of(ALIGNMENT))
+    check(!map.is_null() && map.addr().is_multiple_of(TENSOR_MAP_ALIGN_BYTES))
 }
 
 /// The rank of a tensor that has at least `least` dimensions.

@@ -163,9 +163,9 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
     // SAFETY: in every CUDA driver this symbol has this signature (cuda.h, unchanged since 2.0).
     let init: extern "C" fn(c_uint) -> c_uint = unsafe { std::mem::transmute(init) };
     // SAFETY: as above.
-    let version: Asked = unsafe { std::mem::transmute(version) };
+    let version: NumberQuery = unsafe { std::mem::transmute(version) };
     // SAFETY: as above.
-    let count: Asked = unsafe { std::mem::transmute(count) };
+    let count: NumberQuery = unsafe { std::mem::transmute(count) };
     let (mut found, mut devices): (c_int, c_int) = (0, 0);
     // Before anything else, since an old driver may not start at all on a GPU that is newer.
     // SAFETY: `found` is writable for the call.
@@ -187,7 +187,7 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
 }
 
 /// A function of the driver's that writes one number.
-type Asked = unsafe extern "C" fn(*mut c_int) -> c_uint;
+type NumberQuery = unsafe extern "C" fn(*mut c_int) -> c_uint;
 
 fn check(code: c_uint, path: &Path, function: &'static str) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError::Init { path: path.to_owned(), function, code }) }

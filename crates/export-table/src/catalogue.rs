@@ -4,13 +4,13 @@
 pub type Id = [u8; 16];
 
 /// One known id. The name is that of the public sources, or our own where there is none.
-pub(crate) struct Entry {
+pub(crate) struct KnownId {
     pub(crate) id: u128,
     pub(crate) name: &'static str,
 }
 
-const fn entry(id: u128, name: &'static str) -> Entry {
-    Entry { id, name }
+const fn entry(id: u128, name: &'static str) -> KnownId {
+    KnownId { id, name }
 }
 
 /// Places in the catalogue of the tables that are served, as slots name them that are called and not built.
@@ -25,7 +25,7 @@ pub(crate) const SM_MAP: usize = 8;
 pub(crate) const NVRTC_CACHE: usize = 9;
 
 /// The tables that are served lie at their places, the refused ones after them. Ids are written as one number whose most significant byte is byte 0 of the id.
-pub(crate) static CATALOGUE: [Entry; 24] = [
+pub(crate) static CATALOGUE: [KnownId; 24] = [
     entry(0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, "CUDART"),
     entry(0xa094798c_2e74_2e74_93f2_0800200c0a66, "HOOKS"),
     entry(0x42d85a81_23f6_cb47_8298_f6e78a3aecdc, "TLS"),

@@ -5,9 +5,9 @@
 use crate::catalogue;
 use crate::facts::Handle;
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<15> = Table::sized::<{ catalogue::CHECKS }>(
+pub(crate) static TABLE: WordTable<15> = WordTable::sized::<{ catalogue::CHECKS }>(
     &[(2, check_context as *const () as Word), (3, check_process as *const () as Word)],
     &[],
 );

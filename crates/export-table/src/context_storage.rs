@@ -8,10 +8,13 @@
 use crate::facts::{ContextState, Handle, facts};
 use crate::ffi::{Status, guard, status};
 use crate::storage::{Destructor, STORAGE};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<4> =
-    Table::unsized_(&[(0, put as *const () as Word), (1, delete as *const () as Word), (2, get as *const () as Word)]);
+pub(crate) static TABLE: WordTable<4> = WordTable::unsized_(&[
+    (0, put as *const () as Word),
+    (1, delete as *const () as Word),
+    (2, get as *const () as Word),
+]);
 
 extern "C" fn put(context: Handle, key: usize, value: usize, destructor: Option<Destructor>) -> Status {
     guard(|| STORAGE.put(resolve(context)?, key, value, destructor))

@@ -18,9 +18,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::catalogue;
 use crate::facts::{Handle, facts};
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<13> = Table::sized::<{ catalogue::CUDART }>(
+pub(crate) static TABLE: WordTable<13> = WordTable::sized::<{ catalogue::CUDART }>(
     &[
         (1, load_wrapper as *const () as Word),
         (2, primary_context as *const () as Word),

@@ -8,9 +8,9 @@
 use std::sync::atomic::AtomicU32;
 
 use crate::catalogue;
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<7> = Table::sized::<{ catalogue::HOOKS }>(
+pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::HOOKS }>(
     &[(2, runtime_calls as *const () as Word), (6, driver_calls as *const () as Word)],
     &[],
 );

@@ -10,10 +10,11 @@ use crate::cudart;
 use crate::digest::{Header, digest};
 use crate::facts::facts;
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
 /// Slot 2 exists in the real driver; no known program calls it.
-pub(crate) static TABLE: Table<3> = Table::sized::<{ catalogue::INTEGRITY }>(&[(1, prove as *const () as Word)], &[]);
+pub(crate) static TABLE: WordTable<3> =
+    WordTable::sized::<{ catalogue::INTEGRITY }>(&[(1, prove as *const () as Word)], &[]);
 
 unsafe extern "C" fn prove(version: u32, unix_seconds: u64, out: *mut [u64; 2]) -> Status {
     guard(|| {

@@ -13,9 +13,9 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use crate::catalogue;
 use crate::compile_cache::{Cache, Key};
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<7> = Table::sized::<{ catalogue::NVRTC_CACHE }>(
+pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::NVRTC_CACHE }>(
     &[
         (1, open as *const () as Word),
         (2, close as *const () as Word),
@@ -28,7 +28,7 @@ pub(crate) static TABLE: Table<7> = Table::sized::<{ catalogue::NVRTC_CACHE }>(
 
 /// What NVRTC holds.
 #[derive(Default)]
-struct Held {
+struct NvrtcCacheState {
     /// Open entries by their handles, which are never null and never given twice.
     entries: HashMap<usize, Key>,
     last: usize,
@@ -36,9 +36,9 @@ struct Held {
     outputs: HashMap<usize, Box<[u8]>>,
 }
 
-static HELD: LazyLock<Mutex<Held>> = LazyLock::new(Mutex::default);
+static HELD: LazyLock<Mutex<NvrtcCacheState>> = LazyLock::new(Mutex::default);
 
-fn held() -> MutexGuard<'static, Held> {
+fn held() -> MutexGuard<'static, NvrtcCacheState> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

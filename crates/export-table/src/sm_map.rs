@@ -12,9 +12,9 @@
 use crate::catalogue;
 use crate::facts::facts;
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<17> = Table::sized::<{ catalogue::SM_MAP }>(
+pub(crate) static TABLE: WordTable<17> = WordTable::sized::<{ catalogue::SM_MAP }>(
     &[(4, places as *const () as Word), (13, give_back as *const () as Word)],
     &[],
 );

@@ -12,7 +12,7 @@ use crate::ffi::{Status, status};
 /// Called with (context, key, value) when the context goes.
 pub(crate) type Destructor = unsafe extern "C" fn(Handle, usize, usize);
 
-struct Entry {
+struct StoredValue {
     key: usize,
     value: usize,
     destructor: Option<Destructor>,
@@ -21,7 +21,7 @@ struct Entry {
 /// The values of all contexts, oldest first in each.
 #[derive(Default)]
 pub(crate) struct Storage {
-    contexts: RwLock<Option<HashMap<Handle, Vec<Entry>>>>,
+    contexts: RwLock<Option<HashMap<Handle, Vec<StoredValue>>>>,
 }
 
 /// The storage of this process.
@@ -41,7 +41,7 @@ impl Storage {
         if entries.iter().any(|entry| entry.key == key) {
             return Err(status::INVALID_HANDLE);
         }
-        entries.push(Entry { key, value, destructor });
+        entries.push(StoredValue { key, value, destructor });
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Storage {
     }
 
     /// Takes the newest entry of a context.
-    fn pop(&self, context: Handle) -> Option<Entry> {
+    fn pop(&self, context: Handle) -> Option<StoredValue> {
         let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
         let all = contexts.as_mut()?;
         let entry = all.get_mut(&context)?.pop();

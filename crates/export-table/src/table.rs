@@ -8,13 +8,13 @@ pub(crate) use crate::unbuilt::Word;
 
 /// A table of `N` words that lives as long as the process.
 #[repr(transparent)]
-pub(crate) struct Table<const N: usize>([Word; N]);
+pub(crate) struct WordTable<const N: usize>([Word; N]);
 
 #[expect(unsafe_code, reason = "raw pointers are not Sync by themselves")]
 // SAFETY: the words are addresses of functions and a size, written at compile time and never changed.
-unsafe impl<const N: usize> Sync for Table<N> {}
+unsafe impl<const N: usize> Sync for WordTable<N> {}
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> WordTable<N> {
     /// A table whose word 0 is its size, with the functions given as (slot, function), nulls at `nulls`, and everywhere else what
     /// says that it is not built. `TABLE` is the table's place in the catalogue.
     pub(crate) const fn sized<const TABLE: usize>(slots: &[(usize, Word)], nulls: &[usize]) -> Self {
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn word_zero_is_the_size_in_bytes() {
         const ENTRY: Word = ptr::without_provenance(64);
-        static SIZED: Table<4> = Table::sized::<0>(&[(2, ENTRY)], &[3]);
+        static SIZED: WordTable<4> = WordTable::sized::<0>(&[(2, ENTRY)], &[3]);
         assert_eq!([0, 2, 3, 4].map(|slot| SIZED.word(slot)), [32, 64, 0, 0]);
         assert!(SIZED.word(1) != 0, "a slot that is not built is null");
-        static BARE: Table<2> = Table::unsized_(&[(0, ENTRY)]);
+        static BARE: WordTable<2> = WordTable::unsized_(&[(0, ENTRY)]);
         assert_eq!([BARE.word(0), BARE.word(1)], [64, 0]);
     }
 }

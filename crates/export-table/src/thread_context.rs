@@ -5,10 +5,10 @@
 use crate::catalogue;
 use crate::facts::{Handle, facts};
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<3> =
-    Table::sized::<{ catalogue::THREAD_CONTEXT }>(&[(2, current as *const () as Word)], &[]);
+pub(crate) static TABLE: WordTable<3> =
+    WordTable::sized::<{ catalogue::THREAD_CONTEXT }>(&[(2, current as *const () as Word)], &[]);
 
 /// Writes the current context; none is 0 with success.
 unsafe extern "C" fn current(out: *mut Handle) -> Status {

@@ -12,9 +12,9 @@
 use crate::catalogue;
 use crate::facts::{Handle, facts};
 use crate::ffi::{Status, guard, status};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<93> = Table::sized::<{ catalogue::TOOLS_CONTEXT }>(
+pub(crate) static TABLE: WordTable<93> = WordTable::sized::<{ catalogue::TOOLS_CONTEXT }>(
     &[
         (3, context_device as *const () as Word),
         (4, context_id as *const () as Word),

@@ -10,10 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::catalogue;
 use crate::facts::{Handle, facts};
-use crate::table::{Table, Word};
+use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: Table<99> =
-    Table::sized::<{ catalogue::TOOLS_MODULE }>(&[(7, each_kernel as *const () as Word)], &[93]);
+pub(crate) static TABLE: WordTable<99> =
+    WordTable::sized::<{ catalogue::TOOLS_MODULE }>(&[(7, each_kernel as *const () as Word)], &[93]);
 
 /// Called with what the caller gave for it, a function's handle, and the function's name.
 type Visit = unsafe extern "C" fn(opaque: *mut c_void, function: Handle, name: *const c_char);

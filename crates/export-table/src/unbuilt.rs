@@ -14,7 +14,7 @@ use crate::ffi::{Status, guard, status};
 pub(crate) type Word = *const c_void;
 
 /// Words of the longest table.
-pub(crate) const MOST_WORDS: usize = 112;
+pub(crate) const MAX_TABLE_WORDS: usize = 112;
 
 /// What stands in slot `SLOT` of a table: `TABLE` is its place in the catalogue. Whatever it is called with, it looks at nothing.
 extern "C" fn unbuilt<const TABLE: usize, const SLOT: usize>() -> Status {
@@ -51,7 +51,7 @@ macro_rules! eight {
 }
 
 /// One for each slot of a table, in eights.
-pub(crate) const fn all<const TABLE: usize>() -> [[Word; 8]; MOST_WORDS / 8] {
+pub(crate) const fn all<const TABLE: usize>() -> [[Word; 8]; MAX_TABLE_WORDS / 8] {
     [
         eight!(TABLE, 0),
         eight!(TABLE, 8),
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn every_slot_is_a_function_of_its_own() {
         let words: HashSet<usize> = all::<0>().as_flattened().iter().map(|word| word.addr()).collect();
-        assert_eq!(words.len(), MOST_WORDS);
+        assert_eq!(words.len(), MAX_TABLE_WORDS);
         assert_eq!(unbuilt::<0, 3>(), status::NOT_SUPPORTED);
     }
 }

@@ -7,7 +7,7 @@
 //! |      6 |     2 | size of this header, 16      |
 //! |      8 |     8 | bytes of all entries         |
 
-use crate::entry::{Entry, EntryKind};
+use crate::entry::{EntryKind, FatbinEntry};
 use crate::error::{ImageError, check_limit, check_there};
 
 /// First word of a container.
@@ -59,9 +59,9 @@ impl<'a> Container<'a> {
     ///
     /// # Errors
     /// An entry is damaged.
-    pub fn best_ptx(&self, sm: Option<u32>) -> Result<Option<Entry<'a>>, ImageError> {
-        let entries: Vec<Entry<'a>> = self.entries().collect::<Result<_, _>>()?;
-        let usable = |entry: &Entry<'_>| entry.kind == EntryKind::PTX && sm.is_none_or(|sm| entry.suits(sm));
+    pub fn best_ptx(&self, sm: Option<u32>) -> Result<Option<FatbinEntry<'a>>, ImageError> {
+        let entries: Vec<FatbinEntry<'a>> = self.entries().collect::<Result<_, _>>()?;
+        let usable = |entry: &FatbinEntry<'_>| entry.kind == EntryKind::PTX && sm.is_none_or(|sm| entry.suits(sm));
         Ok(entries.into_iter().filter(usable).max_by_key(|entry| entry.sm))
     }
 }
@@ -73,13 +73,13 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, ImageError>;
+    type Item = Result<FatbinEntry<'a>, ImageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
         }
-        let split = Entry::split_from(self.rest);
+        let split = FatbinEntry::split_from(self.rest);
         self.rest = split.as_ref().map_or(&[], |(_, rest)| rest);
         Some(split.map(|(entry, _)| entry))
     }

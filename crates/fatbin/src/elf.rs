@@ -25,8 +25,8 @@ pub(crate) fn elf_length<'a>(read: impl Fn(u64, u64) -> Result<&'a [u8], ImageEr
     if class != 2 {
         return Err(ImageError::Field { field: "the ELF class", value: class });
     }
-    let segments = Table { start: u64_at(header, 32), entry: u16_at(header, 54), count: u16_at(header, 56) };
-    let sections = Table { start: u64_at(header, 40), entry: u16_at(header, 58), count: u16_at(header, 60) };
+    let segments = ElfTable { start: u64_at(header, 32), entry: u16_at(header, 54), count: u16_at(header, 56) };
+    let sections = ElfTable { start: u64_at(header, 40), entry: u16_at(header, 58), count: u16_at(header, 60) };
     let mut length = HEADER.max(u16_at(header, 52));
     for (table, least, end) in [(&segments, SEGMENT, segment_end as EndOf), (&sections, SECTION, section_end)] {
         length = length.max(table.end(least)?);
@@ -62,7 +62,7 @@ pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
     if u64_at(file, 0) as u32 != ELF_MAGIC {
         return Err(ImageError::Field { field: "the first word of an ELF file", value: u64_at(file, 0) });
     }
-    let table = Table { start: u64_at(file, 40), entry: u16_at(file, 58), count: u16_at(file, 60) };
+    let table = ElfTable { start: u64_at(file, 40), entry: u16_at(file, 58), count: u16_at(file, 60) };
     let entries = (0..table.count).map(|index| slice(table.start + index * table.entry, table.entry));
     let entries: Vec<&[u8]> = entries.collect::<Result<_, _>>()?;
     let contents = |entry: &[u8]| match section_end(entry) {
@@ -85,13 +85,13 @@ pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
 type EndOf = fn(&[u8]) -> u64;
 
 /// A table that the ELF header points to.
-struct Table {
+struct ElfTable {
     start: u64,
     entry: u64,
     count: u64,
 }
 
-impl Table {
+impl ElfTable {
     /// Where it ends; 0 if it is empty.
     fn end(&self, least: u64) -> Result<u64, ImageError> {
         if self.count == 0 {

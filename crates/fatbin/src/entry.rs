@@ -46,7 +46,7 @@ impl EntryKind {
 
 /// An entry, its fields checked to lie within it.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct FatbinEntry<'a> {
     /// What it holds.
     pub kind: EntryKind,
     /// The architecture it was made for, such as 90 for compute capability 9.0.
@@ -64,7 +64,7 @@ pub struct Entry<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Entry<'a> {
+impl<'a> FatbinEntry<'a> {
     /// Reads the entry at the start of `bytes`, and what follows it.
     pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ImageError> {
         let there = bytes.len() as u64;
@@ -155,7 +155,7 @@ impl<'a> Entry<'a> {
     /// The contents of a PTX entry: the text up to its first NUL.
     ///
     /// # Errors
-    /// As [`Entry::contents`].
+    /// As [`FatbinEntry::contents`].
     pub fn text(&self) -> Result<Cow<'a, str>, ImageError> {
         Ok(match self.contents()? {
             Cow::Borrowed(bytes) => String::from_utf8_lossy(until_nul(bytes)),

@@ -202,7 +202,7 @@ fn machine_of(file: &[u8]) -> Option<u8> {
     file.get(at).copied().filter(|made| *made > 0)
 }
 
-fn entry_name(entry: &crate::Entry<'_>) -> String {
+fn entry_name(entry: &crate::FatbinEntry<'_>) -> String {
     match entry.kind {
         crate::EntryKind::PTX => format!("PTX for {}", entry.sm),
         crate::EntryKind::CUBIN => format!("machine code for {}", entry.sm),

@@ -29,7 +29,7 @@ mod variables;
 
 pub use compilation::Compilation;
 pub use container::{Container, Entries};
-pub use entry::{Entry, EntryKind};
+pub use entry::{EntryKind, FatbinEntry};
 pub use error::ImageError;
 pub use extent::image_at;
 pub use image::{Image, ImageKind};
@@ -38,4 +38,4 @@ pub use object::{containers_of_object, members_of_library};
 pub use ptx::Ptx;
 pub use rebuild::OwnedImage;
 pub use selection::{SELECTION_RULES, Selection};
-pub use variables::{MachineCode, Place, Variable, Variables};
+pub use variables::{CodePlace, MachineCode, Variable, Variables};

@@ -29,7 +29,7 @@ const HEADER: usize = 64;
 /// Bits of a text's length, and of its registers.
 const LENGTH_BITS: u32 = 48;
 const REGISTER_BITS: u32 = 14;
-const MOST_REGISTERS: u32 = (1 << REGISTER_BITS) - 1;
+const MAX_REGISTERS: u32 = (1 << REGISTER_BITS) - 1;
 
 /// An image of `texts`, which belong together, each with what its compilation is told.
 #[must_use]
@@ -52,14 +52,14 @@ pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
 
 /// A compilation in 16 bits.
 fn told(compilation: Compilation) -> u64 {
-    let registers = compilation.max_registers.unwrap_or(0).min(MOST_REGISTERS);
+    let registers = compilation.max_registers.unwrap_or(0).min(MAX_REGISTERS);
     let contracts = compilation.contracts.map_or(0, |contracts| 1 + u64::from(contracts));
     u64::from(registers) | contracts << REGISTER_BITS
 }
 
 /// The compilation that 16 bits say.
 fn heard(bits: u64) -> Compilation {
-    let registers = bits as u32 & MOST_REGISTERS;
+    let registers = bits as u32 & MAX_REGISTERS;
     let contracts = match bits >> REGISTER_BITS {
         0 => None,
         kind => Some(kind > 1),

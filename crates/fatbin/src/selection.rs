@@ -5,7 +5,7 @@
 //! driver itself refuses it. It leaves out nothing of a damaged container. A container that loses no entry keeps its bytes.
 
 use crate::container::Container;
-use crate::entry::{Entry, EntryKind};
+use crate::entry::{EntryKind, FatbinEntry};
 use crate::image::{Image, ImageKind};
 
 /// Changes with what is left out, and with the flat form: what was known of a selection before is not true of it then.
@@ -17,12 +17,12 @@ const ZEROS: &[u8] = &[0; 8];
 #[derive(Debug)]
 pub struct Selection<'a> {
     kind: ImageKind,
-    parts: Vec<Part<'a>>,
+    parts: Vec<SelectedPart<'a>>,
 }
 
 /// What is left of a part.
 #[derive(Debug)]
-enum Part<'a> {
+enum SelectedPart<'a> {
     Whole(&'a [u8]),
     /// A container's header with the new length, and the entries that stay.
     Cut {
@@ -36,7 +36,8 @@ impl<'a> Image<'a> {
     #[must_use]
     pub fn for_devices(&self, devices: &[u32]) -> Selection<'a> {
         let is_whole = devices.is_empty() || matches!(self.kind(), ImageKind::Ptx | ImageKind::Elf);
-        let part = |part: &&'a [u8]| if is_whole { None } else { cut(part, devices) }.unwrap_or(Part::Whole(part));
+        let part =
+            |part: &&'a [u8]| if is_whole { None } else { cut(part, devices) }.unwrap_or(SelectedPart::Whole(part));
         Selection { kind: self.kind(), parts: self.parts().iter().map(part).collect() }
     }
 }
@@ -53,7 +54,7 @@ impl Selection<'_> {
 
     /// What follows the table: parts and the zeros between them, not copied.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts.iter().flat_map(Part::pieces)
+        self.parts.iter().flat_map(SelectedPart::pieces)
     }
 
     /// The flat form in one piece.
@@ -65,7 +66,7 @@ impl Selection<'_> {
     }
 }
 
-impl Part<'_> {
+impl SelectedPart<'_> {
     fn length(&self) -> usize {
         match self {
             Self::Whole(part) => part.len(),
@@ -84,26 +85,26 @@ impl Part<'_> {
 }
 
 /// A container without what none of the devices takes; none where it is to stay as it is.
-fn cut<'a>(part: &'a [u8], devices: &[u32]) -> Option<Part<'a>> {
+fn cut<'a>(part: &'a [u8], devices: &[u32]) -> Option<SelectedPart<'a>> {
     let container = Container::new(part).ok()?;
     let all = container.entries().collect::<Result<Vec<_>, _>>().ok()?;
-    let kept: Vec<&Entry<'_>> = all.iter().filter(|entry| !is_for_others(entry, devices)).collect();
+    let kept: Vec<&FatbinEntry<'_>> = all.iter().filter(|entry| !is_for_others(entry, devices)).collect();
     let has_code = |device: &u32| kept.iter().any(|entry| is_code(entry) && entry.suits(*device));
     if kept.len() == all.len() || !devices.iter().all(has_code) {
         return None;
     }
     let entries: Vec<&[u8]> = kept.iter().map(|entry| entry.bytes()).collect();
     let header = container.header_for(entries.iter().map(|entry| entry.len() as u64).sum());
-    Some(Part::Cut { header, entries })
+    Some(SelectedPart::Cut { header, entries })
 }
 
 /// What a driver is known to run.
-fn is_code(entry: &Entry<'_>) -> bool {
+fn is_code(entry: &FatbinEntry<'_>) -> bool {
     matches!(entry.kind, EntryKind::PTX | EntryKind::CUBIN)
 }
 
 /// Whether no driver gives any of the devices this entry.
-fn is_for_others(entry: &Entry<'_>, devices: &[u32]) -> bool {
+fn is_for_others(entry: &FatbinEntry<'_>, devices: &[u32]) -> bool {
     let takes = |device: &u32| {
         major(entry.sm) == major(*device) && (entry.sm <= *device || entry.is_special() || entry.sm == RENAMED)
     };

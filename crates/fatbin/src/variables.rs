@@ -29,7 +29,7 @@ const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STT_SECTION: u8 = 3;
 /// Longest name that is looked at; mangled ones have some thousand letters at most.
-const LONGEST: usize = 1 << 16;
+const MAX_NAME_BYTES: usize = 1 << 16;
 /// Functions of the driver's that device code allocates memory with.
 const HEAP: [&str; 2] = ["malloc", "free"];
 
@@ -44,12 +44,12 @@ pub struct Variable<'a> {
     /// Bytes.
     pub size: u64,
     /// Where machine code puts it; none for text, which a driver has yet to compile.
-    pub place: Option<Place>,
+    pub place: Option<CodePlace>,
 }
 
 /// A place in machine code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct CodePlace {
     /// Number of its section: variables of one section lie together in memory.
     pub section: u16,
     /// First byte in the section.
@@ -194,7 +194,7 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
             let name = name_at(names, symbol.name);
             found.uses_heap |= symbol.section == 0 && HEAP.contains(&name);
             if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
-                let place = Place { section: symbol.section, offset: symbol.value, size: symbol.size };
+                let place = CodePlace { section: symbol.section, offset: symbol.value, size: symbol.size };
                 found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, place: Some(place) });
             }
         }
@@ -262,8 +262,8 @@ impl Symbol {
 /// A name; one that is too long or no text is empty, and found by no driver.
 fn name_at(names: &[u8], at: u32) -> &str {
     let rest = names.get(at as usize..).unwrap_or_default();
-    let name = until_nul(&rest[..rest.len().min(LONGEST)]);
-    if name.len() == LONGEST { "" } else { std::str::from_utf8(name).unwrap_or_default() }
+    let name = until_nul(&rest[..rest.len().min(MAX_NAME_BYTES)]);
+    if name.len() == MAX_NAME_BYTES { "" } else { std::str::from_utf8(name).unwrap_or_default() }
 }
 
 #[cfg(test)]

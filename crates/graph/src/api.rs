@@ -17,9 +17,9 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUevent, CUstream};
 
 use crate::backend::Backend;
-use crate::captures::{Place, StreamKey, Taken};
-use crate::graph::State;
-use crate::legality::Call;
+use crate::captures::{CaptureOutcome, CaptureStream, StreamKey};
+use crate::graph::GraphState;
+use crate::legality::UncapturedCall;
 use crate::outcome::Outcome;
 use crate::params::Params;
 use crate::plan::Plan;
@@ -45,14 +45,14 @@ impl<B: Backend> Graphs<B> {
     }
 
     /// Runs `body` under the lock; destructors that came due run after it.
-    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> T {
         let (answer, due) = self.store.with(body);
         due.into_iter().for_each(|(function, data)| self.backend.destruct(function, data));
         answer
     }
 
     /// As [`Graphs::with`], for what may fail.
-    pub(crate) fn ask<T>(&self, body: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
+    pub(crate) fn ask<T>(&self, body: impl FnOnce(&mut GraphState) -> Outcome<T>) -> Outcome<T> {
         self.with(body)
     }
 
@@ -66,7 +66,7 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// 900 or 906; the capture is spoilt.
-    pub fn forbid(&self, call: Call) -> Outcome {
+    pub fn forbid(&self, call: UncapturedCall) -> Outcome {
         if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.forbid(call)) }
     }
 
@@ -75,7 +75,7 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// 901 in a spoilt capture, 906 for the legacy default stream.
-    pub fn is_captured(&self, place: Place) -> Outcome<bool> {
+    pub fn is_captured(&self, place: CaptureStream) -> Outcome<bool> {
         if self.is_quiet() { Ok(false) } else { self.ask(|state| state.captures.is_captured(place)) }
     }
 
@@ -84,12 +84,12 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// What `make` says; 901 in a spoilt capture, 906 for the legacy default stream.
-    pub fn take(&self, place: Place, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
+    pub fn take(&self, place: CaptureStream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<CaptureOutcome> {
         if !self.is_captured(place)? {
-            return Ok(Taken::No);
+            return Ok(CaptureOutcome::No);
         }
         let params = make()?;
-        self.ask(|state| state.take(place.key, params)).map(|_| Taken::Yes)
+        self.ask(|state| state.take(place.key, params)).map(|_| CaptureOutcome::Yes)
     }
 
     /// Has a stream that is not captured come to an operation as to a graph of that alone, which no other caller sees.
@@ -98,7 +98,7 @@ impl<B: Backend> Graphs<B> {
     ///
     /// What the backend says.
     pub fn run_once(&self, params: Params, stream: CUstream) -> Outcome {
-        let number = self.ask(State::mint)?;
+        let number = self.ask(GraphState::mint)?;
         self.backend.run_once(number, &Arc::new(Plan::of(number, params)), stream)
     }
 
@@ -107,7 +107,11 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`].
-    pub fn take_or_spoil(&self, place: Place, make: impl FnOnce() -> Outcome<Params>) -> Outcome<Taken> {
+    pub fn take_or_spoil(
+        &self,
+        place: CaptureStream,
+        make: impl FnOnce() -> Outcome<Params>,
+    ) -> Outcome<CaptureOutcome> {
         self.take(place, || make().inspect_err(|_| self.with(|state| state.captures.spoil(place.key))))
     }
 
@@ -116,7 +120,7 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Store::refuse_captured`].
-    pub fn refuse_captured(&self, place: Place) -> Outcome {
+    pub fn refuse_captured(&self, place: CaptureStream) -> Outcome {
         self.store.refuse_captured(place)
     }
 
@@ -125,9 +129,9 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`].
-    pub fn record(&self, event: CUevent, place: Place, is_external: bool) -> Outcome<Taken> {
+    pub fn record(&self, event: CUevent, place: CaptureStream, is_external: bool) -> Outcome<CaptureOutcome> {
         if self.is_quiet() {
-            return Ok(Taken::No);
+            return Ok(CaptureOutcome::No);
         }
         if is_external && self.is_captured(place)? {
             return self.take(place, || Ok(Params::RecordEvent(event)));
@@ -140,9 +144,15 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// 902 when captures would meet, 905 when a captured stream would wait for one that is not, and as [`Graphs::take`].
-    pub fn wait(&self, event: CUevent, place: Place, is_external: bool, was_recorded: bool) -> Outcome<Taken> {
+    pub fn wait(
+        &self,
+        event: CUevent,
+        place: CaptureStream,
+        is_external: bool,
+        was_recorded: bool,
+    ) -> Outcome<CaptureOutcome> {
         if self.is_quiet() {
-            return Ok(Taken::No);
+            return Ok(CaptureOutcome::No);
         }
         if is_external && self.is_captured(place)? {
             return self.take(place, || Ok(Params::WaitEvent(event)));

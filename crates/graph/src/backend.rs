@@ -10,11 +10,11 @@ use katydid_cuda_sys::{
     CUstreamBatchMemOpParams,
 };
 
-use crate::captures::Place;
+use crate::captures::CaptureStream;
 use crate::handles::GraphId;
 use crate::outcome::Outcome;
-use crate::params::{Attributes, Kept};
-use crate::plan::{Plan, Step};
+use crate::params::{Attributes, KeptAlive};
+use crate::plan::{Plan, PlanStep};
 
 /// A launch as a program describes it for a node.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Code {
     /// Its name, as its module has it.
     pub name: Arc<str>,
     /// Whatever the library needs to run it.
-    pub kept: Kept,
+    pub kept: KeptAlive,
 }
 
 /// A driver library.
@@ -78,7 +78,7 @@ pub trait Backend: Sync {
     /// # Errors
     ///
     /// `ERROR_INVALID_HANDLE`, or that no context is current.
-    fn stream(&self, stream: CUstream) -> Outcome<Place>;
+    fn stream(&self, stream: CUstream) -> Outcome<CaptureStream>;
 
     /// Checks a launch and packs its arguments.
     ///
@@ -124,7 +124,7 @@ pub trait Backend: Sync {
     /// # Errors
     ///
     /// `ERROR_OUT_OF_MEMORY`, or `ERROR_INVALID_VALUE` for a place that is none.
-    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)>;
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeptAlive)>;
 
     /// Refuses a device that is none.
     ///
@@ -155,7 +155,7 @@ pub trait Backend: Sync {
     /// # Errors
     ///
     /// What the driver says; the step then keeps its old parameters.
-    fn change(&self, exec: u32, number: u32, was: &Step, step: &Step) -> Outcome;
+    fn change(&self, exec: u32, number: u32, was: &PlanStep, step: &PlanStep) -> Outcome;
 
     /// Puts a launch of an executable graph into a stream.
     ///

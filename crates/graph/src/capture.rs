@@ -4,15 +4,20 @@ use std::collections::HashMap;
 
 use katydid_cuda_sys::{CUgraphEdgeData, CUresult, capture_mode};
 
-use crate::captures::{Capture, Frontier, Place, StreamKey, this_thread};
-use crate::graph::{Owner, State};
+use crate::captures::{Capture, CaptureStream, Frontier, StreamKey, this_thread};
+use crate::graph::{GraphState, Owner};
 use crate::handles::{GraphId, NodeId};
 use crate::outcome::Outcome;
 use crate::params::Params;
 
-impl State {
+impl GraphState {
     /// Begins a capture, into a graph of its own or behind `frontier` of one that is there.
-    pub(crate) fn begin_capture(&mut self, place: Place, mode: u32, into: Option<(GraphId, Frontier)>) -> Outcome {
+    pub(crate) fn begin_capture(
+        &mut self,
+        place: CaptureStream,
+        mode: u32,
+        into: Option<(GraphId, Frontier)>,
+    ) -> Outcome {
         if place.is_legacy {
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
@@ -44,7 +49,7 @@ impl State {
     }
 
     /// Ends the capture of a stream and gives its graph.
-    pub(crate) fn end_capture(&mut self, place: Place) -> Outcome<GraphId> {
+    pub(crate) fn end_capture(&mut self, place: CaptureStream) -> Outcome<GraphId> {
         let capture = self.captures.of(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         if capture.origin != place.key {
             self.captures.spoil(place.key);
@@ -120,14 +125,14 @@ mod tests {
     use katydid_cuda_sys::capture_status;
 
     use super::*;
-    use crate::captures::Taken;
+    use crate::captures::CaptureOutcome;
 
-    const A: Place = Place { key: 11, is_legacy: false, is_blocking: false, context: 1 };
-    const B: Place = Place { key: 12, is_legacy: false, is_blocking: true, context: 1 };
-    const LEGACY: Place = Place { key: 1, is_legacy: true, is_blocking: false, context: 1 };
+    const A: CaptureStream = CaptureStream { key: 11, is_legacy: false, is_blocking: false, context: 1 };
+    const B: CaptureStream = CaptureStream { key: 12, is_legacy: false, is_blocking: true, context: 1 };
+    const LEGACY: CaptureStream = CaptureStream { key: 1, is_legacy: true, is_blocking: false, context: 1 };
 
-    fn began(places: &[Place]) -> State {
-        let mut state = State::default();
+    fn began(places: &[CaptureStream]) -> GraphState {
+        let mut state = GraphState::default();
         places.iter().for_each(|place| state.begin_capture(*place, 0, None).unwrap());
         state
     }
@@ -136,8 +141,8 @@ mod tests {
     fn a_fork_that_did_no_work_need_not_be_joined() {
         let mut state = began(&[A]);
         state.take(A.key, Params::Empty).unwrap();
-        assert_eq!(state.captures.record(100, A), Ok(Taken::Yes));
-        assert_eq!(state.captures.wait(100, B, true), Ok(Taken::Yes));
+        assert_eq!(state.captures.record(100, A), Ok(CaptureOutcome::Yes));
+        assert_eq!(state.captures.wait(100, B, true), Ok(CaptureOutcome::Yes));
         state.take(A.key, Params::Empty).unwrap();
         assert!(state.end_capture(A).is_ok());
         assert_eq!(state.captures.status(B.key), capture_status::NONE);

@@ -18,7 +18,7 @@ pub type StreamKey = u64;
 
 /// A stream, as far as capture tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CaptureStream {
     /// Which stream.
     pub key: StreamKey,
     /// It is the legacy default stream, which cannot be captured.
@@ -31,7 +31,7 @@ pub struct Place {
 
 /// Whether an operation went into a graph instead of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum CaptureOutcome {
     /// It is to be carried out.
     No,
     /// It is part of a graph now.
@@ -54,7 +54,7 @@ pub(crate) struct Capture {
     pub(crate) thread: u64,
     pub(crate) is_valid: bool,
     /// Its streams: the place, and where it stands.
-    pub(crate) streams: HashMap<StreamKey, (Place, Frontier)>,
+    pub(crate) streams: HashMap<StreamKey, (CaptureStream, Frontier)>,
 }
 
 /// All captures that are under way, and events last recorded in one.
@@ -130,7 +130,7 @@ impl Captures {
     }
 
     /// The legacy default stream cannot be used while a blocking stream of its context is captured.
-    pub(crate) fn check_legacy(&mut self, place: Place, spoils: bool) -> Outcome {
+    pub(crate) fn check_legacy(&mut self, place: CaptureStream, spoils: bool) -> Outcome {
         let implicit = |capture: &Capture| Self::is_implicit(capture, place.context);
         let found = place.is_legacy && self.all.values().any(implicit);
         if found && spoils {
@@ -149,7 +149,7 @@ impl Captures {
     }
 
     /// Whether an operation in this stream is captured.
-    pub(crate) fn is_captured(&mut self, place: Place) -> Outcome<bool> {
+    pub(crate) fn is_captured(&mut self, place: CaptureStream) -> Outcome<bool> {
         self.check_legacy(place, true)?;
         match self.status(place.key) {
             capture_status::NONE => Ok(false),
@@ -183,28 +183,28 @@ impl Captures {
     }
 
     /// An event is recorded in a stream: it stands for a place in a capture, or for none any more.
-    pub(crate) fn record(&mut self, event: usize, place: Place) -> Outcome<Taken> {
+    pub(crate) fn record(&mut self, event: usize, place: CaptureStream) -> Outcome<CaptureOutcome> {
         if !self.is_captured(place)? {
             self.events.remove(&event);
-            return Ok(Taken::No);
+            return Ok(CaptureOutcome::No);
         }
         let capture = self.by_stream.get(&place.key).copied().unwrap_or_default();
         let frontier = self.frontier(place.key).cloned().unwrap_or_default();
         self.events.insert(event, (capture, frontier));
-        Ok(Taken::Yes)
+        Ok(CaptureOutcome::Yes)
     }
 
     /// A stream waits for an event. `was_recorded`: outside of captures, whenever.
-    pub(crate) fn wait(&mut self, event: usize, place: Place, was_recorded: bool) -> Outcome<Taken> {
+    pub(crate) fn wait(&mut self, event: usize, place: CaptureStream, was_recorded: bool) -> Outcome<CaptureOutcome> {
         let Some((id, frontier)) = self.events.get(&event).cloned() else {
             if !self.is_captured(place)? {
-                return Ok(Taken::No);
+                return Ok(CaptureOutcome::No);
             }
             if was_recorded {
                 self.spoil(place.key);
                 return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
             }
-            return Ok(Taken::Yes);
+            return Ok(CaptureOutcome::Yes);
         };
         if place.is_legacy {
             self.invalidate(|capture| capture.id == id);
@@ -224,13 +224,13 @@ impl Captures {
             }
             _ => {
                 self.join(id, place, &frontier);
-                Ok(Taken::Yes)
+                Ok(CaptureOutcome::Yes)
             }
         }
     }
 
     /// The stream stands behind `frontier` as well from now on.
-    fn join(&mut self, id: u64, place: Place, frontier: &Frontier) {
+    fn join(&mut self, id: u64, place: CaptureStream, frontier: &Frontier) {
         self.by_stream.insert(place.key, id);
         let Some(capture) = self.all.get_mut(&id) else { return };
         let (_, own) = capture.streams.entry(place.key).or_insert_with(|| (place, Vec::new()));

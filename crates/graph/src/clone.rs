@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use katydid_cuda_sys::CUresult;
 
 use crate::edges::is_memory;
-use crate::graph::{Node, Owner, State};
+use crate::graph::{GraphState, Node, Owner};
 use crate::handles::{GraphId, NodeId};
 use crate::outcome::Outcome;
 use crate::params::Params;
 
-impl State {
+impl GraphState {
     /// A copy of a graph with everything in it; graphs with memory, conditional nodes or handles are not copied.
     pub(crate) fn copy_graph(&mut self, original: GraphId, owner: Owner) -> Outcome<GraphId> {
         let unique = |params: &Params| is_memory(params) || matches!(params, Params::Conditional(_));
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_copy_has_the_same_shape_and_other_nodes() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let inner = state.create(Owner::Program).unwrap();
         state.add(inner, &[], Params::Empty).unwrap();
         let outer = state.create(Owner::Program).unwrap();
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn memory_is_not_copied() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         state.add(graph, &[], Params::MemFree(0x1000)).unwrap();
         assert_eq!(state.copy_graph(graph, Owner::Program), Err(CUresult::ERROR_NOT_SUPPORTED));

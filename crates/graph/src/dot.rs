@@ -9,16 +9,16 @@ use std::fmt::Write;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, dot_flags as flag, launch_attribute, memory_type};
 
-use crate::graph::State;
+use crate::graph::GraphState;
 use crate::handles::{GraphId, NodeId, node_handle};
 use crate::outcome::Outcome;
 use crate::params::{Kernel, Memcpy, Memset, Params};
 
 /// What is asked for.
 #[derive(Clone, Copy)]
-struct Wanted(u32);
+struct DotFlags(u32);
 
-impl Wanted {
+impl DotFlags {
     /// Whether one of these flags is set, or the one for everything.
     fn has(self, flags: u32) -> bool {
         self.0 & (flags | flag::VERBOSE) != 0
@@ -35,16 +35,16 @@ struct Drawn<'state> {
     params: &'state Params,
 }
 
-impl State {
+impl GraphState {
     /// The text of a drawing.
     pub(crate) fn draw(&self, graph: GraphId, flags: u32) -> Outcome<String> {
         let mut text = String::from("digraph dot {\n");
-        self.draw_graph(&mut text, graph, Wanted(flags))?;
+        self.draw_graph(&mut text, graph, DotFlags(flags))?;
         text.push_str("}\n");
         Ok(text)
     }
 
-    fn draw_graph(&self, text: &mut String, graph: GraphId, wanted: Wanted) -> Outcome {
+    fn draw_graph(&self, text: &mut String, graph: GraphId, wanted: DotFlags) -> Outcome {
         let _ = writeln!(text, "subgraph cluster_{graph} {{\nlabel=\"graph_{graph}\" graph[style=\"dashed\"];");
         let nodes = &self.graph(graph)?.nodes;
         let place: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, id)| (*id, at)).collect();
@@ -108,7 +108,7 @@ fn escaped(text: &str) -> String {
 
 impl Drawn<'_> {
     /// What stands between the brackets.
-    fn attributes(&self, wanted: Wanted) -> String {
+    fn attributes(&self, wanted: DotFlags) -> String {
         match self.params {
             Params::Kernel(it) if wanted.has(flag::KERNEL_NODE_ATTRIBUTES) => self.whole_kernel(it, wanted),
             Params::Kernel(it) => {
@@ -133,7 +133,7 @@ impl Drawn<'_> {
     }
 
     /// A label of lines: number, type or name, handles, and `more`.
-    fn plain(&self, style: &str, shape: &str, word: &str, wanted: Wanted, more: &str) -> String {
+    fn plain(&self, style: &str, shape: &str, word: &str, wanted: DotFlags, more: &str) -> String {
         let Self { at, order, .. } = self;
         let mut handles = String::new();
         if wanted.has(flag::HANDLES) {
@@ -150,7 +150,7 @@ impl Drawn<'_> {
     }
 
     /// A kernel as a record, with its attributes.
-    fn whole_kernel(&self, it: &Kernel, wanted: Wanted) -> String {
+    fn whole_kernel(&self, it: &Kernel, wanted: DotFlags) -> String {
         let Self { at, order, .. } = self;
         let launch = if wanted.has(flag::KERNEL_NODE_PARAMS) { shape(it) } else { String::new() };
         let handles = match wanted.has(flag::HANDLES) {
@@ -177,7 +177,7 @@ impl Drawn<'_> {
     }
 
     /// A fill as a record.
-    fn whole_fill(&self, Memset { fill, .. }: &Memset, wanted: Wanted) -> String {
+    fn whole_fill(&self, Memset { fill, .. }: &Memset, wanted: DotFlags) -> String {
         let Self { at, order, .. } = self;
         let (title, handle) = match wanted.has(flag::HANDLES) {
             true => ("node handle | ", format!("{} | ", self.handle())),
@@ -196,7 +196,7 @@ impl Drawn<'_> {
     }
 
     /// A copy as a record.
-    fn whole_copy(&self, Memcpy { copy, .. }: &Memcpy, wanted: Wanted) -> String {
+    fn whole_copy(&self, Memcpy { copy, .. }: &Memcpy, wanted: DotFlags) -> String {
         let Self { at, order, .. } = self;
         let (title, handle) = match wanted.has(flag::HANDLES) {
             true => (" | node handle", format!(" | {}", self.handle())),
@@ -267,7 +267,7 @@ fn place(kind: u32, host: u64, device: u64, array: u64) -> String {
 }
 
 /// What other nodes do, in lines.
-fn details(params: &Params, wanted: Wanted) -> String {
+fn details(params: &Params, wanted: DotFlags) -> String {
     match params {
         Params::Host(it) if wanted.has(flag::HOST_NODE_PARAMS) => {
             format!("fn: {}\nuserData: {}\n", hexadecimal(it.function as u64), hexadecimal(it.data as u64))
@@ -295,7 +295,7 @@ fn details(params: &Params, wanted: Wanted) -> String {
 mod tests {
     use super::*;
     use crate::graph::Owner;
-    use crate::params::{Arguments, Attributes, Kept};
+    use crate::params::{Arguments, Attributes, KeptAlive};
     use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData};
     use std::sync::Arc;
 
@@ -311,13 +311,13 @@ mod tests {
             is_packed: false,
             attributes: Attributes::new(),
             name: "_Z8a_kernelPi".into(),
-            code: Kept(Arc::new(())),
+            code: KeptAlive(Arc::new(())),
         })
     }
 
     #[test]
     fn nodes_edges_and_inner_graphs_are_drawn() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let (outer, inner) = (state.create(Owner::Program).unwrap(), state.create(Owner::Program).unwrap());
         let first = state.add(outer, &[], Params::MemFree(0x10)).unwrap();
         state.add(outer, &[(first, CUgraphEdgeData::default())], Params::Child(inner)).unwrap();
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_kernel_has_its_name_and_each_flag_adds_what_it_names() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         state.add(graph, &[], kernel()).unwrap();
         state.add(graph, &[], Params::MemFree(0x1000)).unwrap();
@@ -355,7 +355,7 @@ mod tests {
     /// As driver 580.159.04 draws it.
     #[test]
     fn a_drawing_is_that_of_the_driver() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         let first = state.add(graph, &[], kernel()).unwrap();
         let fill = CUDA_MEMSET_NODE_PARAMS { dst: 0x1000, pitch: 0, value: 0, elementSize: 1, width: 4, height: 1 };

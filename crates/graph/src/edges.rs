@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
-use crate::graph::{State, check_data};
+use crate::graph::{GraphState, check_data};
 use crate::handles::{GraphId, NodeId};
 use crate::outcome::Outcome;
 use crate::params::Params;
@@ -17,7 +17,7 @@ pub(crate) fn same(one: &CUgraphEdgeData, other: &CUgraphEdgeData) -> bool {
     (one.from_port, one.to_port, one.type_) == (other.from_port, other.to_port, other.type_)
 }
 
-impl State {
+impl GraphState {
     /// Adds edges, all or none.
     pub(crate) fn connect(&mut self, graph: GraphId, edges: &[Edge]) -> Outcome {
         for (from, to, data) in edges {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn edges_are_listed_by_the_node_they_leave() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         let nodes: Vec<_> = (0..4).map(|_| state.add(graph, &[], Params::Empty).unwrap()).collect();
         let of = |from: usize, to: usize| (nodes[from], nodes[to], PLAIN);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn an_edge_is_added_once_and_removed_once() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         let (one, two) = (state.add(graph, &[], Params::Empty).unwrap(), state.add(graph, &[], Params::Empty).unwrap());
         assert_eq!(state.connect(graph, &[(one, one, PLAIN)]), WRONG);

@@ -12,7 +12,7 @@ use crate::handles::{GraphId, NodeId, graph_number, node_number};
 use crate::memory::Memory;
 use crate::objects::Objects;
 use crate::outcome::Outcome;
-use crate::params::{Kept, Params};
+use crate::params::{KeptAlive, Params};
 
 /// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: only between kernels, from one of a kernel's own ports.
 const PROGRAMMATIC: u8 = 1;
@@ -72,7 +72,7 @@ pub(crate) struct Node {
 
 /// Everything there is, under one lock.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct GraphState {
     pub(crate) graphs: HashMap<GraphId, Graph>,
     pub(crate) nodes: HashMap<NodeId, Node>,
     pub(crate) execs: HashMap<u32, Exec>,
@@ -92,7 +92,7 @@ pub(crate) fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome 
     if clean && (plain || (ports && programmatic)) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-impl State {
+impl GraphState {
     /// A number that no graph, node or executable graph has had.
     pub(crate) fn mint(&mut self) -> Outcome<u32> {
         self.last = self.last.checked_add(1).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -187,7 +187,7 @@ impl State {
         before: &[NodeId],
         size: u64,
         device: i32,
-    ) -> Option<(u64, Kept)> {
+    ) -> Option<(u64, KeptAlive)> {
         let (mut earlier, mut left) = (HashSet::new(), before.to_vec());
         while let Some(id) = left.pop() {
             if earlier.insert(id)
@@ -199,7 +199,7 @@ impl State {
         let nodes = || self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
         let params = |id: &NodeId| self.nodes.get(id).map(|node| &node.params);
         // What was allocated in this graph, and how often it was; with what freed it in the past of the new node.
-        let mut balance: HashMap<u64, (i64, Kept)> = HashMap::new();
+        let mut balance: HashMap<u64, (i64, KeptAlive)> = HashMap::new();
         for params in nodes().filter_map(params) {
             if let Params::MemAlloc(alloc) = params {
                 balance.entry(alloc.params.dptr).or_insert_with(|| (0, alloc.memory.clone())).0 += 1;
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn roots_are_listed_with_the_latest_first() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         let first = state.add(graph, &[], Params::Empty).unwrap();
         let second = state.add(graph, &[edge(first)], Params::Empty).unwrap();
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn no_graph_moves_into_itself_or_its_inside() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let [outer, inner, other] = [(); 3].map(|()| state.create(Owner::Program).unwrap());
         let node = state.add(outer, &[], Params::Child(inner)).unwrap();
         state.graph_mut(inner).unwrap().owner = Owner::Node(node);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn handles_lead_to_what_lives_and_to_nothing_else() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         let node = state.add(graph, &[], Params::Empty).unwrap();
         assert_eq!(state.graph_id(graph_handle(graph)), Ok(graph));

@@ -9,11 +9,11 @@ use katydid_cuda_sys::{
 
 use crate::edges::is_memory;
 use crate::exec::{Exec, exec_number};
-use crate::graph::State;
+use crate::graph::GraphState;
 use crate::handles::{GraphId, NodeId};
 use crate::outcome::Outcome;
 use crate::params::Params;
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, PlanStep};
 
 /// Why a graph cannot be instantiated: the code, the number in the result, and the node.
 pub(crate) struct Unfit {
@@ -62,7 +62,7 @@ pub(crate) fn check_conditional(kind: u32, size: u32) -> Outcome {
     if fits { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-impl State {
+impl GraphState {
     /// The number of a living executable graph.
     pub(crate) fn exec_id(&self, exec: CUgraphExec) -> Outcome<u32> {
         let id = exec_number(exec).filter(|id| self.execs.contains_key(id));
@@ -89,7 +89,7 @@ impl State {
             };
             let before = node.before.iter().map(at).collect::<Outcome<_>>()?;
             let inner = node.params.graphs().iter().map(|inner| self.plan(*inner)).collect::<Outcome<_>>()?;
-            steps.push(Step { node: *id, params: node.params.clone(), before, is_enabled: true, inner });
+            steps.push(PlanStep { node: *id, params: node.params.clone(), before, is_enabled: true, inner });
         }
         Plan::new(steps)
     }
@@ -163,13 +163,13 @@ mod tests {
     use super::*;
     use crate::graph::{Condition, Owner};
 
-    fn refused(state: &State, graph: GraphId, flags: u64) -> (CUresult, u32) {
+    fn refused(state: &GraphState, graph: GraphId, flags: u64) -> (CUresult, u32) {
         state.prepare(graph, flags, false).map_or_else(|unfit| (unfit.code, unfit.result), |_| (CUresult::SUCCESS, 0))
     }
 
     #[test]
     fn a_handle_without_a_node_keeps_a_graph_from_being_instantiated() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         state.graph_mut(graph).unwrap().conditions.insert(1, Condition::default());
         assert_eq!(refused(&state, graph, 0), (CUresult::ERROR_INVALID_VALUE, 5));
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_graph_with_memory_has_one_instance_at_a_time() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         state.add(graph, &[], Params::MemFree(0x1000)).unwrap();
         let plan = state.plan(graph).unwrap();
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn steps_come_in_the_order_of_their_nodes_and_run_in_one_that_keeps_dependencies() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let graph = state.create(Owner::Program).unwrap();
         let nodes: Vec<_> = (0..4).map(|_| state.add(graph, &[], Params::Empty).unwrap()).collect();
         let plain = CUgraphEdgeData::default();
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn steps_inside_steps_are_numbered_with_them() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         let (graph, inner) = (state.create(Owner::Program).unwrap(), state.create(Owner::Program).unwrap());
         let nested = state.add(inner, &[], Params::Empty).unwrap();
         state.add(graph, &[], Params::Child(inner)).unwrap();

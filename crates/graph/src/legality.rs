@@ -4,16 +4,16 @@ use std::cell::Cell;
 
 use katydid_cuda_sys::{CUresult, capture_mode};
 
-use crate::captures::{Capture, Captures, Place, this_thread};
+use crate::captures::{Capture, CaptureStream, Captures, this_thread};
 use crate::outcome::Outcome;
 
 /// What a call that is not captured would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum UncapturedCall {
     /// Something that might wait or that other threads' captures could depend on: memory, queries, waits.
     Unsafe,
     /// Wait for a stream, or ask how it is.
-    Stream(Place),
+    Stream(CaptureStream),
     /// Wait for a context, by its handle.
     Context(usize),
 }
@@ -40,18 +40,18 @@ fn forbids(capture: &Capture, thread: u64, mode: u32) -> bool {
 
 impl Captures {
     /// Refuses a call that a capture forbids, which spoils that capture.
-    pub(crate) fn forbid(&mut self, call: Call) -> Outcome {
+    pub(crate) fn forbid(&mut self, call: UncapturedCall) -> Outcome {
         let found = match call {
-            Call::Unsafe => self.spoil_unsafe(),
-            Call::Stream(place) if self.of(place.key).is_some() => {
+            UncapturedCall::Unsafe => self.spoil_unsafe(),
+            UncapturedCall::Stream(place) if self.of(place.key).is_some() => {
                 self.spoil(place.key);
                 true
             }
-            Call::Stream(place) => {
+            UncapturedCall::Stream(place) => {
                 self.check_legacy(place, true)?;
                 self.spoil_unsafe()
             }
-            Call::Context(context) => self.invalidate(|capture| capture.is_in(context)),
+            UncapturedCall::Context(context) => self.invalidate(|capture| capture.is_in(context)),
         };
         if found { Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
@@ -65,11 +65,11 @@ impl Captures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::State;
+    use crate::graph::GraphState;
 
-    fn capture(mode: u32) -> State {
-        let mut state = State::default();
-        let place = Place { key: 5, is_legacy: false, is_blocking: false, context: 1 };
+    fn capture(mode: u32) -> GraphState {
+        let mut state = GraphState::default();
+        let place = CaptureStream { key: 5, is_legacy: false, is_blocking: false, context: 1 };
         state.begin_capture(place, mode, None).unwrap();
         state
     }
@@ -91,12 +91,16 @@ mod tests {
     fn unsafe_calls_are_refused_as_the_driver_refuses_them() {
         for (thread_mode, mode, own, other) in TABLE {
             let before = exchange_mode(thread_mode);
-            assert_eq!(capture(mode).captures.forbid(Call::Unsafe).is_ok(), own, "{thread_mode} {mode}, own thread");
+            assert_eq!(
+                capture(mode).captures.forbid(UncapturedCall::Unsafe).is_ok(),
+                own,
+                "{thread_mode} {mode}, own thread"
+            );
             exchange_mode(before);
             let mut state = capture(mode);
             let allowed = std::thread::spawn(move || {
                 exchange_mode(thread_mode);
-                state.captures.forbid(Call::Unsafe).is_ok()
+                state.captures.forbid(UncapturedCall::Unsafe).is_ok()
             });
             assert_eq!(allowed.join().unwrap(), other, "{thread_mode} {mode}, another thread");
         }
@@ -106,8 +110,8 @@ mod tests {
     fn waiting_for_the_context_is_refused_whatever_the_mode() {
         for mode in 0..3 {
             let mut state = capture(mode);
-            assert_eq!(state.captures.forbid(Call::Context(2)), Ok(()));
-            assert!(state.captures.forbid(Call::Context(1)).is_err(), "{mode}");
+            assert_eq!(state.captures.forbid(UncapturedCall::Context(2)), Ok(()));
+            assert!(state.captures.forbid(UncapturedCall::Context(1)).is_err(), "{mode}");
             assert_eq!(state.captures.status(5), 2);
         }
     }

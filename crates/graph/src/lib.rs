@@ -38,11 +38,11 @@ mod update;
 
 pub use api::{Graphs, Store};
 pub use backend::{Backend, Code, Launch};
-pub use captures::{Place, StreamKey, Taken};
-pub use graph::State;
+pub use captures::{CaptureOutcome, CaptureStream, StreamKey};
+pub use graph::GraphState;
 pub use handles::{GraphId, NodeId};
-pub use legality::Call;
+pub use legality::UncapturedCall;
 pub use memory::Usage;
 pub use outcome::Outcome;
-pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, Kept, Kernel, Memcpy, Memset, Params};
-pub use plan::{Plan, Step};
+pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, KeptAlive, Kernel, Memcpy, Memset, Params};
+pub use plan::{Plan, PlanStep};

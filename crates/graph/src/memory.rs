@@ -12,11 +12,11 @@ use katydid_cuda_sys::{CUresult, graph_memory, instantiate_flags};
 
 use crate::captures::StreamKey;
 use crate::outcome::Outcome;
-use crate::params::{Kept, Params};
+use crate::params::{KeptAlive, Params};
 use crate::plan::Plan;
 
 /// The driver takes memory for graphs in pieces of this many bytes.
-const PIECE: u64 = 32 << 20;
+const GRAPH_MEMORY_PIECE_BYTES: u64 = 32 << 20;
 
 /// One block.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ struct Block {
     device: i32,
     memory: Weak<dyn Any + Send + Sync>,
     /// Holds the memory while it is allocated, whatever becomes of the graph.
-    live: Option<Kept>,
+    live: Option<KeptAlive>,
     /// A node that frees it was made.
     has_free: bool,
 }
 
 /// What holds blocks, by their addresses.
-pub(crate) type Before = Vec<(u64, Option<Kept>)>;
+pub(crate) type Before = Vec<(u64, Option<KeptAlive>)>;
 
 /// Bytes of one device that graphs have. Launches in one stream follow each other and so have the same memory, but for what
 /// they leave behind; launches in several streams have memory each. What was taken once is kept, and counts as used, until
@@ -91,7 +91,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// A node began to stand for a block.
-    pub(crate) fn add(&mut self, address: u64, size: u64, device: i32, memory: &Kept) {
+    pub(crate) fn add(&mut self, address: u64, size: u64, device: i32, memory: &KeptAlive) {
         self.blocks.retain(|_, block| block.memory.strong_count() > 0);
         let memory = Arc::downgrade(&memory.0);
         self.blocks.insert(address, Block { size, device, memory, live: None, has_free: false });
@@ -173,7 +173,7 @@ impl Memory {
         });
         for (device, blocks) in needs {
             self.count_live(device);
-            let bytes = blocks.values().sum::<u64>().next_multiple_of(PIECE);
+            let bytes = blocks.values().sum::<u64>().next_multiple_of(GRAPH_MEMORY_PIECE_BYTES);
             let usage = self.usage.entry(device).or_default();
             usage.leave(exec);
             usage.running.insert(stream, (exec, bytes));
@@ -190,7 +190,7 @@ impl Memory {
     fn count_live(&mut self, device: i32) {
         let alive = |block: &&Block| block.device == device && block.live.is_some() && block.memory.strong_count() > 0;
         let live: u64 = self.blocks.values().filter(alive).map(|block| block.size).sum();
-        self.usage.entry(device).or_default().live = live.next_multiple_of(PIECE);
+        self.usage.entry(device).or_default().live = live.next_multiple_of(GRAPH_MEMORY_PIECE_BYTES);
     }
 
     /// What the graphs of a device have.
@@ -208,7 +208,7 @@ impl Memory {
 }
 
 /// What outlives a launch, and what it ends that began elsewhere.
-fn effects(plan: &Plan) -> (Vec<(u64, Kept)>, Vec<u64>) {
+fn effects(plan: &Plan) -> (Vec<(u64, KeptAlive)>, Vec<u64>) {
     // One address may begin and end several times, one after the other.
     let (mut begun, mut balance) = (Vec::new(), HashMap::<u64, i64>::new());
     plan.visit(&mut |params| match params {
@@ -229,15 +229,15 @@ fn effects(plan: &Plan) -> (Vec<(u64, Kept)>, Vec<u64>) {
 mod tests {
     use super::*;
     use crate::params::Alloc;
-    use crate::plan::Step;
+    use crate::plan::PlanStep;
     use katydid_cuda_sys::CUDA_MEM_ALLOC_NODE_PARAMS;
 
     fn plan(steps: Vec<Params>) -> Plan {
-        let step = |params| Step { node: 0, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
+        let step = |params| PlanStep { node: 0, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
         Plan::new(steps.into_iter().map(step).collect()).unwrap()
     }
 
-    fn alloc(kept: &Kept) -> Params {
+    fn alloc(kept: &KeptAlive) -> Params {
         let params =
             CUDA_MEM_ALLOC_NODE_PARAMS { dptr: 0x1000, bytesize: 100, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
         Params::MemAlloc(Alloc { params, memory: kept.clone() })
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn memory_that_lives_on_cannot_be_allocated_again() {
-        let kept = Kept(Arc::new(()));
+        let kept = KeptAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let keeps = plan(vec![alloc(&kept)]);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_launch_that_fails_begins_and_ends_nothing() {
-        let kept = Kept(Arc::new(()));
+        let kept = KeptAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let (keeps, frees) = (plan(vec![alloc(&kept)]), plan(vec![Params::MemFree(0x1000)]));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_block_is_freed_by_one_node_and_forgotten_with_its_memory() {
-        let kept = Kept(Arc::new(()));
+        let kept = KeptAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         assert_eq!(memory.claim_free(0x1000), Ok(()));
@@ -294,16 +294,16 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_kept_beyond_the_graph_until_it_is_trimmed() {
-        let kept = Kept(Arc::new(()));
+        let kept = KeptAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let both = plan(vec![alloc(&kept), Params::MemFree(0x1000)]);
         memory.launch(&both, 0).unwrap();
         memory.run(1, &both, 7);
         memory.forget_exec(1);
-        assert_eq!(figures(&mut memory), [PIECE; 4]);
+        assert_eq!(figures(&mut memory), [GRAPH_MEMORY_PIECE_BYTES; 4]);
         memory.trim(0);
-        assert_eq!(figures(&mut memory), [0, PIECE, 0, PIECE]);
+        assert_eq!(figures(&mut memory), [0, GRAPH_MEMORY_PIECE_BYTES, 0, GRAPH_MEMORY_PIECE_BYTES]);
         assert_eq!((memory.usage(0).reset(1, 0), memory.usage(0).reset(3, 0)), (Ok(()), Ok(())));
         assert_eq!(figures(&mut memory), [0; 4]);
         assert!(memory.usage(0).reset(0, 0).is_err() && memory.usage(0).get(4).is_err());
@@ -311,34 +311,37 @@ mod tests {
 
     #[test]
     fn launches_of_one_stream_have_the_same_memory_and_trimming_leaves_what_lives() {
-        let kept = Kept(Arc::new(()));
+        let kept = KeptAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let (both, keeps) = (plan(vec![alloc(&kept), Params::MemFree(0x1000)]), plan(vec![alloc(&kept)]));
         for exec in 1..4 {
             memory.run(exec, &both, 7);
         }
-        assert_eq!(figures(&mut memory), [PIECE; 4]);
+        assert_eq!(figures(&mut memory), [GRAPH_MEMORY_PIECE_BYTES; 4]);
         memory.run(4, &both, 8);
-        assert_eq!(figures(&mut memory), [2 * PIECE; 4], "another stream");
+        assert_eq!(figures(&mut memory), [2 * GRAPH_MEMORY_PIECE_BYTES; 4], "another stream");
         memory.trim(0);
-        assert_eq!(figures(&mut memory)[..3], [0, 2 * PIECE, 0], "while they can be launched again");
+        assert_eq!(figures(&mut memory)[..3], [0, 2 * GRAPH_MEMORY_PIECE_BYTES, 0], "while they can be launched again");
         memory.run(4, &both, 8);
         memory.run(4, &both, 7);
-        assert_eq!(memory.usage(0).get(0), Ok(PIECE), "it has left the other stream");
+        assert_eq!(memory.usage(0).get(0), Ok(GRAPH_MEMORY_PIECE_BYTES), "it has left the other stream");
         memory.launch(&keeps, 0).unwrap();
         memory.run(5, &keeps, 7);
         memory.trim(0);
-        assert_eq!(figures(&mut memory)[..3], [PIECE, 2 * PIECE, PIECE]);
+        assert_eq!(
+            figures(&mut memory)[..3],
+            [GRAPH_MEMORY_PIECE_BYTES, 2 * GRAPH_MEMORY_PIECE_BYTES, GRAPH_MEMORY_PIECE_BYTES]
+        );
         assert_eq!(memory.free(0x1000), Ok(true));
-        assert_eq!(memory.usage(0).get(2), Ok(PIECE), "freeing does not give it back");
+        assert_eq!(memory.usage(0).get(2), Ok(GRAPH_MEMORY_PIECE_BYTES), "freeing does not give it back");
         memory.trim(0);
         assert_eq!(memory.usage(0).get(2), Ok(0));
     }
 
     #[test]
     fn an_address_that_begins_twice_and_ends_once_lives() {
-        let kept = Kept(Arc::new(()));
+        let kept = KeptAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         assert_eq!(memory.claim_free(0x1000), Ok(()));

@@ -8,7 +8,7 @@ use crate::params::Params;
 
 /// One step.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct PlanStep {
     /// The node it was made from; the program names it by that.
     pub node: NodeId,
     /// What it does.
@@ -25,7 +25,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The steps.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// Positions, so that every step comes after those it depends on.
     pub order: Vec<usize>,
 }
@@ -34,19 +34,19 @@ impl Plan {
     /// # Errors
     ///
     /// `ERROR_INVALID_VALUE` for a cycle.
-    pub(crate) fn new(steps: Vec<Step>) -> Outcome<Self> {
+    pub(crate) fn new(steps: Vec<PlanStep>) -> Outcome<Self> {
         let order = sorted(&steps).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         Ok(Self { steps, order })
     }
 
     /// One step.
     pub(crate) fn of(node: NodeId, params: Params) -> Self {
-        let step = Step { node, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
+        let step = PlanStep { node, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
         Self { steps: vec![step], order: vec![0] }
     }
 
     /// All steps with those of inner plans, each before what is inside it; a step's number is its place here.
-    pub fn flat(&self) -> Vec<&Step> {
+    pub fn flat(&self) -> Vec<&PlanStep> {
         let mut all = Vec::new();
         for step in &self.steps {
             all.push(step);
@@ -62,12 +62,12 @@ impl Plan {
     }
 
     /// The step that was made from a node.
-    pub(crate) fn find(&self, node: NodeId) -> Outcome<&Step> {
+    pub(crate) fn find(&self, node: NodeId) -> Outcome<&PlanStep> {
         self.flat().into_iter().find(|step| step.node == node).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// As [`Plan::find`].
-    pub(crate) fn find_mut(&mut self, node: NodeId) -> Option<&mut Step> {
+    pub(crate) fn find_mut(&mut self, node: NodeId) -> Option<&mut PlanStep> {
         for step in &mut self.steps {
             if step.node == node {
                 return Some(step);
@@ -86,7 +86,7 @@ impl Plan {
 }
 
 /// A topological order that prefers earlier steps; none if there is a cycle.
-fn sorted(steps: &[Step]) -> Option<Vec<usize>> {
+fn sorted(steps: &[PlanStep]) -> Option<Vec<usize>> {
     let mut missing: Vec<usize> = steps.iter().map(|step| step.before.len()).collect();
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (at, step) in steps.iter().enumerate() {

@@ -10,7 +10,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, update_result as 
 use crate::handles::NodeId;
 use crate::outcome::Outcome;
 use crate::params::Params;
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, PlanStep};
 
 /// Why an update is refused: the number for the program, and the position of the node in the new graph.
 pub(crate) type Refusal = (u32, Option<u32>);
@@ -84,7 +84,7 @@ pub(crate) fn tell(
     changed: &[NodeId],
     was: &Plan,
     is: &Plan,
-    change: impl Fn(u32, &Step, &Step) -> Outcome,
+    change: impl Fn(u32, &PlanStep, &PlanStep) -> Outcome,
 ) -> Outcome {
     let one = |node: NodeId, from: &Plan, to: &Plan| change(to.number(node)?, from.find(node)?, to.find(node)?);
     for (told, node) in changed.iter().enumerate() {
@@ -98,7 +98,7 @@ pub(crate) fn tell(
 }
 
 /// Gives a step new parameters, if these can replace the old ones; the error is the update's result.
-pub(crate) fn replace(step: &mut Step, params: &Params, kinds: Kinds<'_>) -> Result<(), u32> {
+pub(crate) fn replace(step: &mut PlanStep, params: &Params, kinds: Kinds<'_>) -> Result<(), u32> {
     let allowed = match (&step.params, params) {
         (Params::Memcpy(was), Params::Memcpy(is)) => {
             let same_kinds = kinds(&was.copy, was.context) == kinds(&is.copy, is.context);
@@ -139,12 +139,12 @@ mod tests {
     use crate::params::{Host, Memcpy, Memset};
     use katydid_cuda_sys::{CUgraphEdgeData, CUresult};
 
-    fn step(node: u32, params: Params, before: &[usize]) -> Step {
+    fn step(node: u32, params: Params, before: &[usize]) -> PlanStep {
         let before = before.iter().map(|at| (*at, CUgraphEdgeData::default())).collect();
-        Step { node, params, before, is_enabled: true, inner: Vec::new() }
+        PlanStep { node, params, before, is_enabled: true, inner: Vec::new() }
     }
 
-    fn plan(steps: Vec<Step>) -> Plan {
+    fn plan(steps: Vec<PlanStep>) -> Plan {
         Plan::new(steps).unwrap()
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let run = |refused: u32| {
             let known = std::cell::RefCell::new([5; 3]);
             let outcome = tell(&[1, 2, 3], &was, &is, |number, from, to| {
-                let data = |step: &Step| if let Params::Host(host) = &step.params { host.data } else { 0 };
+                let data = |step: &PlanStep| if let Params::Host(host) = &step.params { host.data } else { 0 };
                 assert_eq!(known.borrow()[number as usize], data(from));
                 if number == refused {
                     return Err(CUresult::ERROR_INVALID_VALUE);

@@ -21,7 +21,7 @@ pub struct Request {
 }
 
 /// What a handler does with the lines of its answer.
-type Work = Box<dyn FnOnce(&Lines) + Send>;
+type LinesHandler = Box<dyn FnOnce(&Lines) + Send>;
 
 /// The answer to a request.
 pub enum Answer {
@@ -29,7 +29,7 @@ pub enum Answer {
     Json(u16, Vec<u8>),
     /// Status 200, and JSON objects, a line each, while the work goes on. It is done on a thread of its own, to its end even
     /// if the client goes away.
-    Lines(Work),
+    Lines(LinesHandler),
 }
 
 impl Answer {

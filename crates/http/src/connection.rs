@@ -17,13 +17,13 @@ use tokio::sync::mpsc;
 use crate::answer::{Answer, Lines, Request, problem};
 use crate::body::Sent;
 use crate::timeout::ConnectionTimeout;
-use crate::workers::Shared;
+use crate::workers::ConnectionContext;
 
 /// Lines that a client may be behind before some are left out.
 const LINES: usize = 1024;
 
 /// Answers the one request of a connection.
-pub(crate) async fn attend<S>(stream: S, shared: Arc<Shared>, patience: ConnectionTimeout)
+pub(crate) async fn attend<S>(stream: S, shared: Arc<ConnectionContext>, patience: ConnectionTimeout)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -43,7 +43,11 @@ where
     }
 }
 
-async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>, patience: ConnectionTimeout) -> Response<Sent> {
+async fn answer(
+    request: hyper::Request<Incoming>,
+    shared: Arc<ConnectionContext>,
+    patience: ConnectionTimeout,
+) -> Response<Sent> {
     let answer = match read(request, shared.limits.body).await {
         Ok(request) => {
             patience.is_asked();
@@ -90,7 +94,11 @@ async fn read(request: hyper::Request<Incoming>, most: usize) -> Result<Request,
 }
 
 /// Has a thread do the work.
-fn begin(work: Box<dyn FnOnce(&Lines) + Send>, shared: &Arc<Shared>, patience: &ConnectionTimeout) -> io::Result<Sent> {
+fn begin(
+    work: Box<dyn FnOnce(&Lines) + Send>,
+    shared: &Arc<ConnectionContext>,
+    patience: &ConnectionTimeout,
+) -> io::Result<Sent> {
     let place = shared.works.take()?;
     let (sender, lines) = mpsc::channel(LINES);
     let told = Lines::new(sender, patience.clone());

@@ -8,7 +8,7 @@ use crate::answer::{Answer, Request};
 use crate::connection::attend;
 use crate::server::runtime;
 use crate::timeout::ConnectionTimeout;
-use crate::workers::{Limits, Shared, WorkerThreads};
+use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
 /// What the client reads back: nothing, or one answer. The handler's answers are made by `handler`.
 ///
@@ -21,7 +21,7 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
     let works = Arc::new(WorkerThreads::new(limits.works));
     let patience = ConnectionTimeout::new(limits.request, limits.answer);
     let most = limits.request;
-    let shared = Arc::new(Shared { limits, handler: Box::new(handler), works });
+    let shared = Arc::new(ConnectionContext { limits, handler: Box::new(handler), works });
     let said = runtime.block_on(async {
         let (mut ours, theirs) = duplex(4096);
         let connection = tokio::spawn(attend(theirs, shared, patience));

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::answer::{Answer, Request};
 use crate::connection::attend;
 use crate::timeout::ConnectionTimeout;
-use crate::workers::{Limits, Shared, WorkerThreads};
+use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
 /// Before the socket is accepted from again, after the system refused.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ impl HttpServer {
             tokio::net::UnixListener::from_std(listener)?
         };
         let works = Arc::new(WorkerThreads::new(limits.works));
-        let shared = Arc::new(Shared { limits, handler: Box::new(handler), works: Arc::clone(&works) });
+        let shared = Arc::new(ConnectionContext { limits, handler: Box::new(handler), works: Arc::clone(&works) });
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(serve(listener, shared, stopped, problem));
@@ -118,7 +118,7 @@ impl Connections {
 /// Accepts until it is told to stop.
 async fn serve(
     listener: tokio::net::UnixListener,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionContext>,
     mut stopped: oneshot::Receiver<()>,
     problem: impl Fn(&io::Error),
 ) {

@@ -45,7 +45,7 @@ impl Default for Limits {
 pub(crate) type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
 
 /// What all connections use.
-pub(crate) struct Shared {
+pub(crate) struct ConnectionContext {
     pub(crate) limits: Limits,
     pub(crate) handler: Box<Handler>,
     pub(crate) works: Arc<WorkerThreads>,

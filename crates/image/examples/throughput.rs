@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use katydid_image::{
-    ChunkId, Compression, Image, Manifest, Options, Region, Result, Session, Sink, Source, Which, Writer,
+    ChunkId, Compression, Image, ImageSource, Manifest, Options, Region, Result, Session, Sink, Which, Writer,
 };
 
 const CHUNK: usize = 2 << 20;

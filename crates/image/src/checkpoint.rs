@@ -42,8 +42,8 @@ impl Image {
     }
 
     /// Takes part in a checkpoint that another process has begun.
-    pub fn join(&self, number: CheckpointNumber, options: Options) -> Result<Part> {
-        Part::join(self, number, options)
+    pub fn join(&self, number: CheckpointNumber, options: Options) -> Result<CheckpointPart> {
+        CheckpointPart::join(self, number, options)
     }
 }
 
@@ -62,7 +62,7 @@ pub struct Writer {
 
 /// A part of a checkpoint that another process has begun.
 #[derive(Debug)]
-pub struct Part {
+pub struct CheckpointPart {
     number: CheckpointNumber,
     chunks: Chunks,
     files: Files,
@@ -134,7 +134,7 @@ impl Writer {
         self.chunks.spoil_on_error(adopted)
     }
 
-    /// What a [`Part`] has left under this name of a session.
+    /// What a [`CheckpointPart`] has left under this name of a session.
     pub fn take_session(&self, name: &str) -> Result<Session> {
         self.files.take_session(name)
     }
@@ -230,7 +230,7 @@ impl Drop for Writer {
     }
 }
 
-impl Part {
+impl CheckpointPart {
     /// Joins the checkpoint of this number, which must have been begun and not be complete.
     pub(crate) fn join(image: &Image, number: CheckpointNumber, options: Options) -> Result<Self> {
         let store = Arc::clone(&image.store);
@@ -271,7 +271,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for CheckpointPart {
     fn drop(&mut self) {
         if !self.finished {
             self.chunks.discard();
@@ -308,4 +308,4 @@ macro_rules! sink {
 }
 
 sink!(Writer);
-sink!(Part);
+sink!(CheckpointPart);

@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
 use crate::error::{ImageError, Result};
-use crate::format::{Codec, Entry, MAX_CHUNK, Trailer, UNIT};
+use crate::format::{Codec, MAX_CHUNK, PackEntry, Trailer, UNIT};
 use crate::id::{ChunkId, ImageId};
-use crate::index::{Found, Index, MAX_ENTRIES, PACKS, pack_name};
+use crate::index::{FoundChunk, Index, MAX_ENTRIES, PACKS, pack_name};
 use crate::store::{Output, Store};
 use crate::{format, index};
 
@@ -36,7 +36,7 @@ impl Default for Options {
 /// Another pack may be open for each of these bytes.
 const BYTES_PER_PACK: u64 = 16 << 20;
 /// Most packs with room made beforehand.
-const MOST_ROOMY: u64 = 256;
+const MAX_ROOMY_PACKS: u64 = 256;
 
 /// What has been written so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) struct Chunks {
     index: Arc<Index>,
     options: Options,
     packer: Packer,
-    open: Mutex<Open>,
+    open: Mutex<OpenPacks>,
     /// An open pack has been given back.
     returned: Condvar,
     spoiled: AtomicBool,
@@ -67,7 +67,7 @@ pub(crate) struct Chunks {
 
 /// The packs being written.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenPacks {
     /// Used in turn, so that the room that was made in each is used.
     idle: VecDeque<OpenPack>,
     /// Idle ones and those in the hands of a thread.
@@ -90,7 +90,7 @@ impl Chunks {
     /// Chunks that go to packs of `store`; the index knows what is there.
     pub(crate) fn new(store: Arc<dyn Store>, image: ImageId, index: Arc<Index>, options: Options) -> Result<Self> {
         let last = index::pack_numbers(&*store)?.last().copied().unwrap_or(0);
-        let open = Mutex::new(Open { next_number: last.saturating_add(1), ..Open::default() });
+        let open = Mutex::new(OpenPacks { next_number: last.saturating_add(1), ..OpenPacks::default() });
         let packer = Packer::new(options.compression);
         let (returned, spoiled, finished) = (Condvar::new(), AtomicBool::new(false), AtomicBool::new(false));
         let (raw, stored) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -107,7 +107,7 @@ impl Chunks {
         let count = full_ones.max((self.packs_at_once() as u64).min(bytes / BYTES_PER_PACK));
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
-            let threads: Vec<_> = (0..count.min(MOST_ROOMY)).map(|_| make()).collect();
+            let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
             let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
@@ -146,7 +146,7 @@ impl Chunks {
     }
 
     /// Takes over a chunk as it is stored in another pack, once its bytes have been found whole.
-    pub(crate) fn copy(&self, found: &Found) -> Result<()> {
+    pub(crate) fn copy(&self, found: &FoundChunk) -> Result<()> {
         let entry = found.entry;
         if !self.index.announce(&entry.id) {
             return Ok(());
@@ -190,9 +190,9 @@ impl Chunks {
     }
 
     /// Appends to a pack; where the chunk lies in it is filled in here.
-    fn append(&self, entry: Entry, bytes: &[u8]) -> Result<()> {
+    fn append(&self, entry: PackEntry, bytes: &[u8]) -> Result<()> {
         let mut pack = self.take_pack()?;
-        let appended = pack.append(&Entry { offset: pack.offset, ..entry }, bytes);
+        let appended = pack.append(&PackEntry { offset: pack.offset, ..entry }, bytes);
         self.stored.fetch_add((UNIT + bytes.len()) as u64, Ordering::Relaxed);
         match appended {
             Ok(()) => self.give_back(pack),
@@ -204,7 +204,7 @@ impl Chunks {
     }
 
     /// A thread that panics leaves the list of packs as it was between two changes of it.
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenPacks> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,7 +232,7 @@ impl Chunks {
     }
 
     /// Begins a pack under the first free number; the lock is held, so that two threads begin two.
-    fn begin_pack(&self, open: &mut Open) -> Result<OpenPack> {
+    fn begin_pack(&self, open: &mut OpenPacks) -> Result<OpenPack> {
         loop {
             let number = open.next_number;
             // Eight digits are what a name has.
@@ -326,19 +326,19 @@ impl Chunks {
 }
 
 /// What the pack says of a chunk, before the chunk has a place.
-fn entry_of(id: ChunkId, raw: &[u8], stored: &Stored<'_>) -> Entry {
+fn entry_of(id: ChunkId, raw: &[u8], stored: &Stored<'_>) -> PackEntry {
     let bytes = stored.bytes();
     // Bytes that are kept as they are have their hash already.
     let check = match stored.codec {
         Codec::Raw => id.as_bytes().first_chunk().copied().unwrap_or_default(),
         _ => check_of(bytes),
     };
-    Entry { id, check, offset: 0, raw: raw.len() as u32, stored: bytes.len() as u32, codec: stored.codec }
+    PackEntry { id, check, offset: 0, raw: raw.len() as u32, stored: bytes.len() as u32, codec: stored.codec }
 }
 
 impl OpenPack {
     /// Header and bytes in one write, the line in memory until the pack is finished.
-    fn append(&mut self, entry: &Entry, stored: &[u8]) -> Result<()> {
+    fn append(&mut self, entry: &PackEntry, stored: &[u8]) -> Result<()> {
         self.output.write(&[&entry.header(), stored])?;
         self.index.extend_from_slice(&entry.line());
         self.offset += (UNIT + stored.len()) as u64;

@@ -29,7 +29,7 @@ impl Default for Compression {
 /// Chunks below this length are compressed without a sample.
 const SAMPLED: usize = 256 << 10;
 /// Length of one of the pieces of a sample.
-const PIECE: usize = 8 << 10;
+const SAMPLE_PIECE_BYTES: usize = 8 << 10;
 
 /// Compresses for many threads: each takes a set of buffers and gives it back.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Scratch {
         let bound = |length: usize| length - length / 8;
         if raw.len() >= SAMPLED {
             let sample = self.sample(raw);
-            if sample >= bound(3 * PIECE) {
+            if sample >= bound(3 * SAMPLE_PIECE_BYTES) {
                 return false;
             }
         }
@@ -122,8 +122,8 @@ impl Scratch {
 
     /// Compressed length of pieces from begin, middle and end.
     fn sample(&mut self, raw: &[u8]) -> usize {
-        let starts = [0, (raw.len() - PIECE) / 2, raw.len() - PIECE];
-        starts.iter().map(|&start| self.compress(&raw[start..start + PIECE])).sum()
+        let starts = [0, (raw.len() - SAMPLE_PIECE_BYTES) / 2, raw.len() - SAMPLE_PIECE_BYTES];
+        starts.iter().map(|&start| self.compress(&raw[start..start + SAMPLE_PIECE_BYTES])).sum()
     }
 
     /// Length in the buffer; more than any chunk when the compressor refuses.

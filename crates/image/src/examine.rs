@@ -11,7 +11,7 @@ use crate::error::{ImageError, Result};
 use crate::format;
 use crate::format::{Trailer, UNIT};
 use crate::id::{ChunkId, ImageId};
-use crate::index::{Found, Pack, read_index};
+use crate::index::{FoundChunk, Pack, read_index};
 use crate::manifest::{Manifest, Session, seal, unseal};
 use crate::reader::read_chunk;
 use crate::store::Input;
@@ -51,7 +51,7 @@ fn reads_pack(bytes: &[u8]) -> bool {
     let pack = Arc::new(Pack { number, place: "bytes".to_owned(), input });
     for entry in entries {
         let mut raw = vec![0; entry.raw as usize];
-        if read_chunk(&Found { pack: Arc::clone(&pack), entry }, &mut raw).is_ok() {
+        if read_chunk(&FoundChunk { pack: Arc::clone(&pack), entry }, &mut raw).is_ok() {
             assert_eq!(ChunkId::of(&raw), entry.id, "what is accepted has the hash that its name says");
         }
     }

@@ -16,7 +16,7 @@ pub const MAX_STATE: u64 = 4 << 30;
 /// Most bytes of what one session says of itself.
 const MAX_SESSION: u64 = 512 << 20;
 /// Files are hashed in pieces of this length.
-const PIECE: usize = 1 << 20;
+const HASH_PIECE_BYTES: usize = 1 << 20;
 
 /// The folder of a checkpoint that is being written.
 #[derive(Debug)]
@@ -116,10 +116,10 @@ fn session_file(name: &str) -> String {
 /// The hash of a whole file.
 pub(crate) fn hash_of(input: &dyn Input) -> Result<ChunkId> {
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; HASH_PIECE_BYTES];
     let mut at = 0;
     while at < input.size() {
-        let piece = (input.size() - at).min(PIECE as u64) as usize;
+        let piece = (input.size() - at).min(HASH_PIECE_BYTES as u64) as usize;
         input.read(at, &mut buffer[..piece])?;
         hasher.update(&buffer[..piece]);
         at += piece as u64;

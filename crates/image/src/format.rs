@@ -39,7 +39,7 @@ pub(crate) enum Codec {
 
 /// A chunk in a pack: a line of the pack's index, and with less the header before the chunk's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct PackEntry {
     pub(crate) id: ChunkId,
     /// First 8 bytes of the BLAKE3 hash of the stored bytes: looked at before they are decompressed.
     pub(crate) check: [u8; 8],
@@ -157,7 +157,7 @@ impl Codec {
     }
 }
 
-impl Entry {
+impl PackEntry {
     /// The line in the pack's index.
     pub(crate) fn line(&self) -> [u8; UNIT] {
         unit(&[
@@ -246,10 +246,10 @@ impl Trailer {
     }
 
     /// Reads the index after its hash has been found right.
-    pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<Entry>, Fault> {
+    pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<PackEntry>, Fault> {
         expect(blake3::hash(index).as_bytes() == &self.index_hash, "the hash of its index is another")?;
         let (lines, rest) = index.as_chunks::<UNIT>();
         expect(rest.is_empty() && lines.len() as u64 == u64::from(self.entries), "its index is cut off")?;
-        lines.iter().map(|line| Entry::read(line, self.index_offset)).collect()
+        lines.iter().map(|line| PackEntry::read(line, self.index_offset)).collect()
     }
 }

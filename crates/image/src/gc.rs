@@ -12,7 +12,7 @@ use crate::chunks::{Chunks, Options};
 use crate::error::{ImageError, Result};
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, MANIFEST, folder_of};
-use crate::index::{Found, Index, PACKS, pack_name, pack_numbers};
+use crate::index::{FoundChunk, Index, PACKS, pack_name, pack_numbers};
 use crate::reader::read_manifest;
 use crate::store::local::PART;
 use crate::store::{Guard, Lock, Store};
@@ -55,9 +55,9 @@ pub struct Cleared {
 
 /// What one pack is good for.
 #[derive(Debug, Default)]
-struct Use {
+struct PackUse {
     size: u64,
-    live: Vec<Found>,
+    live: Vec<FoundChunk>,
     live_bytes: u64,
 }
 
@@ -134,10 +134,10 @@ fn live_chunks(image: &Image, checkpoints: &[CheckpointNumber]) -> Result<HashSe
 }
 
 /// What each pack is good for; one that cannot be read keeps its place, since its chunks may be saved by hand.
-fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMap<u32, Use>> {
+fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMap<u32, PackUse>> {
     let mut uses = BTreeMap::new();
     for (number, size) in index.pack_sizes() {
-        uses.insert(number, Use { size, ..Use::default() });
+        uses.insert(number, PackUse { size, ..PackUse::default() });
     }
     let mut unknown = live.iter().filter(|id| index.find(id).is_none());
     if let Some(id) = unknown.next() {
@@ -154,8 +154,8 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
 
 impl Plan {
     /// Removing costs nothing; rewriting costs what is needed, so it must free at least as much.
-    fn of(uses: &BTreeMap<u32, Use>) -> Self {
-        let is_small = |used: &Use| used.size < SMALL_PACK;
+    fn of(uses: &BTreeMap<u32, PackUse>) -> Self {
+        let is_small = |used: &PackUse| used.size < SMALL_PACK;
         let many_small = uses.values().filter(|used| !used.live.is_empty() && is_small(used)).count() > SMALL_PACKS;
         let mut plan = Self::default();
         for (&number, used) in uses {
@@ -169,7 +169,7 @@ impl Plan {
     }
 
     /// What will have been done, without the headers of new packs.
-    fn cleared(&self, uses: &BTreeMap<u32, Use>, checkpoints: Vec<CheckpointNumber>) -> Cleared {
+    fn cleared(&self, uses: &BTreeMap<u32, PackUse>, checkpoints: Vec<CheckpointNumber>) -> Cleared {
         let size = |numbers: &[u32]| numbers.iter().filter_map(|number| uses.get(number)).map(|used| used.size).sum();
         let live: u64 = self.rewrite.iter().filter_map(|number| uses.get(number)).map(|used| used.live_bytes).sum();
         let bytes_before: u64 = uses.values().map(|used| used.size).sum();
@@ -184,7 +184,7 @@ impl Plan {
     }
 
     /// Does it; gives the bytes of all packs after it.
-    fn carry_out(&self, image: &Image, uses: &BTreeMap<u32, Use>) -> Result<u64> {
+    fn carry_out(&self, image: &Image, uses: &BTreeMap<u32, PackUse>) -> Result<u64> {
         let live = self.rewrite.iter().filter_map(|number| uses.get(number)).flat_map(|used| &used.live);
         copy(image, live)?;
         for number in self.remove.iter().chain(&self.rewrite) {
@@ -197,8 +197,8 @@ impl Plan {
 }
 
 /// Writes chunks to new packs as they are stored, in the order they had. A damaged one ends it before anything is lost.
-fn copy<'a>(image: &Image, live: impl Iterator<Item = &'a Found>) -> Result<()> {
-    let mut live: Vec<&Found> = live.collect();
+fn copy<'a>(image: &Image, live: impl Iterator<Item = &'a FoundChunk>) -> Result<()> {
+    let mut live: Vec<&FoundChunk> = live.collect();
     if live.is_empty() {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::{Entry, Fault, Trailer, UNIT};
+use crate::format::{Fault, PackEntry, Trailer, UNIT};
 use crate::id::{ChunkId, ImageId};
 use crate::store::{Input, Store};
 
@@ -37,9 +37,9 @@ pub(crate) fn pack_numbers(store: &dyn Store) -> Result<Vec<u32>> {
 
 /// A chunk and the pack it is in.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundChunk {
     pub(crate) pack: Arc<Pack>,
-    pub(crate) entry: Entry,
+    pub(crate) entry: PackEntry,
 }
 
 /// A finished pack.
@@ -52,16 +52,16 @@ pub(crate) struct Pack {
 
 /// What is known of a chunk.
 #[derive(Debug, Clone)]
-enum Known {
+enum ChunkKnowledge {
     /// It is being written, or is in a pack that this writer has not finished.
     Coming,
-    Found(Found),
+    Found(FoundChunk),
 }
 
 /// The chunks of an image.
 #[derive(Debug)]
 pub(crate) struct Index {
-    shards: [RwLock<HashMap<ChunkId, Known>>; SHARDS],
+    shards: [RwLock<HashMap<ChunkId, ChunkKnowledge>>; SHARDS],
     packs: Mutex<Packs>,
 }
 
@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// Hashes are spread evenly, whatever the chunks are.
-    fn shard(&self, id: &ChunkId) -> &RwLock<HashMap<ChunkId, Known>> {
+    fn shard(&self, id: &ChunkId) -> &RwLock<HashMap<ChunkId, ChunkKnowledge>> {
         &self.shards[usize::from(id.as_bytes()[0]) % SHARDS]
     }
 
@@ -111,7 +111,7 @@ impl Index {
             }
             match open_pack(store, image, number) {
                 Ok(Some((pack, entries))) => {
-                    entries.into_iter().for_each(|entry| self.add(Found { pack: Arc::clone(&pack), entry }));
+                    entries.into_iter().for_each(|entry| self.add(FoundChunk { pack: Arc::clone(&pack), entry }));
                     packs.whole.insert(number, pack);
                 }
                 // One that goes away while we look belongs to no known writer.
@@ -139,10 +139,10 @@ impl Index {
     }
 
     /// Forgets chunks in packs that have gone, and announced ones, whose writer is done by now.
-    fn forget(&self, stays: impl Fn(&Found) -> bool) {
+    fn forget(&self, stays: impl Fn(&FoundChunk) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            shard.retain(|_, known| matches!(known, Known::Found(found) if stays(found)));
+            shard.retain(|_, known| matches!(known, ChunkKnowledge::Found(found) if stays(found)));
         }
     }
 
@@ -152,9 +152,9 @@ impl Index {
     }
 
     /// A later place of the same chunk takes the place of an earlier one: any will do.
-    fn add(&self, found: Found) {
+    fn add(&self, found: FoundChunk) {
         let shard = self.shard(&found.entry.id);
-        shard.write().unwrap_or_else(PoisonError::into_inner).insert(found.entry.id, Known::Found(found));
+        shard.write().unwrap_or_else(PoisonError::into_inner).insert(found.entry.id, ChunkKnowledge::Found(found));
     }
 
     /// Whether a writer has written the chunk or is about to.
@@ -172,10 +172,10 @@ impl Index {
     }
 
     /// Where a chunk is.
-    pub(crate) fn find(&self, id: &ChunkId) -> Option<Found> {
+    pub(crate) fn find(&self, id: &ChunkId) -> Option<FoundChunk> {
         match self.shard(id).read().unwrap_or_else(PoisonError::into_inner).get(id)? {
-            Known::Found(found) => Some(found.clone()),
-            Known::Coming => None,
+            ChunkKnowledge::Found(found) => Some(found.clone()),
+            ChunkKnowledge::Coming => None,
         }
     }
 }
@@ -185,12 +185,12 @@ trait Announce {
     fn try_insert_coming(&mut self, id: ChunkId) -> bool;
 }
 
-impl Announce for HashMap<ChunkId, Known> {
+impl Announce for HashMap<ChunkId, ChunkKnowledge> {
     fn try_insert_coming(&mut self, id: ChunkId) -> bool {
         match self.entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => false,
             std::collections::hash_map::Entry::Vacant(vacant) => {
-                vacant.insert(Known::Coming);
+                vacant.insert(ChunkKnowledge::Coming);
                 true
             }
         }
@@ -206,7 +206,7 @@ pub(crate) fn located(place: &str, fault: Fault) -> ImageError {
 }
 
 /// Opens pack `number` and reads its index; `None` when there is no such file.
-pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Result<Option<(Arc<Pack>, Vec<Entry>)>> {
+pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Result<Option<(Arc<Pack>, Vec<PackEntry>)>> {
     let name = pack_name(number);
     let place = store.place(&name);
     let Some(input) = store.open(&name)? else { return Ok(None) };
@@ -215,7 +215,7 @@ pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Resul
 }
 
 /// Checks header, trailer and index of a pack.
-pub(crate) fn read_index(input: &dyn Input, image: ImageId, number: u32, place: &str) -> Result<Vec<Entry>> {
+pub(crate) fn read_index(input: &dyn Input, image: ImageId, number: u32, place: &str) -> Result<Vec<PackEntry>> {
     let size = input.size();
     if size < 2 * UNIT as u64 {
         return Err(ImageError::damaged(place, "it is cut off"));

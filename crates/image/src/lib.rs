@@ -28,7 +28,7 @@ mod reader;
 mod store;
 mod verify;
 
-pub use checkpoint::{Committed, Part, Sink, Writer};
+pub use checkpoint::{CheckpointPart, Committed, Sink, Writer};
 pub use chunks::{Options, Written};
 pub use codec::Compression;
 pub use error::{ImageError, Result};
@@ -42,7 +42,7 @@ pub use manifest::{
     Arena, Build, Criu, Device, FileEntry, Identity, Job, Library, Manifest, PackUse, Program, Region, Session, Sizes,
     Times,
 };
-pub use reader::{Reader, Source};
+pub use reader::{ImageSource, Reader};
 pub use store::faults::{Fault, Faults};
 #[cfg(feature = "objects")]
 pub use store::lease_terms::Terms;

@@ -11,12 +11,12 @@ use crate::files::{MAX_STATE, hash_of, hash_of_path};
 use crate::format::Codec;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, MANIFEST, Which, folder_of, read_whole};
-use crate::index::{Found, Index, PACKS, located, pack_name};
+use crate::index::{FoundChunk, Index, PACKS, located, pack_name};
 use crate::manifest::{FileEntry, MAX_MANIFEST, Manifest};
 use crate::store::{Guard, Lock, Store};
 
 /// Where chunks and states of a session come from: an image, or a connection to the process that reads it.
-pub trait Source: Send + Sync {
+pub trait ImageSource: Send + Sync {
     /// Fills the buffer, which is as long as the chunk, with the chunk's bytes. Any number of threads may read at once.
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()>;
 
@@ -108,7 +108,7 @@ impl Reader {
     }
 
     /// Where a chunk of this length is.
-    fn find(&self, id: &ChunkId, length: usize) -> Result<Found> {
+    fn find(&self, id: &ChunkId, length: usize) -> Result<FoundChunk> {
         let found = self.index.find(id).ok_or_else(|| self.why_unknown(id))?;
         if found.entry.raw as usize != length {
             let what = format!("chunk {id} has {} bytes instead of {length}", found.entry.raw);
@@ -118,7 +118,7 @@ impl Reader {
     }
 
     /// Every chunk, as often as it is named, where it lies.
-    pub(crate) fn found_chunks(&self) -> impl Iterator<Item = Found> {
+    pub(crate) fn found_chunks(&self) -> impl Iterator<Item = FoundChunk> {
         self.manifest.chunks().filter_map(|(id, _)| self.index.find(id))
     }
 
@@ -175,7 +175,7 @@ impl Reader {
     }
 }
 
-impl Source for Reader {
+impl ImageSource for Reader {
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()> {
         read_chunk(&self.find(id, buffer.len())?, buffer)
     }
@@ -191,7 +191,7 @@ impl Source for Reader {
 }
 
 /// Reads a chunk into a buffer of its length, and compares it with its name.
-pub(crate) fn read_chunk(found: &Found, buffer: &mut [u8]) -> Result<()> {
+pub(crate) fn read_chunk(found: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
     let (entry, input) = (&found.entry, &found.pack.input);
     let damaged = || {
         let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);

@@ -9,11 +9,11 @@ use crate::error::{ImageError, Result};
 use crate::format::UNIT;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, LATEST, Which, latest};
-use crate::index::Found;
+use crate::index::FoundChunk;
 use crate::reader::{Reader, read_chunk};
 
 /// Threads that read and hash side by side, each with a chunk in memory.
-const THREADS: usize = 16;
+const VERIFY_THREADS: usize = 16;
 /// What is wrong with a checkpoint that is not there as a whole.
 const NO_MANIFEST: &str = "has no manifest: it was never completed, or is damaged";
 
@@ -49,8 +49,8 @@ pub struct Progress {
 }
 
 /// The chunks to read, each once.
-struct Work<'a> {
-    chunks: Vec<Found>,
+struct VerifyWork<'a> {
+    chunks: Vec<FoundChunk>,
     next: AtomicUsize,
     done: AtomicU64,
     total: u64,
@@ -127,15 +127,15 @@ impl Image {
         for reader in readers {
             different.extend(reader.found_chunks().map(|found| (found.entry.id, found)));
         }
-        let mut chunks: Vec<Found> = different.into_values().collect();
+        let mut chunks: Vec<FoundChunk> = different.into_values().collect();
         // In the order of the packs, so that a disk reads forward.
         chunks.sort_by_key(|found| (found.pack.number, found.entry.offset));
         let total = chunks.iter().map(|found| u64::from(found.entry.stored)).sum();
         (report.chunks, report.bytes) = (chunks.len() as u64, total);
         let (next, done, faults, headers) =
             (AtomicUsize::new(0), AtomicU64::new(0), Mutex::default(), Mutex::default());
-        let work = Work { chunks, next, done, total, faults, headers, progress };
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let work = VerifyWork { chunks, next, done, total, faults, headers, progress };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(VERIFY_THREADS);
         std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| work.run()))));
         let mut headers = work.headers.into_inner().unwrap_or_else(PoisonError::into_inner);
         headers.sort();
@@ -144,7 +144,7 @@ impl Image {
     }
 }
 
-impl Work<'_> {
+impl VerifyWork<'_> {
     /// One thread's share: whatever chunk is next.
     fn run(&self) {
         let mut buffer = Vec::new();
@@ -164,7 +164,7 @@ impl Work<'_> {
 }
 
 /// What differs in the header of a chunk from the index, by which alone chunks are read.
-fn wrong_header(found: &Found) -> Option<String> {
+fn wrong_header(found: &FoundChunk) -> Option<String> {
     let mut header = [0; UNIT];
     let read = found.pack.input.read(found.entry.offset, &mut header);
     let is_right = read.is_ok() && header == found.entry.header();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// The device that programs are loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetDevice {
     /// Compute capability, the part before the dot.
     pub major: u32,
     /// Compute capability, the part after the dot.

@@ -40,7 +40,7 @@ pub mod texture;
 mod types;
 pub mod window;
 
-pub use api::{GlobalMemory, Kernel, Launch, Limits, LoadError, Progress, Target};
+pub use api::{GlobalMemory, Kernel, Launch, Limits, LoadError, Progress, TargetDevice};
 pub use code::{KernelInfo, Param};
 pub use engine::fault::{Fault, FaultKind};
 pub use engine::grid::{Grid, run};
@@ -50,5 +50,5 @@ pub use engine::races::{Race, RaceSide};
 pub use engine::switch::{Request, Switch};
 pub use host::{AddressRange, Host, Pool, Question};
 pub use load::accept::strong_names;
-pub use load::program::{Program, ReferenceKind, Source};
+pub use load::program::{Program, PtxSource, ReferenceKind};
 pub use state::StateError;

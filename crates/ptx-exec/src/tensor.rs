@@ -36,7 +36,7 @@ const BOX: u64 = 12;
 const CORNERS: [usize; 2] = [13, 14];
 const TAKEN: usize = 15;
 /// Elements that a dimension has at most.
-const MOST_ELEMENTS: u64 = 1 << 32;
+const MAX_TENSOR_ELEMENTS: u64 = 1 << 32;
 /// Kinds of boxes.
 const TILES: usize = 0;
 const PIXELS: usize = 1;
@@ -136,7 +136,7 @@ impl TensorMap {
     fn of_pixels(mut self, words: &[u64; WORDS as usize]) -> Option<Self> {
         let corner = |word: usize, at: usize| i64::from((words[word] >> (16 * (MAX_PIXEL_RANK - 1 - at))) as i16);
         let [lower, upper] = CORNERS;
-        let end = |at: usize| self.sizes[at + 1].min(MOST_ELEMENTS) as i64 - 1;
+        let end = |at: usize| self.sizes[at + 1].min(MAX_TENSOR_ELEMENTS) as i64 - 1;
         let (channels, pixels) = (words[TAKEN] >> 32, words[TAKEN] & 0xffff_ffff);
         self.pixels = Some(PixelBox {
             first: std::array::from_fn(|at| if at + 2 < self.rank { corner(lower, at) } else { 0 }),

@@ -109,10 +109,10 @@ impl Ty {
     }
 
     /// The integer type for conversions; bits count as unsigned.
-    pub(crate) fn integer(self) -> Option<Kind> {
+    pub(crate) fn integer(self) -> Option<IntegerKind> {
         match self {
-            Self::U(bits) | Self::B(bits) => Some(Kind { bits, signed: false }),
-            Self::S(bits) => Some(Kind { bits, signed: true }),
+            Self::U(bits) | Self::B(bits) => Some(IntegerKind { bits, signed: false }),
+            Self::S(bits) => Some(IntegerKind { bits, signed: true }),
             _ => None,
         }
     }
@@ -120,14 +120,14 @@ impl Ty {
 
 /// An integer type at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct IntegerKind {
     /// 8, 16, 32 or 64.
     pub(crate) bits: u32,
     /// Whether it has a sign.
     pub(crate) signed: bool,
 }
 
-impl Kind {
+impl IntegerKind {
     /// The value of the low bits of `raw`.
     pub(crate) fn read(self, raw: u64) -> i128 {
         let unused = 64 - self.bits;

@@ -1,7 +1,7 @@
 //! One question to a device: a text with an entry `k`, what it is launched with, and how its outputs are judged.
 
 use crate::exact::Bound;
-use crate::kind::Kind;
+use crate::kind::OperandKind;
 use crate::rng::hash;
 
 /// A kernel parameter.
@@ -25,16 +25,16 @@ pub(crate) enum Check {
     /// Both within a bound around the exact function of the inputs.
     Function(Bound),
     /// Within a bound around the kept values, read as this type.
-    Near(Bound, Kind),
+    Near(Bound, OperandKind),
 }
 
 /// Types of the operands of a form: columns of its buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Operands {
     /// Of the input, each column at a multiple of 16 bytes.
-    pub(crate) sources: Vec<Kind>,
+    pub(crate) sources: Vec<OperandKind>,
     /// Of the output.
-    pub(crate) results: Vec<Kind>,
+    pub(crate) results: Vec<OperandKind>,
 }
 
 /// What a device is asked to run, and how its answer is judged.

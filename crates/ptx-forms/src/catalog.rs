@@ -12,8 +12,8 @@
 //! - a comment that stands right above lines is their heading.
 
 use crate::exact::Bound;
-use crate::form::{Form, Source};
-use crate::kind::Kind;
+use crate::form::{Form, OperandSource};
+use crate::kind::OperandKind;
 use crate::values::Domain;
 
 /// A line of the catalogue that cannot be read.
@@ -98,20 +98,20 @@ fn plain_body(name: &str, results: usize, sources: usize) -> String {
 }
 
 /// A type, or `$` for one that the form names.
-fn kind(word: &str, form: &str) -> Result<Kind, &'static str> {
-    let mut named = form.split('.').rev().filter_map(Kind::parse);
+fn kind(word: &str, form: &str) -> Result<OperandKind, &'static str> {
+    let mut named = form.split('.').rev().filter_map(OperandKind::parse);
     match word {
         "$" => named.next(),
         "$$" => named.nth(1),
-        name => Kind::parse(name),
+        name => OperandKind::parse(name),
     }
     .ok_or("no such type")
 }
 
 /// A type with its domain.
-fn source(word: &str, form: &str) -> Result<Source, &'static str> {
+fn source(word: &str, form: &str) -> Result<OperandSource, &'static str> {
     let (name, domain) = word.split_once(':').unwrap_or((word, "edge"));
-    Ok(Source { kind: kind(name, form)?, domain: Domain::parse(domain).ok_or("no such domain")? })
+    Ok(OperandSource { kind: kind(name, form)?, domain: Domain::parse(domain).ok_or("no such domain")? })
 }
 
 /// All readings of a pattern with braces, in order; they do not nest.

@@ -1,11 +1,11 @@
 //! Holds an answer against the kept one.
 
 use crate::case::{Case, Check, Operands};
-use crate::device::Answer;
+use crate::device::DeviceAnswer;
 use crate::exact::{Bound, Function};
 use crate::form::ROWS;
 use crate::kernel::result_bytes;
-use crate::kind::{Content, Format, Kind};
+use crate::kind::{Content, Format, OperandKind};
 use crate::values::decode;
 use std::fmt;
 
@@ -39,29 +39,31 @@ pub struct Difference(String);
 /// # Errors
 ///
 /// Says what differs first, and how much differs in all.
-pub fn compare(case: &Case, kept: &Answer, got: &Answer) -> Result<Verdict, Difference> {
+pub fn compare(case: &Case, kept: &DeviceAnswer, got: &DeviceAnswer) -> Result<Verdict, Difference> {
     match (kept, got) {
-        (Answer::Done(kept), Answer::Done(got)) if kept.len() != got.len() => {
+        (DeviceAnswer::Done(kept), DeviceAnswer::Done(got)) if kept.len() != got.len() => {
             Err(Difference(format!("{} bytes, kept are {}", got.len(), kept.len())))
         }
-        (Answer::Done(kept), Answer::Done(got)) => match &case.check {
+        (DeviceAnswer::Done(kept), DeviceAnswer::Done(got)) => match &case.check {
             Check::Exact => exact(case, kept, got),
             Check::Function(bound) => around_function(case, *bound, kept, got),
             Check::Near(bound, kind) => around_kept(*bound, *kind, kept, got),
         },
-        (Answer::Refused { .. }, Answer::Refused { .. }) => Ok(Verdict::BothRefuse),
-        (Answer::Done(_), Answer::Refused { .. }) => Ok(Verdict::NotDone),
-        (Answer::Faulted { code: kept, .. }, Answer::Faulted { code: got, .. }) if kept == got => Ok(Verdict::Same),
+        (DeviceAnswer::Refused { .. }, DeviceAnswer::Refused { .. }) => Ok(Verdict::BothRefuse),
+        (DeviceAnswer::Done(_), DeviceAnswer::Refused { .. }) => Ok(Verdict::NotDone),
+        (DeviceAnswer::Faulted { code: kept, .. }, DeviceAnswer::Faulted { code: got, .. }) if kept == got => {
+            Ok(Verdict::Same)
+        }
         _ => Err(Difference(format!("{}; kept: {}", shown(got), shown(kept)))),
     }
 }
 
 /// An answer in a few words.
-fn shown(answer: &Answer) -> String {
+fn shown(answer: &DeviceAnswer) -> String {
     match answer {
-        Answer::Done(output) => format!("done, {} bytes", output.len()),
-        Answer::Refused { code, log } => format!("refused with {code} {log}"),
-        Answer::Faulted { code, log } => format!("failed with {code} {log}"),
+        DeviceAnswer::Done(output) => format!("done, {} bytes", output.len()),
+        DeviceAnswer::Refused { code, log } => format!("refused with {code} {log}"),
+        DeviceAnswer::Faulted { code, log } => format!("failed with {code} {log}"),
     }
 }
 
@@ -82,7 +84,7 @@ fn exact(case: &Case, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
 
 /// One result of one row.
 struct Row<'a> {
-    kind: Kind,
+    kind: OperandKind,
     inputs: Vec<&'a [u8]>,
     kept: &'a [u8],
     got: &'a [u8],
@@ -147,7 +149,7 @@ pub fn written(case: &Case, kept: &[u8], got: &[u8]) -> Vec<String> {
 }
 
 /// The floats in a value: one, or two of half its size.
-fn floats(kind: Kind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
+fn floats(kind: OperandKind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
     let whole = bytes.iter().rev().take(8).fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
     match kind.content {
         Content::Float(format) => Some((format, vec![whole])),
@@ -231,7 +233,7 @@ fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function
 }
 
 /// Each value lies around the kept one.
-fn around_kept(bound: Bound, kind: Kind, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+fn around_kept(bound: Bound, kind: OperandKind, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     let mut used = Used::default();
     let size = kind.bytes();
     for (index, (kept, got)) in kept.chunks(size).zip(got.chunks(size)).enumerate().filter(|(_, (a, b))| a != b) {
@@ -263,10 +265,10 @@ mod tests {
     }
 
     /// All rows 1.0 but the first.
-    fn output(first: f32) -> Answer {
+    fn output(first: f32) -> DeviceAnswer {
         let mut rows = vec![1.0_f32; ROWS];
         rows[0] = first;
-        Answer::Done(rows.iter().flat_map(|value| value.to_le_bytes()).collect())
+        DeviceAnswer::Done(rows.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     #[test]
@@ -297,8 +299,8 @@ mod tests {
     #[test]
     fn refusals_and_faults_are_answers_too() {
         let case = case("abs.f32 : f32 = f32");
-        let refused = |code| Answer::Refused { code, log: String::new() };
-        let faulted = |code| Answer::Faulted { code, log: String::new() };
+        let refused = |code| DeviceAnswer::Refused { code, log: String::new() };
+        let faulted = |code| DeviceAnswer::Faulted { code, log: String::new() };
         assert_eq!(compare(&case, &refused(218), &refused(300)), Ok(Verdict::BothRefuse));
         assert_eq!(compare(&case, &faulted(700), &faulted(700)), Ok(Verdict::Same));
         assert_eq!(compare(&case, &output(1.0), &refused(218)), Ok(Verdict::NotDone));

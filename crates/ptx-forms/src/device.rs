@@ -4,7 +4,7 @@ use crate::case::Case;
 
 /// What a device made of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum DeviceAnswer {
     /// It ran; the outputs, one after the other.
     Done(Vec<u8>),
     /// The text was not loaded.
@@ -47,5 +47,5 @@ pub trait Device {
     /// # Errors
     ///
     /// When the device is at fault; a case that is refused or fails is an answer.
-    fn ask(&mut self, case: &Case) -> Result<Answer, DeviceError>;
+    fn ask(&mut self, case: &Case) -> Result<DeviceAnswer, DeviceError>;
 }

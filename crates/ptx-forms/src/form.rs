@@ -1,7 +1,7 @@
 //! A form of an instruction: what the catalogue says of it.
 
 use crate::exact::Bound;
-use crate::kind::Kind;
+use crate::kind::OperandKind;
 use crate::values::Domain;
 
 /// How often a form is run: four blocks of four warps.
@@ -9,9 +9,9 @@ pub(crate) const ROWS: usize = 512;
 
 /// A source operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct OperandSource {
     /// Its type.
-    pub(crate) kind: Kind,
+    pub(crate) kind: OperandKind,
     /// The values that it takes.
     pub(crate) domain: Domain,
 }
@@ -22,9 +22,9 @@ pub(crate) struct Form {
     /// As it stands in PTX.
     pub(crate) name: String,
     /// Types of its results.
-    pub(crate) results: Vec<Kind>,
+    pub(crate) results: Vec<OperandKind>,
     /// Its operands.
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<OperandSource>,
     /// Its statements in PTX.
     pub(crate) body: String,
     /// How far an approximation may be off; `None` for exact forms.

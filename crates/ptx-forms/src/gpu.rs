@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "calls the driver API")]
 
 use crate::case::{Argument, Case};
-use crate::device::{Answer, Device, DeviceError};
+use crate::device::{Device, DeviceAnswer, DeviceError};
 use katydid_cuda_sys as sys;
 use katydid_driver::{Driver, DriverChoice, open};
 use std::ffi::{CStr, CString, c_void};
@@ -91,7 +91,7 @@ impl Gpu {
     }
 
     /// Loads the text; a refusal comes with its log.
-    fn load(&self, case: &Case) -> Result<sys::CUmodule, Answer> {
+    fn load(&self, case: &Case) -> Result<sys::CUmodule, DeviceAnswer> {
         let image = CString::new(case.text.as_str()).unwrap_or_default();
         let mut log = vec![0_u8; 4096];
         let mut options = JIT_OPTIONS;
@@ -111,7 +111,7 @@ impl Gpu {
         };
         match result.ok() {
             Ok(()) => Ok(module),
-            Err(code) => Err(Answer::Refused { code: code.0, log: text_of(&log) }),
+            Err(code) => Err(DeviceAnswer::Refused { code: code.0, log: text_of(&log) }),
         }
     }
 
@@ -189,7 +189,7 @@ impl Gpu {
     }
 
     /// Runs the loaded case.
-    fn run(&mut self, module: sys::CUmodule, case: &Case) -> Result<Answer, DeviceError> {
+    fn run(&mut self, module: sys::CUmodule, case: &Case) -> Result<DeviceAnswer, DeviceError> {
         let function = self.entry(module, case)?;
         let mut buffers = Vec::new();
         let mut values = Vec::new();
@@ -208,7 +208,7 @@ impl Gpu {
         }
         if let Err(code) = self.launch(function, case, &mut values).ok() {
             self.discard();
-            return Ok(Answer::Faulted { code: code.0, log: code.to_string() });
+            return Ok(DeviceAnswer::Faulted { code: code.0, log: code.to_string() });
         }
         let outputs = self.outputs(&buffers)?;
         for buffer in buffers {
@@ -217,7 +217,7 @@ impl Gpu {
         }
         // SAFETY: nothing of it runs any more.
         called("cuModuleUnload", unsafe { self.driver.cuModuleUnload(module) })?;
-        Ok(Answer::Done(outputs))
+        Ok(DeviceAnswer::Done(outputs))
     }
 }
 
@@ -245,7 +245,7 @@ fn text_of(bytes: &[u8]) -> String {
 }
 
 impl Device for Gpu {
-    fn ask(&mut self, case: &Case) -> Result<Answer, DeviceError> {
+    fn ask(&mut self, case: &Case) -> Result<DeviceAnswer, DeviceError> {
         self.ready()?;
         match self.load(case) {
             Ok(module) => self.run(module, case),

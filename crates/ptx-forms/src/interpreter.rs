@@ -1,15 +1,17 @@
 //! The interpreter as a device, without a driver around it: what the crate's own tests ask.
 
 use crate::case::{Argument, Case};
-use crate::device::{Answer, Device, DeviceError};
-use katydid_ptx_exec::{AddressRange, FaultKind, GlobalMemory, Host, Launch, LoadError, Program, Switch, Target, run};
+use crate::device::{Device, DeviceAnswer, DeviceError};
+use katydid_ptx_exec::{
+    AddressRange, FaultKind, GlobalMemory, Host, Launch, LoadError, Program, Switch, TargetDevice, run,
+};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of the device's memory: every case begins with all of it free.
 const MEMORY: usize = 4 << 20;
 
 /// What programs are loaded for: the GPU that the kept answers are from.
-const TARGET: Target = Target { major: 9, minor: 0 };
+const TARGET: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
 /// Memory whose bytes are atomics, so that safe code reads what the interpreter writes.
 struct Memory {
@@ -77,15 +79,15 @@ pub(crate) fn load(text: &str) -> Result<(), LoadError> {
 pub struct Interpreter;
 
 impl Device for Interpreter {
-    fn ask(&mut self, case: &Case) -> Result<Answer, DeviceError> {
+    fn ask(&mut self, case: &Case) -> Result<DeviceAnswer, DeviceError> {
         let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(MEMORY).collect();
         let mut memory = Memory { bytes, ranges: Vec::new() };
         let program = match Program::load(&[&case.text], &mut memory, TARGET) {
             Ok(program) => program,
-            Err(error) => return Ok(Answer::Refused { code: load_code(&error), log: error.to_string() }),
+            Err(error) => return Ok(DeviceAnswer::Refused { code: load_code(&error), log: error.to_string() }),
         };
         let Some(kernel) = program.kernel("k") else {
-            return Ok(Answer::Refused { code: 500, log: "there is no entry k".to_owned() });
+            return Ok(DeviceAnswer::Refused { code: 500, log: "there is no entry k".to_owned() });
         };
         let mut params = Vec::new();
         let mut outputs = Vec::new();
@@ -102,8 +104,10 @@ impl Device for Interpreter {
             cluster: case.cluster,
         };
         Ok(match run(&launch, &memory, 1, &Switch::new()) {
-            Ok(()) => Answer::Done(outputs.iter().flat_map(|(address, size)| memory.read(*address, *size)).collect()),
-            Err(fault) => Answer::Faulted { code: fault_code(fault.kind), log: fault.to_string() },
+            Ok(()) => {
+                DeviceAnswer::Done(outputs.iter().flat_map(|(address, size)| memory.read(*address, *size)).collect())
+            }
+            Err(fault) => DeviceAnswer::Faulted { code: fault_code(fault.kind), log: fault.to_string() },
         })
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::case::{Argument, Case, Check, Operands};
 use crate::form::{Form, ROWS};
-use crate::kind::{Content, Kind};
+use crate::kind::{Content, OperandKind};
 use crate::rng::Rng;
 use crate::values::values;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use std::fmt::Write;
 const THREADS: u32 = 128;
 
 /// Bytes of a result in memory.
-pub(crate) fn result_bytes(kind: Kind) -> usize {
+pub(crate) fn result_bytes(kind: OperandKind) -> usize {
     if kind.content == Content::Predicate { 1 } else { kind.register_bits() as usize / 8 }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn text(form: &Form) -> String {
 }
 
 /// Loads `a{index}`.
-fn load(out: &mut String, kind: Kind, index: usize, start: usize) {
+fn load(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     let (register, ty, bytes) = (kind.register(), kind.loaded_as(), kind.bytes());
     let _ = write!(out, ".reg .{register} a{index};\nmad.wide.u32 at, row, {bytes}, from;\n");
     let _ = match register {
@@ -67,7 +67,7 @@ fn load(out: &mut String, kind: Kind, index: usize, start: usize) {
 }
 
 /// Declares `d{index}` and clears it: a form may leave some lanes alone.
-fn clear(out: &mut String, kind: Kind, index: usize) {
+fn clear(out: &mut String, kind: OperandKind, index: usize) {
     let register = kind.register();
     let _ = writeln!(out, ".reg .{register} d{index};");
     let _ = match register {
@@ -80,7 +80,7 @@ fn clear(out: &mut String, kind: Kind, index: usize) {
 }
 
 /// Stores `d{index}`.
-fn store(out: &mut String, kind: Kind, index: usize, start: usize) {
+fn store(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     let (register, bytes) = (kind.register(), result_bytes(kind));
     let _ = writeln!(out, "mad.wide.u32 at, row, {bytes}, to;");
     let _ = match register {

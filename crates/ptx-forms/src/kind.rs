@@ -45,7 +45,7 @@ pub(crate) enum Content {
 
 /// A type of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct OperandKind {
     /// Its name in PTX.
     pub(crate) name: &'static str,
     /// Its width; a predicate is kept in a byte.
@@ -55,12 +55,12 @@ pub(crate) struct Kind {
 }
 
 /// Shorthand for the table below.
-const fn kind(name: &'static str, bits: u32, content: Content) -> Kind {
-    Kind { name, bits, content }
+const fn kind(name: &'static str, bits: u32, content: Content) -> OperandKind {
+    OperandKind { name, bits, content }
 }
 
 /// All types.
-const KINDS: &[Kind] = &[
+const KINDS: &[OperandKind] = &[
     kind("pred", 8, Content::Predicate),
     kind("b8", 8, Content::Integer),
     kind("u8", 8, Content::Integer),
@@ -88,7 +88,7 @@ const KINDS: &[Kind] = &[
     kind("f64", 64, Content::Float(DOUBLE)),
 ];
 
-impl Kind {
+impl OperandKind {
     /// The type called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         KINDS.iter().find(|kind| kind.name == name).copied()
@@ -141,8 +141,8 @@ mod tests {
                 assert_eq!(format.bits(), kind.bits, "{}", kind.name);
             }
         }
-        assert_eq!(Kind::parse("f32").map(Kind::register), Some("f32"));
-        assert_eq!(Kind::parse("u8").map(Kind::register), Some("b16"));
-        assert_eq!(Kind::parse("v2"), None);
+        assert_eq!(OperandKind::parse("f32").map(OperandKind::register), Some("f32"));
+        assert_eq!(OperandKind::parse("u8").map(OperandKind::register), Some("b16"));
+        assert_eq!(OperandKind::parse("v2"), None);
     }
 }

@@ -39,7 +39,7 @@ mod values;
 pub use accepted::{Acceptance, AcceptedError, Form, TARGETS, conversions, header_forms, judge};
 pub use case::{Argument, Case};
 pub use check::{Difference, Verdict, compare, written};
-pub use device::{Answer, Device, DeviceError};
+pub use device::{Device, DeviceAnswer, DeviceError};
 pub use gpu::Gpu;
 pub use interpreter::Interpreter;
 pub use store::{Origin, RecordedAnswers, StoreError};

@@ -5,8 +5,8 @@ use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 use katydid_ptx_forms::{
-    AcceptedError, Answer, Case, Device, DeviceError, Gpu, Group, Interpreter, Origin, RecordedAnswers, StoreError,
-    SuiteError, compare, judge, recorded, suite, written,
+    AcceptedError, Case, Device, DeviceAnswer, DeviceError, Gpu, Group, Interpreter, Origin, RecordedAnswers,
+    StoreError, SuiteError, compare, judge, recorded, suite, written,
 };
 
 /// Instruction forms and small programs, compared with what a GPU made of them.
@@ -136,7 +136,7 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
 }
 
 /// Asks a case that fails in a process of its own: no new context can be had in one whose kernel failed.
-fn apart(root: &Path, case: &Case, library: Option<&Path>) -> Answer {
+fn apart(root: &Path, case: &Case, library: Option<&Path>) -> DeviceAnswer {
     let program = std::env::current_exe().unwrap_or_default();
     let mut command = Command::new(program);
     command.arg("--root").arg(root).args(["probe", &case.name]);
@@ -145,7 +145,7 @@ fn apart(root: &Path, case: &Case, library: Option<&Path>) -> Answer {
     }
     let output = command.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let log = output.unwrap_or_else(|error| error.to_string());
-    Answer::Faulted { code: log.trim().parse().unwrap_or(u32::MAX), log }
+    DeviceAnswer::Faulted { code: log.trim().parse().unwrap_or(u32::MAX), log }
 }
 
 /// Prints the code of a case that fails.
@@ -153,7 +153,7 @@ fn probe(groups: &[Group], name: &str, library: Option<&Path>) -> Result<bool, F
     let (_, case) = find(groups, name)?;
     // The answer is there when the launch has failed; that no context can be had afterwards is what this is for.
     match Gpu::open(library)?.ask(case)? {
-        Answer::Faulted { code, .. } => println!("{code}"),
+        DeviceAnswer::Faulted { code, .. } => println!("{code}"),
         other => println!("{other:?}"),
     }
     Ok(true)
@@ -166,11 +166,11 @@ fn find<'a>(groups: &'a [Group], name: &str) -> Result<(&'a Group, &'a Case), Fa
 }
 
 /// Whether an answer is what the author of the case expects; a refusal is worth a look.
-fn expected(case: &Case, answer: &Answer) -> bool {
+fn expected(case: &Case, answer: &DeviceAnswer) -> bool {
     match answer {
-        Answer::Done(_) => case.fault == 0,
-        Answer::Faulted { code, .. } => *code == case.fault,
-        Answer::Refused { .. } => false,
+        DeviceAnswer::Done(_) => case.fault == 0,
+        DeviceAnswer::Faulted { code, .. } => *code == case.fault,
+        DeviceAnswer::Refused { .. } => false,
     }
 }
 
@@ -218,7 +218,7 @@ fn show(root: &Path, groups: &[Group], name: &str, rows: bool) -> Result<bool, F
     let kept = recorded(root, group)?;
     let got = Interpreter.ask(case)?;
     match (kept.as_ref().and_then(|kept| kept.answer(case)), &got) {
-        (Some(Answer::Done(kept)), Answer::Done(got)) => {
+        (Some(DeviceAnswer::Done(kept)), DeviceAnswer::Done(got)) => {
             written(case, kept, got).iter().for_each(|row| println!("{row}"));
         }
         (kept, got) => println!("kept: {kept:?}\ngot: {got:?}"),

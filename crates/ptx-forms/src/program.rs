@@ -5,7 +5,7 @@
 
 use crate::case::{Argument, Case, Check};
 use crate::exact::Bound;
-use crate::kind::Kind;
+use crate::kind::OperandKind;
 use crate::rng::Rng;
 use crate::values::{Domain, values};
 
@@ -72,7 +72,7 @@ fn directive(case: &mut Case, line: &str) -> Option<()> {
         "needs" if rest == "driver" => case.needs_driver = true,
         "bound" => {
             let (bound, kind) = rest.rsplit_once(' ')?;
-            case.check = Check::Near(Bound::parse(bound)?, Kind::parse(kind)?);
+            case.check = Check::Near(Bound::parse(bound)?, OperandKind::parse(kind)?);
         }
         "output" => case.arguments.push(Argument::Output(rest.parse().ok()?)),
         "input" => case.arguments.push(Argument::Input(buffer(case.arguments.len(), rest)?)),
@@ -92,7 +92,7 @@ fn three(text: &str) -> Option<[u32; 3]> {
 /// `f16 4096 range`: type, elements, what they are. Each parameter has values of its own.
 fn buffer(index: usize, text: &str) -> Option<Vec<u8>> {
     let [kind, count, domain] = text.split_whitespace().collect::<Vec<_>>().try_into().ok()?;
-    let (kind, domain) = (Kind::parse(kind)?, Domain::parse(domain)?);
+    let (kind, domain) = (OperandKind::parse(kind)?, Domain::parse(domain)?);
     let mut rng = Rng::of(&format!("{index} {text}"));
     let values = values(kind, domain, count.parse().ok()?, None, &mut rng);
     Some(values.iter().flat_map(|value| value.to_le_bytes()[..kind.bytes()].to_vec()).collect())

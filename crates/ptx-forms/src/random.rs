@@ -152,7 +152,7 @@ const ALL: &str = "-1";
 
 /// Where statements stand.
 #[derive(Debug, Clone)]
-struct Place {
+struct StatementPlace {
     depth: u32,
     /// All threads of the block pass.
     meeting: bool,
@@ -197,7 +197,7 @@ impl Writer {
     }
 
     /// A few statements of any kind.
-    fn statements(&mut self, place: &Place) {
+    fn statements(&mut self, place: &StatementPlace) {
         for _ in 0..3 + self.rng.below(8) {
             let mask = place.mask.clone().unwrap_or_default();
             match self.rng.below(20) {
@@ -225,7 +225,7 @@ impl Writer {
     }
 
     /// Lanes part, and meet again.
-    fn branch(&mut self, place: &Place) {
+    fn branch(&mut self, place: &StatementPlace) {
         let (label, condition) = (self.labels, self.rng.below(3));
         self.labels += 1;
         let masks = place.mask.as_ref().map(|mask| {
@@ -236,7 +236,7 @@ impl Writer {
             (format!("m{taken}"), format!("m{other}"))
         });
         let (taken, other) = masks.unzip();
-        let inner = |mask| Place { depth: place.depth + 1, meeting: false, mask };
+        let inner = |mask| StatementPlace { depth: place.depth + 1, meeting: false, mask };
         let _ = writeln!(self.text, "@!p{condition} bra ELSE{label};");
         self.statements(&inner(taken));
         let _ = writeln!(self.text, "bra END{label};\nELSE{label}:");
@@ -250,13 +250,13 @@ impl Writer {
     }
 
     /// Each lane goes round as often as it likes, up to seven times.
-    fn repeat(&mut self, place: &Place) {
+    fn repeat(&mut self, place: &StatementPlace) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
         let register = self.rng.below(8);
         let _ = writeln!(self.text, "and.b32 c{counter}, r{register}, 7;\nLOOP{label}:");
         let _ = writeln!(self.text, "setp.eq.u32 e, c{counter}, 0;\n@e bra OUT{label};");
-        self.statements(&Place { depth: place.depth + 1, meeting: false, mask: None });
+        self.statements(&StatementPlace { depth: place.depth + 1, meeting: false, mask: None });
         let _ = writeln!(self.text, "sub.u32 c{counter}, c{counter}, 1;\nbra LOOP{label};\nOUT{label}:");
         if let Some(mask) = &place.mask {
             let _ = writeln!(self.text, "bar.warp.sync {mask};");
@@ -264,11 +264,11 @@ impl Writer {
     }
 
     /// All lanes go round three times.
-    fn repeat_evenly(&mut self, place: &Place) {
+    fn repeat_evenly(&mut self, place: &StatementPlace) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
         let _ = writeln!(self.text, "mov.b32 c{counter}, 3;\nLOOP{label}:");
-        self.statements(&Place { depth: place.depth + 1, ..place.clone() });
+        self.statements(&StatementPlace { depth: place.depth + 1, ..place.clone() });
         let _ = writeln!(
             self.text,
             "sub.u32 c{counter}, c{counter}, 1;\nsetp.ne.u32 e, c{counter}, 0;\n@e bra LOOP{label};"
@@ -388,7 +388,7 @@ fn tail() -> String {
 /// The program of a seed.
 fn text(seed: u64) -> String {
     let mut writer = Writer { rng: Rng::new(seed), text: String::new(), masks: 0, counters: 0, labels: 0 };
-    let place = Place { depth: 0, meeting: true, mask: Some(ALL.to_owned()) };
+    let place = StatementPlace { depth: 0, meeting: true, mask: Some(ALL.to_owned()) };
     for _ in 0..3 {
         writer.statements(&place);
     }
@@ -435,7 +435,7 @@ fn case(seed: u64) -> Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Answer, Device};
+    use crate::device::{Device, DeviceAnswer};
     use crate::interpreter::Interpreter;
 
     #[test]
@@ -452,7 +452,7 @@ mod tests {
     fn programs_run_to_their_end() {
         for seed in 0..8 {
             let answer = Interpreter.ask(&case(seed)).unwrap();
-            assert!(matches!(answer, Answer::Done(_)), "{seed}: {answer:?}");
+            assert!(matches!(answer, DeviceAnswer::Done(_)), "{seed}: {answer:?}");
         }
     }
 }

@@ -14,7 +14,7 @@
 //! All numbers are little-endian. Equal outputs are kept once.
 
 use crate::case::Case;
-use crate::device::Answer;
+use crate::device::DeviceAnswer;
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const MAGIC: &str = "katydid-forms 1";
 
 /// Largest unpacked content that is accepted, in bytes.
-const LIMIT: u64 = 64 << 20;
+const MAX_UNPACKED_BYTES: u64 = 64 << 20;
 
 /// Why kept answers cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub struct Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Record {
     question: u64,
-    answer: Answer,
+    answer: DeviceAnswer,
 }
 
 /// The answers to a group.
@@ -78,12 +78,12 @@ impl RecordedAnswers {
     }
 
     /// Keeps the answer to a case.
-    pub fn keep(&mut self, case: &Case, answer: Answer) {
+    pub fn keep(&mut self, case: &Case, answer: DeviceAnswer) {
         self.records.insert(case.name.clone(), Record { question: case.question(), answer });
     }
 
     /// The answer to this very question.
-    pub fn answer(&self, case: &Case) -> Option<&Answer> {
+    pub fn answer(&self, case: &Case) -> Option<&DeviceAnswer> {
         self.records.get(&case.name).filter(|record| record.question == case.question()).map(|record| &record.answer)
     }
 
@@ -130,7 +130,7 @@ impl RecordedAnswers {
         let origin = Origin { device: line("device ")?, driver: line("driver ")?, date: line("date ")? };
         let mut unpacked = Vec::new();
         let decoder = ruzstd::decoding::StreamingDecoder::new(&bytes[end + 2..]).ok()?;
-        decoder.take(LIMIT).read_to_end(&mut unpacked).ok()?;
+        decoder.take(MAX_UNPACKED_BYTES).read_to_end(&mut unpacked).ok()?;
         let records = Reader(&unpacked).records()?;
         Some(Self { origin, records })
     }
@@ -153,15 +153,15 @@ impl RecordedAnswers {
         for name in names {
             let record = &self.records[name];
             let (stage, number) = match &record.answer {
-                Answer::Done(output) => {
+                DeviceAnswer::Done(output) => {
                     let place = *places.entry(output).or_insert_with(|| {
                         outputs.push(output);
                         outputs.len() as u32 - 1
                     });
                     (0, place)
                 }
-                Answer::Refused { code, .. } => (1, *code),
-                Answer::Faulted { code, .. } => (2, *code),
+                DeviceAnswer::Refused { code, .. } => (1, *code),
+                DeviceAnswer::Faulted { code, .. } => (2, *code),
             };
             out.extend((name.len() as u16).to_le_bytes());
             out.extend(name.as_bytes());
@@ -208,9 +208,9 @@ impl<'a> Reader<'a> {
         let record = |(name, question, stage, number): (String, u64, u64, u64)| {
             let (code, log) = (number as u32, String::new());
             let answer = match stage {
-                0 => Answer::Done(outputs.get(number as usize)?.to_vec()),
-                1 => Answer::Refused { code, log },
-                _ => Answer::Faulted { code, log },
+                0 => DeviceAnswer::Done(outputs.get(number as usize)?.to_vec()),
+                1 => DeviceAnswer::Refused { code, log },
+                _ => DeviceAnswer::Faulted { code, log },
             };
             Some((name, Record { question, answer }))
         };
@@ -233,10 +233,10 @@ mod tests {
             driver: "580.1".to_owned(),
             date: "2026-11-21".to_owned(),
         });
-        kept.keep(&case("a"), Answer::Done(vec![1, 2, 3]));
-        kept.keep(&case("b"), Answer::Done(vec![1, 2, 3]));
-        kept.keep(&case("c"), Answer::Refused { code: 218, log: String::new() });
-        kept.keep(&case("d"), Answer::Faulted { code: 700, log: String::new() });
+        kept.keep(&case("a"), DeviceAnswer::Done(vec![1, 2, 3]));
+        kept.keep(&case("b"), DeviceAnswer::Done(vec![1, 2, 3]));
+        kept.keep(&case("c"), DeviceAnswer::Refused { code: 218, log: String::new() });
+        kept.keep(&case("d"), DeviceAnswer::Faulted { code: 700, log: String::new() });
         kept
     }
 

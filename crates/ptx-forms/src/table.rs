@@ -5,7 +5,7 @@
 
 use crate::case::Case;
 use crate::check::{Verdict, compare};
-use crate::device::{Answer, Device, DeviceError};
+use crate::device::{Device, DeviceAnswer, DeviceError};
 use crate::interpreter::Interpreter;
 use crate::store::{Origin, RecordedAnswers, StoreError};
 use crate::suite::{Group, SuiteError, recorded, suite};
@@ -32,7 +32,7 @@ pub enum PageError {
 struct Fact<'a> {
     case: &'a Case,
     /// What the interpreter answered; `None` where only a driver can ask.
-    answer: Option<Answer>,
+    answer: Option<DeviceAnswer>,
     /// How that compares with what is kept; `None` when nothing is.
     verdict: Option<Result<Verdict, String>>,
 }
@@ -40,7 +40,7 @@ struct Fact<'a> {
 impl Fact<'_> {
     /// Whether the interpreter loads it.
     fn is_done(&self) -> bool {
-        !matches!(self.answer, Some(Answer::Refused { .. }))
+        !matches!(self.answer, Some(DeviceAnswer::Refused { .. }))
     }
 }
 

@@ -3,7 +3,7 @@
 //! A stretch of values depends on its seed, type and domain alone, so that all forms with the same operands are asked the
 //! same question, and their equal answers are kept once.
 
-use crate::kind::{Content, DOUBLE, Format, Kind, SINGLE};
+use crate::kind::{Content, DOUBLE, Format, OperandKind, SINGLE};
 use crate::rng::Rng;
 
 /// Which values of its type an operand takes.
@@ -63,7 +63,13 @@ impl Domain {
 }
 
 /// `count` values of a type; `near` are those of the operand before it, if that has the same type.
-pub(crate) fn values(kind: Kind, domain: Domain, count: usize, near: Option<&[u128]>, rng: &mut Rng) -> Vec<u128> {
+pub(crate) fn values(
+    kind: OperandKind,
+    domain: Domain,
+    count: usize,
+    near: Option<&[u128]>,
+    rng: &mut Rng,
+) -> Vec<u128> {
     let edges = edges(kind);
     let mut out: Vec<u128> = Vec::with_capacity(count);
     for index in 0..count {
@@ -78,7 +84,7 @@ pub(crate) fn values(kind: Kind, domain: Domain, count: usize, near: Option<&[u1
 }
 
 /// A value of the widest domain. Single operands see every edge; others draw.
-fn edge_value(kind: Kind, edges: &[u128], near: Option<u128>, index: usize, rng: &mut Rng) -> u128 {
+fn edge_value(kind: OperandKind, edges: &[u128], near: Option<u128>, index: usize, rng: &mut Rng) -> u128 {
     let draw = rng.below(10);
     match (near, kind.content) {
         (_, Content::Predicate) => u128::from(rng.below(2)),
@@ -105,7 +111,7 @@ fn related(near: u128, width: u32, rng: &mut Rng) -> u128 {
 }
 
 /// A value of any domain but the widest.
-fn value(kind: Kind, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
+fn value(kind: OperandKind, domain: Domain, index: usize, rng: &mut Rng) -> u128 {
     match domain {
         Domain::Zero => 0,
         Domain::Shift if rng.below(8) == 0 => u128::from(rng.next() >> rng.below(64)),
@@ -188,7 +194,7 @@ fn mask(bits: u32) -> u128 {
 }
 
 /// The edges of a type.
-fn edges(kind: Kind) -> Vec<u128> {
+fn edges(kind: OperandKind) -> Vec<u128> {
     match kind.content {
         Content::Predicate => vec![0, 1],
         Content::Integer => integer_edges(kind.bits),
@@ -212,7 +218,7 @@ fn integer_edges(bits: u32) -> Vec<u128> {
 }
 
 /// NaN of either sign, quiet or signalling, with payloads of all sizes; infinities, zeroes and ones.
-fn nan(kind: Kind, rng: &mut Rng) -> u128 {
+fn nan(kind: OperandKind, rng: &mut Rng) -> u128 {
     let Content::Float(format) = kind.content else { return 0 };
     let (fraction, infinity) = (mask(format.fraction), mask(format.exponent) << format.fraction);
     let sign = u128::from(rng.below(2)) << (format.bits() - 1);
@@ -231,7 +237,7 @@ fn nan(kind: Kind, rng: &mut Rng) -> u128 {
 }
 
 /// Zeroes, a subnormal, infinities and a NaN.
-fn special(kind: Kind) -> Vec<u128> {
+fn special(kind: OperandKind) -> Vec<u128> {
     let Content::Float(format) = kind.content else { return vec![0] };
     let (sign, infinity) = (1 << (format.bits() - 1), mask(format.exponent) << format.fraction);
     vec![0, sign, 1, sign | 5, infinity, sign | infinity, infinity | 1]
@@ -341,8 +347,8 @@ pub(crate) fn encode(format: Format, number: f64) -> u128 {
 mod tests {
     use super::*;
 
-    fn kind(name: &str) -> Kind {
-        Kind::parse(name).unwrap()
+    fn kind(name: &str) -> OperandKind {
+        OperandKind::parse(name).unwrap()
     }
 
     #[test]

@@ -31,11 +31,11 @@ const PREFIX: &str = "katydid.";
 /// they stay below the 107 bytes that the kernel takes.
 const LONGEST_FOR_SOCKETS: usize = 64;
 /// Attempts to make a folder that another process takes for an abandoned one each time.
-const TRIES: u32 = 100;
+const MAKE_ATTEMPTS: u32 = 100;
 /// Attempts to remove a folder that is still written to: by a worker, until it sees that its program is gone.
-const ATTEMPTS: u32 = 1000;
+const REMOVE_ATTEMPTS: u32 = 1000;
 /// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(1);
+const REMOVE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A folder that only this user can enter. Dropped: it goes, with all that is in it.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Scratch {
     /// What the system said.
     pub fn below(above: &Path, kind: &str) -> io::Result<Self> {
         clear_away(above);
-        for _ in 0..TRIES {
+        for _ in 0..MAKE_ATTEMPTS {
             let mut builder = tempfile::Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o700));
             let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
@@ -132,9 +132,9 @@ fn is_taken(error: &io::Error) -> bool {
 }
 
 fn remove(path: &Path) {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..REMOVE_ATTEMPTS {
         match fs::remove_dir_all(path) {
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(REMOVE_INTERVAL),
             // What cannot be removed is the system's to clear away.
             _ => return,
         }

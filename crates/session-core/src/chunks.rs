@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use katydid_image::{ChunkId, ImageError, Sink, Source};
+use katydid_image::{ChunkId, ImageError, ImageSource, Sink};
 
 use crate::progress::Progress;
 use crate::snapshot::Failure;
@@ -68,7 +68,11 @@ pub fn put_each(
 /// # Errors
 ///
 /// What the image says of a chunk, or that it was given up.
-pub fn read_all(chunks: Vec<(ChunkId, &mut [u8])>, source: &dyn Source, progress: &Progress) -> Result<(), ChunkError> {
+pub fn read_all(
+    chunks: Vec<(ChunkId, &mut [u8])>,
+    source: &dyn ImageSource,
+    progress: &Progress,
+) -> Result<(), ChunkError> {
     let count = chunks.len();
     let chunks: Vec<Mutex<(ChunkId, &mut [u8])>> = chunks.into_iter().map(Mutex::new).collect();
     let read = |index: usize| {

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_image::{ImageSource, Session as SessionPart, Sink};
 use katydid_transport::{LinkControl, WorkerLink};
 use katydid_wire::companion::MovedVariable;
 
@@ -136,7 +136,7 @@ pub trait Restorable: Checkpointable {
     fn restore(
         &mut self,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
         options: RestoreOptions,
     ) -> Result<(), Failure>;
@@ -155,7 +155,7 @@ pub trait Restorable: Checkpointable {
         &mut self,
         pinned: Option<BorrowedFd<'_>>,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
     ) -> Result<(), Failure>;
 
     /// The program's link; once a session.
@@ -169,14 +169,14 @@ pub trait Restorable: Checkpointable {
 }
 
 /// What a companion wants of a session at rest.
-type Work = Box<dyn FnOnce(&mut dyn Checkpointable) + Send>;
+type CompanionWork = Box<dyn FnOnce(&mut dyn Checkpointable) + Send>;
 
 /// What the main loop is to do.
-enum Order {
+enum LoopOrder {
     /// Come to rest when `frames` frames were executed, and stay there.
     Quiesce { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, QuiesceError>> },
     /// Something that needs a session at rest.
-    Work(Work),
+    Work(CompanionWork),
     /// Execute frames again.
     Resume,
 }
@@ -184,7 +184,7 @@ enum Order {
 /// Gives orders to the main loop of a session. Those of one session come from one thread at a time.
 #[derive(Clone)]
 pub struct Control {
-    orders: Sender<Order>,
+    orders: Sender<LoopOrder>,
     link_control: LinkControl,
 }
 
@@ -197,7 +197,7 @@ impl Control {
     /// [`QuiesceError`]; the session goes on then.
     pub fn quiesce(&self, frames: u64, patience: Duration) -> Result<u64, QuiesceError> {
         let (answer, answered) = sync_channel(1);
-        let order = Order::Quiesce { frames, deadline: Instant::now() + patience, answer };
+        let order = LoopOrder::Quiesce { frames, deadline: Instant::now() + patience, answer };
         self.orders.send(order).map_err(|_| QuiesceError::Ended)?;
         self.link_control.interrupt(frames);
         match answered.recv_timeout(patience) {
@@ -239,7 +239,7 @@ impl Control {
             // Not every thread waits for the answer.
             let _ = answer.send(work(session));
         };
-        self.orders.send(Order::Work(Box::new(work))).ok()?;
+        self.orders.send(LoopOrder::Work(Box::new(work))).ok()?;
         Some(answered)
     }
 
@@ -265,7 +265,7 @@ impl Control {
     /// Has a session at rest go on.
     pub fn resume(&self) {
         // A session that has ended needs no order.
-        let _ = self.orders.send(Order::Resume);
+        let _ = self.orders.send(LoopOrder::Resume);
     }
 
     /// The session's link.
@@ -289,9 +289,9 @@ pub type FramePump<'a, S, E> = &'a mut dyn FnMut(&mut S) -> Result<Pumped, E>;
 
 /// The main loop's end of a [`Control`].
 pub struct Orders {
-    received: Receiver<Order>,
+    received: Receiver<LoopOrder>,
     /// Taken from there too early.
-    later: Option<Order>,
+    later: Option<LoopOrder>,
     link_control: LinkControl,
 }
 
@@ -318,14 +318,14 @@ impl Orders {
             };
             match order {
                 // The link was interrupted for another order: this one's turn comes with its frames, or in the end.
-                Some(order @ Order::Quiesce { frames, deadline, .. })
+                Some(order @ LoopOrder::Quiesce { frames, deadline, .. })
                     if self.link_control.frames() < frames && Instant::now() < deadline =>
                 {
                     self.later = Some(order);
                     self.link_control.interrupt(frames);
                     return Ok(Pumped::Frames(0));
                 }
-                Some(Order::Quiesce { frames, deadline, answer }) => {
+                Some(LoopOrder::Quiesce { frames, deadline, answer }) => {
                     let executed = self.link_control.frames();
                     let behind = QuiesceError::Behind { sent: frames, executed };
                     let result = if executed < frames { Err(behind) } else { quiesce(session, deadline, pump)? };
@@ -339,8 +339,8 @@ impl Orders {
                         return Ok(if ended { Pumped::End } else { Pumped::Frames(0) });
                     }
                 }
-                Some(Order::Work(work)) => work(session),
-                Some(Order::Resume) | None => return Ok(Pumped::Frames(0)),
+                Some(LoopOrder::Work(work)) => work(session),
+                Some(LoopOrder::Resume) | None => return Ok(Pumped::Frames(0)),
             }
         }
     }

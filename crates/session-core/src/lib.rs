@@ -57,7 +57,7 @@ pub use journal::format::{
     upcall_head,
 };
 pub use journal::frame::Frame;
-pub use journal::record::{MessageTable, Messages, Record, StateError, Step};
+pub use journal::record::{MessageTable, Messages, Record, ReplayStep, StateError};
 pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replaying};
 pub use output::{Capture, Printed};
 pub use progress::Progress;

@@ -33,7 +33,7 @@ pub struct Printed {
 
 /// A memory file, and how far it was read.
 #[derive(Debug)]
-struct Source {
+struct OutputFile {
     file: File,
     read: u64,
     given_back: u64,
@@ -41,7 +41,7 @@ struct Source {
     window: Option<Window>,
 }
 
-impl Source {
+impl OutputFile {
     fn new(name: &str) -> io::Result<Self> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
         let window = Window::open(&file);
@@ -98,7 +98,7 @@ impl Source {
 /// Both streams of the driver, or nothing where output is not captured.
 #[derive(Debug, Default)]
 pub struct Capture {
-    sources: Option<(Source, Source)>,
+    sources: Option<(OutputFile, OutputFile)>,
     /// Printed before a restore, and to be sent before anything else.
     before: Printed,
 }
@@ -112,7 +112,7 @@ impl Capture {
     /// When the system has no descriptor or memory file left.
     pub fn start() -> io::Result<(Self, OwnedFd)> {
         let real = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
-        let sources = (Source::new("device stdout")?, Source::new("device stderr")?);
+        let sources = (OutputFile::new("device stdout")?, OutputFile::new("device stderr")?);
         redirect(&sources.0.file, 1)?;
         redirect(&sources.1.file, 2)?;
         Ok((Self { sources: Some(sources), before: Printed::default() }, real))
@@ -173,7 +173,7 @@ mod tests {
 
     /// A capture of files that the test writes itself; the process's own descriptors stay.
     fn capture() -> (Capture, File, File) {
-        let sources = (Source::new("out").unwrap(), Source::new("err").unwrap());
+        let sources = (OutputFile::new("out").unwrap(), OutputFile::new("err").unwrap());
         let (out, err) = (sources.0.file.try_clone().unwrap(), sources.1.file.try_clone().unwrap());
         (Capture { sources: Some(sources), before: Printed::default() }, out, err)
     }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use katydid_image::{ImageError, Session as SessionPart, Sink, Source};
+use katydid_image::{ImageError, ImageSource, Session as SessionPart, Sink};
 use katydid_wire::sharing::Sharing;
 
 /// Note of the number of frames that a session had executed.
@@ -15,7 +15,7 @@ const JOURNAL: &str = "journal";
 /// # Errors
 ///
 /// The image.
-pub fn read_journal(part: &SessionPart, source: &dyn Source) -> Result<Option<Vec<u8>>, ImageError> {
+pub fn read_journal(part: &SessionPart, source: &dyn ImageSource) -> Result<Option<Vec<u8>>, ImageError> {
     part.states.get(JOURNAL).map(|entry| source.state(entry)).transpose()
 }
 

@@ -27,7 +27,7 @@ use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex};
 
-use katydid_image::{Region, Source};
+use katydid_image::{ImageSource, Region};
 use katydid_opencl_sys::constant::DEVICE_TYPE_CPU;
 use katydid_opencl_sys::{Code, Dispatch, cl_context, cl_device_id, cl_mem};
 use katydid_session_core::{CHUNK_BYTES, Progress, read_all};
@@ -42,7 +42,7 @@ use self::location::AreaLocation;
 use self::spare::Spare;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation as Landed};
 use crate::drivers::call::{driver, make};
-use crate::journal::{self, Mapped, State};
+use crate::journal::{self, JournalState, Mapped};
 use crate::objects::object::Object;
 use crate::state::Session;
 
@@ -82,7 +82,12 @@ impl Session {
     }
 
     /// The area of a memory object; none of one that lies in another.
-    fn area_of(&self, id: u32, entry: &journal::Entry, object: &Object<cl_mem>) -> Result<Option<Area>, ContentsError> {
+    fn area_of(
+        &self,
+        id: u32,
+        entry: &journal::ObjectEntry,
+        object: &Object<cl_mem>,
+    ) -> Result<Option<Area>, ContentsError> {
         let payload = entry.made.frame.payload();
         if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
             let place = AreaLocation::Buffer(object.handle, message.flags);
@@ -153,9 +158,9 @@ impl Session {
     /// The first thing that does not go together, or cannot be read.
     pub(crate) fn put_back(
         &self,
-        state: &State,
+        state: &JournalState,
         regions: &[Region],
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
     ) -> Result<(), ContentsError> {
         self.land_again(state)?;
@@ -221,7 +226,7 @@ impl Session {
     }
 
     /// Makes room for what had been read and not fetched.
-    fn land_again(&self, state: &State) -> Result<(), ContentsError> {
+    fn land_again(&self, state: &JournalState) -> Result<(), ContentsError> {
         for journal::PendingRead { number, status, bytes, address } in state.pending_reads.iter().copied() {
             let place = match address {
                 0 => {

@@ -19,9 +19,9 @@ mod replay;
 mod save;
 mod state;
 
-pub(crate) use notes::{Entry, Journal};
+pub(crate) use notes::{Journal, ObjectEntry};
 pub(crate) use rebuild::RebuildError;
 pub(crate) use rehearsal::Rehearsal;
 pub(crate) use replay::Replay;
 pub(crate) use save::{devices_of, times};
-pub(crate) use state::{Device, Mapped, PendingRead, Platform, State};
+pub(crate) use state::{Device, JournalState, Mapped, PendingRead, Platform};

@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use katydid_image::{Device, Session as SessionPart, Sink, Source};
+use katydid_image::{Device, ImageSource, Session as SessionPart, Sink};
 use katydid_session_core::{AddressMismatch, FRAMES, Failure, Progress, StateError, read_journal, write_journal};
 use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
-use crate::journal::{Platform, RebuildError, State};
+use crate::journal::{JournalState, Platform, RebuildError};
 use crate::memory::zero_copy_area::RetainedPages;
 use crate::state::Session;
 
@@ -48,7 +48,7 @@ pub fn host_base(part: &SessionPart) -> Option<u64> {
 ///
 /// Why they are none.
 pub fn examine(bytes: &[u8]) -> Result<usize, StateError> {
-    State::decode(bytes).map(|state| state.records.len())
+    JournalState::decode(bytes).map(|state| state.records.len())
 }
 
 /// Whether that is the outline of a session: what is made of it has no contents, and becomes a session by an image.
@@ -129,7 +129,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::restore_snapshot`] says it.
-    pub(crate) fn rehearse_snapshot(&mut self, part: &SessionPart, source: &dyn Source) -> Result<(), Failure> {
+    pub(crate) fn rehearse_snapshot(&mut self, part: &SessionPart, source: &dyn ImageSource) -> Result<(), Failure> {
         let mut state = state_of(part, source)?;
         let wishes = std::mem::take(&mut self.wishes);
         self.replay.filled = filled_buffers(part);
@@ -145,7 +145,7 @@ impl Session {
     pub(crate) fn restore_snapshot(
         &mut self,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
     ) -> Result<(), Failure> {
         let mut state = state_of(part, source)?;
@@ -166,9 +166,9 @@ impl Session {
 }
 
 /// The journal of a session in an image.
-fn state_of(part: &SessionPart, source: &dyn Source) -> Result<State, Failure> {
+fn state_of(part: &SessionPart, source: &dyn ImageSource) -> Result<JournalState, Failure> {
     let journal = read_journal(part, source)?;
-    Ok(State::decode(&journal.ok_or(StateError::Damaged { what: "a session without a journal" })?)?)
+    Ok(JournalState::decode(&journal.ok_or(StateError::Damaged { what: "a session without a journal" })?)?)
 }
 
 /// The ids of the buffers whose contents an image has.

@@ -9,7 +9,7 @@ use crate::calls::busy_poll::MainLoop;
 use crate::calls::event_poller::EventPoller;
 use crate::calls::marker::Marker;
 use crate::calls::notify::Listener;
-use crate::calls::shared::Shared;
+use crate::calls::shared::OpenclShared;
 use crate::drivers::driver::Platform;
 use crate::journal::{self, Journal, Rehearsal, Replay};
 use crate::memory::host::HostMemory;
@@ -22,7 +22,7 @@ use crate::objects::held_events::HeldEvent;
 
 /// One program's state.
 pub struct Session {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<OpenclShared>,
     /// The platforms of this machine, with their devices.
     pub(crate) platforms: Vec<Platform>,
     /// The same as the program found them, perhaps on another machine.

@@ -10,7 +10,7 @@ use katydid_opencl_sys::{
     cl_program, void,
 };
 use katydid_session_core::{Capture, Checkpointable, QuiesceError, Usage};
-use katydid_transport::{Answer, LinkError, Replier};
+use katydid_transport::{LinkError, OutgoingReply, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
@@ -19,7 +19,7 @@ use katydid_wire::opencl::{IN_PIECE, id, kind, list, value};
 use crate::calls::fault::SessionError;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadLocation};
 use crate::drivers::driver::Platform;
-use crate::journal::State;
+use crate::journal::JournalState;
 use crate::memory::staged::StagingArea;
 use crate::objects::held_events::HeldEvent;
 use crate::objects::object::Object;
@@ -31,7 +31,7 @@ use crate::state::Session;
 pub(crate) struct Notes(Mutex<Vec<(u64, i32)>>);
 
 impl Replier for Notes {
-    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+    fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
         self.0.lock().unwrap().push((answer.sequence, answer.status.cast_signed()));
         Ok(())
     }
@@ -476,8 +476,8 @@ fn no_state_makes_a_restore_panic() {
                 _ => bytes[at] ^= 1 << (random(&mut seed) % 8),
             }
         }
-        if let Ok(state) = State::decode(&bytes) {
-            assert_eq!(State::decode(&state.encode()).unwrap().encode(), state.encode());
+        if let Ok(state) = JournalState::decode(&bytes) {
+            assert_eq!(JournalState::decode(&state.encode()).unwrap().encode(), state.encode());
             read += 1;
         }
     }

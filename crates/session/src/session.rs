@@ -20,7 +20,7 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::busy_poll::main_loop;
 use crate::calls::executor::{Job, task};
 use crate::calls::fault::Fault;
-use crate::calls::shared::{Cuda, Shared, TaskContext};
+use crate::calls::shared::{Cuda, CudaShared, TaskContext};
 use crate::code::images::Images;
 use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
@@ -98,7 +98,7 @@ impl Session {
         }
         let blocks = setup.host.as_ref().map(HostMemory::books).unwrap_or_default();
         Self {
-            shared: Arc::new(Shared::new(setup.driver, setup.capture, setup.usage, blocks)),
+            shared: Arc::new(CudaShared::new(setup.driver, setup.capture, setup.usage, blocks)),
             tables: Tables::default(),
             facts: setup.facts,
             address_check,

@@ -10,7 +10,7 @@ use katydid_transport::compression::CompressionPolicy;
 use katydid_wire::facts::Facts;
 
 use crate::calls::busy_poll::MainLoop;
-use crate::calls::shared::Shared;
+use crate::calls::shared::CudaShared;
 use crate::code::images::Images;
 use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
@@ -37,7 +37,7 @@ pub struct WarmContext {
 
 /// One program's state.
 pub struct Session {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<CudaShared>,
     pub(crate) tables: Tables,
     pub(crate) facts: Facts,
     pub(crate) address_check: AddressCheck,

@@ -4,17 +4,17 @@
 
 use std::ffi::{CStr, c_char};
 
-use katydid_wire::nvml::{Function, Kind, MAX_TEXT_BYTES, Parts, code};
+use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_TEXT_BYTES, code};
 
 use crate::link;
 
 /// Devices that a handle can name.
-const DEVICES: usize = 256;
+const MAX_DEVICES: usize = 256;
 /// Structures that say their own size are no longer than this, in bytes.
-const LARGEST: usize = 1 << 16;
+const MAX_STRUCT_BYTES: usize = 1 << 16;
 
 /// A handle is the address of an entry: anything else is recognised.
-static HANDLES: [u64; DEVICES] = [0; DEVICES];
+static HANDLES: [u64; MAX_DEVICES] = [0; MAX_DEVICES];
 
 pub(crate) fn handle(number: u32) -> Option<usize> {
     HANDLES.get(number as usize).map(|entry| std::ptr::from_ref(entry).addr())
@@ -23,11 +23,11 @@ pub(crate) fn handle(number: u32) -> Option<usize> {
 pub(crate) fn number(handle: usize) -> Option<u32> {
     let offset = handle.wrapping_sub(HANDLES.as_ptr().addr());
     let size = size_of::<u64>();
-    (offset.is_multiple_of(size) && offset / size < DEVICES).then_some((offset / size) as u32)
+    (offset.is_multiple_of(size) && offset / size < MAX_DEVICES).then_some((offset / size) as u32)
 }
 
 /// Where a part of the answer goes.
-enum Target {
+enum AnswerTarget {
     /// So many bytes.
     Bytes(*mut u8, usize),
     /// A count, and behind it elements of so many bytes, for which there is room for so many.
@@ -39,16 +39,16 @@ enum Target {
 }
 
 /// A function with its arguments.
-struct Call {
+struct NvmlCall {
     request: Vec<u8>,
-    targets: Vec<Target>,
+    targets: Vec<AnswerTarget>,
 }
 
 fn pointer<T>(word: usize) -> *mut T {
     std::ptr::with_exposed_provenance_mut(word)
 }
 
-impl Call {
+impl NvmlCall {
     fn put(&mut self, bytes: &[u8]) {
         self.request.extend_from_slice(bytes);
     }
@@ -58,17 +58,17 @@ impl Call {
     /// # Safety
     ///
     /// The words are what C passes for this kind.
-    unsafe fn add(&mut self, kind: Kind, next: &mut impl FnMut() -> usize) -> Result<(), u32> {
+    unsafe fn add(&mut self, kind: ArgumentKind, next: &mut impl FnMut() -> usize) -> Result<(), u32> {
         let wrong = code::INVALID_ARGUMENT;
         match kind {
-            Kind::Device => {
+            ArgumentKind::Device => {
                 let number = number(next()).ok_or(wrong)?;
                 self.put(&number.to_le_bytes());
             }
             // Of a register only the lower half is the number.
-            Kind::Value => self.put(&u64::from(next() as u32).to_le_bytes()),
-            Kind::Wide => self.put(&(next() as u64).to_le_bytes()),
-            Kind::Text => {
+            ArgumentKind::Value => self.put(&u64::from(next() as u32).to_le_bytes()),
+            ArgumentKind::Wide => self.put(&(next() as u64).to_le_bytes()),
+            ArgumentKind::Text => {
                 let text = pointer::<c_char>(next());
                 if text.is_null() {
                     return Err(wrong);
@@ -79,47 +79,47 @@ impl Call {
                 self.put(&(text.len() as u32).to_le_bytes());
                 self.put(text);
             }
-            Kind::Out(size) => {
+            ArgumentKind::Out(size) => {
                 let target = pointer::<u8>(next());
                 self.put(&[u8::from(!target.is_null())]);
                 if !target.is_null() {
-                    self.targets.push(Target::Bytes(target, size));
+                    self.targets.push(AnswerTarget::Bytes(target, size));
                 }
             }
-            Kind::Room => {
+            ArgumentKind::Room => {
                 let (target, room) = (pointer::<u8>(next()), next() as u32 as usize);
                 if target.is_null() {
                     return Err(wrong);
                 }
                 let room = room.min(MAX_TEXT_BYTES);
                 self.put(&(room as u32).to_le_bytes());
-                self.targets.push(Target::Bytes(target, room));
+                self.targets.push(AnswerTarget::Bytes(target, room));
             }
             // SAFETY: handed on.
-            Kind::Versioned => unsafe { self.add_structure(pointer(next())) }?,
+            ArgumentKind::Versioned => unsafe { self.add_structure(pointer(next())) }?,
             // SAFETY: handed on.
-            Kind::List(size) => unsafe { self.add_list(pointer(next()), pointer(next()), size) }?,
-            Kind::Turned(size) => {
+            ArgumentKind::List(size) => unsafe { self.add_list(pointer(next()), pointer(next()), size) }?,
+            ArgumentKind::Turned(size) => {
                 let elements = pointer(next());
                 // SAFETY: handed on.
                 unsafe { self.add_list(pointer(next()), elements, size) }?;
             }
-            Kind::Devices => {
+            ArgumentKind::Devices => {
                 let (count, devices) = (pointer(next()), pointer::<usize>(next()));
                 // SAFETY: handed on.
                 unsafe { self.add_list(count, devices.cast(), size_of::<u32>()) }?;
-                if let Some(Target::List(count, _, _, room)) = self.targets.pop() {
-                    self.targets.push(Target::Devices(count, devices, room));
+                if let Some(AnswerTarget::List(count, _, _, room)) = self.targets.pop() {
+                    self.targets.push(AnswerTarget::Devices(count, devices, room));
                 }
             }
             // SAFETY: handed on.
-            Kind::Words(size) => unsafe { self.add_words(next() as u32, pointer(next()), size) }?,
-            Kind::Found => {
+            ArgumentKind::Words(size) => unsafe { self.add_words(next() as u32, pointer(next()), size) }?,
+            ArgumentKind::Found => {
                 let target = pointer::<usize>(next());
                 if target.is_null() {
                     return Err(wrong);
                 }
-                self.targets.push(Target::Handle(target));
+                self.targets.push(AnswerTarget::Handle(target));
             }
         }
         Ok(())
@@ -136,13 +136,13 @@ impl Call {
         }
         // SAFETY: not null, so it begins with its size and version.
         let size = unsafe { target.cast::<u32>().read_unaligned() } as usize & 0x00ff_ffff;
-        if !(4..=LARGEST).contains(&size) {
+        if !(4..=MAX_STRUCT_BYTES).contains(&size) {
             return Err(code::ARGUMENT_VERSION_MISMATCH);
         }
         self.put(&(size as u32).to_le_bytes());
         // SAFETY: the structure has as many bytes as it says.
         self.put(unsafe { std::slice::from_raw_parts(target, size) });
-        self.targets.push(Target::Bytes(target, size));
+        self.targets.push(AnswerTarget::Bytes(target, size));
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Call {
         let room = unsafe { count.read_unaligned() }.min((MAX_TEXT_BYTES / size) as u32);
         self.put(&room.to_le_bytes());
         self.put(&[u8::from(!elements.is_null())]);
-        self.targets.push(Target::List(count, elements, size, room));
+        self.targets.push(AnswerTarget::List(count, elements, size, room));
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Call {
         self.put(&count.to_le_bytes());
         // SAFETY: the caller's array has `count` elements.
         self.put(unsafe { std::slice::from_raw_parts(elements, length) });
-        self.targets.push(Target::Bytes(elements, length));
+        self.targets.push(AnswerTarget::Bytes(elements, length));
         Ok(())
     }
 
@@ -187,17 +187,17 @@ impl Call {
     ///
     /// The targets are what C passed.
     unsafe fn take(&self, status: u32, answer: &[u8]) -> Option<()> {
-        let (mut parts, good) = (Parts(answer), status == code::SUCCESS);
+        let (mut parts, good) = (ByteReader(answer), status == code::SUCCESS);
         for target in &self.targets {
             match *target {
-                Target::Bytes(target, size) => {
+                AnswerTarget::Bytes(target, size) => {
                     let bytes = parts.bytes(size)?;
                     if good {
                         // SAFETY: the caller's memory has `size` bytes.
                         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), size) };
                     }
                 }
-                Target::List(count, elements, size, room) => {
+                AnswerTarget::List(count, elements, size, room) => {
                     let told = parts.word()?;
                     // SAFETY: the caller's count.
                     unsafe { count.write_unaligned(told) };
@@ -207,7 +207,7 @@ impl Call {
                         unsafe { elements.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                     }
                 }
-                Target::Devices(count, devices, room) => {
+                AnswerTarget::Devices(count, devices, room) => {
                     let told = parts.word()?;
                     // SAFETY: the caller's count.
                     unsafe { count.write_unaligned(told) };
@@ -217,7 +217,7 @@ impl Call {
                         unsafe { devices.add(at as usize).write_unaligned(device) };
                     }
                 }
-                Target::Handle(target) => {
+                AnswerTarget::Handle(target) => {
                     let number = parts.word()?;
                     if good {
                         // SAFETY: the caller's place for a handle.
@@ -236,7 +236,7 @@ impl Call {
 ///
 /// The words are the arguments that C passed to the function.
 pub(crate) unsafe fn pass_on(opcode: u16, function: &Function, words: [usize; 6]) -> u32 {
-    let mut call = Call { request: Vec::new(), targets: Vec::new() };
+    let mut call = NvmlCall { request: Vec::new(), targets: Vec::new() };
     let mut words = words.into_iter();
     let mut next = || words.next().unwrap_or(0);
     for kind in function.arguments {
@@ -269,8 +269,9 @@ mod tests {
     #[test]
     fn answers_go_where_the_arguments_point() {
         let (mut count, mut elements, mut found) = (2_u32, [0_u8; 8], 0_usize);
-        let targets = vec![Target::List(&raw mut count, elements.as_mut_ptr(), 4, 2), Target::Handle(&raw mut found)];
-        let call = Call { request: Vec::new(), targets };
+        let targets =
+            vec![AnswerTarget::List(&raw mut count, elements.as_mut_ptr(), 4, 2), AnswerTarget::Handle(&raw mut found)];
+        let call = NvmlCall { request: Vec::new(), targets };
         let answer = [1, 0, 0, 0, 9, 9, 9, 9, 3, 0, 0, 0];
         // SAFETY: the targets are locals.
         unsafe {
@@ -281,9 +282,9 @@ mod tests {
         }
         assert_eq!(count, 7);
         let mut devices = [0_usize; 2];
-        let targets = vec![Target::Devices(&raw mut count, devices.as_mut_ptr(), 2)];
+        let targets = vec![AnswerTarget::Devices(&raw mut count, devices.as_mut_ptr(), 2)];
         // SAFETY: as above.
-        let taken = unsafe { Call { request: Vec::new(), targets }.take(code::SUCCESS, &[1, 0, 0, 0, 5, 0, 0, 0]) };
+        let taken = unsafe { NvmlCall { request: Vec::new(), targets }.take(code::SUCCESS, &[1, 0, 0, 0, 5, 0, 0, 0]) };
         assert_eq!((taken, count, number(devices[0]), devices[1]), (Some(()), 1, Some(5), 0));
     }
 

@@ -2,6 +2,10 @@
 //!
 //! So a program that asks has nothing open for long that would keep it from being checkpointed, and what it is told is as
 //! new. While it has, it has announced itself to the supervisor of its job, which waits with a dump until it is done.
+//!
+//! It connects, forks and announces itself by the functions of `client`, and is no `Session` of that crate. A session keeps one link for
+//! life, leaves it for a checkpoint, takes typed messages and reports errors of earlier calls; this link is made anew, carries raw
+//! bytes, and has no earlier calls.
 
 use std::ops::{Deref, DerefMut};
 use std::process;
@@ -17,10 +21,10 @@ use katydid_transport::ProgramLink;
 use katydid_wire::nvml::code;
 
 /// How long a connection is used.
-const LINGER: Duration = Duration::from_millis(100);
+const CONNECTION_LINGER: Duration = Duration::from_millis(100);
 
 /// A connection, and what it was made for.
-struct Open {
+struct OpenConnection {
     link: Box<dyn ProgramLink>,
     /// Announced as long as this is there.
     _job: Option<Job>,
@@ -30,41 +34,41 @@ struct Open {
 }
 
 /// What is known of the library's use.
-struct State {
+struct LibraryState {
     /// How often it was started and not yet ended.
     starts: u32,
-    open: Option<Open>,
+    open: Option<OpenConnection>,
     /// Why there is no server, as it was said.
     said: Option<String>,
 }
 
 /// Children are told.
 static WATCHED: Once = Once::new();
-static STATE: Mutex<State> = Mutex::new(State { starts: 0, open: None, said: None });
+static STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, said: None });
 
 /// The state, while no thread forks: a child finds it whole.
-struct Held {
-    state: MutexGuard<'static, State>,
+struct LockedState {
+    state: MutexGuard<'static, LibraryState>,
     _forks: NoFork,
 }
 
-impl Deref for Held {
-    type Target = State;
+impl Deref for LockedState {
+    type Target = LibraryState;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &LibraryState {
         &self.state
     }
 }
 
-impl DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut State {
+impl DerefMut for LockedState {
+    fn deref_mut(&mut self) -> &mut LibraryState {
         &mut self.state
     }
 }
 
-fn state() -> Held {
+fn state() -> LockedState {
     let forks = fork::hold();
-    Held { state: STATE.lock().unwrap_or_else(PoisonError::into_inner), _forks: forks }
+    LockedState { state: STATE.lock().unwrap_or_else(PoisonError::into_inner), _forks: forks }
 }
 
 /// In the child of a fork: the connection is the parent's, and ends with the parent's.
@@ -118,13 +122,13 @@ pub(crate) fn ask(opcode: u16, request: &[u8], reply: &mut Vec<u8>) -> u32 {
     code::GPU_IS_LOST
 }
 
-impl State {
+impl LibraryState {
     /// The connection; a new one where there is none.
-    fn connected(&mut self) -> Result<&mut Open, u32> {
+    fn connected(&mut self) -> Result<&mut OpenConnection, u32> {
         if let Some(open) = self.open.take_if(|open| open.process != process::id()) {
             open.link.abandon();
         }
-        self.open.take_if(|open| open.since.elapsed() >= LINGER);
+        self.open.take_if(|open| open.since.elapsed() >= CONNECTION_LINGER);
         if self.open.is_none() {
             WATCHED.call_once(|| fork::in_children(after_fork));
             let mut job = Job::from_environment().ok().flatten();
@@ -139,7 +143,7 @@ impl State {
                 }
                 code::DRIVER_NOT_LOADED
             })?;
-            self.open = Some(Open { link, _job: job, since: Instant::now(), process: process::id() });
+            self.open = Some(OpenConnection { link, _job: job, since: Instant::now(), process: process::id() });
             // Without a thread it stays open, which hinders nothing but checkpoints.
             let _ = thread::Builder::new().name("katydid-nvml".into()).spawn(close_later);
         }
@@ -149,8 +153,8 @@ impl State {
 
 /// Closes the connection when its time is over; a newer one has a thread of its own.
 fn close_later() {
-    thread::sleep(LINGER);
-    state().open.take_if(|open| open.since.elapsed() >= LINGER);
+    thread::sleep(CONNECTION_LINGER);
+    state().open.take_if(|open| open.since.elapsed() >= CONNECTION_LINGER);
 }
 
 #[cfg(test)]

@@ -36,16 +36,16 @@ const NAME_ROOM: usize = 4096;
 /// `nvmlProcessInfo_t`, which is how an entry begins.
 const PROCESS: usize = 24;
 /// No list is longer.
-const MOST_PROCESSES: u32 = 4096;
+const MAX_PROCESSES: u32 = 4096;
 
-type Slot = unsafe extern "C" fn(usize, usize, usize, usize) -> u32;
+type TableFunction = unsafe extern "C" fn(usize, usize, usize, usize) -> u32;
 
 /// The table as programs see it.
 #[repr(C)]
-struct Table {
+struct FunctionTable {
     bytes: usize,
-    first: [Slot; 15],
-    rows: [[Slot; 16]; 15],
+    first: [TableFunction; 15],
+    rows: [[TableFunction; 16]; 15],
 }
 
 macro_rules! row {
@@ -71,9 +71,9 @@ macro_rules! row {
     };
 }
 
-const FIRST: [Slot; 16] = row!(0);
+const FIRST: [TableFunction; 16] = row!(0);
 
-static TABLE: Table = Table {
+static TABLE: FunctionTable = FunctionTable {
     bytes: WORDS * size_of::<usize>(),
     first: {
         let [_, first @ ..] = FIRST;
@@ -179,7 +179,7 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
         return code::INVALID_ARGUMENT;
     }
     // SAFETY: not null, so the caller's count.
-    let mut told = unsafe { count.read_unaligned() }.min(MOST_PROCESSES);
+    let mut told = unsafe { count.read_unaligned() }.min(MAX_PROCESSES);
     let mut found = vec![0_u8; told as usize * PROCESS];
     let (told_at, found_at) =
         (std::ptr::from_mut(&mut told).expose_provenance(), found.as_mut_ptr().expose_provenance());
@@ -236,9 +236,9 @@ mod tests {
             assert!(table.is_null());
             assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const known), code::SUCCESS);
             assert_eq!(nvmlInternalGetExportTable(&raw mut table, std::ptr::null()), code::INVALID_ARGUMENT);
-            assert_eq!(table.cast::<usize>().read(), size_of::<Table>());
+            assert_eq!(table.cast::<usize>().read(), size_of::<FunctionTable>());
         }
-        assert_eq!(size_of::<Table>(), WORDS * size_of::<usize>());
+        assert_eq!(size_of::<FunctionTable>(), WORDS * size_of::<usize>());
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod volume;
 
 use std::sync::LazyLock;
 
-use katydid_graph::{Call, Graphs};
+use katydid_graph::{Graphs, UncapturedCall};
 
 use crate::ffi::Outcome;
 
@@ -29,5 +29,5 @@ pub(crate) fn of_process() -> &'static Graphs<Soft> {
 
 /// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
 pub(crate) fn forbid() -> Outcome {
-    of_process().forbid(Call::Unsafe)
+    of_process().forbid(UncapturedCall::Unsafe)
 }

@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, Output, padded};
 
 use crate::ipc::connection::Connection;
-use crate::link::worker::{Answer, WorkerLink};
+use crate::link::worker::{OutgoingReply, WorkerLink};
 use crate::shm::channel::create;
-use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, HEAD_COUNTER, PAGE, RING, RING_LENGTH, TAIL};
+use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, HEAD_COUNTER, PAGE_BYTES, RING, RING_LENGTH, TAIL};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::worker::ShmWorker;
 pub use crate::tls::examine::records;
@@ -44,17 +44,17 @@ pub fn ring(script: &[u8]) -> io::Result<usize> {
     let (steps, _) = script.as_chunks::<STEP>();
     for step in steps {
         match peer.step(*step) {
-            Taken::Frame | Taken::Nothing => {}
-            Taken::End => return Ok(peer.taken),
+            WorkerFinding::Frame | WorkerFinding::Nothing => {}
+            WorkerFinding::End => return Ok(peer.taken),
         }
     }
-    while let Taken::Frame = peer.take() {}
+    while let WorkerFinding::Frame = peer.take() {}
     assert!(!peer.is_honest || peer.taken == peer.sent, "an honest frame was not handed out");
     Ok(peer.taken)
 }
 
 /// What the worker found.
-enum Taken {
+enum WorkerFinding {
     Frame,
     Nothing,
     /// The link has ended.
@@ -75,7 +75,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn step(&mut self, [what, byte, numbers @ ..]: [u8; STEP]) -> Taken {
+    fn step(&mut self, [what, byte, numbers @ ..]: [u8; STEP]) -> WorkerFinding {
         let (numbers, _) = numbers.as_chunks::<2>();
         let number = |at: usize| numbers.get(at).map_or(0, |number| u16::from_le_bytes(*number));
         let [a, b, c] = [number(0), number(1), number(2)];
@@ -83,7 +83,7 @@ impl Peer {
             0 | 1 => return self.take(),
             2 | 3 if self.is_honest => {
                 self.write_frame(byte, usize::from(a) % HONEST);
-                return Taken::Nothing;
+                return WorkerFinding::Nothing;
             }
             2 | 3 => self.write_head(byte, [a, b, c]),
             4 => self.put(u64::from(a) << 8 | u64::from(b), &vec![byte; c.into()]),
@@ -95,18 +95,18 @@ impl Peer {
             _ => self.set_word(a.into(), u32::from(b) | u32::from(c) << 16),
         }
         self.is_honest = false;
-        Taken::Nothing
+        WorkerFinding::Nothing
     }
 
     /// The worker takes a frame, if there is one, and answers it.
-    fn take(&mut self) -> Taken {
+    fn take(&mut self) -> WorkerFinding {
         let replier = self.worker.replier();
         let frame = match self.worker.next_ready() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Taken::Nothing,
+            Ok(None) => return WorkerFinding::Nothing,
             Err(error) => {
                 assert!(!self.is_honest, "an honest program is refused: {error}");
-                return Taken::End;
+                return WorkerFinding::End;
             }
         };
         let FrameHead { thread, sequence, wants_reply, .. } = frame.head;
@@ -117,11 +117,11 @@ impl Peer {
         }
         if wants_reply {
             let (payload, output) = (frame.payload.get(..64).unwrap_or_default(), Output::default());
-            let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
+            let answer = OutgoingReply { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
             assert!(replier.reply(&answer).is_ok(), "a thread that was let in has no place");
         }
         self.taken += 1;
-        Taken::Frame
+        WorkerFinding::Frame
     }
 
     /// Writes at a place of the ring, and around its end.
@@ -143,7 +143,7 @@ impl Peer {
 
     /// Writes any word in front of the ring.
     fn set_word(&self, at: usize, value: u32) {
-        self.shared.word((at % PAGE) & !3).store(value, Ordering::Release);
+        self.shared.word((at % PAGE_BYTES) & !3).store(value, Ordering::Release);
     }
 
     /// Writes an honest frame, if there is room for it.

@@ -22,7 +22,7 @@ mod jit;
 pub use context::ContextFacts;
 pub use device::{DeviceFacts, Facts, P2P_ATTRIBUTES, PeerFacts};
 pub use function::{FunctionFacts, ParameterFacts, decode_names, encode_names};
-pub use graph::{EdgeFacts, GraphFacts, StepFacts, Work};
+pub use graph::{EdgeFacts, GraphFacts, StepFacts, StepWork};
 pub use jit::{JitOption, decode_options, encode_options};
 
 /// Why a block of facts could not be read.
@@ -55,7 +55,7 @@ pub enum FactsError {
 
 /// What the driver answered to one question: its code, and the value, which counts only when the code is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Answer<T> {
+pub struct DriverAnswer<T> {
     /// `CUresult` of the question.
     pub code: u32,
     /// The answer; 0 when `code` is not.

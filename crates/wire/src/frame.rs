@@ -27,7 +27,7 @@ pub const MAX_FRAME: usize = (1 << 20) + 4096;
 /// Largest reply, head included.
 pub const MAX_REPLY: usize = MAX_FRAME;
 /// Lanes that a stream link may have beside its first connection.
-pub const MOST_LANES: u16 = 16;
+pub const MAX_LANES: u16 = 16;
 /// Bit 0 of a request's flags: the program waits for a reply.
 const WANTS_REPLY: u16 = 1;
 
@@ -48,7 +48,7 @@ pub enum FrameError {
         bits: u64,
     },
     /// A lane that no link has, or one for a reply that no process waits for.
-    #[error("a frame names lane {lane}; lanes have numbers up to {MOST_LANES}, and carry replies that are awaited")]
+    #[error("a frame names lane {lane}; lanes have numbers up to {MAX_LANES}, and carry replies that are awaited")]
     Lane {
         /// What the head said.
         lane: u16,
@@ -165,7 +165,7 @@ pub struct Lanes {
 
 impl Lanes {
     fn check(self, wants_reply: bool) -> Result<(), FrameError> {
-        let is_wrong = |lane: u16| lane > MOST_LANES;
+        let is_wrong = |lane: u16| lane > MAX_LANES;
         match self {
             Self { payload, .. } if is_wrong(payload) => Err(FrameError::Lane { lane: payload }),
             Self { reply, .. } if is_wrong(reply) || (reply != 0 && !wants_reply) => {
@@ -450,14 +450,14 @@ mod tests {
 
     #[test]
     fn lanes_have_their_bytes_and_their_bounds() {
-        let lanes = Lanes { payload: 1, reply: MOST_LANES };
+        let lanes = Lanes { payload: 1, reply: MAX_LANES };
         let bytes = HEAD_OF_A_CALL.encode_over(9, lanes).unwrap();
         assert_eq!(bytes[24..], [1, 0, 16, 0, 0, 0, 0, 0]);
         assert_eq!(FrameHead::decode_over(&bytes), Ok((HEAD_OF_A_CALL, lanes, 9)));
         assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Reserved { bits: 0x10_0001 }));
         let unasked = FrameHead { wants_reply: false, ..HEAD_OF_A_CALL };
         for (head, wrong, lane) in [
-            (HEAD_OF_A_CALL, Lanes { payload: MOST_LANES + 1, reply: 0 }, MOST_LANES + 1),
+            (HEAD_OF_A_CALL, Lanes { payload: MAX_LANES + 1, reply: 0 }, MAX_LANES + 1),
             (HEAD_OF_A_CALL, Lanes { payload: 0, reply: u16::MAX }, u16::MAX),
             (unasked, Lanes { payload: 0, reply: 2 }, 2),
         ] {

@@ -160,7 +160,7 @@ impl Role {
 
 /// Which session a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
+pub struct SessionClaim {
     /// Who connects.
     pub role: Role,
     /// The session; [`SessionKey::NONE`]: a new one.
@@ -169,7 +169,7 @@ pub struct Claim {
     pub frames: u64,
 }
 
-impl Claim {
+impl SessionClaim {
     /// A program that wants a session of its own.
     pub const NEW: Self = Self { role: Role::PROGRAM, key: SessionKey::NONE, frames: 0 };
 }
@@ -204,7 +204,7 @@ pub struct Hello {
     /// What is to be served.
     pub session: SessionKind,
     /// Who connects, and whether it was here before.
-    pub claim: Claim,
+    pub claim: SessionClaim,
     /// How frames will travel.
     pub link: LinkKind,
     /// The program's process, as it sees itself.
@@ -337,7 +337,7 @@ impl Hello {
         let pid = fields.u32()?;
         let role = Role(fields.u32()?);
         let memory_quota = fields.u64()?;
-        let claim = Claim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
+        let claim = SessionClaim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
         let (program, name) = (fields.text()?, fields.text()?);
         let arenas = fields.arenas()?;
         let link_timeout = if fields.is_empty() { LINK_TIMEOUT } else { fields.u32()? };
@@ -579,7 +579,7 @@ mod tests {
     fn hello() -> Hello {
         Hello {
             session: SessionKind::CUDA,
-            claim: Claim { role: Role::COMPANION, key: SessionKey([0x11; 16]), frames: 9 },
+            claim: SessionClaim { role: Role::COMPANION, key: SessionKey([0x11; 16]), frames: 9 },
             link: LinkKind::SHM,
             pid: 4711,
             memory_quota: 1 << 30,

@@ -21,7 +21,7 @@
 
 /// A kind of argument, see the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ArgumentKind {
     /// A device.
     Device,
     /// A number.
@@ -54,7 +54,7 @@ pub struct Function {
     /// The library's name for it.
     pub name: &'static str,
     /// Its arguments.
-    pub arguments: &'static [Kind],
+    pub arguments: &'static [ArgumentKind],
 }
 
 /// Longest text or list that travels, in bytes.
@@ -303,7 +303,7 @@ macro_rules! table {
     ($($name:ident: $($kind:ident $(($bytes:literal))?)*;)*) => {
         /// All functions, in the order of their numbers.
         pub static FUNCTIONS: &[Function] = &[
-            $(Function { name: stringify!($name), arguments: &[$(Kind::$kind $(($bytes))?),*] },)*
+            $(Function { name: stringify!($name), arguments: &[$(ArgumentKind::$kind $(($bytes))?),*] },)*
         ];
     };
 }
@@ -322,9 +322,9 @@ pub fn opcode(name: &str) -> Option<u16> {
 
 /// Reads what one side wrote, and nothing beyond it.
 #[derive(Debug)]
-pub struct Parts<'a>(pub &'a [u8]);
+pub struct ByteReader<'a>(pub &'a [u8]);
 
-impl<'a> Parts<'a> {
+impl<'a> ByteReader<'a> {
     /// The next bytes.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (part, rest) = self.0.split_at_checked(count)?;
@@ -441,8 +441,11 @@ mod tests {
 
     /// Bytes that a function's arguments say it writes, one for each structure.
     fn written(function: &Function) -> Vec<usize> {
-        let size = |kind: &Kind| match kind {
-            Kind::Out(size) | Kind::List(size) | Kind::Turned(size) | Kind::Words(size) => Some(*size),
+        let size = |kind: &ArgumentKind| match kind {
+            ArgumentKind::Out(size)
+            | ArgumentKind::List(size)
+            | ArgumentKind::Turned(size)
+            | ArgumentKind::Words(size) => Some(*size),
             _ => None,
         };
         function.arguments.iter().filter_map(size).collect()
@@ -489,9 +492,9 @@ mod tests {
 
     #[test]
     fn parts_end_where_the_bytes_do() {
-        let mut parts = Parts(&[1, 0, 0, 0, 1, 2]);
+        let mut parts = ByteReader(&[1, 0, 0, 0, 1, 2]);
         assert_eq!((parts.length(), parts.flag(), parts.flag(), parts.word()), (Some(1), Some(true), None, None));
         assert!(parts.is_empty());
-        assert_eq!(Parts(&[0xff; 4]).length(), None);
+        assert_eq!(ByteReader(&[0xff; 4]).length(), None);
     }
 }

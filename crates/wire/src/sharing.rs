@@ -16,14 +16,14 @@ pub struct Sharing {
     /// The session's own; none as long as it has lent nothing.
     pub door: Option<[u8; DOOR]>,
     /// What others hold of its.
-    pub held: Vec<Held>,
+    pub held: Vec<SharedHolding>,
     /// What it holds of others.
     pub borrowed: Vec<Borrowing>,
 }
 
 /// Memory or an event of a session's that others hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct SharedHolding {
     /// Which.
     pub secret: [u8; SECRET],
     /// How many do; one that holds it twice counts twice.
@@ -75,7 +75,7 @@ impl Sharing {
         let mut it = Self { door: exactly(reader.take()?), ..Self::default() };
         for _ in 0..reader.take::<u32>()? {
             let secret = exactly(reader.take()?).unwrap_or_default();
-            it.held.push(Held { secret, holders: reader.take()?, is_lent: reader.take::<u8>()? != 0 });
+            it.held.push(SharedHolding { secret, holders: reader.take()?, is_lent: reader.take::<u8>()? != 0 });
         }
         for _ in 0..reader.take::<u32>()? {
             let door = exactly(reader.take()?).unwrap_or_default();
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn both_directions_survive_the_way_and_damage_is_noticed() {
-        let held = vec![Held { secret: [1; SECRET], holders: 3, is_lent: true }];
+        let held = vec![SharedHolding { secret: [1; SECRET], holders: 3, is_lent: true }];
         let all =
             Sharing { door: Some([7; DOOR]), held, borrowed: vec![Borrowing { door: [2; DOOR], secret: [3; SECRET] }] };
         for sharing in [all, Sharing::default()] {

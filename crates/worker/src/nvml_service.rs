@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use katydid_driver::DriverChoice;
-use katydid_transport::{Answer, Event, Pending, WorkerLink};
+use katydid_transport::{Event, OutgoingReply, Pending, WorkerLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::facts::{DeviceFacts, Facts};
 use katydid_wire::frame::Output;
@@ -29,7 +29,7 @@ use crate::options::WorkerOptions;
 use crate::os::log::Log;
 use library::Library;
 use soft::Soft;
-use source::{Processes, Source};
+use source::{NvmlSource, Processes};
 
 /// Runs a watcher to its end.
 pub(crate) fn run(options: &WorkerOptions) -> ExitCode {
@@ -81,10 +81,10 @@ fn serve(options: &WorkerOptions, program: Pending, processes: &Processes, build
 }
 
 /// The machine's NVML, unless softcuda is what the server serves.
-fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Result<Box<dyn Source>, String> {
-    let real = || Library::open().map(|library| Box::new(library) as Box<dyn Source>);
+fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Result<Box<dyn NvmlSource>, String> {
+    let real = || Library::open().map(|library| Box::new(library) as Box<dyn NvmlSource>);
     let software =
-        |choice: &DriverChoice| Soft::open(choice, soft, processes).map(|it| Box::new(it) as Box<dyn Source>);
+        |choice: &DriverChoice| Soft::open(choice, soft, processes).map(|it| Box::new(it) as Box<dyn NvmlSource>);
     match driver {
         DriverChoice::Soft => software(driver),
         DriverChoice::Auto => real().or_else(|_| software(&DriverChoice::Soft)),
@@ -94,7 +94,7 @@ fn open(driver: &DriverChoice, soft: Option<&Path>, processes: &Processes) -> Re
 }
 
 /// Answers until the program closes.
-fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn Source) -> Result<(), String> {
+fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<(), String> {
     let replier = link.replier();
     let activity = idle::start().map_err(|error| format!("cannot start a thread: {error}"))?;
     loop {
@@ -110,14 +110,14 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn Source) -> Result<(), 
         if head.wants_reply {
             let (thread, sequence, payload) = (head.thread, head.sequence, written.concat());
             let output = Output { stdout: &[], stderr: &[] };
-            let answer = Answer { thread, sequence, status, deferred: 0, payload: &payload, tail: &[], output };
+            let answer = OutgoingReply { thread, sequence, status, deferred: 0, payload: &payload, tail: &[], output };
             replier.reply(&answer).map_err(|error| error.to_string())?;
         }
     }
 }
 
 /// What a source says to one question as it came.
-fn ask(source: &mut dyn Source, asked: &'static Function, payload: &[u8]) -> (u32, Vec<Vec<u8>>) {
+fn ask(source: &mut dyn NvmlSource, asked: &'static Function, payload: &[u8]) -> (u32, Vec<Vec<u8>>) {
     match arguments::read(asked, payload) {
         Some(given) => source.call(asked, &given),
         None => (code::INVALID_ARGUMENT, Vec::new()),

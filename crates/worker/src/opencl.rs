@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use katydid_arena::{choose_pinned, pinned_at};
-use katydid_image::Session as Part;
+use katydid_image::Session as SessionPart;
 use katydid_session_core::{Capture, Usage};
 use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
 use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, host_base};
@@ -128,7 +128,7 @@ fn ranges(host: Option<&HostMemory>) -> Vec<ArenaRange> {
 }
 
 /// The range that a session of an image had, which its program has kept.
-fn host_again(part: &Part) -> Result<Option<HostMemory>, String> {
+fn host_again(part: &SessionPart) -> Result<Option<HostMemory>, String> {
     let Some(base) = host_base(part) else { return Ok(None) };
     let offer = pinned_at(base).ok_or("its memory is at addresses that this build does not use")?;
     let host = HostMemory::new(&offer, None);
@@ -136,7 +136,7 @@ fn host_again(part: &Part) -> Result<Option<HostMemory>, String> {
 }
 
 /// Whether an image has the session of an outline whole: at the same addresses, and with the same quota.
-pub(crate) fn is_of(part: &Part, outline: &Part) -> bool {
+pub(crate) fn is_of(part: &SessionPart, outline: &SessionPart) -> bool {
     let is_whole = is_kept_in(part) && !is_outline(part) && part.name == outline.name;
     is_whole && host_base(part) == host_base(outline) && part.notes.get(QUOTA) == outline.notes.get(QUOTA)
 }
@@ -165,7 +165,7 @@ fn begin(
 }
 
 /// A session that is to become the one of an image. `devices` are those to use in place of its own.
-pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &Part, devices: &str) -> Result<EmptySession, String> {
+pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &SessionPart, devices: &str) -> Result<EmptySession, String> {
     let platforms = open(warm, note).map_err(|error| error.to_string())?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
     let quota = part.notes.get(QUOTA).and_then(serde_json::Value::as_u64).unwrap_or(0);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::Session as Part;
+use katydid_image::Session as SessionPart;
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{Opening, Session, Setup, journal_of};
 use katydid_session_core::{
@@ -108,10 +108,10 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
 }
 
 /// An order, and the image's folder.
-type Order = (ToWorker, Option<OwnedFd>);
+type RestoreOrder = (ToWorker, Option<OwnedFd>);
 
 /// The order to restore.
-fn first_order(voice: &CompanionWriter) -> Option<Order> {
+fn first_order(voice: &CompanionWriter) -> Option<RestoreOrder> {
     loop {
         match voice.hear_within(COMPANION_TIMEOUT) {
             Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
@@ -123,7 +123,7 @@ fn first_order(voice: &CompanionWriter) -> Option<Order> {
 
 /// A thread that hears answers while the session is rebuilt, orders after that of an outline, and then serves the companion.
 struct OrderThread {
-    orders: Receiver<Order>,
+    orders: Receiver<RestoreOrder>,
     next: Sender<Companion>,
     /// The session was refused: the process that hangs up now changes nothing.
     is_refused: Arc<AtomicBool>,
@@ -151,7 +151,7 @@ impl OrderThread {
 fn hear(
     voice: &Arc<CompanionWriter>,
     asker: &ImageClient,
-    orders: &Sender<Order>,
+    orders: &Sender<RestoreOrder>,
     later: &Receiver<Companion>,
     is_refused: &AtomicBool,
 ) {
@@ -182,7 +182,7 @@ fn hear(
 /// A session that waits for its program.
 struct RebuiltSession {
     session: &'static mut dyn Restorable,
-    part: Part,
+    part: SessionPart,
     input: Input,
     name: String,
     ranges: Vec<ArenaRange>,
@@ -194,7 +194,7 @@ struct RebuiltSession {
 /// Rebuilds what lies on devices; what the companion is told where that fails.
 fn rebuild(
     warm: WarmDriver,
-    (order, folder): Order,
+    (order, folder): RestoreOrder,
     note: &Note,
     voice: &Arc<CompanionWriter>,
     asker: &Arc<ImageClient>,
@@ -260,7 +260,7 @@ fn complete(
 fn blank(
     warm: WarmDriver,
     note: &Note,
-    part: &Part,
+    part: &SessionPart,
     input: &Input,
     incarnations: &[u8],
 ) -> Result<EmptySession, String> {
@@ -291,7 +291,7 @@ fn restored(session: &dyn Restorable) -> FromWorker {
 /// Restores, with words on how far that is. Meanwhile the daemon is answered.
 fn restore(
     session: &mut dyn Restorable,
-    (part, input): (&Part, &Input),
+    (part, input): (&SessionPart, &Input),
     options: RestoreOptions,
     voice: &CompanionWriter,
     (door, peers): (&AttachPoint<'_>, &SessionPeers),

@@ -64,7 +64,6 @@ use libtest_mimic::{Arguments, Trial};
 
 use crate::stage::WAYS;
 
-
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
 /// kind of state each from before a checkpoint until after, each on one way, the next commit on another. The other
 /// programs keep little for long, but come to calls that these do not: a run has a slice of them, and the sweep all.

@@ -17,7 +17,7 @@ use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, companion};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::handshake::{Claim, Hello, PREFIX, Role, SessionKind};
+use katydid_wire::handshake::{Hello, PREFIX, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::peer;
@@ -53,7 +53,7 @@ pub(crate) type Attack = fn(&Target<'_>, u64) -> Result<()>;
 pub(crate) const ATTACKS: [Attack; 7] = [silence, noise, visits, broken_session, questions, requests, killed];
 
 /// A hello with as long a name as there can be.
-fn hello(session: SessionKind, claim: Claim) -> Hello {
+fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
     Hello { program: "h".repeat(4096), name: String::new(), ..peer::hello(session, claim) }
 }
 
@@ -67,7 +67,7 @@ fn silence(target: &Target<'_>, round: u64) -> Result<()> {
 
 /// Something else than a hello, or a part of one.
 fn noise(target: &Target<'_>, round: u64) -> Result<()> {
-    let whole = hello(SessionKind::CUDA, Claim::NEW).encode(&peer::build())?;
+    let whole = hello(SessionKind::CUDA, SessionClaim::NEW).encode(&peer::build())?;
     for number in 0..16_u64 {
         let mut socket = peer::connect(target.address(round + number))?;
         let mut state = round << 8 | number;
@@ -90,7 +90,7 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let (silent, ready) = companion(&at, SessionKey::NONE, WAIT_TIMEOUT)?;
     let mut visitors = Vec::new();
     for _ in 0..40 {
-        let claim = Claim { role: Role::COMPANION, key: ready.key, frames: 0 };
+        let claim = SessionClaim { role: Role::COMPANION, key: ready.key, frames: 0 };
         let mut socket = peer::connect(target.plain(round))?;
         socket.write_all(&hello(SessionKind::CUDA, claim).encode(&peer::build())?)?;
         visitors.push(socket);
@@ -103,7 +103,7 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
 /// A session that is broken off, or broken, in the middle of frames.
 fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
     let mut socket = peer::connect(target.plain(round))?;
-    socket.write_all(&hello(SessionKind::CUDA, Claim::NEW).encode(&peer::build())?)?;
+    socket.write_all(&hello(SessionKind::CUDA, SessionClaim::NEW).encode(&peer::build())?)?;
     socket.read_exact(&mut [0; PREFIX])?;
     let head = FrameHead { opcode: (round % 700) as u16, wants_reply: true, thread: 1, context: 0, sequence: 0 };
     let frame = [&head.encode(4096)?[..], &[round as u8; 4096]].concat();
@@ -116,7 +116,7 @@ fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
 fn questions(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
     let idle: Vec<_> = (0..3)
-        .map(|_| connect(&at, &hello(SessionKind::NVML, Claim::NEW), &peer::build(), Duration::from_secs(5)))
+        .map(|_| connect(&at, &hello(SessionKind::NVML, SessionClaim::NEW), &peer::build(), Duration::from_secs(5)))
         .collect();
     sleep(Duration::from_millis(200));
     drop(idle);

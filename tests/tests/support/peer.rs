@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use katydid_tests::deadline::Patient;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};
+use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT, LinkKind, SessionClaim, SessionKind};
 
 /// A connection over any family of sockets.
 pub(crate) trait Connection: Read + Write + Send {}
@@ -29,7 +29,7 @@ pub(crate) fn build() -> Build {
 }
 
 /// What a shim would say first, on a link of frames.
-pub(crate) fn hello(session: SessionKind, claim: Claim) -> Hello {
+pub(crate) fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
     let range = |kind, base, length| ArenaRange { kind, base, length };
     let ranges =
         [range(ArenaKind::DEVICE, 0x2000_0000_0000, 16 << 40), range(ArenaKind::PINNED, 0x3000_0000_0000, 256 << 30)];

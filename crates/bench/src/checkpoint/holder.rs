@@ -31,7 +31,7 @@ use crate::noise::noise;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// A chunk of an image.
-const CHUNK: u64 = 2 << 20;
+const IMAGE_CHUNK_BYTES: u64 = 2 << 20;
 /// One chunk in so many changes.
 const STRIDE: usize = 100;
 /// Bytes that are copied at once.
@@ -39,7 +39,7 @@ const PIECE_BYTES: usize = 64 << 20;
 /// How often orders are looked for.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Without an order for so long, no process is there any more.
-const LONELY: Duration = Duration::from_secs(600);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Names of the two files.
 pub(super) const ORDER: &str = "order";
 pub(super) const ANSWER: &str = "answer";
@@ -55,7 +55,7 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
         _ => Program::Holding(Holder::new(cuda, flags.bytes.map_or(0, |bytes| bytes.0)).map_err(failed)?),
     };
     let (mut last, mut heard, mut looked) = (0, Instant::now(), Instant::now());
-    while heard.elapsed() < LONELY {
+    while heard.elapsed() < ORDER_TIMEOUT {
         program.go_on().map_err(failed)?;
         if program.is_busy() && looked.elapsed() < POLL_INTERVAL {
             continue;
@@ -170,8 +170,8 @@ impl Holder {
 
     /// Numbers every chunk, or one in `stride`.
     fn stamp(&self, stride: usize, turn: u32) -> Result<(), CudaError> {
-        for chunk in (0..self.bytes.div_ceil(CHUNK as usize)).step_by(stride) {
-            let at = self.start + chunk as u64 * CHUNK;
+        for chunk in (0..self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize)).step_by(stride) {
+            let at = self.start + chunk as u64 * IMAGE_CHUNK_BYTES;
             self.cuda.fill(at, chunk as u32)?;
             self.cuda.fill(at + 4, turn)?;
         }
@@ -181,7 +181,7 @@ impl Holder {
     fn change(&mut self) -> Result<usize, CudaError> {
         self.turn += 1;
         self.stamp(STRIDE, self.turn)?;
-        Ok(self.bytes.div_ceil(CHUNK as usize).div_ceil(STRIDE) * CHUNK as usize)
+        Ok(self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize).div_ceil(STRIDE) * IMAGE_CHUNK_BYTES as usize)
     }
 
     /// A number that every word and its place goes into.

@@ -64,7 +64,7 @@ impl Unit {
 
 /// A way to the device.
 #[derive(Debug, Clone)]
-struct Way {
+struct DeviceWay {
     name: &'static str,
     /// None for the native one.
     server: Option<Address>,
@@ -80,10 +80,10 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let loopback = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
     let server = PrivateServer::start_with(&flags.driver, &[loopback], None)?;
-    let native = (flags.against == Against::Native).then_some(Way { name: "native", server: None });
+    let native = (flags.against == Against::Native).then_some(DeviceWay { name: "native", server: None });
     let through = ["shm", "tcp"].into_iter().zip(server.addresses());
-    let through = through.map(|(name, address)| Way { name, server: Some(address.clone()) });
-    let ways: Vec<Way> = native.into_iter().chain(through).collect();
+    let through = through.map(|(name, address)| DeviceWay { name, server: Some(address.clone()) });
+    let ways: Vec<DeviceWay> = native.into_iter().chain(through).collect();
     let mut best = Best::default();
     let progress = Progress::on_stderr();
     for round in 1..=if flags.quick { QUICK_ROUNDS } else { ROUNDS } {
@@ -103,7 +103,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
 }
 
 /// One run of the measuring program. Natively it finds what any program of this environment does.
-fn run(layout: &Layout, way: &Way, quick: bool) -> Result<Report, Failure> {
+fn run(layout: &Layout, way: &DeviceWay, quick: bool) -> Result<Report, Failure> {
     let fail = |reason: String| Failure::work(format!("cannot measure {}: {reason}", way.name));
     let mut command = Command::new("/proc/self/exe");
     command.arg("bench-opencl-body").args(quick.then_some("--quick"));
@@ -144,7 +144,7 @@ impl Best {
     }
 
     /// For people.
-    fn write_table(&self, out: &mut impl Write, ways: &[Way]) -> io::Result<()> {
+    fn write_table(&self, out: &mut impl Write, ways: &[DeviceWay]) -> io::Result<()> {
         let mut columns = vec![("", Align::Left)];
         columns.extend(ways.iter().map(|way| (way.name, Align::Right)));
         columns.push(("native : shm", Align::Right));
@@ -176,7 +176,7 @@ mod tests {
         best.keep("native", report(4e-6, 0.064));
         best.keep("shm", report(3e-6, 0.128));
         best.keep("shm", report(2e-6, 0.2));
-        let ways = ["native", "shm"].map(|name| Way { name, server: None });
+        let ways = ["native", "shm"].map(|name| DeviceWay { name, server: None });
         let mut out = Vec::new();
         best.write_table(&mut out, &ways).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::cuda::Soft;
 use super::device::Device;
 use super::opencl::OpenCl;
-use super::work::{WORKS, Work};
+use super::work::{KernelWork, WORKS};
 use crate::flags::{BenchSoftBodyFlags, SoftDevice};
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome};
@@ -76,7 +76,7 @@ fn use_cores(cores: usize) -> io::Result<()> {
 }
 
 /// The best of the launches that fit into `time`, after one that fills caches and makes threads.
-fn measure(device: &mut dyn Device, work: &Work, time: Duration) -> Result<Figure, String> {
+fn measure(device: &mut dyn Device, work: &KernelWork, time: Duration) -> Result<Figure, String> {
     device.prepare(work)?;
     let before = device.executed();
     device.run(work)?;

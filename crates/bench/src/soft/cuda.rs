@@ -9,7 +9,7 @@ use std::ptr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::device::Device;
-use super::work::{Argument, Work};
+use super::work::{Argument, KernelWork};
 
 type Handle = *mut c_void;
 
@@ -87,7 +87,7 @@ impl Soft {
 }
 
 impl Device for Soft {
-    fn prepare(&mut self, work: &Work) -> Result<(), String> {
+    fn prepare(&mut self, work: &KernelWork) -> Result<(), String> {
         let name: &CStr = work.name;
         call!(self.functions, cuModuleGetFunction(&raw mut self.kernel, self.module, name.as_ptr()))?;
         for buffer in std::mem::take(&mut self.buffers) {
@@ -103,7 +103,7 @@ impl Device for Soft {
         Ok(())
     }
 
-    fn run(&mut self, work: &Work) -> Result<(), String> {
+    fn run(&mut self, work: &KernelWork) -> Result<(), String> {
         let mut values: Vec<u64> = work
             .arguments
             .iter()
@@ -121,7 +121,7 @@ impl Device for Soft {
         call!(self.functions, cuCtxSynchronize())
     }
 
-    fn result(&mut self, work: &Work) -> Result<Vec<u32>, String> {
+    fn result(&mut self, work: &KernelWork) -> Result<Vec<u32>, String> {
         let mut words = vec![0_u32; work.buffers.get(work.result).copied().unwrap_or(0)];
         let from = self.buffers.get(work.result).copied().unwrap_or(0);
         let size = size_of_val(words.as_slice());

@@ -22,7 +22,7 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::Progress;
-use work::{WORKS, Work};
+use work::{KernelWork, WORKS};
 
 const ROUNDS: u32 = 3;
 const QUICK_ROUNDS: u32 = 1;
@@ -126,7 +126,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(work: &Work, best: &Best) -> Self {
+    fn new(work: &KernelWork, best: &Best) -> Self {
         let kernel = work.name.to_string_lossy().into_owned();
         let figure = |device, cores| best.get(&(device, cores)).and_then(|figures| figures.get(&kernel)).copied();
         let both = |device| Some([figure(device, CORES[0])?, figure(device, CORES[1])?]);

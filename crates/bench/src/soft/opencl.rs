@@ -8,7 +8,7 @@ use std::ptr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::device::Device;
-use super::work::{Argument, Work};
+use super::work::{Argument, KernelWork};
 use crate::opencl_calls::{call, functions, make};
 
 type Handle = *mut c_void;
@@ -88,7 +88,7 @@ impl OpenCl {
 }
 
 impl Device for OpenCl {
-    fn prepare(&mut self, work: &Work) -> Result<(), String> {
+    fn prepare(&mut self, work: &KernelWork) -> Result<(), String> {
         for buffer in std::mem::take(&mut self.buffers) {
             call!(self.functions, clReleaseMemObject(buffer))?;
         }
@@ -124,7 +124,7 @@ impl Device for OpenCl {
         Ok(())
     }
 
-    fn run(&mut self, work: &Work) -> Result<(), String> {
+    fn run(&mut self, work: &KernelWork) -> Result<(), String> {
         let local = work.block.map(|size| size as usize);
         let global = [work.grid[0] as usize * local[0], work.grid[1] as usize * local[1]];
         let (queue, kernel, none) = (self.queue, self.kernel, ptr::null());
@@ -136,7 +136,7 @@ impl Device for OpenCl {
         call!(self.functions, clFinish(self.queue))
     }
 
-    fn result(&mut self, work: &Work) -> Result<Vec<u32>, String> {
+    fn result(&mut self, work: &KernelWork) -> Result<Vec<u32>, String> {
         let mut words = vec![0_u32; work.buffers.get(work.result).copied().unwrap_or(0)];
         let from = self.buffers.get(work.result).copied().unwrap_or(ptr::null_mut());
         let (size, to) = (size_of_val(words.as_slice()), words.as_mut_ptr().cast());

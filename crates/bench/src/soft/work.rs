@@ -5,7 +5,7 @@ use std::ffi::CStr;
 /// An argument of a kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Argument {
-    /// A buffer, by its place in `Work::buffers`.
+    /// A buffer, by its place in `KernelWork::buffers`.
     Buffer(usize),
     /// A number.
     Int(i32),
@@ -13,7 +13,7 @@ pub(super) enum Argument {
 
 /// A kernel to measure.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct KernelWork {
     /// Its name in both languages.
     pub(super) name: &'static CStr,
     /// What it does, for people, with the unit of `amount`.
@@ -37,8 +37,8 @@ pub(super) struct Work {
 use Argument::{Buffer, Int};
 
 /// All kernels, each a few dozen milliseconds of one core.
-pub(super) const WORKS: [Work; 6] = [
-    Work {
+pub(super) const WORKS: [KernelWork; 6] = [
+    KernelWork {
         name: c"sgemm",
         title: "SGEMM 512, fma",
         grid: [16, 16],
@@ -49,7 +49,7 @@ pub(super) const WORKS: [Work; 6] = [
         amount: 512.0 * 512.0 * 512.0,
         integers: false,
     },
-    Work {
+    KernelWork {
         name: c"nbody",
         title: "n-body 4096, pairs",
         grid: [16, 1],
@@ -60,7 +60,7 @@ pub(super) const WORKS: [Work; 6] = [
         amount: 4096.0 * 4096.0,
         integers: false,
     },
-    Work {
+    KernelWork {
         name: c"stencil",
         title: "stencil 128³, cells",
         grid: [4, 16],
@@ -71,7 +71,7 @@ pub(super) const WORKS: [Work; 6] = [
         amount: 126.0 * 126.0 * 126.0,
         integers: false,
     },
-    Work {
+    KernelWork {
         name: c"blackscholes",
         title: "Black-Scholes, options",
         grid: [256, 1],
@@ -82,7 +82,7 @@ pub(super) const WORKS: [Work; 6] = [
         amount: (1 << 20) as f64,
         integers: false,
     },
-    Work {
+    KernelWork {
         name: c"reduction",
         title: "sum, numbers",
         grid: [64, 1],
@@ -93,7 +93,7 @@ pub(super) const WORKS: [Work; 6] = [
         amount: (4 << 20) as f64,
         integers: false,
     },
-    Work {
+    KernelWork {
         name: c"histogram",
         title: "histogram, bytes",
         grid: [64, 1],
@@ -106,7 +106,7 @@ pub(super) const WORKS: [Work; 6] = [
     },
 ];
 
-impl Work {
+impl KernelWork {
     /// What buffer `index` holds at first: the same everywhere, with no pattern that a kernel could profit from.
     pub(super) fn content(&self, index: usize) -> Vec<u32> {
         let size = self.buffers.get(index).copied().unwrap_or(0);

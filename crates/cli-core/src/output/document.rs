@@ -45,7 +45,7 @@ impl FromStr for JsonDestination {
 
 /// The document of this process.
 #[derive(Debug)]
-enum State {
+enum DocumentState {
     /// No process wants one.
     None,
     /// Nothing is written yet.
@@ -63,9 +63,9 @@ enum Sink {
     File(File),
 }
 
-static STATE: Mutex<State> = Mutex::new(State::None);
+static STATE: Mutex<DocumentState> = Mutex::new(DocumentState::None);
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, DocumentState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -99,7 +99,7 @@ pub fn want(place: &JsonDestination) -> Result<(), Failure> {
             Sink::File(taken(*number).map_err(|error| failed(format!("descriptor {number}"), error))?)
         }
     };
-    *state() = State::Wanted(sink);
+    *state() = DocumentState::Wanted(sink);
     Ok(())
 }
 
@@ -119,7 +119,7 @@ fn taken(number: i32) -> io::Result<File> {
 pub fn write(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::work)?;
     let mut state = state();
-    if let State::Wanted(mut sink) = std::mem::replace(&mut *state, State::Written) {
+    if let DocumentState::Wanted(mut sink) = std::mem::replace(&mut *state, DocumentState::Written) {
         sink.write(&format!("{text}\n"))?;
     }
     Ok(())
@@ -129,26 +129,26 @@ pub fn write(value: &impl Serialize) -> Result<(), Failure> {
 pub fn append(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(Failure::work)?;
     let mut state = state();
-    let (mut sink, before) = match std::mem::replace(&mut *state, State::Written) {
-        State::Wanted(sink) => (sink, "[\n"),
-        State::Begun(sink) => (sink, ",\n"),
+    let (mut sink, before) = match std::mem::replace(&mut *state, DocumentState::Written) {
+        DocumentState::Wanted(sink) => (sink, "[\n"),
+        DocumentState::Begun(sink) => (sink, ",\n"),
         other => {
             *state = other;
             return Ok(());
         }
     };
     let written = sink.write(&format!("{before}{text}"));
-    *state = State::Begun(sink);
+    *state = DocumentState::Begun(sink);
     Ok(written?)
 }
 
 /// Completes the document: a list ends, and where there is nothing yet, `failure` and the exit status take its place.
 pub fn close(failure: Option<&str>, status: u8) {
     let mut state = state();
-    let (mut sink, end) = match std::mem::replace(&mut *state, State::Written) {
-        State::Wanted(sink) => (sink, None),
-        State::Begun(sink) => (sink, Some("\n]\n")),
-        State::None | State::Written => return,
+    let (mut sink, end) = match std::mem::replace(&mut *state, DocumentState::Written) {
+        DocumentState::Wanted(sink) => (sink, None),
+        DocumentState::Begun(sink) => (sink, Some("\n]\n")),
+        DocumentState::None | DocumentState::Written => return,
     };
     let error = || json!({"error": failure.unwrap_or("it ended without a result"), "status": status});
     let text = match (end, failure) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use katydid_job::process::stopped;
 use katydid_job::supervisor::folder::{self, FolderError};
-use katydid_job::supervisor::view::{Report, Request, Step};
+use katydid_job::supervisor::view::{ProgressStep, Report, Request};
 use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -116,8 +116,8 @@ pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
 /// Asks and waits; what the supervisor says ends with the report or a failure.
 fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> {
     match last_step(job, control, "/v1/checkpoints", request)? {
-        Some(Step::Done(report)) => Ok(report),
-        Some(Step::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
+        Some(ProgressStep::Done(report)) => Ok(report),
+        Some(ProgressStep::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
         _ => Err(Failure::work("no checkpoint: the job's supervisor has ended")),
     }
 }
@@ -129,11 +129,11 @@ pub(crate) fn last_step(
     control: &Path,
     path: &str,
     request: &impl Serialize,
-) -> Result<Option<Step>, Failure> {
+) -> Result<Option<ProgressStep>, Failure> {
     let progress = Progress::on_stderr();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
-    let asked = admin::post_lines(control, path, request, |step: Step| {
+    let asked = admin::post_lines(control, path, request, |step: ProgressStep| {
         // Each stage has a rate of its own.
         if began.0 != step.name() {
             began = (step.name(), Instant::now());
@@ -166,12 +166,12 @@ fn gone(job: &str) -> Option<FolderError> {
 }
 
 /// What is going on, for the terminal.
-fn line(step: &Step, began: Instant) -> String {
+fn line(step: &ProgressStep, began: Instant) -> String {
     match step {
-        Step::Write { done, total, written } => {
+        ProgressStep::Write { done, total, written } => {
             bar(*done, *total, &format!(", {} new", Size(*written)), began.elapsed())
         }
-        Step::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
+        ProgressStep::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
         other => other.name(),
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use katydid_job::supervisor::guard;
-use katydid_job::supervisor::guard::Given;
+use katydid_job::supervisor::guard::GuardDescriptors;
 use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
 
@@ -26,7 +26,7 @@ const DROPPED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, S
 /// Runs the command; it ends with the job.
 pub(crate) fn main(flags: &GuardFlags) -> Outcome {
     // SAFETY: this process has parsed its arguments and done nothing else.
-    let given = unsafe { Given::take(flags.link) }.map_err(Failure::usage)?;
+    let given = unsafe { GuardDescriptors::take(flags.link) }.map_err(Failure::usage)?;
     let ended = set_signals().map_err(Failure::work)?;
     let (program, arguments) = flags.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
     let mut command = Command::new(program);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use katydid_job::process::stopped;
 use katydid_job::supervisor::folder;
-use katydid_job::supervisor::view::{Migration, Moved, Step};
+use katydid_job::supervisor::view::{Migration, Moved, ProgressStep};
 
 use crate::args::flags::MigrateFlags;
 use crate::commands::checkpoint::{last_step, whole_path};
@@ -32,8 +32,10 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
 /// Asks and waits; what the supervisor says ends with the report or a failure.
 fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
     match last_step(job, control, "/v1/migrations", wanted)? {
-        Some(Step::Moved(moved)) => Ok(moved),
-        Some(Step::Failed { error }) => Err(Failure::work(format!("not moved, and everything goes on: {error}"))),
+        Some(ProgressStep::Moved(moved)) => Ok(moved),
+        Some(ProgressStep::Failed { error }) => {
+            Err(Failure::work(format!("not moved, and everything goes on: {error}")))
+        }
         _ => Err(Failure::work("not moved: the job's supervisor has ended")),
     }
 }

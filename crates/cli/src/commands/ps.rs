@@ -13,8 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use katydid_daemon::{ServerView, SessionView, SessionsView};
 use katydid_job::supervisor::registry;
-use katydid_job::supervisor::registry::Found;
-use katydid_job::supervisor::view::{JobView, Step};
+use katydid_job::supervisor::registry::FoundJob;
+use katydid_job::supervisor::view::{JobView, ProgressStep};
 use katydid_transport::Address;
 use serde::Serialize;
 
@@ -186,13 +186,13 @@ impl View {
 }
 
 impl JobLine {
-    fn of(found: Found) -> Self {
+    fn of(found: FoundJob) -> Self {
         let asked: Option<JobView> = admin::get_within(&found.control(), "/v1/job", SHORT_TIMEOUT).ok();
         let server = found.servers().into_iter().next();
-        let Found { entry, user, folder } = found;
+        let FoundJob { entry, user, folder } = found;
         let (members, checkpoint, command) = match asked {
             Some(view) => {
-                let step = view.checkpoint.as_ref().map(Step::name);
+                let step = view.checkpoint.as_ref().map(ProgressStep::name);
                 (Some(view.members.len()), step, view.command)
             }
             None => (None, None, vec![entry.command.clone()]),

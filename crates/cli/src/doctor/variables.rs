@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use katydid_driver_rules::state::settings::{self, Value};
+use katydid_driver_rules::state::settings::{self, SettingValue};
 use katydid_transport::Address;
 
 use crate::args::variables::{REMEDY, problems};
@@ -20,7 +20,7 @@ pub(super) fn checks(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Finding
 
 /// What is wrong with those that name a server.
 fn addresses(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
-    settings::ALL.iter().filter(|setting| setting.value == Value::Address).filter_map(move |setting| {
+    settings::ALL.iter().filter(|setting| setting.value == SettingValue::Address).filter_map(move |setting| {
         let value = variable(setting.name).filter(|value| !value.is_empty())?;
         let error = value.to_string_lossy().parse::<Address>().err()?;
         Some(format!("{}: {error}", setting.name))

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use katydid_client::trace::{Call, Detail, Trace};
+use katydid_client::trace::{Detail, Trace, TracedCall};
 use katydid_cuda_sys::CUresult;
 
 use super::filter::Filter;
@@ -13,7 +13,7 @@ use katydid_cli_core::args::size::Size;
 /// of its work, the result, the time inside, and that on the GPU.
 pub(super) fn write(out: &mut impl Write, traces: &[Trace], filter: &Filter) -> io::Result<()> {
     let Some(began) = traces.iter().map(|trace| trace.start).min() else { return Ok(()) };
-    let mut all: Vec<(&Trace, &Call)> =
+    let mut all: Vec<(&Trace, &TracedCall)> =
         traces.iter().flat_map(|trace| trace.calls.iter().map(move |call| (trace, call))).collect();
     all.retain(|(_, call)| filter.shows(name(call.function), is_error(call.result)));
     all.sort_by_key(|(_, call)| call.start);
@@ -24,7 +24,7 @@ pub(super) fn write(out: &mut impl Write, traces: &[Trace], filter: &Filter) -> 
     Ok(())
 }
 
-fn line(trace: &Trace, call: &Call, detail: Option<&Detail>, began: u64) -> String {
+fn line(trace: &Trace, call: &TracedCall, detail: Option<&Detail>, began: u64) -> String {
     let seconds = call.start.saturating_sub(began) as f64 / 1e9;
     let work = detail.map(|detail| words(trace, detail)).unwrap_or_default().join(", ");
     let took = call.duration as f64 / 1e3;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_call_is_a_line_with_what_it_has_the_gpu_do() {
-        let call = |function: Function, start, result| Call {
+        let call = |function: Function, start, result| TracedCall {
             function: function.number(),
             thread: 43,
             start,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use katydid_client::trace::{Call, Trace};
+use katydid_client::trace::{Trace, TracedCall};
 use katydid_cuda_sys::{CUresult, Function};
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ struct FunctionLine {
 
 impl FunctionLine {
     /// Sums that overflow stay at the largest number: 584 years of calls.
-    fn add(&mut self, call: &Call) {
+    fn add(&mut self, call: &TracedCall) {
         self.calls += 1;
         self.errors += u64::from(is_error(call.result));
         self.round_trips += u64::from(call.round_trips);
@@ -81,7 +81,7 @@ pub(super) fn name(function: u16) -> &'static str {
 }
 
 /// What a call has the GPU do: the kernel's name, or that of the function.
-pub(super) fn work_name(trace: &Trace, call: &Call) -> String {
+pub(super) fn work_name(trace: &Trace, call: &TracedCall) -> String {
     let detail = trace.details.get(&(call.thread, call.start));
     let kernel = detail.and_then(|detail| detail.kernel.clone());
     kernel.unwrap_or_else(|| name(call.function).to_owned())
@@ -189,8 +189,8 @@ mod tests {
 
     use super::*;
 
-    fn call(function: Function, duration: u64, result: u32) -> Call {
-        Call { function: function.number(), thread: 1, start: 0, duration, result, round_trips: 2 }
+    fn call(function: Function, duration: u64, result: u32) -> TracedCall {
+        TracedCall { function: function.number(), thread: 1, start: 0, duration, result, round_trips: 2 }
     }
 
     fn traces() -> [Trace; 1] {

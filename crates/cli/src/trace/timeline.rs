@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use katydid_client::trace::{Call, Detail, Trace};
+use katydid_client::trace::{Detail, Trace, TracedCall};
 use serde_json::{Value, json};
 
 use super::calls::stream_name;
@@ -59,7 +59,7 @@ fn names(trace: &Trace) -> Vec<Value> {
 }
 
 /// By hand: names of functions need no escapes, and this runs once a call.
-fn write_call(out: &mut impl Write, trace: &Trace, call: &Call, began: u64) -> io::Result<()> {
+fn write_call(out: &mut impl Write, trace: &Trace, call: &TracedCall, began: u64) -> io::Result<()> {
     let name = name(call.function);
     let (start, duration) = (micros(call.start.saturating_sub(began)), micros(call.duration));
     let (pid, tid) = (trace.pid, call.thread);
@@ -85,7 +85,7 @@ fn write_call(out: &mut impl Write, trace: &Trace, call: &Call, began: u64) -> i
 }
 
 /// What is known of a call's work.
-fn args(trace: &Trace, call: &Call, detail: &Detail) -> Value {
+fn args(trace: &Trace, call: &TracedCall, detail: &Detail) -> Value {
     let mut args = json!({"result": call.result});
     let mut put = |name: &str, value: Value| args[name] = value;
     if let Some(kernel) = &detail.kernel {
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    fn trace(pid: u32, start: u64, calls: Vec<Call>) -> Trace {
+    fn trace(pid: u32, start: u64, calls: Vec<TracedCall>) -> Trace {
         let kernel = Detail {
             stream: Some(9),
             kernel: Some("a<\"b\">".into()),
@@ -137,9 +137,9 @@ mod tests {
         value["traceEvents"].as_array().unwrap().clone()
     }
 
-    fn call(thread: u32) -> Call {
+    fn call(thread: u32) -> TracedCall {
         let function = Function::cuLaunchKernel.number();
-        Call { function, thread, start: 3_500, duration: 1_234, result: 2, round_trips: 0 }
+        TracedCall { function, thread, start: 3_500, duration: 1_234, result: 2, round_trips: 0 }
     }
 
     #[test]

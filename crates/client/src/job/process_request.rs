@@ -90,7 +90,7 @@ impl AskError {
 
 /// A process of a job, by its id as we see it.
 #[derive(Debug)]
-pub struct Target {
+pub struct TargetProcess {
     process: i32,
     /// As it sees itself.
     own_id: u32,
@@ -98,7 +98,7 @@ pub struct Target {
     socket: PathBuf,
 }
 
-impl Target {
+impl TargetProcess {
     /// The process `process`.
     ///
     /// # Errors
@@ -244,18 +244,18 @@ mod tests {
     #[test]
     fn what_is_no_process_is_told_from_one_without_cuda() {
         for process in [0, -1, i32::MAX] {
-            assert!(matches!(Target::find(process), Err(AskError::NoProcess(_))), "{process}");
+            assert!(matches!(TargetProcess::find(process), Err(AskError::NoProcess(_))), "{process}");
         }
         let us = i32::try_from(std::process::id()).unwrap();
         assert_eq!(own_id(Path::new("/proc/self"), us), Some(std::process::id()));
         let other = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get()).join();
-        assert!(matches!(Target::find(other.unwrap()), Err(AskError::NoProcess(_))));
+        assert!(matches!(TargetProcess::find(other.unwrap()), Err(AskError::NoProcess(_))));
     }
 
     #[test]
     fn a_supervisor_that_is_gone_is_no_reason_to_wait() {
         let folder = tempfile::tempdir().unwrap();
-        let target = Target { process: 1, own_id: 1, socket: folder.path().join("gone/shims") };
+        let target = TargetProcess { process: 1, own_id: 1, socket: folder.path().join("gone/shims") };
         assert!(matches!(target.state(), Err(AskError::SupervisorGone(1))));
     }
 }

@@ -23,10 +23,10 @@ const PLACE: usize = 0x4e00_0000_0000;
 /// Bytes of it; nothing is there, and no code may touch it.
 const LENGTH: usize = 4096;
 
-static MARK_OF_US: Mutex<Option<Mark>> = Mutex::new(None);
+static MARK_OF_US: Mutex<Option<MarkPage>> = Mutex::new(None);
 
 /// A page that is mapped, and the process that mapped it.
-struct Mark {
+struct MarkPage {
     address: usize,
     process: u32,
 }
@@ -34,7 +34,7 @@ struct Mark {
 /// This process has a session from now on.
 pub(crate) fn set() {
     // Without a mark the session works as well.
-    let made = Mark::new().ok();
+    let made = MarkPage::new().ok();
     *MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner) = made;
 }
 
@@ -43,7 +43,7 @@ pub fn remove() {
     MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner).take();
 }
 
-impl Mark {
+impl MarkPage {
     fn new() -> io::Result<Self> {
         let file = memfd_create(MARK, MemfdFlags::CLOEXEC)?;
         let (place, access) = (ptr::with_exposed_provenance_mut(PLACE), ProtFlags::empty());
@@ -58,7 +58,7 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for MarkPage {
     fn drop(&mut self) {
         // A child has not got it, and may have something else there.
         if self.process == process::id() {

@@ -15,9 +15,9 @@ use katydid_client::session::Session;
 use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::connect;
-use katydid_transport::{Address, Answer, ControlChannel, Event, LinkControl, Pending};
+use katydid_transport::{Address, ControlChannel, Event, LinkControl, OutgoingReply, Pending};
 use katydid_wire::frame::Output;
-use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind};
 use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::{cuCtxSynchronize, kdCopyIn};
@@ -58,7 +58,7 @@ impl Stage {
         let address = Address::Unix(path);
         let hello = Hello {
             session: SessionKind::CUDA,
-            claim: Claim::NEW,
+            claim: SessionClaim::NEW,
             link: kind,
             pid: 1,
             memory_quota: 0,
@@ -117,8 +117,15 @@ fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
     while let Ok(Event::Frame(frame)) = link.next() {
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
         if frame.head.wants_reply {
-            let answer =
-                Answer { thread, sequence, status: 0, deferred: 0, payload: &[], tail: &[], output: Output::default() };
+            let answer = OutgoingReply {
+                thread,
+                sequence,
+                status: 0,
+                deferred: 0,
+                payload: &[],
+                tail: &[],
+                output: Output::default(),
+            };
             replier.reply(&answer).unwrap();
         } else if tell.send(sequence).is_err() {
             return;

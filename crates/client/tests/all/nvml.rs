@@ -18,7 +18,7 @@ use katydid_wire::key::SessionKey;
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The program's environment: the server, and how long that may be silent, in seconds.
 const SERVER: &str = "KATYDID_SERVER";
-const LIMIT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3s");
+const SHORT_LINK_TIMEOUT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3s");
 
 /// A server takes a program, and is not heard any more, as where the network between them is gone.
 #[test]
@@ -45,7 +45,11 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
         });
         let mut program = Command::new(env::current_exe().unwrap());
         program.args(["--exact", "nvml::a_server_that_is_silent_is_not_waited_for_for_ever", "--nocapture"]);
-        let output = program.env(SERVER, format!("unix:{}", path.display())).env(LIMIT.0, LIMIT.1).output().unwrap();
+        let output = program
+            .env(SERVER, format!("unix:{}", path.display()))
+            .env(SHORT_LINK_TIMEOUT.0, SHORT_LINK_TIMEOUT.1)
+            .output()
+            .unwrap();
         // No thread waits for it where the program has been hung up on.
         let _ = tell.send(());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

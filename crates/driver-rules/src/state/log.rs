@@ -67,25 +67,25 @@ pub fn note(function: &str, code: CUresult) {
 
 /// Adds a line to the file that `CUDA_LOG_FILE` names, if it names one: `stdout` and `stderr` are the program's own.
 fn write_to_file(line: &str) {
-    enum Target {
+    enum LogTarget {
         Stdout,
         Stderr,
         File(File),
     }
-    static TARGET: LazyLock<Option<Target>> = LazyLock::new(|| {
+    static TARGET: LazyLock<Option<LogTarget>> = LazyLock::new(|| {
         let name = std::env::var_os("CUDA_LOG_FILE").filter(|name| !name.is_empty())?;
         match name.to_str() {
-            Some("stdout") => Some(Target::Stdout),
-            Some("stderr") => Some(Target::Stderr),
+            Some("stdout") => Some(LogTarget::Stdout),
+            Some("stderr") => Some(LogTarget::Stderr),
             // A file that cannot be written to loses the lines, as the driver's own does.
-            _ => File::options().create(true).append(true).open(name).ok().map(Target::File),
+            _ => File::options().create(true).append(true).open(name).ok().map(LogTarget::File),
         }
     });
     match &*TARGET {
         // A lost line is no reason to fail.
-        Some(Target::Stdout) => _ = std::io::stdout().write_all(line.as_bytes()),
-        Some(Target::Stderr) => _ = std::io::stderr().write_all(line.as_bytes()),
-        Some(Target::File(file)) => _ = (&*file).write_all(line.as_bytes()),
+        Some(LogTarget::Stdout) => _ = std::io::stdout().write_all(line.as_bytes()),
+        Some(LogTarget::Stderr) => _ = std::io::stderr().write_all(line.as_bytes()),
+        Some(LogTarget::File(file)) => _ = (&*file).write_all(line.as_bytes()),
         None => {}
     }
 }

@@ -50,7 +50,7 @@ impl Reader {
 
 /// What a variable may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Value {
+pub enum SettingValue {
     /// Any text.
     Text,
     /// The path of a file or folder.
@@ -67,7 +67,7 @@ pub enum Value {
     Words(&'static [&'static str]),
 }
 
-impl Value {
+impl SettingValue {
     /// What it takes, for a message.
     pub fn expected(self) -> String {
         match self {
@@ -106,137 +106,137 @@ pub struct Setting {
     /// Who reads it.
     pub reader: Reader,
     /// What it may hold.
-    pub value: Value,
+    pub value: SettingValue,
     /// What it says, for the table.
     pub meaning: &'static str,
 }
 
-const fn setting(name: &'static str, reader: Reader, value: Value, meaning: &'static str) -> Setting {
+const fn setting(name: &'static str, reader: Reader, value: SettingValue, meaning: &'static str) -> Setting {
     Setting { name, reader, value, meaning }
 }
 
-const ANY_NUMBER: Value = Value::Number(0, u64::MAX);
-const ONE: Value = Value::Words(&["1"]);
+const ANY_NUMBER: SettingValue = SettingValue::Number(0, u64::MAX);
+const ONE: SettingValue = SettingValue::Words(&["1"]);
 
 /// All of them.
 pub const ALL: &[Setting] = &[
-    setting("KATYDID_SERVER", Reader::Program, Value::Address, "the server, unless `--server` names one"),
+    setting("KATYDID_SERVER", Reader::Program, SettingValue::Address, "the server, unless `--server` names one"),
     setting(
         "KATYDID_CERTS",
         Reader::Program,
-        Value::Path,
+        SettingValue::Path,
         "the folder of certificates for `tls://`, unless `--certs` names one",
     ),
-    setting("KATYDID_NAME", Reader::Program, Value::Text, "the session's name, as `--name`"),
-    setting("KATYDID_MEMORY", Reader::Program, Value::Size, "most device memory of the program, as `--memory`"),
-    setting("KATYDID_LINK", Reader::Program, Value::Words(&["shm", "stream"]), "how calls travel, as `--link`"),
+    setting("KATYDID_NAME", Reader::Program, SettingValue::Text, "the session's name, as `--name`"),
+    setting("KATYDID_MEMORY", Reader::Program, SettingValue::Size, "most device memory of the program, as `--memory`"),
+    setting("KATYDID_LINK", Reader::Program, SettingValue::Words(&["shm", "stream"]), "how calls travel, as `--link`"),
     setting(
         "KATYDID_LINK_TIMEOUT",
         Reader::Program,
-        Value::Silence,
+        SettingValue::Silence,
         "how long a link may be silent, as `--link-timeout`",
     ),
     setting(
         "KATYDID_CONNECT_TIMEOUT",
         Reader::Program,
-        Value::Silence,
+        SettingValue::Silence,
         "how long a server may take to give a session; 20s unless set",
     ),
     setting(
         "KATYDID_LANES",
         Reader::Program,
-        Value::Number(0, 16),
+        SettingValue::Number(0, 16),
         "connections for large copies, as `--lanes`; unless set, as many as half the processors, 4 to 8",
     ),
     setting(
         "KATYDID_PACKING",
         Reader::Program,
-        Value::Words(&["off", "auto", "always"]),
+        SettingValue::Words(&["off", "auto", "always"]),
         "whether large copies are packed, as `--packing`",
     ),
     setting(
         "KATYDID_REQUIRE_GPU",
         Reader::Program,
-        Value::Words(&["0", "1"]),
+        SettingValue::Words(&["0", "1"]),
         "softcuda will not do, as `--require-gpu`",
     ),
     setting(
         "KATYDID_CACHE",
         Reader::Program,
-        Value::Path,
+        SettingValue::Path,
         "the folder of what is kept for later programs; `$XDG_CACHE_HOME/katydid` or `~/.cache/katydid` unless set",
     ),
     setting(
         "KATYDID_LOG",
         Reader::Program,
-        Value::Text,
+        SettingValue::Text,
         "anything: more is told on standard error, of missing tables and faults",
     ),
     setting(
         "KATYDID_LIB",
         Reader::Command,
-        Value::Path,
+        SettingValue::Path,
         "the folder that holds `shim/` and `soft/`, in place of `../lib/katydid`",
     ),
     setting(
         "KATYDID_CRIU",
         Reader::Command,
-        Value::Path,
+        SettingValue::Path,
         "another CRIU: a program, or a folder such as `lib/katydid/criu`",
     ),
     setting(
         "KATYDID_OPENCL_DRIVERS",
         Reader::Server,
-        Value::Text,
+        SettingValue::Text,
         "libraries of OpenCL drivers, with colons between them, and no others",
     ),
     setting(
         "KATYDID_OPENCL_APART",
         Reader::Server,
-        Value::Words(&["off"]),
+        SettingValue::Words(&["off"]),
         "buffers stay in the dump of a checkpoint, to compare (opencl.md)",
     ),
     setting(
         "KATYDID_OPENCL_ASIDE",
         Reader::Server,
-        Value::Words(&["process", "device", "host"]),
+        SettingValue::Words(&["process", "device", "host"]),
         "the one way by which contents are copied aside, to compare (opencl.md)",
     ),
     setting(
         "KATYDID_OPENCL_MAPS",
         Reader::Server,
-        Value::Words(&["driver", "copy"]),
+        SettingValue::Words(&["driver", "copy"]),
         "the one way by which buffers are mapped, to compare (opencl.md)",
     ),
     setting(
         "KATYDID_OPENCL_SHELF",
         Reader::Server,
-        Value::Words(&["off"]),
+        SettingValue::Words(&["off"]),
         "buffers lie in the driver's own memory, to compare (opencl.md)",
     ),
     setting(
         "KATYDID_OPENCL_STAGING",
         Reader::Server,
-        Value::Words(&["plain", "pinned"]),
+        SettingValue::Words(&["plain", "pinned"]),
         "whether drivers know the staging area, to compare (opencl.md)",
     ),
     setting(
         "KATYDID_SNAPSHOT_HASH",
         Reader::Server,
-        Value::Words(&["kernel"]),
+        SettingValue::Words(&["kernel"]),
         "kernels hash the memory of software devices too",
     ),
-    setting("KATYDID_SOFT_DEVICES", Reader::Soft, Value::Number(0, 16), "number of devices; 1 unless set"),
+    setting("KATYDID_SOFT_DEVICES", Reader::Soft, SettingValue::Number(0, 16), "number of devices; 1 unless set"),
     setting(
         "KATYDID_SOFT_MEMORY",
         Reader::Soft,
-        Value::Size,
+        SettingValue::Size,
         "bytes of each device; half of the machine's memory unless set",
     ),
     setting(
         "KATYDID_SOFT_SHARED",
         Reader::Soft,
-        Value::Path,
+        SettingValue::Path,
         "the folder of processes that share the memory of the devices; each has its own unless set",
     ),
     setting(
@@ -248,59 +248,79 @@ pub const ALL: &[Setting] = &[
     setting(
         "KATYDID_SOFT_DISPLACE",
         Reader::Soft,
-        Value::Path,
+        SettingValue::Path,
         "a file that says how far variables of modules are displaced, for tests",
     ),
-    setting("KATYDID_JOB", Reader::Own, Value::Path, "the socket of the program's job"),
-    setting("KATYDID_TRACE", Reader::Own, Value::Path, "where the program records its calls, for `katydid trace`"),
+    setting("KATYDID_JOB", Reader::Own, SettingValue::Path, "the socket of the program's job"),
+    setting(
+        "KATYDID_TRACE",
+        Reader::Own,
+        SettingValue::Path,
+        "where the program records its calls, for `katydid trace`",
+    ),
     setting(
         "KATYDID_TRACE_GPU",
         Reader::Own,
-        Value::Words(&["0", "1"]),
+        SettingValue::Words(&["0", "1"]),
         "whether a trace has times of the GPU, as `trace --no-gpu`",
     ),
-    setting("KATYDID_WORKER", Reader::Own, Value::Text, "this process is a worker"),
-    setting("KATYDID_WORKER_NOTE", Reader::Own, Value::Text, "what a worker that starts again was told before"),
-    setting(TOLD, Reader::Own, Value::Text, "unknown variables that the command has named already"),
+    setting("KATYDID_WORKER", Reader::Own, SettingValue::Text, "this process is a worker"),
+    setting("KATYDID_WORKER_NOTE", Reader::Own, SettingValue::Text, "what a worker that starts again was told before"),
+    setting(TOLD, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
     setting(
         "KATYDID_CHECKPOINT_AT",
         Reader::Tests,
-        Value::Text,
+        SettingValue::Text,
         "messages before which a program holds itself (CONTRIBUTING.md)",
     ),
-    setting("KATYDID_FAULT", Reader::Tests, Value::Text, "the stage at which a checkpoint fails (CONTRIBUTING.md)"),
-    setting("KATYDID_BLESS", Reader::Tests, Value::Text, "golden files are written anew; `cargo xtask bless` sets it"),
+    setting(
+        "KATYDID_FAULT",
+        Reader::Tests,
+        SettingValue::Text,
+        "the stage at which a checkpoint fails (CONTRIBUTING.md)",
+    ),
+    setting(
+        "KATYDID_BLESS",
+        Reader::Tests,
+        SettingValue::Text,
+        "golden files are written anew; `cargo xtask bless` sets it",
+    ),
     setting("KATYDID_CHAOS_ROUNDS", Reader::Tests, ANY_NUMBER, "rounds of kills"),
     setting("KATYDID_CHAOS_SEED", Reader::Tests, ANY_NUMBER, "the seed of their moments"),
     setting(
         "KATYDID_CHECKPOINTS_WANTED",
         Reader::Tests,
-        Value::Words(&["0", "1"]),
+        SettingValue::Words(&["0", "1"]),
         "whether a machine without checkpoints fails",
     ),
     setting("KATYDID_CHECKPOINT_COUNT", Reader::Tests, ANY_NUMBER, "checkpoints of a program"),
     setting("KATYDID_CHECKPOINT_SEED", Reader::Tests, ANY_NUMBER, "the seed of their calls"),
     setting("KATYDID_CHECKPOINT_SWEEP", Reader::Tests, ONE, "checkpoints of every program"),
-    setting("KATYDID_CHECKPOINT_WAYS", Reader::Tests, Value::Words(&["all"]), "every program on every way"),
-    setting("KATYDID_CUDART_ALL", Reader::Tests, Value::Text, "all versions of the CUDA runtime"),
+    setting("KATYDID_CHECKPOINT_WAYS", Reader::Tests, SettingValue::Words(&["all"]), "every program on every way"),
+    setting("KATYDID_CUDART_ALL", Reader::Tests, SettingValue::Text, "all versions of the CUDA runtime"),
     setting("KATYDID_ENDURANCE_CHECKPOINTS", Reader::Tests, ANY_NUMBER, "checkpoints of one job"),
     setting("KATYDID_ENDURANCE_GOOD", Reader::Tests, ANY_NUMBER, "good sessions beside hostile clients"),
     setting("KATYDID_ENDURANCE_MINUTES", Reader::Tests, ANY_NUMBER, "minutes of hostile clients"),
     setting("KATYDID_ENDURANCE_SESSIONS", Reader::Tests, ANY_NUMBER, "sessions of one server"),
-    setting("KATYDID_FAKE", Reader::Tests, Value::Text, "what a worker without a GPU does"),
-    setting("KATYDID_IMAGE", Reader::Tests, Value::Path, "the image of a test with a limit"),
+    setting("KATYDID_FAKE", Reader::Tests, SettingValue::Text, "what a worker without a GPU does"),
+    setting("KATYDID_IMAGE", Reader::Tests, SettingValue::Path, "the image of a test with a limit"),
     setting("KATYDID_MUTATIONS", Reader::Tests, ANY_NUMBER, "mutations of each input"),
-    setting("KATYDID_OPENCL_SEEDS", Reader::Tests, Value::Text, "seeds of random calls of OpenCL, such as 100-199"),
+    setting(
+        "KATYDID_OPENCL_SEEDS",
+        Reader::Tests,
+        SettingValue::Text,
+        "seeds of random calls of OpenCL, such as 100-199",
+    ),
     setting("KATYDID_TEST_ALL", Reader::Tests, ONE, "every slice of long matrices"),
-    setting("KATYDID_TEST_ALONE", Reader::Tests, Value::Text, "this process runs one test"),
-    setting("KATYDID_TEST_DEVICES", Reader::Tests, Value::Text, "devices of OpenCL"),
-    setting("KATYDID_TEST_DRIVER", Reader::Tests, Value::Text, "the driver under test"),
-    setting("KATYDID_TEST_FOLDER", Reader::Tests, Value::Path, "the folder of a test of two processes"),
-    setting("KATYDID_TEST_HALF", Reader::Tests, Value::Text, "which of its two processes this is"),
-    setting("KATYDID_TEST_MARK", Reader::Tests, Value::Text, "by which a test knows its processes"),
-    setting("KATYDID_TEST_OPENCL", Reader::Tests, Value::Text, "the OpenCL driver under test"),
-    setting("KATYDID_TEST_PACK", Reader::Tests, Value::Path, "the folder of a pack"),
-    setting("KATYDID_TEST_WORKER", Reader::Tests, Value::Path, "the worker under test"),
+    setting("KATYDID_TEST_ALONE", Reader::Tests, SettingValue::Text, "this process runs one test"),
+    setting("KATYDID_TEST_DEVICES", Reader::Tests, SettingValue::Text, "devices of OpenCL"),
+    setting("KATYDID_TEST_DRIVER", Reader::Tests, SettingValue::Text, "the driver under test"),
+    setting("KATYDID_TEST_FOLDER", Reader::Tests, SettingValue::Path, "the folder of a test of two processes"),
+    setting("KATYDID_TEST_HALF", Reader::Tests, SettingValue::Text, "which of its two processes this is"),
+    setting("KATYDID_TEST_MARK", Reader::Tests, SettingValue::Text, "by which a test knows its processes"),
+    setting("KATYDID_TEST_OPENCL", Reader::Tests, SettingValue::Text, "the OpenCL driver under test"),
+    setting("KATYDID_TEST_PACK", Reader::Tests, SettingValue::Path, "the folder of a pack"),
+    setting("KATYDID_TEST_WORKER", Reader::Tests, SettingValue::Path, "the worker under test"),
 ];
 
 /// The variable of that name.

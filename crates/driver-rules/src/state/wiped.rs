@@ -8,28 +8,28 @@
 use std::sync::atomic::AtomicU8;
 
 /// Bytes of a page.
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// The byte, and what the rest of its page is kept free by.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct WipedByte {
     byte: AtomicU8,
-    _rest: [u8; PAGE - 1],
+    _rest: [u8; PAGE_BYTES - 1],
 }
 
 impl WipedByte {
     /// A byte that is 0; for a static.
     #[must_use]
     pub const fn new() -> Self {
-        Self { byte: AtomicU8::new(0), _rest: [0; PAGE - 1] }
+        Self { byte: AtomicU8::new(0), _rest: [0; PAGE_BYTES - 1] }
     }
 
     /// Has children find 0 from now on. Whether the system does that.
     pub fn wipe_in_children(&'static self) -> bool {
         let page = std::ptr::from_ref(self).cast_mut().cast();
         // SAFETY: the page is this value's alone, and what a child finds there is a valid value too.
-        unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) == 0 }
+        unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
     }
 
     /// The byte.

@@ -2,7 +2,7 @@
 //!
 //! Nothing here protects anything; it has to equal what the runtime computes.
 
-const BLOCK: usize = 16;
+const BLOCK_BYTES: usize = 16;
 
 /// The substitution table of RFC 1319.
 #[rustfmt::skip]
@@ -26,15 +26,15 @@ const S: [u8; 256] = [
 ];
 
 /// The state between two blocks.
-struct State {
+struct Md2State {
     x: [u8; 48],
-    checksum: [u8; BLOCK],
+    checksum: [u8; BLOCK_BYTES],
     last: u8,
 }
 
-impl State {
+impl Md2State {
     /// Carries `block` into the checksum.
-    fn sum(&mut self, block: [u8; BLOCK]) {
+    fn sum(&mut self, block: [u8; BLOCK_BYTES]) {
         for (sum, byte) in self.checksum.iter_mut().zip(block) {
             *sum ^= S[usize::from(byte ^ self.last)];
             self.last = *sum;
@@ -42,7 +42,7 @@ impl State {
     }
 
     /// Mixes `block` into the digest: 18 rounds over the 48 bytes.
-    fn compress(&mut self, block: [u8; BLOCK]) {
+    fn compress(&mut self, block: [u8; BLOCK_BYTES]) {
         for (k, byte) in block.into_iter().enumerate() {
             self.x[16 + k] = byte;
             self.x[32 + k] = self.x[k] ^ byte;
@@ -59,24 +59,24 @@ impl State {
 }
 
 /// MD2 of the concatenation of `parts`.
-pub(crate) fn md2(parts: &[&[u8]]) -> [u8; BLOCK] {
+pub(crate) fn md2(parts: &[&[u8]]) -> [u8; BLOCK_BYTES] {
     let mut message = parts.concat();
-    let padding = BLOCK - message.len() % BLOCK;
+    let padding = BLOCK_BYTES - message.len() % BLOCK_BYTES;
     message.resize(message.len() + padding, padding as u8);
-    let mut state = State { x: [0; 48], checksum: [0; BLOCK], last: 0 };
-    let (blocks, _) = message.as_chunks::<BLOCK>();
+    let mut state = Md2State { x: [0; 48], checksum: [0; BLOCK_BYTES], last: 0 };
+    let (blocks, _) = message.as_chunks::<BLOCK_BYTES>();
     for block in blocks {
         state.sum(*block);
         state.compress(*block);
     }
     state.compress(state.checksum);
-    let mut digest = [0; BLOCK];
-    digest.copy_from_slice(&state.x[..BLOCK]);
+    let mut digest = [0; BLOCK_BYTES];
+    digest.copy_from_slice(&state.x[..BLOCK_BYTES]);
     digest
 }
 
 /// HMAC-MD2 of `message` under a key of one block.
-pub(crate) fn hmac(key: &[u8; BLOCK], message: &[u8]) -> [u8; BLOCK] {
+pub(crate) fn hmac(key: &[u8; BLOCK_BYTES], message: &[u8]) -> [u8; BLOCK_BYTES] {
     let inner = md2(&[&key.map(|byte| byte ^ 0x36), message]);
     md2(&[&key.map(|byte| byte ^ 0x5c), &inner])
 }

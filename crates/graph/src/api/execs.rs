@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::exec::exec_handle;
 use crate::handles::{node_handle, node_number};
 use crate::instantiate::Unfit;
-use crate::legality::Call;
+use crate::legality::UncapturedCall;
 use crate::memory::Before;
 use crate::outcome::Outcome;
 use crate::params::Params;
@@ -31,7 +31,7 @@ impl<B: Backend> Graphs<B> {
             let plan = state.prepare(graph, flags, with_params)?;
             Ok::<_, Unfit>((state.mint()?, graph, plan))
         })?;
-        self.forbid(Call::Unsafe)?;
+        self.forbid(UncapturedCall::Unsafe)?;
         self.backend.instantiate(id, graph, &plan, flags)?;
         self.ask(|state| state.insert_exec(id, graph, plan, flags))?;
         Ok(id)
@@ -158,7 +158,7 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn destroy_exec(&self, exec: CUgraphExec) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        self.forbid(Call::Unsafe)?;
+        self.forbid(UncapturedCall::Unsafe)?;
         self.ask(|state| state.remove_exec(id))?;
         self.backend.destroy(id)
     }

@@ -15,8 +15,8 @@ use super::nodes::{Spot, attributes_of};
 use super::params::{GenericAlloc, GenericConditional, generic, payload, store};
 use super::raw::{dependencies, read, wanted, write};
 use crate::backend::Backend;
-use crate::captures::{Place, Taken};
-use crate::graph::{Condition, Owner, State};
+use crate::captures::{CaptureOutcome, CaptureStream};
+use crate::graph::{Condition, GraphState, Owner};
 use crate::handles::{GraphId, NodeId, graph_handle};
 use crate::instantiate::check_conditional;
 use crate::outcome::Outcome;
@@ -40,7 +40,7 @@ impl<B: Backend> Graphs<B> {
     fn allocate(
         &self,
         asked: &CUDA_MEM_ALLOC_NODE_PARAMS,
-        behind: impl FnOnce(&State) -> Option<(GraphId, Vec<NodeId>)>,
+        behind: impl FnOnce(&GraphState) -> Option<(GraphId, Vec<NodeId>)>,
     ) -> Outcome<(Alloc, u64)> {
         let fits = asked.allocType == PINNED && asked.location.type_ == DEVICE && asked.handleTypes == 0;
         if !fits || asked.bytesize == 0 {
@@ -132,12 +132,12 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`], and as the allocation would give.
-    pub fn take_alloc(&self, place: Place, size: usize, device: i32) -> Outcome<Option<u64>> {
+    pub fn take_alloc(&self, place: CaptureStream, size: usize, device: i32) -> Outcome<Option<u64>> {
         let mut address = None;
         let make = || {
             let mut asked = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
             (asked.allocType, asked.location.type_, asked.location.id) = (PINNED, DEVICE, device);
-            let behind = |state: &State| {
+            let behind = |state: &GraphState| {
                 let frontier = state.captures.frontier(place.key)?;
                 let graph = state.captures.of(place.key)?.graph;
                 Some((graph, frontier.iter().map(|(node, _)| *node).collect()))
@@ -147,8 +147,8 @@ impl<B: Backend> Graphs<B> {
             Ok(Params::MemAlloc(alloc))
         };
         match self.take(place, make)? {
-            Taken::Yes => Ok(address),
-            Taken::No => Ok(None),
+            CaptureOutcome::Yes => Ok(address),
+            CaptureOutcome::No => Ok(None),
         }
     }
 
@@ -157,7 +157,7 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`]; `ERROR_INVALID_VALUE` for other memory.
-    pub fn take_free(&self, place: Place, address: u64) -> Outcome<Taken> {
+    pub fn take_free(&self, place: CaptureStream, address: u64) -> Outcome<CaptureOutcome> {
         self.take(place, || {
             self.ask(|state| state.memory.claim_free(address))?;
             Ok(Params::MemFree(address))
@@ -225,7 +225,7 @@ impl<B: Backend> Graphs<B> {
         let pointer = array.as_ptr().cast_mut().cast();
         let (handle, kind) = (asked.handle, asked.type_);
         let params = Params::Conditional(Conditional { handle, kind, bodies: bodies.clone(), array, context });
-        let adopt = |state: &mut State, node| {
+        let adopt = |state: &mut GraphState, node| {
             for body in &bodies {
                 state.graph_mut(*body)?.owner = Owner::Node(node);
             }
@@ -268,7 +268,7 @@ impl<B: Backend> Graphs<B> {
                 }
                 node_type::MEM_FREE => {
                     let address = asked.payload[0];
-                    let claim = |state: &mut State, _| state.memory.claim_free(address);
+                    let claim = |state: &mut GraphState, _| state.memory.claim_free(address);
                     return self.put(spot, Params::MemFree(address), claim);
                 }
                 node_type::CONDITIONAL => {
@@ -308,13 +308,13 @@ impl<B: Backend> Graphs<B> {
 
 /// The entry of a conditional handle. A graph that is inside another one has the handles of the outermost one, whichever of
 /// them they were made for; those of other graphs are unknown to it (driver 580.159.04).
-fn find_condition(state: &mut State, graph: u32, handle: u64) -> Outcome<Option<&mut Condition>> {
+fn find_condition(state: &mut GraphState, graph: u32, handle: u64) -> Outcome<Option<&mut Condition>> {
     let owner = state.outermost(graph)?;
     Ok(state.graph_mut(owner)?.conditions.get_mut(&handle))
 }
 
 /// A handle is used by one node.
-fn free_condition(state: &mut State, graph: u32, handle: u64) -> Outcome {
+fn free_condition(state: &mut GraphState, graph: u32, handle: u64) -> Outcome {
     let condition = find_condition(state, graph, handle)?.filter(|condition| condition.node.is_none());
     condition.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }

@@ -14,7 +14,7 @@ use super::Graphs;
 use super::params::{ancient, described, modern};
 use super::raw::{dependencies, list, read, wanted, write};
 use crate::backend::Backend;
-use crate::graph::{Owner, State};
+use crate::graph::{GraphState, Owner};
 use crate::handles::{graph_handle, node_handle};
 use crate::outcome::Outcome;
 use crate::params::{Attributes, Params};
@@ -39,7 +39,7 @@ impl<B: Backend> Graphs<B> {
         &self,
         spot: Spot,
         params: Params,
-        finish: impl FnOnce(&mut State, u32) -> Outcome,
+        finish: impl FnOnce(&mut GraphState, u32) -> Outcome,
     ) -> Outcome {
         let id = self.ask(|state| {
             let graph = state.graph_id(spot.graph)?;
@@ -211,7 +211,7 @@ impl<B: Backend> Graphs<B> {
             if state.graph(id)?.conditions.is_empty() { Ok(id) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
         })?;
         let copy = if moves { id } else { self.ask(|state| state.copy_graph(id, Owner::Program))? };
-        let adopt = |state: &mut State, node| {
+        let adopt = |state: &mut GraphState, node| {
             state.graph_mut(copy)?.owner = Owner::Node(node);
             Ok(())
         };

@@ -4,7 +4,7 @@
 
 use katydid_cuda_sys::{CUgraphEdgeData, CUgraphNode, CUresult, Pod};
 
-use crate::graph::State;
+use crate::graph::GraphState;
 use crate::handles::NodeId;
 use crate::outcome::Outcome;
 
@@ -86,7 +86,7 @@ pub(super) unsafe fn list<T: Copy + Default>(found: &[T], list: *mut T, count: *
 ///
 /// Both are null or readable for `count` values.
 pub(super) unsafe fn dependencies(
-    state: &State,
+    state: &GraphState,
     nodes: *const CUgraphNode,
     data: *const CUgraphEdgeData,
     count: usize,

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 
-use crate::captures::Place;
-use crate::graph::State;
+use crate::captures::CaptureStream;
+use crate::graph::GraphState;
 use crate::outcome::Outcome;
 
 /// Destructors that came due: address of the function, and its data.
@@ -18,7 +18,7 @@ type Due = Vec<(usize, usize)>;
 /// The graphs and captures of a process.
 #[derive(Debug, Default)]
 pub struct Store {
-    state: Mutex<State>,
+    state: Mutex<GraphState>,
     /// Captures under way, and events that stand for a place in one: without any, most calls need no look.
     captures: AtomicUsize,
     /// Blocks of memory that belong to graphs.
@@ -27,7 +27,7 @@ pub struct Store {
 
 impl Store {
     /// Runs `body` under the lock. The caller runs the destructors that came due.
-    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut State) -> T) -> (T, Due) {
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut GraphState) -> T) -> (T, Due) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = body(&mut state);
         self.captures.store(state.captures.load(), Ordering::Release);
@@ -50,11 +50,11 @@ impl Store {
     /// # Errors
     ///
     /// 900 in a capture, 901 in a spoilt one, 906 for the legacy default stream.
-    pub fn refuse_captured(&self, place: Place) -> Outcome {
+    pub fn refuse_captured(&self, place: CaptureStream) -> Outcome {
         if self.is_quiet() {
             return Ok(());
         }
-        let refuse = |state: &mut State| {
+        let refuse = |state: &mut GraphState| {
             if !state.captures.is_captured(place)? {
                 return Ok(());
             }

@@ -15,11 +15,11 @@ use super::nodes::attributes_of;
 use super::params::{generic, modern};
 use super::raw::{read, wanted, write};
 use crate::backend::Backend;
-use crate::graph::State;
+use crate::graph::GraphState;
 use crate::handles::{NodeId, node_handle, node_number};
 use crate::outcome::Outcome;
 use crate::params::Params;
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, PlanStep};
 use crate::update::{Refusal, apply, replace, tell};
 
 /// Every function: pointers are null or as the driver API documents them.
@@ -35,7 +35,7 @@ impl<B: Backend> Graphs<B> {
         &self,
         exec: CUgraphExec,
         node: CUgraphNode,
-        change: impl FnOnce(&mut Step) -> Outcome,
+        change: impl FnOnce(&mut PlanStep) -> Outcome,
     ) -> Outcome {
         let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.ask(|state| {
@@ -151,7 +151,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     /// Tells the driver library of all steps that changed; the plan is the executable graph's then.
-    fn adopt(&self, state: &mut State, id: u32, plan: Plan, changed: &[NodeId]) -> Outcome {
+    fn adopt(&self, state: &mut GraphState, id: u32, plan: Plan, changed: &[NodeId]) -> Outcome {
         let exec = state.exec_mut(id)?;
         tell(changed, &exec.plan, &plan, |number, was, is| self.backend.change(id, number, was, is))?;
         exec.plan = Arc::new(plan);

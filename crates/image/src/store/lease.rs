@@ -19,7 +19,7 @@ use object_store::{
 };
 
 use super::bucket::{Bucket, failed};
-use super::lease_terms::{Moment, State};
+use super::lease_terms::{LeaseState, Moment};
 use crate::error::{ImageError, Result};
 
 /// Name of the lock's object.
@@ -49,12 +49,12 @@ impl Ticket {
 }
 
 /// A lock that is there.
-pub(super) struct Found {
+pub(super) struct FoundLease {
     text: String,
     meta: ObjectMeta,
 }
 
-impl Found {
+impl FoundLease {
     fn is_renewed(&self) -> bool {
         self.text.lines().nth(1).is_some_and(|line| line.starts_with(MARK))
     }
@@ -80,11 +80,11 @@ impl Found {
 
 impl Bucket {
     /// The lock, if there is one.
-    pub(super) fn found(&self) -> Result<Option<Found>, Error> {
+    pub(super) fn found(&self) -> Result<Option<FoundLease>, Error> {
         let read = async {
             let read = self.objects.get(&self.path(LOCK)).await?;
             let meta = read.meta.clone();
-            Ok(Found { text: String::from_utf8_lossy(&read.bytes().await?).into_owned(), meta })
+            Ok(FoundLease { text: String::from_utf8_lossy(&read.bytes().await?).into_owned(), meta })
         };
         match self.wait(read) {
             Ok(found) => Ok(Some(found)),
@@ -110,7 +110,7 @@ impl Bucket {
     }
 
     /// Puts a lock in the place of one that is not renewed any more.
-    fn take_over(&self, found: &Found, text: String) -> Result<Option<UpdateVersion>, Error> {
+    fn take_over(&self, found: &FoundLease, text: String) -> Result<Option<UpdateVersion>, Error> {
         if !found.is_renewed() || self.age_of(&found.meta)? < self.terms.orphaned {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl Bucket {
             }
             Err(error) => return Err(unusable(error)),
         };
-        self.hold.set(State::Renewed(began));
+        self.hold.set(LeaseState::Renewed(began));
         let (stop, stopped) = mpsc::channel();
         let ticket = Arc::new(ticket);
         let renewing = Renewing { shared: Arc::clone(self), ticket: Arc::clone(&ticket), version };
@@ -168,7 +168,7 @@ impl Drop for Lease {
         if self.shared.may_change(LOCK).is_ok() && is_ours() {
             let _ = self.shared.remove(LOCK);
         }
-        self.shared.hold.set(State::Free);
+        self.shared.hold.set(LeaseState::Free);
     }
 }
 
@@ -189,9 +189,9 @@ impl Renewing {
             match self.renew(text) {
                 Ok(Some(version)) => {
                     self.version = version;
-                    self.shared.hold.set(State::Renewed(began));
+                    self.shared.hold.set(LeaseState::Renewed(began));
                 }
-                Ok(None) => return self.shared.hold.set(State::Lost),
+                Ok(None) => return self.shared.hold.set(LeaseState::Lost),
                 Err(_) => {}
             }
         }

@@ -25,10 +25,10 @@ impl Default for Terms {
 
 /// What a place in a store knows of its lock.
 #[derive(Debug, Default)]
-pub(super) struct Hold(Mutex<State>);
+pub(super) struct Hold(Mutex<LeaseState>);
 
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) enum State {
+pub(super) enum LeaseState {
     /// This process has none.
     #[default]
     Free,
@@ -39,16 +39,16 @@ pub(super) enum State {
 }
 
 impl Hold {
-    pub(super) fn set(&self, state: State) {
+    pub(super) fn set(&self, state: LeaseState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Whether a holder may change what lies there.
     pub(super) fn may_change(&self, terms: &Terms) -> bool {
         match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Free => true,
-            State::Renewed(then) => then.age() < terms.trusted,
-            State::Lost => false,
+            LeaseState::Free => true,
+            LeaseState::Renewed(then) => then.age() < terms.trusted,
+            LeaseState::Lost => false,
         }
     }
 }

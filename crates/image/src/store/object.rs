@@ -3,7 +3,7 @@
 //! An object appears whole or not at all, so nothing needs to be synced or renamed. Other parts differ from a folder of the
 //! file system. A lock is an object that can be created only once ([`super::lease`]). An object with `.part` behind its
 //! name reserves that name. Files of other programs pass through a folder of this machine. An upload takes the memory of at
-//! most [`PIECES`] + 1 pieces. Clean-up does not wait for readers: a reader of a removed object gets an error.
+//! most [`PARALLEL_PIECES`] + 1 pieces. Clean-up does not wait for readers: a reader of a removed object gets an error.
 
 use std::fmt;
 use std::io;
@@ -25,9 +25,9 @@ use crate::error::{ImageError, Result};
 use crate::id::ImageId;
 
 /// Length of the pieces of an upload; S3 allows 10,000 of them, each of 5 MiB at least.
-const PIECE: usize = 8 << 20;
+const UPLOAD_PIECE_BYTES: usize = 8 << 20;
 /// Pieces that are under way at once, in each of [`SIDE_BY_SIDE`] uploads.
-const PIECES: usize = 3;
+const PARALLEL_PIECES: usize = 3;
 const SIDE_BY_SIDE: usize = 4;
 
 /// A place in an object store.
@@ -174,10 +174,10 @@ impl Store for Objects {
             let input =
                 self.open(&object)?.ok_or_else(|| ImageError::damaged(&self.place(&object), "it is missing"))?;
             let mut file = private::create(&path).map_err(io)?;
-            let mut buffer = vec![0; PIECE];
+            let mut buffer = vec![0; UPLOAD_PIECE_BYTES];
             let mut at = 0;
             while at < input.size() {
-                let piece = (input.size() - at).min(PIECE as u64) as usize;
+                let piece = (input.size() - at).min(UPLOAD_PIECE_BYTES as u64) as usize;
                 input.read(at, &mut buffer[..piece])?;
                 io::Write::write_all(&mut file, &buffer[..piece]).map_err(io)?;
                 at += piece as u64;
@@ -197,7 +197,7 @@ fn copy(
     mut to: impl FnMut(&[u8]) -> Result<()>,
     failed: impl Fn(io::Error) -> ImageError,
 ) -> Result<()> {
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; UPLOAD_PIECE_BYTES];
     loop {
         match from.read(&mut buffer).map_err(&failed)? {
             0 => return Ok(()),
@@ -236,11 +236,12 @@ impl Writing {
     /// Begins to send what no longer is small.
     fn enlarge(&mut self) -> Result<()> {
         if let Upload::Small(buffer) = &mut self.upload
-            && buffer.len() >= PIECE
+            && buffer.len() >= UPLOAD_PIECE_BYTES
         {
             self.bucket.may_change(&self.name)?;
             let begun = self.bucket.wait(self.bucket.objects.put_multipart(&self.bucket.path(&self.name)));
-            let mut upload = WriteMultipart::new_with_chunk_size(begun.map_err(|error| self.failed(error))?, PIECE);
+            let mut upload =
+                WriteMultipart::new_with_chunk_size(begun.map_err(|error| self.failed(error))?, UPLOAD_PIECE_BYTES);
             if let Upload::Small(buffer) = std::mem::replace(&mut self.upload, Upload::Finished) {
                 // Sending needs the runtime, although nothing is waited for.
                 let _inside = self.bucket.runtime.enter();
@@ -254,7 +255,7 @@ impl Writing {
 
 impl Output for Writing {
     fn write(&mut self, parts: &[&[u8]]) -> Result<()> {
-        for part in parts.iter().flat_map(|part| part.chunks(PIECE)) {
+        for part in parts.iter().flat_map(|part| part.chunks(UPLOAD_PIECE_BYTES)) {
             let sent = match &mut self.upload {
                 Upload::Small(buffer) => {
                     buffer.extend_from_slice(part);
@@ -262,7 +263,7 @@ impl Output for Writing {
                 }
                 // Waits for earlier pieces first, which bounds the memory.
                 Upload::Large(upload) => self.bucket.wait(async {
-                    upload.wait_for_capacity(PIECES).await?;
+                    upload.wait_for_capacity(PARALLEL_PIECES).await?;
                     upload.write(part);
                     Ok(())
                 }),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::{CHUNK, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
-    Build, CheckpointNumber, ChunkId, Compression, Image, ImageError, Library, Manifest, Options, Part, Sink, Source,
-    Which,
+    Build, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource, Library, Manifest,
+    Options, Sink, Which,
 };
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
@@ -225,7 +225,7 @@ fn one_writes_at_a_time_and_the_other_is_named() {
 }
 
 /// A part with a chunk in a pack that has no name yet, of a checkpoint that was given up.
-fn part_given_up(image: &Image) -> Part {
+fn part_given_up(image: &Image) -> CheckpointPart {
     let writer = image.begin(Options::default()).unwrap();
     let part = image.join(writer.number(), Options::default()).unwrap();
     part.put(&noise(6, CHUNK)).unwrap();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::common::{CHUNK, contents, folder, noise, save, tree};
-use katydid_image::{CheckpointNumber, Image, ImageError, Source, Which, take_apart};
+use katydid_image::{CheckpointNumber, Image, ImageError, ImageSource, Which, take_apart};
 use random::Random;
 
 /// Damages that are made unless the environment says otherwise: a second's work.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::common::{contents, noise, put_session, tree};
-use katydid_image::{CheckpointNumber, ChunkId, FORMAT, Image, Job, Manifest, Options, Source, Which, take_apart};
+use katydid_image::{CheckpointNumber, ChunkId, FORMAT, Image, ImageSource, Job, Manifest, Options, Which, take_apart};
 
 fn kept(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/kept/format-{format}"))

@@ -58,7 +58,10 @@ pub(crate) fn commit(writer: Writer, contents: &[u8]) -> katydid_image::Result<C
 }
 
 /// The memory of the first session of a checkpoint.
-pub(crate) fn contents(source: &impl katydid_image::Source, manifest: &Manifest) -> katydid_image::Result<Vec<u8>> {
+pub(crate) fn contents(
+    source: &impl katydid_image::ImageSource,
+    manifest: &Manifest,
+) -> katydid_image::Result<Vec<u8>> {
     let region = &manifest.sessions[0].regions[0];
     let mut bytes = vec![0; region.bytes as usize];
     for (id, chunk) in region.chunks.iter().zip(bytes.chunks_mut(CHUNK)) {

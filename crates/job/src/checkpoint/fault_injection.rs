@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 use rustix::thread::gettid;
 
-use crate::supervisor::view::Step;
+use crate::supervisor::view::ProgressStep;
 
 /// Names the stage.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
@@ -29,7 +29,7 @@ pub struct Injected {
 }
 
 /// Fails, or does not return, if `step` begins the stage that the environment names.
-pub(crate) fn inject(step: &Step) -> Result<(), Injected> {
+pub(crate) fn inject(step: &ProgressStep) -> Result<(), Injected> {
     inject_at(&step.name())
 }
 

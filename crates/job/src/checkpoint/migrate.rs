@@ -33,7 +33,7 @@ use crate::checkpoint::stages::Stages;
 use crate::supervisor::companion::{Catalogue, Companion, Plan, Progress, Questions, Rebuild};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Migration, Moved, Request, Step};
+use crate::supervisor::view::{Migration, Moved, ProgressStep, Request};
 use crate::sync::lock;
 
 /// What a member's link is when it shares memory with its worker.
@@ -64,16 +64,16 @@ impl MigrationImage {
 pub(crate) fn migrate(
     job: &JobState,
     wanted: &Migration,
-    tell: &(dyn Fn(&Step) + Sync),
+    tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Moved, CheckpointError> {
     let (since, stages) = (Instant::now(), Stages::default());
-    let tell = &|step: &Step| {
+    let tell = &|step: &ProgressStep| {
         stages.enter(step);
         tell(step);
     };
     let server = address(&wanted.to)?;
     let request = request(wanted)?;
-    tell(&Step::Prepare);
+    tell(&ProgressStep::Prepare);
     let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
     let place = MigrationImage::new(wanted.image.as_deref())?;
     let image = Image::create_or_open(&place.path)?;
@@ -133,7 +133,7 @@ struct MoveRun<'a> {
     server: &'a Address,
     place: &'a MigrationImage,
     image: &'a Image,
-    tell: &'a (dyn Fn(&Step) + Sync),
+    tell: &'a (dyn Fn(&ProgressStep) + Sync),
     stages: &'a Stages,
 }
 
@@ -225,17 +225,17 @@ impl<'a> MoveRun<'a> {
         manifest: Manifest,
         rehearsed: &mut Vec<Companion>,
     ) -> Result<(Vec<u32>, u64), CheckpointError> {
-        (self.tell)(&Step::Commit);
+        (self.tell)(&ProgressStep::Commit);
         let committed = writer.commit(manifest)?;
         let reader = self.image.checkpoint(Which::Number(committed.number))?;
         let catalogue = Catalogue::new(&reader);
-        (self.tell)(&Step::Rebuild);
+        (self.tell)(&ProgressStep::Rebuild);
         let mut rebuilt = self.rebuild(stop, &reader, &catalogue, rehearsed)?;
         let workers = rebuilt.iter().map(|companion| companion.worker).collect();
-        (self.tell)(&Step::Leave);
+        (self.tell)(&ProgressStep::Leave);
         stop.detach(Questions::Refused)?;
         self.leave(stop)?;
-        (self.tell)(&Step::Resume);
+        (self.tell)(&ProgressStep::Resume);
         stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
         self.job.locked_processes.forget_places();
         // Programs that begin later read it; without it they begin where the others were.

@@ -34,7 +34,7 @@ use crate::supervisor::member_error::MemberError;
 use crate::supervisor::members::{Member, Standing};
 use crate::supervisor::question::{Answerer, Question};
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Request, Step};
+use crate::supervisor::view::{ProgressStep, Request};
 
 /// How long the device of a locked process may take to come to rest again; nothing has been submitted since.
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -242,7 +242,7 @@ impl JobState {
 
     /// Has the program let go of its worker, and waits until it is back to wait for another: from then on its end is noticed.
     fn left(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
-        fault_injection::inject(&Step::Leave)?;
+        fault_injection::inject(&ProgressStep::Leave)?;
         stop.detach(Questions::Refused)?;
         let hidden = self.members.hide();
         let hidden = hidden.map_err(|source| CheckpointError::System { doing: "hide the job socket", source })?;
@@ -259,7 +259,7 @@ impl JobState {
         sessions: Vec<Session>,
         member: &Member,
     ) -> Result<CheckpointNumber, CheckpointError> {
-        fault_injection::inject(&Step::Commit)?;
+        fault_injection::inject(&ProgressStep::Commit)?;
         let times = Times { began: now(), written: now(), stopped_us: 0 };
         let manifest = manifest(self, std::slice::from_ref(member), sessions, None, times);
         Ok(writer.commit(manifest)?.number)
@@ -302,7 +302,7 @@ impl JobState {
 fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<Session>, CheckpointError> {
     stop.pause(REST_TIMEOUT)?;
     stop.ready(attempt.plan(), attempt.writer)?;
-    attempt.begin(&Step::Capture)?;
+    attempt.begin(&ProgressStep::Capture)?;
     attempt.capture_alone(stop)?;
     attempt.write(stop, false)
 }

@@ -16,7 +16,7 @@ use crate::checkpoint::quiesce::{Participant, QuiescedJob, address, in_parallel}
 use crate::checkpoint::request::{CRIU_FOLDER, keeps_stopped};
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Request, Step};
+use crate::supervisor::view::{ProgressStep, Request};
 
 /// Rehearses all sessions, those of CUDA and of OpenCL. What comes back is a warning for who asked for the checkpoint.
 ///
@@ -28,15 +28,15 @@ pub(crate) fn rehearse(
     request: &Request,
     stop: &QuiescedJob<'_>,
     (writer, manifest): (&Writer, &Manifest),
-    tell: &(dyn Fn(&Step) + Sync),
+    tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Option<String>, CheckpointError> {
     let participants: Vec<&Participant> =
         stop.participants.iter().filter(|participant| participant.member.session != SessionKind::NVML).collect();
     if request.device_only || participants.is_empty() {
         return Ok(None);
     }
-    tell(&Step::Rehearse);
-    fault_injection::inject(&Step::Rehearse)?;
+    tell(&ProgressStep::Rehearse);
+    fault_injection::inject(&ProgressStep::Rehearse)?;
     let reader = writer.draft(manifest.clone())?;
     let (catalogue, memory) = (Catalogue::new(&reader), writer.folder(CRIU_FOLDER)?);
     let generations = job.generations.clone().and_next();

@@ -267,7 +267,7 @@ impl Opened {
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
-            let target = Target { folder: &folder, apart, streams: &streams };
+            let target = RestoreTarget { folder: &folder, apart, streams: &streams };
             let raised = Raised::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
                 told(&progress, tell);
@@ -458,7 +458,7 @@ fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
 }
 
 /// What processes are restored from and into.
-struct Target<'a> {
+struct RestoreTarget<'a> {
     /// The job's folder.
     folder: &'a Folder,
     /// Whether they have namespaces of their own.
@@ -484,7 +484,7 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        target: &Target<'_>,
+        target: &RestoreTarget<'_>,
         is_refused: &AtomicBool,
     ) -> Result<Self, RestoreError> {
         let since = Instant::now();
@@ -510,7 +510,7 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        target: &Target<'_>,
+        target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let _silence = Silence::begin(&opened.files, &opened.notes.connections);
         if target.apart {
@@ -544,7 +544,7 @@ impl Raised {
         opened: &Opened,
         criu: &Criu,
         around: &Surroundings<'_>,
-        target: &Target<'_>,
+        target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared_memory::given_names_outside(&opened.notes.shared).collect();
         let _turn = turn(opened, &names, around.waits)?;

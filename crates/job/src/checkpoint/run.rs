@@ -48,7 +48,7 @@ use crate::process::{attributes, libraries, shared_memory, stdio, tcp, terminals
 use crate::supervisor::companion::{Plan, Questions};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Report, Request, Step};
+use crate::supervisor::view::{ProgressStep, Report, Request};
 use crate::sync::lock;
 
 /// How long the GPU may take to come to rest unless the request says.
@@ -63,16 +63,16 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) fn take(
     job: &JobState,
     request: &Request,
-    tell: &(dyn Fn(&Step) + Sync),
+    tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Report, CheckpointError> {
     let (began, since, stages) = (now(), Instant::now(), Stages::default());
-    let tell = &|step: &Step| {
+    let tell = &|step: &ProgressStep| {
         stages.enter(step);
         tell(step);
     };
     let path = image_of(request)?;
-    tell(&Step::Prepare);
-    fault_injection::inject(&Step::Prepare)?;
+    tell(&ProgressStep::Prepare);
+    fault_injection::inject(&ProgressStep::Prepare)?;
     let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
     if criu.is_some() {
@@ -137,12 +137,12 @@ fn clean_up(
     image: &Image,
     frozen: Option<Frozen>,
     warning: Option<String>,
-    tell: &(dyn Fn(&Step) + Sync),
+    tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> (bool, Vec<String>) {
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut running = !keeps_stopped(request);
     if let Some(frozen) = frozen.filter(|_| keeps_stopped(request)) {
-        tell(&Step::Kill);
+        tell(&ProgressStep::Kill);
         if let Err(error) = frozen.kill() {
             running = true;
             warnings.push(format!("the program was not ended: {error}"));
@@ -155,9 +155,13 @@ fn clean_up(
 }
 
 /// Makes it a checkpoint.
-fn commit(writer: Writer, manifest: Manifest, tell: &(dyn Fn(&Step) + Sync)) -> Result<Committed, CheckpointError> {
-    tell(&Step::Commit);
-    fault_injection::inject(&Step::Commit)?;
+fn commit(
+    writer: Writer,
+    manifest: Manifest,
+    tell: &(dyn Fn(&ProgressStep) + Sync),
+) -> Result<Committed, CheckpointError> {
+    tell(&ProgressStep::Commit);
+    fault_injection::inject(&ProgressStep::Commit)?;
     Ok(writer.commit(manifest)?)
 }
 
@@ -168,7 +172,7 @@ pub(crate) struct Attempt<'j, 'a> {
     pub(crate) request: &'a Request,
     pub(crate) writer: &'a Writer,
     pub(crate) criu: Option<&'a Criu>,
-    pub(crate) tell: &'a (dyn Fn(&Step) + Sync),
+    pub(crate) tell: &'a (dyn Fn(&ProgressStep) + Sync),
     pub(crate) stages: &'a Stages,
     /// Katydid's libraries that the image has already.
     pub(crate) libraries: OnceLock<Vec<Library>>,
@@ -231,7 +235,7 @@ impl<'j> Attempt<'j, '_> {
             Err(error) => return Err(undo(&mut stop, None, questions, error)),
         };
         if !keeps_stopped(self.request) {
-            (self.tell)(&Step::Resume);
+            (self.tell)(&ProgressStep::Resume);
             if self.criu.is_some() {
                 stop.go_on_to_any_end(questions)?;
             } else {
@@ -298,11 +302,11 @@ impl<'j> Attempt<'j, '_> {
         dumper: Option<Dumper>,
         arrivals: u64,
     ) -> Result<Option<Dumped>, CheckpointError> {
-        self.begin(&Step::Hold)?;
+        self.begin(&ProgressStep::Hold)?;
         stop.hold()?;
-        self.begin(&Step::Pause)?;
+        self.begin(&ProgressStep::Pause)?;
         stop.pause(self.request.patience_ms.map_or(REST_TIMEOUT, |millis| Duration::from_millis(millis.into())))?;
-        self.begin(&Step::Capture)?;
+        self.begin(&ProgressStep::Capture)?;
         let Some(dump) = self.criu.zip(dumper) else {
             self.capture_alone(stop)?;
             let is_complete = self.job.members.arrivals() == arrivals;
@@ -351,7 +355,7 @@ impl<'j> Attempt<'j, '_> {
     }
 
     fn capture(&self, workers: Workers<'_>) -> Result<(), CheckpointError> {
-        self.stages.beside(&Step::Capture, || workers.capture(self.plan(), self.writer))
+        self.stages.beside(&ProgressStep::Capture, || workers.capture(self.plan(), self.writer))
     }
 
     fn left_and_dumped(
@@ -359,12 +363,12 @@ impl<'j> Attempt<'j, '_> {
         programs: Programs<'_>,
         (criu, dumper): (&Criu, Dumper),
     ) -> Result<Dumped, CheckpointError> {
-        self.begin(&Step::Leave)?;
+        self.begin(&ProgressStep::Leave)?;
         programs.leave()?;
         let total = tree::memory(&processes(self.root)?);
-        self.begin(&Step::Dump { done: 0, total })?;
+        self.begin(&ProgressStep::Dump { done: 0, total })?;
         let folder = self.writer.folder(CRIU_FOLDER)?;
-        let tell = |done| (self.tell)(&Step::Dump { done, total });
+        let tell = |done| (self.tell)(&ProgressStep::Dump { done, total });
         dump_progress::watched(&folder, &tell, || self.dump(criu, dumper))
     }
 
@@ -437,16 +441,16 @@ impl<'j> Attempt<'j, '_> {
     }
 
     /// Tells the stage that begins.
-    pub(crate) fn begin(&self, step: &Step) -> Result<(), CheckpointError> {
+    pub(crate) fn begin(&self, step: &ProgressStep) -> Result<(), CheckpointError> {
         (self.tell)(step);
         Ok(fault_injection::inject(step)?)
     }
 
     /// Waits for the workers, and takes in what they and CRIU wrote.
     pub(crate) fn write(&self, stop: &mut QuiescedJob<'_>, is_dumped: bool) -> Result<Vec<Session>, CheckpointError> {
-        self.begin(&Step::Write { done: 0, total: 0, written: 0 })?;
+        self.begin(&ProgressStep::Write { done: 0, total: 0, written: 0 })?;
         let parts = stop.write(self.writer, &|done, total, written| {
-            (self.tell)(&Step::Write { done, total, written });
+            (self.tell)(&ProgressStep::Write { done, total, written });
         })?;
         if is_dumped {
             self.writer.adopt_folder(CRIU_FOLDER)?;

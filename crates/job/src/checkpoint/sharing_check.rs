@@ -60,7 +60,7 @@ fn refused(member: &Member, what: &'static str) -> CheckpointError {
 mod tests {
     use katydid_wire::handshake::SessionKind;
     use katydid_wire::key::SessionKey;
-    use katydid_wire::sharing::{DOOR, Held, SECRET};
+    use katydid_wire::sharing::{DOOR, SECRET, SharedHolding};
 
     use super::*;
     use crate::supervisor::members::Standing;
@@ -83,8 +83,8 @@ mod tests {
         }
     }
 
-    fn held(secret: u8, holders: u32) -> Held {
-        Held { secret: [secret; SECRET], holders, is_lent: true }
+    fn held(secret: u8, holders: u32) -> SharedHolding {
+        SharedHolding { secret: [secret; SECRET], holders, is_lent: true }
     }
 
     fn of(door: [u8; DOOR], secret: u8) -> Borrowing {

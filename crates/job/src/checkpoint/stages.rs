@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::supervisor::view::Step;
+use crate::supervisor::view::ProgressStep;
 use crate::sync::lock;
 
 /// The stages of one checkpoint.
@@ -20,7 +20,7 @@ struct Inner {
 
 impl Stages {
     /// Takes note of what is told. Steps of the same stage make no new one; a stage that comes again adds to its time.
-    pub(crate) fn enter(&self, step: &Step) {
+    pub(crate) fn enter(&self, step: &ProgressStep) {
         let name = step.name();
         let mut inner = lock(&self.0);
         if inner.now.as_ref().is_none_or(|(now, _)| *now != name) {
@@ -30,7 +30,7 @@ impl Stages {
     }
 
     /// Times what goes on beside the stages that are told: that counts in place of the time until the next of them began.
-    pub(crate) fn beside<T>(&self, step: &Step, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn beside<T>(&self, step: &ProgressStep, work: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let done = work();
         lock(&self.0).over.insert(step.name(), since.elapsed());
@@ -66,8 +66,8 @@ mod tests {
     #[test]
     fn a_stage_lasts_until_another_begins() {
         let stages = Stages::default();
-        let write = |done| Step::Write { done, total: 2, written: 0 };
-        for step in [Step::Hold, Step::Pause, write(1), write(2), Step::Hold] {
+        let write = |done| ProgressStep::Write { done, total: 2, written: 0 };
+        for step in [ProgressStep::Hold, ProgressStep::Pause, write(1), write(2), ProgressStep::Hold] {
             stages.enter(&step);
         }
         let over = stages.end();
@@ -78,9 +78,9 @@ mod tests {
     #[test]
     fn what_goes_on_beside_others_has_its_own_time() {
         let stages = Stages::default();
-        stages.enter(&Step::Capture);
-        stages.enter(&Step::Dump { done: 0, total: 0 });
-        stages.beside(&Step::Capture, || std::thread::sleep(Duration::from_millis(3)));
+        stages.enter(&ProgressStep::Capture);
+        stages.enter(&ProgressStep::Dump { done: 0, total: 0 });
+        stages.beside(&ProgressStep::Capture, || std::thread::sleep(Duration::from_millis(3)));
         stages.close();
         let over = stages.end();
         assert_eq!(over.keys().collect::<Vec<_>>(), ["capture", "dump"]);

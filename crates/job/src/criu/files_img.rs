@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
 
-use crate::criu::protobuf::{Fields, Message, Value};
+use crate::criu::protobuf::{FieldValue, Fields, Message};
 
 /// The first magic number of both files, and the second of each, as they stand there.
 pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
@@ -176,7 +176,7 @@ fn named(message: &[u8], name: &Path) -> Vec<u8> {
     };
     let new =
         Fields(message).with_bytes().fold(Message::default(), |new, (field, value, bytes)| match (field, value) {
-            (REGULAR, Value::Bytes(entry)) => new.bytes(REGULAR, &with_name(entry).encoded()),
+            (REGULAR, FieldValue::Bytes(entry)) => new.bytes(REGULAR, &with_name(entry).encoded()),
             _ => new.field(bytes),
         });
     new.encoded()
@@ -216,9 +216,9 @@ fn regular(message: &[u8]) -> Option<Regular<'_>> {
     let mut file = Regular::default();
     for (number, value) in Fields(entry) {
         match (number, value) {
-            (ID, Value::Number(id)) => file.id = id,
-            (NAME, Value::Bytes(bytes)) => file.name = bytes,
-            (SIZE, Value::Number(bytes)) => file.size = Some(bytes),
+            (ID, FieldValue::Number(id)) => file.id = id,
+            (NAME, FieldValue::Bytes(bytes)) => file.name = bytes,
+            (SIZE, FieldValue::Number(bytes)) => file.size = Some(bytes),
             _ => {}
         }
     }

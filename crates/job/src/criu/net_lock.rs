@@ -17,7 +17,7 @@ use std::path::Path;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 
-use crate::criu::protobuf::{Fields, Value};
+use crate::criu::protobuf::{FieldValue, Fields};
 
 /// The file of a dump that names its table, what is in it before its message, and the field.
 const INVENTORY_FILE: &str = "inventory.img";
@@ -70,7 +70,7 @@ const ENOENT: i32 = 2;
 pub(crate) fn table(folder: &Path) -> Option<String> {
     let bytes = fs::read(folder.join(INVENTORY_FILE)).ok()?;
     let run = Fields(bytes.get(INVENTORY_HEADER_BYTES..)?).find_map(|(field, value)| match value {
-        Value::Bytes(run) if field == RUN_ID_FIELD => std::str::from_utf8(run).ok(),
+        FieldValue::Bytes(run) if field == RUN_ID_FIELD => std::str::from_utf8(run).ok(),
         _ => None,
     });
     run.map(|run| format!("CRIU-{run}").chars().take(MAX_NAME_BYTES).collect())

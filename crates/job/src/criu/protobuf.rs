@@ -4,7 +4,7 @@
 //! reading.
 
 /// What a field holds.
-pub(crate) enum Value<'a> {
+pub(crate) enum FieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     /// Of four or eight bytes, which nothing here is.
@@ -15,18 +15,18 @@ pub(crate) enum Value<'a> {
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = (u64, Value<'a>);
+    type Item = (u64, FieldValue<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let key = self.number()?;
         let value = match key & 7 {
-            0 => Value::Number(self.number()?),
-            1 => self.take(8).map(|_| Value::Fixed)?,
+            0 => FieldValue::Number(self.number()?),
+            1 => self.take(8).map(|_| FieldValue::Fixed)?,
             2 => {
                 let length = self.number()?;
-                Value::Bytes(self.take(usize::try_from(length).ok()?)?)
+                FieldValue::Bytes(self.take(usize::try_from(length).ok()?)?)
             }
-            5 => self.take(4).map(|_| Value::Fixed)?,
+            5 => self.take(4).map(|_| FieldValue::Fixed)?,
             _ => return None,
         };
         Some((key >> 3, value))
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
     /// What the first field of this number holds, if there is one that is a number.
     pub(crate) fn number_in(mut self, wanted: u64) -> Option<u64> {
         self.find_map(|(field, value)| match value {
-            Value::Number(number) if field == wanted => Some(number),
+            FieldValue::Number(number) if field == wanted => Some(number),
             _ => None,
         })
     }
@@ -45,13 +45,13 @@ impl<'a> Fields<'a> {
     /// The same of bytes, texts and messages.
     pub(crate) fn bytes_in(mut self, wanted: u64) -> Option<&'a [u8]> {
         self.find_map(|(field, value)| match value {
-            Value::Bytes(bytes) if field == wanted => Some(bytes),
+            FieldValue::Bytes(bytes) if field == wanted => Some(bytes),
             _ => None,
         })
     }
 
     /// Each field with all its bytes, number and length included.
-    pub(crate) fn with_bytes(mut self) -> impl Iterator<Item = (u64, Value<'a>, &'a [u8])> {
+    pub(crate) fn with_bytes(mut self) -> impl Iterator<Item = (u64, FieldValue<'a>, &'a [u8])> {
         std::iter::from_fn(move || {
             let before = self.0;
             let (field, value) = self.next()?;
@@ -128,9 +128,9 @@ mod tests {
     fn what_is_written_is_read_again() {
         let message = Message::default().number(1, u64::MAX).bytes(68, b"/image").number(12, 1).encoded();
         let mut fields = Fields(&message);
-        assert!(matches!(fields.next(), Some((1, Value::Number(u64::MAX)))));
-        assert!(matches!(fields.next(), Some((68, Value::Bytes(b"/image")))));
-        assert!(matches!(fields.next(), Some((12, Value::Number(1)))));
+        assert!(matches!(fields.next(), Some((1, FieldValue::Number(u64::MAX)))));
+        assert!(matches!(fields.next(), Some((68, FieldValue::Bytes(b"/image")))));
+        assert!(matches!(fields.next(), Some((12, FieldValue::Number(1)))));
         assert!(fields.next().is_none());
         assert_eq!((Fields(&message).number_in(12), Fields(&message).number_in(68)), (Some(1), None));
         assert_eq!((Fields(&message).bytes_in(68), Fields(&message).bytes_in(12)), (Some(&b"/image"[..]), None));

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use katydid_scratch::private;
 
 use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, bounded, bounded_if_any, messages};
-use crate::criu::protobuf::{Fields, Message, Value};
+use crate::criu::protobuf::{FieldValue, Fields, Message};
 use crate::process::stdio::Standard;
 use crate::process::terminals::Modes;
 
@@ -182,7 +182,7 @@ fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
 fn modes(termios: &[u8], group: u64) -> Option<Modes> {
     let flag = |field| Fields(termios).number_in(field).map(|value| value as u32);
     let keys = Fields(termios).filter_map(|(field, value)| match (field, value) {
-        (8, Value::Number(key)) => Some(key as u8),
+        (8, FieldValue::Number(key)) => Some(key as u8),
         _ => None,
     });
     Some(Modes {
@@ -342,10 +342,10 @@ fn armed(message: &[u8]) -> Option<Vec<u8>> {
     let mut out = Message::default();
     for (field, value) in Fields(message) {
         out = match value {
-            Value::Bytes(_) if field == TIMER => out.bytes(field, &timer),
-            Value::Bytes(bytes) => out.bytes(field, bytes),
-            Value::Number(number) => out.number(field, number),
-            Value::Fixed => return None,
+            FieldValue::Bytes(_) if field == TIMER => out.bytes(field, &timer),
+            FieldValue::Bytes(bytes) => out.bytes(field, bytes),
+            FieldValue::Number(number) => out.number(field, number),
+            FieldValue::Fixed => return None,
         };
     }
     Some(out.encoded())
@@ -371,10 +371,10 @@ fn replaced(message: &[u8], fields: &[(u64, u64)]) -> Vec<u8> {
     for (field, value) in Fields(message) {
         let wanted = fields.iter().find(|(wanted, _)| *wanted == field);
         out = match (value, wanted) {
-            (Value::Number(_), Some((_, number))) => out.number(field, *number),
-            (Value::Number(number), None) => out.number(field, number),
-            (Value::Bytes(bytes), _) => out.bytes(field, bytes),
-            (Value::Fixed, _) => return message.to_vec(),
+            (FieldValue::Number(_), Some((_, number))) => out.number(field, *number),
+            (FieldValue::Number(number), None) => out.number(field, number),
+            (FieldValue::Bytes(bytes), _) => out.bytes(field, bytes),
+            (FieldValue::Fixed, _) => return message.to_vec(),
         };
     }
     out.encoded()

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-use crate::criu::protobuf::{Fields, Message, Value};
+use crate::criu::protobuf::{FieldValue, Fields, Message};
 
 /// The kinds of a request, `criu_req_type`.
 const DUMP: u64 = 1;
@@ -98,9 +98,9 @@ fn decoded(packet: &[u8]) -> RpcEvent {
     let (mut kind, mut succeeded, mut step) = (0, false, String::new());
     for (field, value) in Fields(packet) {
         match (field, value) {
-            (1, Value::Number(number)) => kind = number,
-            (2, Value::Number(number)) => succeeded = number != 0,
-            (5, Value::Bytes(notify)) => step = name(notify).unwrap_or_default(),
+            (1, FieldValue::Number(number)) => kind = number,
+            (2, FieldValue::Number(number)) => succeeded = number != 0,
+            (5, FieldValue::Bytes(notify)) => step = name(notify).unwrap_or_default(),
             _ => {}
         }
     }

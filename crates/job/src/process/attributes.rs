@@ -35,7 +35,7 @@ const WORDS: usize = 128;
 /// Bytes of `struct sched_attr` with clamps.
 const SCHEDULING: u32 = 56;
 /// `SCHED_FLAG_RESET_ON_FORK`, `_RECLAIM`, `_DL_OVERRUN`: what a later call is given again.
-const FLAGS: u64 = 7;
+const KEPT_SCHED_FLAGS: u64 = 7;
 /// `SCHED_FLAG_UTIL_CLAMP_MIN` and `_MAX`.
 const CLAMPS: u64 = 0x60;
 /// A clamp that does nothing: none, and all of a processor.
@@ -233,7 +233,7 @@ impl Scheduling {
 
     fn set(mut self, tid: u32) -> io::Result<()> {
         self.size = SCHEDULING;
-        self.flags &= FLAGS;
+        self.flags &= KEPT_SCHED_FLAGS;
         // A kernel without clamps refuses the flags.
         if (self.least, self.most) != NO_CLAMPS && self.most != 0 {
             self.flags |= CLAMPS;

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use katydid_image::{Build, ChunkId, ImageError, Library, Region, Sink, Source};
+use katydid_image::{Build, ChunkId, ImageError, ImageSource, Library, Region, Sink};
 use katydid_scratch::private;
 use katydid_wire::build_note::LibraryBuild;
 use rustix::fs::StatVfsMountFlags;
@@ -271,7 +271,11 @@ pub(crate) struct Folders<'a> {
 /// # Errors
 ///
 /// See [`LibraryError`]. What was written lies in the job's folder, and goes with it.
-pub(crate) fn place(libraries: &[Library], source: &dyn Source, folders: &Folders<'_>) -> Result<Placed, LibraryError> {
+pub(crate) fn place(
+    libraries: &[Library],
+    source: &dyn ImageSource,
+    folders: &Folders<'_>,
+) -> Result<Placed, LibraryError> {
     let (mut renamed, mut missing) = (Vec::new(), Vec::new());
     for library in libraries {
         let from = Path::new(&library.path);
@@ -317,7 +321,7 @@ fn below_the_folder(library: &Library) -> PathBuf {
     Path::new(folder::LIBRARIES_FOLDER).join(digits).join(name)
 }
 
-fn write(library: &Library, source: &dyn Source, to: &Path, folder: &Path) -> Result<(), LibraryError> {
+fn write(library: &Library, source: &dyn ImageSource, to: &Path, folder: &Path) -> Result<(), LibraryError> {
     let flags = rustix::fs::statvfs(folder).map_err(|error| system(folder)(error.into()))?.f_flag;
     if flags.contains(StatVfsMountFlags::NOEXEC) {
         return Err(LibraryError::NoExec { folder: folder.to_owned(), library: library.path.clone() });

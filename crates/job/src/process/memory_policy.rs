@@ -23,7 +23,7 @@ const MODES: [(&str, u64); 7] = [
     ("default", 0),
 ];
 /// `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
-const FLAGS: [(&str, u64); 3] = [("static", 1 << 15), ("relative", 1 << 14), ("balancing", 1 << 13)];
+const POLICY_FLAGS: [(&str, u64); 3] = [("static", 1 << 15), ("relative", 1 << 14), ("balancing", 1 << 13)];
 const DEFAULT: &str = "default";
 const LOCAL: &str = "local";
 /// Bytes of the first mapping's line that hold its policy: the kernel looks at no further mapping for them.
@@ -84,7 +84,7 @@ impl Policy {
         let (mode, number) = MODES.iter().find(|(mode, _)| self.0.starts_with(mode))?;
         let rest = self.0.get(mode.len()..)?;
         let (flags, nodes) = rest.split_once(':').unwrap_or((rest, ""));
-        let flag = |name: &str| FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag);
+        let flag = |name: &str| POLICY_FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag);
         let flags = match flags.strip_prefix('=') {
             Some(flags) => flags.split('|').try_fold(0, |all, name| Some(all | flag(name)?))?,
             None if flags.is_empty() => 0,

@@ -63,7 +63,7 @@ pub(crate) struct OfProcess {
 
 /// A system call that sets something.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct SettingCall {
     what: &'static str,
     number: c_long,
     arguments: [u64; 6],
@@ -84,26 +84,26 @@ impl OfThread {
     }
 
     /// The calls by which a thread gets these that has `now`.
-    pub(crate) fn calls(&self, now: &Self) -> Vec<Call> {
+    pub(crate) fn calls(&self, now: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
         let changed = self.flags ^ now.flags;
         if changed & (MCE_PROCESS | MCE_EARLY) != 0 {
             let (clear_or_set, early) = (self.flags & MCE_PROCESS != 0, self.flags & MCE_EARLY != 0);
             let arguments = [libc::PR_MCE_KILL as u64, clear_or_set.into(), u64::from(clear_or_set && early), 0, 0, 0];
-            calls.push(Call::prctl("PR_MCE_KILL", arguments));
+            calls.push(SettingCall::prctl("PR_MCE_KILL", arguments));
         }
         if changed & IO_FLUSHER != 0 {
             let is_on = u64::from(self.flags & IO_FLUSHER != 0);
-            calls.push(Call::prctl("PR_SET_IO_FLUSHER", [SET_IO_FLUSHER, is_on, 0, 0, 0, 0]));
+            calls.push(SettingCall::prctl("PR_SET_IO_FLUSHER", [SET_IO_FLUSHER, is_on, 0, 0, 0, 0]));
         }
         for line in self.speculation.iter().filter(|line| !now.speculation.contains(line)) {
             if let Some((kind, choice)) = choice(line) {
                 let number = libc::PR_SET_SPECULATION_CTRL as u64;
-                calls.push(Call::prctl("PR_SET_SPECULATION_CTRL", [number, kind, choice, 0, 0, 0]));
+                calls.push(SettingCall::prctl("PR_SET_SPECULATION_CTRL", [number, kind, choice, 0, 0, 0]));
             }
         }
         if let Some(policy) = self.policy.as_ref().filter(|_| self.policy != now.policy) {
-            calls.extend(policy.arguments().map(|Arguments { mode, nodes }| Call {
+            calls.extend(policy.arguments().map(|Arguments { mode, nodes }| SettingCall {
                 what: "set_mempolicy",
                 number: libc::SYS_set_mempolicy,
                 arguments: [mode, 0, if nodes.is_empty() { 0 } else { MASK_BITS }, 0, 0, 0],
@@ -127,14 +127,14 @@ impl OfProcess {
     }
 
     /// The calls by which a restored process gets these that has `now`. None of its memory has policies.
-    pub(crate) fn calls(&self, now: &Self) -> Vec<Call> {
+    pub(crate) fn calls(&self, now: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
         if self.merges_memory != now.merges_memory {
             let arguments = [libc::PR_SET_MEMORY_MERGE as u64, self.merges_memory.into(), 0, 0, 0, 0];
-            calls.push(Call::prctl("PR_SET_MEMORY_MERGE", arguments));
+            calls.push(SettingCall::prctl("PR_SET_MEMORY_MERGE", arguments));
         }
         let bound = self.mappings.iter().filter_map(|mapping| Some((mapping, mapping.policy.arguments()?)));
-        calls.extend(bound.map(|(mapping, Arguments { mode, nodes })| Call {
+        calls.extend(bound.map(|(mapping, Arguments { mode, nodes })| SettingCall {
             what: "mbind",
             number: libc::SYS_mbind,
             arguments: [
@@ -151,7 +151,7 @@ impl OfProcess {
     }
 }
 
-impl Call {
+impl SettingCall {
     fn prctl(what: &'static str, arguments: [u64; 6]) -> Self {
         Self { what, number: libc::SYS_prctl, arguments, nodes: None }
     }
@@ -167,7 +167,7 @@ impl Call {
 }
 
 /// Has a thread of a process make calls; `note` hears how each came out.
-pub(crate) fn make(pid: u32, tid: u32, calls: &[Call], note: &mut dyn FnMut(&str, io::Result<()>)) {
+pub(crate) fn make(pid: u32, tid: u32, calls: &[SettingCall], note: &mut dyn FnMut(&str, io::Result<()>)) {
     if calls.is_empty() {
         return;
     }

@@ -41,7 +41,7 @@ const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// Largest file that counts because it is open.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 /// Most files and FIFOs that count because they are open.
-const MOST_OPEN: usize = 1024;
+const MAX_OPEN_FILES: usize = 1024;
 /// Where no file can be made.
 const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Bytes that are copied at a time.
@@ -57,7 +57,7 @@ pub struct Segment {
     mode: u32,
     owner: (u32, u32),
     #[serde(default)]
-    kind: Kind,
+    kind: SharedFileKind,
     /// Its other names.
     #[serde(default)]
     links: Vec<PathBuf>,
@@ -69,7 +69,7 @@ pub struct Segment {
 /// Why a file is in an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum SharedFileKind {
     /// It is mapped for others to see: always made anew.
     #[default]
     Mapped,
@@ -121,7 +121,7 @@ impl Saving<'_> {
             if let Some(known) = self.known.get(&link_remap::key(&stat)) {
                 self.segments[*known].links.push(path);
             } else if stat.is_file() && comes_anew(&file, &stat, is_written)? {
-                self.add(Kind::Mapped, path, &stat, Some(&mut file))?;
+                self.add(SharedFileKind::Mapped, path, &stat, Some(&mut file))?;
             }
         }
         Ok(())
@@ -150,11 +150,11 @@ impl Saving<'_> {
             None => {
                 let is_written = lost.iter().any(|lost| lost.key == key && lost.is_written);
                 let kind = if comes_anew(&file, &stat, is_written)? {
-                    Kind::Mapped
+                    SharedFileKind::Mapped
                 } else if stat.len() <= SMALL_SEGMENT_BYTES {
-                    Kind::Open
+                    SharedFileKind::Open
                 } else {
-                    Kind::Linked
+                    SharedFileKind::Linked
                 };
                 let first = names.first().unwrap_or(&given[0]).clone();
                 self.add(kind, first, &stat, Some(&mut file))?
@@ -174,7 +174,7 @@ impl Saving<'_> {
 
     fn open(&mut self, stdio: &[Standard; 3]) -> io::Result<()> {
         let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
-        for (path, link) in written_files::named(self.tree).into_iter().take(MOST_OPEN) {
+        for (path, link) in written_files::named(self.tree).into_iter().take(MAX_OPEN_FILES) {
             let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
             // One that is closed is changed by a process that we do not hold.
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
@@ -184,32 +184,38 @@ impl Saving<'_> {
                 continue;
             }
             if !stat.is_file() {
-                self.add(Kind::Fifo, path, &stat, None)?;
+                self.add(SharedFileKind::Fifo, path, &stat, None)?;
             } else if stat.len() <= SMALL_SEGMENT_BYTES
                 && let Some(mut file) = opened(&link, &stat)?
             {
-                self.add(Kind::Open, path, &stat, Some(&mut file))?;
+                self.add(SharedFileKind::Open, path, &stat, Some(&mut file))?;
             }
         }
         Ok(())
     }
 
     fn folders(&mut self) -> io::Result<()> {
-        for (path, pid) in written_files::folders_of_sockets(self.tree).into_iter().take(MOST_OPEN) {
+        for (path, pid) in written_files::folders_of_sockets(self.tree).into_iter().take(MAX_OPEN_FILES) {
             // One that is gone has to be gone at the restore as well.
             let stat = fs::symlink_metadata(link_remap::rooted(pid, &path));
             if let Some(stat) = stat.ok().filter(Metadata::is_dir) {
-                self.add(Kind::Folder, path, &stat, None)?;
+                self.add(SharedFileKind::Folder, path, &stat, None)?;
             }
         }
         Ok(())
     }
 
     /// Takes a file in, by its number in the list.
-    fn add(&mut self, kind: Kind, path: PathBuf, stat: &Metadata, file: Option<&mut File>) -> io::Result<usize> {
+    fn add(
+        &mut self,
+        kind: SharedFileKind,
+        path: PathBuf,
+        stat: &Metadata,
+        file: Option<&mut File>,
+    ) -> io::Result<usize> {
         let number = self.segments.len();
         let copy = format!("katydid-shared-{number}");
-        if let Some(file) = file.filter(|_| kind != Kind::Linked) {
+        if let Some(file) = file.filter(|_| kind != SharedFileKind::Linked) {
             copied(file, &mut private::create(&self.folder.join(&copy))?)?;
         }
         let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
@@ -309,16 +315,16 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
 
 /// Files that were made for a restore: removed with this value, unless they are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Made(Vec<PathBuf>);
+pub(crate) struct MadeFiles(Vec<PathBuf>);
 
-impl Made {
+impl MadeFiles {
     /// The job has them now.
     pub(crate) fn keep(mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Made {
+impl Drop for MadeFiles {
     fn drop(&mut self) {
         for path in &self.0 {
             // The restore has failed for a reason that matters more.
@@ -332,8 +338,8 @@ impl Drop for Made {
 /// # Errors
 ///
 /// With the file's name.
-pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf, io::Error)> {
-    let mut made = Made::default();
+pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (PathBuf, io::Error)> {
+    let mut made = MadeFiles::default();
     for segment in segments {
         make_all(segment, folder, &mut made).map_err(|error| (segment.path.clone(), error))?;
     }
@@ -341,11 +347,11 @@ pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<Made, (PathBuf
 }
 
 /// A file with all its names.
-fn make_all(segment: &Segment, folder: &Path, made: &mut Made) -> io::Result<()> {
+fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Result<()> {
     let is_anew = match segment.kind {
-        Kind::Mapped => true,
-        Kind::Open | Kind::Fifo | Kind::Folder => !segment.path.exists(),
-        Kind::Linked => false,
+        SharedFileKind::Mapped => true,
+        SharedFileKind::Open | SharedFileKind::Fifo | SharedFileKind::Folder => !segment.path.exists(),
+        SharedFileKind::Linked => false,
     };
     if is_anew {
         make_one(segment, folder)?;
@@ -395,9 +401,9 @@ fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     match segment.kind {
-        Kind::Fifo => return make_fifo(segment),
-        Kind::Folder => return make_folder(segment),
-        Kind::Mapped | Kind::Open | Kind::Linked => {}
+        SharedFileKind::Fifo => return make_fifo(segment),
+        SharedFileKind::Folder => return make_folder(segment),
+        SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {}
     }
     let mut name = segment.path.clone().into_os_string();
     name.push(format!(".katydid-{}", std::process::id()));
@@ -497,7 +503,7 @@ mod tests {
         assert!(stat.blocks() < 1 << 12, "{} blocks", stat.blocks());
         let owner = (stat.uid(), stat.gid());
         let (links, given) = (Vec::new(), Vec::new());
-        let (copy, kind) = ("copy".into(), Kind::Mapped);
+        let (copy, kind) = ("copy".into(), SharedFileKind::Mapped);
         let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, given };
         let made = make(&[segment], folder.path()).unwrap();
         let file = File::open(&path).unwrap();

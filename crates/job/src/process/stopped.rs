@@ -88,10 +88,10 @@ pub(crate) fn stop_by(process: &Process, signal: Signal) {
 
 /// Programs of one checkpoint that were stopped before it. Dropped: those that live are stopped again.
 #[derive(Debug, Default)]
-pub(crate) struct Stopped(Mutex<Vec<One>>);
+pub(crate) struct Stopped(Mutex<Vec<StoppedProcess>>);
 
 #[derive(Debug)]
-struct One {
+struct StoppedProcess {
     process: Process,
     /// Its id, as it sees itself.
     seen: u32,
@@ -105,7 +105,7 @@ impl Stopped {
         for process in processes.iter().filter(|process| process.state == tree::STOPPED) {
             let seen = tree::seen_by_itself(process.pid);
             if has_session(seen) {
-                stopped.push(One { process: process.clone(), seen, began: tree::started(process.pid) });
+                stopped.push(StoppedProcess { process: process.clone(), seen, began: tree::started(process.pid) });
                 tree::signal(std::slice::from_ref(process), Signal::CONT);
             }
         }
@@ -118,7 +118,7 @@ impl Stopped {
 
     /// Stops them again. One that has ended needs no signal.
     pub(crate) fn stop(&self) {
-        for One { process, began, .. } in lock(&self.0).drain(..) {
+        for StoppedProcess { process, began, .. } in lock(&self.0).drain(..) {
             if began.is_some() && tree::started(process.pid) == began {
                 tree::signal(&[process], Signal::STOP);
             }

@@ -68,8 +68,8 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
         attributes.output_modes = OutputModes::from_bits_retain(modes.output);
         attributes.local_modes = LocalModes::from_bits_retain(modes.local);
         // Without whole lines these two say when a read ends. The other keys are those of this terminal.
-        if !attributes.local_modes.contains(LocalModes::ICANON) && modes.keys.len() > LEAST_KEY.max(KEY_TIME) {
-            attributes.special_codes[SpecialCodeIndex::VMIN] = modes.keys[LEAST_KEY];
+        if !attributes.local_modes.contains(LocalModes::ICANON) && modes.keys.len() > MIN_KEY_CHARS.max(KEY_TIME) {
+            attributes.special_codes[SpecialCodeIndex::VMIN] = modes.keys[MIN_KEY_CHARS];
             attributes.special_codes[SpecialCodeIndex::VTIME] = modes.keys[KEY_TIME];
         }
         // One that hangs up meanwhile is told to the program.
@@ -85,7 +85,7 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
 
 /// `VTIME` and `VMIN` in `c_cc`.
 const KEY_TIME: usize = 5;
-const LEAST_KEY: usize = 6;
+const MIN_KEY_CHARS: usize = 6;
 
 /// Device and file system numbers of the other ends of pseudo-terminals that the processes have open and have not made
 /// themselves, and of `/dev/tty` where it is none of theirs: CRIU dumps one such at most.

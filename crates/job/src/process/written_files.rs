@@ -50,7 +50,7 @@ fn of_process(pid: u32) -> Vec<Written> {
     let files = of_descriptors(pid).filter(|open| open.stat.is_file());
     let files = files.filter(|open| open.flags & ACCESS_MODE_BITS != 0 && open.flags & APPEND_FLAG == 0);
     files
-        .filter_map(|Open { path, stat, .. }| {
+        .filter_map(|OpenFile { path, stat, .. }| {
             Some(Written { path: path.into_os_string().into_string().ok()?, inode: stat.ino(), length: stat.len() })
         })
         .collect()
@@ -72,8 +72,9 @@ fn is_gpu(path: &Path) -> bool {
 /// Names of regular files that the processes of a tree have open for writing, and of all FIFOs that they have open, each
 /// with a link by which it can be opened.
 pub(crate) fn named(tree: &[Process]) -> BTreeMap<PathBuf, PathBuf> {
-    let counts =
-        |open: &Open| open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS_MODE_BITS != 0);
+    let counts = |open: &OpenFile| {
+        open.stat.file_type().is_fifo() || (open.stat.is_file() && open.flags & ACCESS_MODE_BITS != 0)
+    };
     let open = tree.iter().flat_map(|process| of_descriptors(process.pid)).filter(counts);
     open.map(|open| (open.path, open.link)).collect()
 }
@@ -101,20 +102,20 @@ fn bound(line: &str) -> Option<(&str, &Path)> {
 }
 
 /// A descriptor of something that has a name in a file system.
-struct Open {
+struct OpenFile {
     link: PathBuf,
     path: PathBuf,
     flags: u32,
     stat: fs::Metadata,
 }
 
-fn of_descriptors(pid: u32) -> impl Iterator<Item = Open> {
+fn of_descriptors(pid: u32) -> impl Iterator<Item = OpenFile> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let entries = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
     entries.filter_map(move |entry| of_descriptor(pid, &folder, &entry.file_name()))
 }
 
-fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<Open> {
+fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<OpenFile> {
     let link = folder.join("fd").join(number);
     let path = fs::read_link(&link).ok()?;
     if !path.is_absolute() {
@@ -126,7 +127,7 @@ fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<Open> {
     let stat = fs::metadata(&link).ok()?;
     // An unlinked file has no name to find it by; its content is in the image.
     let path = if stat.nlink() > 0 { link_remap::standing_name(pid, path, &stat)? } else { return None };
-    Some(Open { link, path, flags, stat })
+    Some(OpenFile { link, path, flags, stat })
 }
 
 /// The same files with the lengths that CRIU saw, which stood still; those that it did not see are left out.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, ChunkId, FileEntry, Reader, Session, Sink, Source, Writer};
+use katydid_image::{CheckpointNumber, ChunkId, FileEntry, ImageSource, Reader, Session, Sink, Writer};
 use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, companion};
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};

@@ -3,7 +3,7 @@
 //! | request                | answer                                                                       |
 //! |------------------------|------------------------------------------------------------------------------|
 //! | `GET /v1/job`          | [`JobView`](crate::supervisor::view::JobView)                                            |
-//! | `POST /v1/checkpoints` | takes a [`Request`]; [`Step`]s, one JSON object a line, the last one the end |
+//! | `POST /v1/checkpoints` | takes a [`Request`]; [`ProgressStep`]s, one JSON object a line, the last one the end |
 //! | `POST /v1/migrations`  | takes a [`Migration`]; the same                                              |
 //!
 //! Anything else is answered with a JSON object whose `error` says what exists. A client that goes away, or reads nothing,
@@ -17,7 +17,7 @@ use katydid_http::{Answer, HttpServer, Limits, Lines};
 use serde::de::DeserializeOwned;
 
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{Migration, Request, Step};
+use crate::supervisor::view::{Migration, ProgressStep, Request};
 
 /// Answers requests for the job from now on.
 pub(crate) fn open(listener: UnixListener, job: &Arc<JobState>) -> io::Result<HttpServer> {
@@ -54,6 +54,6 @@ where
     }
 }
 
-fn tell(lines: &Lines, step: &Step) {
+fn tell(lines: &Lines, step: &ProgressStep) {
     if step.is_last() { lines.finish(step) } else { lines.tell(step) }
 }

@@ -72,7 +72,7 @@ pub struct Folder {
 
 /// What `job.json` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct JobEntry {
     /// The folder's name.
     pub name: String,
     /// Process id of the supervisor.
@@ -248,7 +248,8 @@ impl Folder {
     ///
     /// The file cannot be written.
     pub fn describe(&self, program: u32, command: &str) -> Result<(), FolderError> {
-        let entry = Entry { name: self.name(), supervisor: std::process::id(), program, command: command.to_owned() };
+        let entry =
+            JobEntry { name: self.name(), supervisor: std::process::id(), program, command: command.to_owned() };
         let path = self.path.join("job.json");
         let system = |source| FolderError::System { path: path.clone(), source };
         let fresh = self.path.join(".job.json");
@@ -302,7 +303,7 @@ fn has_owner(mut lock: &File) -> bool {
 /// # Errors
 ///
 /// The folder of the jobs cannot be used.
-pub fn running() -> Result<Vec<Entry>, FolderError> {
+pub fn running() -> Result<Vec<JobEntry>, FolderError> {
     // Says what is wrong with that of new jobs.
     jobs()?;
     let mut entries = Vec::new();
@@ -312,18 +313,18 @@ pub fn running() -> Result<Vec<Entry>, FolderError> {
     Ok(entries)
 }
 
-fn running_below(jobs: &Path) -> Result<Vec<Entry>, FolderError> {
+fn running_below(jobs: &Path) -> Result<Vec<JobEntry>, FolderError> {
     let system = |source| FolderError::System { path: jobs.to_owned(), source };
     let mut entries = Vec::new();
     for folder in fs::read_dir(jobs).map_err(system)? {
         entries.extend(alive(&folder.map_err(system)?.path()));
     }
-    entries.sort_by(|a: &Entry, b| a.name.cmp(&b.name));
+    entries.sort_by(|a: &JobEntry, b| a.name.cmp(&b.name));
     Ok(entries)
 }
 
 /// The job of a folder, if its supervisor lives.
-pub(crate) fn alive(folder: &Path) -> Option<Entry> {
+pub(crate) fn alive(folder: &Path) -> Option<JobEntry> {
     if !folder.join(LOCK_FILE).exists() || is_debris(folder) {
         return None;
     }
@@ -345,7 +346,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
 /// # Errors
 ///
 /// [`FolderError::Unknown`] names the jobs that there are.
-pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
+pub fn find(wanted: &str) -> Result<(JobEntry, PathBuf), FolderError> {
     jobs()?;
     let others = if geteuid().is_root() { of_other_users() } else { Vec::new() };
     match find_among(&all_jobs(), &others, wanted) {
@@ -358,7 +359,7 @@ pub fn find(wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
 }
 
 /// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
-fn of_environment(pid: u32) -> Result<Option<(Entry, PathBuf)>, FolderError> {
+fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> {
     let Some(folder) = told_of(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else { return Ok(None) };
     let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     if mounts("self") != mounts(&pid.to_string()) {
@@ -375,7 +376,7 @@ pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
     Path::new(OsStr::from_bytes(socket)).parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
 }
 
-fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(Entry, PathBuf), FolderError> {
+fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(JobEntry, PathBuf), FolderError> {
     let mut found = Vec::new();
     for jobs in own.iter().chain(others) {
         let entries = match running_below(jobs) {
@@ -385,7 +386,7 @@ fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(Entr
         };
         found.extend(entries.into_iter().map(|entry| (jobs.to_owned(), entry)));
     }
-    let named: Vec<&(PathBuf, Entry)> = found.iter().filter(|(_, entry)| entry.name == wanted).collect();
+    let named: Vec<&(PathBuf, JobEntry)> = found.iter().filter(|(_, entry)| entry.name == wanted).collect();
     let chosen = match named[..] {
         // A job of one's own comes first.
         [first, ..] if own.contains(&first.0) || named.len() == 1 => Some(first),
@@ -432,7 +433,7 @@ pub(crate) fn all_places() -> Vec<PathBuf> {
 }
 
 /// Whether a process belongs to a job.
-fn has_process(entry: &Entry, pid: u32) -> bool {
+fn has_process(entry: &JobEntry, pid: u32) -> bool {
     let holds = |root: u32| root == pid || tree::tree(root).is_ok_and(|tree| tree.iter().any(|one| one.pid == pid));
     entry.supervisor == pid || (entry.program != 0 && holds(entry.program))
 }
@@ -689,7 +690,7 @@ mod tests {
     #[test]
     fn a_process_below_the_program_belongs_to_the_job() {
         let parent = tree::tree(std::process::id()).unwrap()[0].parent;
-        let entry = Entry { name: "a".into(), supervisor: 1, program: parent, command: String::new() };
+        let entry = JobEntry { name: "a".into(), supervisor: 1, program: parent, command: String::new() };
         assert!(has_process(&entry, std::process::id()));
         assert!(!has_process(&entry, u32::MAX));
     }

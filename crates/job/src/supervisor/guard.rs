@@ -306,12 +306,12 @@ fn pass_on(link: RawFd) -> io::Result<()> {
 
 /// What a guard was given open: its link, and all that is meant for what it starts.
 #[derive(Debug)]
-pub struct Given {
+pub struct GuardDescriptors {
     link: OwnedFd,
     others: Vec<OwnedFd>,
 }
 
-impl Given {
+impl GuardDescriptors {
     /// Takes over all descriptors of this process but the standard streams.
     ///
     /// # Errors
@@ -339,13 +339,13 @@ impl Given {
 ///
 /// The system refuses what a guard needs; nothing runs below it then.
 pub fn keep(
-    given: Given,
+    given: GuardDescriptors,
     supervisor: u32,
     mut command: Command,
     mut names: Vec<PathBuf>,
     ended: &OwnedFd,
 ) -> io::Result<()> {
-    let Given { link, others } = given;
+    let GuardDescriptors { link, others } = given;
     set_child_subreaper(Some(getpid()))?;
     unix_session::make_own_if_outside(&mut command);
     dies_with_us(&mut command);

@@ -22,7 +22,7 @@ use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{Event, Members};
 use crate::supervisor::ranks::Task;
 use crate::supervisor::state::{JobState, Root, Start};
-use crate::supervisor::view::{Report, Request, Step};
+use crate::supervisor::view::{ProgressStep, Report, Request};
 use crate::sync::lock;
 
 /// What a job is made of.
@@ -158,7 +158,11 @@ impl Job {
     /// # Errors
     ///
     /// See [`CheckpointError`]; the program goes on as if nothing had been asked for.
-    pub fn checkpoint(&self, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+    pub fn checkpoint(
+        &self,
+        request: &Request,
+        tell: &(dyn Fn(&ProgressStep) + Sync),
+    ) -> Result<Report, CheckpointError> {
         self.0.checkpoint(request, tell)
     }
 

@@ -102,7 +102,7 @@ pub struct Members(Arc<MemberTable>);
 #[derive(Debug)]
 struct MemberTable {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<MembersState>,
     /// Notified at every change.
     changed: Condvar,
     events: Mutex<Sender<Event>>,
@@ -111,7 +111,7 @@ struct MemberTable {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MembersState {
     next: u64,
     entries: Vec<MemberEntry>,
     /// Connections whose peers have not introduced themselves, with their processes, as we see them.
@@ -148,7 +148,7 @@ impl Members {
         private::close(path)?;
         let shared = MemberTable {
             path: path.to_owned(),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(MembersState::default()),
             changed: Condvar::new(),
             events: Mutex::new(events),
             answerer: OnceLock::new(),
@@ -400,7 +400,7 @@ impl Members {
         &self,
         id: u64,
         patience: Duration,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        mut look: impl FnMut(&mut MembersState) -> Option<T>,
     ) -> Result<T, MemberError> {
         let deadline = Instant::now() + patience;
         // It may be gone when it has to be named.
@@ -532,7 +532,7 @@ impl Members {
         self.0.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MembersState> {
         // No thread leaves the state half changed, so one that died under the lock left it whole.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

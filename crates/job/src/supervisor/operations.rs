@@ -7,7 +7,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::{migrate, run};
 use crate::process::tree;
 use crate::supervisor::state::JobState;
-use crate::supervisor::view::{JobView, Migration, Moved, Report, Request, Step};
+use crate::supervisor::view::{JobView, Migration, Moved, ProgressStep, Report, Request};
 use crate::sync::lock;
 
 impl JobState {
@@ -25,18 +25,26 @@ impl JobState {
     }
 
     /// Moves the job's sessions, and tells each step.
-    pub(crate) fn migrate(&self, request: &Migration, tell: &(dyn Fn(&Step) + Sync)) -> Result<Moved, CheckpointError> {
+    pub(crate) fn migrate(
+        &self,
+        request: &Migration,
+        tell: &(dyn Fn(&ProgressStep) + Sync),
+    ) -> Result<Moved, CheckpointError> {
         let outcome =
             self.in_turn(|| self.or_release(|| self.attended(tell, |tell| migrate::migrate(self, request, tell))));
         match &outcome {
-            Ok(moved) => tell(&Step::Moved(moved.clone())),
-            Err(error) => tell(&Step::Failed { error: error.to_string() }),
+            Ok(moved) => tell(&ProgressStep::Moved(moved.clone())),
+            Err(error) => tell(&ProgressStep::Failed { error: error.to_string() }),
         }
         outcome
     }
 
     /// Does `work`, whose steps are in the job's view meanwhile.
-    fn attended<T>(&self, tell: &(dyn Fn(&Step) + Sync), work: impl FnOnce(&(dyn Fn(&Step) + Sync)) -> T) -> T {
+    fn attended<T>(
+        &self,
+        tell: &(dyn Fn(&ProgressStep) + Sync),
+        work: impl FnOnce(&(dyn Fn(&ProgressStep) + Sync)) -> T,
+    ) -> T {
         let outcome = work(&|step| {
             *lock(&self.step) = Some(step.clone());
             tell(step);
@@ -48,19 +56,19 @@ impl JobState {
     pub(crate) fn checkpoint(
         &self,
         request: &Request,
-        tell: &(dyn Fn(&Step) + Sync),
+        tell: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Report, CheckpointError> {
         let outcome = self.in_turn(|| self.take(request, tell));
         // The requester may ask for the next one at once.
         match &outcome {
-            Ok(report) => tell(&Step::Done(report.clone())),
-            Err(error) => tell(&Step::Failed { error: error.to_string() }),
+            Ok(report) => tell(&ProgressStep::Done(report.clone())),
+            Err(error) => tell(&ProgressStep::Failed { error: error.to_string() }),
         }
         outcome
     }
 
     /// Takes one, in its turn.
-    fn take(&self, request: &Request, tell: &(dyn Fn(&Step) + Sync)) -> Result<Report, CheckpointError> {
+    fn take(&self, request: &Request, tell: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
         let outcome = self.or_release(|| self.attended(tell, |tell| run::take(self, request, tell)));
         if let Ok(report) = &outcome {
             *lock(&self.last) = Some(report.clone());

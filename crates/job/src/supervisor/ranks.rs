@@ -38,7 +38,7 @@ const LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
 /// By which it tells a rank how many there are, and how many of these on this machine.
 const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
 /// So far above a rank its launcher is looked for: scripts may be between them.
-const MOST_ABOVE: usize = 16;
+const MAX_ANCESTORS: usize = 16;
 
 /// The process that has launched all ranks of a program, on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,8 @@ impl Launcher {
     /// That of this process, which is a rank.
     #[must_use]
     pub fn ours() -> Option<Self> {
-        let mut above = iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MOST_ABOVE);
+        let mut above =
+            iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MAX_ANCESTORS);
         let is_launcher = |pid: &u32| LAUNCHERS.contains(&tree::name(*pid).split('.').next().unwrap_or_default());
         above.find(is_launcher).map(Self::at)
     }

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
 use crate::supervisor::folder;
-use crate::supervisor::folder::Entry;
+use crate::supervisor::folder::JobEntry;
 
 /// The folder of servers' notes, beside that of jobs.
 const SERVERS: &str = "servers";
@@ -111,16 +111,16 @@ fn admin_of(note: &Path) -> Option<PathBuf> {
 
 /// A job that runs, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundJob {
     /// What it says of itself.
-    pub entry: Entry,
+    pub entry: JobEntry,
     /// Whose it is.
     pub user: u32,
     /// The job's folder.
     pub folder: PathBuf,
 }
 
-impl Found {
+impl FoundJob {
     /// Where its supervisor answers.
     #[must_use]
     pub fn control(&self) -> PathBuf {
@@ -138,7 +138,7 @@ impl Found {
 }
 
 /// All jobs, by user and name.
-pub fn jobs() -> Vec<Found> {
+pub fn jobs() -> Vec<FoundJob> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
     let known = folder::all_places().into_iter().flat_map(|place| below(place.join(folder::JOBS_FOLDER)));
     // By the folder itself: a place may have two names.
@@ -150,10 +150,10 @@ pub fn jobs() -> Vec<Found> {
             continue;
         }
         if let Some(entry) = folder::alive(&path) {
-            found.entry((stat.dev(), stat.ino())).or_insert(Found { entry, user, folder: path });
+            found.entry((stat.dev(), stat.ino())).or_insert(FoundJob { entry, user, folder: path });
         }
     }
-    let mut all: Vec<Found> = found.into_values().collect();
+    let mut all: Vec<FoundJob> = found.into_values().collect();
     all.sort_by(|one, other| (one.user, &one.entry.name).cmp(&(other.user, &other.entry.name)));
     all
 }

@@ -22,7 +22,7 @@ use crate::supervisor::folder::Folder;
 use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{Member, Members, Standing};
 use crate::supervisor::ranks::Task;
-use crate::supervisor::view::{Report, Step};
+use crate::supervisor::view::{ProgressStep, Report};
 use crate::sync::lock;
 
 /// Set by tests that ask for a checkpoint wherever a program holds itself.
@@ -87,7 +87,7 @@ pub(crate) struct JobState {
     pub(crate) recovery: Mutex<Option<Recovery>>,
     /// Processes that are locked or checkpointed one by one.
     pub(crate) locked_processes: LockedProcesses,
-    pub(crate) step: Mutex<Option<Step>>,
+    pub(crate) step: Mutex<Option<ProgressStep>>,
     pub(crate) last: Mutex<Option<Report>>,
     /// A CRIU was killed while it had a hand in the program.
     pub(crate) criu_killed: AtomicBool,

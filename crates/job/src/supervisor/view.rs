@@ -24,7 +24,7 @@ pub struct JobView {
     /// Programs with a GPU side.
     pub members: Vec<MemberView>,
     /// The step of the checkpoint that is being taken; null: none.
-    pub checkpoint: Option<Step>,
+    pub checkpoint: Option<ProgressStep>,
     /// The last checkpoint that was completed.
     pub last: Option<Report>,
 }
@@ -140,7 +140,7 @@ pub struct Moved {
 /// or `failed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
-pub enum Step {
+pub enum ProgressStep {
     /// Looking for CRIU, opening the image, connecting to the workers. The program runs.
     Prepare,
     /// Its calls are held from now on.
@@ -190,7 +190,7 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl ProgressStep {
     /// The name of its stage, as the control socket says it.
     #[must_use]
     pub fn name(&self) -> String {
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn a_step_is_a_flat_object() {
-        let json = serde_json::to_value(Step::Write { done: 1, total: 2, written: 3 }).unwrap();
+        let json = serde_json::to_value(ProgressStep::Write { done: 1, total: 2, written: 3 }).unwrap();
         assert_eq!(json, serde_json::json!({"stage": "write", "done": 1, "total": 2, "written": 3}));
-        let failed = Step::Failed { error: "no".into() };
-        assert_eq!(serde_json::from_value::<Step>(serde_json::to_value(&failed).unwrap()).unwrap(), failed);
-        assert!(failed.is_last() && !Step::Hold.is_last());
+        let failed = ProgressStep::Failed { error: "no".into() };
+        assert_eq!(serde_json::from_value::<ProgressStep>(serde_json::to_value(&failed).unwrap()).unwrap(), failed);
+        assert!(failed.is_last() && !ProgressStep::Hold.is_last());
     }
 
     #[test]

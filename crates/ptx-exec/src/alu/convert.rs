@@ -11,7 +11,7 @@ use super::round::{self, mode};
 use crate::engine::registers::Raw;
 
 /// Integers that floats are made from.
-pub(crate) trait Source: Element {
+pub(crate) trait IntoFloat: Element {
     /// Sign and magnitude, for roundings that are not to nearest.
     fn parts(self) -> (u64, bool);
     /// To nearest `f32`.
@@ -23,7 +23,7 @@ pub(crate) trait Source: Element {
 }
 
 /// Integers that are made from floats.
-pub(crate) trait Target: Element {
+pub(crate) trait FromFloat: Element {
     /// From an integral `f32`.
     fn from_f32(value: f32) -> Self;
     /// From an integral `f64`.
@@ -32,7 +32,7 @@ pub(crate) trait Target: Element {
 
 macro_rules! integers {
     ($($ty:ident, $magnitude:expr, $nan32:expr, $nan64:expr;)*) => {$(
-        impl Source for $ty {
+        impl IntoFloat for $ty {
             #[inline(always)]
             fn parts(self) -> (u64, bool) {
                 let magnitude: fn($ty) -> u64 = $magnitude;
@@ -58,7 +58,7 @@ macro_rules! integers {
             }
         }
 
-        impl Target for $ty {
+        impl FromFloat for $ty {
             #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 if value.is_nan() { $nan32 } else { value as Self }
@@ -106,7 +106,7 @@ fn integral_f64<const MODE: u8>(value: f64) -> f64 {
 }
 
 #[inline(always)]
-fn to_f32<S: Source, const MODE: u8>(value: S) -> f32 {
+fn to_f32<S: IntoFloat, const MODE: u8>(value: S) -> f32 {
     if MODE == mode::NEAREST {
         return value.to_f32();
     }
@@ -115,7 +115,7 @@ fn to_f32<S: Source, const MODE: u8>(value: S) -> f32 {
 }
 
 #[inline(always)]
-fn to_f64<S: Source, const MODE: u8>(value: S) -> f64 {
+fn to_f64<S: IntoFloat, const MODE: u8>(value: S) -> f64 {
     if MODE == mode::NEAREST {
         return value.to_f64();
     }
@@ -174,23 +174,23 @@ macro_rules! rounded {
 
 rounded! {
     /// `cvt.rn.f32.s32`
-    ToF32<S: Source>(S) -> f32 = |v| to_f32::<S, MODE>(v);
+    ToF32<S: IntoFloat>(S) -> f32 = |v| to_f32::<S, MODE>(v);
     /// `cvt.rn.sat.f32.s32`
-    ToF32Sat<S: Source>(S) -> f32 = |v| saturate(to_f32::<S, MODE>(v));
+    ToF32Sat<S: IntoFloat>(S) -> f32 = |v| saturate(to_f32::<S, MODE>(v));
     /// `cvt.rn.f64.s32`
-    ToF64<S: Source>(S) -> f64 = |v| to_f64::<S, MODE>(v);
+    ToF64<S: IntoFloat>(S) -> f64 = |v| to_f64::<S, MODE>(v);
     /// `cvt.rzi.s32.f32`
-    FromF32<D: Target>(f32) -> D = |v| D::from_f32(integral_f32::<MODE>(v));
+    FromF32<D: FromFloat>(f32) -> D = |v| D::from_f32(integral_f32::<MODE>(v));
     /// `cvt.rzi.ftz.s32.f32`
-    FromF32Ftz<D: Target>(f32) -> D = |v| D::from_f32(integral_f32::<MODE>(flush::<true>(v)));
+    FromF32Ftz<D: FromFloat>(f32) -> D = |v| D::from_f32(integral_f32::<MODE>(flush::<true>(v)));
     /// `cvt.rzi.s32.f64`
-    FromF64<D: Target>(f64) -> D = |v| D::from_f64(integral_f64::<MODE>(v));
+    FromF64<D: FromFloat>(f64) -> D = |v| D::from_f64(integral_f64::<MODE>(v));
 }
 
 /// `cvt.s64.s32`: extends by the sign of `E` to the lane of `L`.
 pub(crate) struct Extend<E, L>(std::marker::PhantomData<(E, L)>);
 
-impl<E: Source, L: Element<Lane = L> + Raw> super::lanes::Unary for Extend<E, L> {
+impl<E: IntoFloat, L: Element<Lane = L> + Raw> super::lanes::Unary for Extend<E, L> {
     type A = E;
     type D = L;
 

@@ -10,7 +10,7 @@ use super::half::Small;
 use super::round::{self, mode};
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::types::Kind;
+use crate::types::IntegerKind;
 
 /// What is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum From {
     /// `f64`
     Double,
     /// An integer of this type.
-    Integer(Kind),
+    Integer(IntegerKind),
 }
 
 /// A conversion; `Inst::imm` holds it as a number.
@@ -58,7 +58,7 @@ impl Narrowing {
         let from = match code >> 8 & 3 {
             0 => From::Single,
             1 => From::Double,
-            _ => From::Integer(Kind::decode(code >> 10)),
+            _ => From::Integer(IntegerKind::decode(code >> 10)),
         };
         Self { from, rounding: (code & 3) as u8, brain: flag(0), saturate: flag(1), relu: flag(2), finite: flag(3) }
     }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn conversions_survive_being_numbers() {
-        let kind = Kind { bits: 64, signed: true };
+        let kind = IntegerKind { bits: 64, signed: true };
         for narrowing in [
             plain(From::Double, mode::UP),
             Narrowing { brain: true, relu: true, ..plain(From::Integer(kind), mode::ZERO) },
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn integers_round_once() {
-        let kind = Kind { bits: 64, signed: false };
+        let kind = IntegerKind { bits: 64, signed: false };
         // 2049 lies half way between two f16; one more bit far below decides.
         assert_eq!(plain(From::Integer(kind), mode::NEAREST).apply(2049), 0x6800);
         assert_eq!(plain(From::Integer(kind), mode::UP).apply(2049), 0x6801);

@@ -2,15 +2,15 @@
 
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::types::Kind;
+use crate::types::IntegerKind;
 
 /// `Inst::imm`: the source type, above it the destination type, above it `saturate` and the two lane widths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conversion {
     /// The type of the source.
-    pub(crate) from: Kind,
+    pub(crate) from: IntegerKind,
     /// The type of the destination.
-    pub(crate) to: Kind,
+    pub(crate) to: IntegerKind,
     /// Clamp, or wrap.
     pub(crate) saturate: bool,
     /// Whether the source register has 64 bits.
@@ -28,8 +28,8 @@ impl Conversion {
 
     fn decode(code: u64) -> Self {
         Self {
-            from: Kind::decode(code),
-            to: Kind::decode(code >> 8),
+            from: IntegerKind::decode(code),
+            to: IntegerKind::decode(code >> 8),
             saturate: code >> 16 & 1 != 0,
             wide_source: code >> 17 & 1 != 0,
             wide_target: code >> 18 & 1 != 0,
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn apply(from: (u32, bool), to: (u32, bool), saturate: bool, raw: i64) -> u64 {
-        let kind = |(bits, signed)| Kind { bits, signed };
+        let kind = |(bits, signed)| IntegerKind { bits, signed };
         let conversion = Conversion { from: kind(from), to: kind(to), saturate, wide_source: true, wide_target: true };
         Conversion::decode(conversion.encode()).apply(raw.cast_unsigned())
     }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_type_holds_narrower_ones_of_its_sign() {
-        let kind = |bits, signed| Kind { bits, signed };
+        let kind = |bits, signed| IntegerKind { bits, signed };
         assert!(kind(16, true).holds(kind(8, false)) && kind(8, false).holds(kind(8, false)));
         assert!(!kind(16, false).holds(kind(8, true)) && !kind(8, true).holds(kind(8, false)));
     }

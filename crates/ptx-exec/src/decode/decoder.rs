@@ -2,7 +2,7 @@
 //! need of them.
 
 use super::draft::{Draft, Ref, Registers, Role};
-use super::part::Part;
+use super::part::ContractionPart;
 use super::program_context::ProgramContext;
 use crate::api::LoadError;
 use crate::code::LocalArea;
@@ -199,7 +199,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// Says what the instruction that was added last can be in a contraction.
-    pub(crate) fn set_part(&mut self, part: Option<Part>) {
+    pub(crate) fn set_part(&mut self, part: Option<ContractionPart>) {
         if let Some(draft) = self.drafts.last_mut() {
             draft.part = part;
         }

@@ -1,6 +1,6 @@
 //! An instruction whose operands are still virtual registers.
 
-use crate::decode::part::Part;
+use crate::decode::part::ContractionPart;
 use crate::engine::machine::{Exec, Inst};
 use crate::engine::races::Access;
 use crate::slot::{CONSTANT, NONE};
@@ -56,7 +56,7 @@ pub(crate) struct Draft {
     /// What it does with memory that several threads have.
     pub(crate) access: Option<Access>,
     /// What it can be in a contraction.
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<ContractionPart>,
 }
 
 impl Draft {

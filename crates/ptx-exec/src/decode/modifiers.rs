@@ -58,8 +58,8 @@ impl<'a> Modifiers<'a> {
 
     /// Takes everything that says how memory is ordered or cached without changing what a correct program sees here:
     /// caching hints, eviction priorities, and the scope. Returns whether the order words ask for a fence before and after.
-    pub(crate) fn memory_order(&mut self) -> Order {
-        let mut order = Order::default();
+    pub(crate) fn memory_order(&mut self) -> MemoryOrdering {
+        let mut order = MemoryOrdering::default();
         while let Some(word) = self.take_if(is_memory_word) {
             order.acquire |= matches!(word, "acquire" | "acq_rel" | "sc");
             order.release |= matches!(word, "release" | "acq_rel" | "sc");
@@ -81,7 +81,7 @@ impl<'a> Modifiers<'a> {
 
 /// What the memory model words of an instruction ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Order {
+pub(crate) struct MemoryOrdering {
     /// Nothing after it may come before it.
     pub(crate) acquire: bool,
     /// Nothing before it may come after it.
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn memory_words_give_their_order() {
         let mut modifiers = Modifiers::new(&["acquire", "sys", "global", "L1::no_allocate", "u8"]);
-        assert_eq!(modifiers.memory_order(), Order { acquire: true, release: false, strong: true });
+        assert_eq!(modifiers.memory_order(), MemoryOrdering { acquire: true, release: false, strong: true });
         assert!(modifiers.take("global") && modifiers.ty() == Some(Ty::U(8)) && modifiers.all_taken());
     }
 }

@@ -6,27 +6,27 @@ use katydid_ptx::ast::Instruction;
 
 /// The part that an instruction can have in a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ContractionPart {
     /// It computes a product.
-    Product(Kind),
+    Product(ContractionKind),
     /// A sum, or a difference.
     Sum {
         /// Type and flushing.
-        kind: Kind,
+        kind: ContractionKind,
         /// Whether the second operand is subtracted.
         subtracts: bool,
         /// Whether the result is clamped to 0..1.
         saturates: bool,
     },
     /// The same value with the other sign.
-    Negation(Kind),
+    Negation(ContractionKind),
     /// The same value.
     Copy,
 }
 
 /// What product and sum have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct ContractionKind {
     /// The type of operands and result.
     pub(crate) ty: Ty,
     /// Whether subnormal numbers are zero.
@@ -34,18 +34,18 @@ pub(crate) struct Kind {
 }
 
 /// The part of a float instruction, by its words.
-pub(crate) fn part_of(i: &Instruction<'_>, ty: Ty) -> Option<Part> {
+pub(crate) fn part_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionPart> {
     let has = |word: &str| i.modifiers.contains(&word);
     if Modifiers::new(&i.modifiers).one_of(&["rn", "rz", "rm", "rp"]).is_some() {
         return None;
     }
-    let (kind, saturates) = (Kind { ty, flushes: has("ftz") }, has("sat"));
+    let (kind, saturates) = (ContractionKind { ty, flushes: has("ftz") }, has("sat"));
     match i.opcode {
-        "mul" if !saturates => Some(Part::Product(kind)),
-        "add" => Some(Part::Sum { kind, subtracts: false, saturates }),
-        "sub" => Some(Part::Sum { kind, subtracts: true, saturates }),
+        "mul" if !saturates => Some(ContractionPart::Product(kind)),
+        "add" => Some(ContractionPart::Sum { kind, subtracts: false, saturates }),
+        "sub" => Some(ContractionPart::Sum { kind, subtracts: true, saturates }),
         // ptxas computes the negation of two `bf16` by an instruction of its own.
-        "neg" if ty != Ty::Bf16x2 => Some(Part::Negation(kind)),
+        "neg" if ty != Ty::Bf16x2 => Some(ContractionPart::Negation(kind)),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 /// Where each register of a function is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct RegisterPlaces {
     /// Word offset in the frame, by register.
     pub(crate) slots: Vec<u32>,
     /// Rows of the frame.
@@ -52,7 +52,7 @@ impl Pool {
 }
 
 /// Gives every register that is used a slot.
-pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> Places {
+pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterPlaces {
     let mut order: Vec<usize> = (0..widths.len()).filter(|register| !intervals[*register].is_empty()).collect();
     order.sort_by_key(|register| intervals[*register].start);
     let (mut predicates, mut words, mut doubles) = (Pool::default(), Pool::default(), Pool::default());
@@ -76,7 +76,7 @@ pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> Places {
         };
     }
     let rows = (first_double + doubles.used * 2 * lanes) / lanes;
-    Places { slots, rows, pressure: words.used + 2 * doubles.used }
+    RegisterPlaces { slots, rows, pressure: words.used + 2 * doubles.used }
 }
 
 #[cfg(test)]

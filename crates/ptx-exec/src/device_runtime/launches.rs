@@ -15,7 +15,7 @@ use crate::types::Space;
 use crate::window;
 
 /// Alignment of parameter buffers.
-const ALIGN: u64 = 64;
+const PARAM_ALIGN_BYTES: u64 = 64;
 
 /// Largest parameter buffer, in bytes: what a kernel may have.
 const MAX_PARAMS: u64 = 32764;
@@ -80,7 +80,8 @@ fn buffer(
     child: Result<Child, u32>,
 ) -> Option<FaultKind> {
     let made = child.and_then(|child| {
-        let room = machine.env.host.allocate(Pool::Runtime, size.max(1), ALIGN).ok_or(error::MEMORY_ALLOCATION)?;
+        let room =
+            machine.env.host.allocate(Pool::Runtime, size.max(1), PARAM_ALIGN_BYTES).ok_or(error::MEMORY_ALLOCATION)?;
         machine.runtime().buffers.insert(room, child);
         Ok(room)
     });
@@ -104,7 +105,7 @@ fn get_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn get_plain_buffer(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let (align, size): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
-        let fits = align <= ALIGN && size <= MAX_PARAMS;
+        let fits = align <= PARAM_ALIGN_BYTES && size <= MAX_PARAMS;
         let child = if fits { Ok(Child::default()) } else { Err(error::INVALID_VALUE) };
         if let Some(kind) = buffer(machine, inst, lane, size, child) {
             return machine.fail(kind, lane);

@@ -12,7 +12,7 @@ use crate::window;
 use std::sync::Arc;
 
 /// What `cudaMalloc` aligns to.
-const ALIGN: u64 = 16;
+const CUDA_MALLOC_ALIGN_BYTES: u64 = 16;
 
 /// Largest `cudaLimit` there is a name for.
 const LAST_LIMIT: u32 = 6;
@@ -180,7 +180,8 @@ fn occupancy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (target, size): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
-        let room = if size == 0 { Some(0) } else { machine.env.host.allocate(Pool::Malloc, size, ALIGN) };
+        let room =
+            if size == 0 { Some(0) } else { machine.env.host.allocate(Pool::Malloc, size, CUDA_MALLOC_ALIGN_BYTES) };
         match room {
             Some(address) => machine.write(Space::Generic, lane, target, address).map(|()| error::SUCCESS),
             None => Ok(error::MEMORY_ALLOCATION),

@@ -18,7 +18,7 @@ use crate::device_runtime::{run_copy, run_fill};
 use crate::engine::block::Block;
 use crate::engine::fault::{Fault, FaultKind};
 use crate::engine::machine::{Env, Machine, WORKSPACE_BYTES};
-use crate::engine::order::{MAX_CLUSTER, Order};
+use crate::engine::order::{BlockOrder, MAX_CLUSTER};
 use crate::engine::pool;
 use crate::engine::rounds::BlockProgress;
 use crate::engine::switch::{Request, Switch};
@@ -30,22 +30,22 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Warp instructions between two looks at what else there is to do.
-const GLANCE: u64 = 1 << 12;
+const SLICE_INSTRUCTIONS: u64 = 1 << 12;
 
 /// The same where races are looked for.
-const WATCHED: u64 = 256;
+const WATCHED_SLICE_INSTRUCTIONS: u64 = 256;
 
 /// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
 const MAX_BUSY_INSTRUCTIONS: u64 = 1 << 17;
 
 /// Blocks that a multiprocessor holds, where the host does not say.
-const BLOCKS: u64 = 32;
+const DEFAULT_RESIDENT_BLOCKS: u64 = 32;
 
 /// Most memory of all blocks that have started, in bytes, beyond which none starts before another has ended.
-const ROOM: u64 = 1 << 30;
+const MAX_STARTED_BYTES: u64 = 1 << 30;
 
 /// Most memory of a block, in bytes, that a thread keeps for its next launch.
-const SPARE: usize = 4 << 20;
+const MAX_SPARE_BLOCK_BYTES: usize = 4 << 20;
 
 /// Most blocks of a cooperative launch: what a large GPU holds at once.
 const MAX_RESIDENT: u64 = 132 * 32;
@@ -241,8 +241,8 @@ impl Launch {
     }
 
     /// The order in which its blocks start.
-    pub(crate) fn order(&self) -> Order {
-        Order { grid: self.grid, cluster: self.cluster.unwrap_or([1; 3]) }
+    pub(crate) fn order(&self) -> BlockOrder {
+        BlockOrder { grid: self.grid, cluster: self.cluster.unwrap_or([1; 3]) }
     }
 
     /// Whether its clusters are what the kernel asks for and divide the grid.
@@ -296,7 +296,7 @@ fn resident_blocks(launch: &Launch, host: &dyn Host, multiprocessors: usize) -> 
         dynamic_shared: launch.dynamic_shared.into(),
     });
     let least = u64::from(launch.order().size()).max(1);
-    each.unwrap_or(BLOCKS).max(least).saturating_mul(multiprocessors.max(1) as u64)
+    each.unwrap_or(DEFAULT_RESIDENT_BLOCKS).max(least).saturating_mul(multiprocessors.max(1) as u64)
 }
 
 /// A number that no grid had before.
@@ -342,7 +342,7 @@ impl Run<'_> {
         machine.block = LAST.take().unwrap_or_default();
         self.blocks(&mut machine, &mut budget, blocks);
         self.executed.fetch_add(limit - budget, Ordering::Relaxed);
-        if machine.block.memory() <= SPARE {
+        if machine.block.memory() <= MAX_SPARE_BLOCK_BYTES {
             LAST.set(Some(machine.block));
         }
     }
@@ -378,7 +378,7 @@ impl Run<'_> {
         }
         let held = machine.cluster.iter().map(Block::memory).sum::<usize>() + machine.block.memory();
         let each = (held as u64 / u64::from(self.env.order.size()).max(1)).max(1);
-        next.saturating_sub(self.ended.load(Ordering::Relaxed)) < self.resident.min(ROOM / each)
+        next.saturating_sub(self.ended.load(Ordering::Relaxed)) < self.resident.min(MAX_STARTED_BYTES / each)
     }
 
     /// Puts the next block, or cluster, into the machine, reusing the memory of one that is done: one that has started,
@@ -409,7 +409,7 @@ impl Run<'_> {
         let mut queue = self.lock_queue();
         let Some(block) = queue.started.pop_front() else { return false };
         let done = std::mem::replace(&mut machine.block, block);
-        if !done.warps.is_empty() && done.memory() <= SPARE {
+        if !done.warps.is_empty() && done.memory() <= MAX_SPARE_BLOCK_BYTES {
             queue.done.push(done);
         }
         true
@@ -459,7 +459,8 @@ impl Run<'_> {
         let mut ran = 0;
         machine.waited = false;
         loop {
-            let slice = if machine.races.is_some() { WATCHED } else { GLANCE }.min(*budget);
+            let slice =
+                if machine.races.is_some() { WATCHED_SLICE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS }.min(*budget);
             let mut left = slice;
             let progress =
                 if self.env.clustered { machine.run_cluster(&mut left)? } else { machine.run_block(&mut left)? };

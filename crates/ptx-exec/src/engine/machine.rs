@@ -9,7 +9,7 @@ use crate::code::{CallSite, FunctionCode, KernelInfo};
 use crate::device_runtime::jobs::Runtime;
 use crate::engine::block::Block;
 use crate::engine::fault::FaultKind;
-use crate::engine::order::Order;
+use crate::engine::order::BlockOrder;
 use crate::engine::races::{Access, RaceDetector};
 use crate::engine::registers::{Registers, Row};
 use crate::engine::warp::{Split, Wait, Warp};
@@ -130,7 +130,7 @@ pub(crate) struct Env<'a> {
     /// The parameter buffer.
     pub(crate) params: &'a [u8],
     /// Blocks in the grid and in its clusters.
-    pub(crate) order: Order,
+    pub(crate) order: BlockOrder,
     /// Whether the launch is one of clusters.
     pub(crate) clustered: bool,
     /// Threads in a block.

@@ -2,14 +2,14 @@
 
 /// Blocks in a grid and in each of its clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct BlockOrder {
     /// Blocks along each axis of the grid.
     pub(crate) grid: [u32; 3],
     /// Blocks of a cluster, by which those of the grid can be divided; 1 each in a launch without clusters.
     pub(crate) cluster: [u32; 3],
 }
 
-impl Order {
+impl BlockOrder {
     /// Blocks of a cluster.
     pub(crate) fn size(self) -> u32 {
         self.cluster.iter().product()
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn blocks_count_x_first() {
-        let order = Order { grid: [4, 3, 2], cluster: [1; 3] };
+        let order = BlockOrder { grid: [4, 3, 2], cluster: [1; 3] };
         let indices = [0, 3, 4, 23].map(|number| order.index(number));
         assert_eq!(indices, [[0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 2, 1]]);
         assert_eq!(indices.map(|index| order.number(index)), [0, 3, 4, 23]);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn blocks_of_a_cluster_follow_each_other() {
-        let order = Order { grid: [4, 4, 2], cluster: [2, 2, 1] };
+        let order = BlockOrder { grid: [4, 4, 2], cluster: [2, 2, 1] };
         let indices: Vec<_> = (0..6).map(|number| order.index(number)).collect();
         assert_eq!(indices, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [2, 0, 0], [3, 0, 0]]);
         assert!((0..32).all(|number| order.number(order.index(number)) == number));

@@ -30,14 +30,14 @@ static INVITED: Condvar = Condvar::new();
 struct Task {
     /// Alive until `close` has returned; called only by helpers that `enter` let in.
     work: &'static (dyn Fn() + Sync),
-    state: Mutex<State>,
+    state: Mutex<TaskMembers>,
     /// Told when the last helper has left.
     left: Condvar,
 }
 
 /// Who is in a task.
 #[derive(Default)]
-struct State {
+struct TaskMembers {
     helpers: usize,
     closed: bool,
     /// What a helper panicked with.

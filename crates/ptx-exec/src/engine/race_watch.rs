@@ -3,7 +3,7 @@
 use crate::control::cluster;
 use crate::engine::machine::{Exec, Inst, Machine};
 use crate::engine::order::RANK_SHIFT;
-use crate::engine::races::{Access, Mark, Race, RaceDetector, RaceSide};
+use crate::engine::races::{Access, AccessMark, Race, RaceDetector, RaceSide};
 use crate::engine::registers::lanes_of;
 use crate::types::Space;
 use crate::window;
@@ -71,7 +71,7 @@ impl Machine<'_> {
             let bytes = (at..next).fold(0, |bytes, byte| bytes | 1 << (byte % 4));
             let epochs = (self.block.epoch, self.warp.epoch);
             let (kind, strong, time) = (access.kind, access.strong, races.time);
-            let mark = Mark { pc: self.pc, kind, strong, bytes, block, warp, lane: lane as u32, epochs, time };
+            let mark = AccessMark { pc: self.pc, kind, strong, bytes, block, warp, lane: lane as u32, epochs, time };
             if let Some(first) = races.touch((space, at / 4), mark) {
                 let byte = (first.bytes & bytes).trailing_zeros();
                 self.report_race(at / 4 * 4 + u64::from(byte), space.is_some(), &first, &mark);
@@ -81,8 +81,8 @@ impl Machine<'_> {
     }
 
     /// Tells the host.
-    fn report_race(&self, address: u64, shared: bool, first: &Mark, second: &Mark) {
-        let side = |mark: &Mark| {
+    fn report_race(&self, address: u64, shared: bool, first: &AccessMark, second: &AccessMark) {
+        let side = |mark: &AccessMark| {
             let linear = mark.warp * 32 + mark.lane;
             let [x, y, _] = self.env.block;
             RaceSide {

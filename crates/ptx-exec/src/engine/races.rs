@@ -105,7 +105,7 @@ impl fmt::Display for Race {
 
 /// Who touched a word, and when.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct AccessMark {
     pub(super) pc: u32,
     pub(super) kind: AccessKind,
     pub(super) strong: bool,
@@ -123,8 +123,8 @@ pub(super) struct Mark {
 /// The last accesses of a word.
 #[derive(Debug, Default, Clone, Copy)]
 struct Word {
-    store: Option<Mark>,
-    loads: [Option<Mark>; 2],
+    store: Option<AccessMark>,
+    loads: [Option<AccessMark>; 2],
 }
 
 /// What is known of the accesses of a launch.
@@ -143,7 +143,7 @@ pub(crate) struct RaceDetector {
 }
 
 /// Most instructions of a warp's turn.
-const TURN: u64 = 24;
+const MAX_TURN_INSTRUCTIONS: u64 = 24;
 
 impl RaceDetector {
     /// Nothing has been seen; `seed` decides the order of turns.
@@ -162,7 +162,7 @@ impl RaceDetector {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        (self.random % TURN + 1) as u32
+        (self.random % MAX_TURN_INSTRUCTIONS + 1) as u32
     }
 
     /// A warp publishes what it did, and looks at what others have published.
@@ -172,7 +172,7 @@ impl RaceDetector {
     }
 
     /// Whether something orders an earlier access before a later one.
-    fn in_order(&self, first: &Mark, second: &Mark) -> bool {
+    fn in_order(&self, first: &AccessMark, second: &AccessMark) -> bool {
         if first.block == second.block {
             let one_warp = first.warp == second.warp;
             let apart = first.epochs.0 != second.epochs.0 || (one_warp && first.epochs.1 != second.epochs.1);
@@ -180,17 +180,17 @@ impl RaceDetector {
                 return true;
             }
         }
-        let clock = |mark: &Mark| self.clocks.get(&(mark.block, mark.warp)).copied().unwrap_or(0);
+        let clock = |mark: &AccessMark| self.clocks.get(&(mark.block, mark.warp)).copied().unwrap_or(0);
         clock(first) > first.time && clock(second) > first.time
     }
 
     /// Notes an access of a word; the earlier one that it races with.
-    pub(super) fn touch(&mut self, place: (Option<u64>, u64), mark: Mark) -> Option<Mark> {
+    pub(super) fn touch(&mut self, place: (Option<u64>, u64), mark: AccessMark) -> Option<AccessMark> {
         let word = self.words.get(&place).copied().unwrap_or_default();
         let writes = mark.kind != AccessKind::Load;
         let loads = word.loads.iter().filter(|_| writes);
         let earlier = word.store.iter().chain(loads.flatten());
-        let races = |first: &&Mark| {
+        let races = |first: &&AccessMark| {
             let both_strong = first.strong && mark.strong;
             let same_store = first.pc == mark.pc && first.kind == AccessKind::Store;
             first.bytes & mark.bytes != 0 && !both_strong && !same_store && !self.in_order(first, &mark)
@@ -215,11 +215,11 @@ impl RaceDetector {
 mod tests {
     use super::*;
 
-    fn mark(pc: u32, kind: AccessKind, warp: u32, lane: u32) -> Mark {
-        Mark { pc, kind, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
+    fn mark(pc: u32, kind: AccessKind, warp: u32, lane: u32) -> AccessMark {
+        AccessMark { pc, kind, strong: false, bytes: 0xf, block: 0, warp, lane, epochs: (0, 0), time: 0 }
     }
 
-    fn races_at(races: &mut RaceDetector, mark: Mark) -> Option<u32> {
+    fn races_at(races: &mut RaceDetector, mark: AccessMark) -> Option<u32> {
         races.touch((None, 1), mark).map(|first| first.pc)
     }
 
@@ -228,11 +228,19 @@ mod tests {
         let mut races = RaceDetector::new(1);
         assert_eq!(races_at(&mut races, mark(1, AccessKind::Store, 0, 0)), None);
         assert_eq!(races_at(&mut races, mark(2, AccessKind::Load, 0, 0)), None, "its own");
-        assert_eq!(races_at(&mut races, Mark { bytes: 0, ..mark(2, AccessKind::Load, 1, 0) }), None, "other bytes");
-        assert_eq!(races_at(&mut races, mark(1, AccessKind::Store, 1, 0)), Some(2), "read by another one");
-        assert_eq!(races_at(&mut races, Mark { epochs: (1, 0), ..mark(3, AccessKind::Load, 2, 0) }), None, "a barrier");
         assert_eq!(
-            races_at(&mut races, Mark { epochs: (0, 1), ..mark(4, AccessKind::Load, 1, 5) }),
+            races_at(&mut races, AccessMark { bytes: 0, ..mark(2, AccessKind::Load, 1, 0) }),
+            None,
+            "other bytes"
+        );
+        assert_eq!(races_at(&mut races, mark(1, AccessKind::Store, 1, 0)), Some(2), "read by another one");
+        assert_eq!(
+            races_at(&mut races, AccessMark { epochs: (1, 0), ..mark(3, AccessKind::Load, 2, 0) }),
+            None,
+            "a barrier"
+        );
+        assert_eq!(
+            races_at(&mut races, AccessMark { epochs: (0, 1), ..mark(4, AccessKind::Load, 1, 5) }),
             None,
             "of the warp"
         );
@@ -243,7 +251,8 @@ mod tests {
     #[test]
     fn what_was_published_and_looked_at_is_in_order() {
         let mut races = RaceDetector::new(1);
-        let of = |races: &RaceDetector, block: u64, pc, kind| Mark { block, time: races.time, ..mark(pc, kind, 0, 0) };
+        let of =
+            |races: &RaceDetector, block: u64, pc, kind| AccessMark { block, time: races.time, ..mark(pc, kind, 0, 0) };
         let store = of(&races, 0, 1, AccessKind::Store);
         assert_eq!(races_at(&mut races, store), None);
         races.publish(0, 0);
@@ -257,7 +266,7 @@ mod tests {
     #[test]
     fn strong_accesses_and_stores_of_one_instruction_do_not_race() {
         let mut races = RaceDetector::new(1);
-        let strong = |mark: Mark| Mark { strong: true, ..mark };
+        let strong = |mark: AccessMark| AccessMark { strong: true, ..mark };
         assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 0, 0))), None);
         assert_eq!(races_at(&mut races, strong(mark(1, AccessKind::Atomic, 1, 0))), None);
         assert_eq!(races_at(&mut races, mark(2, AccessKind::Store, 2, 0)), Some(1));

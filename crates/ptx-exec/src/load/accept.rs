@@ -2,7 +2,7 @@
 //!
 //! What a text says of itself is checked before the rest of it is read, because a newer text may hold anything.
 
-use crate::api::{LoadError, Target};
+use crate::api::{LoadError, TargetDevice};
 use crate::code::Param;
 use katydid_ptx::ast::{Function, Linkage, Module};
 
@@ -11,15 +11,15 @@ const NEWEST: (u32, u32) = (9, 0);
 const NEWEST_TEXT: &str = "9.0";
 
 /// Most bytes of parameters of a kernel; before PTX 8.1 there were fewer.
-const MOST_PARAMS: u32 = 32_764;
+const MAX_PARAM_BYTES: u32 = 32_764;
 const MOST_PARAMS_BEFORE: u32 = 4352;
 const LARGE_PARAMS_SINCE: (u32, u32) = (8, 1);
 
 /// Most bytes of `.const` variables of a program.
-const MOST_CONST: u64 = 65_536;
+const MAX_CONST_BYTES: u64 = 65_536;
 
 /// Parses one text and checks that the device can run it.
-pub(crate) fn parse(source: &str, target: Target) -> Result<Module<'_>, LoadError> {
+pub(crate) fn parse(source: &str, target: TargetDevice) -> Result<Module<'_>, LoadError> {
     if let Some((line, (major, minor))) = katydid_ptx::version_of(source)
         && (major, minor) > NEWEST
     {
@@ -62,7 +62,7 @@ pub(crate) fn check_params(
     params: &[Param],
 ) -> Result<(), LoadError> {
     let version = module.map_or((0, 0), |module| module.version);
-    let most = if version >= LARGE_PARAMS_SINCE { MOST_PARAMS } else { MOST_PARAMS_BEFORE };
+    let most = if version >= LARGE_PARAMS_SINCE { MAX_PARAM_BYTES } else { MOST_PARAMS_BEFORE };
     let used = params.last().map_or(0, |param| param.offset + param.size);
     if used <= most {
         return Ok(());
@@ -82,17 +82,17 @@ pub(crate) fn check_block(function: &Function<'_>, block: Option<[u32; 3]>) -> R
 
 /// Refuses a program with more constants than the device keeps.
 pub(crate) fn check_const(bytes: u64) -> Result<(), LoadError> {
-    if bytes <= MOST_CONST {
+    if bytes <= MAX_CONST_BYTES {
         return Ok(());
     }
     Err(LoadError::InvalidPtx {
         line: 1,
-        message: format!("{bytes} bytes of .const variables, {MOST_CONST} are allowed"),
+        message: format!("{bytes} bytes of .const variables, {MAX_CONST_BYTES} are allowed"),
     })
 }
 
 /// Names that a text defines for other texts and that no other text may define: functions with a body, and variables.
-pub fn strong_names(source: &str, target: Target) -> Result<Vec<String>, LoadError> {
+pub fn strong_names(source: &str, target: TargetDevice) -> Result<Vec<String>, LoadError> {
     use katydid_ptx::ast::Item;
     let module = parse(source, target)?;
     let strong = module.items.iter().filter_map(|item| match item {
@@ -109,7 +109,7 @@ pub fn strong_names(source: &str, target: Target) -> Result<Vec<String>, LoadErr
 mod tests {
     use super::*;
 
-    const TARGET: Target = Target { major: 9, minor: 0 };
+    const TARGET: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
     fn refusal(text: &str) -> Option<LoadError> {
         parse(text, TARGET).err()

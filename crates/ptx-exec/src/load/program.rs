@@ -1,6 +1,6 @@
 //! A program: PTX texts checked, linked, decoded, its variables in memory.
 
-use crate::api::{GlobalMemory, Kernel, LoadError, Target};
+use crate::api::{GlobalMemory, Kernel, LoadError, TargetDevice};
 use crate::code::{KernelInfo, Param};
 use crate::decode::{self, Needs, TextOptions};
 use crate::engine::machine::Code;
@@ -49,7 +49,7 @@ pub enum ReferenceKind {
 
 /// A PTX text, and what its compilation is told besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Source<'a> {
+pub struct PtxSource<'a> {
     /// The text of the program.
     pub text: &'a str,
     /// Most 32-bit registers of a thread, in kernels that do not say it themselves; `None` without such an option.
@@ -58,7 +58,7 @@ pub struct Source<'a> {
     pub contracts: bool,
 }
 
-impl Source<'_> {
+impl PtxSource<'_> {
     /// A hash that distinguishes it from other texts, and from the same one that is compiled to other code.
     fn add_to(hash: Hash, source: &Self) -> Hash {
         let hash = hash.bytes(source.text.as_bytes());
@@ -66,23 +66,23 @@ impl Source<'_> {
     }
 }
 
-impl<'a> From<&'a str> for Source<'a> {
+impl<'a> From<&'a str> for PtxSource<'a> {
     fn from(text: &'a str) -> Self {
         Self { text, max_registers: None, contracts: true }
     }
 }
 
 /// The text of the device's library, if these texts name what is in it.
-fn provided(sources: &[Source<'_>]) -> Option<Source<'static>> {
-    let is_called = |source: &Source<'_>| GRID_CALLS.iter().any(|name| source.text.contains(name));
+fn provided(sources: &[PtxSource<'_>]) -> Option<PtxSource<'static>> {
+    let is_called = |source: &PtxSource<'_>| GRID_CALLS.iter().any(|name| source.text.contains(name));
     sources.iter().any(is_called).then(|| GRID_SYNC.into())
 }
 
 impl Program {
     /// Links and decodes PTX texts; variables are placed in `memory`. When this fails, what was allocated is the
     /// caller's to free.
-    pub fn load(texts: &[&str], memory: &mut dyn GlobalMemory, target: Target) -> Result<Self, LoadError> {
-        let sources: Vec<Source<'_>> = texts.iter().map(|text| Source::from(*text)).collect();
+    pub fn load(texts: &[&str], memory: &mut dyn GlobalMemory, target: TargetDevice) -> Result<Self, LoadError> {
+        let sources: Vec<PtxSource<'_>> = texts.iter().map(|text| PtxSource::from(*text)).collect();
         Self::load_sources(&sources, memory, target)
     }
 
@@ -91,11 +91,11 @@ impl Program {
     /// # Errors
     /// As [`Self::load`].
     pub fn load_sources(
-        sources: &[Source<'_>],
+        sources: &[PtxSource<'_>],
         memory: &mut dyn GlobalMemory,
-        target: Target,
+        target: TargetDevice,
     ) -> Result<Self, LoadError> {
-        let texts: Vec<Source<'_>> = sources.iter().copied().chain(provided(sources)).collect();
+        let texts: Vec<PtxSource<'_>> = sources.iter().copied().chain(provided(sources)).collect();
         let modules = texts.iter().map(|source| parse(source.text, target)).collect::<Result<Vec<_>, _>>()?;
         let linked = Linked::new(&modules)?;
         let globals = globals::place(&linked, memory)?;
@@ -111,7 +111,7 @@ impl Program {
             .collect();
         let decoded = decode::decode(&linked, &globals, &options)?;
         let mut code = decoded.code;
-        code.source = sources.iter().fold(Hash::NONE, Source::add_to).value();
+        code.source = sources.iter().fold(Hash::NONE, PtxSource::add_to).value();
         let entries = linked.functions.iter().zip(&decoded.needs).enumerate();
         for (index, (known, needs)) in entries.filter(|(_, (known, _))| known.function.entry) {
             let limit = texts.get(known.module).and_then(|source| source.max_registers);

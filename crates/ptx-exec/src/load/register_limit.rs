@@ -12,17 +12,17 @@ use crate::load::directives::directive;
 use katydid_ptx::ast::Function;
 
 /// 32-bit registers of a multiprocessor.
-const REGISTERS: u32 = 65_536;
+const MULTIPROCESSOR_REGISTERS: u32 = 65_536;
 /// Threads of a multiprocessor.
-const THREADS: u32 = 2048;
+const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Threads of a warp.
 const WARP: u32 = 32;
 /// Schedulers that the warps of a multiprocessor are dealt out to.
 const SCHEDULERS: u32 = 4;
 /// Registers are given out in pieces of this many for each thread.
-const PIECE: u32 = 8;
+const REGISTER_PIECE: u32 = 8;
 /// Fewest registers that a limit can ask for; a smaller one is taken as this one.
-const LEAST: u32 = 24;
+const MIN_REGISTERS: u32 = 24;
 /// Most registers of a thread. A larger limit is none.
 const MAX_THREAD_REGISTERS: u32 = 255;
 /// Fewest registers that are reported.
@@ -39,7 +39,7 @@ pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) ->
 
 /// The limit that a number stands for.
 fn usable(number: u32) -> Option<u32> {
-    (number <= MAX_THREAD_REGISTERS).then_some(number.max(LEAST))
+    (number <= MAX_THREAD_REGISTERS).then_some(number.max(MIN_REGISTERS))
 }
 
 /// The threads that the kernel promises to have at most in a block.
@@ -51,10 +51,10 @@ fn threads_of(function: &Function<'_>) -> Option<u32> {
 /// Most registers with which `blocks` blocks of `threads` threads fit a multiprocessor; more blocks than it has threads for
 /// are taken as one.
 fn by_threads(threads: u32, blocks: u32) -> Option<u32> {
-    let fits = threads.checked_mul(blocks).is_some_and(|all| (1..=THREADS).contains(&all));
-    let warps = threads.min(THREADS).div_ceil(WARP) * if fits { blocks } else { 1 };
+    let fits = threads.checked_mul(blocks).is_some_and(|all| (1..=MULTIPROCESSOR_THREADS).contains(&all));
+    let warps = threads.min(MULTIPROCESSOR_THREADS).div_ceil(WARP) * if fits { blocks } else { 1 };
     let dealt = warps.next_multiple_of(SCHEDULERS);
-    usable((REGISTERS / (dealt * WARP) / PIECE * PIECE).min(MAX_THREAD_REGISTERS))
+    usable((MULTIPROCESSOR_REGISTERS / (dealt * WARP) / REGISTER_PIECE * REGISTER_PIECE).min(MAX_THREAD_REGISTERS))
 }
 
 #[cfg(test)]

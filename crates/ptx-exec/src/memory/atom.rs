@@ -4,7 +4,7 @@
 //! and the program's own threads see each change whole. Every operation is sequentially consistent, which is at least what
 //! any order word of PTX asks for; scopes make no difference on a CPU.
 
-use crate::alu::convert::Source;
+use crate::alu::convert::IntoFloat;
 use crate::alu::element::{Bf16, Element, F16, Two};
 use crate::alu::float::{canonical, flush, max_f32, min_f32};
 use crate::alu::half::Small;

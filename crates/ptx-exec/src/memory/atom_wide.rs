@@ -5,7 +5,7 @@ use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::memory::atom::NARROW_POINTER;
-use crate::memory::place::Place;
+use crate::memory::place::LanePlace;
 use crate::types::Space;
 
 /// Bytes of a value.
@@ -65,7 +65,7 @@ fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -
     let new = if compares { value(machine, 3) } else { first };
     let next = |old| if compares && old != first { old } else { new };
     match machine.place(space, address, SIZE, true)? {
-        Place::Host(at) if at.is_multiple_of(SIZE) => {
+        LanePlace::Host(at) if at.is_multiple_of(SIZE) => {
             // SAFETY: `place` checked range and writability, the arm the alignment, the decoder the processor.
             Ok(unsafe { update(at, next) })
         }

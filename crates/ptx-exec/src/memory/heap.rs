@@ -6,16 +6,16 @@ use crate::engine::registers::lanes_of;
 use crate::host::Pool;
 
 /// What `malloc` aligns to.
-const ALIGN: u64 = 16;
+const MALLOC_ALIGN_BYTES: u64 = 16;
 
 /// `call (pointer), malloc, (size)`: null when the heap is full; no bytes at all still have an address.
 pub(crate) fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    allocate(machine, inst, |_, _| ALIGN)
+    allocate(machine, inst, |_, _| MALLOC_ALIGN_BYTES)
 }
 
 /// `call (pointer), __nv_aligned_device_malloc, (size, alignment)`
 pub(crate) fn aligned_malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    allocate(machine, inst, |machine, lane| parameter::<u64>(machine, inst, 1, lane).max(ALIGN))
+    allocate(machine, inst, |machine, lane| parameter::<u64>(machine, inst, 1, lane).max(MALLOC_ALIGN_BYTES))
 }
 
 /// One allocation for each lane. An alignment that is no power of two cannot be had.

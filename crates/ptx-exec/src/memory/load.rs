@@ -9,7 +9,7 @@
 use super::raw;
 use super::raw::Group;
 use super::wide::{self, Buffer};
-use crate::alu::convert::Source;
+use crate::alu::convert::IntoFloat;
 use crate::alu::lanes::dispatched_by_level;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{FULL, LANES, Raw, lanes_of};

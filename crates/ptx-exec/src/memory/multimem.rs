@@ -4,7 +4,7 @@
 //! for itself. A load gives the values of all places reduced to one, in the order of the devices; stores and reductions
 //! go to every place, element by element, each reduction atomically.
 
-use crate::alu::convert::Source;
+use crate::alu::convert::IntoFloat;
 use crate::alu::element::{Bf16, F16};
 use crate::alu::half::Small;
 use crate::engine::fault::FaultKind;
@@ -143,13 +143,13 @@ fn store<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Makes code for one of the three.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum MultimemKind {
     Load,
     Reduce,
     Store,
 }
 
-impl atom::Visitor for Kind {
+impl atom::Visitor for MultimemKind {
     type Code = Exec;
 
     fn visit<O: Operation>(self) -> Exec {
@@ -164,7 +164,7 @@ impl atom::Visitor for Kind {
 /// Code for `multimem.ld_reduce`; `wide` asks for a sum in `f32`.
 pub(crate) fn load_code(name: &str, ty: &str, wide: bool) -> Option<Exec> {
     if !wide {
-        return atom::visit(name, ty, Kind::Load);
+        return atom::visit(name, ty, MultimemKind::Load);
     }
     match (name, ty) {
         ("add", "f16") => Some(load::<Wide<F16>>),
@@ -177,15 +177,15 @@ pub(crate) fn load_code(name: &str, ty: &str, wide: bool) -> Option<Exec> {
 
 /// Code for `multimem.red`.
 pub(crate) fn reduce_code(name: &str, ty: &str) -> Option<Exec> {
-    atom::visit(name, ty, Kind::Reduce)
+    atom::visit(name, ty, MultimemKind::Reduce)
 }
 
 /// Code for `multimem.st` of elements of so many bits.
 pub(crate) fn store_code(bits: u32) -> Option<Exec> {
     match bits {
-        16 => atom::visit("cas", "b16", Kind::Store),
-        32 => atom::visit("exch", "b32", Kind::Store),
-        64 => atom::visit("exch", "b64", Kind::Store),
+        16 => atom::visit("cas", "b16", MultimemKind::Store),
+        32 => atom::visit("exch", "b32", MultimemKind::Store),
+        64 => atom::visit("exch", "b64", MultimemKind::Store),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use crate::window;
 
 /// Where an access of one lane goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LanePlace {
     /// Memory of this process, checked.
     Host(u64),
     /// An offset into the lane's local memory, checked.
@@ -22,7 +22,7 @@ pub(crate) enum Place {
 
 impl Machine<'_> {
     /// Checks an access of `size` bytes, a power of two, and says where it goes.
-    pub(crate) fn place(&mut self, space: Space, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+    pub(crate) fn place(&mut self, space: Space, address: u64, size: u64, write: bool) -> Result<LanePlace, FaultKind> {
         if address & (size - 1) != 0 {
             return Err(FaultKind::MisalignedAddress(address));
         }
@@ -35,7 +35,7 @@ impl Machine<'_> {
     }
 
     /// Tells by the address which space is meant.
-    fn generic_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+    fn generic_place(&mut self, address: u64, size: u64, write: bool) -> Result<LanePlace, FaultKind> {
         let place = if address < window::SHARED {
             return self.global_place(address, size, write);
         } else if let Some(offset) = window::offset_in(window::SHARED, address) {
@@ -44,26 +44,26 @@ impl Machine<'_> {
             self.local_place(offset, size)
         } else {
             let offset = window::offset_in(window::PARAM, address).filter(|_| !write);
-            let param = offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(Place::Param);
-            param.or_else(|| self.env.workspace_at(address, size).map(Place::Host))
+            let param = offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(LanePlace::Param);
+            param.or_else(|| self.env.workspace_at(address, size).map(LanePlace::Host))
         };
         place.ok_or(FaultKind::IllegalAddress(address))
     }
 
     /// Device memory: asks for the range.
-    fn global_place(&mut self, address: u64, size: u64, write: bool) -> Result<Place, FaultKind> {
+    fn global_place(&mut self, address: u64, size: u64, write: bool) -> Result<LanePlace, FaultKind> {
         if address >= window::SHARED {
-            let place = self.env.workspace_at(address, size).map(Place::Host);
+            let place = self.env.workspace_at(address, size).map(LanePlace::Host);
             return place.ok_or(FaultKind::IllegalAddress(address));
         }
         let allowed = self.ranges.allow(self.env.host, self.pc, address, size, write);
-        if allowed { Ok(Place::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
+        if allowed { Ok(LanePlace::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
     }
 
     /// Shared memory, of the block or of another one of its cluster.
-    pub(crate) fn shared_place(&mut self, address: u64, size: u64) -> Option<Place> {
+    pub(crate) fn shared_place(&mut self, address: u64, size: u64) -> Option<LanePlace> {
         let span = self.block.shared.span(address, size);
-        span.or_else(|| self.peer_span(address, size)).map(Place::Host)
+        span.or_else(|| self.peer_span(address, size)).map(LanePlace::Host)
     }
 
     /// Where `bytes` bytes at `address` are in this process, if they lie in another block of the cluster.
@@ -73,8 +73,8 @@ impl Machine<'_> {
     }
 
     /// Local memory: ends with the frames that exist now.
-    fn local_place(&mut self, offset: u64, size: u64) -> Option<Place> {
-        local_rows::contains(&self.warp.local, offset, size).then_some(Place::Local(offset))
+    fn local_place(&mut self, offset: u64, size: u64) -> Option<LanePlace> {
+        local_rows::contains(&self.warp.local, offset, size).then_some(LanePlace::Local(offset))
     }
 
     /// Reads one value for `lane`.
@@ -82,9 +82,9 @@ impl Machine<'_> {
     pub(crate) fn read<T: Word>(&mut self, space: Space, lane: usize, address: u64) -> Result<T, FaultKind> {
         Ok(match self.place(space, address, T::SIZE, false)? {
             // SAFETY: `place` checked range and alignment.
-            Place::Host(address) => unsafe { raw::load(address) },
-            Place::Local(offset) => local::read(&self.warp.local, lane, offset),
-            Place::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
+            LanePlace::Host(address) => unsafe { raw::load(address) },
+            LanePlace::Local(offset) => local::read(&self.warp.local, lane, offset),
+            LanePlace::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
         })
     }
 
@@ -99,9 +99,9 @@ impl Machine<'_> {
     ) -> Result<(), FaultKind> {
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
-            Place::Host(address) => unsafe { raw::store(address, value) },
-            Place::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
-            Place::Param(_) => return Err(FaultKind::IllegalAddress(address)),
+            LanePlace::Host(address) => unsafe { raw::store(address, value) },
+            LanePlace::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
+            LanePlace::Param(_) => return Err(FaultKind::IllegalAddress(address)),
         }
         Ok(())
     }
@@ -128,14 +128,14 @@ impl Machine<'_> {
         }
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
-            Place::Host(address) => Ok(unsafe { T::update(address, change) }),
+            LanePlace::Host(address) => Ok(unsafe { T::update(address, change) }),
             // No other lane sees a lane's local memory.
-            Place::Local(offset) => {
+            LanePlace::Local(offset) => {
                 let old = local::read(&self.warp.local, lane, offset);
                 local::write(&mut self.warp.local, lane, offset, change(old));
                 Ok(old)
             }
-            Place::Param(_) => Err(FaultKind::IllegalAddress(address)),
+            LanePlace::Param(_) => Err(FaultKind::IllegalAddress(address)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "copies memory that was checked just before")]
 
-use super::place::Place;
+use super::place::LanePlace;
 use super::raw;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
@@ -11,7 +11,7 @@ use crate::types::Space;
 use crate::window;
 
 /// Bytes that are looked up at once where a stretch does not lie in one range.
-const PIECE: u64 = 16;
+const STRETCH_PIECE_BYTES: u64 = 16;
 
 /// A stretch: where it starts, in which space.
 pub(crate) type Start = (Space, u64);
@@ -60,7 +60,7 @@ impl Machine<'_> {
         };
         if let Some(offset) = shared {
             return match self.shared_place(offset, size) {
-                Some(Place::Host(at)) => Ok(at),
+                Some(LanePlace::Host(at)) => Ok(at),
                 _ => Err(illegal),
             };
         }
@@ -79,7 +79,7 @@ impl Machine<'_> {
         // Two allocations may follow each other; a fault is to name its address.
         let mut done = 0;
         while done < size {
-            let piece = PIECE.min(size - done);
+            let piece = STRETCH_PIECE_BYTES.min(size - done);
             let to = self.stretch((to.0, to.1.wrapping_add(done)), piece, true)?;
             let from = self.stretch((from.0, from.1.wrapping_add(done)), piece, false)?;
             // SAFETY: both pieces were checked.

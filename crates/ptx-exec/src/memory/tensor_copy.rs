@@ -37,7 +37,7 @@ pub(crate) mod how {
 }
 
 /// Bytes of a piece of a row: what a swizzle moves as one.
-const PIECE: u64 = 16;
+const SWIZZLE_PIECE_BYTES: u64 = 16;
 /// What addresses of boxes in shared memory are multiples of.
 const BOX_ALIGN: u64 = 128;
 
@@ -88,7 +88,7 @@ impl Copy {
         }
         let at = map;
         let map = machine.tensor_map(lane, at)?;
-        if map.rank != rank || !map.row().is_multiple_of(PIECE) || map.pixels.is_some() != pixels {
+        if map.rank != rank || !map.row().is_multiple_of(SWIZZLE_PIECE_BYTES) || map.pixels.is_some() != pixels {
             return Err(FaultKind::BadTensorMap(at));
         }
         Ok(Self { shared, at, map, barrier, blocks, corner, offsets })
@@ -141,7 +141,7 @@ impl Copy {
 
     /// Whether the channels of a pixel begin with a piece.
     fn has_whole_pieces(&self) -> bool {
-        (self.corner[0].unsigned_abs() * self.map.element()).is_multiple_of(PIECE)
+        (self.corner[0].unsigned_abs() * self.map.element()).is_multiple_of(SWIZZLE_PIECE_BYTES)
     }
 
     /// The address of element `at` of a row, if it lies in the tensor.
@@ -196,14 +196,14 @@ fn copy_lane(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), 
 /// Moves a box piece by piece: whole ones at once, those at an edge of the tensor by elements.
 fn each_piece(machine: &mut Machine<'_>, copy: &Copy, shared: u64, load: bool) -> Result<(), FaultKind> {
     let (size, outside) = (copy.map.element(), copy.map.outside());
-    let elements = PIECE / size;
+    let elements = SWIZZLE_PIECE_BYTES / size;
     copy.rows(|offset, place| {
-        for piece in 0..copy.map.row() / PIECE {
-            let at = copy.map.swizzled(shared.wrapping_add(offset + piece * PIECE));
+        for piece in 0..copy.map.row() / SWIZZLE_PIECE_BYTES {
+            let at = copy.map.swizzled(shared.wrapping_add(offset + piece * SWIZZLE_PIECE_BYTES));
             let first = piece * elements;
             let ends = [copy.element(place, first), copy.element(place, first + elements - 1)];
             if let [Some(from), Some(_)] = ends {
-                move_bytes(machine, at, from, PIECE, load)?;
+                move_bytes(machine, at, from, SWIZZLE_PIECE_BYTES, load)?;
                 continue;
             }
             for index in 0..elements {
@@ -277,9 +277,9 @@ fn each_element(machine: &mut Machine<'_>, lane: usize, copy: &Copy, reduce: Red
     copy.rows(|offset, place| {
         for index in 0..copy.map.tile[0] {
             let at = offset + index * size;
-            let piece = copy.map.swizzled(copy.shared.wrapping_add(at / PIECE * PIECE));
+            let piece = copy.map.swizzled(copy.shared.wrapping_add(at / SWIZZLE_PIECE_BYTES * SWIZZLE_PIECE_BYTES));
             if let Some(tensor) = copy.element(place, index) {
-                reduce(machine, lane, tensor, piece + at % PIECE)?;
+                reduce(machine, lane, tensor, piece + at % SWIZZLE_PIECE_BYTES)?;
             }
         }
         Ok(())

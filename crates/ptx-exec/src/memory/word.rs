@@ -1,9 +1,9 @@
 //! What a load or store moves for one lane.
 
-use crate::alu::convert::Source;
+use crate::alu::convert::IntoFloat;
 
 /// What a load or store moves for one lane: an integer of 1 to 8 bytes, whose sign says how it is extended.
-pub(crate) trait Word: Source {
+pub(crate) trait Word: IntoFloat {
     /// Its size in memory.
     const SIZE: u64;
     /// The low bytes of a register.

@@ -8,7 +8,7 @@ use super::bytes::{Reader, Writer};
 use crate::control::{barrier, cluster};
 use crate::engine::block::{BARRIERS, Barrier, Block};
 use crate::engine::machine::Code;
-use crate::engine::order::{Order, RANK_SHIFT};
+use crate::engine::order::{BlockOrder, RANK_SHIFT};
 use crate::engine::registers::{FULL, LANES, Row};
 use crate::engine::warp::{Frame, Split, Wait, Warp};
 use crate::memory::shared_memory::SharedMemory;
@@ -36,7 +36,7 @@ pub(crate) struct Shape<'a> {
     /// The kernel's function.
     pub(crate) function: u32,
     /// Blocks in the grid and in its clusters.
-    pub(crate) order: Order,
+    pub(crate) order: BlockOrder,
     /// Threads in a block.
     pub(crate) threads: u32,
     /// Bytes of shared memory of a block.

@@ -3,7 +3,7 @@
 //! Operands are a list, since there are up to thirteen: form, handle, layer, coordinates, level or gradients, offsets.
 //! Results go to `d`, `a`, `b` and `c`.
 
-use super::sample::{Detail, Point};
+use super::sample::{Detail, SamplePoint};
 use super::texel::Texel;
 use crate::alu::half_bits::f32_to_f16;
 use crate::engine::machine::{Flow, Inst, Machine};
@@ -135,7 +135,7 @@ pub(crate) fn texture(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let offset =
             if form.offsets { operands.words(count).map(|word| (word << 28).cast_signed() >> 28) } else { [0; 3] };
         let result = texture.map_or([0; 4], |texture| {
-            let point = Point { layer, at: coordinates.map(f32::from_bits), offset };
+            let point = SamplePoint { layer, at: coordinates.map(f32::from_bits), offset };
             match form.access {
                 Access::Gather(channel) => texture.gather(&point, channel as usize),
                 _ if form.integers => {

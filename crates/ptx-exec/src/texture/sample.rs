@@ -4,12 +4,12 @@
 //! first, so that the weights of all 16 add up to 256.
 
 use super::coordinate::{Axis, FRACTION_BITS, Index, ONE, Pair};
-use super::texel::{Kind, MAX_SUM_TEXELS, Spot, Texel};
+use super::texel::{ChannelKind, MAX_SUM_TEXELS, Spot, Texel};
 use super::{Level, Shape, Texture, cube, filter};
 
 /// Where a texture is read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Point {
+pub(crate) struct SamplePoint {
     /// The layer; beyond the last one, the last one counts.
     pub(crate) layer: u32,
     /// The coordinates, or the direction for a cube.
@@ -65,7 +65,7 @@ impl Cell {
 
 impl Texture {
     /// The result of `tex` with coordinates that are floats.
-    pub(crate) fn sample(&self, point: &Point, detail: Detail) -> Texel {
+    pub(crate) fn sample(&self, point: &SamplePoint, detail: Detail) -> Texel {
         if self.image.shape == Shape::Linear {
             return [0; 4];
         }
@@ -88,7 +88,7 @@ impl Texture {
 
     /// The result of `tex` with coordinates that are integers. At a level that the instruction names, indices are treated
     /// as the sampler says; without one, what is outside is zero.
-    pub(crate) fn fetch(&self, point: &Point, index: [i32; 3], level: Option<i32>) -> Texel {
+    pub(crate) fn fetch(&self, point: &SamplePoint, index: [i32; 3], level: Option<i32>) -> Texel {
         // The instruction for one dimension reads linear memory; an array has none.
         if self.image.shape == Shape::Plain(1) && level.is_none() {
             return [0; 4];
@@ -116,7 +116,7 @@ impl Texture {
 
     /// The result of `tld4`: one channel of the four texels that linear filtering would mix, counter-clockwise from the
     /// lower left.
-    pub(crate) fn gather(&self, point: &Point, channel: usize) -> Texel {
+    pub(crate) fn gather(&self, point: &SamplePoint, channel: usize) -> Texel {
         let mut cell = Cell::new();
         self.gather_cell(&mut cell, point, 0, ONE as u32, Axis::both);
         [2, 3, 1, 0].map(|corner: usize| {
@@ -126,8 +126,8 @@ impl Texture {
     }
 
     /// What channel `index` is.
-    fn kind(&self, index: usize) -> Kind {
-        Kind::of(self.image.channel, &self.sampler, index)
+    fn kind(&self, index: usize) -> ChannelKind {
+        ChannelKind::of(self.image.channel, &self.sampler, index)
     }
 
     /// The two levels that count, and the share of the second one in 256ths.
@@ -171,7 +171,7 @@ impl Texture {
     }
 
     /// The layer of a point, with the face of a cube.
-    fn layer(&self, point: &Point, face: u32) -> u32 {
+    fn layer(&self, point: &SamplePoint, face: u32) -> u32 {
         let layers = self.image.levels.first().map_or(1, |level| level.layers);
         match self.image.shape {
             Shape::Layered(_) => point.layer.min(layers - 1),
@@ -189,7 +189,7 @@ impl Texture {
     }
 
     /// The coordinates in the plane of a face, and the face; without a cube the coordinates themselves.
-    fn on_face(&self, point: &Point) -> ([f32; 3], u32) {
+    fn on_face(&self, point: &SamplePoint) -> ([f32; 3], u32) {
         match self.image.shape {
             Shape::Cube | Shape::CubeLayers => {
                 let place = cube::place(point.at);
@@ -200,7 +200,7 @@ impl Texture {
     }
 
     /// Adds the texel that holds the point.
-    fn nearest(&self, cell: &mut Cell, point: &Point, level: usize, weight: u32) {
+    fn nearest(&self, cell: &mut Cell, point: &SamplePoint, level: usize, weight: u32) {
         let Some(found) = self.image.levels.get(level) else { return };
         let (at, face) = self.on_face(point);
         let index = |direction: usize| {
@@ -218,7 +218,14 @@ impl Texture {
     }
 
     /// Adds the texels around the point.
-    fn gather_cell(&self, cell: &mut Cell, point: &Point, level: usize, weight: u32, pairs: fn(Axis, i64) -> Pair) {
+    fn gather_cell(
+        &self,
+        cell: &mut Cell,
+        point: &SamplePoint,
+        level: usize,
+        weight: u32,
+        pairs: fn(Axis, i64) -> Pair,
+    ) {
         let Some(found) = self.image.levels.get(level) else { return };
         let (at, face) = self.on_face(point);
         let dimensions = self.image.shape.dimensions() as usize;
@@ -258,7 +265,7 @@ impl Texture {
         &self,
         cell: &mut Cell,
         (level, found): (usize, &Level),
-        point: &Point,
+        point: &SamplePoint,
         (face, [x, y]): (u32, [i64; 2]),
         weight: u32,
     ) {

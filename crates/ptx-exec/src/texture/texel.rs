@@ -1,7 +1,7 @@
 //! Texels in memory: where one is, and what its channels mean to a sampler.
 //!
 //! A point read turns a channel into its value. For filtering, 8- and 16-bit channels become integers of 16 bits, all
-//! others floats; `Kind` says which, and how the sum becomes a value.
+//! others floats; `ChannelKind` says which, and how the sum becomes a value.
 
 use super::{Channel, Image, Level, Sampler};
 use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
@@ -22,7 +22,7 @@ pub(crate) type Spot = [u32; 4];
 
 /// What a sampler makes of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ChannelKind {
     /// An integer of this many bits, without or with sign.
     Integer(u32, bool),
     /// 0 to 1, of this many bits.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Curve,
 }
 
-impl Kind {
+impl ChannelKind {
     /// What `sampler` makes of channel `index` of a texel.
     pub(crate) fn of(channel: Channel, sampler: &Sampler, index: usize) -> Self {
         let bits = channel.bytes() * 8;
@@ -152,30 +152,33 @@ mod tests {
 
     #[test]
     fn channels_of_eight_bits_are_spread_over_sixteen() {
-        let alone = |kind: Kind, value: i32| f32::from_bits(kind.sum(&[value.cast_unsigned()], &[256]));
-        assert_eq!([-128, -127, 0, 127].map(|value| alone(Kind::Signed(8), value)), [-1.0, -1.0, 0.0, 1.0]);
-        assert_eq!([0, 51, 255].map(|value| alone(Kind::Unsigned(8), value)), [0.0, 0.2, 1.0]);
+        let alone = |kind: ChannelKind, value: i32| f32::from_bits(kind.sum(&[value.cast_unsigned()], &[256]));
+        assert_eq!([-128, -127, 0, 127].map(|value| alone(ChannelKind::Signed(8), value)), [-1.0, -1.0, 0.0, 1.0]);
+        assert_eq!([0, 51, 255].map(|value| alone(ChannelKind::Unsigned(8), value)), [0.0, 0.2, 1.0]);
     }
 
     #[test]
     fn values_are_fractions_of_the_largest() {
-        let value = |kind: Kind, raw: i32| f32::from_bits(kind.value(raw.cast_unsigned()));
-        assert_eq!((value(Kind::Unsigned(8), 51), value(Kind::Signed(16), -32768)), (0.2, -1.0));
-        assert_eq!(value(Kind::Half, 0x3c00), 1.0);
+        let value = |kind: ChannelKind, raw: i32| f32::from_bits(kind.value(raw.cast_unsigned()));
+        assert_eq!((value(ChannelKind::Unsigned(8), 51), value(ChannelKind::Signed(16), -32768)), (0.2, -1.0));
+        assert_eq!(value(ChannelKind::Half, 0x3c00), 1.0);
     }
 
     #[test]
     fn integers_are_mixed_too() {
-        let mixed = |bits: u32| Kind::Integer(bits, false).sum(&[10, 20], &[192, 64]);
+        let mixed = |bits: u32| ChannelKind::Integer(bits, false).sum(&[10, 20], &[192, 64]);
         assert_eq!((mixed(8), mixed(32)), (13, 12), "only narrow ones are rounded");
-        assert_eq!(Kind::Integer(32, true).sum(&[u32::MAX, 0], &[128, 128]), u32::MAX);
+        assert_eq!(ChannelKind::Integer(32, true).sum(&[u32::MAX, 0], &[128, 128]), u32::MAX);
     }
 
     #[test]
     fn a_border_is_what_memory_could_hold() {
-        assert_eq!([0.25, 0.5, -3.0, 2.0].map(|colour| Kind::Unsigned(8).border(colour)), [64, 127, 0, 255]);
-        assert_eq!(Kind::Signed(8).border(-0.75).cast_signed(), -95);
-        assert_eq!((Kind::Integer(8, false).border(1e9), Kind::Integer(32, false).border(0.25)), (0x28, 0x3e80_0000));
-        assert_eq!(Kind::Half.border(1e9), 0x7bff);
+        assert_eq!([0.25, 0.5, -3.0, 2.0].map(|colour| ChannelKind::Unsigned(8).border(colour)), [64, 127, 0, 255]);
+        assert_eq!(ChannelKind::Signed(8).border(-0.75).cast_signed(), -95);
+        assert_eq!(
+            (ChannelKind::Integer(8, false).border(1e9), ChannelKind::Integer(32, false).border(0.25)),
+            (0x28, 0x3e80_0000)
+        );
+        assert_eq!(ChannelKind::Half.border(1e9), 0x7bff);
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, Globals, HEADER, TARGET, launch};
-use katydid_ptx_exec::{LoadError, Program, Switch, Target, run};
+use katydid_ptx_exec::{LoadError, Program, Switch, TargetDevice, run};
 
 /// `C = A * B` for square matrices, 16 by 16 tiles in shared memory, two columns a thread.
 const MATMUL: &str = "
@@ -151,7 +151,7 @@ fn texts_that_are_wrong_or_for_another_device_are_refused() {
     ));
     assert!(matches!(error(".global .b8 x[900000];"), LoadError::OutOfMemory { .. }));
     let newer = ".version 9.0 .target sm_100 .address_size 64";
-    let refused = Program::load(&[newer], &mut Globals(&device), Target { major: 9, minor: 0 });
+    let refused = Program::load(&[newer], &mut Globals(&device), TargetDevice { major: 9, minor: 0 });
     assert_eq!(refused.unwrap_err(), LoadError::NoKernelImage { wanted: 100, device: 90 });
 }
 

@@ -7,8 +7,8 @@
 pub(crate) mod busy;
 
 use katydid_ptx_exec::{
-    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Pool, Program, Progress, Switch, Target,
-    run,
+    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Pool, Program, Progress, Switch,
+    TargetDevice, run,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) const HEADER: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
 /// The device that programs are loaded for.
-pub(crate) const TARGET: Target = Target { major: 9, minor: 0 };
+pub(crate) const TARGET: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
 /// Bytes of a device's memory.
 const SIZE: usize = 1 << 20;

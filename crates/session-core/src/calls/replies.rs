@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use katydid_transport::{Answer, LinkError, Replier};
+use katydid_transport::{LinkError, OutgoingReply, Replier};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
 
 use crate::output::{Capture, Printed};
@@ -81,7 +81,7 @@ impl Replies {
             false => (status, [payload, tail]),
         };
         let printed = if brings_output { self.printed(payload.len() + tail.len()) } else { Printed::default() };
-        self.replier.get().ok_or(LinkError::Closed)?.reply(&Answer {
+        self.replier.get().ok_or(LinkError::Closed)?.reply(&OutgoingReply {
             thread: head.thread,
             sequence: head.sequence,
             status,

@@ -46,7 +46,7 @@ pub enum StateError {
 /// What a record is replayed as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Step {
+pub enum ReplayStep {
     /// The frame, as the program sent it.
     Frame = 0,
     /// A library is used in a context for the first time; the payload is its id.
@@ -59,7 +59,7 @@ pub enum Step {
     Streams = 4,
 }
 
-impl Step {
+impl ReplayStep {
     fn from_number(number: u8) -> Option<Self> {
         [Self::Frame, Self::Use, Self::Launch, Self::Sketch, Self::Streams]
             .into_iter()
@@ -71,7 +71,7 @@ impl Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// What it is.
-    pub step: Step,
+    pub step: ReplayStep,
     /// Number of the frame.
     pub order: u64,
     /// The program's thread.
@@ -166,7 +166,7 @@ impl Record {
         self.order.put(out);
         self.thread.put(out);
         self.context.put(out);
-        if self.step == Step::Frame { names.place(self.opcode) } else { 0 }.put(out);
+        if self.step == ReplayStep::Frame { names.place(self.opcode) } else { 0 }.put(out);
         self.image.map_or(0, |image| image + 1).put(out);
         for bytes in [self.steps.as_deref(), self.told.as_ref()] {
             u8::from(bytes.is_some()).put(out);
@@ -182,11 +182,11 @@ impl Record {
     /// Damaged bytes.
     pub fn take(names: &MessageTable, reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let damaged = |what| StateError::Damaged { what };
-        let step = Step::from_number(reader.take()?).ok_or(damaged("the kind of a record"))?;
+        let step = ReplayStep::from_number(reader.take()?).ok_or(damaged("the kind of a record"))?;
         let (order, thread, context) = (reader.take()?, reader.take()?, reader.take()?);
         let place: u16 = reader.take()?;
         let opcode = match step {
-            Step::Frame => *names.opcodes.get(usize::from(place)).ok_or(damaged("the message of a record"))?,
+            ReplayStep::Frame => *names.opcodes.get(usize::from(place)).ok_or(damaged("the message of a record"))?,
             _ => 0,
         };
         let image: u32 = reader.take()?;

@@ -6,7 +6,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_image::{ImageSource, Session as SessionPart, Sink};
 use katydid_opencl_sys::{Code, cl_command_queue};
 use katydid_session_core::{
     CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Precopy, Progress, QuiesceError, Restorable,
@@ -163,7 +163,7 @@ impl Restorable for Session {
     fn restore(
         &mut self,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
         options: RestoreOptions,
     ) -> Result<(), Failure> {
@@ -177,7 +177,7 @@ impl Restorable for Session {
         &mut self,
         pinned: Option<BorrowedFd<'_>>,
         part: &SessionPart,
-        _: &dyn Source,
+        _: &dyn ImageSource,
     ) -> Result<(), Failure> {
         refuse_outline(part)?;
         if let (Some(host), Some(pinned)) = (&mut self.host, pinned) {

@@ -17,7 +17,7 @@ use crate::objects::object::Object;
 use crate::objects::table::Objects;
 
 /// Shared by all threads of a session.
-pub struct Shared {
+pub struct OpenclShared {
     /// Objects by id.
     pub(crate) objects: Objects,
     /// Callbacks that are due.
@@ -42,7 +42,7 @@ pub enum OpenCl {}
 
 impl Api for OpenCl {
     type Code = Code;
-    type Shared = Shared;
+    type Shared = OpenclShared;
     /// Objects name their contexts.
     type Context = ();
 
@@ -59,22 +59,22 @@ impl Api for OpenCl {
         false
     }
 
-    fn calls(shared: &Shared) -> &Calls {
+    fn calls(shared: &OpenclShared) -> &Calls {
         &shared.calls
     }
 
-    fn usage(shared: &Shared) -> &Usage {
+    fn usage(shared: &OpenclShared) -> &Usage {
         &shared.usage
     }
 
-    fn replies(shared: &Shared) -> &Replies {
+    fn replies(shared: &OpenclShared) -> &Replies {
         &shared.replies
     }
 
-    fn enter(_: &Shared, (): ()) {}
+    fn enter(_: &OpenclShared, (): ()) {}
 }
 
-impl Shared {
+impl OpenclShared {
     /// Counts the memory of a program as it is now.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use super::frozen::{Frozen, PrivateMappings, pages};
 use super::location::AreaLocation;
 use super::spare::Spare;
 use crate::memory::free::free_memory;
-use crate::memory::svm::PAGE;
+use crate::memory::svm::PAGE_BYTES;
 use crate::state::Session;
 
 /// Names where copies are made, to compare the ways: `process`, `device` or `host`.
@@ -168,7 +168,7 @@ fn freeze(items: &[PendingArea<'_>]) -> Option<Frozen> {
         return None;
     }
     let unwanted: Vec<Range<u64>> =
-        rest.iter().map(|range| pages(range, PAGE)).filter(|pages| !pages.is_empty()).collect();
+        rest.iter().map(|range| pages(range, PAGE_BYTES)).filter(|pages| !pages.is_empty()).collect();
     let frozen = Frozen::new(&unwanted).ok()?;
     wanted.iter().all(|range| frozen.has(range)).then_some(frozen)
 }

@@ -20,7 +20,7 @@ use crate::calls::arguments::Arguments;
 use crate::calls::executor::{Job, Task};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
-use crate::calls::shared::{OpenCl, Shared};
+use crate::calls::shared::{OpenCl, OpenclShared};
 use crate::calls::upcalls::DueCallback;
 use crate::drivers::call::{driver, make};
 use crate::drivers::driver::value;
@@ -237,7 +237,7 @@ pub(crate) fn kdclBuild(
             counted?;
             return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
         }
-        let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<Shared>| {
+        let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclShared>| {
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
             // The program has had its answer. Beyond the limit it can allocate no more.
@@ -343,7 +343,7 @@ mod tests {
     use std::sync::Mutex;
 
     use katydid_session_core::{Capture, Usage};
-    use katydid_transport::{Answer, LinkError, Replier};
+    use katydid_transport::{LinkError, OutgoingReply, Replier};
     use katydid_wire::codec::{Message, Reply};
     use katydid_wire::opencl::{id, kind, list};
 
@@ -383,7 +383,7 @@ mod tests {
     struct Payloads(Mutex<Vec<Vec<u8>>>);
 
     impl Replier for Payloads {
-        fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+        fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
             self.0.lock().unwrap().push([answer.payload, answer.tail].concat());
             Ok(())
         }

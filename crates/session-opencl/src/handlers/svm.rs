@@ -20,7 +20,7 @@ use crate::drivers::call::driver;
 use crate::handlers::command::Command;
 use crate::memory::address::pointer;
 use crate::memory::host::take_back;
-use crate::memory::svm::PAGE;
+use crate::memory::svm::PAGE_BYTES;
 use crate::memory::svm_placement::{LARGE_BLOCK_BYTES, in_zone, with_mappings};
 use crate::objects::object::Object;
 use crate::state::Session;
@@ -30,7 +30,7 @@ const MAX_ATTEMPTS: usize = 4;
 
 /// Bytes that are asked of a driver for so many: whole pages, and one to begin at a whole one; never few.
 pub(crate) fn room(size: u64) -> Option<u64> {
-    Some(size.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?.max(LARGE_BLOCK_BYTES))
+    Some(size.checked_next_multiple_of(PAGE_BYTES)?.checked_add(PAGE_BYTES)?.max(LARGE_BLOCK_BYTES))
 }
 
 /// Whole pages, so that the program can have the same ones.
@@ -42,7 +42,7 @@ pub(crate) fn kdclSvmAlloc(
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let alloc = context.api.clSVMAlloc.ok_or(Code::INVALID_OPERATION)?;
     let is_fine = message.flags & (MEM_SVM_FINE_GRAIN_BUFFER | MEM_SVM_ATOMICS) != 0;
-    if u64::from(message.alignment) > PAGE || message.size == 0 || is_fine != (message.place != 0) {
+    if u64::from(message.alignment) > PAGE_BYTES || message.size == 0 || is_fine != (message.place != 0) {
         return Err(Code::INVALID_VALUE.into());
     }
     if is_fine {
@@ -89,7 +89,7 @@ fn takes_alignment(context: &Object<cl_context>, message: &message::kdclSvmAlloc
     let (Some(alloc), Some(free)) = (context.api.clSVMAlloc, context.api.clSVMFree) else { return false };
     // SAFETY: the context is alive, and what is allocated is freed at once.
     unsafe {
-        let place = alloc(context.handle, message.flags, message.size.min(PAGE) as usize, message.alignment);
+        let place = alloc(context.handle, message.flags, message.size.min(PAGE_BYTES) as usize, message.alignment);
         free(context.handle, place);
         !place.is_null()
     }
@@ -98,10 +98,10 @@ fn takes_alignment(context: &Object<cl_context>, message: &message::kdclSvmAlloc
 impl Session {
     /// Whether the program's memory can be the driver's too. The driver says itself whether it has such memory.
     fn check_fine(&self, message: &message::kdclSvmAlloc) -> Result<(), Code> {
-        let bytes = message.size.checked_next_multiple_of(PAGE).ok_or(Code::INVALID_VALUE)?;
+        let bytes = message.size.checked_next_multiple_of(PAGE_BYTES).ok_or(Code::INVALID_VALUE)?;
         let host = self.host.as_ref().filter(|_| self.is_of_processors(message.context)).ok_or(Code::INVALID_VALUE)?;
         host.place(message.place, bytes)?;
-        if host.is_apart(message.place) || !message.place.is_multiple_of(PAGE) {
+        if host.is_apart(message.place) || !message.place.is_multiple_of(PAGE_BYTES) {
             Err(Code::INVALID_VALUE)
         } else {
             Ok(())

@@ -26,7 +26,7 @@ pub(crate) struct Attachment {
     /// How a build ended.
     pub(super) outcome: Option<Arc<AtomicI32>>,
     /// Programs that went into it, as they were then.
-    pub(super) needs: Vec<(u32, Arc<Entry>)>,
+    pub(super) needs: Vec<(u32, Arc<ObjectEntry>)>,
     /// What its own program was specialised with.
     pub(super) constants: Vec<RecordedFrame>,
 }
@@ -55,7 +55,7 @@ impl RecordedFrame {
 
 /// What is kept of one live object: how it was made, and what was set of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct ObjectEntry {
     pub(crate) made: RecordedFrame,
     /// By message and property: the last one of each.
     pub(crate) sets: BTreeMap<(u16, u64), RecordedFrame>,
@@ -65,7 +65,7 @@ pub(crate) struct Entry {
     pub(crate) groups: BTreeMap<u32, [u64; 4]>,
 }
 
-impl Entry {
+impl ObjectEntry {
     /// One to which nothing was done since it was made.
     fn of(made: RecordedFrame) -> Self {
         Self { made, sets: BTreeMap::new(), builds: Vec::new(), groups: BTreeMap::new() }
@@ -81,7 +81,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// By id; parts of a device all have the frame that made them.
-    objects: HashMap<u32, Entry>,
+    objects: HashMap<u32, ObjectEntry>,
     /// Shared virtual memory by address.
     svm: BTreeMap<u64, Frame>,
     /// For the message at hand.
@@ -107,11 +107,11 @@ impl Journal {
 
     /// The same of a build, and of headers no more than their text: two programs may be headers of each other, again and again.
     pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
-        let entry = |id: &u32| Some((*id, Arc::new(Entry::of(self.objects.get(id)?.made.clone()))));
+        let entry = |id: &u32| Some((*id, Arc::new(ObjectEntry::of(self.objects.get(id)?.made.clone()))));
         self.attach_outcome(headers.iter().filter_map(entry).collect())
     }
 
-    fn attach_outcome(&mut self, needs: Vec<(u32, Arc<Entry>)>) -> Arc<AtomicI32> {
+    fn attach_outcome(&mut self, needs: Vec<(u32, Arc<ObjectEntry>)>) -> Arc<AtomicI32> {
         self.attachment.needs = needs;
         let outcome = Arc::new(AtomicI32::new(PENDING));
         self.attachment.outcome = Some(Arc::clone(&outcome));
@@ -130,7 +130,7 @@ impl Journal {
             self.svm.insert(id, frame);
             return;
         }
-        let entry = Entry::of(RecordedFrame { frame, with: std::mem::take(&mut self.attachment) });
+        let entry = ObjectEntry::of(RecordedFrame { frame, with: std::mem::take(&mut self.attachment) });
         match head.opcode {
             kdclSubDevices::OPCODE => {
                 for part in parts(payload) {
@@ -146,7 +146,7 @@ impl Journal {
     }
 
     /// What a clone would be if it had been made as its source was.
-    fn cloned(&self, head: &FrameHead, payload: &[u8]) -> Option<Entry> {
+    fn cloned(&self, head: &FrameHead, payload: &[u8]) -> Option<ObjectEntry> {
         let message = kdclCloneKernel::decode(payload).ok()?;
         let source = self.objects.get(&message.source)?;
         // The kernel is the first field of all these messages.
@@ -157,7 +157,7 @@ impl Journal {
             RecordedFrame { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
         };
         let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
-        Some(Entry { sets, ..Entry::of(again(&source.made)) })
+        Some(ObjectEntry { sets, ..ObjectEntry::of(again(&source.made)) })
     }
 
     /// A message set a property of an object.
@@ -233,12 +233,12 @@ impl Journal {
         }
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&Entry> {
+    pub(crate) fn get(&self, id: u32) -> Option<&ObjectEntry> {
         self.objects.get(&id)
     }
 
     /// The entries of a kind, by id.
-    pub(crate) fn of(&self, kind: u32) -> Vec<(u32, &Entry)> {
+    pub(crate) fn of(&self, kind: u32) -> Vec<(u32, &ObjectEntry)> {
         let mut all: Vec<_> =
             self.objects.iter().filter(|(id, _)| kind_of(**id) == kind).map(|(id, entry)| (*id, entry)).collect();
         all.sort_unstable_by_key(|(id, _)| *id);

@@ -19,7 +19,7 @@ use katydid_wire::opencl::{id, kind, program as form};
 
 use super::notes::encoded;
 use super::rehearsal::{DeviceBasis, Rehearsal, Rest};
-use super::state::{Event, State};
+use super::state::{Event, JournalState};
 use crate::calls::callbacks::Callback;
 use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
@@ -29,7 +29,7 @@ use crate::drivers::devices::{self, Assignment, DeviceError};
 use crate::drivers::driver::{self, value};
 use crate::drivers::query::ask;
 use crate::handlers::room;
-use crate::memory::svm::PAGE;
+use crate::memory::svm::PAGE_BYTES;
 use crate::memory::svm_placement;
 use crate::objects::object::Object;
 use crate::state::Session;
@@ -160,7 +160,7 @@ impl Session {
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub(crate) fn rebuild(&mut self, state: &mut State, wishes: &str) -> Result<(), RebuildError> {
+    pub(crate) fn rebuild(&mut self, state: &mut JournalState, wishes: &str) -> Result<(), RebuildError> {
         let ground = self.take_ground(state, wishes)?;
         let records = std::mem::take(&mut state.records);
         self.complete(state, &ground, &Rest { ended: Vec::new(), records: &records })
@@ -171,7 +171,7 @@ impl Session {
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub(crate) fn rehearse(&mut self, mut state: State, wishes: &str) -> Result<Rehearsal, RebuildError> {
+    pub(crate) fn rehearse(&mut self, mut state: JournalState, wishes: &str) -> Result<Rehearsal, RebuildError> {
         let ground = self.take_ground(&state, wishes)?;
         let (platforms, records) = (state.platforms.clone(), std::mem::take(&mut state.records));
         self.complete(&mut state, &ground, &Rest { ended: Vec::new(), records: &records })?;
@@ -183,7 +183,7 @@ impl Session {
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub(crate) fn rebuild_on(&mut self, rehearsal: &Rehearsal, state: &mut State) -> Result<(), RebuildError> {
+    pub(crate) fn rebuild_on(&mut self, rehearsal: &Rehearsal, state: &mut JournalState) -> Result<(), RebuildError> {
         let records = std::mem::take(&mut state.records);
         let rest = rehearsal.rest(&state.platforms, &records).ok_or(RebuildError::Another)?;
         // Those that an image has contents of do not lie in the program's memory.
@@ -195,7 +195,7 @@ impl Session {
     }
 
     /// Gives devices here to a session in which nothing has happened.
-    fn take_ground(&mut self, state: &State, wishes: &str) -> Result<DeviceBasis, RebuildError> {
+    fn take_ground(&mut self, state: &JournalState, wishes: &str) -> Result<DeviceBasis, RebuildError> {
         let here = std::mem::take(&mut self.here);
         let assignment = devices::assign(&state.platforms, &here, wishes)?;
         self.bind_devices(&assignment)?;
@@ -203,7 +203,12 @@ impl Session {
     }
 
     /// Does what is left to do, and takes over what else the state holds.
-    fn complete(&mut self, state: &mut State, ground: &DeviceBasis, rest: &Rest<'_>) -> Result<(), RebuildError> {
+    fn complete(
+        &mut self,
+        state: &mut JournalState,
+        ground: &DeviceBasis,
+        rest: &Rest<'_>,
+    ) -> Result<(), RebuildError> {
         if let Some(device) = ground.another() {
             refuse_binaries(rest.records, device)?;
         }
@@ -278,7 +283,7 @@ impl Session {
     fn allocate_again(&mut self, record: &Record) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "shared virtual memory" };
         let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
-        let was = was.filter(|was| was.is_multiple_of(PAGE) && *was > PAGE).ok_or_else(damaged)?;
+        let was = was.filter(|was| was.is_multiple_of(PAGE_BYTES) && *was > PAGE_BYTES).ok_or_else(damaged)?;
         let message = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?;
         let size = message.size;
         if message.place != 0 && !self.is_of_processors(message.context) {
@@ -287,7 +292,7 @@ impl Session {
         let room = room(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
         for extra in svm_placement::EXTRA {
-            let end = was.saturating_add(room - PAGE).saturating_add(extra * PAGE);
+            let end = was.saturating_add(room - PAGE_BYTES).saturating_add(extra * PAGE_BYTES);
             self.replay.svm_end = Some(end);
             let address = self.allocate(record);
             self.replay.svm_end = None;

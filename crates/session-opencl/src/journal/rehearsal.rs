@@ -127,7 +127,7 @@ fn value(record: &Record) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use katydid_session_core::Step;
+    use katydid_session_core::ReplayStep;
     use katydid_wire::opencl::message::{kdclMemoryCallback, kdclProgram};
 
     use super::*;
@@ -138,7 +138,7 @@ mod tests {
 
     fn record(order: u64, opcode: u16, payload: Vec<u8>) -> Record {
         Record {
-            step: Step::Frame,
+            step: ReplayStep::Frame,
             order,
             thread: 1,
             context: 0,

@@ -10,7 +10,7 @@ use std::ptr;
 
 use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
 use katydid_opencl_sys::{Code, cl_context, cl_event};
-use katydid_session_core::{Record, Step};
+use katydid_session_core::{Record, ReplayStep};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
     kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
@@ -18,9 +18,9 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{id, kind, list, value};
 
 use super::notes::{
-    Attachment, Entry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
+    Attachment, ObjectEntry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
 };
-use super::state::{Event, Mapped, PendingRead, Platform, State};
+use super::state::{Event, JournalState, Mapped, PendingRead, Platform};
 use crate::calls::pending_reads::ReadLocation;
 use crate::drivers::call::driver;
 use crate::drivers::query::ask;
@@ -60,7 +60,7 @@ impl RecordSet {
     fn add(&mut self, order: u64, kept: &RecordedFrame, payload: Vec<u8>) -> &mut Record {
         let told = kept.outcome().map(|code| code.0.to_le_bytes().to_vec());
         let record = Record {
-            step: Step::Frame,
+            step: ReplayStep::Frame,
             order,
             thread: kept.frame.thread,
             context: 0,
@@ -77,7 +77,7 @@ impl RecordSet {
 
     fn release(&mut self, order: u64, object: u32) {
         self.records.push(Record {
-            step: Step::Frame,
+            step: ReplayStep::Frame,
             order,
             thread: 1,
             context: 0,
@@ -98,7 +98,7 @@ impl RecordSet {
     /// A program under an id, with all that was done to it, as far as what is left of it or its `kernels` (frames that made
     /// them) shows it. In its frames the id is the first field. Before frame `order` if one is given, else each in its own
     /// place.
-    fn program(&mut self, id: u32, program: &Entry, kernels: &[u64], order: Option<u64>) {
+    fn program(&mut self, id: u32, program: &ObjectEntry, kernels: &[u64], order: Option<u64>) {
         let as_this = |payload: &[u8]| {
             let mut payload = payload.to_vec();
             payload.splice(..4, id.to_le_bytes());
@@ -170,10 +170,10 @@ impl Session {
     /// # Errors
     ///
     /// [`SaveError`]; the session can go on.
-    pub(crate) fn state(&mut self) -> Result<State, SaveError> {
+    pub(crate) fn state(&mut self) -> Result<JournalState, SaveError> {
         let mut blobs: Vec<_> = self.blobs.iter().map(|(thread, bytes)| (*thread, bytes.clone())).collect();
         blobs.sort();
-        Ok(State {
+        Ok(JournalState {
             progress: self.main_loop.progress(&self.shared),
             uploads: self.uploads.unfinished(),
             blobs,
@@ -193,12 +193,12 @@ impl Session {
     /// # Errors
     ///
     /// [`SaveError`].
-    pub(crate) fn made(&self) -> Result<State, SaveError> {
+    pub(crate) fn made(&self) -> Result<JournalState, SaveError> {
         let groups = self.journal.of(kind::KERNEL).into_iter().flat_map(|(kernel, entry)| {
             entry.groups.iter().map(move |(queue, sizes)| (kernel, *queue, *sizes)).collect::<Vec<_>>()
         });
         let (platforms, groups, records) = (self.saved_platforms(), groups.collect(), self.records()?);
-        Ok(State { platforms, groups, records, ..State::default() })
+        Ok(JournalState { platforms, groups, records, ..JournalState::default() })
     }
 
     fn saved_landings(&self) -> Result<Vec<PendingRead>, SaveError> {
@@ -253,7 +253,7 @@ impl Session {
         Ok(all.records)
     }
 
-    fn add(&self, all: &mut RecordSet, entry: &Entry) {
+    fn add(&self, all: &mut RecordSet, entry: &ObjectEntry) {
         let made = &entry.made;
         all.add(made.frame.order, made, made.frame.payload().to_vec());
         for kept in entry.sets.values() {
@@ -302,7 +302,7 @@ impl Session {
 
     /// A part of a device, with the other parts of the same division: those that are gone are made under other ids, and
     /// released.
-    fn add_part(&self, all: &mut RecordSet, part: u32, entry: &Entry) {
+    fn add_part(&self, all: &mut RecordSet, part: u32, entry: &ObjectEntry) {
         let (payload, order) = (entry.made.frame.payload(), entry.made.frame.order);
         let ids = parts(payload);
         let lives = |id: &u32| self.journal.get(*id).is_some_and(|other| other.made.frame.order == order);
@@ -362,7 +362,7 @@ pub(crate) fn times(event: &Object<cl_event>) -> BTreeMap<u32, u64> {
 }
 
 /// The devices of a context.
-pub(crate) fn devices_of(context: &Entry) -> Vec<u32> {
+pub(crate) fn devices_of(context: &ObjectEntry) -> Vec<u32> {
     let Ok(message) = kdclContext::decode(context.made.frame.payload()) else { return Vec::new() };
     let mut left = message.arguments;
     let _platform = u32::take(&mut left);

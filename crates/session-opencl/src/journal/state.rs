@@ -89,7 +89,7 @@ pub(crate) struct PendingRead {
 
 /// All of it.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct JournalState {
     pub(crate) platforms: Vec<Platform>,
     pub(crate) progress: SavedProgress,
     pub(crate) uploads: Unfinished,
@@ -128,7 +128,7 @@ impl Platform {
     }
 }
 
-impl State {
+impl JournalState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (mut names, mut records) = (MessageTable::new(OpenCl::MESSAGES), Vec::new());
         put_all(&mut records, self.records.iter(), |record, out| record.put(&mut names, out));
@@ -239,15 +239,15 @@ impl State {
 mod tests {
     use std::sync::Arc;
 
-    use katydid_session_core::{Printed, Step};
+    use katydid_session_core::{Printed, ReplayStep};
     use katydid_wire::opencl::message::kdclProgram;
 
     use super::*;
 
-    fn full() -> State {
+    fn full() -> JournalState {
         let device = Device { name: "cpu".into(), driver: "3.1".into(), kind: 2, bits: 64, is_used: true };
         let record = Record {
-            step: Step::Frame,
+            step: ReplayStep::Frame,
             order: 7,
             thread: 1,
             context: 0,
@@ -257,7 +257,7 @@ mod tests {
             payload: vec![1, 2, 3],
             told: Some(vec![0; 4]),
         };
-        State {
+        JournalState {
             platforms: vec![Platform { name: "PoCL".into(), devices: vec![device] }],
             progress: SavedProgress {
                 deferred: (-5_i32).cast_unsigned(),
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_state_comes_back_as_it_was() {
         let bytes = full().encode();
-        let back = State::decode(&bytes).unwrap();
+        let back = JournalState::decode(&bytes).unwrap();
         assert_eq!(back.encode(), bytes);
         assert_eq!((back.records, back.events, back.due), (full().records, full().events, full().due));
     }
@@ -291,13 +291,13 @@ mod tests {
     fn cut_and_changed_states_are_refused_or_read_but_never_a_panic() {
         let bytes = full().encode();
         for length in 0..bytes.len() {
-            assert!(State::decode(&bytes[..length]).is_err(), "{length}");
+            assert!(JournalState::decode(&bytes[..length]).is_err(), "{length}");
         }
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 0xff;
-            let _ = State::decode(&changed);
+            let _ = JournalState::decode(&changed);
         }
-        assert_eq!(State::decode(b"something else").unwrap_err(), StateError::Magic);
+        assert_eq!(JournalState::decode(b"something else").unwrap_err(), StateError::Magic);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_opencl_sys::void;
-use katydid_transport::{PIECE, PIECES, Piece, Staging};
+use katydid_transport::{PIECE_BYTES, PIECES, Staging, StagingPiece};
 
 /// One piece: the addresses of its bytes and of its busy word.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ impl StagingArea {
             start: staging.pointer(piece).expose_provenance(),
             busy: staging.busy_word(piece).expose_provenance(),
         };
-        let places = (0..PIECES as u32).filter_map(Piece::new).map(place).collect();
+        let places = (0..PIECES as u32).filter_map(StagingPiece::new).map(place).collect();
         Self { places, held: Arc::default() }
     }
 
@@ -65,12 +65,12 @@ impl StagingArea {
     /// All pieces, which lie one behind the other: their start and bytes.
     pub(crate) fn whole(&self) -> (*mut void, usize) {
         let start = self.places.first().map_or(0, |place| place.start);
-        (std::ptr::with_exposed_provenance_mut(start), self.places.len() * PIECE)
+        (std::ptr::with_exposed_provenance_mut(start), self.places.len() * PIECE_BYTES)
     }
 
     /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
     pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
-        let place = self.places.get(piece as usize).filter(|_| size <= PIECE as u64)?;
+        let place = self.places.get(piece as usize).filter(|_| size <= PIECE_BYTES as u64)?;
         Some(std::ptr::with_exposed_provenance_mut(place.start))
     }
 
@@ -108,6 +108,6 @@ mod tests {
         drop(held);
         assert_eq!((word.load(Ordering::Acquire), area.held()), (0, 0));
         assert!(area.hold(1).is_none() && area.pointer(1, 1).is_none());
-        assert!(area.pointer(0, PIECE as u64 + 1).is_none() && area.pointer(0, PIECE as u64).is_some());
+        assert!(area.pointer(0, PIECE_BYTES as u64 + 1).is_none() && area.pointer(0, PIECE_BYTES as u64).is_some());
     }
 }

@@ -12,7 +12,7 @@ use katydid_opencl_sys::Code;
 use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 
 /// Bytes of a page.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
 /// addresses are free in programs, which see them.
 pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
@@ -38,7 +38,7 @@ impl Allocation {
 
     /// Bytes of its pages.
     pub(crate) fn pages(&self) -> u64 {
-        self.size.next_multiple_of(PAGE)
+        self.size.next_multiple_of(PAGE_BYTES)
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Svm {
 impl Svm {
     /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
     pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: ObjectRef) -> u64 {
-        let address = raw.next_multiple_of(PAGE);
+        let address = raw.next_multiple_of(PAGE_BYTES);
         self.list
             .insert(address, Allocation { size, raw, place, memory: LeakedRef::new(OwnedObject::svm(raw, context)) });
         address
@@ -68,7 +68,7 @@ impl Svm {
     /// have come to the bottom, wherever there is room again.
     pub(crate) fn end_of_next(&self, bytes: u64) -> u64 {
         let in_zone = self.list.values().map(|allocation| allocation.raw).filter(|raw| ZONE.contains(raw));
-        let lowest = in_zone.min().unwrap_or(ZONE.end) / PAGE * PAGE;
+        let lowest = in_zone.min().unwrap_or(ZONE.end) / PAGE_BYTES * PAGE_BYTES;
         if lowest - ZONE.start > bytes.saturating_mul(2) { lowest } else { ZONE.end }
     }
 
@@ -160,13 +160,13 @@ mod tests {
     fn allocations_go_down_and_begin_anew_at_the_bottom() {
         let context = context();
         let mut svm = Svm::default();
-        assert_eq!(svm.end_of_next(PAGE), ZONE.end);
-        svm.add(0x7fff_0000_1000, (PAGE, 0), ObjectRef::clone(&context));
-        assert_eq!(svm.end_of_next(PAGE), ZONE.end, "what a driver put elsewhere does not count");
-        let address = svm.add(ZONE.end - 3 * PAGE + 16, (PAGE, 0), ObjectRef::clone(&context));
-        assert_eq!(svm.end_of_next(PAGE), ZONE.end - 3 * PAGE);
-        svm.add(ZONE.start + PAGE, (PAGE, 0), ObjectRef::clone(&context));
-        assert_eq!(svm.end_of_next(PAGE), ZONE.end);
+        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end);
+        svm.add(0x7fff_0000_1000, (PAGE_BYTES, 0), ObjectRef::clone(&context));
+        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end, "what a driver put elsewhere does not count");
+        let address = svm.add(ZONE.end - 3 * PAGE_BYTES + 16, (PAGE_BYTES, 0), ObjectRef::clone(&context));
+        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end - 3 * PAGE_BYTES);
+        svm.add(ZONE.start + PAGE_BYTES, (PAGE_BYTES, 0), ObjectRef::clone(&context));
+        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end);
         assert!(svm.remove(address).is_some());
     }
 

@@ -21,10 +21,10 @@ use std::thread;
 use libc::{M_MMAP_MAX, M_MMAP_THRESHOLD, c_void, mallopt};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::memory::svm::{PAGE, ZONE};
+use crate::memory::svm::{PAGE_BYTES, ZONE};
 
 /// Blocks of this size and above are mapped while a driver allocates.
-const MMAP_THRESHOLD_WHILE_PLACING: i32 = PAGE as i32;
+const MMAP_THRESHOLD_WHILE_PLACING: i32 = PAGE_BYTES as i32;
 /// What glibc begins with.
 const GLIBC_DEFAULTS: (i32, i32) = (128 << 10, 65_536);
 /// Pages that a heap may add to what it was asked for.
@@ -288,7 +288,7 @@ mod tests {
         let raw = with_mappings(bytes, Some(end), block).unwrap();
         // SAFETY: a block of the heap, freed once.
         unsafe { libc::free(ptr::with_exposed_provenance_mut(raw as usize)) };
-        (end - LARGE_BLOCK_BYTES - EXTRA.end * PAGE..end - LARGE_BLOCK_BYTES).contains(&raw)
+        (end - LARGE_BLOCK_BYTES - EXTRA.end * PAGE_BYTES..end - LARGE_BLOCK_BYTES).contains(&raw)
     }
 
     #[test]
@@ -297,7 +297,8 @@ mod tests {
             return;
         }
         let end = ZONE.end - (2 << 30);
-        let (place, length) = (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE as usize);
+        let (place, length) =
+            (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE_BYTES as usize);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: nothing lies there, and no code knows of it.
         unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) }.unwrap();
@@ -364,7 +365,7 @@ mod tests {
     fn a_driver_whose_memory_may_be_the_heaps_is_asked_so_often_and_keeps_one() {
         // SAFETY: a mapping of ours, which no code uses.
         let place = unsafe {
-            mmap_anonymous(ptr::null_mut(), PAGE as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+            mmap_anonymous(ptr::null_mut(), PAGE_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
         let (place, mut back) = (place.unwrap(), Vec::new());
         let at = |number: u64| place.expose_provenance() as u64 + number;
@@ -376,7 +377,7 @@ mod tests {
         let mut many = (1..9).map(at);
         assert_eq!(in_zone(HEAP_PART_BYTES + 1, 4, || many.next(), |_| unreachable!("there is one")), Some(at(1)));
         // SAFETY: as above.
-        unsafe { munmap(place, PAGE as usize) }.unwrap();
+        unsafe { munmap(place, PAGE_BYTES as usize) }.unwrap();
     }
 
     #[test]

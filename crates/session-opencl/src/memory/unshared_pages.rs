@@ -20,7 +20,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_a
 use crate::memory::free::free_memory;
 
 /// Bytes of a page.
-pub(super) const PAGE: u64 = 4096;
+pub(super) const PAGE_BYTES: u64 = 4096;
 /// Pages are exchanged in pieces of this size, each by one thread: so no more memory is needed than a piece for each.
 const PIECE_BYTES: u64 = 32 << 20;
 /// What one table of pages maps: whole tables move where old and new address have the same place in them.
@@ -325,7 +325,7 @@ mod tests {
         (0..LENGTH).step_by(4096).for_each(|at| write(program + at, at + 1));
         both.apart.part(&[both.block()], &ReadyPages::default());
         assert!((0..LENGTH).step_by(4096).all(|at| read(driver + at) == at + 1), "the driver has what it had");
-        assert_eq!(both.pages(), ((LENGTH - (BLOCK.end - BLOCK.start)) / PAGE) as i64);
+        assert_eq!(both.pages(), ((LENGTH - (BLOCK.end - BLOCK.start)) / PAGE_BYTES) as i64);
         let (first, outside) = (BLOCK.start, BLOCK.end);
         write(driver + first, 7);
         write(driver + outside, 8);
@@ -344,11 +344,11 @@ mod tests {
     fn what_maps_leave_behind_is_given_back_once_nothing_is_mapped() {
         let both = both();
         both.apart.part(&[both.block()], &ReadyPages::default());
-        let last = both.block().end - PAGE;
+        let last = both.block().end - PAGE_BYTES;
         both.apart.count_map(last, true);
         write(both.apart.view(last).unwrap().addr() as u64, 1);
         both.apart.empty();
-        assert_eq!((both.pages(), read(both.program + BLOCK.end - PAGE)), (1, 1));
+        assert_eq!((both.pages(), read(both.program + BLOCK.end - PAGE_BYTES)), (1, 1));
         both.apart.count_map(last, false);
         both.apart.empty();
         assert_eq!(both.pages(), 0);

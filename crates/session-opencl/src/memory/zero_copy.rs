@@ -9,7 +9,7 @@ use katydid_wire::opencl::{NO_ZERO_COPY, ZERO_COPY_MIN_BYTES};
 
 use crate::contents::Copier;
 use crate::drivers::call::{driver, make};
-use crate::memory::zero_copy_area::{AreaBlock, PAGE, RetainedPages, ZeroCopyArea};
+use crate::memory::zero_copy_area::{AreaBlock, PAGE_BYTES, RetainedPages, ZeroCopyArea};
 use crate::objects::object::Object;
 use crate::state::Session;
 
@@ -42,7 +42,7 @@ impl Session {
         }
         let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
         let uses_it = |session: &Self| {
-            let (copier, page) = (session.copier(context).ok()?, zero_copy.take(PAGE)?);
+            let (copier, page) = (session.copier(context).ok()?, zero_copy.take(PAGE_BYTES)?);
             copier.writes_to(page.pointer(), PROBE_WORD).ok()
         };
         let has = !is_off && self.is_of_processors(context) && uses_it(self) == Some(true);
@@ -97,7 +97,7 @@ impl Copier {
         /// `CL_MEM_READ_WRITE`: kernels read and write the buffer.
         const READ_WRITE: u64 = 1;
         let flags = READ_WRITE | MEM_USE_HOST_PTR;
-        let memory = make!(self.api, clCreateBuffer(self.context, flags, PAGE as usize, page))?;
+        let memory = make!(self.api, clCreateBuffer(self.context, flags, PAGE_BYTES as usize, page))?;
         let written = self.write(memory, size_of::<u64>() as u64, (&raw const sign).cast());
         // SAFETY: aligned, and mapped; the command that wrote there has ended.
         let found = unsafe { page.cast::<u64>().read_volatile() };

@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 /// Blocks are whole pages.
-pub(super) const PAGE: u64 = 4096;
+pub(super) const PAGE_BYTES: u64 = 4096;
 /// How long copies of the program's that have begun may take. They only move memory.
 const COPY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The shelf and who has what of it.
@@ -67,7 +67,7 @@ impl ZeroCopyArea {
         let mut room = Suballocator::new(0..length as u64);
         room.grow(0..length as u64);
         // The first page has words of both sides, and is no block.
-        room.allocate(PAGE, PAGE);
+        room.allocate(PAGE_BYTES, PAGE_BYTES);
         // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
         let books = Mutex::new(AreaState { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
@@ -80,9 +80,9 @@ impl ZeroCopyArea {
 
     /// Zeros for a buffer; none if there is no room.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
-        let length = bytes.checked_next_multiple_of(PAGE)?;
+        let length = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         let mut books = self.books();
-        let place = books.room.allocate(length, PAGE)?;
+        let place = books.room.allocate(length, PAGE_BYTES)?;
         books.blocks.insert(place, (length, false));
         Some(AreaBlock { zero_copy: Arc::clone(self), place })
     }
@@ -201,14 +201,17 @@ mod tests {
     /// A shelf, and the same memory as a program has it.
     fn zero_copy() -> (Arc<ZeroCopyArea>, *const u8) {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, PAGE + LENGTH as u64).unwrap();
+        ftruncate(&file, PAGE_BYTES + LENGTH as u64).unwrap();
         let map = |file: &OwnedFd| {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping.
-            unsafe { mmap(ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file.as_fd(), PAGE) }.unwrap()
+            unsafe { mmap(ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file.as_fd(), PAGE_BYTES) }.unwrap()
         };
         let (start, program) = (map(&file), map(&file));
-        (ZeroCopyArea::new(ShelfMemory { file, offset: PAGE, start: start.cast(), length: LENGTH }), program.cast())
+        (
+            ZeroCopyArea::new(ShelfMemory { file, offset: PAGE_BYTES, start: start.cast(), length: LENGTH }),
+            program.cast(),
+        )
     }
 
     fn write(block: &AreaBlock, byte: u8) {

@@ -18,10 +18,10 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::Fault;
-use crate::calls::shared::Shared;
+use crate::calls::shared::CudaShared;
 use crate::device::ask::ask;
 use crate::device::gather::current_device;
-use crate::journal::Kind;
+use crate::journal::ObjectKind;
 use crate::state::Session;
 
 /// Whether a message means anything only in a context.
@@ -127,7 +127,7 @@ impl Session {
     pub(crate) fn make_in<T>(
         &mut self,
         owner: u32,
-        make: impl FnOnce(&Shared) -> Result<T, CUresult>,
+        make: impl FnOnce(&CudaShared) -> Result<T, CUresult>,
     ) -> Result<T, Fault> {
         let before = self.entered;
         if owner != self.current {
@@ -164,7 +164,7 @@ impl Session {
         let greens: Vec<u32> = self.greens.iter().filter(|(_, it)| it.owner == id).map(|(green, _)| *green).collect();
         for green in greens {
             self.end_green(green);
-            self.journal.take(Kind::Context, u64::from(green));
+            self.journal.take(ObjectKind::Context, u64::from(green));
         }
         if let Ok(handle) = self.tables.contexts.take(id) {
             self.snapshots.end_context(handle);

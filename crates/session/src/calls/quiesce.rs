@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CUresult, CUstream};
-use katydid_image::{Session as SessionPart, Sink, Source};
+use katydid_image::{ImageSource, Session as SessionPart, Sink};
 use katydid_session_core::{
     AddressMismatch, CaptureOptions, Checkpointable, Control, Failure, OutOfMemory, PendingSnapshot, Precopy, Progress,
     QuiesceError, Restorable, RestoreOptions, check_calls,
@@ -100,7 +100,7 @@ impl Restorable for Session {
     fn restore(
         &mut self,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
         options: RestoreOptions,
     ) -> Result<(), Failure> {
@@ -122,7 +122,7 @@ impl Restorable for Session {
         &mut self,
         pinned: Option<BorrowedFd<'_>>,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
     ) -> Result<(), Failure> {
         self.join_host(pinned)?;
         Ok(Self::restore_host(self, part, source, &Progress::default())?)

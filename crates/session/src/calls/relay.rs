@@ -23,11 +23,11 @@ use katydid_wire::message::{
 
 use crate::calls::executor::Executors;
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::shared::{Cuda, Shared};
+use crate::calls::shared::{Cuda, CudaShared};
 use crate::state::Session;
 
 /// Bytes that may wait for the main loop; the frame that passes this waits in the link.
-const BYTES: usize = 64 << 20;
+const MAX_RELAYED_BYTES: usize = 64 << 20;
 /// The same while a function is due, the end of which may lie in the link behind that frame.
 const MAX_BYTES_BEFORE_END: usize = 1 << 30;
 /// What a frame counts for beside its payload, so that there are not too many.
@@ -66,7 +66,7 @@ impl Relay {
     /// The system has no thread left.
     pub(crate) fn start(
         link: &'static mut dyn WorkerLink,
-        shared: Arc<Shared>,
+        shared: Arc<CudaShared>,
         waiting: Option<FrameHead>,
     ) -> Result<Self, SessionError> {
         let (sender, frames) = channel();
@@ -113,7 +113,7 @@ impl Relay {
 
 /// The reading thread's end.
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<CudaShared>,
     /// Of the program's upcall thread.
     executors: Executors,
     sender: Sender<Relayed>,
@@ -205,7 +205,7 @@ struct RelayBudget {
 impl RelayBudget {
     /// Waits until a frame with so many bytes may go on its way, which is at once when there is none.
     fn take(&self, bytes: usize, is_due: impl Fn() -> bool) {
-        let most = || if is_due() { MAX_BYTES_BEFORE_END } else { BYTES };
+        let most = || if is_due() { MAX_BYTES_BEFORE_END } else { MAX_RELAYED_BYTES };
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken > 0 && *taken + bytes + FRAME_COST_BYTES > most() {
             taken = self.given.wait_timeout(taken, UPCALL_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
@@ -230,22 +230,22 @@ mod tests {
     #[test]
     fn a_budget_lets_one_frame_of_any_size_pass() {
         let budget = RelayBudget::default();
-        budget.take(2 * BYTES, || false);
-        budget.give(2 * BYTES);
-        budget.take(BYTES, || false);
-        budget.give(BYTES);
+        budget.take(2 * MAX_RELAYED_BYTES, || false);
+        budget.give(2 * MAX_RELAYED_BYTES);
+        budget.take(MAX_RELAYED_BYTES, || false);
+        budget.give(MAX_RELAYED_BYTES);
     }
 
     #[test]
     fn what_is_beyond_the_budget_waits() {
         let budget = Arc::new(RelayBudget::default());
-        budget.take(BYTES, || false);
+        budget.take(MAX_RELAYED_BYTES, || false);
         let waiting = thread::spawn({
             let budget = Arc::clone(&budget);
             move || budget.take(1, || false)
         });
         assert!(!waiting.is_finished());
-        budget.give(BYTES);
+        budget.give(MAX_RELAYED_BYTES);
         waiting.join().unwrap();
         assert_eq!(*budget.taken.lock().unwrap(), 1 + FRAME_COST_BYTES);
     }
@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn the_end_of_a_function_is_found_behind_a_thousand_thousand_frames() {
         let (budget, is_due) = (Arc::new(RelayBudget::default()), Arc::new(AtomicBool::new(false)));
-        (0..BYTES / FRAME_COST_BYTES).for_each(|_| budget.take(0, || false));
+        (0..MAX_RELAYED_BYTES / FRAME_COST_BYTES).for_each(|_| budget.take(0, || false));
         let waiting = thread::spawn({
             let (budget, is_due) = (Arc::clone(&budget), Arc::clone(&is_due));
             move || {
-                (0..1_000_000 - BYTES / FRAME_COST_BYTES)
+                (0..1_000_000 - MAX_RELAYED_BYTES / FRAME_COST_BYTES)
                     .for_each(|_| budget.take(0, || is_due.load(Ordering::Relaxed)))
             }
         });

@@ -15,7 +15,7 @@ use crate::calls::busy_poll::{MainLoop, WaitTarget};
 use crate::calls::dispatch::dispatch;
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::relay::{self, Relay};
-use crate::calls::shared::{Cuda, Shared};
+use crate::calls::shared::{Cuda, CudaShared};
 use crate::handlers::uses_pieces;
 use crate::state::Session;
 
@@ -27,7 +27,7 @@ impl FrameHandler for Session {
     type Target = WaitTarget;
     type Fault = Fault;
 
-    fn parts(&mut self) -> (&Arc<Shared>, &mut MainLoop) {
+    fn parts(&mut self) -> (&Arc<CudaShared>, &mut MainLoop) {
         (&self.shared, &mut self.main_loop)
     }
 
@@ -45,7 +45,7 @@ impl FrameHandler for Session {
         }
     }
 
-    fn waiting_upcalls(shared: &Shared) -> u64 {
+    fn waiting_upcalls(shared: &CudaShared) -> u64 {
         u64::from(shared.upcalls.waiting().is_some())
     }
 

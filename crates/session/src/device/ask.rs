@@ -4,7 +4,7 @@
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_wire::facts::Answer;
+use katydid_wire::facts::DriverAnswer;
 
 /// What `call` writes to the place it is given.
 ///
@@ -18,10 +18,10 @@ pub(crate) fn ask<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Result<T
 }
 
 /// As [`ask`], with code and value side by side, for facts that keep both.
-pub(crate) fn answer<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Answer<T> {
+pub(crate) fn answer<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> DriverAnswer<T> {
     match ask(call) {
-        Ok(value) => Answer { code: 0, value },
-        Err(code) => Answer { code: code.0, value: T::default() },
+        Ok(value) => DriverAnswer { code: 0, value },
+        Err(code) => DriverAnswer { code: code.0, value: T::default() },
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn a_failed_question_has_no_value() {
         assert_eq!(ask::<i32>(|_| CUresult::ERROR_INVALID_VALUE), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!(answer::<i32>(|_| CUresult(1)), Answer { code: 1, value: 0 });
-        assert_eq!(answer::<i32>(|_| CUresult::SUCCESS), Answer { code: 0, value: 0 });
+        assert_eq!(answer::<i32>(|_| CUresult(1)), DriverAnswer { code: 1, value: 0 });
+        assert_eq!(answer::<i32>(|_| CUresult::SUCCESS), DriverAnswer { code: 0, value: 0 });
     }
 }

@@ -10,7 +10,7 @@ use katydid_cuda_sys::{
 };
 use katydid_driver::Driver;
 use katydid_wire::facts::{
-    Answer, ContextFacts, DeviceFacts, Facts, FunctionFacts, P2P_ATTRIBUTES, ParameterFacts, PeerFacts,
+    ContextFacts, DeviceFacts, DriverAnswer, Facts, FunctionFacts, P2P_ATTRIBUTES, ParameterFacts, PeerFacts,
 };
 
 use crate::device::ask::{answer, ask};
@@ -71,7 +71,7 @@ fn granularity(driver: &Driver, device: i32) -> Result<u64, CUresult> {
 fn peer(driver: &Driver, from: i32, to: i32) -> PeerFacts {
     // SAFETY: the output is a local.
     let can_access = answer(|out| unsafe { driver.cuDeviceCanAccessPeer(out, from, to) });
-    let mut attributes = [Answer::default(); P2P_ATTRIBUTES];
+    let mut attributes = [DriverAnswer::default(); P2P_ATTRIBUTES];
     for (id, slot) in (1..).zip(&mut attributes) {
         // SAFETY: the output is a local.
         *slot = answer(|out| unsafe { driver.cuDeviceGetP2PAttribute(out, id, from, to) });
@@ -108,10 +108,10 @@ pub(crate) fn context(driver: &Driver, handle: CUcontext) -> ContextFacts {
     }
 }
 
-fn limit(driver: &Driver, id: u32) -> Answer<u64> {
+fn limit(driver: &Driver, id: u32) -> DriverAnswer<u64> {
     // SAFETY: the output is a local; a driver refuses numbers it does not know.
-    let Answer { code, value } = answer::<usize>(|out| unsafe { driver.cuCtxGetLimit(out, id) });
-    Answer { code, value: value as u64 }
+    let DriverAnswer { code, value } = answer::<usize>(|out| unsafe { driver.cuCtxGetLimit(out, id) });
+    DriverAnswer { code, value: value as u64 }
 }
 
 /// What a function answers.

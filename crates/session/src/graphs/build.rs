@@ -18,7 +18,7 @@ use katydid_cuda_sys::{
     launch_param, memory_type, node_type,
 };
 use katydid_driver::Driver;
-use katydid_wire::facts::{GraphFacts, ParameterFacts, StepFacts, Work};
+use katydid_wire::facts::{GraphFacts, ParameterFacts, StepFacts, StepWork};
 use katydid_wire::frame::FrameHead;
 
 use super::exec::{Built, Exec, GraphMemory, run};
@@ -125,16 +125,20 @@ impl<'a> Builder<'a> {
         self.steps.push((Built::Fixed, true));
         self.contexts.extend(context_of(&step.work).map(|context| self.session.owner(context)));
         let node = match &step.work {
-            Work::Staged { .. } | Work::Host { .. } if self.in_body => return Err(CUresult::ERROR_NOT_SUPPORTED.into()),
-            Work::Child => return self.child(graph, step),
+            StepWork::Staged { .. } | StepWork::Host { .. } if self.in_body => {
+                return Err(CUresult::ERROR_NOT_SUPPORTED.into());
+            }
+            StepWork::Child => return self.child(graph, step),
             work if self.purpose == Purpose::Room => self.room(graph, work)?,
-            Work::Staged { token, is_source, .. } => {
+            StepWork::Staged { token, is_source, .. } => {
                 let (ends, built) = self.staged(graph, &step.work, *token, *is_source)?;
                 self.steps[number].0 = built;
                 return Ok(ends);
             }
-            Work::Conditional { context, handle, kind } => self.conditional(graph, step, (*context, *handle, *kind))?,
-            Work::Empty => self.empty(graph)?,
+            StepWork::Conditional { context, handle, kind } => {
+                self.conditional(graph, step, (*context, *handle, *kind))?
+            }
+            StepWork::Empty => self.empty(graph)?,
             _ => {
                 let node = self.node(graph, &step.work)?;
                 self.steps[number].0 = Built::One(node);
@@ -146,9 +150,9 @@ impl<'a> Builder<'a> {
 
     /// A node as large as the one that did the work. Copies for the program and its functions have books of their own, and
     /// bodies of conditional nodes numbers that count: these are left out.
-    fn room(&mut self, graph: CUgraph, work: &Work) -> Result<CUgraphNode, CUresult> {
+    fn room(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, CUresult> {
         let node = match work {
-            Work::Kernel { .. } | Work::Copy { .. } | Work::Fill { .. } => self.node(graph, work).ok(),
+            StepWork::Kernel { .. } | StepWork::Copy { .. } | StepWork::Fill { .. } => self.node(graph, work).ok(),
             _ => None,
         };
         node.map_or_else(|| self.empty(graph), Ok)
@@ -206,24 +210,24 @@ impl<'a> Builder<'a> {
     fn staged(
         &mut self,
         graph: CUgraph,
-        work: &Work,
+        work: &StepWork,
         token: u64,
         is_source: bool,
     ) -> Result<(StepNodes, Built), Fault> {
         let copy = self.node(graph, work)?;
-        let host = self.node(graph, &Work::Host { token })?;
+        let host = self.node(graph, &StepWork::Host { token })?;
         let (first, last) = if is_source { (host, copy) } else { (copy, host) };
         self.connect(graph, first, last, &CUgraphEdgeData::default())?;
         Ok(((first, last), Built::Staged { copy, host }))
     }
 
     /// One node of the driver's.
-    fn node(&mut self, graph: CUgraph, work: &Work) -> Result<CUgraphNode, Fault> {
+    fn node(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, Fault> {
         let driver = Arc::clone(&self.session.shared.driver);
         let (none, mut node) = (std::ptr::null(), CUgraphNode::NULL);
         let out = &raw mut node;
         match work {
-            Work::Kernel { attributes, .. } => {
+            StepWork::Kernel { attributes, .. } => {
                 with_kernel(self.session, self.head, work, |params| {
                     // SAFETY: handles are the driver's own, parameters live for the call.
                     unsafe { driver.cuGraphAddKernelNode_v2(out, graph, none, 0, params) }
@@ -234,54 +238,56 @@ impl<'a> Builder<'a> {
                     unsafe { driver.cuGraphKernelNodeSetAttribute(node, *id, &raw const value) }.ok()?;
                 }
             }
-            Work::Copy { .. } | Work::Staged { .. } => {
+            StepWork::Copy { .. } | StepWork::Staged { .. } => {
                 let (copy, ctx) = copy_of(self.session, self.head, work, &mut self.keep)?;
                 // SAFETY: both sides are the session's, by the checks of `copy_of`.
                 unsafe { driver.cuGraphAddMemcpyNode(out, graph, none, 0, &raw const copy, ctx) }.ok()?;
             }
-            Work::Fill { .. } => {
+            StepWork::Fill { .. } => {
                 let (fill, ctx) = fill_of(self.session, self.head, work)?;
                 // SAFETY: as above.
                 unsafe { driver.cuGraphAddMemsetNode(out, graph, none, 0, &raw const fill, ctx) }.ok()?;
             }
-            Work::Host { token } => {
+            StepWork::Host { token } => {
                 let userData = self.keep.function(&self.session.shared, *token);
                 let host = CUDA_HOST_NODE_PARAMS { func: run as *const () as usize, userData };
                 // SAFETY: `keep` holds the data as long as the graph may run.
                 unsafe { driver.cuGraphAddHostNode(out, graph, none, 0, &raw const host) }.ok()?;
             }
-            Work::Wait(event) => {
+            StepWork::Wait(event) => {
                 let event: CUevent = self.session.handle(self.head, *event)?;
                 // SAFETY: handles are the driver's own.
                 unsafe { driver.cuGraphAddEventWaitNode(out, graph, none, 0, event) }.ok()?;
             }
-            Work::Record(event) => {
+            StepWork::Record(event) => {
                 let event: CUevent = self.session.handle(self.head, *event)?;
                 // SAFETY: as above.
                 unsafe { driver.cuGraphAddEventRecordNode(out, graph, none, 0, event) }.ok()?;
             }
-            Work::Batch { .. } => {
+            StepWork::Batch { .. } => {
                 let (mut words, ctx) = words_of(self.session, self.head, work)?;
                 let batch = batch_of(&mut words, ctx);
                 // SAFETY: as above; the words are locals, which the driver copies.
                 unsafe { driver.cuGraphAddBatchMemOpNode(out, graph, none, 0, &raw const batch) }.ok()?;
             }
-            Work::Empty | Work::Child | Work::Conditional { .. } => return Err(CUresult::ERROR_INVALID_VALUE.into()),
+            StepWork::Empty | StepWork::Child | StepWork::Conditional { .. } => {
+                return Err(CUresult::ERROR_INVALID_VALUE.into());
+            }
         }
         Ok(node)
     }
 }
 
 /// The context that a step runs in, if it matters to it.
-fn context_of(work: &Work) -> Option<u32> {
+fn context_of(work: &StepWork) -> Option<u32> {
     match work {
-        Work::Kernel { context, .. }
-        | Work::Copy { context, .. }
-        | Work::Staged { context, .. }
-        | Work::Fill { context, .. }
-        | Work::Batch { context, .. }
-        | Work::Conditional { context, .. } => Some(*context),
-        Work::Host { .. } | Work::Wait(_) | Work::Record(_) | Work::Empty | Work::Child => None,
+        StepWork::Kernel { context, .. }
+        | StepWork::Copy { context, .. }
+        | StepWork::Staged { context, .. }
+        | StepWork::Fill { context, .. }
+        | StepWork::Batch { context, .. }
+        | StepWork::Conditional { context, .. } => Some(*context),
+        StepWork::Host { .. } | StepWork::Wait(_) | StepWork::Record(_) | StepWork::Empty | StepWork::Child => None,
     }
 }
 
@@ -289,10 +295,10 @@ fn context_of(work: &Work) -> Option<u32> {
 fn with_kernel(
     session: &mut Session,
     head: &FrameHead,
-    work: &Work,
+    work: &StepWork,
     call: impl FnOnce(*const CUDA_KERNEL_NODE_PARAMS) -> CUresult,
 ) -> Result<(), Fault> {
-    let Work::Kernel { function, kernel, context, shape, shared, params, attributes } = work else {
+    let StepWork::Kernel { function, kernel, context, shape, shared, params, attributes } = work else {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     };
     session.journal.launched(*kernel, session.current, head.sequence);
@@ -356,12 +362,12 @@ fn span(base: u64, first: [usize; 3], pitch: usize, height: usize, extent: [usiz
 fn copy_of(
     session: &mut Session,
     head: &FrameHead,
-    work: &Work,
+    work: &StepWork,
     keep: &mut GraphMemory,
 ) -> Result<(CUDA_MEMCPY3D, CUcontext), Fault> {
     let (context, bytes, stage) = match work {
-        Work::Copy { context, copy } => (*context, copy, None),
-        Work::Staged { context, token, is_source, copy } => (*context, copy, Some((*token, *is_source))),
+        StepWork::Copy { context, copy } => (*context, copy, None),
+        StepWork::Staged { context, token, is_source, copy } => (*context, copy, Some((*token, *is_source))),
         _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
     };
     let mut copy = CUDA_MEMCPY3D::from_bytes(bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -400,9 +406,9 @@ fn copy_of(
 fn fill_of(
     session: &mut Session,
     head: &FrameHead,
-    work: &Work,
+    work: &StepWork,
 ) -> Result<(CUDA_MEMSET_NODE_PARAMS, CUcontext), Fault> {
-    let Work::Fill { context, address, pitch, value, element, width, height } = work else {
+    let StepWork::Fill { context, address, pitch, value, element, width, height } = work else {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     };
     let row = width.checked_mul(u64::from(*element));
@@ -423,9 +429,9 @@ fn fill_of(
 fn words_of(
     session: &mut Session,
     head: &FrameHead,
-    work: &Work,
+    work: &StepWork,
 ) -> Result<(Vec<CUstreamBatchMemOpParams>, CUcontext), Fault> {
-    let Work::Batch { context, words } = work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
+    let StepWork::Batch { context, words } = work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
     for (_, address, ..) in words.iter().filter(|word| word.1 != 0) {
         session.address_check.check(*address, 4)?;
     }
@@ -457,9 +463,9 @@ pub(super) fn change(
         Built::One(node) => set(session, head, exec, node, &step.work)?,
         Built::Staged { copy, host } => {
             set(session, head, exec, copy, &step.work)?;
-            let Work::Staged { token, .. } = &step.work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
+            let StepWork::Staged { token, .. } = &step.work else { return Err(CUresult::ERROR_INVALID_VALUE.into()) };
             let token = if step.is_enabled { *token } else { 0 };
-            set(session, head, exec, host, &Work::Host { token })?;
+            set(session, head, exec, host, &StepWork::Host { token })?;
         }
     }
     if step.is_enabled != was_enabled {
@@ -471,47 +477,53 @@ pub(super) fn change(
     Ok(())
 }
 
-fn set(session: &mut Session, head: &FrameHead, exec: &mut Exec, node: CUgraphNode, work: &Work) -> Result<(), Fault> {
+fn set(
+    session: &mut Session,
+    head: &FrameHead,
+    exec: &mut Exec,
+    node: CUgraphNode,
+    work: &StepWork,
+) -> Result<(), Fault> {
     let driver = Arc::clone(&session.shared.driver);
     let handle = exec.handle;
     match work {
-        Work::Kernel { .. } => with_kernel(session, head, work, |params| {
+        StepWork::Kernel { .. } => with_kernel(session, head, work, |params| {
             // SAFETY: handles are the driver's own, parameters live for the call.
             unsafe { driver.cuGraphExecKernelNodeSetParams_v2(handle, node, params) }
         }),
-        Work::Copy { .. } | Work::Staged { .. } => {
+        StepWork::Copy { .. } | StepWork::Staged { .. } => {
             let (copy, ctx) = copy_of(session, head, work, &mut exec.keep)?;
             // SAFETY: both sides are the session's, by the checks of `copy_of`.
             Ok(unsafe { driver.cuGraphExecMemcpyNodeSetParams(handle, node, &raw const copy, ctx) }.ok()?)
         }
-        Work::Fill { .. } => {
+        StepWork::Fill { .. } => {
             let (fill, ctx) = fill_of(session, head, work)?;
             // SAFETY: as above.
             Ok(unsafe { driver.cuGraphExecMemsetNodeSetParams(handle, node, &raw const fill, ctx) }.ok()?)
         }
-        Work::Host { token } => {
+        StepWork::Host { token } => {
             let userData = exec.keep.function(&session.shared, *token);
             let host = CUDA_HOST_NODE_PARAMS { func: run as *const () as usize, userData };
             // SAFETY: `keep` holds the data as long as the graph may run.
             Ok(unsafe { driver.cuGraphExecHostNodeSetParams(handle, node, &raw const host) }.ok()?)
         }
-        Work::Wait(event) => {
+        StepWork::Wait(event) => {
             let event: CUevent = session.handle(head, *event)?;
             // SAFETY: handles are the driver's own.
             Ok(unsafe { driver.cuGraphExecEventWaitNodeSetEvent(handle, node, event) }.ok()?)
         }
-        Work::Record(event) => {
+        StepWork::Record(event) => {
             let event: CUevent = session.handle(head, *event)?;
             // SAFETY: as above.
             Ok(unsafe { driver.cuGraphExecEventRecordNodeSetEvent(handle, node, event) }.ok()?)
         }
-        Work::Batch { .. } => {
+        StepWork::Batch { .. } => {
             let (mut words, ctx) = words_of(session, head, work)?;
             let batch = batch_of(&mut words, ctx);
             // SAFETY: as above; the words are locals, which the driver copies.
             Ok(unsafe { driver.cuGraphExecBatchMemOpNodeSetParams(handle, node, &raw const batch) }.ok()?)
         }
-        Work::Empty | Work::Child | Work::Conditional { .. } => Ok(()),
+        StepWork::Empty | StepWork::Child | StepWork::Conditional { .. } => Ok(()),
     }
 }
 

@@ -28,7 +28,7 @@ const MIN_STAGE_BYTES: usize = 64 << 10;
 const ADDRESS_HINT: usize = 0x4b80_0000_0000;
 const ADDRESS_RANGE_BYTES: usize = 256 << 30;
 /// Bytes of a page.
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. It is reached
 /// through copies in and out only, which the graph's order keeps apart from the driver's.
@@ -42,7 +42,7 @@ pub(crate) struct Stage {
 impl Stage {
     fn new(driver: &Arc<Driver>, context: u32, size: usize) -> Result<Self, CUresult> {
         static NEXT_ADDRESS: AtomicUsize = AtomicUsize::new(0);
-        let room = size.max(1).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let room = size.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let place = ADDRESS_HINT + NEXT_ADDRESS.fetch_add(room, Ordering::Relaxed) % ADDRESS_RANGE_BYTES;
         let pages = PinnedAlloc::map(driver, place, room).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         pages.register()?;

@@ -15,7 +15,7 @@ use katydid_wire::message::{
 
 use crate::calls::executor::{Task, task};
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::shared::Shared;
+use crate::calls::shared::CudaShared;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::journal::{Attachment, Steps, needs};
 use crate::state::Session;
@@ -111,7 +111,7 @@ pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kd
 }
 
 /// The same without a session, for the thread that reads on while the main loop is held up.
-pub(crate) fn fill_stage(shared: &Shared, message: kdUpcallData<'_>) -> CUresult {
+pub(crate) fn fill_stage(shared: &CudaShared, message: kdUpcallData<'_>) -> CUresult {
     shared.stages.fill(message.token, message.offset, message.data).into()
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn kdUpcallBytes(
     bytes_job(Arc::clone(&session.shared), message)
 }
 
-fn bytes_job(shared: Arc<Shared>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
+fn bytes_job(shared: Arc<CudaShared>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
     let size = message.size as usize;
     if size > MAX_PAYLOAD - REPLY_HEAD_BYTES {
         let (address, size) = (message.offset, u64::from(message.size));
@@ -137,6 +137,6 @@ fn bytes_job(shared: Arc<Shared>, message: kdUpcallBytes) -> Detached<kdUpcallBy
 }
 
 /// The same without a session.
-pub(crate) fn bytes_task(shared: &Arc<Shared>, head: FrameHead, message: kdUpcallBytes) -> Result<Task, Fault> {
+pub(crate) fn bytes_task(shared: &Arc<CudaShared>, head: FrameHead, message: kdUpcallBytes) -> Result<Task, Fault> {
     Ok(task(head, bytes_job(Arc::clone(shared), message)?))
 }

@@ -12,7 +12,7 @@ use katydid_wire::message::{
     kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
     kdResourceSplit, kdResourceSplitReply,
 };
-use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE_AT};
+use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_AT};
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
@@ -107,13 +107,14 @@ pub(crate) fn kdResourceSplit(
 fn chosen(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevResource>, Fault> {
     let kdGreenCreate { green, device, groups, flags, least, .. } = *message;
     let (parts, _) = message.parts.as_chunks::<4>();
-    let mut parts = parts.iter().map(|part| Part(u32::from_le_bytes(*part))).peekable();
+    let mut parts = parts.iter().map(|part| ResourcePart(u32::from_le_bytes(*part))).peekable();
     let input = whole(session, green, device)?;
-    if parts.peek() == Some(&Part::WHOLE) || groups > MAX_PARTS {
+    if parts.peek() == Some(&ResourcePart::WHOLE) || groups > MAX_PARTS {
         return Ok(vec![input]);
     }
     let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;
-    let one = |part: Part| if part == Part::REST { Some(rest) } else { made.get(part.0 as usize).copied() };
+    let one =
+        |part: ResourcePart| if part == ResourcePart::REST { Some(rest) } else { made.get(part.0 as usize).copied() };
     let all = parts.map(one).collect::<Option<Vec<_>>>();
     all.filter(|all| !all.is_empty()).ok_or_else(|| CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION.into())
 }

@@ -10,13 +10,13 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
 
 use crate::calls::executor::{Job, Task, task};
-use crate::calls::shared::Shared;
+use crate::calls::shared::CudaShared;
 use crate::handlers::{Detached, Enqueued};
 use crate::state::Session;
 
 /// What the driver hands back when a function is due.
 struct Registration {
-    shared: Arc<Shared>,
+    shared: Arc<CudaShared>,
     token: u64,
 }
 
@@ -47,11 +47,11 @@ pub(crate) fn kdUpcallNext(
 }
 
 /// The same without a session, for the thread that reads on while the main loop is held up.
-pub(crate) fn upcall_task(shared: &Arc<Shared>, head: FrameHead, message: kdUpcallNext) -> Task {
+pub(crate) fn upcall_task(shared: &Arc<CudaShared>, head: FrameHead, message: kdUpcallNext) -> Task {
     task(head, next(Arc::clone(shared), head, message))
 }
 
-fn next(shared: Arc<Shared>, head: FrameHead, message: kdUpcallNext) -> Job<kdUpcallNextReply> {
+fn next(shared: Arc<CudaShared>, head: FrameHead, message: kdUpcallNext) -> Job<kdUpcallNextReply> {
     Box::new(move |_| {
         let due = shared.upcalls.next(&head, message.done);
         (CUresult::SUCCESS, kdUpcallNextReply { token: due.token, status: due.status })

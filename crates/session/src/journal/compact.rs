@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use katydid_session_core::Frame;
 use katydid_wire::frame::FrameHead;
 
-use super::entry::Entry;
+use super::entry::ObjectEntry;
 
 /// All entries of a kind, by id from 1: each has its words, or a whole entry, or nothing.
 #[derive(Debug, Default)]
 pub(super) struct CompactEntries {
     words: Vec<CompactEntry>,
-    whole: BTreeMap<u64, Entry>,
+    whole: BTreeMap<u64, ObjectEntry>,
 }
 
 /// A frame of 8 or 12 bytes. Each field is written by itself: a copy of them all would wait for each.
@@ -41,8 +41,8 @@ impl CompactEntry {
         (length > 0).then(|| Frame::new(&head, context, &payload[..usize::from(length)]))
     }
 
-    fn entry(&self) -> Option<Entry> {
-        self.frame().map(|made| Entry { made, more: None })
+    fn entry(&self) -> Option<ObjectEntry> {
+        self.frame().map(|made| ObjectEntry { made, more: None })
     }
 }
 
@@ -96,14 +96,14 @@ impl CompactEntries {
         self.whole.remove(&id);
     }
 
-    pub(super) fn insert(&mut self, id: u64, entry: Entry) {
+    pub(super) fn insert(&mut self, id: u64, entry: ObjectEntry) {
         self.end(id);
         self.whole.insert(id, entry);
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<Cow<'_, Entry>> {
-        let brief = self.words.get(place(id)).and_then(CompactEntry::entry);
-        brief.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
+    pub(super) fn get(&self, id: u64) -> Option<Cow<'_, ObjectEntry>> {
+        let compact = self.words.get(place(id)).and_then(CompactEntry::entry);
+        compact.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
     }
 
     /// The context in which an object was made.
@@ -116,32 +116,32 @@ impl CompactEntries {
     }
 
     /// The entry, if it is a whole one.
-    pub(super) fn whole(&self, id: u64) -> Option<&Entry> {
+    pub(super) fn whole(&self, id: u64) -> Option<&ObjectEntry> {
         self.whole.get(&id)
     }
 
     /// The entry, which is a whole one from now on.
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ObjectEntry> {
         if let Some(entry) = self.words.get(place(id)).and_then(CompactEntry::entry) {
             self.insert(id, entry);
         }
         self.whole.get_mut(&id)
     }
 
-    pub(super) fn take(&mut self, id: u64) -> Option<Entry> {
+    pub(super) fn take(&mut self, id: u64) -> Option<ObjectEntry> {
         let entry = self.get(id).map(Cow::into_owned);
         self.end(id);
         entry
     }
 
     /// By id, but for those that are whole, which come behind.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Cow<'_, Entry>)> {
-        let brief = (1..).zip(&self.words).filter_map(|(id, words)| Some((id, Cow::Owned(words.entry()?))));
-        brief.chain(self.whole.iter().map(|(id, entry)| (*id, Cow::Borrowed(entry))))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Cow<'_, ObjectEntry>)> {
+        let compact = (1..).zip(&self.words).filter_map(|(id, words)| Some((id, Cow::Owned(words.entry()?))));
+        compact.chain(self.whole.iter().map(|(id, entry)| (*id, Cow::Borrowed(entry))))
     }
 
     /// Keeps those for which `keep` holds. What it changes counts for whole entries alone.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(u64, &mut Entry) -> bool) {
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
         for (id, words) in (1..).zip(&mut self.words) {
             if words.entry().is_some_and(|mut entry| !keep(id, &mut entry)) {
                 words.length = 0;
@@ -185,7 +185,7 @@ mod tests {
             assert!(!entries.make(1, &head(1), 5, &vec![1; length]), "{length}");
             assert!(entries.get(1).is_none(), "{length}");
         }
-        entries.insert(1, Entry { made: Frame::new(&head(1), 5, &[1; 40]), more: None });
+        entries.insert(1, ObjectEntry { made: Frame::new(&head(1), 5, &[1; 40]), more: None });
         assert_eq!(entries.get(1).unwrap().made.payload(), [1; 40]);
         entries.end(1);
         assert!(entries.get(1).is_none());

@@ -11,7 +11,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdKernelFunction, kdLibraryKernel, kdLibraryModule};
 
 use super::compact::CompactEntries;
-use super::entry::{Attachment, Entry, Kind, Place, RareFields, Steps};
+use super::entry::{Attachment, EntryPlace, ObjectEntry, ObjectKind, RareFields, Steps};
 use super::library_use::LibraryUse;
 use super::stream_highwater::StreamHighwater;
 use super::tombstones::{Tombstone, Tombstones};
@@ -20,14 +20,14 @@ use super::tombstones::{Tombstone, Tombstones};
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// Of what programs make and end all the time.
-    pub(super) brief: [CompactEntries; Kind::DENSE],
+    pub(super) compact: [CompactEntries; ObjectKind::DENSE],
     /// By kind and id, from 1.
-    pub(super) dense: [Vec<Option<Entry>>; Kind::SPARSE - Kind::DENSE],
+    pub(super) dense: [Vec<Option<ObjectEntry>>; ObjectKind::SPARSE - ObjectKind::DENSE],
     /// The other kinds, whose ids are addresses or numbers of a driver's.
-    pub(super) sparse: [BTreeMap<u64, Entry>; Kind::ALL.len() - Kind::SPARSE],
+    pub(super) sparse: [BTreeMap<u64, ObjectEntry>; ObjectKind::ALL.len() - ObjectKind::SPARSE],
     pub(super) tombstones: Tombstones,
     /// Executable graphs as they were made first, by number, of those that were not made there in the last restore.
-    pub(super) sketches: BTreeMap<u64, Entry>,
+    pub(super) sketches: BTreeMap<u64, ObjectEntry>,
     /// The number of the context, module or library that was made last.
     pub(super) last_placed: u64,
     pub(crate) uses: LibraryUse,
@@ -44,10 +44,10 @@ impl Journal {
         self.attachment = Some(attachment);
     }
 
-    pub(super) fn insert(&mut self, kind: Kind, id: u64, entry: Entry) {
+    pub(super) fn insert(&mut self, kind: ObjectKind, id: u64, entry: ObjectEntry) {
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].insert(id, entry),
-            Place::Dense(at) => {
+            EntryPlace::Compact(at) => self.compact[at].insert(id, entry),
+            EntryPlace::Dense(at) => {
                 // The tables of handles have bounded the id.
                 let (all, index) = (&mut self.dense[at], (id as usize).saturating_sub(1));
                 if index >= all.len() {
@@ -55,100 +55,100 @@ impl Journal {
                 }
                 all[index] = Some(entry);
             }
-            Place::Sparse(at) => drop(self.sparse[at].insert(id, entry)),
+            EntryPlace::Sparse(at) => drop(self.sparse[at].insert(id, entry)),
         }
     }
 
-    pub(crate) fn get(&self, kind: Kind, id: u64) -> Option<Cow<'_, Entry>> {
+    pub(crate) fn get(&self, kind: ObjectKind, id: u64) -> Option<Cow<'_, ObjectEntry>> {
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].get(id),
-            Place::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
-            Place::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
+            EntryPlace::Compact(at) => self.compact[at].get(id),
+            EntryPlace::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
+            EntryPlace::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
         }
     }
 
-    pub(super) fn get_mut(&mut self, kind: Kind, id: u64) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, kind: ObjectKind, id: u64) -> Option<&mut ObjectEntry> {
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].get_mut(id),
-            Place::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
-            Place::Sparse(at) => self.sparse[at].get_mut(&id),
+            EntryPlace::Compact(at) => self.compact[at].get_mut(id),
+            EntryPlace::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
+            EntryPlace::Sparse(at) => self.sparse[at].get_mut(&id),
         }
     }
 
-    pub(crate) fn take(&mut self, kind: Kind, id: u64) -> Option<Entry> {
+    pub(crate) fn take(&mut self, kind: ObjectKind, id: u64) -> Option<ObjectEntry> {
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].take(id),
-            Place::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
-            Place::Sparse(at) => self.sparse[at].remove(&id),
+            EntryPlace::Compact(at) => self.compact[at].take(id),
+            EntryPlace::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
+            EntryPlace::Sparse(at) => self.sparse[at].remove(&id),
         }
     }
 
     /// All entries of a kind.
-    pub(crate) fn of(&self, kind: Kind) -> Box<dyn Iterator<Item = (u64, Cow<'_, Entry>)> + '_> {
+    pub(crate) fn of(&self, kind: ObjectKind) -> Box<dyn Iterator<Item = (u64, Cow<'_, ObjectEntry>)> + '_> {
         match kind.place() {
-            Place::CompactEntry(at) => Box::new(self.brief[at].iter()),
-            Place::Dense(at) => {
+            EntryPlace::Compact(at) => Box::new(self.compact[at].iter()),
+            EntryPlace::Dense(at) => {
                 let numbered = (1..).zip(&self.dense[at]);
                 Box::new(numbered.filter_map(|(id, entry)| Some((id, Cow::Borrowed(entry.as_ref()?)))))
             }
-            Place::Sparse(at) => Box::new(self.sparse[at].iter().map(|(id, entry)| (*id, Cow::Borrowed(entry)))),
+            EntryPlace::Sparse(at) => Box::new(self.sparse[at].iter().map(|(id, entry)| (*id, Cow::Borrowed(entry)))),
         }
     }
 
     /// Keeps those entries of a kind for which `keep` holds.
-    pub(super) fn retain(&mut self, kind: Kind, mut keep: impl FnMut(u64, &mut Entry) -> bool) {
+    pub(super) fn retain(&mut self, kind: ObjectKind, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].retain(keep),
-            Place::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
+            EntryPlace::Compact(at) => self.compact[at].retain(keep),
+            EntryPlace::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
                 if slot.as_mut().is_some_and(|entry| !keep(id, entry)) {
                     *slot = None;
                 }
             }),
-            Place::Sparse(at) => self.sparse[at].retain(|id, entry| keep(*id, entry)),
+            EntryPlace::Sparse(at) => self.sparse[at].retain(|id, entry| keep(*id, entry)),
         }
     }
 
     /// What few objects have, if this one does.
-    pub(super) fn more(&self, kind: Kind, id: u64) -> Option<&RareFields> {
+    pub(super) fn more(&self, kind: ObjectKind, id: u64) -> Option<&RareFields> {
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].whole(id)?.more(),
-            Place::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
-            Place::Sparse(at) => self.sparse[at].get(&id)?.more(),
+            EntryPlace::Compact(at) => self.compact[at].whole(id)?.more(),
+            EntryPlace::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
+            EntryPlace::Sparse(at) => self.sparse[at].get(&id)?.more(),
         }
     }
 
     /// The image of a module or library.
-    pub(crate) fn image(&self, kind: Kind, id: u32) -> Option<Arc<OwnedImage>> {
+    pub(crate) fn image(&self, kind: ObjectKind, id: u32) -> Option<Arc<OwnedImage>> {
         self.more(kind, u64::from(id))?.image.clone()
     }
 
     /// Notes memory that is to be registered in the next context.
     pub(super) fn keep_pinned(&mut self, address: u64, made: Frame) {
-        self.insert(Kind::Pinned, address, Entry { made, more: None });
+        self.insert(ObjectKind::Pinned, address, ObjectEntry { made, more: None });
     }
 
     /// Drops host memory that is registered no more.
     pub(crate) fn keep_pinned_where(&mut self, is_registered: impl Fn(u64) -> bool) {
-        self.retain(Kind::Pinned, |address, _| is_registered(address));
+        self.retain(ObjectKind::Pinned, |address, _| is_registered(address));
     }
 
     /// Drops managed memory that counts no more.
     pub(crate) fn keep_managed_where(&mut self, counts: impl Fn(u64) -> bool) {
-        self.retain(Kind::Managed, |address, _| counts(address));
+        self.retain(ObjectKind::Managed, |address, _| counts(address));
     }
 
     /// Notes where an executable graph was made first.
     pub(super) fn keep_sketch(&mut self, exec: u32, made: Frame, steps: Steps) {
         let more = Some(Box::new(RareFields { steps: Some(steps), ..RareFields::default() }));
-        self.sketches.insert(exec.into(), Entry { made, more });
+        self.sketches.insert(exec.into(), ObjectEntry { made, more });
     }
 
     /// A context is gone with all that was made in it. What belongs to none is made in any context from here on.
     pub(crate) fn end_context(&mut self, context: u32) {
-        for kind in Kind::ALL {
+        for kind in ObjectKind::ALL {
             if kind.is_of_context() {
                 self.retain(kind, |_, entry| entry.made.context != context);
-            } else if kind != Kind::Context {
+            } else if kind != ObjectKind::Context {
                 self.retain(kind, |_, entry| {
                     if entry.made.context == context {
                         entry.made.context = 0;
@@ -160,7 +160,7 @@ impl Journal {
                 });
             }
         }
-        self.retain(Kind::Peer, |id, _| id as u32 != context);
+        self.retain(ObjectKind::Peer, |id, _| id as u32 != context);
         self.sketches.retain(|_, entry| entry.made.context != context);
         self.tombstones.end_context(context);
         self.uses.end_context(context);
@@ -171,11 +171,11 @@ impl Journal {
 /// Uses of libraries.
 impl Journal {
     /// What was just made uses a library.
-    pub(super) fn note_use(&mut self, kind: Kind, made: &Frame) {
+    pub(super) fn note_use(&mut self, kind: ObjectKind, made: &Frame) {
         let library = match (kind, made.opcode) {
-            (Kind::Module, kdLibraryModule::OPCODE) => made.word(4),
-            (Kind::Function, kdKernelFunction::OPCODE) => self.library_of(made.word(4)),
-            (Kind::Kernel, _) => return self.uses.forget_kernel(made.word(0)),
+            (ObjectKind::Module, kdLibraryModule::OPCODE) => made.word(4),
+            (ObjectKind::Function, kdKernelFunction::OPCODE) => self.library_of(made.word(4)),
+            (ObjectKind::Kernel, _) => return self.uses.forget_kernel(made.word(0)),
             _ => return,
         };
         self.uses.note(library, made.context, made.order);
@@ -183,7 +183,7 @@ impl Journal {
 
     /// The library of a kernel; 0 for none.
     fn library_of(&self, kernel: u32) -> u32 {
-        let entry = self.get(Kind::Kernel, u64::from(kernel));
+        let entry = self.get(ObjectKind::Kernel, u64::from(kernel));
         entry.and_then(|entry| Some(kdLibraryKernel::decode(entry.made.payload()).ok()?.library)).unwrap_or(0)
     }
 
@@ -222,9 +222,9 @@ impl Journal {
 /// What ends with a message, and what stays of it for a replay.
 impl Journal {
     /// A context, module or library was ended by a frame.
-    pub(super) fn end_code(&mut self, kind: Kind, id: u64, head: &FrameHead, payload: &[u8]) {
+    pub(super) fn end_code(&mut self, kind: ObjectKind, id: u64, head: &FrameHead, payload: &[u8]) {
         let Some(entry) = self.take(kind, id) else { return };
-        if kind == Kind::Library {
+        if kind == ObjectKind::Library {
             self.uses.end_library(id as u32);
         }
         let tombstone = Tombstone { entry, ended: Frame::new(head, 0, payload) };
@@ -237,13 +237,13 @@ impl Journal {
     }
 
     /// An executable graph was ended by a frame.
-    pub(super) fn end_graph(&mut self, mut entry: Entry, head: &FrameHead, payload: &[u8]) {
+    pub(super) fn end_graph(&mut self, mut entry: ObjectEntry, head: &FrameHead, payload: &[u8]) {
         let Frame { context, order, .. } = entry.made;
         entry.more_mut().sets.clear();
-        let is_older = |other: &Entry| other.made.context == context && other.made.order < order;
+        let is_older = |other: &ObjectEntry| other.made.context == context && other.made.order < order;
         let is_first = !self.tombstones.first_graphs.contains_key(&context)
             && !self.sketches.values().any(is_older)
-            && !self.of(Kind::Exec).any(|(_, other)| is_older(&other));
+            && !self.of(ObjectKind::Exec).any(|(_, other)| is_older(&other));
         let tombstone = Tombstone { entry, ended: Frame::new(head, 0, payload) };
         if is_first {
             self.tombstones.first_graphs.insert(context, tombstone);
@@ -254,14 +254,14 @@ impl Journal {
 
     /// The numbers of what lives and was put somewhere by the driver.
     fn placed(&self) -> Vec<u64> {
-        let kinds = [Kind::Context, Kind::Module, Kind::Library].into_iter();
+        let kinds = [ObjectKind::Context, ObjectKind::Module, ObjectKind::Library].into_iter();
         kinds.flat_map(|kind| self.of(kind)).map(|(_, entry)| entry.made.order).collect()
     }
 
     /// A stream with this id has ended.
     #[inline]
     pub(super) fn end_stream(&mut self, id: u64) {
-        if let Some(context) = self.brief[Kind::Stream as usize].context(id) {
+        if let Some(context) = self.compact[ObjectKind::Stream as usize].context(id) {
             self.pools.ended(context);
         }
     }

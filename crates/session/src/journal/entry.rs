@@ -9,7 +9,7 @@ use katydid_session_core::Frame;
 
 /// Kinds of objects. The first ones have ids that the program gives densely from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     /// Named by its wire id, as the next six.
     Stream,
     Event,
@@ -52,8 +52,8 @@ pub(crate) enum Kind {
     Object,
 }
 
-impl Kind {
-    /// The first that is not brief ([`CompactEntries`](super::compact::CompactEntries)), and the first without dense ids.
+impl ObjectKind {
+    /// The first without compact entries ([`CompactEntries`](super::compact::CompactEntries)), and the first without dense ids.
     pub(super) const DENSE: usize = 2;
     pub(super) const SPARSE: usize = 7;
     /// In the order of their numbers.
@@ -82,11 +82,11 @@ impl Kind {
         Self::Object,
     ];
 
-    pub(super) const fn place(self) -> Place {
+    pub(super) const fn place(self) -> EntryPlace {
         match self as usize {
-            at if at < Self::DENSE => Place::CompactEntry(at),
-            at if at < Self::SPARSE => Place::Dense(at - Self::DENSE),
-            at => Place::Sparse(at - Self::SPARSE),
+            at if at < Self::DENSE => EntryPlace::Compact(at),
+            at if at < Self::SPARSE => EntryPlace::Dense(at - Self::DENSE),
+            at => EntryPlace::Sparse(at - Self::SPARSE),
         }
     }
 
@@ -148,12 +148,12 @@ pub(crate) struct RareFields {
 
 /// What is kept of one live object: its frame, and what few objects have.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct ObjectEntry {
     pub(crate) made: Frame,
     pub(super) more: Option<Box<RareFields>>,
 }
 
-impl Entry {
+impl ObjectEntry {
     pub(crate) fn more(&self) -> Option<&RareFields> {
         self.more.as_deref()
     }
@@ -175,12 +175,12 @@ pub(crate) enum Attachment {
 pub(crate) struct Steps {
     pub(crate) bytes: Arc<Vec<u8>>,
     /// Objects that the graph cannot do without.
-    pub(crate) needs: Vec<(Kind, u32)>,
+    pub(crate) needs: Vec<(ObjectKind, u32)>,
 }
 
 /// Where the entries of a kind are.
-pub(super) enum Place {
-    CompactEntry(usize),
+pub(super) enum EntryPlace {
+    Compact(usize),
     Dense(usize),
     Sparse(usize),
 }
@@ -199,16 +199,16 @@ pub(crate) fn span(address: u64, size: u64) -> Range<u64> {
 pub(super) const NUMBER: u64 = (1 << 40) - 1;
 
 /// The id of what means something in its context only.
-pub(super) fn in_context(kind: Kind, context: u32, id: u64) -> u64 {
+pub(super) fn in_context(kind: ObjectKind, context: u32, id: u64) -> u64 {
     match kind {
-        Kind::Peer => u64::from(context) << 32 | id,
+        ObjectKind::Peer => u64::from(context) << 32 | id,
         // Small numbers, in all drivers that are known.
-        Kind::Texture | Kind::Surface if id <= NUMBER => u64::from(context) << 40 | id,
+        ObjectKind::Texture | ObjectKind::Surface if id <= NUMBER => u64::from(context) << 40 | id,
         _ => id,
     }
 }
 
 /// The first object, or the second where the first one is none.
-pub(crate) fn either(first: (Kind, u64), second: (Kind, u64)) -> (Kind, u64) {
+pub(crate) fn either(first: (ObjectKind, u64), second: (ObjectKind, u64)) -> (ObjectKind, u64) {
     if first.1 == 0 { second } else { first }
 }

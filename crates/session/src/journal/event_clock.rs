@@ -9,7 +9,7 @@ use katydid_driver::Driver;
 use katydid_wire::codec::Message as _;
 use katydid_wire::message::cuEventCreate;
 
-use super::entry::Kind;
+use super::entry::ObjectKind;
 use super::event_times::{ContextTimes, SavedTimes};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
@@ -66,7 +66,7 @@ impl Session {
     /// The times of all events that have one. Nothing runs in any context.
     pub(super) fn event_times(&mut self) -> Result<SavedTimes, Fault> {
         let mut contexts: HashMap<u32, Vec<u32>> = HashMap::new();
-        for (id, entry) in self.journal.of(Kind::Event) {
+        for (id, entry) in self.journal.of(ObjectKind::Event) {
             let flags = cuEventCreate::decode(entry.made.payload()).map_or(0, |message| message.Flags);
             if flags & event_flags::DISABLE_TIMING == 0 && entry.made.opcode == cuEventCreate::OPCODE {
                 contexts.entry(entry.made.context).or_default().push(id as u32);

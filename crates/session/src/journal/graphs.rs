@@ -9,10 +9,10 @@ use std::mem::{discriminant, take};
 use std::sync::Arc;
 
 use katydid_session_core::Frame;
-use katydid_wire::facts::{GraphFacts, StepFacts, Work};
+use katydid_wire::facts::{GraphFacts, StepFacts, StepWork};
 use katydid_wire::message::kdGraphChange;
 
-use super::entry::{Entry, Kind, PropertySet, RareFields, Steps};
+use super::entry::{ObjectEntry, ObjectKind, PropertySet, RareFields, Steps};
 
 /// A graph to replay.
 pub(super) struct CurrentGraph<'a> {
@@ -21,17 +21,18 @@ pub(super) struct CurrentGraph<'a> {
     /// What it is built from.
     pub(super) bytes: Arc<Vec<u8>>,
     /// What that cannot do without, each with the frame before which it was made.
-    pub(super) needs: Vec<(Kind, u32, u64)>,
+    pub(super) needs: Vec<(ObjectKind, u32, u64)>,
     /// Changes that a description cannot say.
     pub(super) changes: Vec<&'a Frame>,
 }
 
 /// The graph of an entry; none for an entry without a description.
-pub(super) fn current(entry: &Entry) -> Option<CurrentGraph<'_>> {
+pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
     let (more, made) = (entry.more()?, entry.made.order);
     let Steps { bytes, needs } = more.steps.as_ref()?;
-    let before =
-        |needs: &[(Kind, u32)], order| needs.iter().map(move |(kind, id)| (*kind, *id, order)).collect::<Vec<_>>();
+    let before = |needs: &[(ObjectKind, u32)], order| {
+        needs.iter().map(move |(kind, id)| (*kind, *id, order)).collect::<Vec<_>>()
+    };
     if more.sets.is_empty() {
         let needs = before(needs, made);
         return Some(CurrentGraph { order: made, bytes: Arc::clone(bytes), needs, changes: Vec::new() });
@@ -51,7 +52,7 @@ pub(super) fn current(entry: &Entry) -> Option<CurrentGraph<'_>> {
         needs.extend(need(&work).map(|(kind, id)| (kind, id, set.frame.order)));
         replace(old, work);
         if let Some(old) = step_work(&mut unchanged, &mut { message.number }) {
-            *old = Work::Empty;
+            *old = StepWork::Empty;
         }
     }
     needs.extend(before(&self::needs(&unchanged), made));
@@ -71,15 +72,15 @@ fn last_of_each(more: &RareFields) -> Option<Vec<&PropertySet>> {
 }
 
 /// The step with a number, counted as they are built: a step, then those of the graphs inside of it.
-fn step_work<'a>(facts: &'a mut GraphFacts, number: &mut u32) -> Option<&'a mut Work> {
+fn step_work<'a>(facts: &'a mut GraphFacts, number: &mut u32) -> Option<&'a mut StepWork> {
     for step in &mut facts.steps {
         if *number == 0 {
             return Some(&mut step.work);
         }
         *number -= 1;
         let inner = match step.work {
-            Work::Child => 1,
-            Work::Conditional { .. } => step.inner.len(),
+            StepWork::Child => 1,
+            StepWork::Conditional { .. } => step.inner.len(),
             _ => 0,
         };
         for graph in step.inner.iter_mut().take(inner) {
@@ -92,31 +93,32 @@ fn step_work<'a>(facts: &'a mut GraphFacts, number: &mut u32) -> Option<&'a mut 
 }
 
 /// Whether a change is one that the step can take.
-fn fits(old: &Work, new: &Work) -> bool {
-    discriminant(old) == discriminant(new) && !matches!(old, Work::Empty | Work::Child | Work::Conditional { .. })
+fn fits(old: &StepWork, new: &StepWork) -> bool {
+    discriminant(old) == discriminant(new)
+        && !matches!(old, StepWork::Empty | StepWork::Child | StepWork::Conditional { .. })
 }
 
 /// A change leaves the attributes of a launch as they are.
-fn replace(work: &mut Work, new: Work) {
-    let kept = if let Work::Kernel { attributes, .. } = work { take(attributes) } else { Vec::new() };
+fn replace(work: &mut StepWork, new: StepWork) {
+    let kept = if let StepWork::Kernel { attributes, .. } = work { take(attributes) } else { Vec::new() };
     *work = new;
-    if let Work::Kernel { attributes, .. } = work {
+    if let StepWork::Kernel { attributes, .. } = work {
         *attributes = kept;
     }
 }
 
 /// What a step cannot do without.
-fn need(work: &Work) -> Option<(Kind, u32)> {
+fn need(work: &StepWork) -> Option<(ObjectKind, u32)> {
     match work {
-        Work::Kernel { function: 0, kernel, .. } => Some((Kind::Kernel, *kernel)),
-        Work::Kernel { function, .. } => Some((Kind::Function, *function)),
-        Work::Wait(event) | Work::Record(event) => Some((Kind::Event, *event)),
+        StepWork::Kernel { function: 0, kernel, .. } => Some((ObjectKind::Kernel, *kernel)),
+        StepWork::Kernel { function, .. } => Some((ObjectKind::Function, *function)),
+        StepWork::Wait(event) | StepWork::Record(event) => Some((ObjectKind::Event, *event)),
         _ => None,
     }
 }
 
 /// What a graph cannot do without: code and events that its steps name, each once.
-pub(crate) fn needs(facts: &GraphFacts) -> Vec<(Kind, u32)> {
+pub(crate) fn needs(facts: &GraphFacts) -> Vec<(ObjectKind, u32)> {
     let mut all = Vec::new();
     for step in &facts.steps {
         all.extend(need(&step.work));
@@ -137,13 +139,13 @@ mod tests {
     use super::super::entry::Selector;
     use super::*;
 
-    fn step(work: Work, inner: Vec<GraphFacts>) -> StepFacts {
+    fn step(work: StepWork, inner: Vec<GraphFacts>) -> StepFacts {
         StepFacts { before: Vec::new(), is_enabled: true, work, inner }
     }
 
-    fn kernel(function: u32, params: &[u8], attributes: Vec<(u32, [u64; 8])>) -> Work {
+    fn kernel(function: u32, params: &[u8], attributes: Vec<(u32, [u64; 8])>) -> StepWork {
         let params = params.to_vec();
-        Work::Kernel { function, kernel: 0, context: 1, shape: [1; 6], shared: 0, params, attributes }
+        StepWork::Kernel { function, kernel: 0, context: 1, shape: [1; 6], shared: 0, params, attributes }
     }
 
     fn frame(opcode: u16, sequence: u64, payload: &[u8]) -> Frame {
@@ -151,16 +153,17 @@ mod tests {
     }
 
     /// A graph of an event record and a launch in a child, then so changed.
-    fn entry(changes: &[(u32, StepFacts)]) -> Entry {
+    fn entry(changes: &[(u32, StepFacts)]) -> ObjectEntry {
         let changes: Vec<_> = changes.iter().map(|(number, step)| (kdGraphChange::OPCODE, *number, step)).collect();
         entry_by(&changes)
     }
 
     /// The same by these messages.
-    fn entry_by(changes: &[(u16, u32, &StepFacts)]) -> Entry {
-        let inner = vec![step(Work::Record(7), vec![]), step(kernel(1, b"old", vec![(2, [3; 8])]), vec![])];
-        let facts =
-            GraphFacts { steps: vec![step(Work::Empty, vec![]), step(Work::Child, vec![GraphFacts { steps: inner }])] };
+    fn entry_by(changes: &[(u16, u32, &StepFacts)]) -> ObjectEntry {
+        let inner = vec![step(StepWork::Record(7), vec![]), step(kernel(1, b"old", vec![(2, [3; 8])]), vec![])];
+        let facts = GraphFacts {
+            steps: vec![step(StepWork::Empty, vec![]), step(StepWork::Child, vec![GraphFacts { steps: inner }])],
+        };
         let steps = Some(Steps { bytes: Arc::new(facts.encode()), needs: needs(&facts) });
         let mut more = RareFields { steps, ..RareFields::default() };
         for (order, (opcode, number, step)) in (20..).zip(changes) {
@@ -173,7 +176,7 @@ mod tests {
             let key = (*opcode, Selector::Number(u64::from(*number)));
             more.sets.insert(key, PropertySet { frame, told: None });
         }
-        Entry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
+        ObjectEntry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
     }
 
     #[test]
@@ -182,7 +185,7 @@ mod tests {
         let graph = current(&entry).unwrap();
         let facts = GraphFacts::decode(&graph.bytes).unwrap();
         assert_eq!(facts.steps[1].inner[0].steps[1].work, kernel(5, b"new", vec![(2, [3; 8])]));
-        assert_eq!(graph.needs, [(Kind::Function, 5, 20), (Kind::Event, 7, 10)]);
+        assert_eq!(graph.needs, [(ObjectKind::Function, 5, 20), (ObjectKind::Event, 7, 10)]);
         assert_eq!((graph.order, graph.changes.len()), (20, 0));
     }
 
@@ -196,7 +199,7 @@ mod tests {
             let facts = GraphFacts::decode(&graph.bytes).unwrap();
             assert_eq!(facts.steps[1].inner[0].steps[1].work, kernel(6, b"other", vec![(2, [3; 8])]));
             // What the first one needed may be gone.
-            assert_eq!(graph.needs, [(Kind::Function, 6, 21), (Kind::Event, 7, 10)]);
+            assert_eq!(graph.needs, [(ObjectKind::Function, 6, 21), (ObjectKind::Event, 7, 10)]);
         }
     }
 
@@ -207,6 +210,6 @@ mod tests {
         let entry = entry(&[(3, off), (2, unfit.clone()), (40, unfit)]);
         let graph = current(&entry).unwrap();
         assert_eq!(graph.changes.len(), 3);
-        assert_eq!(graph.needs, [(Kind::Function, 1, 20), (Kind::Event, 7, 10)]);
+        assert_eq!(graph.needs, [(ObjectKind::Function, 1, 20), (ObjectKind::Event, 7, 10)]);
     }
 }

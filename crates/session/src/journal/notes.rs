@@ -14,7 +14,7 @@ use katydid_wire::message::{
 };
 
 use super::entries::Journal;
-use super::entry::{Attachment, Entry, Kind, NUMBER, Place, PropertySet, Selector, in_context};
+use super::entry::{Attachment, EntryPlace, NUMBER, ObjectEntry, ObjectKind, PropertySet, Selector, in_context};
 use crate::state::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
@@ -29,29 +29,33 @@ impl Session {
     }
 
     /// A message made an object.
-    pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (Kind, u64), payload: &[u8]) {
+    pub(crate) fn made(&mut self, head: &FrameHead, (kind, id): (ObjectKind, u64), payload: &[u8]) {
         if self.journal.is_off {
             return;
         }
         // A frame that names no context runs in the current one, and what it makes dies with that.
         let context = match kind {
-            Kind::Stream => self.entered,
+            ObjectKind::Stream => self.entered,
             kind if kind.is_of_context() => self.current,
             _ => head.context,
         };
-        if self.journal.keep_brief(head, (kind, id), context, payload) {
+        if self.journal.keep_compact(head, (kind, id), context, payload) {
             return;
         }
-        let mut entry = Entry { made: Frame::new(head, context, payload), more: None };
+        let mut entry = ObjectEntry { made: Frame::new(head, context, payload), more: None };
         match kind {
             // What came in pieces, and the handler took out of the uploads.
-            Kind::Module | Kind::Library | Kind::Exec => match self.journal.attachment.take() {
+            ObjectKind::Module | ObjectKind::Library | ObjectKind::Exec => match self.journal.attachment.take() {
                 Some(Attachment::Image(image)) => entry.more_mut().image = Some(image),
                 Some(Attachment::Steps(steps)) => entry.more_mut().steps = Some(steps),
                 None => {}
             },
             // The answer still lies where it was encoded.
-            Kind::Function | Kind::Kernel | Kind::Texture | Kind::Surface | Kind::Condition => {
+            ObjectKind::Function
+            | ObjectKind::Kernel
+            | ObjectKind::Texture
+            | ObjectKind::Surface
+            | ObjectKind::Condition => {
                 entry.more_mut().told = Some(self.scratch.as_slice().into());
             }
             _ => {}
@@ -60,7 +64,7 @@ impl Session {
     }
 
     /// A message set a property of an object.
-    pub(crate) fn changed(&mut self, head: &FrameHead, object: (Kind, u64), property: Selector, payload: &[u8]) {
+    pub(crate) fn changed(&mut self, head: &FrameHead, object: (ObjectKind, u64), property: Selector, payload: &[u8]) {
         if self.journal.is_off {
             return;
         }
@@ -72,28 +76,28 @@ impl Session {
     }
 
     /// A message told the program something about an object.
-    pub(crate) fn told(&mut self, head: &FrameHead, object: (Kind, u64), property: Selector, payload: &[u8]) {
+    pub(crate) fn told(&mut self, head: &FrameHead, object: (ObjectKind, u64), property: Selector, payload: &[u8]) {
         if self.journal.is_off {
             return;
         }
         let frame = Frame::new(head, self.current, payload);
-        if object.0 == Kind::Library {
+        if object.0 == ObjectKind::Library {
             self.journal.uses.note(object.1 as u32, self.current, frame.order);
         }
         let told = Some(self.scratch.as_slice().into());
         self.keep_set(object, property, PropertySet { frame, told });
     }
 
-    fn keep_set(&mut self, (kind, id): (Kind, u64), property: Selector, mut set: PropertySet) {
+    fn keep_set(&mut self, (kind, id): (ObjectKind, u64), property: Selector, mut set: PropertySet) {
         let (kind, id, property) = match (kind, property) {
             (_, Selector::Whole) => (kind, id, Selector::Message(set.frame.context, set.frame.payload().into())),
             // The default streams, which differ in each context, and one of them in each thread.
-            (Kind::Stream, Selector::Number(number)) if id <= u64::from(LAST_DEFAULT_STREAM) => {
+            (ObjectKind::Stream, Selector::Number(number)) if id <= u64::from(LAST_DEFAULT_STREAM) => {
                 let stream = default_stream(set.frame.thread, id as u32);
-                (Kind::Context, u64::from(set.frame.context), Selector::OfDefault(stream, number))
+                (ObjectKind::Context, u64::from(set.frame.context), Selector::OfDefault(stream, number))
             }
             // A kernel is tuned for each device apart, in all contexts that are there and will be: the frame needs none.
-            (Kind::Kernel, Selector::Number(number)) => {
+            (ObjectKind::Kernel, Selector::Number(number)) => {
                 set.frame.context = 0;
                 (kind, id, Selector::Number(u64::from(set.frame.word(DEVICE)) << 32 | number))
             }
@@ -120,48 +124,50 @@ impl Session {
             let Some(set) = set else { continue };
             let (mut payload, number) = (set.frame.payload().to_vec(), u64::from(set.frame.word(4)));
             payload.splice(..4, dst.to_le_bytes());
-            self.changed(&head, (Kind::Stream, u64::from(dst)), Selector::Number(number), &payload);
+            self.changed(&head, (ObjectKind::Stream, u64::from(dst)), Selector::Number(number), &payload);
         }
     }
 
     /// Where the attributes of a stream are kept that were set.
-    fn attributes_of(&self, head: &FrameHead, stream: u32) -> Vec<(Kind, u64, (u16, Selector))> {
+    fn attributes_of(&self, head: &FrameHead, stream: u32) -> Vec<(ObjectKind, u64, (u16, Selector))> {
         let default = default_stream(head.thread, stream);
         let (kind, id) = match stream {
-            0..=LAST_DEFAULT_STREAM => (Kind::Context, u64::from(self.current)),
-            stream => (Kind::Stream, u64::from(stream)),
+            0..=LAST_DEFAULT_STREAM => (ObjectKind::Context, u64::from(self.current)),
+            stream => (ObjectKind::Stream, u64::from(stream)),
         };
         let sets = self.journal.more(kind, id).map(|more| more.sets.keys());
         let is_its = |key: &&(u16, Selector)| match &key.1 {
             Selector::OfDefault(stream, _) => *stream == default,
-            _ => kind == Kind::Stream,
+            _ => kind == ObjectKind::Stream,
         };
         sets.into_iter().flatten().filter(is_its).map(|key| (kind, id, key.clone())).collect()
     }
 
     /// A message ended the objects with these ids.
-    pub(crate) fn ended(&mut self, head: &FrameHead, kind: Kind, ids: Range<u64>, payload: &[u8]) {
+    pub(crate) fn ended(&mut self, head: &FrameHead, kind: ObjectKind, ids: Range<u64>, payload: &[u8]) {
         if self.journal.is_off {
             return;
         }
         match kind {
-            Kind::Context | Kind::Module | Kind::Library => self.journal.end_code(kind, ids.start, head, payload),
-            Kind::Condition => self.journal.forget_conditions(head, payload),
-            // A block lives as long as its handle or a mapping: the session's books have counted.
-            Kind::Block => {
-                let is_kept = self.virtual_memory.knows(ids.start as u32);
-                self.journal.give_up(Kind::Block, ids.start, is_kept, Frame::new(head, 0, payload));
+            ObjectKind::Context | ObjectKind::Module | ObjectKind::Library => {
+                self.journal.end_code(kind, ids.start, head, payload)
             }
-            Kind::Mapping => {
+            ObjectKind::Condition => self.journal.forget_conditions(head, payload),
+            // A block lives as long as its handle or a mapping: the session's books have counted.
+            ObjectKind::Block => {
+                let is_kept = self.virtual_memory.knows(ids.start as u32);
+                self.journal.give_up(ObjectKind::Block, ids.start, is_kept, Frame::new(head, 0, payload));
+            }
+            ObjectKind::Mapping => {
                 let blocks = self.journal.unmap(ids);
                 blocks.into_iter().filter(|block| !self.virtual_memory.knows(*block)).for_each(|block| {
-                    self.journal.take(Kind::Block, u64::from(block));
+                    self.journal.take(ObjectKind::Block, u64::from(block));
                 });
             }
-            Kind::Exec => self.journal.end_exec(ids.start, head, payload),
-            Kind::Peer | Kind::Texture | Kind::Surface => {
+            ObjectKind::Exec => self.journal.end_exec(ids.start, head, payload),
+            ObjectKind::Peer | ObjectKind::Texture | ObjectKind::Surface => {
                 let in_this = self.journal.take(kind, in_context(kind, self.current, ids.start));
-                if in_this.is_none() && kind != Kind::Peer {
+                if in_this.is_none() && kind != ObjectKind::Peer {
                     // A driver that counts over all contexts takes the number in any of them.
                     self.journal.retain(kind, |id, _| id & NUMBER != ids.start);
                 }
@@ -172,41 +178,42 @@ impl Session {
 }
 
 impl Journal {
-    pub(super) fn keep(&mut self, kind: Kind, id: u64, entry: Entry) {
+    pub(super) fn keep(&mut self, kind: ObjectKind, id: u64, entry: ObjectEntry) {
         self.note_use(kind, &entry.made);
-        if kind == Kind::Stream {
+        if kind == ObjectKind::Stream {
             self.pools.made(entry.made.context, entry.made.order);
         }
-        if matches!(kind, Kind::Context | Kind::Module | Kind::Library) {
+        if matches!(kind, ObjectKind::Context | ObjectKind::Module | ObjectKind::Library) {
             self.last_placed = entry.made.order;
         }
         self.insert(kind, id, entry);
     }
 
-    /// Keeps what was made, if it is brief.
+    /// Keeps what was made, if a compact entry holds it.
     #[inline]
-    pub(super) fn keep_brief(
+    pub(super) fn keep_compact(
         &mut self,
         head: &FrameHead,
-        (kind, id): (Kind, u64),
+        (kind, id): (ObjectKind, u64),
         context: u32,
         payload: &[u8],
     ) -> bool {
-        let is_brief = self.brief.get_mut(kind as usize).is_some_and(|briefs| briefs.make(id, head, context, payload));
-        if is_brief && kind == Kind::Stream {
+        let is_compact =
+            self.compact.get_mut(kind as usize).is_some_and(|entries| entries.make(id, head, context, payload));
+        if is_compact && kind == ObjectKind::Stream {
             self.pools.made(context, head.sequence);
         }
-        is_brief
+        is_compact
     }
 
-    pub(super) fn end_range(&mut self, kind: Kind, ids: Range<u64>) {
-        if kind == Kind::Stream {
+    pub(super) fn end_range(&mut self, kind: ObjectKind, ids: Range<u64>) {
+        if kind == ObjectKind::Stream {
             self.end_stream(ids.start);
         }
         match kind.place() {
-            Place::CompactEntry(at) => self.brief[at].end(ids.start),
-            Place::Dense(_) => drop(self.take(kind, ids.start)),
-            Place::Sparse(at) => {
+            EntryPlace::Compact(at) => self.compact[at].end(ids.start),
+            EntryPlace::Dense(_) => drop(self.take(kind, ids.start)),
+            EntryPlace::Sparse(at) => {
                 while let Some((&id, _)) = self.sparse[at].range(ids.clone()).next() {
                     self.sparse[at].remove(&id);
                 }
@@ -215,7 +222,7 @@ impl Journal {
     }
 
     /// The program gave an object up; while `is_kept`, something else still holds it.
-    fn give_up(&mut self, kind: Kind, id: u64, is_kept: bool, by: Frame) {
+    fn give_up(&mut self, kind: ObjectKind, id: u64, is_kept: bool, by: Frame) {
         match self.get_mut(kind, id) {
             Some(entry) if is_kept => entry.more_mut().given_up = Some(by),
             _ => drop(self.take(kind, id)),
@@ -224,24 +231,24 @@ impl Journal {
 
     /// Takes mappings out; the blocks that they held.
     fn unmap(&mut self, ids: Range<u64>) -> Vec<u32> {
-        let gone = self.sparse[Kind::Mapping as usize - Kind::SPARSE].range(ids.clone());
+        let gone = self.sparse[ObjectKind::Mapping as usize - ObjectKind::SPARSE].range(ids.clone());
         let blocks = gone.filter_map(|(_, entry)| Some(kdMemoryMap::decode(entry.made.payload()).ok()?.memory));
         let blocks = blocks.collect();
-        self.end_range(Kind::Mapping, ids);
+        self.end_range(ObjectKind::Mapping, ids);
         blocks
     }
 
     /// The graph that an executable one was made of.
-    fn graph_of(exec: &Entry) -> Option<u32> {
+    fn graph_of(exec: &ObjectEntry) -> Option<u32> {
         kdGraphInstantiate::decode(exec.made.payload()).ok().map(|message| message.graph)
     }
 
     /// The graph of conditional handles is gone. Executable graphs that were made of it still use them.
     fn forget_conditions(&mut self, head: &FrameHead, payload: &[u8]) {
         let Ok(kdGraphForget { graph }) = kdGraphForget::decode(payload) else { return };
-        let is_used = self.of(Kind::Exec).any(|(_, exec)| Self::graph_of(&exec) == Some(graph));
+        let is_used = self.of(ObjectKind::Exec).any(|(_, exec)| Self::graph_of(&exec) == Some(graph));
         let by = Frame::new(head, 0, payload);
-        self.retain(Kind::Condition, |_, entry| {
+        self.retain(ObjectKind::Condition, |_, entry| {
             let is_its = entry.more().is_none_or(|more| more.given_up.is_none()) && condition_graph(entry) == graph;
             if is_its && is_used {
                 entry.more_mut().given_up = Some(by.clone());
@@ -252,21 +259,21 @@ impl Journal {
 
     /// An executable graph is gone, and with it conditional handles that only it still used.
     fn end_exec(&mut self, id: u64, head: &FrameHead, payload: &[u8]) {
-        let entry = self.take(Kind::Exec, id);
+        let entry = self.take(ObjectKind::Exec, id);
         let graph = entry.as_ref().and_then(Self::graph_of);
         if let Some(entry) = self.sketches.remove(&id).or(entry) {
             self.end_graph(entry, head, payload);
         }
         let Some(graph) = graph else { return };
-        if self.sparse[Kind::Condition as usize - Kind::SPARSE].is_empty() {
+        if self.sparse[ObjectKind::Condition as usize - ObjectKind::SPARSE].is_empty() {
             return;
         }
         let others: Vec<u64> = self
-            .of(Kind::Exec)
+            .of(ObjectKind::Exec)
             .filter(|(_, exec)| Self::graph_of(exec) == Some(graph))
             .map(|it| it.1.made.order)
             .collect();
-        self.retain(Kind::Condition, |_, entry| {
+        self.retain(ObjectKind::Condition, |_, entry| {
             let made = entry.made.order;
             let ended = entry.more().and_then(|more| more.given_up.as_ref()).map(|by| by.order);
             let is_used = |ended: u64| others.iter().any(|exec| (made..ended).contains(exec));
@@ -282,6 +289,6 @@ fn default_stream(thread: u32, stream: u32) -> u64 {
 }
 
 /// The graph that a conditional handle belongs to.
-fn condition_graph(entry: &Entry) -> u32 {
+fn condition_graph(entry: &ObjectEntry) -> u32 {
     kdGraphCondition::decode(entry.made.payload()).map_or(0, |message| message.graph)
 }

@@ -12,7 +12,7 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
 
-use super::entry::{Kind, in_context};
+use super::entry::{ObjectKind, in_context};
 use super::error::RebuildError;
 use super::save::number_told;
 use crate::device::ask::ask;
@@ -25,7 +25,7 @@ impl Session {
     /// Makes a texture or surface again under its number.
     pub(super) fn replay_texture(&mut self, record: &Record) -> Result<(), RebuildError> {
         let is_texture = record.opcode == kdTextureCreate::OPCODE;
-        let kind = if is_texture { Kind::Texture } else { Kind::Surface };
+        let kind = if is_texture { ObjectKind::Texture } else { ObjectKind::Surface };
         let what = if is_texture { "a texture object" } else { "a surface object" };
         let wanted = number_told(record);
         loop {

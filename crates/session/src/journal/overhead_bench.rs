@@ -10,7 +10,7 @@ use katydid_wire::message::{cuEventCreate, cuStreamCreate, kdLaunch};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::entries::Journal;
-use super::entry::{Kind, only};
+use super::entry::{ObjectKind, only};
 
 /// A context of a program that has one.
 const CONTEXT: u32 = 1;
@@ -73,15 +73,15 @@ impl BenchedCall {
         let mut pass = |kind| {
             let ids = black_box(only(ID.into()));
             if is_noted {
-                black_box(journal.keep_brief(head, (kind, ids.start), CONTEXT, message));
+                black_box(journal.keep_compact(head, (kind, ids.start), CONTEXT, message));
                 journal.end_range(kind, ids);
             }
         };
         match self {
             Self::Launch if is_noted => journal.launched(black_box(0), CONTEXT, 0),
             Self::Launch => drop(black_box(0)),
-            Self::Event => pass(Kind::Event),
-            Self::Stream => pass(Kind::Stream),
+            Self::Event => pass(ObjectKind::Event),
+            Self::Stream => pass(ObjectKind::Stream),
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         for noted in [BenchedCall::Event, BenchedCall::Stream] {
             let mut journal = Journal::default();
             noted.note(&mut journal, &noted.head(), &noted.message(), true);
-            assert!(Kind::ALL.into_iter().all(|kind| journal.of(kind).next().is_none()), "{noted:?}");
+            assert!(ObjectKind::ALL.into_iter().all(|kind| journal.of(kind).next().is_none()), "{noted:?}");
             assert!(noted.nanoseconds() > 0.0, "{noted:?}");
         }
     }

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
-use katydid_session_core::{Api as _, Frame, Record, Replayed, StateError, Step, Uploads, replay, replaying};
+use katydid_session_core::{Api as _, Frame, Record, ReplayStep, Replayed, StateError, Uploads, replay, replaying};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
@@ -25,7 +25,7 @@ use katydid_wire::message::{
 use super::entry::Steps;
 use super::error::RebuildError;
 use super::graphs::needs;
-use super::state::State;
+use super::state::JournalState;
 use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
 use crate::calls::shared::Cuda;
@@ -58,7 +58,7 @@ impl Session {
         state: &[u8],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
-        let State { opening, pending, first, second, times, loans } = State::decode(state)?;
+        let JournalState { opening, pending, first, second, times, loans } = JournalState::decode(state)?;
         let (had, have) = (opening.facts.devices.len(), self.facts.devices.len());
         if had > have {
             return Err(RebuildError::Devices { had, have });
@@ -142,7 +142,7 @@ impl Session {
         record: &Record,
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
-        if record.step == Step::Sketch {
+        if record.step == ReplayStep::Sketch {
             return self.sketch(record);
         }
         let flat = match (record.image, &record.steps) {
@@ -155,9 +155,9 @@ impl Session {
         }
         self.await_memory(record);
         match (record.step, record.opcode) {
-            (Step::Use, _) => self.use_library(record),
-            (Step::Launch, _) => self.load_kernel(record),
-            (Step::Streams, _) => self.pool_streams(record),
+            (ReplayStep::Use, _) => self.use_library(record),
+            (ReplayStep::Launch, _) => self.load_kernel(record),
+            (ReplayStep::Streams, _) => self.pool_streams(record),
             (_, kdTextureCreate::OPCODE | kdSurfaceCreate::OPCODE) => self.replay_texture(record),
             (_, kdGraphCondition::OPCODE) => self.replay_condition(record),
             (_, kdHostRegister::OPCODE) => self.register_again(record),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::{Frame, Record, Step};
+use katydid_session_core::{Frame, Record, ReplayStep};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
@@ -22,10 +22,10 @@ use katydid_wire::sharing::Sharing;
 use katydid_wire::texture::TextureArguments;
 
 use super::entries::Journal;
-use super::entry::{Entry, Kind, Steps};
+use super::entry::{ObjectEntry, ObjectKind, Steps};
 use super::error::JournalError;
 use super::graphs;
-use super::state::{Opening, Pending, State};
+use super::state::{JournalState, Opening, Pending};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::state::Session;
@@ -44,7 +44,7 @@ pub struct Saved {
 /// Gathers the records of a state, and the images that they name.
 #[derive(Default)]
 struct Gathered {
-    records: Vec<(Kind, Record)>,
+    records: Vec<(ObjectKind, Record)>,
     images: Vec<Arc<OwnedImage>>,
     numbers: HashMap<*const OwnedImage, u32>,
     /// The last place of a graph.
@@ -52,38 +52,38 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn frame(&mut self, kind: Kind, frame: &Frame, told: Option<&[u8]>) -> &mut Record {
+    fn frame(&mut self, kind: ObjectKind, frame: &Frame, told: Option<&[u8]>) -> &mut Record {
         let Frame { order, thread, context, opcode, .. } = *frame;
         let (payload, told) = (frame.payload().to_vec(), told.map(<[u8]>::to_vec));
         let record =
-            Record { step: Step::Frame, order, thread, context, opcode, image: None, steps: None, payload, told };
+            Record { step: ReplayStep::Frame, order, thread, context, opcode, image: None, steps: None, payload, told };
         self.add(kind, record)
     }
 
-    fn add(&mut self, kind: Kind, record: Record) -> &mut Record {
+    fn add(&mut self, kind: ObjectKind, record: Record) -> &mut Record {
         self.records.push((kind, record));
         let last = self.records.len() - 1;
         &mut self.records[last].1
     }
 
     /// A record that is no frame: `id` is first used in `context`, or the number of something there.
-    fn step(&mut self, step: Step, id: u32, context: u32, order: u64) {
+    fn step(&mut self, step: ReplayStep, id: u32, context: u32, order: u64) {
         let payload = id.to_le_bytes().to_vec();
         let record =
             Record { step, order, thread: 1, context, opcode: 0, image: None, steps: None, payload, told: None };
-        self.add(Kind::Library, record);
+        self.add(ObjectKind::Library, record);
     }
 
     /// An executable graph takes room where it was made first.
-    fn sketch(&mut self, entry: &Entry) {
+    fn sketch(&mut self, entry: &ObjectEntry) {
         let Some(Steps { bytes, .. }) = entry.more().and_then(|more| more.steps.as_ref()) else { return };
         let steps = Some(Arc::clone(bytes));
-        let record = self.frame(Kind::Exec, &entry.made, None);
-        (record.step, record.opcode, record.steps) = (Step::Sketch, 0, steps);
+        let record = self.frame(ObjectKind::Exec, &entry.made, None);
+        (record.step, record.opcode, record.steps) = (ReplayStep::Sketch, 0, steps);
     }
 
     /// An object with its properties. What was told of one that is gone need not be so again.
-    fn entry(&mut self, journal: &Journal, kind: Kind, entry: &Entry, is_alive: bool) {
+    fn entry(&mut self, journal: &Journal, kind: ObjectKind, entry: &ObjectEntry, is_alive: bool) {
         let more = entry.more();
         let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
         let record = self.frame(kind, &entry.made, more.and_then(|more| more.told.as_deref()));
@@ -94,7 +94,7 @@ impl Gathered {
         }
         if let Some(by) = &more.given_up {
             // Behind every graph that still needs it, also where a change moved that.
-            let order = if kind == Kind::Condition { by.order.max(self.last_graph) } else { by.order };
+            let order = if kind == ObjectKind::Condition { by.order.max(self.last_graph) } else { by.order };
             self.frame(kind, by, None).order = order;
         }
     }
@@ -109,23 +109,25 @@ impl Gathered {
 
 impl Journal {
     /// What an object cannot live without.
-    fn parent(entry: &Entry) -> Option<(Kind, u64)> {
+    fn parent(entry: &ObjectEntry) -> Option<(ObjectKind, u64)> {
         // The parent is the second field of all of these.
         let parent = u64::from(entry.made.word(4));
         match entry.made.opcode {
-            kdModuleFunction::OPCODE => Some((Kind::Module, parent)),
+            kdModuleFunction::OPCODE => Some((ObjectKind::Module, parent)),
             // One that is in no module has none.
-            kdTextureReference::OPCODE | kdSurfaceReference::OPCODE if parent != 0 => Some((Kind::Module, parent)),
-            kdKernelFunction::OPCODE => Some((Kind::Kernel, parent)),
-            kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE => Some((Kind::Library, parent)),
-            kdMipmapLevel::OPCODE => Some((Kind::Array, parent)),
+            kdTextureReference::OPCODE | kdSurfaceReference::OPCODE if parent != 0 => {
+                Some((ObjectKind::Module, parent))
+            }
+            kdKernelFunction::OPCODE => Some((ObjectKind::Kernel, parent)),
+            kdLibraryKernel::OPCODE | kdLibraryModule::OPCODE => Some((ObjectKind::Library, parent)),
+            kdMipmapLevel::OPCODE => Some((ObjectKind::Array, parent)),
             kdTextureCreate::OPCODE => {
                 let message = kdTextureCreate::decode(entry.made.payload()).ok()?;
                 let arguments = TextureArguments::decode(message.arguments)?;
                 // Kinds 0 and 1 are arrays and mipmaps, the others memory.
-                (arguments.kind < 2).then_some((Kind::Array, u64::from(arguments.array)))
+                (arguments.kind < 2).then_some((ObjectKind::Array, u64::from(arguments.array)))
             }
-            katydid_wire::message::kdSurfaceCreate::OPCODE => Some((Kind::Array, u64::from(entry.made.word(0)))),
+            katydid_wire::message::kdSurfaceCreate::OPCODE => Some((ObjectKind::Array, u64::from(entry.made.word(0)))),
             _ => None,
         }
     }
@@ -142,11 +144,11 @@ impl Journal {
             }
             _ => 0,
         };
-        array == 0 || self.lives(Kind::Array, u64::from(array), frame.order)
+        array == 0 || self.lives(ObjectKind::Array, u64::from(array), frame.order)
     }
 
     /// Whether an object that was made before frame `before` lives, with all that it cannot live without.
-    fn lives(&self, kind: Kind, id: u64, before: u64) -> bool {
+    fn lives(&self, kind: ObjectKind, id: u64, before: u64) -> bool {
         self.get(kind, id).is_some_and(|entry| {
             let parent = Self::parent(&entry);
             entry.made.order < before && parent.is_none_or(|(kind, id)| self.lives(kind, id, entry.made.order))
@@ -167,14 +169,14 @@ impl Session {
         self.check_contexts()?;
         let sharing = self.shares.stand_still();
         let mut all = Gathered::default();
-        for kind in Kind::ALL {
+        for kind in ObjectKind::ALL {
             for (id, entry) in self.journal.of(kind) {
-                if kind == Kind::Exec {
+                if kind == ObjectKind::Exec {
                     self.add_graph(&mut all, id as u32, &entry)?;
                 } else if self.is_live(kind, id) {
                     all.entry(&self.journal, kind, &entry, true);
                 }
-                if kind == Kind::Mapping {
+                if kind == ObjectKind::Mapping {
                     self.add_access(&mut all, &entry)?;
                 }
             }
@@ -182,31 +184,32 @@ impl Session {
         for tombstone in self.journal.tombstones.iter() {
             match tombstone.entry.more().is_some_and(|more| more.steps.is_some()) {
                 true => all.sketch(&tombstone.entry),
-                false => all.entry(&self.journal, Kind::Module, &tombstone.entry, false),
+                false => all.entry(&self.journal, ObjectKind::Module, &tombstone.entry, false),
             }
-            all.frame(Kind::Module, &tombstone.ended, None);
+            all.frame(ObjectKind::Module, &tombstone.ended, None);
         }
         self.journal.sketches.values().for_each(|entry| all.sketch(entry));
         let journal = &self.journal;
-        let lives = |(kernel, _, order): &(u32, u32, u64)| journal.lives(Kind::Kernel, u64::from(*kernel), *order);
+        let lives =
+            |(kernel, _, order): &(u32, u32, u64)| journal.lives(ObjectKind::Kernel, u64::from(*kernel), *order);
         let launches: Vec<_> = journal.uses.launches().filter(lives).collect();
         // A launch that was a library's first use loads it again by itself.
         let first: HashSet<_> = launches.iter().map(|(_, context, order)| (*context, *order)).collect();
         let others =
             journal.uses.in_order().into_iter().filter(|(_, context, order)| !first.contains(&(*context, *order)));
-        others.for_each(|(library, context, order)| all.step(Step::Use, library, context, order));
-        launches.into_iter().for_each(|(kernel, context, order)| all.step(Step::Launch, kernel, context, order));
+        others.for_each(|(library, context, order)| all.step(ReplayStep::Use, library, context, order));
+        launches.into_iter().for_each(|(kernel, context, order)| all.step(ReplayStep::Launch, kernel, context, order));
         self.add_streams(&mut all);
         let (first, second) = self.in_order(all.records);
         let times = self.event_times().map_err(|fault| driver_error("the times of events", &fault))?;
         let loans = self.shares.loans();
-        let state = State { opening: self.opening(), pending: self.pending(), first, second, times, loans };
+        let state = JournalState { opening: self.opening(), pending: self.pending(), first, second, times, loans };
         Ok(Saved { state: state.encode(), images: all.images, sharing })
     }
 
     /// A context in error has lost what it held.
     fn check_contexts(&mut self) -> Result<(), JournalError> {
-        let contexts: Vec<u32> = self.journal.of(Kind::Context).map(|(id, _)| id as u32).collect();
+        let contexts: Vec<u32> = self.journal.of(ObjectKind::Context).map(|(id, _)| id as u32).collect();
         for context in contexts {
             let entered = self.enter_context(context);
             // SAFETY: takes nothing.
@@ -221,17 +224,17 @@ impl Session {
 
     /// Whether an entry is to be replayed. Functions of a module that was unloaded, and the like, are not: the program
     /// holds their ids, but may not use them.
-    fn is_live(&self, kind: Kind, id: u64) -> bool {
+    fn is_live(&self, kind: ObjectKind, id: u64) -> bool {
         let is_there = match kind {
-            Kind::Pinned => self.host.as_ref().is_some_and(|host| host.is_registered(id)),
-            Kind::Array => self.tables.arrays.get(id as u32).is_ok(),
+            ObjectKind::Pinned => self.host.as_ref().is_some_and(|host| host.is_registered(id)),
+            ObjectKind::Array => self.tables.arrays.get(id as u32).is_ok(),
             _ => true,
         };
         is_there && self.journal.lives(kind, id, u64::MAX)
     }
 
     /// An executable graph. One whose code is gone cannot be launched any more; one whose event is gone perhaps can.
-    fn add_graph(&self, all: &mut Gathered, exec: u32, entry: &Entry) -> Result<(), JournalError> {
+    fn add_graph(&self, all: &mut Gathered, exec: u32, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Some(graph) = graphs::current(entry).filter(|_| self.graphs.exec(exec).is_ok()) else { return Ok(()) };
         if !self.journal.sketches.contains_key(&exec.into()) {
             all.sketch(entry);
@@ -239,35 +242,35 @@ impl Session {
         for (kind, id, before) in &graph.needs {
             match (kind, self.journal.lives(*kind, u64::from(*id), *before)) {
                 (_, true) => {}
-                (Kind::Event, false) => return Err(JournalError::GraphEvent { exec, event: *id }),
+                (ObjectKind::Event, false) => return Err(JournalError::GraphEvent { exec, event: *id }),
                 _ => return Ok(()),
             }
         }
-        let record = all.frame(Kind::Exec, &entry.made, None);
+        let record = all.frame(ObjectKind::Exec, &entry.made, None);
         (record.steps, record.order) = (Some(graph.bytes), graph.order);
         all.last_graph = all.last_graph.max(graph.order);
         for change in graph.changes {
             // Behind the graph, also where another change moved that.
-            all.frame(Kind::Exec, change, None).order = change.order.max(graph.order);
+            all.frame(ObjectKind::Exec, change, None).order = change.order.max(graph.order);
         }
         Ok(())
     }
 
     /// Streams that are gone, and were there when something was placed.
     fn add_streams(&self, all: &mut Gathered) {
-        let is_placed = |kind: &Kind| !matches!(kind, Kind::Stream | Kind::Event);
+        let is_placed = |kind: &ObjectKind| !matches!(kind, ObjectKind::Stream | ObjectKind::Event);
         let placed = all.records.iter().filter(|(kind, _)| is_placed(kind)).map(|(_, record)| record.order);
-        let living = self.journal.of(Kind::Stream).map(|(_, entry)| (entry.made.context, entry.made.order));
+        let living = self.journal.of(ObjectKind::Stream).map(|(_, entry)| (entry.made.context, entry.made.order));
         let (mut placed, mut living): (Vec<_>, Vec<_>) = (placed.collect(), living.collect());
         placed.sort_unstable();
         living.sort_unstable();
         for (context, count, order) in self.journal.pools.beyond(&living, &placed) {
-            all.step(Step::Streams, count, context, order);
+            all.step(ReplayStep::Streams, count, context, order);
         }
     }
 
     /// Who may do what with a mapping, as one frame that says so.
-    fn add_access(&self, all: &mut Gathered, entry: &Entry) -> Result<(), JournalError> {
+    fn add_access(&self, all: &mut Gathered, entry: &ObjectEntry) -> Result<(), JournalError> {
         let Ok(mapping) = kdMemoryMap::decode(entry.made.payload()) else { return Ok(()) };
         let mut payload = Vec::new();
         mapping.address.put(&mut payload);
@@ -288,7 +291,7 @@ impl Session {
             let Frame { order, thread, context, .. } = entry.made;
             let opcode = kdMemorySetAccess::OPCODE;
             let record = Record {
-                step: Step::Frame,
+                step: ReplayStep::Frame,
                 order,
                 thread,
                 context,
@@ -298,17 +301,17 @@ impl Session {
                 payload,
                 told: None,
             };
-            all.add(Kind::Mapping, record);
+            all.add(ObjectKind::Mapping, record);
         }
         Ok(())
     }
 
     /// Divides records into what needs no program and what waits for its memory, or for memory and events of others; each in
     /// order, what is borrowed before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
-    fn in_order(&self, records: Vec<(Kind, Record)>) -> (Vec<Record>, Vec<Record>) {
+    fn in_order(&self, records: Vec<(ObjectKind, Record)>) -> (Vec<Record>, Vec<Record>) {
         // Memory that is the worker's own needs no program.
-        let is_programs = |kind: Kind, record: &Record| {
-            let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == Kind::Pinned);
+        let is_programs = |kind: ObjectKind, record: &Record| {
+            let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == ObjectKind::Pinned);
             message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
         };
         let (mut borrowed, mut records): (Vec<_>, Vec<_>) =
@@ -319,31 +322,31 @@ impl Session {
         }
         borrowed.sort_by_key(place);
         records.sort_by_key(place);
-        let waits = |kind: Kind, record: &Record| match kind {
-            _ if record.step == Step::Sketch => false,
-            Kind::Pinned => is_programs(kind, record),
-            Kind::Exec | Kind::Texture | Kind::Surface | Kind::Reference => may_name,
-            Kind::Condition => may_name && message_name(record.opcode) == Some("kdGraphForget"),
+        let waits = |kind: ObjectKind, record: &Record| match kind {
+            _ if record.step == ReplayStep::Sketch => false,
+            ObjectKind::Pinned => is_programs(kind, record),
+            ObjectKind::Exec | ObjectKind::Texture | ObjectKind::Surface | ObjectKind::Reference => may_name,
+            ObjectKind::Condition => may_name && message_name(record.opcode) == Some("kdGraphForget"),
             _ => false,
         };
         let (second, first): (Vec<_>, Vec<_>) = records.into_iter().partition(|(kind, record)| waits(*kind, record));
-        let plain = |list: Vec<(Kind, Record)>| list.into_iter().map(|(_, record)| record);
+        let plain = |list: Vec<(ObjectKind, Record)>| list.into_iter().map(|(_, record)| record);
         (plain(first).collect(), plain(borrowed).chain(plain(second)).collect())
     }
 
     /// Whether a frame is about memory or an event of another program's.
-    fn is_borrowed(&self, kind: Kind, record: &Record) -> bool {
+    fn is_borrowed(&self, kind: ObjectKind, record: &Record) -> bool {
         let id = record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id));
         match (kind, record.opcode) {
-            (Kind::Foreign, _) => true,
-            (Kind::Block, _) => self.shares.has_block(id),
-            (Kind::Event, _) => self.shares.has_event(id),
-            (Kind::Mapping, kdMemoryMap::OPCODE) => {
+            (ObjectKind::Foreign, _) => true,
+            (ObjectKind::Block, _) => self.shares.has_block(id),
+            (ObjectKind::Event, _) => self.shares.has_event(id),
+            (ObjectKind::Mapping, kdMemoryMap::OPCODE) => {
                 let message = kdMemoryMap::decode(&record.payload).ok();
                 message.is_some_and(|message| self.shares.has_block(message.memory))
             }
             // What may be done with it.
-            (Kind::Mapping, _) => {
+            (ObjectKind::Mapping, _) => {
                 let address = record.payload.first_chunk().map_or(0, |address| u64::from_le_bytes(*address));
                 let block = self.virtual_memory.block_at(address);
                 block.is_some_and(|block| self.shares.has_block(block))
@@ -373,20 +376,21 @@ impl Session {
 
 /// Where a record comes: textures and surfaces by their numbers, after everything else; that a library is used before the frame
 /// that uses it, which would load it otherwise.
-fn place((kind, record): &(Kind, Record)) -> (bool, u64, bool) {
+fn place((kind, record): &(ObjectKind, Record)) -> (bool, u64, bool) {
     match kind {
-        Kind::Texture | Kind::Surface => (true, number_told(record), true),
-        _ => (false, record.order, record.step != Step::Use),
+        ObjectKind::Texture | ObjectKind::Surface => (true, number_told(record), true),
+        _ => (false, record.order, record.step != ReplayStep::Use),
     }
 }
 
 /// Drops the sketches of executable graphs that are made where they were made first: these take their room themselves.
-fn drop_needless_sketches(records: &mut Vec<(Kind, Record)>) {
+fn drop_needless_sketches(records: &mut Vec<(ObjectKind, Record)>) {
     let place = |record: &Record| (record.payload.first_chunk::<4>().copied(), record.order);
-    let is_made =
-        |(kind, record): &&(Kind, Record)| *kind == Kind::Exec && record.step == Step::Frame && record.steps.is_some();
+    let is_made = |(kind, record): &&(ObjectKind, Record)| {
+        *kind == ObjectKind::Exec && record.step == ReplayStep::Frame && record.steps.is_some()
+    };
     let made: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| place(record)).collect();
-    records.retain(|(_, record)| record.step != Step::Sketch || !made.contains(&place(record)));
+    records.retain(|(_, record)| record.step != ReplayStep::Sketch || !made.contains(&place(record)));
 }
 
 /// The number that a driver chose for a texture or surface.

@@ -70,7 +70,7 @@ pub(crate) struct Pending {
 
 /// All of it.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct JournalState {
     pub(crate) opening: Opening,
     pub(crate) pending: Pending,
     /// What can be made before the program is there.
@@ -191,7 +191,7 @@ impl Loans {
     }
 }
 
-impl State {
+impl JournalState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (mut names, mut records) = (MessageTable::new(Cuda::MESSAGES), Vec::new());
         for list in [&self.first, &self.second] {
@@ -229,7 +229,7 @@ impl State {
 ///
 /// [`StateError`].
 pub fn messages_of(bytes: &[u8]) -> Result<BTreeMap<&'static str, usize>, StateError> {
-    let State { first, second, .. } = State::decode(bytes)?;
+    let JournalState { first, second, .. } = JournalState::decode(bytes)?;
     let mut all = BTreeMap::new();
     for record in first.iter().chain(&second) {
         *all.entry(message_name(record.opcode).unwrap_or("first use of code")).or_default() += 1;
@@ -243,12 +243,12 @@ pub fn messages_of(bytes: &[u8]) -> Result<BTreeMap<&'static str, usize>, StateE
 ///
 /// [`StateError`].
 pub(crate) fn records_of(bytes: &[u8]) -> Result<Vec<Record>, StateError> {
-    let State { first, second, .. } = State::decode(bytes)?;
+    let JournalState { first, second, .. } = JournalState::decode(bytes)?;
     Ok(first.into_iter().chain(second).collect())
 }
 
 /// For tests that compare what two sessions would save.
 #[cfg(test)]
-pub(crate) fn read_state(bytes: &[u8]) -> Result<State, StateError> {
-    State::decode(bytes)
+pub(crate) fn read_state(bytes: &[u8]) -> Result<JournalState, StateError> {
+    JournalState::decode(bytes)
 }

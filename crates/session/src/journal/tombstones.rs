@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use katydid_session_core::Frame;
 
-use super::entry::Entry;
+use super::entry::ObjectEntry;
 
 /// The most tombstones of a journal.
 const MAX_TOMBSTONES: usize = 64;
@@ -22,7 +22,7 @@ const MAX_TOMBSTONE_BYTES: usize = 64 << 20;
 /// Something that ended.
 #[derive(Debug)]
 pub(super) struct Tombstone {
-    pub(super) entry: Entry,
+    pub(super) entry: ObjectEntry,
     pub(super) ended: Frame,
 }
 

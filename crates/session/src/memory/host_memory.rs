@@ -25,11 +25,11 @@ use crate::memory::chunks::Chunks;
 use crate::memory::large_pages;
 
 /// Registered blocks are whole pages.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of the words that are pushed of a page of which some are.
 const WORD_BYTES: usize = 4;
 /// Bytes in front of such words: a bit for each word of the page.
-const MASK: usize = PAGE as usize / WORD_BYTES / 8;
+const MASK: usize = PAGE_BYTES as usize / WORD_BYTES / 8;
 /// Bytes of what stands for memory of the host in a rehearsal: so large that a process may have enough mappings of it.
 const STAND_IN_SIZE: u64 = 64 << 20;
 
@@ -123,7 +123,7 @@ impl Blocks {
     /// Writes words of a page, if all of it is in the books.
     pub(crate) fn patch(&self, address: u64, words: PageWords<'_>) -> bool {
         let blocks = self.lock();
-        let holds = blocks.covers(address, PAGE);
+        let holds = blocks.covers(address, PAGE_BYTES);
         if holds {
             // SAFETY: as above.
             unsafe { patch(address, words) };
@@ -344,7 +344,7 @@ impl HostMemory {
 
     fn check(&self, address: u64, size: u64) -> Result<PageLocation, Fault> {
         let Range { start, end } = self.arena.range();
-        let whole = size > 0 && address.is_multiple_of(PAGE) && size.is_multiple_of(PAGE);
+        let whole = size > 0 && address.is_multiple_of(PAGE_BYTES) && size.is_multiple_of(PAGE_BYTES);
         match address.checked_add(size).filter(|_| whole) {
             // What lies beyond the program's memory would be no error but a signal.
             Some(last) if start <= address && last <= end && last - start <= self.length() => Ok(PageLocation::Inside),

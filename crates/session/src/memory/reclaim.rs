@@ -42,13 +42,13 @@ pub trait ReclaimPeers: Send + Sync {
 #[derive(Default)]
 pub struct Reclaim {
     peers: OnceLock<Box<dyn ReclaimPeers>>,
-    state: Mutex<State>,
+    state: Mutex<ReclaimState>,
     /// A reclaim request was answered.
     answered: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ReclaimState {
     /// Reclaim requests of this session so far.
     last: u64,
     /// Those that wait, and whether they are answered.
@@ -174,7 +174,7 @@ impl Reclaim {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReclaimState> {
         // No code under this lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,7 +25,7 @@ pub(crate) enum ArrayObject {
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ArrayEntry {
     held: ArrayObject,
     /// Wire id of the context it dies with.
     context: u32,
@@ -36,7 +36,7 @@ struct Entry {
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct Arrays {
-    entries: HashMap<u32, Entry>,
+    entries: HashMap<u32, ArrayEntry>,
 }
 
 impl Arrays {
@@ -55,7 +55,7 @@ impl Arrays {
 
     /// Gives an id to an object.
     pub(crate) fn add(&mut self, id: u32, held: ArrayObject, context: u32, bytes: u64) {
-        self.entries.insert(id, Entry { held, context, bytes });
+        self.entries.insert(id, ArrayEntry { held, context, bytes });
     }
 
     /// What an id stands for.
@@ -81,7 +81,7 @@ impl Arrays {
 
     /// Arrays and mipmaps that have memory of their own, with the context that each belongs to, in the order of the ids.
     pub(crate) fn owners(&self) -> Vec<(u32, ArrayObject, u32)> {
-        let owns = |entry: &Entry| !matches!(entry.held, ArrayObject::Level(..));
+        let owns = |entry: &ArrayEntry| !matches!(entry.held, ArrayObject::Level(..));
         let owners = self.entries.iter().filter(|(_, entry)| owns(entry));
         let mut all: Vec<_> = owners.map(|(id, entry)| (*id, entry.held, entry.context)).collect();
         all.sort_unstable_by_key(|(id, ..)| *id);

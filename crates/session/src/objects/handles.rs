@@ -68,7 +68,7 @@ katydid_cuda_sys::for_each_object!(objects);
 
 /// One live object.
 #[derive(Debug, Clone, Copy)]
-struct Entry<H> {
+struct HandleEntry<H> {
     handle: H,
     /// Wire id of the context it belongs to and dies with; 0: of none.
     context: u32,
@@ -77,7 +77,7 @@ struct Entry<H> {
 /// All objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Handles<H> {
-    entries: Vec<Option<Entry<H>>>,
+    entries: Vec<Option<HandleEntry<H>>>,
 }
 
 impl<H> Default for Handles<H> {
@@ -136,7 +136,7 @@ impl<H: Handle> Handles<H> {
         if index >= self.entries.len() {
             self.entries.resize(index + 1, None);
         }
-        self.entries[index] = Some(Entry { handle, context });
+        self.entries[index] = Some(HandleEntry { handle, context });
         Ok(())
     }
 

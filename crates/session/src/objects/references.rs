@@ -23,7 +23,7 @@ pub(crate) enum Reference {
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ReferenceEntry {
     reference: Reference,
     /// Wire id of the module that declares it; 0 for one of the program's own.
     module: u32,
@@ -34,7 +34,7 @@ struct Entry {
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct References {
-    entries: HashMap<u32, Entry>,
+    entries: HashMap<u32, ReferenceEntry>,
 }
 
 impl References {
@@ -53,7 +53,7 @@ impl References {
 
     /// Gives an id to a reference.
     pub(crate) fn add(&mut self, id: u32, reference: Reference, module: u32, context: u32) {
-        self.entries.insert(id, Entry { reference, module, context });
+        self.entries.insert(id, ReferenceEntry { reference, module, context });
     }
 
     /// The texture reference with an id.

@@ -31,7 +31,7 @@ use super::error::{SnapshotError, refused};
 use super::scratch::Scratch;
 use super::soft;
 use crate::device::ask::ask;
-use crate::journal::Kind;
+use crate::journal::ObjectKind;
 use crate::memory::device_block::access;
 use crate::memory::virtual_memory::Memory;
 use crate::objects::arrays::ArrayObject;
@@ -332,14 +332,14 @@ pub(super) struct Code {
 pub(super) fn code_of(session: &Session) -> Vec<Code> {
     let mut all = Vec::new();
     for (id, module, context) in session.tables.modules.all() {
-        if let Some(image) = session.journal.image(Kind::Module, id) {
+        if let Some(image) = session.journal.image(ObjectKind::Module, id) {
             let (name, object) = (format!("module {id}"), u64::from(id));
             all.push(Code { named: Named { name, image }, object, context, loaded: LoadedCode::Module(module) });
         }
     }
     for (id, context, _) in session.journal.uses.in_order() {
         let library = session.tables.libraries.all().find(|(other, ..)| *other == id);
-        if let (Some((_, library, _)), Some(image)) = (library, session.journal.image(Kind::Library, id)) {
+        if let (Some((_, library, _)), Some(image)) = (library, session.journal.image(ObjectKind::Library, id)) {
             let (name, object) = (format!("library {id}"), u64::from(id) | u64::from(context) << 32);
             all.push(Code { named: Named { name, image }, object, context, loaded: LoadedCode::Library(library) });
         }

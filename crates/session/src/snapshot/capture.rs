@@ -21,7 +21,7 @@ use super::areas::{AreaFilter, Areas, areas};
 use super::carrier::{Carrier, Streams};
 use super::contexts::{Contexts, Entered};
 use super::error::{SnapshotError, refused};
-use super::hash::{GRAIN_BYTES, Hash, Known, RECORD, hashes, list};
+use super::hash::{GRAIN_BYTES, Hash, KnownContents, RECORD, hashes, list};
 use super::history::PendingWrite;
 use super::precopy_state::{Precopied, PrecopyState};
 use super::scratch::Scratch;
@@ -33,14 +33,14 @@ use crate::state::Session;
 /// Memory of the device that is left to others.
 const DEVICE_MARGIN_BYTES: u64 = 256 << 20;
 /// Copies in spare memory begin at multiples of this.
-const ALIGNMENT: u64 = 512;
+const SPARE_COPY_ALIGN_BYTES: u64 = 512;
 
 /// In place of a carrier.
 const NO_CARRIER: usize = usize::MAX;
 
 /// One chunk of one area.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct AreaChunk {
     area: usize,
     /// The device that can hash it and copy it aside; [`NO_CARRIER`]: none.
     carrier: usize,
@@ -60,12 +60,12 @@ pub(super) struct Captured {
     progress: Arc<Progress>,
     regions: Vec<Region>,
     records: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<AreaChunk>,
     /// Memory that pieces were copied to, by the device's ordinal.
     spare: BTreeMap<i32, Scratch>,
     aside: PrecopyState,
     changed: u64,
-    known: Known,
+    known: KnownContents,
     /// Ends of contexts wait for it.
     _behind: PendingWrite,
 }
@@ -121,9 +121,10 @@ impl Session {
         let aside = self.snapshots.aside.clone();
         let pieces = pieces(&areas, &carriers);
         let streams = &self.snapshots.streams[..];
-        let mut work = Work { driver: &driver, carriers: &carriers, streams, areas: &areas, aside: &aside, pieces };
+        let mut work =
+            StoppedCapture { driver: &driver, carriers: &carriers, streams, areas: &areas, aside: &aside, pieces };
         work.pass_over_untouched(sink)?;
-        let known = if options.full { Known::default() } else { self.snapshots.known.clone() };
+        let known = if options.full { KnownContents::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
         let changed = work.pieces.iter().filter(|piece| piece.name.is_none()).map(|piece| piece.length).sum();
         progress.expect(changed);
@@ -153,14 +154,14 @@ impl Session {
 }
 
 /// All chunks of all areas.
-fn pieces(areas: &Areas, carriers: &[Carrier]) -> Vec<Piece> {
+fn pieces(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
     let of = |(number, area): (usize, &Area)| {
         let is_in_reach =
             |carrier: &Carrier| carrier.context == area.context && !matches!(area.place, AreaLocation::Heap(_));
         let carrier = carriers.iter().position(is_in_reach).unwrap_or(NO_CARRIER);
         let chunk = |index| {
             let (offset, length) = area.chunk(index);
-            Piece { area: number, carrier, offset, length, hash: None, name: None, spare: None }
+            AreaChunk { area: number, carrier, offset, length, hash: None, name: None, spare: None }
         };
         (0..area.chunks()).map(chunk).collect::<Vec<_>>()
     };
@@ -237,22 +238,22 @@ pub(super) fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotEr
 }
 
 /// Bytes of spare memory for a piece.
-fn room_of(piece: &Piece) -> u64 {
-    piece.length.next_multiple_of(ALIGNMENT)
+fn room_of(piece: &AreaChunk) -> u64 {
+    piece.length.next_multiple_of(SPARE_COPY_ALIGN_BYTES)
 }
 
 /// The part that is done while the program stands still.
-struct Work<'a> {
+struct StoppedCapture<'a> {
     driver: &'a Arc<Driver>,
     carriers: &'a [Carrier],
     streams: &'a [Streams],
     areas: &'a Areas,
     aside: &'a PrecopyState,
-    pieces: Vec<Piece>,
+    pieces: Vec<AreaChunk>,
 }
 
-impl<'a> Work<'a> {
-    fn area(&self, piece: &Piece) -> &'a Area {
+impl<'a> StoppedCapture<'a> {
+    fn area(&self, piece: &AreaChunk) -> &'a Area {
         &self.areas.all[piece.area]
     }
 
@@ -279,7 +280,7 @@ impl<'a> Work<'a> {
 
     /// Hashes what one device reaches and has no name.
     fn hash(&mut self, number: usize, room: Option<u64>) -> Result<(), SnapshotError> {
-        let place = |piece: &Piece| {
+        let place = |piece: &AreaChunk| {
             let address = self.area(piece).address(piece.offset).filter(|_| self.is_wanted(piece, number))?;
             Some((address, piece.length))
         };
@@ -292,7 +293,7 @@ impl<'a> Work<'a> {
 
     /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
     /// room for all of a device aside, hashes are left to [`Captured::hash_aside`]: copying alone is faster.
-    fn recognise(&mut self, known: &Known, ready: &Precopied, sink: &dyn Sink) -> Result<(), SnapshotError> {
+    fn recognise(&mut self, known: &KnownContents, ready: &Precopied, sink: &dyn Sink) -> Result<(), SnapshotError> {
         let known = known.lock();
         let is_new = known.is_empty() && ready.names.is_empty();
         for (number, carrier) in self.carriers.iter().enumerate() {
@@ -311,7 +312,7 @@ impl<'a> Work<'a> {
     }
 
     /// Whether a piece is to be copied aside on a device.
-    fn is_wanted(&self, piece: &Piece, number: usize) -> bool {
+    fn is_wanted(&self, piece: &AreaChunk, number: usize) -> bool {
         piece.name.is_none() && piece.carrier == number
     }
 
@@ -417,7 +418,7 @@ impl<'a> Work<'a> {
             .filter(|index| self.pieces[*index].name.is_none() && self.pieces[*index].spare.is_none())
             .collect();
         let load = |index: &usize| {
-            let Piece { offset, length, .. } = self.pieces[*index];
+            let AreaChunk { offset, length, .. } = self.pieces[*index];
             ChunkLoad { area: self.area(&self.pieces[*index]), offset, length }
         };
         let loads: Vec<ChunkLoad<'_>> = now.iter().map(load).collect();
@@ -466,8 +467,8 @@ impl Captured {
     fn hash_aside(&mut self) {
         for (number, carrier) in self.carriers.iter().enumerate() {
             let Some(spare) = self.spare.get(&carrier.device) else { continue };
-            let copied = |piece: &Piece| piece.spare.filter(|_| piece.carrier == number);
-            let place = |piece: &Piece| Some((copied(piece)?, piece.length)).filter(|_| piece.hash.is_none());
+            let copied = |piece: &AreaChunk| piece.spare.filter(|_| piece.carrier == number);
+            let place = |piece: &AreaChunk| Some((copied(piece)?, piece.length)).filter(|_| piece.hash.is_none());
             let places: Vec<_> = self.pieces.iter().map(place).collect();
             let used = self.pieces.iter().filter_map(|piece| Some(copied(piece)? + room_of(piece))).max();
             let room = used.unwrap_or(spare.start());

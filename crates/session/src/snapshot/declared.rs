@@ -13,11 +13,11 @@ use super::error::SnapshotError;
 #[derive(Debug, Default)]
 pub(super) struct Declared {
     /// By the place of the image.
-    known: Mutex<HashMap<usize, Entry>>,
+    known: Mutex<HashMap<usize, DeclaredImage>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct DeclaredImage {
     /// An image that is gone may have left its place to another one.
     image: Weak<OwnedImage>,
     sm: u32,
@@ -38,7 +38,7 @@ impl Declared {
     /// The image cannot be read: the driver has loaded what we do not know.
     pub(super) fn of(&self, it: &Named, sm: u32, is_soft: bool) -> Result<Arc<Variables<'static>>, SnapshotError> {
         let place = Arc::as_ptr(&it.image) as usize;
-        let fits = |entry: &&Entry| entry.sm == sm && Weak::as_ptr(&entry.image) == Arc::as_ptr(&it.image);
+        let fits = |entry: &&DeclaredImage| entry.sm == sm && Weak::as_ptr(&entry.image) == Arc::as_ptr(&it.image);
         if let Some(entry) = self.lock().get(&place).filter(fits) {
             return Ok(Arc::clone(&entry.variables));
         }
@@ -48,7 +48,7 @@ impl Declared {
             SnapshotError::Code { code, reason }
         })?;
         let variables = Arc::new(found);
-        let entry = Entry { image: Arc::downgrade(&it.image), sm, variables: Arc::clone(&variables) };
+        let entry = DeclaredImage { image: Arc::downgrade(&it.image), sm, variables: Arc::clone(&variables) };
         let mut known = self.lock();
         known.retain(|_, entry| entry.image.strong_count() > 0);
         known.insert(place, entry);
@@ -62,7 +62,7 @@ impl Declared {
         drop(thread::Builder::new().name("declared".into()).spawn(work));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, DeclaredImage>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,7 +20,7 @@ use crate::device::ask::ask;
 /// The kernel's text.
 const TEXT: &str = concat!(include_str!("hash.ptx"), "\0");
 /// Threads of a block: the text counts on it.
-const THREADS: u32 = 256;
+const HASH_BLOCK_THREADS: u32 = 256;
 /// Most blocks of one launch.
 const MAX_BLOCKS: usize = 1 << 30;
 /// Pieces have a multiple of so many bytes, at addresses that are a multiple of it as well.
@@ -87,8 +87,22 @@ impl HashKernel {
         let (function, none) = (self.function, std::ptr::null_mut());
         // SAFETY: the three parameters are 64-bit words that outlive the call; `list` and `out` have `count` records by
         // the caller's account, and the kernel reads no more of memory than the list names.
-        unsafe { driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, places.as_mut_ptr(), none) }
-            .ok()
+        unsafe {
+            driver.cuLaunchKernel(
+                function,
+                blocks,
+                1,
+                1,
+                HASH_BLOCK_THREADS,
+                1,
+                1,
+                0,
+                stream,
+                places.as_mut_ptr(),
+                none,
+            )
+        }
+        .ok()
     }
 
     /// What the kernel makes of the same bytes, a multiple of [`GRAIN_BYTES`].
@@ -113,16 +127,16 @@ pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
 }
 
 /// The words of one place in a grain, of all threads.
-type Row = [u32; THREADS as usize];
+type Row = [u32; HASH_BLOCK_THREADS as usize];
 
 /// The same hash in host code. Threads of the kernel are lanes here: each step is one loop over all of them, which
 /// compilers make vector instructions of.
 fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
-    const STRIPE: usize = THREADS as usize * GRAIN_BYTES as usize;
+    const STRIPE: usize = HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize;
     let mut state = begin(seed);
     let (whole, rest) = bytes.as_chunks::<STRIPE>();
     for stripe in whole {
-        take_in(&mut state, &words(stripe), THREADS as usize);
+        take_in(&mut state, &words(stripe), HASH_BLOCK_THREADS as usize);
     }
     if !rest.is_empty() {
         let mut stripe = [0; STRIPE];
@@ -142,7 +156,7 @@ fn begin(seed: u64) -> [Row; 4] {
 }
 
 /// The words of a stripe, a grain of each thread, sorted by their places in it.
-fn words(stripe: &[u8; THREADS as usize * GRAIN_BYTES as usize]) -> [Row; 4] {
+fn words(stripe: &[u8; HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize]) -> [Row; 4] {
     let (grains, _) = stripe.as_chunks::<{ GRAIN_BYTES as usize }>();
     let word = |thread: usize, at: usize| u32::from_le_bytes(std::array::from_fn(|byte| grains[thread][4 * at + byte]));
     std::array::from_fn(|at| std::array::from_fn(|thread| word(thread, at)))
@@ -155,7 +169,7 @@ fn take_in(state: &mut [Row; 4], words: &[Row; 4], threads: usize) {
     const TURNS: [(u32, u32); 4] = [(15, 19), (16, 17), (17, 15), (18, 13)];
     for at in 0..4 {
         let next = (at + 1) % 4;
-        for thread in 0..threads.min(THREADS as usize) {
+        for thread in 0..threads.min(HASH_BLOCK_THREADS as usize) {
             let word = words[at][thread].wrapping_mul(FACTORS[at]).rotate_left(TURNS[at].0).wrapping_mul(FACTORS[next]);
             let turned = (state[at][thread] ^ word).rotate_left(TURNS[at].1).wrapping_add(state[next][thread]);
             state[at][thread] = turned.wrapping_mul(5).wrapping_add(ADDED[at]);
@@ -179,9 +193,9 @@ pub(super) type Names = HashMap<(Hash, u64), ChunkId>;
 
 /// Names of contents that an image has.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known(Arc<Mutex<Names>>);
+pub(super) struct KnownContents(Arc<Mutex<Names>>);
 
-impl Known {
+impl KnownContents {
     pub(super) fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

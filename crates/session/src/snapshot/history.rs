@@ -8,7 +8,7 @@ use katydid_wire::companion::MovedVariable;
 
 use super::carrier::{Carrier, Streams};
 use super::declared::Declared;
-use super::hash::Known;
+use super::hash::KnownContents;
 use super::precopy_state::PrecopyState;
 
 /// What a session keeps between snapshots.
@@ -20,7 +20,7 @@ pub(crate) struct Snapshots {
     pub(super) seed: Option<u64>,
     /// Of every context, as far as its driver has made any.
     pub(super) streams: Vec<Streams>,
-    pub(super) known: Known,
+    pub(super) known: KnownContents,
     pub(super) aside: PrecopyState,
     pub(super) busy: Arc<Busy>,
     pub(super) declared: Arc<Declared>,

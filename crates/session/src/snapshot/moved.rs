@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use katydid_image::{ChunkId, Region, Source};
-use katydid_session_core::{Record, Step};
+use katydid_image::{ChunkId, ImageSource, Region};
+use katydid_session_core::{Record, ReplayStep};
 use katydid_wire::codec::Message as _;
 use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
@@ -150,7 +150,7 @@ pub(super) fn search(
     journal: &[u8],
     regions: &[Region],
     records: &[CodeRecord],
-    source: &dyn Source,
+    source: &dyn ImageSource,
 ) -> Result<(), SnapshotError> {
     let ranges = Ranges::new(displaced);
     let search = Search { ranges, records: records.iter().map(|record| (record.object, record)).collect(), source };
@@ -168,20 +168,20 @@ pub(super) fn search(
 
 /// Whether a record gives the session memory of another program.
 fn borrows(record: &Record) -> bool {
-    record.step == Step::Frame && BORROWING.contains(&record.opcode)
+    record.step == ReplayStep::Frame && BORROWING.contains(&record.opcode)
 }
 
 struct Search<'a> {
     ranges: Ranges<'a>,
     records: BTreeMap<u64, &'a CodeRecord>,
-    source: &'a dyn Source,
+    source: &'a dyn ImageSource,
 }
 
 impl Search<'_> {
     /// Arguments of a call that is replayed, and the nodes of a graph.
     fn record(&self, record: &Record) -> Result<(), SnapshotError> {
         let name = || match record.step {
-            Step::Frame => message_name(record.opcode).unwrap_or("a call"),
+            ReplayStep::Frame => message_name(record.opcode).unwrap_or("a call"),
             _ => "the first use of code",
         };
         if let Some(hit) = self.ranges.search(&record.payload, 0, 1) {

@@ -25,7 +25,7 @@ use super::areas::Retained;
 use super::capture::{free, hash_pieces, room_to_hash};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
-use super::hash::{Hash, Known};
+use super::hash::{Hash, KnownContents};
 use super::history::PendingWrite;
 use super::precopy_state::PrecopyState;
 use super::scratch::Scratch;
@@ -44,7 +44,7 @@ pub(crate) struct PrecopyJob {
     driver: Arc<Driver>,
     devices: Vec<Device>,
     /// What the image has already; nothing where all of it is wanted anew.
-    known: Known,
+    known: KnownContents,
     aside: PrecopyState,
     /// Ends of contexts wait for it.
     behind: Option<PendingWrite>,
@@ -76,7 +76,7 @@ impl Session {
         let mut ahead = PrecopyJob {
             driver: Arc::clone(&self.shared.driver),
             devices: self.snapshots.carriers().iter().filter_map(device).collect(),
-            known: if full { Known::default() } else { self.snapshots.known.clone() },
+            known: if full { KnownContents::default() } else { self.snapshots.known.clone() },
             aside: self.snapshots.aside.clone(),
             behind: Some(self.snapshots.begin(0)),
         };

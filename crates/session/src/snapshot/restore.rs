@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::CUstream;
 use katydid_driver::Driver;
-use katydid_image::{ChunkId, FileEntry, Region, Session as SessionPart, Source};
+use katydid_image::{ChunkId, FileEntry, ImageSource, Region, Session as SessionPart};
 use katydid_session_core::{Progress, RestoreOptions};
 
 use super::area::{Area, AreaLocation};
@@ -47,7 +47,7 @@ pub(super) struct Image<'a> {
     pub(super) part: &'a SessionPart,
     /// The journal of the same session.
     pub(super) journal: &'a [u8],
-    pub(super) source: &'a dyn Source,
+    pub(super) source: &'a dyn ImageSource,
 }
 
 impl Session {
@@ -182,7 +182,7 @@ fn clear(driver: &Driver, blank: &[Placed<'_>]) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-fn records(states: &BTreeMap<String, FileEntry>, source: &dyn Source) -> Result<Records, SnapshotError> {
+fn records(states: &BTreeMap<String, FileEntry>, source: &dyn ImageSource) -> Result<Records, SnapshotError> {
     let damaged = |reason: String| SnapshotError::Damaged { what: "contents", reason };
     let entry = states.get(RECORDS).ok_or_else(|| damaged("it is not there".to_owned()))?;
     serde_json::from_slice(&source.state(entry)?).map_err(|error| damaged(error.to_string()))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::device_attribute;
 use katydid_fatbin::OwnedImage;
-use katydid_image::{Arena, ChunkId, Device, Region, Session as SessionPart, Sink, Source};
+use katydid_image::{Arena, ChunkId, Device, ImageSource, Region, Session as SessionPart, Sink};
 use katydid_session_core::{CaptureOptions, FRAMES, Failure, Progress, RestoreOptions, read_journal, write_journal};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
@@ -75,7 +75,7 @@ impl Session {
     pub fn restore(
         &mut self,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
         options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
@@ -111,7 +111,7 @@ impl Session {
     pub fn restore_host(
         &mut self,
         part: &SessionPart,
-        source: &dyn Source,
+        source: &dyn ImageSource,
         progress: &Progress,
     ) -> Result<(), SnapshotError> {
         self.reattach()?;
@@ -137,13 +137,13 @@ fn arena(range: &ArenaRange) -> Arena {
 /// # Errors
 ///
 /// It is not there, or damaged.
-pub fn journal_of(part: &SessionPart, source: &dyn Source) -> Result<Vec<u8>, SnapshotError> {
+pub fn journal_of(part: &SessionPart, source: &dyn ImageSource) -> Result<Vec<u8>, SnapshotError> {
     let missing = || SnapshotError::Damaged { what: "the journal", reason: "it is not there".to_owned() };
     read_journal(part, source)?.ok_or_else(missing)
 }
 
 /// The image with a number of the journal's; none that the part does not have.
-fn code_of(part: &SessionPart, source: &dyn Source, number: u32) -> Result<Vec<u8>, SnapshotError> {
+fn code_of(part: &SessionPart, source: &dyn ImageSource, number: u32) -> Result<Vec<u8>, SnapshotError> {
     let damaged = |reason: &str| SnapshotError::Damaged { what: "code", reason: format!("image {number} {reason}") };
     let is_it = |region: &&Region| region.kind == CODE && region.object == Some(number.into());
     let region = part.regions.iter().find(is_it).ok_or_else(|| damaged("is not there"))?;

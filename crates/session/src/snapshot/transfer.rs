@@ -17,7 +17,7 @@ use std::thread;
 
 use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUstream};
 use katydid_driver::Driver;
-use katydid_image::{ChunkId, ImageError, Sink, Source};
+use katydid_image::{ChunkId, ImageError, ImageSource, Sink};
 use katydid_session_core::Progress;
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Direction, WorkerMemory};
@@ -87,7 +87,11 @@ impl Transfer<'_> {
     /// # Errors
     ///
     /// As [`Transfer::out`].
-    pub(super) fn back(&self, loads: &[(ChunkLoad<'_>, ChunkId)], source: &dyn Source) -> Result<(), SnapshotError> {
+    pub(super) fn back(
+        &self,
+        loads: &[(ChunkLoad<'_>, ChunkId)],
+        source: &dyn ImageSource,
+    ) -> Result<(), SnapshotError> {
         let plain: Vec<ChunkLoad<'_>> = loads.iter().map(|(load, _)| *load).collect();
         let begin = |half: &mut PinnedChunk<'_>, index: usize| {
             let (load, name) = &loads[index];

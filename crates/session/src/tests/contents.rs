@@ -8,7 +8,7 @@ use std::thread;
 use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as Part, Which, Writer};
+use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as SessionPart, Which, Writer};
 use katydid_session_core::{CaptureOptions, PendingSnapshot as _, Precopy, Progress, RestoreOptions};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
@@ -279,7 +279,7 @@ fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnc
 
 fn restore(house: &TestDriver, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
     let mut stage = house.stage(seed);
-    let part: &Part = &reader.manifest().sessions[0];
+    let part: &SessionPart = &reader.manifest().sessions[0];
     let progress = Progress::default();
     stage.session.restore(part, reader, &progress, RestoreOptions::default())?;
     stage.session.restore_host(part, reader, &progress)?;

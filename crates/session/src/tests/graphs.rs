@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUresult, CUstream};
-use katydid_wire::facts::{GraphFacts, StepFacts, Work};
+use katydid_wire::facts::{GraphFacts, StepFacts, StepWork};
 use katydid_wire::message::{cuStreamCreate, kdGraphDestroy, kdGraphInstantiate, kdGraphLaunch, kdImagePiece};
 
 use crate::calls::fault::Fault;
@@ -17,13 +17,13 @@ fn begun() -> Stage {
     stage.retain(2);
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 0 });
     stage.context = 1;
-    instantiate(&mut stage, 1, Work::Host { token: 7 });
+    instantiate(&mut stage, 1, StepWork::Host { token: 7 });
     calls();
     stage
 }
 
 /// An executable graph of one step.
-fn instantiate(stage: &mut Stage, exec: u32, work: Work) {
+fn instantiate(stage: &mut Stage, exec: u32, work: StepWork) {
     let step = StepFacts { before: Vec::new(), is_enabled: true, work, inner: Vec::new() };
     let bytes = GraphFacts { steps: vec![step] }.encode();
     stage.enqueue(&kdImagePiece { total: bytes.len() as u64, data: &bytes });
@@ -98,7 +98,7 @@ fn an_event_that_answers_an_error_tells_of_no_end() {
 fn the_driver_is_not_asked_about_a_graph_whose_context_has_ended() {
     let mut stage = begun();
     for (exec, context) in [(2, 2), (3, 1)] {
-        instantiate(&mut stage, exec, Work::Batch { context, words: Vec::new() });
+        instantiate(&mut stage, exec, StepWork::Batch { context, words: Vec::new() });
     }
     calls();
     stage.session.end_context(2);

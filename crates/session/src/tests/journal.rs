@@ -15,7 +15,7 @@ use katydid_wire::ranges;
 
 use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
-use crate::journal::{Kind, Opening, RebuildError, Saved, messages_of};
+use crate::journal::{ObjectKind, Opening, RebuildError, Saved, messages_of};
 
 /// Saved state of a stage.
 fn save(stage: &mut Stage) -> Saved {
@@ -134,7 +134,7 @@ fn objects_of_a_context_go_with_it() {
     let again = rebuild(&saved);
     assert!(again.session.tables.streams.get(3).is_err() && again.session.tables.contexts.get(2).is_err());
     // Device memory belongs to no context.
-    assert!(again.session.journal.get(Kind::Growth, DEVICE).is_some());
+    assert!(again.session.journal.get(ObjectKind::Growth, DEVICE).is_some());
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn numbers_that_a_driver_counts_come_back_though_others_are_gone() {
     }
     let saved = save(&mut stage);
     let again = rebuild(&saved);
-    let kept: Vec<u64> = again.session.journal.of(Kind::Surface).map(|(id, _)| id & 0xff_ffff).collect();
+    let kept: Vec<u64> = again.session.journal.of(ObjectKind::Surface).map(|(id, _)| id & 0xff_ffff).collect();
     assert_eq!(kept, [numbers[2], numbers[4]]);
     let ended = calls().iter().filter(|call| call.starts_with("end surface")).count();
     assert_eq!(ended, 3);

@@ -15,9 +15,9 @@ use std::{env, fs};
 use katydid_arena::AddressMap;
 use katydid_driver::{Driver, open};
 use katydid_fatbin::Image;
-use katydid_session_core::Step;
+use katydid_session_core::ReplayStep;
 use katydid_wire::codec::{Message, Reply as _};
-use katydid_wire::facts::{EdgeFacts, FunctionFacts, GraphFacts, StepFacts, Work};
+use katydid_wire::facts::{EdgeFacts, FunctionFacts, GraphFacts, StepFacts, StepWork};
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::*;
 use katydid_wire::texture::TextureArguments;
@@ -148,7 +148,7 @@ fn after(folder: &Path) -> String {
 /// The graphs that take their room before they are made, or without being made.
 fn sketched(state: &[u8]) -> Vec<u32> {
     let state = crate::journal::read_state(state).unwrap();
-    let sketches = state.first.iter().filter(|record| record.step == Step::Sketch);
+    let sketches = state.first.iter().filter(|record| record.step == ReplayStep::Sketch);
     sketches.map(|record| kdGraphInstantiate::decode(&record.payload).unwrap().exec).collect()
 }
 
@@ -170,7 +170,8 @@ fn module(stage: &mut Stage, module: u32) {
 
 /// A graph that fills two words, one after the other, and records an event.
 fn graph(first: u32) -> GraphFacts {
-    let fill = |address, value| Work::Fill { context: 1, address, pitch: 4, value, element: 4, width: 1, height: 1 };
+    let fill =
+        |address, value| StepWork::Fill { context: 1, address, pitch: 4, value, element: 4, width: 1, height: 1 };
     let step = |before: Option<u32>, work| StepFacts {
         before: before.map(|from| EdgeFacts { from, port: 0, kind: 0 }).into_iter().collect(),
         is_enabled: true,
@@ -181,7 +182,7 @@ fn graph(first: u32) -> GraphFacts {
         steps: vec![
             step(None, fill(DEVICE, first)),
             step(Some(0), fill(DEVICE + 4, 22)),
-            step(Some(1), Work::Record(2)),
+            step(Some(1), StepWork::Record(2)),
         ],
     }
 }

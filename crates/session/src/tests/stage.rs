@@ -5,7 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
 use katydid_session_core::{Capture, Usage};
-use katydid_transport::{Answer, Buffer, Buffers, Event, Frame, Hangup, LinkError, Replier, Staging, WorkerLink};
+use katydid_transport::{
+    Buffer, Buffers, Event, Frame, Hangup, LinkError, OutgoingReply, Replier, Staging, WorkerLink,
+};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
@@ -55,8 +57,8 @@ impl Replies {
 }
 
 impl Replier for Replies {
-    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
-        let Answer { sequence, status, deferred, payload, tail, .. } = *answer;
+    fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
+        let OutgoingReply { sequence, status, deferred, payload, tail, .. } = *answer;
         self.sent.lock().unwrap().push(Sent { sequence, status, deferred, payload: [payload, tail].concat() });
         self.more.notify_all();
         Ok(())

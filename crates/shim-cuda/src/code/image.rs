@@ -23,7 +23,7 @@ use crate::memory::managed;
 use crate::process::session::shim;
 
 /// Bytes of an image in one frame.
-const PIECE: usize = 1 << 20;
+const IMAGE_FRAME_BYTES: usize = 1 << 20;
 /// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
 const WORTH_ASKING: u64 = 64 << 10;
 
@@ -78,7 +78,7 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
             return Ok(());
         }
     }
-    let pieces = std::iter::once(&table[..]).chain(selection.pieces()).flat_map(|part| part.chunks(PIECE));
+    let pieces = std::iter::once(&table[..]).chain(selection.pieces()).flat_map(|part| part.chunks(IMAGE_FRAME_BYTES));
     for data in pieces {
         session.enqueue(context, &kdImagePiece { total, data })?;
     }

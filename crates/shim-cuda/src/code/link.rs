@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_client::ffi::write_if_given;
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUlinkState, CUresult};
 use katydid_driver_rules::code::{LinkProgress, check_input};
 use katydid_wire::facts::encode_options;
@@ -19,18 +19,18 @@ use crate::code::image;
 use crate::code::jit::Options;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
-use crate::ffi::handle::{Handle, Table, object};
+use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::process::session::shim;
 
 /// Bytes of inputs in one frame, and of an image in one reply.
-const PIECE: usize = 1 << 20;
+const LINK_FRAME_BYTES: usize = 1 << 20;
 /// Largest input that is believed.
 const MAX_INPUT_BYTES: usize = 1 << 30;
 
 /// One linking in progress.
 pub(crate) struct Link {
-    pub(crate) slot: Slot,
-    state: Mutex<State>,
+    pub(crate) slot: SlabSlot,
+    state: Mutex<LinkerState>,
 }
 
 /// One input as it came.
@@ -40,7 +40,7 @@ struct Input {
     data: Vec<u8>,
 }
 
-struct State {
+struct LinkerState {
     options: Options,
     inputs: Vec<Input>,
     progress: LinkProgress,
@@ -49,15 +49,15 @@ struct State {
 }
 
 // SAFETY: the pointers in the options are the program's, which keeps them valid for whichever thread it links on.
-unsafe impl Send for State {}
+unsafe impl Send for LinkerState {}
 
 /// Linkings in progress: none travels.
-pub(crate) static LINKS: Table<Link> = Table::new();
+pub(crate) static LINKS: HandleTable<Link> = HandleTable::new();
 
 impl Handle for CUlinkState {
     type Object = Link;
 
-    fn table() -> &'static Table<Link> {
+    fn table() -> &'static HandleTable<Link> {
         &LINKS
     }
 
@@ -67,17 +67,17 @@ impl Handle for CUlinkState {
 }
 
 impl Link {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LinkerState {
     /// Has the worker link all inputs, to the end if `complete`; the logs are written. Returns the size of the image.
     fn link(&self, complete: bool) -> Result<u64, CUresult> {
         let (context, session) = (stack::wire()?, &shim()?.session);
         let flat = self.flat();
-        for data in flat.chunks(PIECE) {
+        for data in flat.chunks(LINK_FRAME_BYTES) {
             session.enqueue(context, &kdImagePiece { total: flat.len() as u64, data })?;
         }
         let (info, error) = self.options.log_sizes();
@@ -125,7 +125,7 @@ impl State {
         let (context, session) = (stack::wire()?, &shim()?.session);
         let mut image = Vec::new();
         while (image.len() as u64) < size {
-            let piece = (size - image.len() as u64).min(PIECE as u64 / 2) as u32;
+            let piece = (size - image.len() as u64).min(LINK_FRAME_BYTES as u64 / 2) as u32;
             let data = session.call(context, &kdLinked { offset: image.len() as u64, size: piece })?.image;
             if data.is_empty() {
                 return Err(session.broken("kdLinked"));
@@ -153,7 +153,7 @@ pub(crate) unsafe fn create(
     stack::active()?;
     // SAFETY: handed on.
     let options = unsafe { Options::read(count, ids, values) }?;
-    let state = State { options, inputs: Vec::new(), progress: LinkProgress::default(), image: None };
+    let state = LinkerState { options, inputs: Vec::new(), progress: LinkProgress::default(), image: None };
     // Options that the driver does not take are refused here, as it would.
     state.link(false)?;
     let make = |slot| Link { slot, state: Mutex::new(state) };

@@ -12,7 +12,7 @@ use katydid_client::ffi::write_if_given;
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
 use katydid_driver_rules::code::{check_carveout, check_dynamic_shared};
 use katydid_driver_rules::params::{Param, ParamLayout};
-use katydid_wire::facts::{Answer, FunctionFacts};
+use katydid_wire::facts::{DriverAnswer, FunctionFacts};
 
 use crate::context::device;
 use crate::ffi::arguments::out;
@@ -30,7 +30,7 @@ pub(crate) struct Code {
 }
 
 /// An answer as one word.
-fn packed(answer: Answer<i32>) -> u64 {
+fn packed(answer: DriverAnswer<i32>) -> u64 {
     u64::from(answer.code) << 32 | u64::from(answer.value.cast_unsigned())
 }
 
@@ -90,7 +90,7 @@ impl Code {
     /// Notes a value that was checked.
     pub(crate) fn keep(&self, id: u32, value: i32) {
         if let Some(answer) = self.attributes.get(id as usize) {
-            answer.store(packed(Answer { code: 0, value }), Ordering::Relaxed);
+            answer.store(packed(DriverAnswer { code: 0, value }), Ordering::Relaxed);
         }
         self.occupancy.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -132,7 +132,7 @@ mod tests {
     use katydid_wire::facts::ParameterFacts;
 
     fn code() -> Code {
-        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         attributes[0].value = 1024;
         attributes[1].value = 16384;
         let parameters = vec![ParameterFacts { offset: 0, size: 8 }, ParameterFacts { offset: 8, size: 4 }];

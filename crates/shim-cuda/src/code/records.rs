@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
 use katydid_driver_rules::state::launch::OldLaunch;
 use katydid_wire::message::kdFunctionFacts;
@@ -16,16 +16,16 @@ use crate::code::properties::Code;
 use crate::context::record::Context;
 use crate::context::{device, stack};
 use crate::ffi::arguments::handle;
-use crate::ffi::handle::{Handle, Home, Table, Wire, object};
+use crate::ffi::handle::{Handle, HandleTable, Home, Wire, object};
 use crate::process::session::shim;
 
 /// Libraries that are loaded.
-pub(crate) static LIBRARIES: Table<Library> = Table::new();
+pub(crate) static LIBRARIES: HandleTable<Library> = HandleTable::new();
 
 impl Handle for CUlibrary {
     type Object = Library;
 
-    fn table() -> &'static Table<Library> {
+    fn table() -> &'static HandleTable<Library> {
         &LIBRARIES
     }
 
@@ -41,12 +41,12 @@ impl Wire for CUlibrary {
 }
 
 /// Modules of all contexts.
-pub(crate) static MODULES: Table<Module> = Table::new();
+pub(crate) static MODULES: HandleTable<Module> = HandleTable::new();
 
 impl Handle for CUmodule {
     type Object = Module;
 
-    fn table() -> &'static Table<Module> {
+    fn table() -> &'static HandleTable<Module> {
         &MODULES
     }
 
@@ -68,12 +68,12 @@ impl Home for CUmodule {
 }
 
 /// Kernels that were asked for.
-pub(crate) static KERNELS: Table<Kernel> = Table::new();
+pub(crate) static KERNELS: HandleTable<Kernel> = HandleTable::new();
 
 impl Handle for CUkernel {
     type Object = Kernel;
 
-    fn table() -> &'static Table<Kernel> {
+    fn table() -> &'static HandleTable<Kernel> {
         &KERNELS
     }
 
@@ -89,12 +89,12 @@ impl Wire for CUkernel {
 }
 
 /// Functions that were asked for, of all contexts.
-pub(crate) static FUNCTIONS: Table<Function> = Table::new();
+pub(crate) static FUNCTIONS: HandleTable<Function> = HandleTable::new();
 
 impl Handle for CUfunction {
     type Object = Function;
 
-    fn table() -> &'static Table<Function> {
+    fn table() -> &'static HandleTable<Function> {
         &FUNCTIONS
     }
 
@@ -111,7 +111,7 @@ impl Wire for CUfunction {
 
 /// An image that was loaded without a context.
 pub(crate) struct Library {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     /// Those asked for so far, by name.
     pub(super) kernels: Mutex<HashMap<Vec<u8>, Arc<Kernel>>>,
     /// What it is in each context, by the context's handle.
@@ -135,7 +135,7 @@ impl Library {
 
 /// A module in its context.
 pub(crate) struct Module {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     /// The library that this module is, when it is one.
     pub(super) library: Option<Arc<Library>>,
@@ -145,7 +145,7 @@ pub(crate) struct Module {
 
 impl Module {
     /// A library as a module of a context, or a module of its own.
-    pub(crate) fn new(slot: Slot, context: Arc<Context>, library: Option<Arc<Library>>) -> Self {
+    pub(crate) fn new(slot: SlabSlot, context: Arc<Context>, library: Option<Arc<Library>>) -> Self {
         Self { slot, context, library, functions: Mutex::default() }
     }
 
@@ -167,7 +167,7 @@ impl Module {
 
 /// A kernel of a library, the same in every context.
 pub(crate) struct Kernel {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     /// The handle of the library that it is in.
     pub(crate) library: usize,
     pub(super) name: CString,
@@ -181,7 +181,7 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// A kernel that its library gave, with its code if that could be told.
-    pub(crate) fn new(slot: Slot, library: usize, name: CString, code: Option<Code>) -> Self {
+    pub(crate) fn new(slot: SlabSlot, library: usize, name: CString, code: Option<Code>) -> Self {
         let code = code.map_or_else(OnceLock::new, OnceLock::from);
         Self { slot, library, name, code, tuned: OnceLock::new(), functions: Mutex::default() }
     }
@@ -252,7 +252,7 @@ impl Kernel {
 
 /// A function of a module, in one context.
 pub(crate) struct Function {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     pub(super) name: CString,
     /// The module's handle; of a kernel's function it is found when first asked for.
@@ -266,12 +266,12 @@ pub(crate) struct Function {
 
 impl Function {
     /// A function that a module gave.
-    pub(crate) fn of_module(slot: Slot, context: Arc<Context>, name: CString, module: usize, code: Code) -> Self {
+    pub(crate) fn of_module(slot: SlabSlot, context: Arc<Context>, name: CString, module: usize, code: Code) -> Self {
         Self { slot, context, name, module: OnceLock::from(module), kernel: None, code, old: Mutex::default() }
     }
 
     /// What a kernel is in a context.
-    pub(crate) fn of_kernel(slot: Slot, context: Arc<Context>, kernel: Arc<Kernel>, code: Code) -> Self {
+    pub(crate) fn of_kernel(slot: SlabSlot, context: Arc<Context>, kernel: Arc<Kernel>, code: Code) -> Self {
         let name = kernel.name().to_owned();
         Self { slot, context, name, module: OnceLock::new(), kernel: Some(kernel), code, old: Mutex::default() }
     }

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUresult, Function};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::context::record::Context;
 use crate::ffi::arguments::refuse;
 use crate::memory::counts::VARIABLES;
-use crate::memory::registration::PAGE;
+use crate::memory::registration::PAGE_BYTES;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::shim;
 
@@ -40,11 +40,11 @@ impl Variable {
     pub(crate) fn note(&self, owner: usize, context: &Context) -> Result<(), CUresult> {
         let shim = shim()?;
         if !self.is_managed {
-            let place = Place::Global { owner };
+            let place = RegionKind::Global { owner };
             shim.regions.insert(self.address, self.size, place, context.device, context.slot.handle);
             return Ok(());
         }
-        let (place, mut pages) = (Place::Shared { owner }, pages());
+        let (place, mut pages) = (RegionKind::Shared { owner }, pages());
         if shim.regions.find(self.address).is_some_and(|region| region.place == place) {
             return Ok(());
         }
@@ -66,11 +66,11 @@ impl Variable {
 
     /// Maps the pages of the variable that are not mapped for another one.
     fn map(&self, pages: &mut BTreeSet<u64>) -> Result<(), CUresult> {
-        let end = self.address.checked_add(self.size).and_then(|end| end.checked_next_multiple_of(PAGE));
-        let range = self.address / PAGE * PAGE..end.ok_or_else(taken)?;
+        let end = self.address.checked_add(self.size).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+        let range = self.address / PAGE_BYTES * PAGE_BYTES..end.ok_or_else(taken)?;
         for gap in missing(pages, &range) {
             map(&gap)?;
-            pages.extend(gap.step_by(PAGE as usize));
+            pages.extend(gap.step_by(PAGE_BYTES as usize));
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ fn missing(pages: &BTreeSet<u64>, range: &Range<u64>) -> Vec<Range<u64>> {
         if at < *page {
             gaps.push(at..*page);
         }
-        at = page + PAGE;
+        at = page + PAGE_BYTES;
     }
     if at < range.end {
         gaps.push(at..range.end);
@@ -126,19 +126,19 @@ pub(crate) fn forget_all(owner: usize) -> Result<(), CUresult> {
 
 /// A region has left the map of addresses: if it was a managed variable, its pages go but those that others need.
 pub(crate) fn forget(region: &Region) {
-    if !matches!(region.place, Place::Shared { .. }) {
+    if !matches!(region.place, RegionKind::Shared { .. }) {
         return;
     }
     VARIABLES.end();
     let Ok(shim) = shim() else { return };
     let mut pages = pages();
-    let range = region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE);
-    for page in range.step_by(PAGE as usize) {
-        let lies_in = |other: &Region| other.start < page + PAGE && page < other.start + other.size;
-        let is_needed = |other: &Region| matches!(other.place, Place::Shared { .. }) && lies_in(other);
+    let range = region.start / PAGE_BYTES * PAGE_BYTES..(region.start + region.size).next_multiple_of(PAGE_BYTES);
+    for page in range.step_by(PAGE_BYTES as usize) {
+        let lies_in = |other: &Region| other.start < page + PAGE_BYTES && page < other.start + other.size;
+        let is_needed = |other: &Region| matches!(other.place, RegionKind::Shared { .. }) && lies_in(other);
         if shim.regions.all(is_needed).is_empty() && pages.remove(&page) {
             // SAFETY: mapped by us, and no variable lies in it any more.
-            let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(page as usize), PAGE as usize) };
+            let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(page as usize), PAGE_BYTES as usize) };
         }
     }
 }
@@ -157,9 +157,9 @@ mod tests {
 
     #[test]
     fn memory_of_the_program_is_never_replaced() {
-        let own = vec![7_u8; 3 * PAGE as usize];
-        let start = (own.as_ptr().addr() as u64).next_multiple_of(PAGE);
-        assert_eq!(map(&(start..start + PAGE)), Err(CUresult::ERROR_NOT_SUPPORTED));
+        let own = vec![7_u8; 3 * PAGE_BYTES as usize];
+        let start = (own.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
+        assert_eq!(map(&(start..start + PAGE_BYTES)), Err(CUresult::ERROR_NOT_SUPPORTED));
         assert!(own.iter().all(|byte| *byte == 7));
     }
 }

@@ -4,7 +4,7 @@
 //! answer is "no", whatever the device could do; so the program takes its other way, and works. The list shrinks as
 //! functions are built.
 
-use katydid_wire::facts::{Answer, DeviceFacts};
+use katydid_wire::facts::{DeviceFacts, DriverAnswer};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
 const REFUSED: [usize; 24] = [
@@ -51,12 +51,12 @@ pub(crate) fn restrict(facts: &mut DeviceFacts, shares_memory: bool) {
     let of_host_memory = [HOST_ATOMICS, CONCURRENT].into_iter().filter(|_| !has_atomics);
     for id in REFUSED.into_iter().chain(of_host_memory) {
         // Ids count from 1.
-        if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
+        if let Some(answer @ DriverAnswer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
             answer.value = 0;
         }
     }
     let has_descriptors = facts.attributes.get(DESCRIPTORS - 1).is_some_and(|answer| answer.value != 0);
-    if let Some(answer @ Answer { code: 0, .. }) = facts.attributes.get_mut(POOL_HANDLES - 1) {
+    if let Some(answer @ DriverAnswer { code: 0, .. }) = facts.attributes.get_mut(POOL_HANDLES - 1) {
         answer.value = i32::from(has_descriptors);
     }
 }
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_denied_and_the_rest_stays() {
-        let mut attributes = vec![Answer { code: 0, value: 1 }; 120];
-        attributes[101] = Answer { code: 1, value: 0 };
+        let mut attributes = vec![DriverAnswer { code: 0, value: 1 }; 120];
+        attributes[101] = DriverAnswer { code: 1, value: 0 };
         let mut facts = DeviceFacts { attributes, ..DeviceFacts::default() };
         let mut shared = facts.clone();
         restrict(&mut shared, true);
@@ -77,12 +77,13 @@ mod tests {
         let value = |id| facts.attribute(id).unwrap();
         assert_eq!((value(86).value, value(88).value, value(89).value), (0, 0, 0));
         assert_eq!((value(83).value, value(95).value, value(115).value), (1, 1, 1));
-        assert_eq!(value(102), Answer { code: 1, value: 0 });
+        assert_eq!(value(102), DriverAnswer { code: 1, value: 0 });
     }
 
     #[test]
     fn managed_memory_is_not_for_both_at_once_where_atomics_do_not_reach_it() {
-        let mut facts = DeviceFacts { attributes: vec![Answer { code: 0, value: 1 }; 120], ..DeviceFacts::default() };
+        let mut facts =
+            DeviceFacts { attributes: vec![DriverAnswer { code: 0, value: 1 }; 120], ..DeviceFacts::default() };
         facts.attributes[HOST_ATOMICS - 1].value = 0;
         restrict(&mut facts, true);
         assert_eq!([83, 86, 89].map(|id| facts.attribute(id).unwrap().value), [1, 0, 0]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUcontext, CUevent, CUresult};
-use katydid_graph::Call;
+use katydid_graph::UncapturedCall;
 use katydid_wire::message::{cuCtxRecordEvent, cuCtxWaitEvent};
 
 use crate::ffi::handle::object;
@@ -18,7 +18,7 @@ pub(crate) fn record(context: CUcontext, event: CUevent) -> Result<(), CUresult>
     if event.context.slot != Arc::clone(&context).owner().slot {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    model::of_process().forbid(Call::Context(context.slot.handle))?;
+    model::of_process().forbid(UncapturedCall::Context(context.slot.handle))?;
     event.was_recorded.store(true, Ordering::Relaxed);
     shim()?.session.enqueue(context.wire(), &cuCtxRecordEvent { hCtx: context.wire(), hEvent: event.wire() })
 }
@@ -29,6 +29,6 @@ pub(crate) fn wait(context: CUcontext, event: CUevent) -> Result<(), CUresult> {
     let event = object(event)?;
     context.check_active()?;
     model::of_process().check_event(handle)?;
-    model::of_process().forbid(Call::Context(context.slot.handle))?;
+    model::of_process().forbid(UncapturedCall::Context(context.slot.handle))?;
     shim()?.session.enqueue(context.wire(), &cuCtxWaitEvent { hCtx: context.wire(), hEvent: event.wire() })
 }

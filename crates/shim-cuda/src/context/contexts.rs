@@ -17,7 +17,7 @@ use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::device::{
     API_VERSION, FIRST_API_VERSION, asks_for_more, check_cache_config, check_context_flags,
 };
-use katydid_graph::Call;
+use katydid_graph::UncapturedCall;
 
 use crate::context::record::{CONTEXTS, Context};
 use crate::context::request::enqueue;
@@ -325,7 +325,7 @@ pub(crate) fn synchronize() -> Result<(), CUresult> {
 pub(crate) fn synchronize_of(handle: CUcontext) -> Result<(), CUresult> {
     let context = stack::or_current(handle.0.addr())?;
     context.check_active()?;
-    model::of_process().forbid(Call::Context(context.slot.handle))?;
+    model::of_process().forbid(UncapturedCall::Context(context.slot.handle))?;
     synchronize::synchronize(&context)
 }
 

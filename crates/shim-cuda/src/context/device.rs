@@ -11,7 +11,7 @@ use katydid_client::slab::Slab;
 use katydid_cuda_sys::device_attribute as attribute_id;
 use katydid_cuda_sys::{CUdevice, CUdevprop, CUresult, CUuuid};
 use katydid_driver_rules::device as rules;
-use katydid_wire::facts::{Answer, DeviceFacts, Facts, PeerFacts};
+use katydid_wire::facts::{DeviceFacts, DriverAnswer, Facts, PeerFacts};
 
 use crate::context::capability;
 use crate::context::record::Context;
@@ -107,7 +107,7 @@ pub(crate) fn get_known(ordinal: CUdevice) -> Result<(), CUresult> {
     device(ordinal).map(drop)
 }
 
-fn value_of(answer: Answer<i32>) -> Result<i32, CUresult> {
+fn value_of(answer: DriverAnswer<i32>) -> Result<i32, CUresult> {
     CUresult(answer.code).ok().map(|()| answer.value)
 }
 

@@ -8,19 +8,19 @@
 
 use std::sync::Arc;
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{
     CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream,
 };
 use katydid_driver_rules::device::{MULTIPROCESSORS, check_resource_type};
 use katydid_driver_rules::stream::check_green_flags;
 use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
-use katydid_wire::resource::{MAX_PARTS, Part, VISIBLE, VISIBLE_AT};
+use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE, VISIBLE_AT};
 
 use crate::context::record::{CONTEXTS, Context, Green};
 use crate::context::{context_event, contexts, device, ending, primary, stack};
 use crate::ffi::arguments::{self, out};
-use crate::ffi::handle::{Handle, Table, object};
+use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::process::session::shim;
 use crate::sync::stream;
 
@@ -39,7 +39,7 @@ struct Origin {
     green: u32,
     id: u64,
     split: Split,
-    part: Part,
+    part: ResourcePart,
 }
 
 /// How something is split; nothing of it counts for what is not.
@@ -52,19 +52,19 @@ struct Split {
 
 /// What a green context is to be made of.
 pub(crate) struct Description {
-    slot: Slot,
+    slot: SlabSlot,
     parts: Vec<Origin>,
 }
 
 /// Descriptions: they have no end, and none travels.
-pub(crate) static DESCRIPTIONS: Table<Description> = Table::new();
+pub(crate) static DESCRIPTIONS: HandleTable<Description> = HandleTable::new();
 
 impl Handle for CUdevResourceDesc {
     type Object = Description;
 
     const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
-    fn table() -> &'static Table<Description> {
+    fn table() -> &'static HandleTable<Description> {
         &DESCRIPTIONS
     }
 
@@ -75,7 +75,7 @@ impl Handle for CUdevResourceDesc {
 
 impl Origin {
     fn of_device(device: u32) -> Self {
-        Self { device, green: 0, id: 0, split: Split::default(), part: Part::WHOLE }
+        Self { device, green: 0, id: 0, split: Split::default(), part: ResourcePart::WHOLE }
     }
 
     fn of_green(context: &Context, green: &Green) -> Self {
@@ -114,7 +114,7 @@ impl Origin {
         }
         let [device, green, groups, flags, least, part] = [16, 20, 24, 28, 32, 36].map(|at| word(MARK_AT + at));
         let split = Split { groups, flags, least };
-        let origin = Self { device, green, id: wide(MARK_AT + 8), split, part: Part(part) };
+        let origin = Self { device, green, id: wide(MARK_AT + 8), split, part: ResourcePart(part) };
         origin.check().map(|()| origin)
     }
 
@@ -208,7 +208,7 @@ pub(crate) unsafe fn split(
     let wanted = unsafe { count.read_unaligned() };
     // SAFETY: not null, so readable by the contract.
     let origin = Origin::read(&unsafe { input.read_unaligned() })?;
-    if origin.part != Part::WHOLE {
+    if origin.part != ResourcePart::WHOLE {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
     let groups = match (result.is_null(), wanted.min(MAX_PARTS)) {
@@ -229,11 +229,11 @@ pub(crate) unsafe fn split(
     };
     for (at, visible) in made.iter().enumerate() {
         // SAFETY: the caller has room for as many as it said, and no more were made.
-        unsafe { result.add(at).write_unaligned(part(Part(at as u32)).resource(visible)?) };
+        unsafe { result.add(at).write_unaligned(part(ResourcePart(at as u32)).resource(visible)?) };
     }
     if !remaining.is_null() {
         // SAFETY: not null, so writable by the contract.
-        unsafe { remaining.write_unaligned(part(Part::REST).resource(rest)?) };
+        unsafe { remaining.write_unaligned(part(ResourcePart::REST).resource(rest)?) };
     }
     told_count.write(made.len() as u32);
     Ok(())
@@ -267,7 +267,7 @@ pub(crate) unsafe fn describe(
 
 fn are_of_one_split(parts: &[Origin]) -> bool {
     let Some((first, others)) = parts.split_first() else { return false };
-    let alike = |other: &Origin| Origin { part: first.part, ..*other } == *first && other.part != Part::WHOLE;
+    let alike = |other: &Origin| Origin { part: first.part, ..*other } == *first && other.part != ResourcePart::WHOLE;
     others.iter().all(alike)
 }
 
@@ -415,18 +415,18 @@ pub(crate) unsafe fn id(green: CUgreenCtx, target: *mut u64) -> Result<(), CUres
 mod tests {
     use super::*;
 
-    fn part(part: Part) -> Origin {
+    fn part(part: ResourcePart) -> Origin {
         Origin { device: 0, green: 0, id: 7, split: Split { groups: 2, flags: 0, least: 8 }, part }
     }
 
     #[test]
     fn resources_carry_where_they_come_from_and_what_the_driver_told() {
         let told: Vec<u8> = [1_u32, 16, 8, 8].into_iter().chain([0; 9]).flat_map(u32::to_le_bytes).collect();
-        let resource = part(Part(1)).resource(&told).unwrap();
+        let resource = part(ResourcePart(1)).resource(&told).unwrap();
         assert_eq!((resource.0[0], resource.0[VISIBLE_AT], resource.0[VISIBLE_AT + 4]), (1, 16, 8));
         assert_eq!(resource.0[MARK_AT..MARK_AT + 8], MARK.to_le_bytes());
         assert_eq!(resource.0[MARK_AT + 36..MARK_AT + 40], 1_u32.to_le_bytes());
-        let nothing = part(Part::REST).resource(&[0; VISIBLE]).unwrap();
+        let nothing = part(ResourcePart::REST).resource(&[0; VISIBLE]).unwrap();
         assert_eq!(nothing.0, [0; 144]);
         assert_eq!(Origin::read(&nothing).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         let mut foreign = resource;
@@ -436,9 +436,12 @@ mod tests {
 
     #[test]
     fn only_parts_of_one_split_go_together() {
-        assert!(are_of_one_split(&[part(Part::WHOLE)]) && are_of_one_split(&[part(Part(0)), part(Part::REST)]));
-        assert!(!are_of_one_split(&[part(Part(0)), part(Part::WHOLE)]));
-        let other = Origin { split: Split { groups: 3, flags: 0, least: 8 }, ..part(Part(1)) };
-        assert!(!are_of_one_split(&[part(Part(0)), other]) && !are_of_one_split(&[]));
+        assert!(
+            are_of_one_split(&[part(ResourcePart::WHOLE)])
+                && are_of_one_split(&[part(ResourcePart(0)), part(ResourcePart::REST)])
+        );
+        assert!(!are_of_one_split(&[part(ResourcePart(0)), part(ResourcePart::WHOLE)]));
+        let other = Origin { split: Split { groups: 3, flags: 0, least: 8 }, ..part(ResourcePart(1)) };
+        assert!(!are_of_one_split(&[part(ResourcePart(0)), other]) && !are_of_one_split(&[]));
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUcontext, CUgreenCtx, CUresult};
 use katydid_driver_rules::device::API_VERSION;
 use katydid_wire::facts::ContextFacts;
 
 use crate::ffi::arguments::handle;
-use crate::ffi::handle::{Handle, Table, Wire, object};
+use crate::ffi::handle::{Handle, HandleTable, Wire, object};
 use crate::process::session::shim;
 
 /// The state of a context that was not begun, or has ended.
@@ -20,14 +20,14 @@ static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static NEXT_STREAM_ID: AtomicU64 = AtomicU64::new(7);
 
 /// All contexts that have a handle.
-pub(crate) static CONTEXTS: Table<Context> = Table::new();
+pub(crate) static CONTEXTS: HandleTable<Context> = HandleTable::new();
 
 impl Handle for CUcontext {
     type Object = Context;
 
     const WRONG: CUresult = CUresult::ERROR_INVALID_CONTEXT;
 
-    fn table() -> &'static Table<Context> {
+    fn table() -> &'static HandleTable<Context> {
         &CONTEXTS
     }
 
@@ -44,7 +44,7 @@ impl Wire for CUcontext {
 
 /// A context, primary or made by the program.
 pub(crate) struct Context {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     /// The program's ordinal of its device.
     pub(crate) device: u32,
     /// The worker's ordinal of its device.
@@ -91,7 +91,7 @@ pub(crate) struct ContextIds {
 
 impl Context {
     /// The primary context of a device, not active.
-    pub(crate) fn primary(slot: Slot, device: u32, position: u32) -> Self {
+    pub(crate) fn primary(slot: SlabSlot, device: u32, position: u32) -> Self {
         Self {
             slot,
             device,
@@ -109,7 +109,7 @@ impl Context {
         }
     }
 
-    pub(super) fn made(slot: Slot, device: u32, position: u32, flags: u32) -> Self {
+    pub(super) fn made(slot: SlabSlot, device: u32, position: u32, flags: u32) -> Self {
         Self { is_primary: false, flags: AtomicU32::new(flags), ..Self::primary(slot, device, position) }
     }
 
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn an_inactive_context_has_a_handle_but_no_facts() {
-        let context = Context::primary(Slot { handle: 0x1000, index: 3 }, 1, 2);
+        let context = Context::primary(SlabSlot { handle: 0x1000, index: 3 }, 1, 2);
         assert_eq!((context.wire(), context.handle().0.addr()), (4, 0x1000));
         assert_eq!(context.check_active(), Err(CUresult::ERROR_CONTEXT_IS_DESTROYED));
         assert_eq!(context.id(), Err(CUresult::ERROR_CONTEXT_IS_DESTROYED));

@@ -14,8 +14,8 @@ use crate::context::stack;
 use crate::copy::linear::{Wait, run};
 use crate::copy::packed::{self, FarEnd};
 use crate::copy::rows::{self, Rows};
-use crate::copy::side::Side;
-use crate::copy::transfer::Way;
+use crate::copy::side::CopySide;
+use crate::copy::transfer::StreamIds;
 use crate::ffi::handle::object;
 use crate::process::session::shim;
 use crate::sync::wait;
@@ -60,7 +60,7 @@ impl End {
     }
 
     fn is_shared(&self) -> bool {
-        matches!(self, Self::Memory(Rows { side: Side::Shared(_), .. }))
+        matches!(self, Self::Memory(Rows { side: CopySide::Shared(_), .. }))
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
 /// Sides that are the program's own memory are valid for their rows.
 pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result<(), CUresult> {
     let (target, source, extent) = described(it);
-    let way = Way { context: stack::wire()?, stream };
+    let way = StreamIds { context: stack::wire()?, stream };
     if extent.is_empty() {
         return Ok(());
     }
@@ -113,7 +113,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
 }
 
 /// Both sides are in the worker's reach.
-fn between(way: Way, to: &End, from: &End, extent: Extent) -> Result<(), CUresult> {
+fn between(way: StreamIds, to: &End, from: &End, extent: Extent) -> Result<(), CUresult> {
     let (to_array, to, to_first, to_pitch, to_rows) = to.message(extent);
     let (from_array, from, from_first, from_pitch, from_rows) = from.message(extent);
     let Extent { width, height, depth } = extent;
@@ -145,7 +145,7 @@ fn between(way: Way, to: &End, from: &End, extent: Extent) -> Result<(), CUresul
 /// # Safety
 ///
 /// The rows of both are readable and writable.
-unsafe fn here(way: Way, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
+unsafe fn here(way: StreamIds, to: &Rows, from: &Rows, extent: Extent) -> Result<(), CUresult> {
     wait::synchronize_all_before(way.context, way.stream)?;
     for (z, y) in (0..extent.depth).flat_map(|z| (0..extent.height).map(move |y| (z, y))) {
         let row = |rows: &Rows| (rows.address() + z * rows.slice + y * rows.pitch) as usize;

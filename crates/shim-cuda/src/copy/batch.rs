@@ -5,8 +5,8 @@ use katydid_cuda_sys::{
     CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemcpyAttributes, CUresult, CUstream,
 };
 use katydid_driver_rules::caller::check_no_flags;
-use katydid_driver_rules::copy::Claim;
-use katydid_driver_rules::copy_batch::{self, Arrays, BatchOutcome, Entry, NO_INDEX};
+use katydid_driver_rules::copy::DeclaredMemory;
+use katydid_driver_rules::copy_batch::{self, Arrays, BatchCopy, BatchOutcome, NO_INDEX};
 use katydid_driver_rules::stream::check_named;
 
 use crate::context::stack;
@@ -27,12 +27,12 @@ unsafe fn run(arrays: &Arrays, stream: CUstream) -> BatchOutcome<()> {
     stream::takes_groups(stream).map_err(whole)?;
     // SAFETY: handed on.
     let entries = unsafe { arrays.read() }.map_err(whole)?;
-    copy_batch::check_entries(&entries, |Entry { to, from, size, .. }| {
-        locate(Claim::Any, *to, *size as u64)?;
-        locate(Claim::Any, *from, *size as u64).map(drop)
+    copy_batch::check_entries(&entries, |BatchCopy { to, from, size, .. }| {
+        locate(DeclaredMemory::Any, *to, *size as u64)?;
+        locate(DeclaredMemory::Any, *from, *size as u64).map(drop)
     })?;
     let must_wait = entries.iter().any(|entry| entry.is_now);
-    for (at, Entry { to, from, size, .. }) in entries.into_iter().enumerate() {
+    for (at, BatchCopy { to, from, size, .. }) in entries.into_iter().enumerate() {
         // SAFETY: valid for the copy, by the contract.
         unsafe { any_async(to, from, size, stream) }.map_err(|code| (code, at))?;
     }

@@ -4,14 +4,14 @@
 use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUresult, CUstream};
 use katydid_wire::message::kdFill;
 
-use crate::copy::pattern::Fill;
-use crate::copy::side::{self, Side};
+use crate::copy::pattern::CheckedMemset;
+use crate::copy::side::{self, CopySide};
 use crate::graph::{capture, operation};
 use crate::launch::backpressure;
 use crate::process::session::shim;
 use crate::sync::{stream, wait};
 
-fn run(fill: Fill, stream: CUstream) -> Result<(), CUresult> {
+fn run(fill: CheckedMemset, stream: CUstream) -> Result<(), CUresult> {
     let context = stream::asked_in(stream)?;
     let is_given =
         || -> Result<bool, CUresult> { Ok(capture::fill(stream, &fill.0)? || operation::fill(stream, &fill.0)?) };
@@ -21,13 +21,13 @@ fn run(fill: Fill, stream: CUstream) -> Result<(), CUresult> {
     backpressure::take_place(stream)?;
     let stream = stream::wire(stream)?;
     match side::of_fill(&fill)? {
-        Side::Gpu(destination) | Side::Shared(destination) => {
+        CopySide::Gpu(destination) | CopySide::Shared(destination) => {
             let CUDA_MEMSET_NODE_PARAMS { value, elementSize, .. } = fill.0;
             let [pitch, width, height] = [fill.0.pitch, fill.0.width, fill.0.height].map(|number| number as u64);
             let message = kdFill { destination, pitch, value, elementSize, width, height, stream };
             shim()?.session.enqueue(context, &message)
         }
-        Side::Own(_) => {
+        CopySide::Own(_) => {
             wait::synchronize_all_before(context, stream)?;
             // SAFETY: `locate` found all of it in one block of the pinned arena, which is mapped.
             unsafe { fill.write() };
@@ -40,7 +40,7 @@ macro_rules! fills {
     ($($sync:ident $asynchronous:ident $sync_2d:ident $asynchronous_2d:ident $value:ident $element:literal)*) => {$(
         #[doc = concat!("Elements of ", $element, " bytes, in the default stream.")]
         pub(crate) fn $sync(target: CUdeviceptr, value: $value, count: usize) -> Result<(), CUresult> {
-            wait_if_host(target, Fill::row(target, u32::from(value), $element, count))
+            wait_if_host(target, CheckedMemset::row(target, u32::from(value), $element, count))
         }
 
         #[doc = concat!("Elements of ", $element, " bytes.")]
@@ -50,7 +50,7 @@ macro_rules! fills {
             count: usize,
             stream: CUstream,
         ) -> Result<(), CUresult> {
-            run(Fill::row(target, u32::from(value), $element, count), stream)
+            run(CheckedMemset::row(target, u32::from(value), $element, count), stream)
         }
 
         #[doc = concat!("Rows of elements of ", $element, " bytes, in the default stream.")]
@@ -61,7 +61,7 @@ macro_rules! fills {
             width: usize,
             height: usize,
         ) -> Result<(), CUresult> {
-            wait_if_host(target, Fill::row(target, u32::from(value), $element, width).rows(pitch, height))
+            wait_if_host(target, CheckedMemset::row(target, u32::from(value), $element, width).rows(pitch, height))
         }
 
         #[doc = concat!("Rows of elements of ", $element, " bytes.")]
@@ -73,7 +73,7 @@ macro_rules! fills {
             height: usize,
             stream: CUstream,
         ) -> Result<(), CUresult> {
-            run(Fill::row(target, u32::from(value), $element, width).rows(pitch, height), stream)
+            run(CheckedMemset::row(target, u32::from(value), $element, width).rows(pitch, height), stream)
         }
     )*};
 }
@@ -85,7 +85,7 @@ fills! {
 }
 
 /// A fill of device memory need not be waited for; the program can look at pinned memory at once.
-fn wait_if_host(target: u64, fill: Fill) -> Result<(), CUresult> {
+fn wait_if_host(target: u64, fill: CheckedMemset) -> Result<(), CUresult> {
     run(fill, CUstream::NULL)?;
     let shared = shim()?.regions.find(target).is_some_and(|region| region.is_host());
     if shared { wait::synchronize_wire(stream::default_wire()) } else { Ok(()) }

@@ -7,12 +7,12 @@
 use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
-use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy::DeclaredMemory;
 use katydid_wire::message::kdCopy;
 
 use crate::context::{stack, synchronize};
-use crate::copy::side::{self, Side, locate};
-use crate::copy::transfer::{INLINE_OUT, Way, copy_in, copy_out};
+use crate::copy::side::{self, CopySide, locate};
+use crate::copy::transfer::{INLINE_OUT, StreamIds, copy_in, copy_out};
 use crate::ffi::handle::object;
 use crate::graph::{capture, operation};
 use crate::launch::backpressure;
@@ -31,28 +31,35 @@ pub(crate) enum Wait {
 /// # Safety
 ///
 /// A side that is the program's own is valid for its part of the copy.
-pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: Wait) -> Result<(), CUresult> {
+pub(crate) unsafe fn run(
+    way: StreamIds,
+    target: CopySide,
+    source: CopySide,
+    size: u64,
+    wait: Wait,
+) -> Result<(), CUresult> {
     match (target, source) {
-        (Side::Gpu(target), Side::Own(source)) => {
+        (CopySide::Gpu(target), CopySide::Own(source)) => {
             side::prepare(source, way)?;
             // SAFETY: the source is readable, by the contract.
             unsafe { copy_in(way, target, side::pointer(source), size) }?;
             if wait == Wait::Yes { wait::settle_copy(way.stream) } else { Ok(()) }
         }
-        (Side::Own(target), Side::Gpu(source)) => {
+        (CopySide::Own(target), CopySide::Gpu(source)) => {
             side::prepare(target, way)?;
             // SAFETY: the target is writable, by the contract.
             let copy = || unsafe { copy_out(way, side::pointer(target), source, size) };
             // Of a small copy the worker waits for the whole stream, as the program would.
             if size <= INLINE_OUT { wait::empties(way, copy) } else { wait::waits_in(way.stream, copy) }
         }
-        (Side::Gpu(target), Side::Gpu(source)) => between(way, target, source, size),
-        (Side::Gpu(target), Side::Shared(source))
-        | (Side::Shared(target), Side::Gpu(source) | Side::Shared(source)) => {
+        (CopySide::Gpu(target), CopySide::Gpu(source)) => between(way, target, source, size),
+        (CopySide::Gpu(target), CopySide::Shared(source))
+        | (CopySide::Shared(target), CopySide::Gpu(source) | CopySide::Shared(source)) => {
             between(way, target, source, size)?;
             if wait == Wait::Yes { wait::synchronize_wire(way.stream) } else { Ok(()) }
         }
-        (Side::Own(target), Side::Own(source) | Side::Shared(source)) | (Side::Shared(target), Side::Own(source)) => {
+        (CopySide::Own(target), CopySide::Own(source) | CopySide::Shared(source))
+        | (CopySide::Shared(target), CopySide::Own(source)) => {
             // The processor can do it, in its turn.
             wait::synchronize_all_before(way.context, way.stream)?;
             // SAFETY: both sides are readable and writable, by the contract, or blocks of the pinned arena.
@@ -62,7 +69,7 @@ pub(crate) unsafe fn run(way: Way, target: Side, source: Side, size: u64, wait: 
     }
 }
 
-fn between(way: Way, destination: u64, source: u64, size: u64) -> Result<(), CUresult> {
+fn between(way: StreamIds, destination: u64, source: u64, size: u64) -> Result<(), CUresult> {
     shim()?.session.enqueue(way.context, &kdCopy { destination, source, size, stream: way.stream })
 }
 
@@ -72,8 +79,8 @@ fn between(way: Way, destination: u64, source: u64, size: u64) -> Result<(), CUr
 ///
 /// A side that is the program's own is valid for `size` bytes.
 unsafe fn copy(
-    target: (Claim, u64),
-    source: (Claim, u64),
+    target: (DeclaredMemory, u64),
+    source: (DeclaredMemory, u64),
     size: usize,
     stream: CUstream,
     wait: Wait,
@@ -86,7 +93,7 @@ unsafe fn copy(
         return Ok(());
     }
     backpressure::take_place(stream)?;
-    let way = Way { context, stream: stream::wire(stream)? };
+    let way = StreamIds { context, stream: stream::wire(stream)? };
     let size = size as u64;
     let (target, source) = (locate(target.0, target.1, size)?, locate(source.0, source.1, size)?);
     // SAFETY: handed on.
@@ -98,7 +105,7 @@ unsafe fn copy(
 /// Where an address is of the program's own memory, it is valid for `size` bytes; this holds for every function below.
 pub(crate) unsafe fn any(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Any, target), (Claim::Any, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -111,7 +118,7 @@ pub(crate) unsafe fn any_async(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Any, target), (Claim::Any, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Any, target), (DeclaredMemory::Any, source), size, stream, Wait::No) }
 }
 
 /// Does a synchronous copy between contexts: after all that they were given before, and before all that they will be.
@@ -173,7 +180,7 @@ pub(crate) unsafe fn peer_async(
         stream::refuse_captured(stream)?;
     }
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, stream, Wait::No) }
 }
 
 /// # Safety
@@ -182,7 +189,7 @@ pub(crate) unsafe fn peer_async(
 pub(crate) unsafe fn host_to_device(target: CUdeviceptr, source: *const c_void, size: usize) -> Result<(), CUresult> {
     let source = source.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Host, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Host, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -196,7 +203,7 @@ pub(crate) unsafe fn host_to_device_async(
 ) -> Result<(), CUresult> {
     let source = source.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Host, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Host, source), size, stream, Wait::No) }
 }
 
 /// # Safety
@@ -205,7 +212,7 @@ pub(crate) unsafe fn host_to_device_async(
 pub(crate) unsafe fn device_to_host(target: *mut c_void, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let target = target.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Host, target), (Claim::Device, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe { copy((DeclaredMemory::Host, target), (DeclaredMemory::Device, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -219,7 +226,7 @@ pub(crate) unsafe fn device_to_host_async(
 ) -> Result<(), CUresult> {
     let target = target.expose_provenance() as u64;
     // SAFETY: handed on.
-    unsafe { copy((Claim::Host, target), (Claim::Device, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Host, target), (DeclaredMemory::Device, source), size, stream, Wait::No) }
 }
 
 /// # Safety
@@ -227,7 +234,7 @@ pub(crate) unsafe fn device_to_host_async(
 /// As [`any`].
 pub(crate) unsafe fn device_to_device(target: CUdeviceptr, source: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, CUstream::NULL, Wait::Yes) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, CUstream::NULL, Wait::Yes) }
 }
 
 /// # Safety
@@ -240,5 +247,5 @@ pub(crate) unsafe fn device_to_device_async(
     stream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    unsafe { copy((Claim::Device, target), (Claim::Device, source), size, stream, Wait::No) }
+    unsafe { copy((DeclaredMemory::Device, target), (DeclaredMemory::Device, source), size, stream, Wait::No) }
 }

@@ -10,7 +10,7 @@ use katydid_wire::message::{kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutStaged
 
 use crate::copy::rows::Rows;
 use crate::copy::side;
-use crate::copy::transfer::{Direction, ProgramMemory, TransferPath, Way, drain, fill, helpers, in_one_piece};
+use crate::copy::transfer::{Direction, ProgramMemory, StreamIds, TransferPath, drain, fill, helpers, in_one_piece};
 use crate::process::session::{Shim, shim};
 
 /// The end that only the worker reaches.
@@ -120,7 +120,7 @@ impl NearRows<'_> {
 /// Runs `step` for each tile of a copy, by as many threads as pay: all of them are busy, and none of the tiles is larger than the
 /// road takes.
 fn each_tile(
-    (shim, way): (&Shim, Way),
+    (shim, way): (&Shim, StreamIds),
     (direction, extent): (Direction, Extent),
     (road, threads): (&TransferPath, usize),
     step: impl Fn(CopyTile) -> Result<(), CUresult> + Sync,
@@ -142,7 +142,7 @@ fn each_tile(
 /// # Safety
 ///
 /// The rows are readable.
-pub(crate) unsafe fn write(way: Way, far: FarEnd, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
+pub(crate) unsafe fn write(way: StreamIds, far: FarEnd, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
     side::prepare(rows.address(), way)?;
     let (near, stream) = (NearRows(rows), way.stream);
@@ -168,7 +168,7 @@ pub(crate) unsafe fn write(way: Way, far: FarEnd, rows: &Rows, extent: Extent) -
 /// # Safety
 ///
 /// The rows are writable.
-pub(crate) unsafe fn fetch(way: Way, far: FarEnd, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
+pub(crate) unsafe fn fetch(way: StreamIds, far: FarEnd, rows: &Rows, extent: Extent) -> Result<(), CUresult> {
     let shim = shim()?;
     side::prepare(rows.address(), way)?;
     let (near, stream) = (NearRows(rows), way.stream);
@@ -196,7 +196,7 @@ pub(crate) unsafe fn fetch(way: Way, far: FarEnd, rows: &Rows, extent: Extent) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy::side::Side;
+    use crate::copy::side::CopySide;
 
     const MAX_BYTES: u64 = 1 << 20;
 
@@ -216,7 +216,8 @@ mod tests {
     #[test]
     fn rows_are_packed_and_spread_without_touching_their_gaps() {
         let memory: Vec<u8> = (0..60).collect();
-        let rows = |start: *const u8| Rows { side: Side::Own(start.expose_provenance() as u64), pitch: 10, slice: 30 };
+        let rows =
+            |start: *const u8| Rows { side: CopySide::Own(start.expose_provenance() as u64), pitch: 10, slice: 30 };
         let tile = CopyTile { x: 2, y: 1, z: 1, width: 3, height: 2 };
         let mut packed = [0; 6];
         // SAFETY: both lie in memory of the test.
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_tile_of_memory_is_where_its_bytes_are() {
-        let rows = Rows { side: Side::Gpu(1000), pitch: 100, slice: 500 };
+        let rows = Rows { side: CopySide::Gpu(1000), pitch: 100, slice: 500 };
         let offset = FarEnd::Memory(rows).offset_of(CopyTile { x: 0, y: 2, z: 1, width: 40, height: 2 });
         assert_eq!((offset.array, offset.x, offset.y, offset.z, offset.pitch), (0, 1700, 0, 0, 100));
         let offset = FarEnd::Array(3, [1, 2, 3]).offset_of(CopyTile { x: 4, y: 5, z: 6, width: 40, height: 1 });

@@ -5,9 +5,9 @@ use katydid_cuda_sys::CUDA_MEMSET_NODE_PARAMS;
 
 /// What is written where, checked and done. Its target, pitch and size of an element are bytes, its width and height counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fill(pub(crate) CUDA_MEMSET_NODE_PARAMS);
+pub(crate) struct CheckedMemset(pub(crate) CUDA_MEMSET_NODE_PARAMS);
 
-impl Fill {
+impl CheckedMemset {
     pub(crate) fn row(dst: u64, value: u32, element: u32, width: usize) -> Self {
         Self(CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: element, width, height: 1 })
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     pub(crate) fn span(target: u64, element: u32, pitch: usize, width: usize, height: usize) -> Option<u64> {
-        Fill::row(target, 0, element, width).rows(pitch, height).span()
+        CheckedMemset::row(target, 0, element, width).rows(pitch, height).span()
     }
 
     #[test]
@@ -72,7 +72,7 @@ mod tests {
     fn memory_of_the_program_is_filled_by_rows() {
         let mut room = [0u16; 12];
         let target = room.as_mut_ptr().expose_provenance() as u64;
-        let fill = Fill::row(target, 0x0102, 2, 3).rows(8, 3);
+        let fill = CheckedMemset::row(target, 0x0102, 2, 3).rows(8, 3);
         // SAFETY: three rows of three elements, four elements apart, are inside the array.
         unsafe { fill.write() };
         assert_eq!(room, [0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0, 0x102, 0x102, 0x102, 0]);

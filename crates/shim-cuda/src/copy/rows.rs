@@ -4,19 +4,19 @@
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, Function, memory_type};
 use katydid_driver_rules::copy::{DescribedSide, Extent, described};
 
-use crate::copy::side::{Side, locate};
+use crate::copy::side::{CopySide, locate};
 use crate::ffi::arguments::refuse;
 
 /// One side: where its first row lies, and how many bytes further the next row and the next slice are.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
-    pub(crate) side: Side,
+    pub(crate) side: CopySide,
     pub(crate) pitch: u64,
     pub(crate) slice: u64,
 }
 
 /// Both sides of a copy, found, and its bytes, rows and slices.
-pub(crate) struct Sides {
+pub(crate) struct CopySides {
     pub(crate) target: Rows,
     pub(crate) source: Rows,
     pub(crate) extent: [u64; 3],
@@ -32,17 +32,17 @@ pub(crate) fn has_array(copy: &CUDA_MEMCPY3D) -> bool {
 /// # Errors
 ///
 /// `ERROR_INVALID_VALUE` for memory that is not there, and rows that overlap.
-pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<Sides, CUresult> {
+pub(crate) fn sides(copy: &CUDA_MEMCPY3D) -> Result<CopySides, CUresult> {
     let (target, source, extent) = described(copy);
     let Extent { width, height, depth } = extent;
     let (target, source) = (find(&target, extent)?, find(&source, extent)?);
-    Ok(Sides { target, source, extent: [width, height, depth] })
+    Ok(CopySides { target, source, extent: [width, height, depth] })
 }
 
 impl Rows {
     /// Where its first row lies.
     pub(crate) fn address(&self) -> u64 {
-        let (Side::Gpu(address) | Side::Shared(address) | Side::Own(address)) = self.side;
+        let (CopySide::Gpu(address) | CopySide::Shared(address) | CopySide::Own(address)) = self.side;
         address
     }
 
@@ -54,12 +54,12 @@ impl Rows {
 
     /// Whether only the program reaches them.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.side, Side::Own(_))
+        matches!(self.side, CopySide::Own(_))
     }
 
     /// Whether the program reaches them.
     pub(crate) fn is_near(&self) -> bool {
-        !matches!(self.side, Side::Gpu(_))
+        !matches!(self.side, CopySide::Gpu(_))
     }
 }
 

@@ -1,11 +1,11 @@
 //! The sides of a copy: where each lies, and what has to be done before the program's part of it.
 
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
-use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy::DeclaredMemory;
 
-use crate::copy::pattern::Fill;
-use crate::copy::transfer::Way;
+use crate::copy::pattern::CheckedMemset;
+use crate::copy::transfer::StreamIds;
 use crate::launch::registry;
 use crate::memory::pinned;
 use crate::process::session::{Shim, shim};
@@ -13,7 +13,7 @@ use crate::sync::wait;
 
 /// Where a side of a copy lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum CopySide {
     /// Only the worker reaches it.
     Gpu(u64),
     /// Both reach it: pinned memory on a shared-memory link.
@@ -32,10 +32,11 @@ pub(crate) fn pointer(address: u64) -> *mut u8 {
 /// # Errors
 ///
 /// `ERROR_INVALID_VALUE`.
-pub(crate) fn locate(claim: Claim, address: u64, size: u64) -> Result<Side, CUresult> {
+pub(crate) fn locate(claim: DeclaredMemory, address: u64, size: u64) -> Result<CopySide, CUresult> {
     let shim = shim()?;
     let mut region = shim.regions.find(address);
-    if let Some(mapped) = region.as_mut().filter(|region| region.place == Place::Mapped && !region.holds(address, size))
+    if let Some(mapped) =
+        region.as_mut().filter(|region| region.place == RegionKind::Mapped && !region.holds(address, size))
         && shim.regions.is_mapped(address, size)
     {
         mapped.size = address - mapped.start + size;
@@ -50,22 +51,23 @@ fn is_arena(shim: &Shim, address: u64) -> bool {
 }
 
 fn place(
-    claim: Claim,
+    claim: DeclaredMemory,
     address: u64,
     size: u64,
     region: Option<Region>,
     shared: bool,
     arena: bool,
-) -> Result<Side, CUresult> {
+) -> Result<CopySide, CUresult> {
     // A variable's address was chosen in the worker, where the program may have memory of its own.
-    let region = region.filter(|region| claim != Claim::Host || !matches!(region.place, Place::Global { .. }));
+    let region =
+        region.filter(|region| claim != DeclaredMemory::Host || !matches!(region.place, RegionKind::Global { .. }));
     match region {
         Some(region) if !region.holds(address, size) => Err(CUresult::ERROR_INVALID_VALUE),
-        Some(region) if !region.is_host() => Ok(Side::Gpu(address)),
-        Some(region) if shared && (region.is_pinned() || region.is_managed_block()) => Ok(Side::Shared(address)),
-        Some(_) => Ok(Side::Own(address)),
-        None if claim == Claim::Device || arena || address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
-        None => Ok(Side::Own(address)),
+        Some(region) if !region.is_host() => Ok(CopySide::Gpu(address)),
+        Some(region) if shared && (region.is_pinned() || region.is_managed_block()) => Ok(CopySide::Shared(address)),
+        Some(_) => Ok(CopySide::Own(address)),
+        None if claim == DeclaredMemory::Device || arena || address == 0 => Err(CUresult::ERROR_INVALID_VALUE),
+        None => Ok(CopySide::Own(address)),
     }
 }
 
@@ -74,25 +76,25 @@ fn place(
 /// # Errors
 ///
 /// `ERROR_INVALID_VALUE`.
-pub(crate) fn of_fill(fill: &Fill) -> Result<Side, CUresult> {
-    locate(Claim::Device, fill.0.dst, fill.span().ok_or(CUresult::ERROR_INVALID_VALUE)?)
+pub(crate) fn of_fill(fill: &CheckedMemset) -> Result<CopySide, CUresult> {
+    locate(DeclaredMemory::Device, fill.0.dst, fill.span().ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }
 
 /// A copy of one row as a node has it.
-pub(crate) fn row(to: (Claim, u64), from: (Claim, u64), size: usize) -> CUDA_MEMCPY3D {
-    let kind = |claim: Claim| match claim {
-        Claim::Device => memory_type::DEVICE,
-        Claim::Host => memory_type::HOST,
-        Claim::Any => memory_type::UNIFIED,
+pub(crate) fn row(to: (DeclaredMemory, u64), from: (DeclaredMemory, u64), size: usize) -> CUDA_MEMCPY3D {
+    let kind = |claim: DeclaredMemory| match claim {
+        DeclaredMemory::Device => memory_type::DEVICE,
+        DeclaredMemory::Host => memory_type::HOST,
+        DeclaredMemory::Any => memory_type::UNIFIED,
     };
     let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
     (it.srcMemoryType, it.dstMemoryType) = (kind(from.0), kind(to.0));
     match from.0 {
-        Claim::Host => it.srcHost = std::ptr::with_exposed_provenance(from.1 as usize),
+        DeclaredMemory::Host => it.srcHost = std::ptr::with_exposed_provenance(from.1 as usize),
         _ => it.srcDevice = from.1,
     }
     match to.0 {
-        Claim::Host => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
+        DeclaredMemory::Host => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
         _ => it.dstDevice = to.1,
     }
     it
@@ -100,7 +102,7 @@ pub(crate) fn row(to: (Claim, u64), from: (Claim, u64), size: usize) -> CUDA_MEM
 
 /// Before the program's side of a copy that does not wait for its stream as it is: what earlier work does to that memory has been
 /// done, and is there. Memory that the GPU does not reach is the program's to look after.
-pub(crate) fn prepare(address: u64, way: Way) -> Result<(), CUresult> {
+pub(crate) fn prepare(address: u64, way: StreamIds) -> Result<(), CUresult> {
     let Some((shim, pinned)) = pinned::unshared()? else { return Ok(()) };
     let Some(region) = shim.regions.find(address).filter(Region::is_host) else { return Ok(()) };
     if !pinned.is_in_use(&region) && !registry::may_come() {
@@ -113,48 +115,48 @@ pub(crate) fn prepare(address: u64, way: Way) -> Result<(), CUresult> {
 mod tests {
     use super::*;
 
-    const WRONG: Result<Side, CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+    const WRONG: Result<CopySide, CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
 
-    fn region(place: Place) -> Option<Region> {
+    fn region(place: RegionKind) -> Option<Region> {
         Some(Region { start: 0x1000, size: 1000, place, device: 0, context: 1, id: 1 })
     }
 
     #[test]
     fn a_range_that_leaves_its_block_is_refused() {
-        let device = region(Place::Device);
-        assert_eq!(place(Claim::Device, 0x1000, 1000, device, true, true), Ok(Side::Gpu(0x1000)));
-        assert_eq!(place(Claim::Device, 0x1000, 1001, device, true, true), WRONG);
-        assert_eq!(place(Claim::Any, 0x1000 + 990, 11, device, true, true), WRONG);
+        let device = region(RegionKind::Device);
+        assert_eq!(place(DeclaredMemory::Device, 0x1000, 1000, device, true, true), Ok(CopySide::Gpu(0x1000)));
+        assert_eq!(place(DeclaredMemory::Device, 0x1000, 1001, device, true, true), WRONG);
+        assert_eq!(place(DeclaredMemory::Any, 0x1000 + 990, 11, device, true, true), WRONG);
     }
 
     #[test]
     fn memory_of_the_program_is_no_device_memory() {
-        assert_eq!(place(Claim::Device, 0x5555, 4, None, true, false), WRONG);
-        assert_eq!(place(Claim::Host, 0x5555, 4, None, true, false), Ok(Side::Own(0x5555)));
-        assert_eq!(place(Claim::Any, 0x5555, 4, None, true, false), Ok(Side::Own(0x5555)));
-        assert_eq!(place(Claim::Host, 0, 4, None, true, false), WRONG);
+        assert_eq!(place(DeclaredMemory::Device, 0x5555, 4, None, true, false), WRONG);
+        assert_eq!(place(DeclaredMemory::Host, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
+        assert_eq!(place(DeclaredMemory::Any, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
+        assert_eq!(place(DeclaredMemory::Host, 0, 4, None, true, false), WRONG);
     }
 
     #[test]
     fn freed_blocks_have_no_owner() {
-        for claim in [Claim::Device, Claim::Host, Claim::Any] {
+        for claim in [DeclaredMemory::Device, DeclaredMemory::Host, DeclaredMemory::Any] {
             assert_eq!(place(claim, 0x2000_0000_0000, 4, None, true, true), WRONG);
         }
     }
 
     #[test]
     fn pinned_memory_is_shared_or_the_programs() {
-        let host = region(Place::Host { flags: 2 });
-        assert_eq!(place(Claim::Host, 0x1000, 4, host, true, true), Ok(Side::Shared(0x1000)));
-        assert_eq!(place(Claim::Device, 0x1000, 4, host, false, true), Ok(Side::Own(0x1000)));
-        let registered = region(Place::Registered { flags: 2 });
-        assert_eq!(place(Claim::Device, 0x1000, 4, registered, true, false), Ok(Side::Own(0x1000)));
+        let host = region(RegionKind::Host { flags: 2 });
+        assert_eq!(place(DeclaredMemory::Host, 0x1000, 4, host, true, true), Ok(CopySide::Shared(0x1000)));
+        assert_eq!(place(DeclaredMemory::Device, 0x1000, 4, host, false, true), Ok(CopySide::Own(0x1000)));
+        let registered = region(RegionKind::Registered { flags: 2 });
+        assert_eq!(place(DeclaredMemory::Device, 0x1000, 4, registered, true, false), Ok(CopySide::Own(0x1000)));
     }
 
     #[test]
     fn a_host_address_that_equals_a_variables_is_the_hosts() {
-        let global = region(Place::Global { owner: 1 });
-        assert_eq!(place(Claim::Host, 0x1000, 4, global, true, false), Ok(Side::Own(0x1000)));
-        assert_eq!(place(Claim::Device, 0x1000, 4, global, true, false), Ok(Side::Gpu(0x1000)));
+        let global = region(RegionKind::Global { owner: 1 });
+        assert_eq!(place(DeclaredMemory::Host, 0x1000, 4, global, true, false), Ok(CopySide::Own(0x1000)));
+        assert_eq!(place(DeclaredMemory::Device, 0x1000, 4, global, true, false), Ok(CopySide::Gpu(0x1000)));
     }
 }

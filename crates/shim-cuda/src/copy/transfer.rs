@@ -12,7 +12,7 @@ use katydid_client::session::Batch;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::compression::{CompressionMode, MIN_COMPRESSED_BYTES, Pace, unpack};
-use katydid_transport::{OrderingRules, PIECE, PIECES, Piece, ReplyBuffer, Staging};
+use katydid_transport::{OrderingRules, PIECE_BYTES, PIECES, ReplyBuffer, Staging, StagingPiece};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{
     cuStreamSynchronize, kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged,
@@ -34,7 +34,7 @@ pub(crate) const FRAME: u64 = 1 << 20;
 
 /// Where a copy runs: wire ids of context and stream.
 #[derive(Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct StreamIds {
     pub(crate) context: u32,
     pub(crate) stream: u32,
 }
@@ -69,7 +69,7 @@ impl TransferPath {
     /// Most bytes of a part.
     pub(crate) fn most(&self) -> u64 {
         match self {
-            Self::Staged(_) => PIECE as u64,
+            Self::Staged(_) => PIECE_BYTES as u64,
             Self::Frames => FRAME,
         }
     }
@@ -97,7 +97,7 @@ pub(crate) fn fill(
     let failed = |error| shim.session.fail("a copy", &error);
     let piece = staging.take(size as usize).map_err(failed)?;
     staging.with(piece, copy).map_err(failed)?;
-    Ok((piece.number(), u64::from(piece.number()) * PIECE as u64))
+    Ok((piece.number(), u64::from(piece.number()) * PIECE_BYTES as u64))
 }
 
 /// Has the worker fill a piece from the offset that `call` is told, then reads it.
@@ -115,7 +115,7 @@ pub(crate) fn drain(
     let failed = |error| shim.session.fail("a copy", &error);
     let piece = staging.take(size as usize).map_err(failed)?;
     let _given_back = PieceGuard { staging, piece };
-    call(u64::from(piece.number()) * PIECE as u64)?;
+    call(u64::from(piece.number()) * PIECE_BYTES as u64)?;
     staging.with(piece, copy).map_err(failed)
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn drain(
 /// # Safety
 ///
 /// `source` is valid for reading `size` bytes.
-pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
+pub(crate) unsafe fn copy_in(way: StreamIds, target: u64, source: *const u8, size: u64) -> Result<(), CUresult> {
     let (shim, source) = (shim()?, ProgramMemory(source));
     let (road, threads) = TransferPath::inwards(shim, size);
     shared_out(shim, way, (Direction::In, size), (road.most(), threads), &|at, length| {
@@ -144,7 +144,7 @@ pub(crate) unsafe fn copy_in(way: Way, target: u64, source: *const u8, size: u64
 }
 
 /// Sends bytes for the GPU inside a frame, packed where that is sooner there.
-fn send(shim: &Shim, way: Way, destination: u64, data: &[u8]) -> Result<(), CUresult> {
+fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<(), CUresult> {
     let (context, stream) = (way.context, way.stream);
     let plain = kdCopyIn { destination, stream, data };
     if !may_pack(shim, data.len()) {
@@ -173,7 +173,7 @@ fn may_pack(shim: &Shim, bytes: usize) -> bool {
 /// # Safety
 ///
 /// `target` is valid for writing `size` bytes.
-pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
+pub(crate) unsafe fn copy_out(way: StreamIds, target: *mut u8, source: u64, size: u64) -> Result<(), CUresult> {
     let (shim, target) = (shim()?, ProgramMemory(target));
     let (road, threads) = TransferPath::outwards(shim, size);
     shared_out(shim, way, (Direction::Out, size), (road.most(), threads), &|at, length| {
@@ -194,7 +194,13 @@ pub(crate) unsafe fn copy_out(way: Way, target: *mut u8, source: u64, size: u64)
 /// # Safety
 ///
 /// `target` is valid for writing `size` bytes.
-unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
+unsafe fn copy_out_inline(
+    shim: &Shim,
+    way: StreamIds,
+    target: *mut u8,
+    source: u64,
+    size: u32,
+) -> Result<(), CUresult> {
     if !may_pack(shim, size as usize) {
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
@@ -211,7 +217,7 @@ unsafe fn copy_out_inline(shim: &Shim, way: Way, target: *mut u8, source: u64, s
 /// # Safety
 ///
 /// `target` is valid for writing `size` bytes.
-unsafe fn copy_out_plain(shim: &Shim, way: Way, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
+unsafe fn copy_out_plain(shim: &Shim, way: StreamIds, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: way.stream };
     // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
     let landing = unsafe { ReplyBuffer::new(target, size as usize, COUNT) };
@@ -223,7 +229,12 @@ unsafe fn copy_out_plain(shim: &Shim, way: Way, target: *mut u8, source: u64, si
 /// # Safety
 ///
 /// `target` is valid for writing as many bytes as the message asks for.
-unsafe fn copy_out_packed(shim: &Shim, way: Way, target: *mut u8, message: &kdCopyOutPacked) -> Result<(), CUresult> {
+unsafe fn copy_out_packed(
+    shim: &Shim,
+    way: StreamIds,
+    target: *mut u8,
+    message: &kdCopyOutPacked,
+) -> Result<(), CUresult> {
     let size = message.size as usize;
     SENDING.begin();
     let reply = shim.session.call(way.context, message);
@@ -253,7 +264,7 @@ unsafe fn copy_out_packed(shim: &Shim, way: Way, target: *mut u8, message: &kdCo
 /// Gives a staging piece back however the copy ends.
 struct PieceGuard<'a> {
     staging: &'a Staging,
-    piece: Piece,
+    piece: StagingPiece,
 }
 
 impl Drop for PieceGuard<'_> {
@@ -277,10 +288,10 @@ impl ProgramMemory {
 }
 
 /// A step of a copy, by offset and length.
-type Step<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
+type CopyStep<'a> = &'a (dyn Fn(u64, u64) -> Result<(), CUresult> + Sync);
 
 /// How many threads are worth starting for a copy, so that no more than `threads` copy, the calling one among them.
-pub(crate) fn helpers(way: Way, size: u64, threads: usize) -> usize {
+pub(crate) fn helpers(way: StreamIds, size: u64, threads: usize) -> usize {
     // A thread's own default stream is, on the wire too, that of the thread that names it.
     Helpers::worth(size, if stream::is_of_thread(way.stream) { 1 } else { threads })
 }
@@ -299,11 +310,11 @@ pub(crate) enum Direction {
 /// which there may be too few for a copy into the GPU.
 pub(crate) fn in_one_piece<T>(
     shim: &Shim,
-    way: Way,
+    way: StreamIds,
     (direction, size): (Direction, u64),
     copy: impl FnOnce(&Batch<'_, CUresult>) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
-    let waits = direction == Direction::Out || size > (PIECES * PIECE) as u64;
+    let waits = direction == Direction::Out || size > (PIECES * PIECE_BYTES) as u64;
     if waits && shim.session.is_multithreaded() {
         shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
     }
@@ -315,10 +326,10 @@ pub(crate) fn in_one_piece<T>(
 /// all. Their order does not matter.
 fn shared_out(
     shim: &Shim,
-    way: Way,
+    way: StreamIds,
     (direction, size): (Direction, u64),
     (most, threads): (u64, usize),
-    step: Step<'_>,
+    step: CopyStep<'_>,
 ) -> Result<(), CUresult> {
     let helpers = helpers(way, size, threads);
     if helpers == 0 && size <= most {
@@ -336,14 +347,14 @@ mod tests {
 
     use super::*;
 
-    fn shared(stream: u32, size: u64, step: Step<'_>) -> Result<(), CUresult> {
-        let helpers = helpers(Way { context: 1, stream }, size, processors());
-        Helpers::take(helpers).share_out((size, PIECE as u64), CUresult::ERROR_UNKNOWN, step)
+    fn shared(stream: u32, size: u64, step: CopyStep<'_>) -> Result<(), CUresult> {
+        let helpers = helpers(StreamIds { context: 1, stream }, size, processors());
+        Helpers::take(helpers).share_out((size, PIECE_BYTES as u64), CUresult::ERROR_UNKNOWN, step)
     }
 
     #[test]
     fn parts_cover_everything_once_by_any_thread() {
-        for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE as u64 + 1, 7)] {
+        for (size, stream) in [(1, 0), ((3 << 20) + 5, 0), ((3 << 20) + 5, 2), (9 * PIECE_BYTES as u64 + 1, 7)] {
             let seen = Mutex::new(Vec::new());
             shared(stream, size, &|at, length| {
                 seen.lock().unwrap().push((at, length));
@@ -353,7 +364,7 @@ mod tests {
             let mut seen = seen.into_inner().unwrap();
             seen.sort_unstable();
             let end = seen.iter().fold(0, |end, &(at, length)| {
-                assert!(at == end && length <= PIECE as u64);
+                assert!(at == end && length <= PIECE_BYTES as u64);
                 at + length
             });
             assert_eq!(end, size);
@@ -363,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_any_part_is_that_of_the_copy() {
-        let most = 4 * PIECE as u64;
+        let most = 4 * PIECE_BYTES as u64;
         let failed = shared(0, most, &|at, length| {
             if at + length == most { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) }
         });

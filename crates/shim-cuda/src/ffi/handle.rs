@@ -6,13 +6,13 @@
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use katydid_client::slab::{Glance, Slab};
+use katydid_client::slab::{HandlePeek, Slab};
 use katydid_cuda_sys::CUresult;
 
 /// The records of one kind; `cuInit` makes room for them.
-pub(crate) struct Table<T>(OnceLock<Slab<T>>);
+pub(crate) struct HandleTable<T>(OnceLock<Slab<T>>);
 
-impl<T> Table<T> {
+impl<T> HandleTable<T> {
     /// A table without room for a record.
     pub(crate) const fn new() -> Self {
         Self(OnceLock::new())
@@ -55,7 +55,7 @@ pub(crate) trait Handle: Copy {
     const WRONG: CUresult = CUresult::ERROR_INVALID_HANDLE;
 
     /// The table of its kind.
-    fn table() -> &'static Table<Self::Object>;
+    fn table() -> &'static HandleTable<Self::Object>;
 
     /// The handle as a number.
     fn value(self) -> usize;
@@ -75,8 +75,8 @@ pub(crate) fn object<H: Handle>(handle: H) -> Result<Arc<H::Object>, CUresult> {
 /// # Errors
 ///
 /// As [`object`].
-pub(crate) fn glance<H: Handle>(handle: H) -> Result<Glance, CUresult> {
-    H::table().get()?.glance(handle.value()).ok_or(H::WRONG)
+pub(crate) fn peek<H: Handle>(handle: H) -> Result<HandlePeek, CUresult> {
+    H::table().get()?.peek(handle.value()).ok_or(H::WRONG)
 }
 
 /// A handle that a message carries.

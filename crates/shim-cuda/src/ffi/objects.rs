@@ -6,16 +6,16 @@
 use std::io;
 use std::sync::Arc;
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::CUresult;
 
 use crate::context::record::Context;
 use crate::context::stack;
-use crate::ffi::handle::{Handle, Table};
+use crate::ffi::handle::{Handle, HandleTable};
 
 /// What is kept of an object.
 pub(crate) struct Object {
-    slot: Slot,
+    slot: SlabSlot,
     context: Arc<Context>,
 }
 
@@ -38,8 +38,8 @@ macro_rules! objects {
             impl Handle for katydid_cuda_sys::$ty {
                 type Object = Object;
 
-                fn table() -> &'static Table<Object> {
-                    static OBJECTS: Table<Object> = Table::new();
+                fn table() -> &'static HandleTable<Object> {
+                    static OBJECTS: HandleTable<Object> = HandleTable::new();
                     &OBJECTS
                 }
 
@@ -68,7 +68,7 @@ macro_rules! objects {
         )*
 
         /// The tables of all types.
-        fn tables() -> Vec<&'static Table<Object>> {
+        fn tables() -> Vec<&'static HandleTable<Object>> {
             vec![$(<katydid_cuda_sys::$ty as Handle>::table()),*]
         }
     };
@@ -139,7 +139,7 @@ mod tests {
     fn an_object_has_an_id_and_a_context_until_it_ends() {
         let [table] = tables()[..] else { panic!("one type") };
         table.reserve(16).unwrap();
-        let context = Arc::new(Context::primary(Slot { handle: 0x1000, index: 3 }, 0, 0));
+        let context = Arc::new(Context::primary(SlabSlot { handle: 0x1000, index: 3 }, 0, 0));
         let made = table.get().unwrap().insert(|slot| Object { slot, context }).unwrap();
         let handle = CUexternalMemory::from_address(made.slot.handle);
         assert_eq!((wire(handle), home(handle)), (Ok(made.wire()), Ok(4)));

@@ -9,9 +9,9 @@ use katydid_cuda_sys::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUkernel,
     CUresult, CUstream, CUstreamBatchMemOpParams,
 };
-use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy::DeclaredMemory;
 use katydid_driver_rules::stream::word_size;
-use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Outcome, Params, Place, Plan, Step};
+use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeptAlive, Launch, Outcome, Params, Plan, PlanStep};
 use katydid_wire::message::{
     kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
     kdGraphLaunch, kdGraphUpload, kdImagePiece,
@@ -20,9 +20,9 @@ use katydid_wire::message::{
 use crate::code::lookup;
 use crate::context::request::{call, enqueue};
 use crate::context::{device, stack};
-use crate::copy::pattern::Fill;
-use crate::copy::rows::{self, Sides};
-use crate::copy::side::{self, Side, locate};
+use crate::copy::pattern::CheckedMemset;
+use crate::copy::rows::{self, CopySides};
+use crate::copy::side::{self, CopySide, locate};
 use crate::ffi::handle::{object, wire};
 use crate::graph::describe::Describer;
 use crate::graph::host_work;
@@ -33,7 +33,7 @@ use crate::process::session::shim;
 use crate::sync::{stream, wait};
 
 /// Bytes of a description in one message.
-const PIECE: usize = 1 << 20;
+const DESCRIPTION_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
 fn send(exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
@@ -62,7 +62,7 @@ impl Drop for GraphMemory {
 }
 
 /// Whether a kernel gets other arguments and nothing else changes: a driver has no reason to refuse that, so that no thread waits.
-fn keeps_its_launch(was: &Step, step: &Step) -> bool {
+fn keeps_its_launch(was: &PlanStep, step: &PlanStep) -> bool {
     match (&was.params, &step.params) {
         (Params::Kernel(old), Params::Kernel(new)) => was.is_enabled && step.is_enabled && old.runs_as(new),
         _ => false,
@@ -85,7 +85,7 @@ impl Backend for Remote {
         Ok(context.slot.handle)
     }
 
-    fn stream(&self, stream: CUstream) -> Outcome<Place> {
+    fn stream(&self, stream: CUstream) -> Outcome<CaptureStream> {
         stream::place(stream)
     }
 
@@ -95,24 +95,26 @@ impl Backend for Remote {
     }
 
     fn copy(&self, copy: &CUDA_MEMCPY3D, _context: usize) -> Outcome<(u32, u32)> {
-        let Sides { target, source, .. } = rows::sides(copy)?;
+        let CopySides { target, source, .. } = rows::sides(copy)?;
         // Memory of the program's own, pinned or not, is one kind; each device is another.
         let kind = |rows: &rows::Rows| match rows.side {
-            Side::Gpu(address) => shim().ok().and_then(|shim| shim.regions.find(address)).map_or(1, |it| it.device + 1),
-            Side::Shared(_) | Side::Own(_) => 0,
+            CopySide::Gpu(address) => {
+                shim().ok().and_then(|shim| shim.regions.find(address)).map_or(1, |it| it.device + 1)
+            }
+            CopySide::Shared(_) | CopySide::Own(_) => 0,
         };
         Ok((kind(&target), kind(&source)))
     }
 
     fn fill(&self, fill: &CUDA_MEMSET_NODE_PARAMS, _context: usize) -> Outcome {
-        side::of_fill(&Fill(*fill)).map(drop)
+        side::of_fill(&CheckedMemset(*fill)).map(drop)
     }
 
     fn word(&self, operation: &CUstreamBatchMemOpParams, _context: usize) -> Outcome {
         let Some(size) = word_size(operation)? else { return Ok(()) };
-        match locate(Claim::Device, operation.address, size)? {
-            Side::Gpu(_) | Side::Shared(_) => Ok(()),
-            Side::Own(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
+        match locate(DeclaredMemory::Device, operation.address, size)? {
+            CopySide::Gpu(_) | CopySide::Shared(_) => Ok(()),
+            CopySide::Own(_) => Err(CUresult::ERROR_NOT_SUPPORTED),
         }
     }
 
@@ -120,12 +122,12 @@ impl Backend for Remote {
         object(event).map(drop)
     }
 
-    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)> {
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeptAlive)> {
         if params.location.id != stack::active()?.device as i32 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let address = block::allocate(params.bytesize as u64)?;
-        Ok((address, Kept(Arc::new(GraphMemory(address)))))
+        Ok((address, KeptAlive(Arc::new(GraphMemory(address)))))
     }
 
     fn device(&self, device: i32) -> Outcome {
@@ -151,7 +153,7 @@ impl Backend for Remote {
                 upcall::begin()?;
             }
             let bytes = facts.encode();
-            for data in bytes.chunks(PIECE) {
+            for data in bytes.chunks(DESCRIPTION_MESSAGE_BYTES) {
                 enqueue(&kdImagePiece { total: bytes.len() as u64, data })?;
             }
             call(&kdGraphInstantiate { exec, graph, flags }).map(drop)
@@ -165,10 +167,10 @@ impl Backend for Remote {
         }
     }
 
-    fn change(&self, exec: u32, number: u32, was: &Step, step: &Step) -> Outcome {
+    fn change(&self, exec: u32, number: u32, was: &PlanStep, step: &PlanStep) -> Outcome {
         let mut describer = Describer::default();
         // Inner graphs are steps of their own, and change by themselves.
-        let facts = describer.step(&Step { inner: Vec::new(), before: Vec::new(), ..step.clone() })?;
+        let facts = describer.step(&PlanStep { inner: Vec::new(), before: Vec::new(), ..step.clone() })?;
         let bytes = facts.encode();
         if keeps_its_launch(was, step) {
             return enqueue(&kdGraphArguments { exec, number, step: &bytes });

@@ -4,8 +4,8 @@
 use katydid_cuda_sys::{
     CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream, CUstreamBatchMemOpParams,
 };
-use katydid_driver_rules::copy::Claim;
-use katydid_graph::{Batch, Host, Launch, Params, Taken};
+use katydid_driver_rules::copy::DeclaredMemory;
+use katydid_graph::{Batch, CaptureOutcome, Host, Launch, Params};
 
 use crate::copy::side;
 use crate::graph::model::{self, of_process};
@@ -20,7 +20,7 @@ fn is_quiet() -> bool {
 fn take(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
     let place = stream::place(stream)?;
     let context = CUcontext(std::ptr::with_exposed_provenance_mut(place.context));
-    Ok(of_process().take(place, || make(context))? == Taken::Yes)
+    Ok(of_process().take(place, || make(context))? == CaptureOutcome::Yes)
 }
 
 /// A launch; one that is refused spoils the capture.
@@ -38,11 +38,16 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
         // SAFETY: handed on.
         unsafe { of_process().kernel_params(&launch) }
     };
-    Ok(of_process().take_or_spoil(place, make)? == Taken::Yes)
+    Ok(of_process().take_or_spoil(place, make)? == CaptureOutcome::Yes)
 }
 
 /// A copy of one row. What the program calls a side decides how the node names it.
-pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
+pub(crate) fn copy(
+    stream: CUstream,
+    to: (DeclaredMemory, u64),
+    from: (DeclaredMemory, u64),
+    size: usize,
+) -> Result<bool, CUresult> {
     rows(stream, &side::row(to, from, size))
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUr
 /// A stream-ordered free: whether it became a node, or freed memory of a graph.
 pub(crate) fn free(stream: CUstream, address: u64) -> Result<bool, CUresult> {
     if !is_quiet() {
-        if of_process().take_free(stream::place(stream)?, address)? == Taken::Yes {
+        if of_process().take_free(stream::place(stream)?, address)? == CaptureOutcome::Yes {
             return Ok(true);
         }
         model::forbid()?;

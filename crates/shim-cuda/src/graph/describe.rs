@@ -3,16 +3,16 @@
 use katydid_cuda_sys::{
     CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraphEdgeData, CUresult, Pod as _,
 };
-use katydid_graph::{Kernel, Params, Plan, Step};
-use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, Work};
+use katydid_graph::{Kernel, Params, Plan, PlanStep};
+use katydid_wire::facts::{EdgeFacts, GraphFacts, StepFacts, StepWork};
 
-use crate::copy::pattern::Fill;
-use crate::copy::rows::{self, Sides};
-use crate::copy::side::{self, Side};
+use crate::copy::pattern::CheckedMemset;
+use crate::copy::rows::{self, CopySides};
+use crate::copy::side::{self, CopySide};
 use crate::ffi::handle::wire;
 use crate::graph::host_work::{self, HostOperation, Rows};
 use crate::launch::registry;
-use crate::launch::target::Target;
+use crate::launch::target::LaunchTarget;
 use crate::memory::pinned;
 
 /// Describes plans, and notes what the program does in them.
@@ -38,7 +38,7 @@ impl Describer {
         Ok(GraphFacts { steps })
     }
 
-    pub(super) fn step(&mut self, step: &Step) -> Result<StepFacts, CUresult> {
+    pub(super) fn step(&mut self, step: &PlanStep) -> Result<StepFacts, CUresult> {
         let edge = |(from, data): &(usize, CUgraphEdgeData)| EdgeFacts {
             from: *from as u32,
             port: data.from_port,
@@ -46,7 +46,7 @@ impl Describer {
         };
         let work = self.work(&step.params)?;
         let was_in_body = self.in_body;
-        self.in_body |= matches!(work, Work::Conditional { .. });
+        self.in_body |= matches!(work, StepWork::Conditional { .. });
         let inner = step.inner.iter().map(|plan| self.graph(plan)).collect::<Result<_, _>>();
         self.in_body = was_in_body;
         Ok(StepFacts {
@@ -76,34 +76,36 @@ impl Describer {
         Ok(token)
     }
 
-    fn work(&mut self, params: &Params) -> Result<Work, CUresult> {
+    fn work(&mut self, params: &Params) -> Result<StepWork, CUresult> {
         Ok(match params {
             Params::Kernel(kernel) => launch(kernel)?,
             Params::Memcpy(it) => self.copy(&it.copy, context_wire(it.context)?)?,
             Params::Memset(it) => self.fill(&it.fill, context_wire(it.context)?)?,
-            Params::Host(host) => Work::Host { token: self.operation(HostOperation::Call(host.function, host.data))? },
-            Params::Child(_) => Work::Child,
-            Params::WaitEvent(event) => Work::Wait(event_wire(*event)?),
-            Params::RecordEvent(event) => Work::Record(event_wire(*event)?),
+            Params::Host(host) => {
+                StepWork::Host { token: self.operation(HostOperation::Call(host.function, host.data))? }
+            }
+            Params::Child(_) => StepWork::Child,
+            Params::WaitEvent(event) => StepWork::Wait(event_wire(*event)?),
+            Params::RecordEvent(event) => StepWork::Record(event_wire(*event)?),
             Params::Batch(batch) => {
                 let words = batch.operations.iter().map(|it| (it.operation, it.address, it.value, it.flags));
-                Work::Batch { context: context_wire(batch.context)?, words: words.collect() }
+                StepWork::Batch { context: context_wire(batch.context)?, words: words.collect() }
             }
             Params::Conditional(it) => {
-                Work::Conditional { context: context_wire(it.context)?, handle: it.handle, kind: it.kind }
+                StepWork::Conditional { context: context_wire(it.context)?, handle: it.handle, kind: it.kind }
             }
-            Params::Empty | Params::MemAlloc(_) | Params::MemFree(_) => Work::Empty,
+            Params::Empty | Params::MemAlloc(_) | Params::MemFree(_) => StepWork::Empty,
         })
     }
 
     /// A fill: the program's where only that reaches the memory.
-    fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<Work, CUresult> {
-        let fill = Fill(*node);
-        if matches!(side::of_fill(&fill)?, Side::Own(_)) {
+    fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<StepWork, CUresult> {
+        let fill = CheckedMemset(*node);
+        if matches!(side::of_fill(&fill)?, CopySide::Own(_)) {
             self.check_place(&[node.dst])?;
-            return Ok(Work::Host { token: self.operation(HostOperation::Fill(fill))? });
+            return Ok(StepWork::Host { token: self.operation(HostOperation::Fill(fill))? });
         }
-        Ok(Work::Fill {
+        Ok(StepWork::Fill {
             context,
             address: node.dst,
             pitch: node.pitch as u64,
@@ -115,10 +117,10 @@ impl Describer {
     }
 
     /// A copy: the worker's where it reaches both sides, the program's where only that does, and in two parts between.
-    fn copy(&mut self, copy: &CUDA_MEMCPY3D, context: u32) -> Result<Work, CUresult> {
-        let Sides { target, source, extent } = rows::sides(copy)?;
+    fn copy(&mut self, copy: &CUDA_MEMCPY3D, context: u32) -> Result<StepWork, CUresult> {
+        let CopySides { target, source, extent } = rows::sides(copy)?;
         let rows = |side: rows::Rows| Rows { start: side.address(), pitch: side.pitch, slice: side.slice };
-        let is_own = |side: &rows::Rows| matches!(side.side, Side::Own(_));
+        let is_own = |side: &rows::Rows| matches!(side.side, CopySide::Own(_));
         let own: Vec<u64> =
             [&target, &source].into_iter().filter(|side| is_own(side)).map(|side| side.address()).collect();
         if !own.is_empty() {
@@ -131,13 +133,13 @@ impl Describer {
         if copy.dstMemoryType == katydid_cuda_sys::memory_type::HOST {
             described.dstDevice = copy.dstHost.addr() as u64;
         }
-        let staged = |token, is_source| Work::Staged { context, token, is_source, copy: described.to_bytes() };
+        let staged = |token, is_source| StepWork::Staged { context, token, is_source, copy: described.to_bytes() };
         Ok(match (is_own(&target), is_own(&source)) {
-            (false, false) => Work::Copy { context, copy: described.to_bytes() },
+            (false, false) => StepWork::Copy { context, copy: described.to_bytes() },
             (false, true) => staged(self.operation(HostOperation::Gather(rows(source), extent))?, true),
             (true, false) => staged(self.operation(HostOperation::Scatter(rows(target), extent))?, false),
             (true, true) => {
-                Work::Host { token: self.operation(HostOperation::Move(rows(target), rows(source), extent))? }
+                StepWork::Host { token: self.operation(HostOperation::Move(rows(target), rows(source), extent))? }
             }
         })
     }
@@ -147,12 +149,12 @@ fn event_wire(event: CUevent) -> Result<u32, CUresult> {
     wire(event)
 }
 
-fn launch(kernel: &Kernel) -> Result<Work, CUresult> {
-    let target = kernel.code.0.downcast_ref::<Target>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+fn launch(kernel: &Kernel) -> Result<StepWork, CUresult> {
+    let target = kernel.code.0.downcast_ref::<LaunchTarget>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let (function, named) = target.wire();
     let ([x, y, z], [a, b, c]) = (kernel.grid, kernel.block);
     let attributes = kernel.attributes.iter().filter(|(id, _)| !OF_STREAMS.contains(id));
-    Ok(Work::Kernel {
+    Ok(StepWork::Kernel {
         function,
         kernel: named,
         context: context_wire(kernel.context)?,

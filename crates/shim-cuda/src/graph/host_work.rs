@@ -12,11 +12,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdUpcallBytes, kdUpcallData};
 
-use crate::copy::pattern::Fill;
+use crate::copy::pattern::CheckedMemset;
 use crate::process::session::shim;
 
 /// Bytes of one message.
-const PIECE: u64 = 512 << 10;
+const HOST_WORK_MESSAGE_BYTES: u64 = 512 << 10;
 
 /// Rows in slices, in memory of the program.
 #[derive(Clone, Copy, Debug)]
@@ -44,19 +44,19 @@ pub(crate) enum HostOperation {
     /// Copies rows within its own memory: target, then source.
     Move(Rows, Rows, Extent),
     /// Fills its own memory.
-    Fill(Fill),
+    Fill(CheckedMemset),
 }
 
 /// Parts by token; they stay until their graph is gone and the worker is done with it.
 #[derive(Debug, Default)]
 pub(crate) struct HostOperations {
-    state: Mutex<State>,
+    state: Mutex<HostWorkState>,
     /// How many are expected once: calls look at that first.
     once_count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HostWorkState {
     all: HashMap<u64, HostOperation>,
     /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
     leaving: Vec<(u64, u64)>,
@@ -72,7 +72,7 @@ pub(crate) fn operations() -> &'static HostOperations {
 }
 
 impl HostOperations {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HostWorkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,7 +106,7 @@ impl HostOperations {
         self.once_count.load(Ordering::Acquire) > 0
     }
 
-    fn change_once(&self, change: impl FnOnce(&mut State)) {
+    fn change_once(&self, change: impl FnOnce(&mut HostWorkState)) {
         let mut state = self.state();
         change(&mut state);
         self.once_count.store(state.once.len(), Ordering::Release);
@@ -114,7 +114,7 @@ impl HostOperations {
 
     /// The graph of these tokens is gone; launches up to `epoch` may still run.
     pub(crate) fn leave(&self, tokens: impl IntoIterator<Item = u64>, epoch: u64) {
-        let State { all, leaving, once } = &mut *self.state();
+        let HostWorkState { all, leaving, once } = &mut *self.state();
         for token in tokens.into_iter().filter(|token| all.contains_key(token)) {
             match once.get_mut(&token) {
                 Some(last) => *last = epoch,
@@ -125,7 +125,7 @@ impl HostOperations {
 
     /// Everything sent up to `epoch` is done.
     pub(crate) fn settled(&self, epoch: u64) {
-        self.change_once(|State { all, leaving, once }| {
+        self.change_once(|HostWorkState { all, leaving, once }| {
             let left = leaving.extract_if(.., |(_, last)| *last <= epoch);
             for (token, _) in left.chain(once.extract_if(|_, last| *last <= epoch)) {
                 all.remove(&token);
@@ -180,8 +180,8 @@ fn each(
         for row in 0..height {
             let (address, offset) =
                 (rows.start + slice * rows.slice + row * rows.pitch, (slice * height + row) * width);
-            for at in (0..width).step_by(PIECE as usize) {
-                step(address + at, offset + at, PIECE.min(width - at))?;
+            for at in (0..width).step_by(HOST_WORK_MESSAGE_BYTES as usize) {
+                step(address + at, offset + at, HOST_WORK_MESSAGE_BYTES.min(width - at))?;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::CUresult;
-use katydid_graph::{Call, Graphs};
+use katydid_graph::{Graphs, UncapturedCall};
 
 use crate::context::stack;
 
@@ -34,13 +34,13 @@ pub(crate) fn of_process() -> &'static Graphs<Remote> {
 
 /// Refuses what might wait, or change what others rely on, while a stream capture forbids it.
 pub(crate) fn forbid() -> Result<(), CUresult> {
-    of_process().forbid(Call::Unsafe)
+    of_process().forbid(UncapturedCall::Unsafe)
 }
 
 /// The same for waiting for the current context.
 pub(crate) fn forbid_context() -> Result<(), CUresult> {
     match of_process().is_quiet() {
         true => Ok(()),
-        false => of_process().forbid(Call::Context(stack::active()?.slot.handle)),
+        false => of_process().forbid(UncapturedCall::Context(stack::active()?.slot.handle)),
     }
 }

@@ -5,13 +5,13 @@
 //! stream as a graph of its own, in which the upcall thread does the program's part.
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUresult, CUstream};
-use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy::DeclaredMemory;
 use katydid_graph::Params;
 
 use crate::context::stack;
-use crate::copy::pattern::Fill;
-use crate::copy::rows::{self, Sides};
-use crate::copy::side::{self, Side};
+use crate::copy::pattern::CheckedMemset;
+use crate::copy::rows::{self, CopySides};
+use crate::copy::side::{self, CopySide};
 use crate::graph::model::of_process;
 use crate::memory::pinned;
 use crate::sync::{stream, wait};
@@ -20,7 +20,12 @@ use crate::sync::{stream, wait};
 const MAX_COPY_BYTES: u64 = 256 << 20;
 
 /// A copy of one row; whether it was given to the stream so.
-pub(crate) fn copy(stream: CUstream, to: (Claim, u64), from: (Claim, u64), size: usize) -> Result<bool, CUresult> {
+pub(crate) fn copy(
+    stream: CUstream,
+    to: (DeclaredMemory, u64),
+    from: (DeclaredMemory, u64),
+    size: usize,
+) -> Result<bool, CUresult> {
     if pinned::may_be_behind_functions()? { give_rows(stream, &side::row(to, from, size)) } else { Ok(false) }
 }
 
@@ -31,7 +36,7 @@ pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUres
 
 /// The same of a fill.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
-    if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&Fill(*fill))?)? != SideKind::Pinned {
+    if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&CheckedMemset(*fill))?)? != SideKind::Pinned {
         return Ok(false);
     }
     give(stream, |context| of_process().fill_params(fill, context))
@@ -42,7 +47,7 @@ fn give_rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     if rows::has_array(copy) {
         return Ok(false);
     }
-    let Sides { target, source, .. } = rows::sides(copy)?;
+    let CopySides { target, source, .. } = rows::sides(copy)?;
     let kinds = [kind_of(target.side)?, kind_of(source.side)?];
     let size = copy.WidthInBytes as u64 * copy.Height as u64 * copy.Depth as u64;
     if !kinds.contains(&SideKind::Pinned) || size > MAX_COPY_BYTES {
@@ -68,11 +73,11 @@ enum SideKind {
     Far,
 }
 
-fn kind_of(side: Side) -> Result<SideKind, CUresult> {
+fn kind_of(side: CopySide) -> Result<SideKind, CUresult> {
     match side {
-        Side::Own(address) if pinned::is_pinned(address)? => Ok(SideKind::Pinned),
-        Side::Own(_) => Ok(SideKind::Pageable),
-        Side::Gpu(_) | Side::Shared(_) => Ok(SideKind::Far),
+        CopySide::Own(address) if pinned::is_pinned(address)? => Ok(SideKind::Pinned),
+        CopySide::Own(_) => Ok(SideKind::Pageable),
+        CopySide::Gpu(_) | CopySide::Shared(_) => Ok(SideKind::Far),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::code::properties::Code;
 use crate::context::request::call;
 use crate::context::stack;
 use crate::ffi::arguments::out;
-use crate::launch::target::Target;
+use crate::launch::target::LaunchTarget;
 
 /// Refuses a launch whose cluster cannot be.
 pub(crate) fn check(code: &Code, grid: [u32; 3], attributes: &[CUlaunchAttribute]) -> Result<(), CUresult> {
@@ -45,7 +45,7 @@ unsafe fn question(
     let attributes = unsafe { launch::attributes(&config) }?;
     let cluster = asked(&attributes.collect::<Vec<_>>()).unwrap_or_default();
     stack::active()?;
-    let (function, kernel) = Target::of(function)?.wire();
+    let (function, kernel) = LaunchTarget::of(function)?.wire();
     let answer = call(&kdClusters {
         function,
         kernel,
@@ -92,11 +92,11 @@ pub(crate) unsafe fn max_active(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use katydid_wire::facts::{Answer, FunctionFacts};
+    use katydid_wire::facts::{DriverAnswer, FunctionFacts};
 
     /// Code whose cluster is fixed to `cluster`, if none of it is 0, and that may have large ones.
     fn code(cluster: [i32; 3], must: i32, large: i32) -> Code {
-        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         attributes[10].value = must;
         (0..3).for_each(|axis| attributes[11 + axis].value = cluster[axis]);
         attributes[14].value = large;

@@ -10,10 +10,10 @@ use katydid_wire::message::{kdAvailableSharedMemory, kdOccupancy};
 use crate::context::request::call;
 use crate::context::{device, stack};
 use crate::ffi::arguments::out;
-use crate::launch::target::Target;
+use crate::launch::target::LaunchTarget;
 
 /// Blocks of this shape that one multiprocessor takes.
-pub(crate) fn blocks(target: &Target, block_size: i32, dynamic: u64, flags: u32) -> Result<i32, CUresult> {
+pub(crate) fn blocks(target: &LaunchTarget, block_size: i32, dynamic: u64, flags: u32) -> Result<i32, CUresult> {
     check_flags(flags)?;
     if block_size <= 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -53,7 +53,7 @@ pub(crate) unsafe fn max_active_blocks_with_flags(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     stack::active()?;
-    target.write(blocks(&Target::of(function)?, block_size, dynamic as u64, flags)?);
+    target.write(blocks(&LaunchTarget::of(function)?, block_size, dynamic as u64, flags)?);
     Ok(())
 }
 
@@ -86,7 +86,7 @@ pub(crate) unsafe fn max_potential_block_size_with_flags(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let (grid, block) = unsafe { (out(grid)?, out(block)?) };
-    let target = Target::of(function)?;
+    let target = LaunchTarget::of(function)?;
     let context = stack::active()?;
     let device = &device::all()?[context.device as usize];
     let most = target.code_on(context.device)?.attribute(function_attribute::MAX_THREADS_PER_BLOCK)?;
@@ -119,7 +119,7 @@ pub(crate) unsafe fn available_dynamic_shared_memory(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
-    let (function, kernel) = Target::of(function)?.wire();
+    let (function, kernel) = LaunchTarget::of(function)?.wire();
     let reply = call(&kdAvailableSharedMemory { function, kernel, blocks, blockSize: block_size })?;
     target.write(reply.size as usize);
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Pieces of work that a stream may have behind a function. NVIDIA's driver has places for a thousand and some.
-const PLACES: u64 = 1000;
+const MAX_QUEUED_WORK: u64 = 1000;
 /// How often a stream is asked whether it has come past functions that will not be called, as after a fault.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -23,7 +23,7 @@ struct QueuedWork {
 
 impl QueuedWork {
     fn is_full(&self) -> bool {
-        self.functions.front().is_some_and(|(_, before)| self.given - before >= PLACES)
+        self.functions.front().is_some_and(|(_, before)| self.given - before >= MAX_QUEUED_WORK)
     }
 }
 
@@ -85,14 +85,14 @@ mod tests {
     #[test]
     fn a_stream_is_full_behind_its_first_function() {
         let streams = StreamQueues::default();
-        assert!((0..2 * PLACES).all(|_| streams.take(7, 1)));
+        assert!((0..2 * MAX_QUEUED_WORK).all(|_| streams.take(7, 1)));
         streams.begin(7, 1);
-        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
+        assert!((0..MAX_QUEUED_WORK / 2).all(|_| streams.take(7, 1)));
         streams.begin(7, 2);
-        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
+        assert!((0..MAX_QUEUED_WORK / 2).all(|_| streams.take(7, 1)));
         assert!(!streams.take(7, 1) && streams.take(8, 1));
         streams.end(1);
-        assert!((0..PLACES / 2).all(|_| streams.take(7, 1)));
+        assert!((0..MAX_QUEUED_WORK / 2).all(|_| streams.take(7, 1)));
         assert!(!streams.take(7, 1));
         streams.end(2);
         assert!(streams.take(7, 1) && streams.lock().is_empty());

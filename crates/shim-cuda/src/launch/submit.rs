@@ -21,9 +21,9 @@ use crate::code::properties::Code;
 use crate::context::device::{self, Device};
 use crate::context::stack;
 use crate::ffi::arguments::refuse;
-use crate::ffi::handle::{glance, object, wire};
+use crate::ffi::handle::{object, peek, wire};
 use crate::graph::capture;
-use crate::launch::target::Target;
+use crate::launch::target::LaunchTarget;
 use crate::launch::{backpressure, clusters, occupancy};
 use crate::memory::pinned;
 use crate::process::session::shim;
@@ -50,7 +50,7 @@ struct CachedTarget {
     handle: usize,
     /// Another one may have had the same handle.
     generation: u32,
-    target: Target,
+    target: LaunchTarget,
 }
 
 impl CachedTarget {
@@ -58,23 +58,26 @@ impl CachedTarget {
     ///
     /// # Errors
     ///
-    /// As [`Target::of`], and as `launch`.
-    fn with_target(function: CUfunction, launch: impl Fn(&Target) -> Result<(), CUresult>) -> Result<(), CUresult> {
+    /// As [`LaunchTarget::of`], and as `launch`.
+    fn with_target(
+        function: CUfunction,
+        launch: impl Fn(&LaunchTarget) -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
         let handle = function.0.addr();
-        let generation = glance(function).or_else(|_| glance(CUkernel(function.0)))?.generation;
+        let generation = peek(function).or_else(|_| peek(CUkernel(function.0)))?.generation;
         let lent = TARGET_CACHE.try_with(|known| {
             // Records are a cache line apart.
             let mut known = known.try_borrow_mut().ok()?;
             let place = &mut known[handle / 64 % TARGET_CACHE_SIZE];
             if !place.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
-                *place = Some(Self { handle, generation, target: Target::of(function).ok()? });
+                *place = Some(Self { handle, generation, target: LaunchTarget::of(function).ok()? });
             }
             place.as_ref().map(|known| launch(&known.target))
         });
         match lent {
             Ok(Some(launched)) => launched,
             // A thread that ends, or a launch inside of one.
-            _ => launch(&Target::of(function)?),
+            _ => launch(&LaunchTarget::of(function)?),
         }
     }
 }
@@ -126,7 +129,7 @@ impl Shape {
     }
 
     /// A cooperative grid must be on the device at once.
-    fn check_cooperative(&self, target: &Target, device: &Device) -> Result<(), CUresult> {
+    fn check_cooperative(&self, target: &LaunchTarget, device: &Device) -> Result<(), CUresult> {
         let threads = rules::threads(self.block) as i32;
         let each = occupancy::blocks(target, threads, u64::from(self.shared), 0)?;
         let multiprocessors = device.value(device_attribute::MULTIPROCESSOR_COUNT);
@@ -293,7 +296,7 @@ unsafe fn launch(
 ///
 /// As [`kernel`], for the function or kernel that is `target`.
 unsafe fn launch_now(
-    target: &Target,
+    target: &LaunchTarget,
     shape: Shape,
     stream: CUstream,
     attributes: &[CUlaunchAttribute],
@@ -369,7 +372,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
         handle => object(CUcontext(std::ptr::with_exposed_provenance_mut(handle)))?,
     };
     let named = if launch.function == 0 { launch.kernel } else { launch.function };
-    let target = Target::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
+    let target = LaunchTarget::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
     let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
     let device = &device::all()?[context.device as usize];
     let code = target.code_on(context.device)?;
@@ -390,7 +393,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
         offsets,
         context: context.slot.handle,
         name: target.name().to_string_lossy().into(),
-        kept: katydid_graph::Kept(Arc::new(target)),
+        kept: katydid_graph::KeptAlive(Arc::new(target)),
     })
 }
 
@@ -399,26 +402,26 @@ mod tests {
     use super::*;
     use crate::context::record::Context;
     use katydid_client::memory::Arena;
-    use katydid_client::slab::Slot;
+    use katydid_client::slab::SlabSlot;
     use katydid_cuda_sys::Pod as _;
-    use katydid_wire::facts::{Answer, DeviceFacts, FunctionFacts};
+    use katydid_wire::facts::{DeviceFacts, DriverAnswer, FunctionFacts};
 
     /// As far as launches look, an H200.
     fn device() -> Device {
-        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         for (id, value) in
             [(1, 1024), (2, 1024), (3, 1024), (4, 64), (5, i32::MAX), (6, 65535), (7, 65535), (12, 65536)]
         {
             attributes[id - 1].value = value;
         }
         let facts = DeviceFacts { attributes, ..DeviceFacts::default() };
-        let primary = Arc::new(Context::primary(Slot { handle: 64, index: 0 }, 0, 0));
+        let primary = Arc::new(Context::primary(SlabSlot { handle: 64, index: 0 }, 0, 0));
         Device { position: 0, facts, primary, memory: Arena::new(0..0, 0), is_idle: false.into() }
     }
 
     /// Code that takes blocks of `threads` at most, with `registers` for each thread.
     fn code(threads: i32, registers: i32) -> Code {
-        let mut attributes = vec![Answer { code: 0, value: 0 }; 16];
+        let mut attributes = vec![DriverAnswer { code: 0, value: 0 }; 16];
         attributes[0].value = threads;
         attributes[4].value = registers;
         attributes[8].value = 49152;

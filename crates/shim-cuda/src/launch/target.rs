@@ -12,12 +12,12 @@ use crate::context::record::ContextIds;
 use crate::ffi::handle::object;
 
 /// What a launch runs: programs pass kernels where functions are meant.
-pub(crate) enum Target {
+pub(crate) enum LaunchTarget {
     Function(Arc<Function>),
     Kernel(Arc<Kernel>),
 }
 
-impl Target {
+impl LaunchTarget {
     /// # Errors
     ///
     /// `ERROR_INVALID_HANDLE` for what is neither.

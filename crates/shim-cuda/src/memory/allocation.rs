@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
 use katydid_client::ffi::write_if_given;
-use katydid_client::regions::Place;
+use katydid_client::regions::RegionKind;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
 use katydid_driver_rules::memory::{check_pitched, pitched};
 use katydid_wire::message::kdDeviceInfo;
@@ -15,7 +15,7 @@ use crate::process::session::shim;
 use crate::sync::stream;
 
 /// Rows of a pitched block start at multiples of at least this many bytes.
-const LEAST_PITCH: u64 = 256;
+const MIN_PITCH_BYTES: u64 = 256;
 
 /// # Safety
 ///
@@ -43,7 +43,7 @@ pub(crate) unsafe fn allocate_pitch(
     check_pitched(width as u64, height as u64, element)?;
     model::forbid()?;
     let device = &device::all()?[stack::active()?.device as usize];
-    let step = u64::from(device.value(device_attribute::TEXTURE_ALIGNMENT).unsigned_abs()).max(LEAST_PITCH);
+    let step = u64::from(device.value(device_attribute::TEXTURE_ALIGNMENT).unsigned_abs()).max(MIN_PITCH_BYTES);
     let (row, size) = pitched(width as u64, height as u64, step)?;
     target.write(block::allocate(size)?);
     pitch.write(row as usize);
@@ -63,11 +63,11 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
     match shim.regions.find(address).map(|region| region.place) {
-        Some(Place::Pooled { .. } | Place::HostPooled { .. } | Place::ManagedPooled { .. }) => {
+        Some(RegionKind::Pooled { .. } | RegionKind::HostPooled { .. } | RegionKind::ManagedPooled { .. }) => {
             return pool::free(address, stream::default_wire());
         }
-        Some(Place::Managed) => return managed::free(address),
-        Some(Place::Mapped) if ipc::is_pooled(address) => return ipc::close(address),
+        Some(RegionKind::Managed) => return managed::free(address),
+        Some(RegionKind::Mapped) if ipc::is_pooled(address) => return ipc::close(address),
         _ => {}
     }
     block::free(address)

@@ -1,6 +1,6 @@
 //! Blocks of device memory, out of the arenas.
 
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::CUresult;
 
 use crate::context::{device, stack};
@@ -9,7 +9,7 @@ use crate::memory::{idle, ipc};
 use crate::process::session::shim;
 
 /// Blocks start at multiples of this many bytes, as the driver's do: textures need it.
-const ALIGN: u64 = 512;
+const BLOCK_ALIGN_BYTES: u64 = 512;
 
 /// A block of the current device, in the map of addresses.
 pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
@@ -19,8 +19,8 @@ pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
     }
     let shim = shim()?;
     let backing = DeviceBacking { ordinal: context.device };
-    let address = device::all()?[context.device as usize].memory.allocate(size, ALIGN, &backing)?;
-    shim.regions.insert(address, size, Place::Device, context.device, context.slot.handle);
+    let address = device::all()?[context.device as usize].memory.allocate(size, BLOCK_ALIGN_BYTES, &backing)?;
+    shim.regions.insert(address, size, RegionKind::Device, context.device, context.slot.handle);
     Ok(address)
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
 /// `ERROR_INVALID_VALUE` for what is no such block.
 pub(crate) fn free(address: u64) -> Result<(), CUresult> {
     let shim = shim()?;
-    let is_block = |region: &Region| region.place == Place::Device;
+    let is_block = |region: &Region| region.place == RegionKind::Device;
     let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     ipc::freed(address)?;
     idle::free(&device::all()?[region.device as usize], address, shim.session.enqueued())

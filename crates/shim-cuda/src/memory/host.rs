@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdeviceptr, CUresult, host_alloc_flags};
 use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::memory::pinned_flags;
@@ -14,11 +14,11 @@ use crate::ffi::arguments::out;
 use crate::graph::model;
 use crate::memory::host_backing::{self, HostBacking};
 use crate::memory::pinned;
-use crate::memory::registration::PAGE;
+use crate::memory::registration::PAGE_BYTES;
 use crate::process::session::shim;
 
 /// Blocks from this size on go back to the system when they are freed.
-const LARGE: u64 = 2 << 20;
+const LARGE_BLOCK_BYTES: u64 = 2 << 20;
 
 /// # Safety
 ///
@@ -45,9 +45,9 @@ pub(crate) unsafe fn allocate_with_flags(target: *mut *mut c_void, size: usize, 
     }
     let shim = shim()?;
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
-    shim.regions.insert(address, size as u64, Place::Host { flags: told }, context.device, context.slot.handle);
+    let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE_BYTES, &HostBacking)?;
+    shim.regions.insert(address, size as u64, RegionKind::Host { flags: told }, context.device, context.slot.handle);
     if flags & host_alloc_flags::DEVICEMAP != 0
         && let Some(region) = shim.regions.find(address)
     {
@@ -65,18 +65,18 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     }
     let shim = shim()?;
     let address = pointer.addr() as u64;
-    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. });
+    let is_pinned = |region: &Region| matches!(region.place, RegionKind::Host { .. });
     let region = shim.regions.remove(address, is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
     pinned.arena.free(address, shim.session.enqueued()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    if region.size >= LARGE { host_backing::give_back(pinned) } else { Ok(()) }
+    if region.size >= LARGE_BLOCK_BYTES { host_backing::give_back(pinned) } else { Ok(()) }
 }
 
 /// The region of pinned memory that holds an address.
 fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
     let region = shim()?.regions.find(pointer.addr() as u64);
-    let is_pinned = |region: &Region| matches!(region.place, Place::Host { .. } | Place::Registered { .. });
+    let is_pinned = |region: &Region| matches!(region.place, RegionKind::Host { .. } | RegionKind::Registered { .. });
     region.filter(is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -88,8 +88,10 @@ pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(),
     let target = unsafe { out(target) }?;
     let region = shim()?.regions.find(pointer.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     target.write(match region.place {
-        Place::Host { flags } | Place::Registered { flags } => flags,
-        Place::Managed | Place::ManagedPooled { .. } | Place::Shared { .. } => host_alloc_flags::DEVICEMAP,
+        RegionKind::Host { flags } | RegionKind::Registered { flags } => flags,
+        RegionKind::Managed | RegionKind::ManagedPooled { .. } | RegionKind::Shared { .. } => {
+            host_alloc_flags::DEVICEMAP
+        }
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     });
     Ok(())

@@ -17,9 +17,9 @@ use crate::context::{record, settle, stack};
 use crate::process::session::{Shim, shim};
 
 /// So much is worth a thread.
-const MUCH: u64 = 32 << 20;
+const MIN_IDLE_BYTES: u64 = 32 << 20;
 /// It calls no function of the program.
-const STACK: usize = 256 << 10;
+const IDLE_STACK_BYTES: usize = 256 << 10;
 
 /// A device's arena as this library itself uses it, outside of any call.
 struct IdleBacking {
@@ -62,7 +62,10 @@ pub(crate) fn free(device: &Device, address: u64, epoch: u64) -> Result<(), CUre
 
 /// So many bytes of a device's memory are the program's and not in use.
 fn note(device: &Device, unused: u64) {
-    if unused >= MUCH && !device.is_idle.load(Ordering::Relaxed) && !device.is_idle.swap(true, Ordering::Relaxed) {
+    if unused >= MIN_IDLE_BYTES
+        && !device.is_idle.load(Ordering::Relaxed)
+        && !device.is_idle.swap(true, Ordering::Relaxed)
+    {
         // Without the thread the memory stays here, as if it were in use.
         let _ = announce(device);
     }
@@ -72,7 +75,8 @@ fn note(device: &Device, unused: u64) {
 fn announce(device: &Device) -> Result<(), CUresult> {
     static THREAD: OnceLock<bool> = OnceLock::new();
     let (shim, devices) = (shim()?, device::all()?);
-    let is_there = *THREAD.get_or_init(|| threads::start("katydid-idle", STACK, move || serve(shim, devices)).is_ok());
+    let is_there =
+        *THREAD.get_or_init(|| threads::start("katydid-idle", IDLE_STACK_BYTES, move || serve(shim, devices)).is_ok());
     let context = record::any_on(device.position)?;
     if is_there { shim.session.enqueue(context, &kdIdle { device: device.position as u32 }) } else { Ok(()) }
 }

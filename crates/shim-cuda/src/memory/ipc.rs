@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_client::job::incarnations;
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 use katydid_driver_rules::memory::{check_open, check_open_once};
 use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
@@ -151,7 +151,7 @@ pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdeviceptr) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let region = shim()?.regions.find(address).filter(|region| region.place == Place::Device);
+    let region = shim()?.regions.find(address).filter(|region| region.place == RegionKind::Device);
     target.write(lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?);
     Ok(())
 }
@@ -241,7 +241,7 @@ fn map(lent: &MemoryName) -> Result<u64, CUresult> {
         virtual_memory::unreserve(start, lent.whole as usize)?;
         return Err(code);
     }
-    shim.regions.insert(start + lent.offset, lent.size(), Place::Mapped, ordinal, 0);
+    shim.regions.insert(start + lent.offset, lent.size(), RegionKind::Mapped, ordinal, 0);
     Ok(start)
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     let OpenMemory { lent, start, .. } = *open;
     all.remove(&address);
     settle::settle_all()?;
-    shim.regions.remove(address, |region| region.place == Place::Mapped);
+    shim.regions.remove(address, |region| region.place == RegionKind::Mapped);
     call(&kdForeignUnmap { address: start, size: lent.whole })?;
     virtual_memory::unreserve(start, lent.whole as usize)
 }

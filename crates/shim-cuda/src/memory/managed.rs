@@ -10,10 +10,10 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use katydid_client::output::say;
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream, device_attribute};
 use katydid_driver_rules::caller::check_no_flags;
-use katydid_driver_rules::mem_advise::{Advice, Book, Target};
+use katydid_driver_rules::mem_advise::{Advice, AdviceTarget, Book};
 use katydid_driver_rules::memory::{check_attachment, check_managed, check_range_attributes, range_answers};
 use katydid_fatbin::Image;
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
@@ -25,7 +25,7 @@ use crate::memory::counts::MANAGED;
 use crate::memory::device_backing::in_need;
 use crate::memory::host_backing::HostBacking;
 use crate::memory::pinned;
-use crate::memory::registration::PAGE;
+use crate::memory::registration::PAGE_BYTES;
 use crate::process::session::shim;
 use crate::sync::stream;
 
@@ -35,7 +35,7 @@ static BOOK: Book = Book::new();
 static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
 /// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
 /// from libraries.
-const MOST_CODE: usize = 2 << 20;
+const MAX_CODE_BYTES: usize = 2 << 20;
 
 /// Devices that advice can name.
 fn devices() -> Result<usize, CUresult> {
@@ -53,10 +53,10 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
     check_managed(size as u64, flags)?;
     let shim = shim()?;
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let pages = (size as u64).checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    let pages = (size as u64).checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE_BYTES, &HostBacking)?;
     hold(context.device, (address, pages), context.wire())?;
-    shim.regions.insert(address, size as u64, Place::Managed, context.device, context.slot.handle);
+    shim.regions.insert(address, size as u64, RegionKind::Managed, context.device, context.slot.handle);
     count();
     target.write(address);
     Ok(())
@@ -65,7 +65,7 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
 /// `cuMemFree` of a managed block: waits for the GPU, as the driver does, then ends it.
 pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
-    let region = shim.regions.remove(address, |region| region.place == Place::Managed);
+    let region = shim.regions.remove(address, |region| region.place == RegionKind::Managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     forget(&region);
     let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -100,7 +100,7 @@ pub(crate) fn count() {
 /// Looks whether code changes memory together with the host, as managed memory cannot be where the device's attributes say so.
 pub(crate) fn note_code(image: &Image<'_>, architectures: &[u32]) {
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
-    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MOST_CODE || is_concurrent() {
+    if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MAX_CODE_BYTES || is_concurrent() {
         return;
     }
     if architectures.iter().any(|sm| image.has_system_atomics(*sm).unwrap_or(false)) {
@@ -141,12 +141,12 @@ pub(crate) fn check(start: u64, size: u64) -> Result<(), CUresult> {
 }
 
 /// A place that memory can be wanted at.
-pub(crate) fn target(location: CUmemLocation) -> Result<Target, CUresult> {
-    Target::of_location(location, devices()?)
+pub(crate) fn target(location: CUmemLocation) -> Result<AdviceTarget, CUresult> {
+    AdviceTarget::of_location(location, devices()?)
 }
 
 /// Remembers where a range that was checked is wanted.
-pub(crate) fn note_prefetch(start: u64, size: u64, target: Target) {
+pub(crate) fn note_prefetch(start: u64, size: u64, target: AdviceTarget) {
     BOOK.prefetch(start, size, target);
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: 
 pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, stream: CUstream) -> Result<(), CUresult> {
     stack::active()?;
     stream::wire(stream)?;
-    let target = Target::of_ordinal(ordinal, devices()?)?;
+    let target = AdviceTarget::of_ordinal(ordinal, devices()?)?;
     check(start, size as u64)?;
     BOOK.prefetch(start, size as u64, target);
     Ok(())
@@ -187,7 +187,7 @@ pub(crate) fn prefetch_to(
     stack::active()?;
     stream::wire(stream)?;
     check_no_flags(flags.into())?;
-    let target = Target::of_location(location, devices()?)?;
+    let target = AdviceTarget::of_location(location, devices()?)?;
     check(start, size as u64)?;
     BOOK.prefetch(start, size as u64, target);
     Ok(())

@@ -21,7 +21,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use katydid_arena::{ReserveError, Settled};
 use katydid_client::memory::Arena;
 use katydid_client::memory::shared_pages;
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
 use katydid_transport::with_lock_held;
@@ -32,17 +32,17 @@ use crate::graph::host_work;
 use crate::launch::registry;
 use crate::memory::counts::{MANAGED, REGISTERED, VARIABLES};
 use crate::memory::pinned_sync::{self, Help, PulledRange};
-use crate::memory::registration::{self, PAGE};
+use crate::memory::registration::{self, PAGE_BYTES};
 use crate::process::session::{Shim, shim};
 use crate::sync::stream;
 
 /// Bytes of one message that pushes.
-const PIECE: usize = 512 << 10;
+const PUSH_MESSAGE_BYTES: usize = 512 << 10;
 /// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
 /// together; what lies closer is not written by the GPU and the program at the same time.
 const WORD: usize = 4;
 /// So many runs of changed words of a page are pushed by themselves.
-const FEW: usize = 16;
+const MAX_SINGLE_RUNS: usize = 16;
 
 /// The pinned arena, and what the worker has of it.
 pub(crate) struct Pinned {
@@ -158,7 +158,7 @@ impl Pinned {
     /// A block that the program asked to have mapped for kernels, in a context of a wire id. Where the worker has pages of
     /// its own, a small one is there from now on; a large one when a launch names it, as any other.
     pub(crate) fn follow(&self, region: &Region, context: u32) {
-        if self.is_shared || region.size > PAGE {
+        if self.is_shared || region.size > PAGE_BYTES {
             return;
         }
         let mut flags = self.flags();
@@ -264,7 +264,7 @@ pub(super) fn any_context() -> u32 {
 
 /// Whether the worker's driver gave it its memory there, which no message of ours gives back.
 fn is_of_worker(region: &Region) -> bool {
-    matches!(region.place, Place::Shared { .. } | Place::HostMapped)
+    matches!(region.place, RegionKind::Shared { .. } | RegionKind::HostMapped)
 }
 
 /// What the worker has its own of for a block: the whole pages that it lies in; of a variable, the variable alone.
@@ -272,7 +272,7 @@ fn pages(region: &Region) -> Range<u64> {
     if is_of_worker(region) {
         return region.start..region.start + region.size;
     }
-    region.start / PAGE * PAGE..(region.start + region.size).next_multiple_of(PAGE)
+    region.start / PAGE_BYTES * PAGE_BYTES..(region.start + region.size).next_multiple_of(PAGE_BYTES)
 }
 
 /// First addresses of the copies that share a page with `pages`.
@@ -440,7 +440,7 @@ fn push_changes(shim: &Shim, context: u32, start: u64, copy: &mut PageCopy) -> R
             }
             PageChange::Words(at, words) => {
                 shim.session.enqueue(context, &kdHostPushWords { address, words: &words })?;
-                at..at + PAGE as usize
+                at..at + PAGE_BYTES as usize
             }
         };
         // At once: what was pushed is not to be pushed again should the next part be held.
@@ -478,21 +478,21 @@ impl PageChange {
 }
 
 /// Where two blocks differ: only changed words, since what lies beside them may be another one's to write, a kernel's that
-/// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PIECE`] bytes.
+/// runs or a program's that has the memory too, and would be set back. Neighbours are joined to pieces of at most [`PUSH_MESSAGE_BYTES`] bytes.
 fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
     let mut changes: Vec<PageChange> = Vec::new();
     let mut add = |piece: Range<usize>| match changes.last_mut() {
-        Some(PageChange::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PIECE => {
+        Some(PageChange::Whole(last)) if last.end == piece.start && last.len() + piece.len() <= PUSH_MESSAGE_BYTES => {
             last.end = piece.end
         }
         _ => changes.push(PageChange::Whole(piece)),
     };
-    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize));
+    let pages = before.chunks(PAGE_BYTES as usize).zip(now.chunks(PAGE_BYTES as usize));
     let mut torn = Vec::new();
     for (index, (before, now)) in pages.enumerate().filter(|(_, (before, now))| before != now) {
-        let start = index * PAGE as usize;
+        let start = index * PAGE_BYTES as usize;
         let runs = changed_words(before, now);
-        if runs.len() <= FEW || now.len() < PAGE as usize {
+        if runs.len() <= MAX_SINGLE_RUNS || now.len() < PAGE_BYTES as usize {
             runs.iter().for_each(|run| add(start + run.start..start + run.end));
         } else {
             torn.push(PageChange::Words(start, words(&runs, now)));
@@ -504,7 +504,7 @@ fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
 
 /// These runs of a page's words as they travel: a bit for each word of the page, then those whose bit is set.
 fn words(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
-    let mut words = vec![0; PAGE as usize / WORD / 8];
+    let mut words = vec![0; PAGE_BYTES as usize / WORD / 8];
     for word in runs.iter().flat_map(|run| run.start / WORD..run.end / WORD) {
         words[word / 8] |= 1 << (word % 8);
     }
@@ -590,10 +590,10 @@ fn take_in(known: &mut PulledRange<'_>, data: &[u8]) {
 /// Runs of bytes in which `now` differs from `before`. Most pages are as they were, and are found so at once.
 fn changed_runs(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    let pages = before.chunks(PAGE as usize).zip(now.chunks(PAGE as usize)).enumerate();
+    let pages = before.chunks(PAGE_BYTES as usize).zip(now.chunks(PAGE_BYTES as usize)).enumerate();
     for (page, (before, now)) in pages.filter(|(_, (before, now))| before != now) {
         let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
-        for at in changed.map(|(at, _)| page * PAGE as usize + at) {
+        for at in changed.map(|(at, _)| page * PAGE_BYTES as usize + at) {
             match runs.last_mut() {
                 Some(last) if last.end == at => last.end += 1,
                 _ => runs.push(at..at + 1),
@@ -643,7 +643,7 @@ mod tests {
 
     #[test]
     fn blocks_that_share_a_page_share_its_copy() {
-        let copy = |pages: usize| PageCopy::new(1, vec![0; pages * PAGE as usize]);
+        let copy = |pages: usize| PageCopy::new(1, vec![0; pages * PAGE_BYTES as usize]);
         let mut copies = BTreeMap::from([(0x2000, copy(1)), (0x5000, copy(2))]);
         assert_eq!(gaps(&copies, &(0x1000..0x8000)), [0x7000..0x8000, 0x3000..0x5000, 0x1000..0x2000]);
         assert_eq!(gaps(&copies, &(0x5000..0x7000)), []);
@@ -669,8 +669,14 @@ mod tests {
 
     #[test]
     fn a_large_change_is_pushed_in_pieces() {
-        let (before, now) = (vec![0u8; 3 * PIECE / 2], vec![1u8; 3 * PIECE / 2]);
-        assert_eq!(changes(&before, &now), [PageChange::Whole(0..PIECE), PageChange::Whole(PIECE..3 * PIECE / 2)]);
+        let (before, now) = (vec![0u8; 3 * PUSH_MESSAGE_BYTES / 2], vec![1u8; 3 * PUSH_MESSAGE_BYTES / 2]);
+        assert_eq!(
+            changes(&before, &now),
+            [
+                PageChange::Whole(0..PUSH_MESSAGE_BYTES),
+                PageChange::Whole(PUSH_MESSAGE_BYTES..3 * PUSH_MESSAGE_BYTES / 2)
+            ]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdeviceptr, CUresult};
 use katydid_driver_rules::pointer::{self as rules, KnownMemory};
 
@@ -23,8 +23,8 @@ fn known(region: &Region) -> KnownMemory {
         device: region.device,
         pool: region.pool().unwrap_or(0) as u64,
         is_for_host: region.is_host(),
-        is_managed: region.is_managed() && region.place != Place::HostMapped,
-        is_device: region.place == Place::Device,
+        is_managed: region.is_managed() && region.place != RegionKind::HostMapped,
+        is_device: region.place == RegionKind::Device,
     }
 }
 

@@ -11,34 +11,34 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_client::regions::{Place, Region};
-use katydid_client::slab::Slot;
+use katydid_client::regions::{Region, RegionKind};
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{
     CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemPoolPtrExportData,
     CUmemoryPool, CUresult, CUstream, access_flags, location_type,
 };
 use katydid_driver_rules::caller::read;
 use katydid_driver_rules::memory::FILE_DESCRIPTOR;
-use katydid_driver_rules::pool::{self as rules, BLOCK, PoolAttribute, PoolCounts, PoolLocation};
+use katydid_driver_rules::pool::{self as rules, POOL_BLOCK_BYTES, PoolAttribute, PoolCounts, PoolLocation};
 
 use crate::context::device::{self, device};
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
-use crate::ffi::handle::{Handle, Table, object};
+use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::graph::{capture, model};
 use crate::memory::device_backing::DeviceBacking;
 use crate::memory::host_backing::HostBacking;
-use crate::memory::registration::PAGE;
+use crate::memory::registration::PAGE_BYTES;
 use crate::memory::{block, idle, ipc, managed, pinned};
 use crate::process::session::shim;
 use crate::sync::stream;
 
 /// Places begin and end at multiples of this.
-const GRANULE: u64 = 512;
+const POOL_GRANULE_BYTES: u64 = 512;
 /// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`
 const HANDLE_TYPES: u32 = 119;
 /// Numbers of nodes of the host that are taken for one.
-const MOST_NODES: i32 = 64;
+const MAX_NUMA_NODES: i32 = 64;
 
 /// Whether the program's processor reaches memory of a location: pages of the pinned arena.
 fn is_shared(home: PoolLocation) -> bool {
@@ -46,17 +46,17 @@ fn is_shared(home: PoolLocation) -> bool {
 }
 
 /// Of a place out of a pool with this handle.
-fn place_of(home: PoolLocation, pool: usize) -> Place {
+fn place_of(home: PoolLocation, pool: usize) -> RegionKind {
     match home {
-        PoolLocation::Device(_) => Place::Pooled { pool },
-        PoolLocation::Host => Place::HostPooled { pool },
-        PoolLocation::Managed(_) => Place::ManagedPooled { pool },
+        PoolLocation::Device(_) => RegionKind::Pooled { pool },
+        PoolLocation::Host => RegionKind::HostPooled { pool },
+        PoolLocation::Managed(_) => RegionKind::ManagedPooled { pool },
     }
 }
 
 /// One pool of memory of a device, of the host, or of both.
 pub(crate) struct Pool {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     home: PoolLocation,
     /// Most bytes, whole blocks; 0 for no limit.
     limit: u64,
@@ -104,12 +104,12 @@ struct PoolChoices(Mutex<Vec<PoolChoice>>);
 static POOL_CHOICES: PoolChoices = PoolChoices(Mutex::new(Vec::new()));
 
 /// Pools of all devices and of the host.
-pub(crate) static POOLS: Table<Pool> = Table::new();
+pub(crate) static POOLS: HandleTable<Pool> = HandleTable::new();
 
 impl Handle for CUmemoryPool {
     type Object = Pool;
 
-    fn table() -> &'static Table<Pool> {
+    fn table() -> &'static HandleTable<Pool> {
         &POOLS
     }
 
@@ -131,7 +131,7 @@ impl PoolState {
     /// Notes `size` more bytes in use.
     fn take(&mut self, size: u64, limit: u64) -> Result<(), CUresult> {
         let used = self.counts.used.saturating_add(size);
-        let reserved = used.checked_next_multiple_of(BLOCK).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let reserved = used.checked_next_multiple_of(POOL_BLOCK_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         if limit != 0 && reserved > limit {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
@@ -143,15 +143,25 @@ impl PoolState {
 
     /// What is not in use goes, as long as `keep` bytes stay.
     fn trim(&mut self, keep: u64) {
-        let needed = self.counts.used.next_multiple_of(BLOCK).max(keep.div_ceil(BLOCK).saturating_mul(BLOCK));
+        let needed = self
+            .counts
+            .used
+            .next_multiple_of(POOL_BLOCK_BYTES)
+            .max(keep.div_ceil(POOL_BLOCK_BYTES).saturating_mul(POOL_BLOCK_BYTES));
         self.reserved = self.reserved.min(needed);
     }
 }
 
 impl Pool {
-    fn new(slot: Slot, home: PoolLocation, limit: u64) -> Self {
+    fn new(slot: SlabSlot, home: PoolLocation, limit: u64) -> Self {
         let state = PoolState { freed: Vec::new(), counts: PoolCounts::default(), reserved: 0, granted: 0 };
-        Self { slot, home, limit: limit.next_multiple_of(BLOCK), sharing: PoolSharing::Own, state: Mutex::new(state) }
+        Self {
+            slot,
+            home,
+            limit: limit.next_multiple_of(POOL_BLOCK_BYTES),
+            sharing: PoolSharing::Own,
+            state: Mutex::new(state),
+        }
     }
 
     pub(crate) fn handle(&self) -> CUmemoryPool {
@@ -170,7 +180,7 @@ impl Pool {
         if size == 0 {
             return Ok(0);
         }
-        let extent = size.checked_next_multiple_of(GRANULE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let extent = size.checked_next_multiple_of(POOL_GRANULE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let shim = shim()?;
         let mut state = self.state();
         state.take(size, self.limit)?;
@@ -199,7 +209,7 @@ impl Pool {
         if is_shared(self.home) {
             return free_pages(region);
         }
-        let extent = region.size.next_multiple_of(GRANULE);
+        let extent = region.size.next_multiple_of(POOL_GRANULE_BYTES);
         state.freed.push(FreedBlock { address: region.start, extent, stream, epoch });
         Ok(())
     }
@@ -233,12 +243,12 @@ impl Pool {
 fn allocate_new(device: u32, state: &mut PoolState, extent: u64) -> Result<u64, CUresult> {
     let memory = &device::all()?[device as usize].memory;
     let backing = DeviceBacking { ordinal: device };
-    match memory.allocate(extent, GRANULE, &backing) {
+    match memory.allocate(extent, POOL_GRANULE_BYTES, &backing) {
         Err(CUresult::ERROR_OUT_OF_MEMORY) if !state.freed.is_empty() => {
             for freed in state.freed.drain(..) {
                 let _ = memory.free(freed.address, freed.epoch);
             }
-            memory.allocate(extent, GRANULE, &backing)
+            memory.allocate(extent, POOL_GRANULE_BYTES, &backing)
         }
         other => other,
     }
@@ -247,8 +257,8 @@ fn allocate_new(device: u32, state: &mut PoolState, extent: u64) -> Result<u64, 
 /// Whole pages of the pinned arena; they belong to no context.
 fn allocate_pages(home: PoolLocation, pool: usize, size: u64) -> Result<u64, CUresult> {
     let pinned = pinned::get().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let address = pinned.arena.allocate(pages, PAGE, &HostBacking)?;
+    let pages = size.checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let address = pinned.arena.allocate(pages, PAGE_BYTES, &HostBacking)?;
     let device = match home {
         PoolLocation::Managed(device) => {
             let device = device.unwrap_or(0);
@@ -366,9 +376,11 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
     }
     let wire = stream::wire(stream)?;
     match shim()?.regions.find(address).map(|region| region.place) {
-        Some(Place::Pooled { .. } | Place::HostPooled { .. } | Place::ManagedPooled { .. }) => free(address, wire),
-        Some(Place::Device) => block::free(address),
-        Some(Place::Mapped) if ipc::is_pooled(address) => ipc::close(address),
+        Some(RegionKind::Pooled { .. } | RegionKind::HostPooled { .. } | RegionKind::ManagedPooled { .. }) => {
+            free(address, wire)
+        }
+        Some(RegionKind::Device) => block::free(address),
+        Some(RegionKind::Mapped) if ipc::is_pooled(address) => ipc::close(address),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -428,7 +440,7 @@ fn select(home: PoolLocation, pool: &Arc<Pool>) -> Result<(), CUresult> {
 /// What a location and an allocation type name. The host's nodes are one: where pages of the pinned arena lie, the system
 /// chooses.
 fn named(location: &CUmemLocation, kind: u32) -> Result<PoolLocation, CUresult> {
-    PoolLocation::named(location, kind, MOST_NODES, |ordinal| device(ordinal).is_ok())
+    PoolLocation::named(location, kind, MAX_NUMA_NODES, |ordinal| device(ordinal).is_ok())
 }
 
 /// # Safety
@@ -637,7 +649,7 @@ pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address
     let target = unsafe { out(target) }?;
     let (shim, pools) = (shim()?, POOLS.get()?);
     let is_lent = |region: &Region| match region.place {
-        Place::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == PoolSharing::Lent),
+        RegionKind::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == PoolSharing::Lent),
         _ => false,
     };
     let region = shim.regions.find(address).filter(|region| region.start == address && is_lent(region));
@@ -672,7 +684,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Pool {
-        Pool::new(Slot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 0)
+        Pool::new(SlabSlot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 0)
     }
 
     #[test]
@@ -680,21 +692,24 @@ mod tests {
         let pool = pool();
         let mut state = pool.state();
         state.take(1000, 0).unwrap();
-        assert_eq!((state.counts.used, state.reserved), (1000, BLOCK));
-        state.take(BLOCK, 0).unwrap();
-        assert_eq!(state.reserved, 2 * BLOCK);
+        assert_eq!((state.counts.used, state.reserved), (1000, POOL_BLOCK_BYTES));
+        state.take(POOL_BLOCK_BYTES, 0).unwrap();
+        assert_eq!(state.reserved, 2 * POOL_BLOCK_BYTES);
         state.counts.used = 0;
         state.trim(1);
-        assert_eq!(state.reserved, BLOCK);
+        assert_eq!(state.reserved, POOL_BLOCK_BYTES);
         state.trim(0);
         assert_eq!(state.reserved, 0);
-        assert_eq!((state.counts.reserved_high, state.counts.used_high), (2 * BLOCK, BLOCK + 1000));
+        assert_eq!(
+            (state.counts.reserved_high, state.counts.used_high),
+            (2 * POOL_BLOCK_BYTES, POOL_BLOCK_BYTES + 1000)
+        );
     }
 
     #[test]
     fn a_limit_is_kept_in_blocks() {
-        let pool = Pool::new(Slot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 1);
-        assert!(pool.state().take(BLOCK, pool.limit).is_ok());
+        let pool = Pool::new(SlabSlot { handle: 0x1000, index: 0 }, PoolLocation::Device(0), 1);
+        assert!(pool.state().take(POOL_BLOCK_BYTES, pool.limit).is_ok());
         assert_eq!(pool.state().take(1, pool.limit), Err(CUresult::ERROR_OUT_OF_MEMORY));
     }
 

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
-use katydid_driver_rules::mem_advise::Target;
+use katydid_driver_rules::mem_advise::AdviceTarget;
 use katydid_driver_rules::memory::{self as rules, locations};
 
 use crate::memory::managed;
@@ -37,7 +37,7 @@ unsafe fn targets(
     firsts: *const usize,
     kinds: usize,
     count: usize,
-) -> Result<Vec<Target>, CUresult> {
+) -> Result<Vec<AdviceTarget>, CUresult> {
     // SAFETY: handed on.
     unsafe { locations(places, firsts, kinds, count) }?.into_iter().map(managed::target).collect()
 }

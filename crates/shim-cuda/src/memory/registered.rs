@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::ops::Range;
 
-use katydid_client::regions::{Place, Region};
+use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUresult, Function, host_register_flags as id};
 use katydid_driver_rules::memory::Registration;
 
@@ -22,7 +22,7 @@ use crate::graph::model;
 use crate::launch::registry;
 use crate::memory::counts::REGISTERED;
 use crate::memory::pinned;
-use crate::memory::registration::{self, PAGE};
+use crate::memory::registration::{self, PAGE_BYTES};
 use crate::process::session::shim;
 
 /// Registers memory of the program for the GPU (`cuMemHostRegister`).
@@ -31,7 +31,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     model::forbid()?;
     let (start, size) = (pointer.expose_provenance() as u64, size as u64);
     let Registration { end, flags: told, is_read_only } = Registration::new(start, size, flags)?;
-    registration::check(&(start / PAGE * PAGE..end.next_multiple_of(PAGE)))?;
+    registration::check(&(start / PAGE_BYTES * PAGE_BYTES..end.next_multiple_of(PAGE_BYTES)))?;
     // What cannot be written needs the flag for that.
     if !is_read_only && !is_writable(&(start..end)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -41,7 +41,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
                    what they write only at launches, not while they wait for it. NCCL does without with NCCL_SHM_DISABLE=1";
         return Err(refuse(Function::cuMemHostRegister_v2, why));
     }
-    let place = Place::Registered { flags: told };
+    let place = RegionKind::Registered { flags: told };
     let shim = shim()?;
     if pinned::get().is_none() {
         return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));
@@ -51,7 +51,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
         return Ok(());
     }
     let others = shim.regions.all(|other| other.start < end && start < other.start + other.size);
-    let is_variable = |other: &Region| matches!(other.place, Place::Global { .. });
+    let is_variable = |other: &Region| matches!(other.place, RegionKind::Global { .. });
     Err(match () {
         () if others.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
         () if others.iter().any(is_variable) => registration::taken(CUresult::ERROR_NOT_SUPPORTED),

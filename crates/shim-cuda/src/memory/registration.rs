@@ -10,7 +10,7 @@ use crate::ffi::arguments::refuse;
 use crate::process::session::Shim;
 
 /// Bytes of a page of memory.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Whether a registered block lies in one of these pages.
 pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
@@ -34,7 +34,7 @@ pub(crate) fn taken(code: CUresult) -> CUresult {
 pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
     // A byte a page is written; so few pages at a time that the bytes are few.
     const STEP: u64 = 1 << 30;
-    let mut seen = vec![0_u8; (STEP.min(pages.end - pages.start) / PAGE) as usize];
+    let mut seen = vec![0_u8; (STEP.min(pages.end - pages.start) / PAGE_BYTES) as usize];
     for start in (pages.start..pages.end).step_by(STEP as usize) {
         let (length, first) = (STEP.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
         // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
@@ -51,9 +51,9 @@ mod tests {
 
     #[test]
     fn only_mapped_pages_pass() {
-        let block = vec![0_u8; 3 * PAGE as usize];
-        let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
-        assert_eq!(check(&(start..start + PAGE)), Ok(()));
-        assert_eq!(check(&(PAGE..2 * PAGE)), Err(CUresult::ERROR_INVALID_VALUE));
+        let block = vec![0_u8; 3 * PAGE_BYTES as usize];
+        let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
+        assert_eq!(check(&(start..start + PAGE_BYTES)), Ok(()));
+        assert_eq!(check(&(PAGE_BYTES..2 * PAGE_BYTES)), Err(CUresult::ERROR_INVALID_VALUE));
     }
 }

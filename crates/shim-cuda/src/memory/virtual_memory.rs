@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use katydid_arena::{RESERVATION_UNIT, RangeMap, Reservation};
 use katydid_client::memory::retry_until_timeout;
-use katydid_client::regions::Place;
-use katydid_client::slab::Slot;
+use katydid_client::regions::RegionKind;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
     access_flags, allocation_type, location_type,
@@ -25,7 +25,7 @@ use katydid_wire::message::{
 
 use crate::context::{device, stack};
 use crate::ffi::arguments::out;
-use crate::ffi::handle::Table;
+use crate::ffi::handle::HandleTable;
 use crate::memory::counts::VARIABLES;
 use crate::memory::device_backing::in_need;
 use crate::memory::{pinned, pinned_sync};
@@ -34,13 +34,13 @@ use crate::process::session::{Shim, shim};
 /// Where reservations without a wish go: between the places of the arenas.
 const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
-const ATTEMPTS: u32 = 64;
+const RESERVATION_ATTEMPTS: u32 = 64;
 /// Bytes of the records that travel.
 const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
 
 /// A block of memory of a device, or of the host, without an address.
 pub(crate) struct Allocation {
-    slot: Slot,
+    slot: SlabSlot,
     /// Where its memory is; devices by the program's ordinal.
     location: CUmemLocation,
     /// What the program wished for in sharing and use, word by word.
@@ -50,7 +50,7 @@ pub(crate) struct Allocation {
 }
 
 /// Blocks of memory without an address.
-pub(crate) static ALLOCATIONS: Table<Allocation> = Table::new();
+pub(crate) static ALLOCATIONS: HandleTable<Allocation> = HandleTable::new();
 
 /// What keeps a block.
 struct Uses {
@@ -114,11 +114,11 @@ impl Allocation {
 /// id is never given to a second block too early.
 #[derive(Default)]
 struct VirtualMemory {
-    state: Mutex<State>,
+    state: Mutex<VirtualRanges>,
 }
 
 #[derive(Default)]
-struct State {
+struct VirtualRanges {
     reservations: RangeMap<Reservation>,
     /// Where the search for a place begins, as a distance.
     next: u64,
@@ -128,12 +128,12 @@ struct State {
 static VIRTUAL_MEMORY: LazyLock<VirtualMemory> = LazyLock::new(VirtualMemory::default);
 
 impl VirtualMemory {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, VirtualRanges> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl VirtualRanges {
     /// Reserves at `address` on both sides; false when it is taken on one of them.
     fn reserve_at(&mut self, shim: &Shim, address: u64, size: u64) -> Result<bool, CUresult> {
         let Ok(reservation) = Reservation::at(address, size) else { return Ok(false) };
@@ -152,7 +152,7 @@ impl State {
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
         let room = ANYWHERE.end - ANYWHERE.start;
         let mut step = size;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..RESERVATION_ATTEMPTS {
             let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
             let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
                 if self.next == 0 || size > room {
@@ -176,7 +176,7 @@ impl State {
     fn open(&self, shim: &Shim, start: u64, size: u64) -> Result<(), CUresult> {
         let found = self.mapped.find(start).map(|(.., allocation)| allocation);
         let allocation = found.filter(|allocation| is_host(allocation.location));
-        let is_closed = shim.regions.find(start).is_some_and(|region| region.place == Place::Mapped);
+        let is_closed = shim.regions.find(start).is_some_and(|region| region.place == RegionKind::Mapped);
         let (Some(allocation), Some(pinned), true) = (allocation, pinned::get(), is_closed) else { return Ok(()) };
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -186,8 +186,8 @@ impl State {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
             target.copy_from_nonoverlapping(known.as_ptr(), known.len());
         }
-        shim.regions.remove(start, |region| region.place == Place::Mapped);
-        shim.regions.insert(start, size, Place::HostMapped, allocation.device(), 0);
+        shim.regions.remove(start, |region| region.place == RegionKind::Mapped);
+        shim.regions.insert(start, size, RegionKind::HostMapped, allocation.device(), 0);
         pinned.adopt(start, 0, known);
         VARIABLES.begin();
         Ok(())
@@ -195,13 +195,13 @@ impl State {
 
     /// Takes such pages away; the mapping stays, for devices.
     fn close(&self, shim: &Shim, start: u64) -> Result<(), CUresult> {
-        let region = shim.regions.remove(start, |region| region.place == Place::HostMapped);
+        let region = shim.regions.remove(start, |region| region.place == RegionKind::HostMapped);
         let (Some(region), Some(pinned)) = (region, pinned::get()) else { return Ok(()) };
         pinned.forget(&region)?;
         VARIABLES.end();
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.unmap(start - first, region.size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        shim.regions.insert(start, region.size, Place::Mapped, region.device, 0);
+        shim.regions.insert(start, region.size, RegionKind::Mapped, region.device, 0);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl State {
         tiles: &[(u64, u64)],
         ask: impl FnOnce() -> Result<(), CUresult>,
     ) -> Result<(), CUresult> {
-        let is_open = |start| shim.regions.find(start).is_some_and(|region| region.place == Place::HostMapped);
+        let is_open = |start| shim.regions.find(start).is_some_and(|region| region.place == RegionKind::HostMapped);
         let open: Vec<_> = tiles.iter().filter(|(start, _)| is_open(*start)).collect();
         if !open.is_empty() {
             pinned::push_named([], stack::wire().unwrap_or(0), 0)?.sent();
@@ -412,7 +412,7 @@ pub(crate) fn map(
     shim.session.call(0, &kdMemoryMap { address, size, offset, memory: allocation.wire() })?;
     allocation.map(shim)?;
     let device = allocation.device();
-    shim.regions.insert(address, size, Place::Mapped, device, 0);
+    shim.regions.insert(address, size, RegionKind::Mapped, device, 0);
     // The worker has checked that nothing is mapped there.
     let _ = state.mapped.insert(address, size, allocation);
     Ok(())
@@ -427,7 +427,7 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let unmap = || shim.session.call(stack::wire().unwrap_or(0), &kdMemoryUnmap { address, size }).map(drop);
     state.without_pages(shim, &tiles, unmap)?;
     for (start, _) in tiles {
-        shim.regions.remove(start, |region| region.place == Place::Mapped);
+        shim.regions.remove(start, |region| region.place == RegionKind::Mapped);
         let Some((_, allocation)) = state.mapped.remove(start) else { continue };
         allocation.unmap(shim)?;
     }
@@ -482,7 +482,7 @@ pub(crate) unsafe fn access(
     let (shim, device) = (shim()?, location.id);
     VIRTUAL_MEMORY.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if is_host(location) {
-        let is_open = shim.regions.find(address).is_some_and(|region| region.place == Place::HostMapped);
+        let is_open = shim.regions.find(address).is_some_and(|region| region.place == RegionKind::HostMapped);
         flags.write(u64::from(if is_open { access_flags::READ_WRITE } else { access_flags::NONE }));
         return Ok(());
     }

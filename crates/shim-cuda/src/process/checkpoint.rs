@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use katydid_client::job::process_request::{AskError, Target};
+use katydid_client::job::process_request::{AskError, TargetProcess};
 use katydid_client::output::say;
 use katydid_cuda_sys as sys;
 use katydid_wire::job::ask;
@@ -54,7 +54,7 @@ fn told<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUresu
 pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let out = unsafe { crate::ffi::arguments::out(tid) }?;
-    let found = Target::find(pid).and_then(|target| {
+    let found = TargetProcess::find(pid).and_then(|target| {
         // A process whose session is of another API only has none.
         target.state()?;
         target.restore_thread()
@@ -69,7 +69,7 @@ pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUres
 pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let out = unsafe { crate::ffi::arguments::out(state) }?;
-    let found = Target::find(pid).and_then(|target| target.state());
+    let found = TargetProcess::find(pid).and_then(|target| target.state());
     out.write(told(Function::cuCheckpointProcessGetState, found)?);
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -
     reserved(rest)?;
     let millis = u32::from_le_bytes([timeout[0], timeout[1], timeout[2], timeout[3]]);
     let limit = (millis != 0).then(|| Duration::from_millis(millis.into()));
-    let locked = Target::find(pid).and_then(|target| target.lock(limit));
+    let locked = TargetProcess::find(pid).and_then(|target| target.lock(limit));
     told(Function::cuCheckpointProcessLock, locked).map(drop)
 }
 
@@ -94,7 +94,7 @@ pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -
 pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheckpointArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     reserved(&unsafe { given(arguments.cast_const()) })?;
-    let taken = Target::find(pid).and_then(|target| target.order(ask::CHECKPOINT, Vec::new()));
+    let taken = TargetProcess::find(pid).and_then(|target| target.order(ask::CHECKPOINT, Vec::new()));
     told(Function::cuCheckpointProcessCheckpoint, taken).map(drop)
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreA
     }
     // SAFETY: as many pairs as the caller says are readable.
     let gpus: Vec<u8> = (0..count).flat_map(|at| unsafe { pairs.add(at).read_unaligned() }).collect();
-    let restored = Target::find(pid).and_then(|target| target.order(ask::RESTORE, gpus));
+    let restored = TargetProcess::find(pid).and_then(|target| target.order(ask::RESTORE, gpus));
     told(Function::cuCheckpointProcessRestore, restored).map(drop)
 }
 
@@ -127,6 +127,6 @@ pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreA
 pub(crate) unsafe fn unlock(pid: i32, arguments: *mut sys::CUcheckpointUnlockArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     reserved(&unsafe { given(arguments.cast_const()) })?;
-    let unlocked = Target::find(pid).and_then(|target| target.order(ask::UNLOCK, Vec::new()));
+    let unlocked = TargetProcess::find(pid).and_then(|target| target.order(ask::UNLOCK, Vec::new()));
     told(Function::cuCheckpointProcessUnlock, unlocked).map(drop)
 }

@@ -8,12 +8,12 @@ use katydid_client::environment::{program_name, variable};
 use katydid_client::life::{self, Life};
 use katydid_client::output::say;
 use katydid_client::session::round_trips;
-use katydid_client::trace::{Call, CallId, TraceWriter, now};
+use katydid_client::trace::{CallId, TraceWriter, TracedCall, now};
 use katydid_cuda_sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUfunction, CUlaunchConfig, CUresult, CUstream, Function, FunctionClass,
 };
 
-use crate::launch::target::Target;
+use crate::launch::target::LaunchTarget;
 use crate::sync::gpu_time;
 
 /// The environment has not been read yet.
@@ -113,7 +113,7 @@ impl Detail {
             writer.work(of, stream, self.bytes);
         }
         if let Some((function, shared)) = self.kernel
-            && let Ok(target) = Target::of(function)
+            && let Ok(target) = LaunchTarget::of(function)
         {
             writer.kernel(of, target.name().to_bytes(), shared);
         }
@@ -137,7 +137,7 @@ pub(crate) fn traced(function: Function, detail: Option<Detail>, call: impl FnOn
     let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let duration = now() - start;
     let round_trips = round_trips().wrapping_sub(before);
-    writer.record(&Call { function: function.number(), thread, start, duration, result: result.0, round_trips });
+    writer.record(&TracedCall { function: function.number(), thread, start, duration, result: result.0, round_trips });
     if let Some(detail) = detail {
         detail.record(stream, (thread, start), writer);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use katydid_client::session::Session;
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_client::trace;
 use katydid_cuda_sys::{CUevent, CUresult, CUstream, event_flags};
 use katydid_wire::message::{
@@ -14,20 +14,20 @@ use katydid_wire::message::{
 };
 
 use katydid_driver_rules::stream::{check_event_flags, is_external};
-use katydid_graph::Taken;
+use katydid_graph::CaptureOutcome;
 
 use crate::context::record::Context;
 use crate::context::request::enqueue;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
-use crate::ffi::handle::{Handle, Table, Wire, glance, object, wire};
+use crate::ffi::handle::{Handle, HandleTable, Wire, object, peek, wire};
 use crate::graph::model;
 use crate::launch::backpressure;
 use crate::memory::pinned;
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// In what a glance tells of an event, beside its context's wire id: it was recorded before, and no other program can have
+/// In what a peek tells of an event, beside its context's wire id: it was recorded before, and no other program can have
 /// it, so that it is recorded by a message and nothing else.
 const PLAIN: u32 = 1 << 31;
 
@@ -37,7 +37,7 @@ const REPEATED_FOR: Duration = Duration::from_millis(1);
 
 /// An event of the program, with what is known of its completion.
 pub(crate) struct Event {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     /// It was recorded in a stream, outside of captures.
     pub(crate) was_recorded: AtomicBool,
@@ -76,12 +76,12 @@ impl CompletionRecord {
 }
 
 /// Events of all contexts.
-pub(crate) static EVENTS: Table<Event> = Table::new();
+pub(crate) static EVENTS: HandleTable<Event> = HandleTable::new();
 
 impl Handle for CUevent {
     type Object = Event;
 
-    fn table() -> &'static Table<Event> {
+    fn table() -> &'static HandleTable<Event> {
         &EVENTS
     }
 
@@ -135,7 +135,7 @@ fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bo
         return Ok(false);
     }
     object(event)?;
-    Ok(model::of_process().record(event, stream::place(stream)?, is_external)? == Taken::Yes)
+    Ok(model::of_process().record(event, stream::place(stream)?, is_external)? == CaptureOutcome::Yes)
 }
 
 /// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and
@@ -151,16 +151,16 @@ fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
 /// Outside of captures; event and stream must be of the same context.
 fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     backpressure::take_place(stream)?;
-    let (seen, shim) = (glance(event)?, shim()?);
-    let context = seen.brief & !PLAIN;
-    if seen.brief & PLAIN != 0
+    let (seen, shim) = (peek(event)?, shim()?);
+    let context = seen.tag & !PLAIN;
+    if seen.tag & PLAIN != 0
         && let Some(stream) = stream::wire_in_current(stream, context)
     {
         return shim.session.enqueue(context, &cuEventRecord { hEvent: seen.index + 1, hStream: stream });
     }
     let is_private = record_first(event, stream)?;
     if is_private && context != 0 {
-        EVENTS.get()?.change_brief(seen, context | PLAIN);
+        EVENTS.get()?.change_tag(seen, context | PLAIN);
     }
     Ok(())
 }

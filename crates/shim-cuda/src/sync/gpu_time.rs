@@ -22,7 +22,7 @@ use crate::sync::{event, stream};
 /// Set to 0: nothing is timed on the GPU.
 const VARIABLE: &str = "KATYDID_TRACE_GPU";
 /// Spans that wait to be asked about before the next call asks.
-const MUCH: usize = 4096;
+const MAX_WAITING_SPANS: usize = 4096;
 /// A difference in milliseconds of 32 bits is no more exact than a microsecond beyond some seconds.
 const FAR: f32 = 4000.0;
 /// A stream that does not wait for the default one.
@@ -94,7 +94,7 @@ pub(crate) fn end(begun: BegunSpan, stream: CUstream, of: CallId, has_succeeded:
 
 /// Whether so much waits that it is to be asked about now.
 pub(crate) fn is_much() -> bool {
-    PENDING.load(Ordering::Relaxed) >= MUCH
+    PENDING.load(Ordering::Relaxed) >= MAX_WAITING_SPANS
 }
 
 /// Writes down what has come to pass.

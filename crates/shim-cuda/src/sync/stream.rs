@@ -8,18 +8,18 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUcontext, CUdevice, CUgreenCtx, CUresult, CUstream, stream_flags};
 use katydid_wire::message::{cuStreamCreateWithPriority, cuStreamDestroy_v2};
 
 use katydid_driver_rules::stream as rules;
-use katydid_graph::Place;
+use katydid_graph::CaptureStream;
 
 use crate::context::record::{CONTEXTS, Context, ContextIds, are_several, next_stream_id};
 use crate::context::request::enqueue;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
-use crate::ffi::handle::{Handle, Table, Wire, glance, object};
+use crate::ffi::handle::{Handle, HandleTable, Wire, object, peek};
 use crate::graph::model;
 use crate::process::session::shim;
 
@@ -60,7 +60,7 @@ impl Drop for UnorderedWork {
 
 /// A stream of the program's own.
 pub(crate) struct Stream {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     flags: u32,
     priority: i32,
@@ -70,12 +70,12 @@ pub(crate) struct Stream {
 }
 
 /// Streams of the program's own, of all contexts.
-pub(crate) static STREAMS: Table<Stream> = Table::new();
+pub(crate) static STREAMS: HandleTable<Stream> = HandleTable::new();
 
 impl Handle for CUstream {
     type Object = Stream;
 
-    fn table() -> &'static Table<Stream> {
+    fn table() -> &'static HandleTable<Stream> {
         &STREAMS
     }
 
@@ -171,7 +171,7 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     match stream.0.addr() {
         0 => Ok(default_wire()),
         default @ (LEGACY | PER_THREAD) => Ok(default as u32),
-        _ => glance(stream).map(|stream| stream.index + FIRST_WIRE),
+        _ => peek(stream).map(|stream| stream.index + FIRST_WIRE),
     }
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn wire_and_ids(stream: CUstream, here: Option<ContextIds>) -> Result
     if wire < FIRST_WIRE {
         return Ok((wire, None));
     }
-    let context = glance(stream)?.brief;
+    let context = peek(stream)?.tag;
     let home = match here.filter(|here| here.wire == context) {
         Some(here) => here,
         None => object(stream)?.context.ids(),
@@ -199,7 +199,7 @@ pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
     if stack::wire() != Ok(context) || !model::of_process().is_quiet() {
         return None;
     }
-    let is_there = stream.0.addr() <= PER_THREAD || glance(stream).is_ok_and(|seen| seen.brief == context);
+    let is_there = stream.0.addr() <= PER_THREAD || peek(stream).is_ok_and(|seen| seen.tag == context);
     wire(stream).ok().filter(|_| is_there)
 }
 
@@ -234,13 +234,13 @@ pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
 }
 
 /// What stream capture knows a stream by. A thread's default streams have keys of their own, above all ids.
-pub(crate) fn place(stream: CUstream) -> Result<Place, CUresult> {
+pub(crate) fn place(stream: CUstream) -> Result<CaptureStream, CUresult> {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
     }
     Ok(match resolve(stream)? {
-        ResolvedStream::Made(stream) => Place {
+        ResolvedStream::Made(stream) => CaptureStream {
             key: stream.id,
             is_legacy: false,
             is_blocking: stream.flags & stream_flags::NON_BLOCKING == 0,
@@ -249,7 +249,7 @@ pub(crate) fn place(stream: CUstream) -> Result<Place, CUresult> {
         ResolvedStream::Default(context, index) => {
             let thread = if index == 0 { 0 } else { THREAD.try_with(|thread| *thread + 1).unwrap_or(0) };
             let key = 1 << 63 | thread << 24 | u64::from(context.slot.index) << 1 | index as u64;
-            Place { key, is_legacy: index == 0, is_blocking: index == 1, context: context.slot.handle }
+            CaptureStream { key, is_legacy: index == 0, is_blocking: index == 1, context: context.slot.handle }
         }
     })
 }

@@ -2,14 +2,14 @@
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
 use katydid_cuda_sys::{CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, Function, batch_operation as id};
-use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy::DeclaredMemory;
 use katydid_driver_rules::stream::{WordAccess, WordOperation, word_operations};
 use katydid_wire::message::{
     cuStreamWaitValue32_v2, cuStreamWaitValue64_v2, cuStreamWriteValue32_v2, cuStreamWriteValue64_v2,
 };
 
 use crate::context::request::enqueue;
-use crate::copy::side::{Side, locate};
+use crate::copy::side::{CopySide, locate};
 use crate::ffi::arguments::refuse;
 use crate::graph::capture;
 use crate::sync::stream;
@@ -18,9 +18,9 @@ use crate::sync::stream;
 /// a word there would be waited for in vain: it is refused.
 fn check(address: u64, operation: Option<WordOperation>) -> Result<(), CUresult> {
     let Some(WordOperation { size, access, .. }) = operation else { return Ok(()) };
-    match locate(Claim::Device, address, size)? {
-        Side::Gpu(_) | Side::Shared(_) => Ok(()),
-        Side::Own(_) => {
+    match locate(DeclaredMemory::Device, address, size)? {
+        CopySide::Gpu(_) | CopySide::Shared(_) => Ok(()),
+        CopySide::Own(_) => {
             let function = match (access, size) {
                 (WordAccess::Write, 4) => Function::cuStreamWriteValue32_v2,
                 (WordAccess::Write, _) => Function::cuStreamWriteValue64_v2,

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::{CUevent, CUresult, CUstream};
 use katydid_driver_rules::stream::is_external;
-use katydid_graph::{Call, Taken};
+use katydid_graph::{CaptureOutcome, UncapturedCall};
 use katydid_wire::message::{cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent};
 
 use crate::context::stack;
-use crate::copy::transfer::Way;
+use crate::copy::transfer::StreamIds;
 use crate::ffi::handle::object;
 use crate::graph::model;
 use crate::launch::backpressure;
@@ -33,7 +33,7 @@ struct DrainedStream {
 /// Refuses to wait for a stream, or to ask how it is, while a stream capture forbids it.
 fn forbid(stream: CUstream) -> Result<(), CUresult> {
     let graphs = model::of_process();
-    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(Call::Stream(stream::place(stream)?)) }
+    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(UncapturedCall::Stream(stream::place(stream)?)) }
 }
 
 /// Waits for everything in the stream.
@@ -56,7 +56,7 @@ fn is_empty(shim: &Shim, place: (u32, u32)) -> bool {
 
 /// As [`waits_in`], for a copy that waits for everything in its stream: who then waits for that need not ask again, where each
 /// question is a round trip.
-pub(crate) fn empties<T>(way: Way, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
+pub(crate) fn empties<T>(way: StreamIds, copy: impl FnOnce() -> Result<T, CUresult>) -> Result<T, CUresult> {
     let sent = shim()?.session.enqueued();
     let got = waits_in(way.stream, copy)?;
     // The id of a thread's own stream means another one in each thread, and is not told apart here.
@@ -107,7 +107,7 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
     let is_external = is_external(flags)?;
     if !model::of_process().is_quiet() {
         let was_recorded = waited.was_recorded.load(Ordering::Relaxed);
-        if model::of_process().wait(event, stream::place(stream)?, is_external, was_recorded)? == Taken::Yes {
+        if model::of_process().wait(event, stream::place(stream)?, is_external, was_recorded)? == CaptureOutcome::Yes {
             return Ok(());
         }
     }

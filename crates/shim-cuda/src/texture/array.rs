@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, CUresult};
 use katydid_driver_rules::caller::read;
 use katydid_driver_rules::texture::{level_extent, most_levels, plain, whole};
@@ -16,14 +16,14 @@ use crate::context::record::Context;
 use crate::context::request::call;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
-use crate::ffi::handle::{Handle, Table, object};
+use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::memory::device_backing::in_need;
 use crate::process::session::shim;
 use crate::texture::array_map::DeferredMemory;
 
 /// An array, or a level of a mipmap.
 pub(crate) struct Array {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     /// Whether it is a level, which only its mipmap destroys.
@@ -34,7 +34,7 @@ pub(crate) struct Array {
 
 /// An array with levels, each of half the extent of the one before.
 pub(crate) struct Mipmap {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
     /// Levels that were asked for.
@@ -44,12 +44,12 @@ pub(crate) struct Mipmap {
 }
 
 /// Arrays, and levels of mipmaps.
-pub(crate) static ARRAYS: Table<Array> = Table::new();
+pub(crate) static ARRAYS: HandleTable<Array> = HandleTable::new();
 
 impl Handle for CUarray {
     type Object = Array;
 
-    fn table() -> &'static Table<Array> {
+    fn table() -> &'static HandleTable<Array> {
         &ARRAYS
     }
 
@@ -77,12 +77,12 @@ impl Array {
 }
 
 /// Mipmaps of all contexts.
-pub(crate) static MIPMAPS: Table<Mipmap> = Table::new();
+pub(crate) static MIPMAPS: HandleTable<Mipmap> = HandleTable::new();
 
 impl Handle for CUmipmappedArray {
     type Object = Mipmap;
 
-    fn table() -> &'static Table<Mipmap> {
+    fn table() -> &'static HandleTable<Mipmap> {
         &MIPMAPS
     }
 

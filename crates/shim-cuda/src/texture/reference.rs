@@ -10,7 +10,7 @@ use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use katydid_client::ffi::write_if_given;
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUaddress_mode, CUarray, CUarray_format, CUdeviceptr, CUfilter_mode, CUmipmappedArray,
     CUmodule, CUresult, CUtexref,
@@ -25,7 +25,7 @@ use katydid_wire::texture::TextureArguments;
 use crate::context::record::Context;
 use crate::context::{device, stack};
 use crate::ffi::arguments::{Out, handle, out, text};
-use crate::ffi::handle::{Handle, Table, object};
+use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::process::session::shim;
 use crate::texture::array::{Array, Mipmap};
 
@@ -33,17 +33,17 @@ const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// A texture reference of a module, or of the program.
 pub(crate) struct TextureReference {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     /// Handle of its module; 0 for one of the program's own.
     module: usize,
     name: Vec<u8>,
-    state: Mutex<State>,
+    state: Mutex<TextureReferenceState>,
 }
 
 /// What it is set to.
 #[derive(Clone, Default)]
-struct State {
+struct TextureReferenceState {
     arguments: ReferenceArguments,
     /// The array or mipmap, with the program's handle.
     bound: Option<BoundArray>,
@@ -57,12 +57,12 @@ struct BoundArray {
 }
 
 /// Texture references of all modules, and those of the program.
-pub(crate) static TEXTURE_REFERENCES: Table<TextureReference> = Table::new();
+pub(crate) static TEXTURE_REFERENCES: HandleTable<TextureReference> = HandleTable::new();
 
 impl Handle for CUtexref {
     type Object = TextureReference;
 
-    fn table() -> &'static Table<TextureReference> {
+    fn table() -> &'static HandleTable<TextureReference> {
         &TEXTURE_REFERENCES
     }
 
@@ -81,12 +81,12 @@ impl TextureReference {
         CUtexref(handle(self.slot.handle))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TextureReferenceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TextureReferenceState {
     /// Takes over what the driver says.
     fn learn(&mut self, facts: &[u8]) -> Result<(), CUresult> {
         let Some(facts) = ReferenceFacts::decode(facts) else {
@@ -134,7 +134,7 @@ fn make(module: Option<(CUmodule, &[u8])>) -> Result<Arc<TextureReference>, CUre
     TEXTURE_REFERENCES.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         let message = kdTextureReference { reference: slot.index * 2 + 1, module: wire, name };
         let facts = shim.session.call(context.wire(), &message)?.facts;
-        let mut state = State::default();
+        let mut state = TextureReferenceState::default();
         state.learn(&facts)?;
         Ok(TextureReference { slot, context, module: owner, name: name.to_vec(), state: Mutex::new(state) })
     })
@@ -188,7 +188,7 @@ pub(crate) fn forget_module(module: usize) -> Result<(), CUresult> {
 }
 
 /// Sends a changed state, and keeps it if the driver takes it; the offset that the driver answers, in bytes.
-fn change(reference: CUtexref, with: impl FnOnce(&mut State)) -> Result<u64, CUresult> {
+fn change(reference: CUtexref, with: impl FnOnce(&mut TextureReferenceState)) -> Result<u64, CUresult> {
     let reference = object(reference)?;
     let mut kept = reference.state();
     let mut state = kept.clone();
@@ -209,7 +209,7 @@ fn set(reference: CUtexref, bit: u32, place: usize, value: u32) -> Result<(), CU
 
 /// Sets numbers of the sampler that lie side by side.
 fn set_some(reference: CUtexref, bit: u32, place: usize, values: &[u32]) -> Result<(), CUresult> {
-    let store = |state: &mut State| {
+    let store = |state: &mut TextureReferenceState| {
         state.arguments.given |= bit;
         let places = state.arguments.texture.sampler.iter_mut().skip(place);
         places.zip(values).for_each(|(place, value)| *place = *value);
@@ -301,7 +301,7 @@ pub(crate) unsafe fn set_rows(
 /// What texels of memory are; for an array, how its texels are taken.
 pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: i32) -> Result<(), CUresult> {
     let channels = u32::try_from(channels).map_err(|_| WRONG)?;
-    let store = |state: &mut State| {
+    let store = |state: &mut TextureReferenceState| {
         state.arguments.given |= given::FORMAT;
         (state.arguments.texture.format, state.arguments.texture.channels) = (format, channels);
     };
@@ -356,7 +356,7 @@ pub(crate) fn set_flags(reference: CUtexref, flags: u32) -> Result<(), CUresult>
 }
 
 /// What a reference is bound to, if that is of a kind.
-fn resource(reference: CUtexref, kinds: &[u32]) -> Result<State, CUresult> {
+fn resource(reference: CUtexref, kinds: &[u32]) -> Result<TextureReferenceState, CUresult> {
     let state = object(reference)?.state().clone();
     let is_bound = state.arguments.given & given::RESOURCE != 0 && kinds.contains(&state.arguments.texture.kind);
     if is_bound { Ok(state) } else { Err(WRONG) }

@@ -4,19 +4,19 @@
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use katydid_client::slab::Slot;
+use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUarray, CUmodule, CUresult, CUsurfref};
 use katydid_wire::message::{kdSurfaceReference, kdSurfaceReferenceSet};
 
 use crate::context::record::Context;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out, text};
-use crate::ffi::handle::{Handle, Table, object};
+use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::process::session::shim;
 
 /// A surface reference of a module.
 pub(crate) struct SurfaceReference {
-    pub(crate) slot: Slot,
+    pub(crate) slot: SlabSlot,
     pub(crate) context: Arc<Context>,
     /// Handle of its module.
     module: usize,
@@ -26,12 +26,12 @@ pub(crate) struct SurfaceReference {
 }
 
 /// Surface references of all modules.
-pub(crate) static SURFACE_REFERENCES: Table<SurfaceReference> = Table::new();
+pub(crate) static SURFACE_REFERENCES: HandleTable<SurfaceReference> = HandleTable::new();
 
 impl Handle for CUsurfref {
     type Object = SurfaceReference;
 
-    fn table() -> &'static Table<SurfaceReference> {
+    fn table() -> &'static HandleTable<SurfaceReference> {
         &SURFACE_REFERENCES
     }
 

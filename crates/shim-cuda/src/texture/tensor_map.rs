@@ -18,7 +18,7 @@ use crate::ffi::arguments::refuse;
 use crate::process::session::shim;
 
 /// Shapes that are remembered; then all are forgotten.
-const MOST_SHAPES: usize = 1024;
+const MAX_TENSOR_SHAPES: usize = 1024;
 /// What a driver checks of an address is how it is aligned: shapes are remembered for each remainder by this, in bytes.
 const REMAINDER: u64 = 256;
 /// A tensor without dimensions: what the functions fill in.
@@ -65,7 +65,7 @@ impl EncodedMaps {
     /// Notes a map. One that does not begin with its address is none whose address could be changed.
     fn note(&self, moves: u64, shape: Shape, address: u64, words: Words) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != moves || known.1.len() >= MOST_SHAPES {
+        if known.0 != moves || known.1.len() >= MAX_TENSOR_SHAPES {
             *known = (moves, HashMap::new());
         }
         if words[0] == address && address != 0 {
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn what_is_remembered_has_a_bound() {
         let encoded = EncodedMaps::default();
-        (0..2 * MOST_SHAPES as u32).for_each(|rank| encoded.note(0, shape(rank, 0x7000), 0x7000, MAP));
-        assert!(encoded.0.lock().unwrap().1.len() <= MOST_SHAPES);
+        (0..2 * MAX_TENSOR_SHAPES as u32).for_each(|rank| encoded.note(0, shape(rank, 0x7000), 0x7000, MAP));
+        assert!(encoded.0.lock().unwrap().1.len() <= MAX_TENSOR_SHAPES);
     }
 }

@@ -23,7 +23,7 @@ use crate::objects::event::{self, Event};
 use crate::objects::pending_command::PendingCommand;
 use crate::objects::svm::{self, RANGES, SvmMap};
 use crate::process::session;
-use crate::process::upcall::{self, Call};
+use crate::process::upcall::{self, CallbackCall};
 
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub(crate) unsafe fn enqueue_svm_free(
     }
     let addresses: Vec<usize> = pointers.iter().map(|pointer| pointer.expose_provenance()).collect();
     let (id, end, data) = (order.event(), order.held_event()?, user_data.expose_provenance());
-    let token = upcall::register(Call::once(move |_| {
+    let token = upcall::register(CallbackCall::once(move |_| {
         // SAFETY: called once, as the contract permits.
         unsafe { free_now(pfn_free_func, &end, addresses, data) }
     }))?;

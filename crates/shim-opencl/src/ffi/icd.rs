@@ -4,11 +4,11 @@ use katydid_opencl_sys::void;
 
 /// Addresses of functions, in the order of the vendor's `cl_icd_dispatch`.
 #[repr(transparent)]
-pub(crate) struct Table<const N: usize>(pub(crate) [*const void; N]);
+pub(crate) struct DispatchTable<const N: usize>(pub(crate) [*const void; N]);
 
 // SAFETY: addresses of functions, never written.
 #[expect(unsafe_code, reason = "the table is read by every thread")]
-unsafe impl<const N: usize> Sync for Table<N> {}
+unsafe impl<const N: usize> Sync for DispatchTable<N> {}
 
 /// The word that every handle begins with.
 pub(crate) fn head() -> usize {

@@ -23,14 +23,14 @@ const MAX_FREE_BYTES: usize = 192 << 20;
 
 /// All blocks of the process.
 pub(crate) static PARCELS: Parcels =
-    Parcels { state: Mutex::new(State { free: Vec::new(), sent: Vec::new(), all: 0 }) };
+    Parcels { state: Mutex::new(ParcelState { free: Vec::new(), sent: Vec::new(), all: 0 }) };
 
 /// Blocks that are free, and those that commands have.
 pub(crate) struct Parcels {
-    state: Mutex<State>,
+    state: Mutex<ParcelState>,
 }
 
-struct State {
+struct ParcelState {
     /// Blocks that no command has, oldest first.
     free: Vec<Parcel>,
     /// Blocks whose commands still read them.
@@ -70,7 +70,7 @@ fn size_for(length: usize) -> usize {
     needed.next_multiple_of((needed.next_power_of_two() / 2 / SIZE_CLASSES).max(4096))
 }
 
-impl State {
+impl ParcelState {
     /// Takes back what commands have read.
     fn sweep(&mut self) {
         let ended = self.sent.extract_if(.., |parcel| parcel.word().load(Ordering::Acquire) == 0);
@@ -128,7 +128,7 @@ impl Parcels {
         state.keep(MAX_FREE_BYTES);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ParcelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

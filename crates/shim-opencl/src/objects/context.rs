@@ -26,7 +26,7 @@ use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, mak
 use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::objects::platform::Platform;
 use crate::process::session;
-use crate::process::upcall::{self, Call};
+use crate::process::upcall::{self, CallbackCall};
 
 /// A context of devices of one platform.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ fn create(
     let token = match notify {
         Some(function) => {
             let data = data.expose_provenance();
-            upcall::register(Call::Repeated(Arc::new(move |text: &CStr| {
+            upcall::register(CallbackCall::Repeated(Arc::new(move |text: &CStr| {
                 // SAFETY: may be called until the context ends, which forgets it; the text lives as long as the call.
                 unsafe { function(text.as_ptr(), ptr::null(), 0, ptr::with_exposed_provenance_mut(data)) }
             })))?

@@ -21,7 +21,7 @@ use crate::objects::handle::{self, Base, HeldObject, Object, ids, kind_of_object
 use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::objects::queue::Queue;
 use crate::process::session;
-use crate::process::upcall::{self, Call};
+use crate::process::upcall::{self, CallbackCall};
 
 /// An event: of a command, or of the program's own setting.
 #[derive(Debug)]
@@ -273,7 +273,7 @@ pub(crate) unsafe fn set_event_callback(
         return Err(Code::INVALID_VALUE);
     }
     let (id, event, data) = (event.base.id, HeldObject::new(event), user_data.expose_provenance());
-    let call = Call::once(move |status| {
+    let call = CallbackCall::once(move |status| {
         // SAFETY: called once, as the contract permits; the event stays until then.
         unsafe { function(event.handle(), status, std::ptr::with_exposed_provenance_mut(data)) }
     });

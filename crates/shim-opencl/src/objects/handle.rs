@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use katydid_client::slab::{Slab, Slot};
+use katydid_client::slab::{Slab, SlabSlot};
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::opencl::message::kdclRelease;
 use katydid_wire::opencl::{id, kind};
@@ -38,7 +38,7 @@ pub(crate) struct Base {
 
 impl Base {
     /// The base of a new object, with one reference of the program's.
-    pub(crate) fn new<T: Object>(slot: Slot) -> Self {
+    pub(crate) fn new<T: Object>(slot: SlabSlot) -> Self {
         Self { handle: slot.handle, id: id(T::KIND, slot.index), references: AtomicU64::new(OWN_REFERENCE) }
     }
 
@@ -58,7 +58,7 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     type Handle: Copy;
 
     /// The objects of this kind.
-    fn table() -> &'static Table<Self>;
+    fn table() -> &'static ObjectTable<Self>;
 
     fn base(&self) -> &Base;
 
@@ -78,9 +78,9 @@ macro_rules! kind_of_object {
             const WRONG: katydid_opencl_sys::Code = katydid_opencl_sys::Code::$wrong;
             type Handle = katydid_opencl_sys::$handle;
 
-            fn table() -> &'static $crate::objects::handle::Table<Self> {
-                static TABLE: $crate::objects::handle::Table<$object> =
-                    $crate::objects::handle::Table::new($crate::objects::handle::$most);
+            fn table() -> &'static $crate::objects::handle::ObjectTable<Self> {
+                static TABLE: $crate::objects::handle::ObjectTable<$object> =
+                    $crate::objects::handle::ObjectTable::new($crate::objects::handle::$most);
                 &TABLE
             }
 
@@ -104,12 +104,12 @@ macro_rules! kind_of_object {
 pub(crate) use kind_of_object;
 
 /// All objects of one kind.
-pub(crate) struct Table<T> {
+pub(crate) struct ObjectTable<T> {
     slab: OnceLock<Slab<T>>,
     most: u32,
 }
 
-impl<T> Table<T> {
+impl<T> ObjectTable<T> {
     /// A table for so many objects at a time.
     pub(crate) const fn new(most: u32) -> Self {
         Self { slab: OnceLock::new(), most }

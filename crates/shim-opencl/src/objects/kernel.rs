@@ -71,9 +71,9 @@ struct AcceptedArguments {
 }
 
 /// Launches of one kernel that are kept as accepted; beyond, they begin anew.
-const LAUNCHES: usize = 64;
+const MAX_KEPT_LAUNCHES: usize = 64;
 /// Arguments that a kernel can have, whatever a driver says; and bytes of one, of which devices take some thousands in all.
-const ARGUMENTS: usize = 4096;
+const MAX_ARGUMENTS: usize = 4096;
 const ARGUMENT: usize = 1 << 16;
 
 impl AcceptedArguments {
@@ -94,7 +94,7 @@ impl AcceptedArguments {
     }
 
     fn launched(&mut self, shape: LaunchShape) {
-        if self.launches.len() >= LAUNCHES {
+        if self.launches.len() >= MAX_KEPT_LAUNCHES {
             self.launches.clear();
         }
         self.launches.insert(shape);
@@ -106,7 +106,7 @@ impl AcceptedArguments {
 
     fn set(&mut self, index: u32, value: (u32, u64)) {
         let index = index as usize;
-        if index < ARGUMENTS {
+        if index < MAX_ARGUMENTS {
             self.values.resize(self.values.len().max(index + 1), None);
             self.values[index] = Some(value);
         }

@@ -30,14 +30,14 @@ use crate::objects::queue::Queue;
 use crate::objects::svm::RANGES;
 use crate::process::per_worker::PerWorker;
 use crate::process::session;
-use crate::process::upcall::{self, Call};
+use crate::process::upcall::{self, CallbackCall};
 
 /// What flags may say of the program's memory.
 const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
 /// What they may not say both.
 const EITHER: [u64; 2] = [HOST, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
 /// All bits that flags of memory objects may have.
-const FLAGS: u64 = 0x3ff;
+const MEMORY_FLAGS: u64 = 0x3ff;
 /// Which accesses kernels have.
 const KERNEL: u64 = 0b111;
 /// Which accesses the program has.
@@ -174,7 +174,7 @@ pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]
     }
     if given != (rows.start != 0) {
         // Of flags that there are not, drivers say so first.
-        return Err(if flags & !FLAGS == 0 { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
+        return Err(if flags & !MEMORY_FLAGS == 0 { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
     }
     // SAFETY: by the contract.
     Ok(if given { unsafe { rows.gather() } } else { Cow::Borrowed(&[]) })
@@ -261,7 +261,7 @@ fn is_for_host(flags: u64) -> bool {
 
 /// Has the block freed when the driver is done with the buffer.
 fn lend(memory: &Memory, block: Block) -> Result<(), Code> {
-    let token = upcall::register(Call::once(move |_| block.free()))?;
+    let token = upcall::register(CallbackCall::once(move |_| block.free()))?;
     session::enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
 }
 
@@ -428,7 +428,7 @@ pub(crate) unsafe fn set_mem_object_destructor_callback(
     let function = pfn_notify.ok_or(Code::INVALID_VALUE)?;
     // By the time of the call the handle is a number.
     let (handle, data) = (memory.base.handle, user_data.expose_provenance());
-    let token = upcall::register(Call::once(move |_| {
+    let token = upcall::register(CallbackCall::once(move |_| {
         let place = std::ptr::with_exposed_provenance_mut::<void>;
         // SAFETY: called once, as the contract permits.
         unsafe { function(cl_mem(place(handle)), place(data)) }

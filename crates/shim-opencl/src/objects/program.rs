@@ -21,7 +21,7 @@ use crate::objects::device::Device;
 use crate::objects::handle::{self, Base, HeldObject, Object, ids, kind_of_object, make, object, objects};
 use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::process::session;
-use crate::process::upcall::{self, Call};
+use crate::process::upcall::{self, CallbackCall};
 
 /// One for each device; empty for one that has none.
 type Binaries = Arc<Vec<Vec<u8>>>;
@@ -263,7 +263,7 @@ fn callback(program: &Arc<Program>, notify: cl_program_notify, data: *mut void) 
     match notify {
         Some(function) => {
             let (program, data) = (HeldObject::new(Arc::clone(program)), data.expose_provenance());
-            upcall::register(Call::once(move |_| {
+            upcall::register(CallbackCall::once(move |_| {
                 // SAFETY: called once, as the callers' contract permits; the program stays until then.
                 unsafe { function(program.handle(), std::ptr::with_exposed_provenance_mut(data)) }
             }))

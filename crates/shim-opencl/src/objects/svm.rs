@@ -20,23 +20,23 @@ use crate::objects::handle::object;
 use crate::process::session;
 
 /// Bytes of a page.
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 /// Addresses to try when something else lies there already.
-const ATTEMPTS: usize = 16;
+const ADDRESS_ATTEMPTS: usize = 16;
 
 /// All shared virtual memory of the process.
 pub(crate) static RANGES: Ranges = Ranges::new();
 
 /// Allocations by address, and what is mapped of them.
 pub(crate) struct Ranges {
-    state: Mutex<State>,
+    state: Mutex<SvmState>,
     /// Whether any has ever been fine-grained, to be asked without the lock.
     has_fine: AtomicBool,
     /// Whether there has ever been any.
     has_any: AtomicBool,
 }
 
-struct State {
+struct SvmState {
     allocations: BTreeMap<usize, Allocation>,
     /// Mapped regions by address; one may be mapped again.
     maps: BTreeMap<usize, Vec<SvmMap>>,
@@ -59,7 +59,7 @@ pub(crate) struct SvmMap {
     pub(crate) landing: u64,
 }
 
-impl State {
+impl SvmState {
     const fn new() -> Self {
         Self { allocations: BTreeMap::new(), maps: BTreeMap::new() }
     }
@@ -102,7 +102,7 @@ impl State {
 impl Ranges {
     const fn new() -> Self {
         let (has_fine, has_any) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { state: Mutex::new(State::new()), has_fine, has_any }
+        Self { state: Mutex::new(SvmState::new()), has_fine, has_any }
     }
 
     /// Notes a region that is mapped.
@@ -120,7 +120,7 @@ impl Ranges {
         self.lock().written_around(address, size)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SvmState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +146,7 @@ impl Ranges {
     pub(crate) fn leaves_pages(&self, address: usize, size: usize) -> bool {
         self.has_any.load(Ordering::Acquire)
             && self.lock().allocations.range(..=address).next_back().is_some_and(|(start, found)| {
-                let end = start + found.size.next_multiple_of(PAGE);
+                let end = start + found.size.next_multiple_of(PAGE_BYTES);
                 address < end && address.checked_add(size).is_none_or(|after| after > end)
             })
     }
@@ -169,7 +169,7 @@ impl Ranges {
 /// Pages at an address; false if something lies there.
 fn occupy(address: usize, size: usize) -> bool {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    let (place, length) = (ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE));
+    let (place, length) = (ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES));
     // SAFETY: with this flag nothing that lies there is replaced.
     unsafe { mmap_anonymous(place, length, protection, flags | MapFlags::FIXED_NOREPLACE) }.is_ok()
 }
@@ -179,19 +179,19 @@ fn show(block: &Block, address: usize, size: usize) -> Result<(), Code> {
     let (from, to) = (ptr::with_exposed_provenance_mut(block.address), ptr::with_exposed_provenance_mut(address));
     // SAFETY: `occupy` has mapped the pages that are replaced, and no code knows of them; those of the block stay mapped where they are,
     // since none are taken from there.
-    let shown = unsafe { mremap_fixed(from, 0, size.next_multiple_of(PAGE), MremapFlags::MAYMOVE, to) };
+    let shown = unsafe { mremap_fixed(from, 0, size.next_multiple_of(PAGE_BYTES), MremapFlags::MAYMOVE, to) };
     shown.map(drop).map_err(|_| Code::OUT_OF_HOST_MEMORY)
 }
 
 fn unmap_pages(address: usize, size: usize) {
     // SAFETY: the pages were made for an allocation, which the program has given up or was not told of.
-    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE)) };
+    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES)) };
 }
 
 /// An allocation of the worker's at an address where the program has nothing, and pages there.
 fn place(context: &Context, (flags, size, alignment): (u64, usize, u32), block: Option<&Block>) -> Result<usize, Code> {
     let (mut taken, mut found) = (Vec::new(), None);
-    while found.is_none() && taken.len() < ATTEMPTS {
+    while found.is_none() && taken.len() < ADDRESS_ATTEMPTS {
         let place = block.map_or(0, |block| block.address as u64);
         let message = kdclSvmAlloc { context: context.base.id, flags, size: size as u64, alignment, place };
         let address = session::call(&message)?.address as usize;
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn maps_of_one_address_end_one_by_one_and_all_with_their_allocation() {
-        let mut state = State::new();
+        let mut state = SvmState::new();
         state.allocations.insert(8192, Allocation { size: 100, block: None });
         for (address, size) in [(8192, 100), (8192, 10), (8292, 1)] {
             state.map(address, SvmMap { size, writes: true, landing: 0 });
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_region_may_be_written_if_it_lies_in_one_that_is_mapped_so() {
-        let mut state = State::new();
+        let mut state = SvmState::new();
         for (address, size, writes) in [(8192, 100, true), (8192, 200, false), (8196, 60, true), (8400, 10, true)] {
             state.map(address, SvmMap { size, writes, landing: 0 });
         }
@@ -287,8 +287,8 @@ mod tests {
 
     #[test]
     fn pages_never_replace_others() {
-        let mine = Box::new([0u8; PAGE]);
-        let page = mine.as_ptr().expose_provenance() / PAGE * PAGE;
+        let mine = Box::new([0u8; PAGE_BYTES]);
+        let page = mine.as_ptr().expose_provenance() / PAGE_BYTES * PAGE_BYTES;
         assert!(!occupy(page, 1));
     }
 }

@@ -15,14 +15,14 @@ use crate::host::pending_reads;
 use crate::process::session;
 
 /// A function that is to be called, with the program's data for it.
-pub(crate) enum Call {
+pub(crate) enum CallbackCall {
     /// May be called many times, with a text.
     Repeated(Arc<dyn Fn(&CStr) + Send + Sync>),
     /// Is called once, with a status.
     Once(Box<dyn FnOnce(i32) + Send>),
 }
 
-impl Call {
+impl CallbackCall {
     /// A function that is called once.
     pub(crate) fn once(function: impl FnOnce(i32) + Send + 'static) -> Self {
         Self::Once(Box::new(function))
@@ -45,10 +45,10 @@ impl Call {
 }
 
 /// What was registered and has not run yet.
-static CALLS: LazyLock<Registry<Call>> = LazyLock::new(Registry::default);
+static CALLS: LazyLock<Registry<CallbackCall>> = LazyLock::new(Registry::default);
 
 /// Notes a function, and sees to it that the thread runs. The token is never 0.
-pub(crate) fn register(call: Call) -> Result<u64, Code> {
+pub(crate) fn register(call: CallbackCall) -> Result<u64, Code> {
     if !CALLS.run_thread(serve) {
         return Err(Code::OUT_OF_HOST_MEMORY);
     }
@@ -71,7 +71,7 @@ pub(crate) fn run_now(token: u64) {
 fn serve() {
     while let Ok(next) = session::call(&kdclUpcallNext {}) {
         let _ = pending_reads::settle();
-        if let Some(call) = CALLS.copy_or_take(next.token, Call::again) {
+        if let Some(call) = CALLS.copy_or_take(next.token, CallbackCall::again) {
             call.run(next.status, next.text);
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use katydid_client::threads::{Helpers, processors};
 use katydid_opencl_sys::Code;
-use katydid_transport::{PIECE, Piece, Staging};
+use katydid_transport::{PIECE_BYTES, Staging, StagingPiece};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::extent::{Extent, RUN};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
@@ -78,7 +78,7 @@ fn stretches(extent: &Extent, rows: &Rows, each: usize) -> Vec<(Extent, Rows)> {
 fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)>> {
     let slice = rows.width * rows.rows;
     let (most_rows, most_slices) =
-        if slice <= PIECE { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
+        if slice <= PIECE_BYTES { (rows.rows, (each / slice).max(1)) } else { ((each / rows.width).max(1), 1) };
     let places =
         (0..rows.slices).step_by(most_slices).flat_map(|z| (0..rows.rows).step_by(most_rows).map(move |y| (y, z)));
     let part = |(y, z): (usize, usize)| {
@@ -89,7 +89,7 @@ fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)
         let region = [width, high as u64, deep as u64];
         (Extent { origin, region, ..*extent }, Rows { start, rows: high, slices: deep, ..*rows })
     };
-    (rows.width <= PIECE).then(|| places.map(part).collect())
+    (rows.width <= PIECE_BYTES).then(|| places.map(part).collect())
 }
 
 /// Enqueues a write in parts; false if it is to be done in another way: there is no piece, or another thread of the queue could
@@ -125,7 +125,7 @@ unsafe fn write_parts(
     put(piece, &parts[0], (true, last == 0))?;
     // The next part that no thread has, and where they end for now: before the last one, or at one that found no piece.
     let open = Mutex::new(1..last);
-    let claim = || -> Result<Option<(Piece, &Transfer)>, Code> {
+    let claim = || -> Result<Option<(StagingPiece, &Transfer)>, Code> {
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(part) = parts.get(open.clone()).and_then(<[Transfer]>::first) else { return Ok(None) };
         let piece = piece_for(part)?;
@@ -166,7 +166,7 @@ unsafe fn write_parts(
 /// Its rows are readable.
 unsafe fn put(
     staging: &Staging,
-    (piece, part): (Piece, &Transfer),
+    (piece, part): (StagingPiece, &Transfer),
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<(), Code> {
@@ -208,7 +208,7 @@ fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
 
 /// A part of a read that is under way.
 struct ReadPart {
-    piece: Piece,
+    piece: StagingPiece,
     landing: u64,
     rows: Rows,
 }
@@ -216,7 +216,7 @@ struct ReadPart {
 /// The pieces of one read: taken before it begins, since no thread may wait for one in the middle.
 struct ReadPieces<'a> {
     staging: &'a Staging,
-    all: Vec<Piece>,
+    all: Vec<StagingPiece>,
 }
 
 impl<'a> ReadPieces<'a> {
@@ -326,7 +326,7 @@ fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
 /// The rows of parts are writable.
 unsafe fn land_if_full(
     staging: &Staging,
-    (begun, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<Piece>, &Sender<Piece>),
+    (begun, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<StagingPiece>, &Sender<StagingPiece>),
 ) -> Result<(), Code> {
     if let Ok(piece) = free.try_recv() {
         let _ = give.send(piece);
@@ -341,7 +341,7 @@ unsafe fn land_if_full(
 
 /// Begins to read a part, which may be the first or the last.
 fn begin(
-    piece: Piece,
+    piece: StagingPiece,
     one: &Transfer,
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
@@ -377,7 +377,11 @@ unsafe fn land(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
 
 /// A free piece for a write; none where the program does not wait, or others keep them all. These may wait for what this
 /// very thread is to do later, so no thread waits for them for long.
-fn take(staging: &Staging, order: &PendingCommand, (length, waits): (usize, bool)) -> Result<Option<Piece>, Code> {
+fn take(
+    staging: &Staging,
+    order: &PendingCommand,
+    (length, waits): (usize, bool),
+) -> Result<Option<StagingPiece>, Code> {
     let mut piece = staging.try_take(length);
     if piece.is_none() && waits {
         // What the queue holds back is begun.
@@ -431,9 +435,9 @@ mod tests {
         let (width, high) = (1 << 20, 9);
         let extent = Extent { origin: [0, 1, 2], region: [width as u64 / 16, high as u64, 2], row: 3, slice: 0 };
         let rows = Rows { start: 0, width, rows: high, slices: 2, row: width, slice: width * high };
-        let parts = boxes(&extent, &rows, PIECE).unwrap();
+        let parts = boxes(&extent, &rows, PIECE_BYTES).unwrap();
         assert_eq!((covered(&parts, 16), parts.len()), (2 * high * width, 6));
         assert_eq!((parts[4].0.origin, parts[4].1.start, parts[5].1.rows), ([0, 5, 3], 13 * width, 1));
-        assert!(boxes(&extent, &Rows { width: PIECE + 1, ..rows }, PIECE).is_none());
+        assert!(boxes(&extent, &Rows { width: PIECE_BYTES + 1, ..rows }, PIECE_BYTES).is_none());
     }
 }

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{
 use std::ptr;
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
-const BLOCK: u64 = 32 << 20;
+const POOL_BLOCK_BYTES: u64 = 32 << 20;
 
 /// A pool of the test's own, so that no other test counts in it.
 fn pool() -> CUmemoryPool {
@@ -56,9 +56,9 @@ fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
     let (pool, stream) = (pool(), stream(1));
     let places = [from(pool, 1000, stream), from(pool, 1, stream), from(pool, 3 << 20, stream)];
     assert_eq!([places[1] - places[0], places[2] - places[1]], [1024, 512]);
-    assert_eq!(counts(pool), (BLOCK, (3 << 20) + 1001));
+    assert_eq!(counts(pool), (POOL_BLOCK_BYTES, (3 << 20) + 1001));
     let large = from(pool, 40 << 20, stream);
-    assert_eq!((large - places[2], counts(pool).0), (3 << 20, 2 * BLOCK));
+    assert_eq!((large - places[2], counts(pool).0), (3 << 20, 2 * POOL_BLOCK_BYTES));
     // SAFETY: handles and addresses by value.
     unsafe {
         for place in places.into_iter().chain([large]) {
@@ -69,7 +69,7 @@ fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
     }
     assert_eq!(counts(pool), (0, 0));
     assert_eq!(attribute(pool, pool_attribute::USED_MEM_HIGH), (43 << 20) + 1001);
-    assert_eq!(attribute(pool, pool_attribute::RESERVED_MEM_HIGH), 2 * BLOCK);
+    assert_eq!(attribute(pool, pool_attribute::RESERVED_MEM_HIGH), 2 * POOL_BLOCK_BYTES);
     // SAFETY: a handle by value.
     ok(unsafe { cuMemPoolDestroy(pool) });
 }
@@ -83,9 +83,9 @@ fn the_release_threshold_keeps_memory_and_trimming_gives_it_back() {
     unsafe {
         ok(cuMemFreeAsync(from(pool, 5 << 20, stream), stream));
         ok(cuStreamSynchronize(stream));
-        assert_eq!(counts(pool), (BLOCK, 0));
+        assert_eq!(counts(pool), (POOL_BLOCK_BYTES, 0));
         ok(cuMemPoolTrimTo(pool, 1));
-        assert_eq!(counts(pool).0, BLOCK);
+        assert_eq!(counts(pool).0, POOL_BLOCK_BYTES);
         ok(cuMemPoolTrimTo(pool, 0));
         assert_eq!(counts(pool).0, 0);
         ok(cuMemPoolDestroy(pool));
@@ -177,9 +177,9 @@ fn freed_memory_is_unknown_at_once_and_freed_once() {
 fn a_limit_beyond_all_memory_is_none() {
     let _scene = Scene::new();
     let stream = stream(1);
-    for limit in [usize::MAX, usize::MAX - (BLOCK as usize), 2 * BLOCK as usize] {
+    for limit in [usize::MAX, usize::MAX - (POOL_BLOCK_BYTES as usize), 2 * POOL_BLOCK_BYTES as usize] {
         let pool = limited_pool(limit);
-        let place = from(pool, BLOCK as usize + 1, stream);
+        let place = from(pool, POOL_BLOCK_BYTES as usize + 1, stream);
         // SAFETY: handles and addresses by value.
         unsafe {
             ok(cuMemFreeAsync(place, stream));

@@ -1,6 +1,6 @@
 //! Clusters of a launch: which one it gets, and how many of them the device holds, as an H200 with driver 580 has it.
 
-use katydid_driver_rules::cluster::{self, Cluster, ClusterLimits, LARGEST};
+use katydid_driver_rules::cluster::{self, Cluster, ClusterLimits, MAX_CLUSTER_BLOCKS};
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function_settings::Settings;
@@ -21,7 +21,7 @@ pub(crate) fn of_launch(
     let limits = ClusterLimits {
         fixed: settings.cluster.cluster(kernel),
         is_needed: kernel.needs_cluster,
-        most: most(settings).min(kernel.max_cluster.unwrap_or(LARGEST)),
+        most: most(settings).min(kernel.max_cluster.unwrap_or(MAX_CLUSTER_BLOCKS)),
     };
     limits.of_launch(asked, grid)
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 use katydid_fatbin::{Compilation, Image, ImageError, ImageKind, image_at};
-use katydid_ptx_exec::{GlobalMemory, LoadError, Program, Source, Target};
+use katydid_ptx_exec::{GlobalMemory, LoadError, Program, PtxSource, TargetDevice};
 
 use crate::code::jit::Options;
 use crate::ffi::say;
@@ -105,10 +105,10 @@ impl Code {
         }
         let sources = texts.iter().map(|ptx| {
             let Compilation { max_registers, contracts } = self.compilation.or(ptx.compilation);
-            Source { text: &ptx.text, max_registers, contracts: contracts.unwrap_or(true) }
+            PtxSource { text: &ptx.text, max_registers, contracts: contracts.unwrap_or(true) }
         });
-        let sources: Vec<Source<'_>> = sources.collect();
-        Ok(Program::load_sources(&sources, memory, Target { major, minor })?)
+        let sources: Vec<PtxSource<'_>> = sources.collect();
+        Ok(Program::load_sources(&sources, memory, TargetDevice { major, minor })?)
     }
 }
 

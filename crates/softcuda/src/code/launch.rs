@@ -17,7 +17,7 @@ use crate::context::state::Context;
 use crate::ffi::{Outcome, say};
 use crate::graphs::condition;
 use crate::memory::allocation;
-use crate::memory::space::{self, Access, Kind};
+use crate::memory::space::{self, Access, RangeKind};
 use crate::process::attributes::{BLOCK, BLOCK_THREADS, GRID};
 use crate::process::device::{self, Device};
 use crate::process::settings;
@@ -185,9 +185,9 @@ impl Host for Reach<'_> {
         let space = space::read();
         let region = space.find_reach(address)?;
         let writable = match region.access(self.device, self.peers) {
-            Access::None if region.kind == Kind::Heap && region.context == self.context.handle => true,
+            Access::None if region.kind == RangeKind::Heap && region.context == self.context.handle => true,
             Access::None => return None,
-            _ if region.kind == Kind::Array => return None,
+            _ if region.kind == RangeKind::Array => return None,
             Access::Read => false,
             Access::ReadWrite => true,
         };

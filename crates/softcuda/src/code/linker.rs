@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
 use katydid_driver_rules::code::LinkProgress;
 use katydid_fatbin::{Compilation, Image, containers_of_object, linked_image, members_of_library};
-use katydid_ptx_exec::{LoadError, Program, Target, strong_names};
+use katydid_ptx_exec::{LoadError, Program, TargetDevice, strong_names};
 
 use crate::code::image::{Imagined, Refusal};
 use crate::ffi::Outcome;
@@ -22,12 +22,12 @@ use crate::process::handles::{Registry, mint};
 pub(crate) struct Linker {
     /// Handle that `cuLinkCreate` gave.
     pub(crate) handle: usize,
-    state: Mutex<State>,
+    state: Mutex<LinkerState>,
 }
 
 /// What has been added.
 #[derive(Default)]
-struct State {
+struct LinkerState {
     /// Each with what its compilation is told.
     texts: Vec<(String, Compilation)>,
     /// The options of the linking.
@@ -61,7 +61,7 @@ pub(crate) struct Input<'a> {
 }
 
 impl Linker {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,7 +81,7 @@ impl Linker {
     }
 }
 
-impl State {
+impl LinkerState {
     fn add(&mut self, kind: u32, input: &Input<'_>) -> Outcome {
         self.progress.check_open()?;
         let added = match kind {
@@ -207,14 +207,14 @@ impl State {
 /// What nothing at all is linked to.
 const EMPTY: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
-fn target() -> Target {
+fn target() -> TargetDevice {
     let (major, minor) = CAPABILITY;
-    Target { major, minor }
+    TargetDevice { major, minor }
 }
 
 /// `cuLinkCreate`, with its options.
 pub(crate) fn create(compilation: Compilation) -> Arc<Linker> {
-    let state = State { compilation, ..State::default() };
+    let state = LinkerState { compilation, ..LinkerState::default() };
     let linker = Arc::new(Linker { handle: mint(), state: Mutex::new(state) });
     LINKERS.insert(linker.handle, Arc::clone(&linker));
     linker

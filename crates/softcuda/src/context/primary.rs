@@ -17,13 +17,13 @@ use crate::sync::stream::LiveContext;
 pub(crate) struct Primary {
     /// Handle of the context, which outlives it.
     handle: usize,
-    state: Mutex<State>,
+    state: Mutex<PrimaryState>,
     ended: Condvar,
 }
 
 /// Users, flags, and the context while there are users.
 #[derive(Default)]
-struct State {
+struct PrimaryState {
     /// Retains that have not been released.
     holds: u32,
     /// What the next context starts with; an active one has its own.
@@ -41,7 +41,7 @@ impl Primary {
     }
 
     /// The state, locked. Never held while a context ends: its destructors may ask for it.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PrimaryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,7 +77,7 @@ impl Primary {
     }
 
     /// Takes the context out and destroys it with the lock released: its destructors may call back.
-    fn end(&self, mut state: MutexGuard<'_, State>) {
+    fn end(&self, mut state: MutexGuard<'_, PrimaryState>) {
         let Some(context) = state.context.take() else { return };
         state.ending = Some(thread::current().id());
         drop(state);

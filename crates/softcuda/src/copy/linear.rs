@@ -9,7 +9,7 @@ use katydid_cuda_sys::CUresult;
 
 use crate::context::stack;
 use crate::context::state::Context;
-use crate::copy::side::Side;
+use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
@@ -21,7 +21,7 @@ use crate::sync::stream::Stream;
 const SNAPSHOT: u64 = 4 << 20;
 
 /// Copies up to this size are done by the calling thread if the stream is idle.
-pub(crate) const SHORT: u64 = 64 << 10;
+pub(crate) const MAX_INLINE_COPY_BYTES: u64 = 64 << 10;
 
 /// Whether the call returns before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,13 +33,19 @@ pub(crate) enum When {
 }
 
 /// Refuses a copy whose sides are not what they may be.
-pub(crate) fn check(context: &Context, to: (Side, u64), from: (Side, u64), size: usize) -> Outcome {
+pub(crate) fn check(context: &Context, to: (CopySide, u64), from: (CopySide, u64), size: usize) -> Outcome {
     to.0.span(context, to.1, size as u64, Access::ReadWrite)?;
     from.0.span(context, from.1, size as u64, Access::Read).map(drop)
 }
 
 /// Copies `size` bytes in `stream`.
-pub(crate) fn copy(stream: &Arc<Stream>, to: (Side, u64), from: (Side, u64), size: usize, when: When) -> Outcome {
+pub(crate) fn copy(
+    stream: &Arc<Stream>,
+    to: (CopySide, u64),
+    from: (CopySide, u64),
+    size: usize,
+    when: When,
+) -> Outcome {
     if size == 0 || (when == When::Later && capture::copy(stream, to, from, size)?) {
         return Ok(());
     }
@@ -73,13 +79,13 @@ fn between(stream: &Arc<Stream>, target: Span, source: Span, when: When) -> Outc
     if when == When::Later && source.pageable && !target.pageable && size <= SNAPSHOT {
         let bytes = transfer::snapshot(&source).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let job = Job::new(move |_| transfer::write(&target, &bytes));
-        return stream.submit(if size <= SHORT { job.short() } else { job }).map(drop);
+        return stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop);
     }
     let job = Job::new(move |_| transfer::copy(&target, &source, size, 1, (0, 0)));
     if when == When::Now || source.pageable || target.pageable {
         return finish(stream, job);
     }
-    stream.submit(if size <= SHORT { job.short() } else { job }).map(drop)
+    stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop)
 }
 
 /// Runs a job to its end: what kernels printed before is written, and an error that sticks is given.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUresult, memory_type};
 use katydid_driver_rules::copy::{DescribedSide, Extent, described};
 
-use crate::copy::linear::{self, SHORT, When};
-use crate::copy::side::Side;
+use crate::copy::linear::{self, MAX_INLINE_COPY_BYTES, When};
+use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
@@ -17,7 +17,7 @@ use crate::texture::volume;
 
 /// One side of a copy: where its first row starts and how far rows are apart.
 struct Rows {
-    side: Side,
+    side: CopySide,
     start: u64,
     pitch: u64,
 }
@@ -32,7 +32,7 @@ impl Rows {
         let pitch = if described.pitch == 0 { row } else { described.pitch };
         let offset = y.checked_mul(pitch).and_then(|skipped| skipped.checked_add(x));
         let start = offset.and_then(|offset| base.checked_add(offset)).ok_or(wrong)?;
-        Ok(Self { side: Side::of(claim), start, pitch })
+        Ok(Self { side: CopySide::of(claim), start, pitch })
     }
 }
 
@@ -97,5 +97,5 @@ pub(crate) fn fill<const SIZE: usize>(
     let size = extent(width, rows, pitch)?;
     let target = Span::reached(&*stream.context()?, address, size, Access::ReadWrite)?;
     let job = Job::new(move |_| transfer::fill(&target, &pattern, width, rows, pitch));
-    stream.submit(if size <= SHORT { job.short() } else { job }).map(drop)
+    stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop)
 }

@@ -1,6 +1,6 @@
 //! The sides of a copy, which may or may not be memory that only the program knows.
 
-use katydid_driver_rules::copy::Claim;
+use katydid_driver_rules::copy::DeclaredMemory;
 
 use crate::context::state::Context;
 use crate::copy::transfer::Span;
@@ -9,19 +9,19 @@ use crate::memory::space::Access;
 
 /// What one side of a copy may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum CopySide {
     /// Memory that the device reaches.
     Device,
     /// Memory that the device reaches, or the program's own.
     Any,
 }
 
-impl Side {
+impl CopySide {
     /// A side of which a program says so.
-    pub(crate) fn of(claim: Claim) -> Self {
+    pub(crate) fn of(claim: DeclaredMemory) -> Self {
         match claim {
-            Claim::Device => Self::Device,
-            Claim::Host | Claim::Any => Self::Any,
+            DeclaredMemory::Device => Self::Device,
+            DeclaredMemory::Host | DeclaredMemory::Any => Self::Any,
         }
     }
 

@@ -11,7 +11,7 @@ use katydid_cuda_sys::{
     CUstreamBatchMemOpParams,
 };
 use katydid_driver_rules::cluster::asked;
-use katydid_graph::{Backend, Code, GraphId, Kept, Launch, Place, Plan, Step};
+use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeptAlive, Launch, Plan, PlanStep};
 
 use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::tasks::Tasks;
@@ -24,7 +24,7 @@ use crate::context::stack;
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::{allocation, space};
 use crate::process::{device, settings};
-use crate::sync::event::{self, Mark};
+use crate::sync::event::{self, EventMark};
 use crate::sync::job::Job;
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
@@ -32,12 +32,12 @@ use crate::sync::streams::resolve;
 use crate::sync::synchronise;
 
 /// Alignment of memory that graphs allocate, in bytes.
-const ALIGN: u64 = 512;
+const GRAPH_MEMORY_ALIGN_BYTES: u64 = 512;
 
 /// Where the latest launch of each executable graph ends; those that were never launched have none.
-static LAST: Mutex<Option<HashMap<u32, Arc<Mark>>>> = Mutex::new(None);
+static LAST: Mutex<Option<HashMap<u32, Arc<EventMark>>>> = Mutex::new(None);
 
-fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<Mark>>>> {
+fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<EventMark>>>> {
     LAST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,7 +70,7 @@ impl Backend for Soft {
         Ok(stack::named(context.0.addr())?.handle)
     }
 
-    fn stream(&self, stream: CUstream) -> Outcome<Place> {
+    fn stream(&self, stream: CUstream) -> Outcome<CaptureStream> {
         resolve(stream).map(|stream| Stream::place(&stream))
     }
 
@@ -94,7 +94,7 @@ impl Backend for Soft {
         let bytes = unsafe { pack(&kernel, launch.array, launch.extra) }?;
         let offsets = kernel.params.iter().map(|param| param.offset as usize).collect();
         let name = kernel.name.as_str().into();
-        let kept = Kept(Arc::new(Prepared { kernel, shape }));
+        let kept = KeptAlive(Arc::new(Prepared { kernel, shape }));
         Ok(Code { bytes, offsets, context: context.handle, name, kept })
     }
 
@@ -114,13 +114,13 @@ impl Backend for Soft {
         event::resolve(event).map(drop)
     }
 
-    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, Kept)> {
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeptAlive)> {
         let context = stack::usable()?;
         if params.location.id != context.device.ordinal {
             return Err(unsupported("memory of another device in a graph"));
         }
-        let address = allocation::place(&context, params.bytesize as u64, ALIGN)?;
-        Ok((address, Kept(Arc::new(Memory(address)))))
+        let address = allocation::place(&context, params.bytesize as u64, GRAPH_MEMORY_ALIGN_BYTES)?;
+        Ok((address, KeptAlive(Arc::new(Memory(address)))))
     }
 
     fn device(&self, device: i32) -> Outcome {
@@ -139,7 +139,7 @@ impl Backend for Soft {
         Tasks::check(plan)
     }
 
-    fn change(&self, _exec: u32, _number: u32, _was: &Step, _step: &Step) -> Outcome {
+    fn change(&self, _exec: u32, _number: u32, _was: &PlanStep, _step: &PlanStep) -> Outcome {
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Backend for Soft {
         let stream = resolve(stream)?;
         stream.context()?.output.flush();
         let tasks = Tasks::new(plan)?;
-        let done = Arc::new(Mark::default());
+        let done = Arc::new(EventMark::default());
         let before = last().get_or_insert_default().insert(exec, Arc::clone(&done));
         // The mark is reached whatever becomes of the graph: the next launch waits for it.
         let job = Job::always(move |context| {

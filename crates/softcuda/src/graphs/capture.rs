@@ -5,16 +5,16 @@
 use katydid_cuda_sys::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUstreamBatchMemOpParams, memory_type,
 };
-use katydid_graph::{Batch, Host, Launch, Params, Taken};
+use katydid_graph::{Batch, CaptureOutcome, Host, Launch, Params};
 
 use super::of_process;
-use crate::copy::side::Side;
+use crate::copy::side::CopySide;
 use crate::ffi::Outcome;
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
 
-fn took(taken: Taken) -> bool {
-    taken == Taken::Yes
+fn took(taken: CaptureOutcome) -> bool {
+    taken == CaptureOutcome::Yes
 }
 
 /// The handle of a stream's context.
@@ -37,12 +37,12 @@ pub(crate) unsafe fn launch(stream: &Stream, launch: &Launch) -> Outcome<bool> {
 }
 
 /// A copy of one row. What the program calls a side decides how the node names it.
-pub(crate) fn copy(stream: &Stream, to: (Side, u64), from: (Side, u64), size: usize) -> Outcome<bool> {
-    let unified = to.0 == Side::Any && from.0 == Side::Any;
-    let kind = |side: Side| match side {
-        Side::Device => memory_type::DEVICE,
-        Side::Any if unified => memory_type::UNIFIED,
-        Side::Any => memory_type::HOST,
+pub(crate) fn copy(stream: &Stream, to: (CopySide, u64), from: (CopySide, u64), size: usize) -> Outcome<bool> {
+    let unified = to.0 == CopySide::Any && from.0 == CopySide::Any;
+    let kind = |side: CopySide| match side {
+        CopySide::Device => memory_type::DEVICE,
+        CopySide::Any if unified => memory_type::UNIFIED,
+        CopySide::Any => memory_type::HOST,
     };
     let mut it = CUDA_MEMCPY3D { WidthInBytes: size, Height: 1, Depth: 1, ..CUDA_MEMCPY3D::default() };
     (it.srcMemoryType, it.dstMemoryType) = (kind(from.0), kind(to.0));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use katydid_graph::{Place, Store};
+use katydid_graph::{CaptureStream, Store};
 
 use crate::ffi::Outcome;
 
@@ -14,6 +14,6 @@ pub(crate) fn store() -> Arc<Store> {
 }
 
 /// Refuses what cannot be captured at all, which spoils a capture that the stream is in.
-pub(crate) fn refuse_captured(stream: Place) -> Outcome {
+pub(crate) fn refuse_captured(stream: CaptureStream) -> Outcome {
     STORE.refuse_captured(stream)
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUevent, CUresult};
-use katydid_graph::{Batch, Host, Kernel, Params, Plan, Step};
+use katydid_graph::{Batch, Host, Kernel, Params, Plan, PlanStep};
 use katydid_ptx_exec::Launch;
 
 use super::condition::{self, Condition};
@@ -12,7 +12,7 @@ use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::volume::Volume;
 use crate::code::launch::{Shape, is_cooperative};
 use crate::ffi::Outcome;
-use crate::sync::event::{self, Mark};
+use crate::sync::event::{self, EventMark};
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::LiveContext;
 
@@ -23,8 +23,8 @@ pub(super) enum Action {
     Fill(Arc<LiveContext>, CUDA_MEMSET_NODE_PARAMS),
     Host(Host),
     Child,
-    Record(Arc<Mark>),
-    Wait(Option<Arc<Mark>>),
+    Record(Arc<EventMark>),
+    Wait(Option<Arc<EventMark>>),
     Batch(Arc<LiveContext>, Vec<Operation>),
     Conditional(Arc<Condition>, u32),
     /// Only order: nodes that are empty or disabled, and memory, whose address is there as long as the graph.
@@ -53,12 +53,12 @@ pub(super) struct Tasks {
 }
 
 /// Marks that events stand for after the records so far.
-type Marks = HashMap<CUevent, Option<Arc<Mark>>>;
+type Marks = HashMap<CUevent, Option<Arc<EventMark>>>;
 
 impl Tasks {
     /// Whether everything that a plan names is there.
     pub(super) fn check(plan: &Plan) -> Outcome {
-        let names = |step: &&Step| match &step.params {
+        let names = |step: &&PlanStep| match &step.params {
             Params::RecordEvent(event) | Params::WaitEvent(event) => event::resolve(*event).map(drop),
             Params::Kernel(kernel) => context_of(kernel.context).map(drop),
             _ => Ok(()),
@@ -113,7 +113,7 @@ impl Tasks {
     }
 }
 
-fn action(step: &Step, marks: &mut Marks) -> Outcome<Action> {
+fn action(step: &PlanStep, marks: &mut Marks) -> Outcome<Action> {
     if !step.is_enabled {
         return Ok(Action::Nothing);
     }

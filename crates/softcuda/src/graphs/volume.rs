@@ -4,7 +4,7 @@ use katydid_cuda_sys::{CUDA_MEMCPY3D, CUresult, memory_type};
 use katydid_driver_rules::copy::{DescribedSide, Extent, described};
 
 use crate::context::state::Context;
-use crate::copy::side::Side;
+use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space::{self, Access};
@@ -12,7 +12,7 @@ use crate::memory::space::{self, Access};
 /// One side: where its first byte is, and how far rows and slices are apart.
 #[derive(Clone, Copy)]
 struct Layout {
-    side: Side,
+    side: CopySide,
     start: u64,
     pitch: u64,
     slice: u64,
@@ -26,7 +26,7 @@ fn layout(described: &DescribedSide, extent: Extent) -> Outcome<Layout> {
     let (claim, base) = described.memory().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let layout = described.layout(extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let start = base.checked_add(layout.start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    Ok(Layout { side: Side::of(claim), start, pitch: layout.pitch, slice: layout.slice })
+    Ok(Layout { side: CopySide::of(claim), start, pitch: layout.pitch, slice: layout.slice })
 }
 
 /// A checked copy.

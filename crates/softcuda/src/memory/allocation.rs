@@ -11,7 +11,7 @@ use crate::context::{contexts, stack};
 use crate::ffi::Outcome;
 use crate::memory::device_heap::HeapState;
 use crate::memory::device_memory::DeviceMemory;
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::memory::{managed, pool};
 use crate::process::attributes::PITCH;
 use crate::process::device;
@@ -28,14 +28,14 @@ pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
 
 /// Memory for `context`, also for variables of modules.
 pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
-    place_as(context, size, Kind::Device, |memory| memory.allocate(size, align))
+    place_as(context, size, RangeKind::Device, |memory| memory.allocate(size, align))
 }
 
 /// Memory of a kind for `context`, in the place that `find` takes.
 pub(crate) fn place_as(
     context: &Context,
     size: u64,
-    kind: Kind,
+    kind: RangeKind,
     find: impl Fn(&DeviceMemory) -> Outcome<u64>,
 ) -> Outcome<u64> {
     let memory = &context.device.memory;
@@ -63,14 +63,14 @@ pub(crate) fn free(at: u64) -> Outcome {
     }
     let region = space::starting_at(at)?;
     let context = match region.kind {
-        Kind::Device | Kind::Managed => contexts::living(region.context),
-        Kind::Pooled { .. } => stack::active().ok(),
+        RangeKind::Device | RangeKind::Managed => contexts::living(region.context),
+        RangeKind::Pooled { .. } => stack::active().ok(),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
     if let Some(context) = context {
         context.drain();
     }
-    if matches!(region.kind, Kind::Pooled { .. }) {
+    if matches!(region.kind, RangeKind::Pooled { .. }) {
         return pool::free_now(&region);
     }
     // Another thread may have freed it meanwhile.
@@ -86,8 +86,8 @@ pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
     }
     let region = space::starting_at(at)?;
     match region.kind {
-        Kind::Pooled { .. } => return pool::free_async(&region, stream),
-        Kind::Device => {}
+        RangeKind::Pooled { .. } => return pool::free_async(&region, stream),
+        RangeKind::Device => {}
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
     space::write().leave(at);
@@ -102,12 +102,12 @@ pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
 /// Returns the memory of a range that has left the space to the pool or device that paid for it.
 pub(crate) fn give_back(region: &Region) -> Outcome {
     match region.kind {
-        Kind::Managed => {
+        RangeKind::Managed => {
             managed::forget(region.start, region.size);
             managed::memory().release(region.start);
         }
         // It is another process's, which frees it.
-        Kind::Opened(_) => {}
+        RangeKind::Opened(_) => {}
         _ => device::get(region.device)?.memory.release(region.start),
     }
     Ok(())
@@ -115,7 +115,7 @@ pub(crate) fn give_back(region: &Region) -> Outcome {
 
 /// `cuMemGetAddressRange`: start and size; `NOT_FOUND` for an address that is in no range, or in registered memory.
 pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
-    let is_ours = |region: &Region| !matches!(region.kind, Kind::Registered(_));
+    let is_ours = |region: &Region| !matches!(region.kind, RangeKind::Registered(_));
     let region = space::find(address).filter(is_ours).ok_or(CUresult::ERROR_NOT_FOUND)?;
     Ok((region.start, region.size))
 }
@@ -123,12 +123,12 @@ pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
 /// Room in a heap of `context` for device code; `None` when the heap, or the device, is full.
 pub(crate) fn allocate_in_heap(context: &Context, pool: Pool, size: u64, align: u64) -> Option<u64> {
     let malloc_bytes = || context.limits.get(limit::MALLOC_HEAP_SIZE).ok();
-    let reserve = |bytes| place_as(context, bytes, Kind::Heap, |memory| memory.allocate_last(bytes)).ok();
+    let reserve = |bytes| place_as(context, bytes, RangeKind::Heap, |memory| memory.allocate_last(bytes)).ok();
     context.heaps.allocate(pool, (size, align), malloc_bytes, reserve)
 }
 
 /// Makes a heap of `context` again as it was.
 pub(crate) fn make_heap(context: &Context, state: &HeapState) -> Outcome {
-    let reserve = |start, size| place_as(context, size, Kind::Heap, |memory| memory.allocate_at(start, size));
+    let reserve = |start, size| place_as(context, size, RangeKind::Heap, |memory| memory.allocate_at(start, size));
     context.heaps.make(state, reserve)
 }

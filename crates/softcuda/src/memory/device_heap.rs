@@ -14,10 +14,10 @@ use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
 
 /// Places in a heap start at multiples of this.
-const GRANULE: u64 = 16;
+const DEVICE_HEAP_GRANULE_BYTES: u64 = 16;
 
 /// A heap has whole pages.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// Bytes of the device runtime's heap: parameters of all launches that may be pending, and its strings.
 const RUNTIME: u64 = 16 << 20;
@@ -84,9 +84,9 @@ impl DeviceHeaps {
                 Pool::Malloc => malloc_bytes()?,
                 Pool::Runtime => RUNTIME,
             };
-            let bytes = bytes.max(1).checked_next_multiple_of(PAGE)?;
+            let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
             let start = reserve(bytes)?;
-            *heap = Some(Heap::with_granule(start, start + bytes, GRANULE));
+            *heap = Some(Heap::with_granule(start, start + bytes, DEVICE_HEAP_GRANULE_BYTES));
         }
         heap.as_mut()?.allocate(size, align)
     }
@@ -111,11 +111,11 @@ impl DeviceHeaps {
     pub(crate) fn make(&self, state: &HeapState, reserve: impl FnOnce(u64, u64) -> Outcome<u64>) -> Outcome {
         let mut heap = self.lock(state.pool);
         let (start, end) = state.range;
-        let is_whole = start < end && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
+        let is_whole = start < end && start.is_multiple_of(PAGE_BYTES) && end.is_multiple_of(PAGE_BYTES);
         if heap.is_some() || !is_whole {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let mut made = Heap::with_granule(start, end, GRANULE);
+        let mut made = Heap::with_granule(start, end, DEVICE_HEAP_GRANULE_BYTES);
         if !state.used.iter().all(|(start, end)| made.claim(*start, *end)) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

@@ -12,12 +12,12 @@ use katydid_cuda_sys::CUresult;
 
 use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
-use crate::memory::pages::{self, PAGE, Protection, Range};
+use crate::memory::pages::{self, PAGE_BYTES, Protection, Range};
 use crate::memory::peer_processes::{self, PeerProcesses};
 use crate::memory::physical_file::PhysicalFile;
 use crate::memory::shared_marks::identity;
 use crate::memory::space;
-use crate::process::settings::MOST_DEVICES;
+use crate::process::settings::MAX_DEVICES;
 
 /// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
 /// in the way, an arena goes where there is room.
@@ -138,7 +138,7 @@ impl DeviceMemory {
 
     /// Those who share a device; what is managed lies with the host, and every process has that by itself.
     fn peers(&self) -> Option<&'static PeerProcesses> {
-        if self.physical_index < MOST_DEVICES { peer_processes::of_process() } else { None }
+        if self.physical_index < MAX_DEVICES { peer_processes::of_process() } else { None }
     }
 
     /// A place of `size` bytes of zeroes at a multiple of `align`.
@@ -182,7 +182,7 @@ impl DeviceMemory {
         if let Some(size) = heap.free(at) {
             // Only whole pages go back; what shares a page with a neighbour keeps its old contents, as on a GPU.
             let _ = arena.range.discard(at, at + size);
-            let (first, last) = (at.next_multiple_of(PAGE), (at + size) / PAGE * PAGE);
+            let (first, last) = (at.next_multiple_of(PAGE_BYTES), (at + size) / PAGE_BYTES * PAGE_BYTES);
             if let (Some(file), true) = (&shared.file, first < last) {
                 pages::punch(file, first - arena.range.start(), last - first);
             }
@@ -217,7 +217,7 @@ impl DeviceMemory {
         if shared.file.is_none() {
             shared.file = Some(pages::memory_file(arena.range.size()).map_err(failed)?);
         }
-        let missing = shared.missing(at / PAGE * PAGE, (at + size).next_multiple_of(PAGE));
+        let missing = shared.missing(at / PAGE_BYTES * PAGE_BYTES, (at + size).next_multiple_of(PAGE_BYTES));
         for (start, end) in missing {
             let file = shared.file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)?;
             arena.range.move_into(start, end, file, start - base).map_err(failed)?;
@@ -250,18 +250,18 @@ mod tests {
     #[test]
     fn memory_keeps_its_contents_when_it_is_given_away_and_loses_them_when_freed() {
         let memory = DeviceMemory::new(14, 14, 1 << 20);
-        let at = memory.allocate(3 * PAGE + 100, 1).unwrap();
+        let at = memory.allocate(3 * PAGE_BYTES + 100, 1).unwrap();
         let byte = |at: u64| std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
         #[expect(unsafe_code, reason = "looks at memory of a device")]
         // SAFETY: inside the allocation, which no other code knows.
         unsafe {
-            byte(at + 2 * PAGE).write_volatile(77);
-            let first = memory.share(at, 3 * PAGE + 100).unwrap();
-            let again = memory.share(at, 3 * PAGE + 100).unwrap();
+            byte(at + 2 * PAGE_BYTES).write_volatile(77);
+            let first = memory.share(at, 3 * PAGE_BYTES + 100).unwrap();
+            let again = memory.share(at, 3 * PAGE_BYTES + 100).unwrap();
             assert_eq!((first.offset, first.identity), (again.offset, again.identity));
-            assert_eq!(byte(at + 2 * PAGE).read_volatile(), 77);
+            assert_eq!(byte(at + 2 * PAGE_BYTES).read_volatile(), 77);
             memory.release(at);
-            assert_eq!(byte(at + 2 * PAGE).read_volatile(), 0);
+            assert_eq!(byte(at + 2 * PAGE_BYTES).read_volatile(), 0);
         }
     }
 

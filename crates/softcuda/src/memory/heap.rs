@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(crate) const GRANULE: u64 = 512;
 
 /// From this size on, allocations are aligned to 2 MiB.
-const LARGE: u64 = 2 << 20;
+const LARGE_ALLOCATION_BYTES: u64 = 2 << 20;
 
 /// Free and used places of one range.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ impl Heap {
     /// Takes a place of `size` bytes at a multiple of `align` (a power of two).
     pub(crate) fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let size = size.max(1).checked_next_multiple_of(self.granule)?;
-        let large = size >= LARGE && self.granule == GRANULE;
-        self.take(size, align.max(if large { LARGE } else { self.granule }))
+        let large = size >= LARGE_ALLOCATION_BYTES && self.granule == GRANULE;
+        self.take(size, align.max(if large { LARGE_ALLOCATION_BYTES } else { self.granule }))
     }
 
     /// The first free place of exactly `size` bytes, whole granules, at a multiple of `align`.
@@ -143,65 +143,90 @@ mod tests {
 
     #[test]
     fn places_behind_the_middle_leave_the_others_where_they_are() {
-        let mut heap = Heap::new(LARGE, 2 * LARGE);
-        let middle = LARGE + LARGE / 2;
-        assert_eq!((heap.allocate_amid(1000), heap.allocate(1, 1)), (Some(middle), Some(LARGE)));
+        let mut heap = Heap::new(LARGE_ALLOCATION_BYTES, 2 * LARGE_ALLOCATION_BYTES);
+        let middle = LARGE_ALLOCATION_BYTES + LARGE_ALLOCATION_BYTES / 2;
+        assert_eq!((heap.allocate_amid(1000), heap.allocate(1, 1)), (Some(middle), Some(LARGE_ALLOCATION_BYTES)));
         assert_eq!((heap.allocate_amid(1), heap.free(middle)), (Some(middle + 1024), Some(1024)));
         assert_eq!(heap.allocate_amid(1024), Some(middle));
-        assert_eq!(heap.allocate_amid(LARGE / 2), None);
-        assert_eq!(heap.allocate_amid(LARGE / 2 - 1536), Some(middle + 1536));
-        assert_eq!(heap.allocate_amid(512), Some(LARGE + 512), "where the half is full");
+        assert_eq!(heap.allocate_amid(LARGE_ALLOCATION_BYTES / 2), None);
+        assert_eq!(heap.allocate_amid(LARGE_ALLOCATION_BYTES / 2 - 1536), Some(middle + 1536));
+        assert_eq!(heap.allocate_amid(512), Some(LARGE_ALLOCATION_BYTES + 512), "where the half is full");
     }
 
     #[test]
     fn places_are_given_lowest_first_and_merged_when_freed() {
-        let mut heap = Heap::new(LARGE, 3 * LARGE);
+        let mut heap = Heap::new(LARGE_ALLOCATION_BYTES, 3 * LARGE_ALLOCATION_BYTES);
         let (a, b) = (heap.allocate(1, 1).unwrap(), heap.allocate(513, 1).unwrap());
-        assert_eq!((a, b), (LARGE, LARGE + 512));
+        assert_eq!((a, b), (LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 512));
         assert_eq!(heap.free(a), Some(512));
         assert_eq!(heap.allocate(100, 1), Some(a));
         assert_eq!((heap.free(b), heap.free(a)), (Some(1024), Some(512)));
         assert_eq!(heap.free.len(), 1);
-        assert_eq!(heap.allocate(2 * LARGE, 1), Some(LARGE));
+        assert_eq!(heap.allocate(2 * LARGE_ALLOCATION_BYTES, 1), Some(LARGE_ALLOCATION_BYTES));
         assert_eq!(heap.allocate(1, 1), None);
     }
 
     #[test]
     fn a_finer_heap_wastes_less() {
-        let mut heap = Heap::with_granule(LARGE, LARGE + 64, 16);
+        let mut heap = Heap::with_granule(LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 64, 16);
         let places = [1, 17, 1, 1].map(|size| heap.allocate(size, 16));
-        assert_eq!(places, [Some(LARGE), Some(LARGE + 16), Some(LARGE + 48), None]);
+        assert_eq!(
+            places,
+            [Some(LARGE_ALLOCATION_BYTES), Some(LARGE_ALLOCATION_BYTES + 16), Some(LARGE_ALLOCATION_BYTES + 48), None]
+        );
     }
 
     #[test]
     fn a_place_can_be_named_and_the_last_one_taken() {
-        let mut heap = Heap::new(LARGE, 2 * LARGE);
-        assert_eq!(heap.allocate_last(1000), Some(2 * LARGE - 1024));
-        assert!(heap.claim(LARGE + 512, LARGE + 1024) && !heap.claim(LARGE + 512, LARGE + 1024));
-        for (start, end) in [(LARGE, LARGE), (LARGE, LARGE + 1), (LARGE, LARGE + 1024), (0, 512), (LARGE, u64::MAX)] {
+        let mut heap = Heap::new(LARGE_ALLOCATION_BYTES, 2 * LARGE_ALLOCATION_BYTES);
+        assert_eq!(heap.allocate_last(1000), Some(2 * LARGE_ALLOCATION_BYTES - 1024));
+        assert!(
+            heap.claim(LARGE_ALLOCATION_BYTES + 512, LARGE_ALLOCATION_BYTES + 1024)
+                && !heap.claim(LARGE_ALLOCATION_BYTES + 512, LARGE_ALLOCATION_BYTES + 1024)
+        );
+        for (start, end) in [
+            (LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES),
+            (LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 1),
+            (LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 1024),
+            (0, 512),
+            (LARGE_ALLOCATION_BYTES, u64::MAX),
+        ] {
             assert!(!heap.claim(start, end), "{start:#x}..{end:#x}");
         }
-        let used = [(LARGE + 512, LARGE + 1024), (2 * LARGE - 1024, 2 * LARGE)];
-        assert_eq!((heap.used().collect::<Vec<_>>(), heap.allocate(512, 1)), (used.to_vec(), Some(LARGE)));
+        let used = [
+            (LARGE_ALLOCATION_BYTES + 512, LARGE_ALLOCATION_BYTES + 1024),
+            (2 * LARGE_ALLOCATION_BYTES - 1024, 2 * LARGE_ALLOCATION_BYTES),
+        ];
+        assert_eq!(
+            (heap.used().collect::<Vec<_>>(), heap.allocate(512, 1)),
+            (used.to_vec(), Some(LARGE_ALLOCATION_BYTES))
+        );
     }
 
     #[test]
     fn packed_places_follow_each_other_and_show_where_the_heap_is_used() {
-        let mut heap = Heap::new(LARGE, 8 * LARGE);
+        let mut heap = Heap::new(LARGE_ALLOCATION_BYTES, 8 * LARGE_ALLOCATION_BYTES);
         let first = heap.allocate_packed(1000);
-        assert_eq!((first, heap.allocate_packed(2 * LARGE)), (Some(LARGE), Some(LARGE + 1024)));
-        assert!(heap.uses(LARGE, LARGE + 1) && heap.uses(3 * LARGE, 4 * LARGE) && !heap.uses(4 * LARGE, 8 * LARGE));
-        assert_eq!(heap.free(LARGE), Some(1024));
-        assert!(!heap.uses(LARGE, LARGE + 1024));
+        assert_eq!(
+            (first, heap.allocate_packed(2 * LARGE_ALLOCATION_BYTES)),
+            (Some(LARGE_ALLOCATION_BYTES), Some(LARGE_ALLOCATION_BYTES + 1024))
+        );
+        assert!(
+            heap.uses(LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 1)
+                && heap.uses(3 * LARGE_ALLOCATION_BYTES, 4 * LARGE_ALLOCATION_BYTES)
+                && !heap.uses(4 * LARGE_ALLOCATION_BYTES, 8 * LARGE_ALLOCATION_BYTES)
+        );
+        assert_eq!(heap.free(LARGE_ALLOCATION_BYTES), Some(1024));
+        assert!(!heap.uses(LARGE_ALLOCATION_BYTES, LARGE_ALLOCATION_BYTES + 1024));
     }
 
     #[test]
     fn large_places_are_aligned_and_freeing_twice_finds_nothing() {
-        let mut heap = Heap::new(LARGE, 8 * LARGE);
+        let mut heap = Heap::new(LARGE_ALLOCATION_BYTES, 8 * LARGE_ALLOCATION_BYTES);
         heap.allocate(1, 1).unwrap();
-        assert_eq!(heap.allocate(LARGE, 1), Some(2 * LARGE));
-        assert_eq!(heap.free(2 * LARGE), Some(LARGE));
-        assert_eq!(heap.free(2 * LARGE), None);
+        assert_eq!(heap.allocate(LARGE_ALLOCATION_BYTES, 1), Some(2 * LARGE_ALLOCATION_BYTES));
+        assert_eq!(heap.free(2 * LARGE_ALLOCATION_BYTES), Some(LARGE_ALLOCATION_BYTES));
+        assert_eq!(heap.free(2 * LARGE_ALLOCATION_BYTES), None);
         assert_eq!(heap.allocate(u64::MAX, 1), None);
     }
 }

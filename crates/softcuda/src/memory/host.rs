@@ -9,8 +9,8 @@ use katydid_driver_rules::memory::{Registration, pinned_flags};
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
-use crate::memory::pages::{self, PAGE, Protection, Range};
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::pages::{self, PAGE_BYTES, Protection, Range};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
 /// What was allocated here, by address.
@@ -27,19 +27,19 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
     if size == 0 {
         return Ok(0);
     }
-    let pages = size.checked_next_multiple_of(PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let pages = size.checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let mut allocated = allocated();
     let sum = allocated.values().map(Range::size).sum::<u64>();
     // Pages are only backed when touched, so the sum has to be watched here: locked memory cannot exceed the RAM.
     if sum.checked_add(pages).is_none_or(|sum| sum > settings::host_memory()) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
-    let range = Range::anywhere(pages, PAGE, Protection::ReadWrite).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let range = Range::anywhere(pages, PAGE_BYTES, Protection::ReadWrite).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     let start = range.start();
     allocated.insert(start, range);
     drop(allocated);
     // All such memory is mapped, whether or not that was asked for.
-    let region = Region::new(start, size, Kind::Pinned(flags), context.device.ordinal, context.handle);
+    let region = Region::new(start, size, RangeKind::Pinned(flags), context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(start)
 }
@@ -50,7 +50,7 @@ pub(crate) fn free(start: u64) -> Outcome {
         return Ok(());
     }
     let region = space::starting_at(start)?;
-    if !matches!(region.kind, Kind::Pinned(_)) {
+    if !matches!(region.kind, RangeKind::Pinned(_)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     take_away(&region)?;
@@ -65,14 +65,14 @@ pub(crate) fn register(context: &Context, start: u64, size: u64, flags: u32) -> 
     if !pages::is_mapped(start, size) || !(is_read_only || pages::is_writable(start, size)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let kind = Kind::Registered(flags);
+    let kind = RangeKind::Registered(flags);
     let region = Region::new(start, size, kind, context.device.ordinal, context.handle);
     let mut space = space::write();
     if space.insert(region) {
         return Ok(());
     }
     // Only what was registered before is told apart; memory of the driver is no memory of the program.
-    let before = space.overlapping(start, size).all(|other| matches!(other.kind, Kind::Registered(_)));
+    let before = space.overlapping(start, size).all(|other| matches!(other.kind, RangeKind::Registered(_)));
     Err(if before { CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED } else { CUresult::ERROR_INVALID_VALUE })
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn unregister(start: u64) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let found = space::find(start).ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-    let whole = matches!(found.kind, Kind::Registered(_)) && found.start == start;
+    let whole = matches!(found.kind, RangeKind::Registered(_)) && found.start == start;
     if whole { take_away(&found) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
@@ -98,7 +98,7 @@ fn take_away(region: &Region) -> Outcome {
 
 /// Frees what was allocated here for a region that has left the space; registered memory is the program's.
 pub(crate) fn give_back(region: &Region) {
-    if matches!(region.kind, Kind::Pinned(_)) {
+    if matches!(region.kind, RangeKind::Pinned(_)) {
         drop(allocated().remove(&region.start));
     }
 }
@@ -112,8 +112,8 @@ pub(crate) fn check_mapped(address: u64) -> Outcome {
 /// The flags of host memory that holds `address`; managed memory is mapped, too.
 pub(crate) fn flags(address: u64) -> Outcome<u32> {
     match space::find(address).map(|region| region.kind) {
-        Some(Kind::Pinned(flags) | Kind::Registered(flags)) => Ok(flags),
-        Some(Kind::Managed) => Ok(host_alloc_flags::DEVICEMAP),
+        Some(RangeKind::Pinned(flags) | RangeKind::Registered(flags)) => Ok(flags),
+        Some(RangeKind::Managed) => Ok(host_alloc_flags::DEVICEMAP),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

@@ -29,15 +29,15 @@ use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::device_memory::SharedExtent;
-use crate::memory::pages::{PAGE, Protection, Range};
+use crate::memory::pages::{PAGE_BYTES, Protection, Range};
 use crate::memory::shared_marks::{self, identity};
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
 
 /// First bytes of a handle.
 const MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
 /// Addresses of opened memory are multiples of this, as those of large allocations are.
-const ALIGN: u64 = 2 << 20;
+const IMPORT_ALIGN_BYTES: u64 = 2 << 20;
 
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
@@ -100,7 +100,7 @@ impl Named {
             device: *device,
             witness,
         };
-        let end = named.offset.checked_add(named.size)?.checked_add(PAGE)?;
+        let end = named.offset.checked_add(named.size)?.checked_add(PAGE_BYTES)?;
         (number(magic) == MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
     }
 
@@ -131,7 +131,7 @@ impl Named {
 
 /// `cuIpcGetMemHandle`: of memory of `cuMemAlloc`, whichever address in it is named.
 pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
-    let region = space::find(address).filter(|region| region.kind == Kind::Device).ok_or(WRONG)?;
+    let region = space::find(address).filter(|region| region.kind == RangeKind::Device).ok_or(WRONG)?;
     let device = device::get(region.device)?;
     let SharedExtent { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
     let witness = {
@@ -166,14 +166,15 @@ pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Out
     let device = device::all().iter().find(|device| device.uuid() == named.device);
     let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let file = named.file()?;
-    let first = named.offset / PAGE * PAGE;
-    let bytes = (named.offset + named.size).next_multiple_of(PAGE) - first;
-    let range = Range::anywhere(bytes, ALIGN, Protection::None).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    let first = named.offset / PAGE_BYTES * PAGE_BYTES;
+    let bytes = (named.offset + named.size).next_multiple_of(PAGE_BYTES) - first;
+    let range =
+        Range::anywhere(bytes, IMPORT_ALIGN_BYTES, Protection::None).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     let mapped = range.attach(range.start(), bytes, &file, first);
     let usable = mapped.and_then(|()| range.protect(range.start(), bytes, Protection::ReadWrite));
     usable.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
     let address = range.start() + (named.offset - first);
-    let kind = Kind::Opened(context.device.ordinal);
+    let kind = RangeKind::Opened(context.device.ordinal);
     let region = Region::new(address, named.size, kind, device.ordinal, context.handle);
     if !space::write().insert(region) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);

@@ -11,17 +11,17 @@ use std::sync::LazyLock;
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::memory::{self as rules, check_managed};
 
-pub(crate) use advice::{Advice, Target, advise, attribute, check, forget, prefetch};
+pub(crate) use advice::{Advice, AdviceTarget, advise, attribute, check, forget, prefetch};
 
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::device_memory::DeviceMemory;
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
 /// The arena of managed memory: the place behind those of devices.
 static MEMORY: LazyLock<DeviceMemory> =
-    LazyLock::new(|| DeviceMemory::new(settings::MOST_DEVICES, settings::MOST_DEVICES, settings::host_memory()));
+    LazyLock::new(|| DeviceMemory::new(settings::MAX_DEVICES, settings::MAX_DEVICES, settings::host_memory()));
 
 /// The host's memory as devices share it; also what pools of the host take from.
 pub(crate) fn memory() -> &'static DeviceMemory {
@@ -37,17 +37,18 @@ pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64>
 /// Managed memory for `context`, also for variables of modules. It shares no page with other memory: advice holds for
 /// whole pages, and is forgotten with them.
 pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
-    let pages =
-        size.checked_next_multiple_of(katydid_driver_rules::mem_advise::PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let at = memory().allocate(pages, align.max(katydid_driver_rules::mem_advise::PAGE))?;
-    let region = Region::new(at, size.max(1), Kind::Managed, context.device.ordinal, context.handle);
+    let pages = size
+        .checked_next_multiple_of(katydid_driver_rules::mem_advise::PAGE_BYTES)
+        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let at = memory().allocate(pages, align.max(katydid_driver_rules::mem_advise::PAGE_BYTES))?;
+    let region = Region::new(at, size.max(1), RangeKind::Managed, context.device.ordinal, context.handle);
     space::write().insert(region);
     Ok(at)
 }
 
 /// `cuStreamAttachMemAsync`: only checked, since every device and the host may use the memory at any time.
 pub(crate) fn check_attachment(address: u64, length: u64, flags: u32, is_made: impl FnOnce() -> bool) -> Outcome {
-    let region = space::find(address).filter(|region| region.kind == Kind::Managed);
+    let region = space::find(address).filter(|region| region.kind == RangeKind::Managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     rules::check_attachment((address, length), (region.start, region.size), flags, is_made)
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::ptr::{self, NonNull};
 
 /// Size of a page. Linux on x86-64 has no other for plain mappings.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// What may be done with mapped pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl Range {
 
     /// Reserves `size` bytes anywhere, at a multiple of `align` (a power of two).
     pub(crate) fn anywhere(size: u64, align: u64, protection: Protection) -> io::Result<Self> {
-        let align = align.max(PAGE);
-        let slack = if align == PAGE { 0 } else { align };
+        let align = align.max(PAGE_BYTES);
+        let slack = if align == PAGE_BYTES { 0 } else { align };
         let whole = size.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         let got = map(0, whole, protection, ANONYMOUS, -1, 0)?;
         let start = got.next_multiple_of(align);
@@ -91,12 +91,13 @@ impl Range {
     /// meanwhile.
     pub(crate) fn move_into(&self, start: u64, end: u64, file: &OwnedFd, offset: u64) -> io::Result<()> {
         /// Pages of zeroes take no room in the file.
-        const ZEROES: [u8; PAGE as usize] = [0; PAGE as usize];
+        const ZEROES: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
         self.check(start, end - start)?;
         let target = File::from(file.try_clone()?);
-        for at in (start..end).step_by(PAGE as usize) {
+        for at in (start..end).step_by(PAGE_BYTES as usize) {
             // SAFETY: a page of this range, which is readable and which no thread writes to, by the contract.
-            let page = unsafe { std::slice::from_raw_parts(address(at).cast::<u8>().cast_const(), PAGE as usize) };
+            let page =
+                unsafe { std::slice::from_raw_parts(address(at).cast::<u8>().cast_const(), PAGE_BYTES as usize) };
             if page != ZEROES {
                 target.write_all_at(page, offset + (at - start))?;
             }
@@ -125,7 +126,7 @@ impl Range {
 
     /// Gives the contents of whole pages inside back to the system; they read as zero afterwards.
     pub(crate) fn discard(&self, start: u64, end: u64) -> io::Result<()> {
-        let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+        let (first, last) = (start.next_multiple_of(PAGE_BYTES), end / PAGE_BYTES * PAGE_BYTES);
         if first >= last {
             return Ok(());
         }
@@ -156,7 +157,7 @@ pub(crate) struct SharedPage(NonNull<c_void>);
 impl SharedPage {
     /// The first page of a file.
     pub(crate) fn of(file: &OwnedFd) -> io::Result<Self> {
-        let start = map(0, PAGE, Protection::ReadWrite, libc::MAP_SHARED, file.as_raw_fd(), 0)?;
+        let start = map(0, PAGE_BYTES, Protection::ReadWrite, libc::MAP_SHARED, file.as_raw_fd(), 0)?;
         NonNull::new(address(start)).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
@@ -174,7 +175,7 @@ unsafe impl Sync for SharedPage {}
 impl Drop for SharedPage {
     fn drop(&mut self) {
         // SAFETY: mapped by this type, and nothing refers to it once its owner drops it.
-        unsafe { libc::munmap(self.0.as_ptr(), PAGE as usize) };
+        unsafe { libc::munmap(self.0.as_ptr(), PAGE_BYTES as usize) };
     }
 }
 
@@ -235,10 +236,10 @@ pub(crate) fn hole(file: &OwnedFd, offset: u64) -> u64 {
 pub(crate) fn is_mapped(start: u64, size: u64) -> bool {
     const CHUNK: u64 = 1 << 30;
     let Some(end) = start.checked_add(size) else { return false };
-    let mut residency = vec![0_u8; (CHUNK.min(size) / PAGE + 2) as usize];
-    let mut at = start / PAGE * PAGE;
+    let mut residency = vec![0_u8; (CHUNK.min(size) / PAGE_BYTES + 2) as usize];
+    let mut at = start / PAGE_BYTES * PAGE_BYTES;
     while at < end {
-        let step = CHUNK.min((end - at).next_multiple_of(PAGE));
+        let step = CHUNK.min((end - at).next_multiple_of(PAGE_BYTES));
         // SAFETY: the vector has a byte for each page of a chunk; the kernel only looks at the addresses.
         if unsafe { libc::mincore(address(at), step as usize, residency.as_mut_ptr()) } != 0 {
             return false;
@@ -271,29 +272,29 @@ mod tests {
         let taken_twice = || {
             let range = Range::anywhere(1 << 30, 2 << 20, Protection::None).unwrap();
             assert_eq!(range.start() % (2 << 20), 0);
-            assert!(Range::at(range.start(), PAGE, Protection::None).is_err());
+            assert!(Range::at(range.start(), PAGE_BYTES, Protection::None).is_err());
             let start = range.start();
             drop(range);
-            Range::at(start, PAGE, Protection::ReadWrite).ok()
+            Range::at(start, PAGE_BYTES, Protection::ReadWrite).ok()
         };
         // Other tests of this process take what is free at times.
         let again = (0..100).find_map(|_| taken_twice()).unwrap();
-        assert!(is_mapped(again.start(), PAGE));
-        assert!(again.protect(again.start() + PAGE, PAGE, Protection::Read).is_err());
+        assert!(is_mapped(again.start(), PAGE_BYTES));
+        assert!(again.protect(again.start() + PAGE_BYTES, PAGE_BYTES, Protection::Read).is_err());
     }
 
     #[test]
     fn pages_that_cannot_be_written_are_recognised() {
-        let range = Range::anywhere(4 * PAGE, PAGE, Protection::ReadWrite).unwrap();
-        range.protect(range.start() + PAGE, PAGE, Protection::Read).unwrap();
-        assert!(is_writable(range.start(), PAGE) && is_writable(range.start() + 2 * PAGE, 10));
-        assert!(!is_writable(range.start(), 2 * PAGE) && !is_writable(range.start() + PAGE + 5, 1));
+        let range = Range::anywhere(4 * PAGE_BYTES, PAGE_BYTES, Protection::ReadWrite).unwrap();
+        range.protect(range.start() + PAGE_BYTES, PAGE_BYTES, Protection::Read).unwrap();
+        assert!(is_writable(range.start(), PAGE_BYTES) && is_writable(range.start() + 2 * PAGE_BYTES, 10));
+        assert!(!is_writable(range.start(), 2 * PAGE_BYTES) && !is_writable(range.start() + PAGE_BYTES + 5, 1));
     }
 
     #[test]
     fn file_pages_are_the_same_at_two_places() {
         let file = memory_file(1 << 21).unwrap();
-        let range = Range::anywhere(2 << 21, PAGE, Protection::None).unwrap();
+        let range = Range::anywhere(2 << 21, PAGE_BYTES, Protection::None).unwrap();
         let (first, second) = (range.start(), range.start() + (1 << 21));
         for place in [first, second] {
             range.attach(place, 1 << 21, &file, 0).unwrap();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::ffi::say;
-use crate::process::settings::{self, MOST_DEVICES};
+use crate::process::settings::{self, MAX_DEVICES};
 
 /// The lock of a folder; files of processes are named by their numbers.
 const TURN: &str = "turn";
@@ -49,7 +49,7 @@ impl PeerProcesses {
             .map(|name| open(&name))
             .find(|file| file.as_ref().is_ok_and(|file| file.try_lock().is_ok()) || file.is_err());
         let own = free.ok_or(io::ErrorKind::NotFound)??;
-        own.write_all_at(&[0; MOST_DEVICES * NUMBER], 0)?;
+        own.write_all_at(&[0; MAX_DEVICES * NUMBER], 0)?;
         turn.unlock()?;
         Ok(Self { folder: folder.to_owned(), turn, own })
     }

@@ -2,7 +2,7 @@
 
 use katydid_driver_rules::pointer::KnownMemory;
 
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 
 /// What is known of the memory at an address.
 pub(crate) fn find(address: u64) -> Option<KnownMemory> {
@@ -16,9 +16,9 @@ fn known(region: &Region) -> KnownMemory {
         id: region.id,
         context: region.context as u64,
         device: region.device.cast_unsigned(),
-        pool: if let Kind::Pooled { pool, .. } = region.kind { pool as u64 } else { 0 },
+        pool: if let RangeKind::Pooled { pool, .. } = region.kind { pool as u64 } else { 0 },
         is_for_host: region.is_for_host(),
         is_managed: region.is_managed(),
-        is_device: region.kind == Kind::Device,
+        is_device: region.kind == RangeKind::Device,
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use katydid_cuda_sys::{CUipcEventHandle, CUresult};
 
 use crate::ffi::Outcome;
-use crate::memory::pages::{self, PAGE, SharedPage};
+use crate::memory::pages::{self, PAGE_BYTES, SharedPage};
 
 /// First bytes of a handle.
 const MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
@@ -55,7 +55,7 @@ pub(crate) struct SharedMarks {
 impl SharedMarks {
     /// For a new event.
     pub(crate) fn new() -> Outcome<Self> {
-        pages::memory_file(PAGE).and_then(Self::map).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
+        pages::memory_file(PAGE_BYTES).and_then(Self::map).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
     }
 
     fn map(file: OwnedFd) -> io::Result<Self> {

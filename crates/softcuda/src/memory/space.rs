@@ -14,8 +14,8 @@ use katydid_cuda_sys::CUresult;
 
 use crate::ffi::Outcome;
 use crate::memory::heap::GRANULE;
-use crate::memory::pages::{PAGE, memory_file};
-use crate::process::settings::MOST_DEVICES;
+use crate::memory::pages::{PAGE_BYTES, memory_file};
+use crate::process::settings::MAX_DEVICES;
 
 /// Under unified addressing copies and fills reach the memory of every device; only kernels need peer access.
 pub(crate) const ALL_PEERS: u32 = u32::MAX;
@@ -33,7 +33,7 @@ pub(crate) enum Access {
 
 /// What a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RangeKind {
     /// Memory of `cuMemAlloc`, or a variable of a module.
     Device,
     /// Memory of another process that a handle was opened for, by a context of the device with this ordinal.
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     /// Texels of an array: copies and the texture unit reach them, loads and stores of kernels do not.
     Array,
     /// A mapping of physical memory into reserved addresses, with each device's access.
-    Mapped([Access; MOST_DEVICES]),
+    Mapped([Access; MAX_DEVICES]),
     /// Page-locked memory of `cuMemHostAlloc`, with its flags.
     Pinned(u32),
     /// Memory of the program, registered, with its flags.
@@ -69,7 +69,7 @@ pub(crate) struct Region {
     /// Size in bytes, as asked for.
     pub(crate) size: u64,
     /// What it is.
-    pub(crate) kind: Kind,
+    pub(crate) kind: RangeKind,
     /// Ordinal of the device it belongs to (for host memory: of the context that made it).
     pub(crate) device: i32,
     /// Handle of the context that made it; 0 for mappings, which belong to none.
@@ -82,7 +82,7 @@ pub(crate) struct Region {
 
 impl Region {
     /// A range with a new number.
-    pub(crate) fn new(start: u64, size: u64, kind: Kind, device: i32, context: usize) -> Self {
+    pub(crate) fn new(start: u64, size: u64, kind: RangeKind, device: i32, context: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { start, size, kind, device, context, id: NEXT.fetch_add(1, Ordering::Relaxed), leaving: false }
     }
@@ -94,7 +94,7 @@ impl Region {
 
     /// Whether it is memory of the host.
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.kind, Kind::Pinned(_) | Kind::Registered(_))
+        matches!(self.kind, RangeKind::Pinned(_) | RangeKind::Registered(_))
     }
 
     /// Whether the program's processor may use it.
@@ -104,18 +104,20 @@ impl Region {
 
     /// Whether host and devices share it.
     pub(crate) fn is_managed(&self) -> bool {
-        matches!(self.kind, Kind::Managed | Kind::Pooled { managed: true, .. })
+        matches!(self.kind, RangeKind::Managed | RangeKind::Pooled { managed: true, .. })
     }
 
     /// What `device` may do with it, if it reaches the memory of those devices whose bit is set in `peers`.
     pub(crate) fn access(&self, device: i32, peers: u32) -> Access {
         match self.kind {
-            Kind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
-            Kind::Heap => Access::None,
+            RangeKind::Mapped(access) => access.get(device as usize).copied().unwrap_or(Access::None),
+            RangeKind::Heap => Access::None,
             // Who opens a handle is given access to its device (`CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`).
-            Kind::Opened(by) if by == device => Access::ReadWrite,
-            Kind::Device | Kind::Opened(_) if self.device != device && peers & (1 << self.device) == 0 => Access::None,
-            Kind::Pooled { devices, .. } if devices & (1 << device) == 0 && peers != ALL_PEERS => Access::None,
+            RangeKind::Opened(by) if by == device => Access::ReadWrite,
+            RangeKind::Device | RangeKind::Opened(_) if self.device != device && peers & (1 << self.device) == 0 => {
+                Access::None
+            }
+            RangeKind::Pooled { devices, .. } if devices & (1 << device) == 0 && peers != ALL_PEERS => Access::None,
             _ => Access::ReadWrite,
         }
     }
@@ -123,7 +125,7 @@ impl Region {
     /// One past the last address that device code may touch: as on a GPU, the rest of the granule belongs to it.
     pub(crate) fn reach(&self) -> u64 {
         match self.kind {
-            Kind::Device | Kind::Opened(_) | Kind::Managed | Kind::Pooled { .. } => {
+            RangeKind::Device | RangeKind::Opened(_) | RangeKind::Managed | RangeKind::Pooled { .. } => {
                 self.end().next_multiple_of(GRANULE)
             }
             _ => self.end(),
@@ -187,7 +189,7 @@ impl Space {
         match self.witnesses.entry(start) {
             Entry::Occupied(made) => Ok(made.into_mut()),
             Entry::Vacant(free) => {
-                let file = memory_file(PAGE).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+                let file = memory_file(PAGE_BYTES).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
                 Ok(free.insert(file))
             }
         }
@@ -250,7 +252,7 @@ impl Space {
     /// Sets which devices may use the memory of a pool.
     pub(crate) fn set_pool_access(&mut self, wanted: usize, granted: u32) {
         for region in self.regions.values_mut() {
-            if let Kind::Pooled { pool, devices, .. } = &mut region.kind
+            if let RangeKind::Pooled { pool, devices, .. } = &mut region.kind
                 && *pool == wanted
             {
                 *devices = granted;
@@ -259,7 +261,7 @@ impl Space {
     }
 
     /// Replaces the kind of the range that starts at `start`.
-    pub(crate) fn set_kind(&mut self, start: u64, kind: Kind) {
+    pub(crate) fn set_kind(&mut self, start: u64, kind: RangeKind) {
         if let Some(region) = self.regions.get_mut(&start) {
             region.kind = kind;
         }
@@ -275,7 +277,7 @@ impl Space {
         let end = start.saturating_add(size);
         self.spans(start, size, |at| {
             let region = self.find(at).filter(|region| !region.leaving && region.access(device, peers) >= wanted)?;
-            let is_whole = end <= region.end() || matches!(region.kind, Kind::Mapped(_));
+            let is_whole = end <= region.end() || matches!(region.kind, RangeKind::Mapped(_));
             is_whole.then_some(region.end())
         })
     }
@@ -358,23 +360,23 @@ pub(crate) fn starting_at(start: u64) -> Outcome<Region> {
 mod tests {
     use super::*;
 
-    fn region(start: u64, size: u64, kind: Kind) -> Region {
+    fn region(start: u64, size: u64, kind: RangeKind) -> Region {
         Region::new(start, size, kind, 0, 0)
     }
 
-    fn granted(access: Access) -> Kind {
-        let mut all = [Access::None; MOST_DEVICES];
+    fn granted(access: Access) -> RangeKind {
+        let mut all = [Access::None; MAX_DEVICES];
         all[0] = access;
-        Kind::Mapped(all)
+        RangeKind::Mapped(all)
     }
 
     #[test]
     fn ranges_do_not_overlap_and_end_before_one_past() {
         let mut space = Space::new();
-        assert!(space.insert(region(0x1000, 0x1000, Kind::Device)));
-        assert!(!space.insert(region(0x1fff, 1, Kind::Device)));
-        assert!(!space.insert(region(0x800, 0x801, Kind::Device)));
-        assert!(space.insert(region(0x2000, 1, Kind::Pinned(0))));
+        assert!(space.insert(region(0x1000, 0x1000, RangeKind::Device)));
+        assert!(!space.insert(region(0x1fff, 1, RangeKind::Device)));
+        assert!(!space.insert(region(0x800, 0x801, RangeKind::Device)));
+        assert!(space.insert(region(0x2000, 1, RangeKind::Pinned(0))));
         assert_eq!(space.find(0x1fff).map(|it| it.start), Some(0x1000));
         assert_eq!(space.find(0x2001), None);
         assert_eq!(space.remove(0x1000).map(|it| it.size), Some(0x1000));
@@ -399,7 +401,7 @@ mod tests {
 
     #[test]
     fn memory_of_another_device_needs_peer_access() {
-        let other = Region::new(0x1000, 0x100, Kind::Device, 1, 0);
+        let other = Region::new(0x1000, 0x100, RangeKind::Device, 1, 0);
         assert_eq!(other.access(0, 0), Access::None);
         assert_eq!(other.access(0, 1 << 1), Access::ReadWrite);
         assert_eq!(other.reach(), 0x1200);
@@ -408,7 +410,7 @@ mod tests {
     #[test]
     fn memory_of_the_program_is_what_neither_range_nor_reservation_touches() {
         let mut space = Space::new();
-        space.insert(region(0x1000, 0x1000, Kind::Device));
+        space.insert(region(0x1000, 0x1000, RangeKind::Device));
         space.reserve(0x8000, 0x9000);
         assert!(space.is_foreign(0x2000, 0x6000));
         assert!(!space.is_foreign(0x2000, 0x6001) && !space.is_foreign(0x1fff, 1) && !space.is_foreign(1, u64::MAX));
@@ -419,8 +421,8 @@ mod tests {
     #[test]
     fn tiles_must_fill_a_range_exactly() {
         let mut space = Space::new();
-        space.insert(region(0x1000, 0x1000, Kind::Device));
-        space.insert(region(0x2000, 0x1000, Kind::Device));
+        space.insert(region(0x1000, 0x1000, RangeKind::Device));
+        space.insert(region(0x2000, 0x1000, RangeKind::Device));
         assert_eq!(space.tiles(0x1000, 0x2000).map(|tiles| tiles.len()), Some(2));
         assert_eq!(space.tiles(0x1000, 0x1800), None);
         assert_eq!(space.tiles(0x1800, 0x800), None);

@@ -11,9 +11,9 @@ use katydid_driver_rules::memory::{self as rules, GRANULARITY, is_host};
 use crate::ffi::Outcome;
 use crate::memory::pages::{self, Protection, Range};
 use crate::memory::physical::{self, Block};
-use crate::memory::space::{self, Access, Kind, Region};
+use crate::memory::space::{self, Access, RangeKind, Region};
 use crate::process::device;
-use crate::process::settings::MOST_DEVICES;
+use crate::process::settings::MAX_DEVICES;
 
 /// A reservation and the blocks mapped into it, by address.
 struct Reservation {
@@ -88,7 +88,7 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     }
     let (file, base) = block.file()?;
     reservation.range.attach(start, size, file, base + offset).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-    let kind = Kind::Mapped([Access::None; MOST_DEVICES]);
+    let kind = RangeKind::Mapped([Access::None; MAX_DEVICES]);
     space::write().insert(Region::new(start, size, kind, block.device.ordinal, 0));
     reservation.mapped.insert(start, (block, offset));
     Ok(())
@@ -126,7 +126,7 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     for tile in tiles {
-        let Kind::Mapped(before) = tile.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
+        let RangeKind::Mapped(before) = tile.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
         let (mut after, host_before) = (before, reservation.open.get(&tile.start).copied().unwrap_or(Access::None));
         let mut host = host_before;
         grants.iter().for_each(|(place, granted)| match place {
@@ -138,9 +138,9 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
         // Pages open before the map says so, and close only after everybody who read the map is done.
         if widest(&after).max(host) >= widest(&before).max(host_before) {
             protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-            space::write().set_kind(tile.start, Kind::Mapped(after));
+            space::write().set_kind(tile.start, RangeKind::Mapped(after));
         } else {
-            space::write().set_kind(tile.start, Kind::Mapped(after));
+            space::write().set_kind(tile.start, RangeKind::Mapped(after));
             space::quiet();
             protect().map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         }
@@ -176,7 +176,7 @@ fn grant(description: &CUmemAccessDesc) -> Outcome<(Option<usize>, Access)> {
 
 /// `cuMemGetAccess` of the host.
 pub(crate) fn host_access(address: u64) -> Outcome<u32> {
-    let region = space::find(address).filter(|region| matches!(region.kind, Kind::Mapped(_)));
+    let region = space::find(address).filter(|region| matches!(region.kind, RangeKind::Mapped(_)));
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let mut all = reservations();
     let reservation = holding(&mut all, region.start, region.size)?;
@@ -196,7 +196,7 @@ fn flags_of(access: Access) -> u32 {
 pub(crate) fn access(address: u64, device: i32) -> Outcome<u32> {
     let device = device::get(device)?;
     match space::find(address).map(|region| region.kind) {
-        Some(Kind::Mapped(access)) => Ok(flags_of(access[device.ordinal as usize])),
+        Some(RangeKind::Mapped(access)) => Ok(flags_of(access[device.ordinal as usize])),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -212,7 +212,9 @@ pub(crate) fn block_at(address: u64) -> Outcome<Arc<Block>> {
 /// How many bytes from `address` on, `size` at most, were never written to: they are zeroes that take no memory,
 /// as long as no thread reads them. 0 where that is not known.
 pub(crate) fn untouched(address: u64, size: u64) -> u64 {
-    let Some(region) = space::find(address).filter(|region| matches!(region.kind, Kind::Mapped(_))) else { return 0 };
+    let Some(region) = space::find(address).filter(|region| matches!(region.kind, RangeKind::Mapped(_))) else {
+        return 0;
+    };
     let mut all = reservations();
     let mapped = holding(&mut all, region.start, region.size).map(|reservation| reservation.mapped.get(&region.start));
     let Ok(Some((block, offset))) = mapped else { return 0 };

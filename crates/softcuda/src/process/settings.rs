@@ -27,13 +27,13 @@ use crate::process::attributes;
 const WORKER: &str = "KATYDID_WORKER";
 
 /// More devices than this have no room for their address ranges.
-pub(crate) const MOST_DEVICES: usize = 16;
+pub(crate) const MAX_DEVICES: usize = 16;
 
 /// Largest memory of a device: its arena has half as many addresses again.
-const MOST_MEMORY: u64 = 256 << 30;
+const MAX_DEVICE_BYTES: u64 = 256 << 30;
 
 /// Smallest memory of a device: one mapping granule.
-const LEAST_MEMORY: u64 = 2 << 20;
+const MIN_DEVICE_BYTES: u64 = 2 << 20;
 
 /// Physical indices of the visible devices, in the program's order.
 pub(crate) fn visible_devices() -> Vec<usize> {
@@ -46,7 +46,7 @@ fn devices() -> usize {
 }
 
 fn counted(asked: Option<&str>) -> usize {
-    asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MOST_DEVICES)
+    asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_DEVICES)
 }
 
 /// The list ends at the first entry that names no device, as the real driver has it.
@@ -77,7 +77,7 @@ fn named(entry: &str, count: usize) -> Option<usize> {
 pub(crate) fn device_memory() -> u64 {
     let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
     let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices().max(1) as u64);
-    (bytes & !(LEAST_MEMORY - 1)).clamp(LEAST_MEMORY, MOST_MEMORY)
+    (bytes & !(MIN_DEVICE_BYTES - 1)).clamp(MIN_DEVICE_BYTES, MAX_DEVICE_BYTES)
 }
 
 /// Where processes meet that share the memory of their devices.
@@ -215,6 +215,6 @@ mod tests {
         assert_eq!(visible(3, Some("1,7,0")), [1]);
         assert_eq!(visible(3, Some("GPU-6b617479-6469-6420-736f-667463756402,0,GPU-6b61")), [2, 0]);
         assert_eq!(visible(3, Some("")), Vec::<usize>::new());
-        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(counted), [1, 3, 1, MOST_DEVICES]);
+        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(counted), [1, 3, 1, MAX_DEVICES]);
     }
 }

@@ -20,14 +20,14 @@ use crate::sync::streams;
 
 /// A point that will be reached once.
 #[derive(Default)]
-pub(crate) struct Mark {
+pub(crate) struct EventMark {
     time: Mutex<Option<Instant>>,
     reached: Condvar,
     /// For an event of several processes: its counters, and the number of this mark.
     shared: Option<(Arc<SharedMarks>, u64)>,
 }
 
-impl Mark {
+impl EventMark {
     /// The point is reached now.
     pub(crate) fn reach(&self) {
         *self.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -64,7 +64,7 @@ pub(crate) struct Event {
     context_handle: usize,
     /// The context it belongs to; a mark of an ended context is as good as reached.
     context: u64,
-    mark: Mutex<Option<Arc<Mark>>>,
+    mark: Mutex<Option<Arc<EventMark>>>,
     /// Counters that other processes know too.
     shared: Option<Arc<SharedMarks>>,
 }
@@ -74,10 +74,10 @@ static EVENTS: Registry<Event> = Registry::new();
 
 impl Event {
     /// The mark of the latest record.
-    pub(crate) fn mark(&self) -> Option<Arc<Mark>> {
+    pub(crate) fn mark(&self) -> Option<Arc<EventMark>> {
         if let Some(marks) = &self.shared {
             let last = marks.last();
-            let mark = || Arc::new(Mark { shared: Some((Arc::clone(marks), last)), ..Mark::default() });
+            let mark = || Arc::new(EventMark { shared: Some((Arc::clone(marks), last)), ..EventMark::default() });
             return (last > 0).then(mark);
         }
         self.mark.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -94,9 +94,9 @@ impl Event {
     }
 
     /// A new mark that the event stands for from now on; the stream that renews it reaches it.
-    pub(crate) fn renew(&self) -> Arc<Mark> {
+    pub(crate) fn renew(&self) -> Arc<EventMark> {
         let shared = self.shared.as_ref().map(|marks| (Arc::clone(marks), marks.record()));
-        let mark = Arc::new(Mark { shared, ..Mark::default() });
+        let mark = Arc::new(EventMark { shared, ..EventMark::default() });
         *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mark));
         mark
     }

@@ -15,7 +15,7 @@ use crate::ffi::say;
 use crate::process::settings;
 
 /// How long a thread waits for another stream.
-const LINGER: Duration = Duration::from_secs(5);
+const THREAD_LINGER: Duration = Duration::from_secs(5);
 
 /// What threads of an executor run.
 pub(crate) trait Run: Send + Sync + 'static {
@@ -97,7 +97,7 @@ impl<T: Run> Executor<T> {
     fn next(&self) -> Option<Arc<T>> {
         let mut pool = self.pool();
         pool.idle += 1;
-        let waiting = self.arrived.wait_timeout_while(pool, LINGER, |pool| pool.streams.is_empty());
+        let waiting = self.arrived.wait_timeout_while(pool, THREAD_LINGER, |pool| pool.streams.is_empty());
         pool = waiting.unwrap_or_else(PoisonError::into_inner).0;
         pool.idle -= 1;
         pool.streams.pop_front()

@@ -8,11 +8,11 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 
 /// What runs when a job's turn comes. An error sticks to the context.
-type Work = Box<dyn FnOnce(&Context) -> Outcome + Send>;
+type JobWork = Box<dyn FnOnce(&Context) -> Outcome + Send>;
 
 /// A job of a stream.
 pub(crate) struct Job {
-    work: Work,
+    work: JobWork,
     /// Runs in a failed context too: others wait for it.
     always: bool,
     /// So short that the submitting thread may run it when nothing is before it.

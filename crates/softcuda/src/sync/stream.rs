@@ -4,7 +4,7 @@
 //! stream comes after everything submitted before it to blocking streams, and they after it: both are tickets taken
 //! under the lock of the context's set of streams, so that no two streams can wait for each other.
 //!
-//! A queue has places for [`PLACES`] jobs, as those of GPUs have: a thread that finds none free waits, and holds nothing meanwhile.
+//! A queue has places for [`MAX_QUEUED_JOBS`] jobs, as those of GPUs have: a thread that finds none free waits, and holds nothing meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use katydid_cuda_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, stream_flags};
 
-use katydid_graph::Place;
+use katydid_graph::CaptureStream;
 
 use crate::context::state::Context;
 use crate::ffi::Outcome;
@@ -25,7 +25,7 @@ use crate::sync::stream_attributes::Attributes;
 
 /// Jobs that wait in a stream. A thousand launches of a stream have been seen to return at once on NVIDIA's GPUs, and the next
 /// one when the first is done (<https://stackoverflow.com/questions/53970187>).
-const PLACES: usize = 1024;
+const MAX_QUEUED_JOBS: usize = 1024;
 
 /// Where a stream comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ struct Queued {
 pub(crate) type Ticket = (Arc<Stream>, u64);
 
 /// A job that the submitting thread has claimed an idle stream for, and the context to run it in.
-type Claim = (Job, Arc<LiveContext>);
+type ClaimedJob = (Job, Arc<LiveContext>);
 
 /// The threads that run streams.
 static EXECUTOR: Executor<Stream> = Executor::new();
@@ -132,10 +132,10 @@ impl Stream {
     }
 
     /// What stream capture knows it by.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> CaptureStream {
         let context = self.context.upgrade().map_or(0, |context| context.handle);
         let (is_legacy, is_blocking) = (self.role == Role::Legacy, self.is_blocking());
-        Place { key: self.id, is_legacy, is_blocking, context }
+        CaptureStream { key: self.id, is_legacy, is_blocking, context }
     }
 
     /// The queue, locked. A thread that holds the lock of a set may take it, never the other way round.
@@ -174,7 +174,7 @@ impl Stream {
     }
 
     /// Takes a ticket. The job comes back if the caller is to run it, otherwise the executor will.
-    fn push(self: &Arc<Self>, job: Job, caller_waits: bool) -> Outcome<(u64, Option<Claim>)> {
+    fn push(self: &Arc<Self>, job: Job, caller_waits: bool) -> Outcome<(u64, Option<ClaimedJob>)> {
         let context = self.context()?;
         // Whatever gets here is carried out: what can be part of a graph was taken into it before.
         captures::refuse_captured(self.place())?;
@@ -197,10 +197,10 @@ impl Stream {
         Ok((ticket, None))
     }
 
-    /// Waits until there is a place for a job. Threads that come out of it together may go beyond [`PLACES`], each by one job.
+    /// Waits until there is a place for a job. Threads that come out of it together may go beyond [`MAX_QUEUED_JOBS`], each by one job.
     fn wait_for_place(&self) {
         let mut queue = self.queue();
-        while queue.jobs.len() >= PLACES {
+        while queue.jobs.len() >= MAX_QUEUED_JOBS {
             queue = self.reached.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -280,12 +280,12 @@ struct StreamSet {
 }
 
 /// A locked set.
-struct Order<'set> {
+struct LockedStreams<'set> {
     legacy: &'set Arc<Stream>,
     others: MutexGuard<'set, Vec<Arc<Stream>>>,
 }
 
-impl Order<'_> {
+impl LockedStreams<'_> {
     /// What a job submitted to `stream` now must come after, besides what is in `stream` itself.
     fn before(&self, stream: &Arc<Stream>) -> Vec<Ticket> {
         if stream.role == Role::Legacy {
@@ -299,8 +299,8 @@ impl Order<'_> {
 
 impl StreamSet {
     /// While this is held, nothing is submitted to any stream of the context.
-    fn lock(&self) -> Order<'_> {
-        Order { legacy: &self.legacy, others: self.others.lock().unwrap_or_else(PoisonError::into_inner) }
+    fn lock(&self) -> LockedStreams<'_> {
+        LockedStreams { legacy: &self.legacy, others: self.others.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
     /// Adds a stream, and forgets those that no thread can submit to any more and that have finished.
@@ -377,7 +377,7 @@ mod tests {
     fn who_finds_no_place_waits_for_one() {
         let stream = Stream::new(Weak::new(), 0, Role::Created, 0, 0);
         let add = || stream.queue().jobs.push_back(Queued { job: Job::new(|_| Ok(())), after: Vec::new() });
-        (0..PLACES - 1).for_each(|_| add());
+        (0..MAX_QUEUED_JOBS - 1).for_each(|_| add());
         stream.wait_for_place();
         add();
         thread::scope(|scope| {

@@ -10,7 +10,7 @@ use crate::process::attributes::{LARGEST_ACCESS_WINDOW, SYNC_DOMAINS};
 /// Best priority that can be asked for; 0 is the least. All are treated alike.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 /// Longest value, in bytes.
-pub(crate) const LONGEST: usize = 32;
+pub(crate) const MAX_ATTRIBUTE_BYTES: usize = 32;
 /// `CU_SYNC_POLICY_BLOCKING_SYNC` and one more that the driver takes.
 const LAST_SYNC_POLICY: u32 = 4;
 /// `CU_ACCESS_PROPERTY_STREAMING`: what misses may become at most.
@@ -19,7 +19,7 @@ const STREAMING: u32 = 1;
 /// The attributes of one stream, each as the bytes that a program sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
-    window: [u8; LONGEST],
+    window: [u8; MAX_ATTRIBUTE_BYTES],
     policy: [u8; 4],
     priority: [u8; 4],
     map: [u8; 2],
@@ -35,7 +35,7 @@ impl Attributes {
     /// Those of a new stream.
     pub(crate) fn new(priority: i32) -> Self {
         Self {
-            window: [0; LONGEST],
+            window: [0; MAX_ATTRIBUTE_BYTES],
             policy: u32::MAX.to_le_bytes(),
             priority: priority.to_le_bytes(),
             map: [0, 1],
@@ -56,7 +56,7 @@ impl Attributes {
     }
 
     /// Replaces an attribute by the first bytes of `value`.
-    pub(crate) fn set(&mut self, attribute: u32, value: &[u8; LONGEST]) -> Outcome {
+    pub(crate) fn set(&mut self, attribute: u32, value: &[u8; MAX_ATTRIBUTE_BYTES]) -> Outcome {
         let bytes = stream_attribute_bytes(attribute).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let first = word(value, 0);
         let fits = match attribute {
@@ -81,7 +81,7 @@ impl Attributes {
 }
 
 /// Whether a window is small enough, its share at most 1, and what misses become not persistent.
-fn window_fits(value: &[u8; LONGEST]) -> bool {
+fn window_fits(value: &[u8; MAX_ATTRIBUTE_BYTES]) -> bool {
     let bytes = u64::from(word(value, 2)) | u64::from(word(value, 3)) << 32;
     let share = f32::from_bits(word(value, 4));
     bytes <= LARGEST_ACCESS_WINDOW && (0.0..=1.0).contains(&share) && word(value, 6) <= STREAMING
@@ -91,8 +91,8 @@ fn window_fits(value: &[u8; LONGEST]) -> bool {
 mod tests {
     use super::*;
 
-    fn value(bytes: &[u8]) -> [u8; LONGEST] {
-        let mut value = [0; LONGEST];
+    fn value(bytes: &[u8]) -> [u8; MAX_ATTRIBUTE_BYTES] {
+        let mut value = [0; MAX_ATTRIBUTE_BYTES];
         value[..bytes.len()].copy_from_slice(bytes);
         value
     }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_window_has_a_size_and_a_share() {
         let window = |bytes: u64, share: f32, miss: u32| {
-            let mut value = [0; LONGEST];
+            let mut value = [0; MAX_ATTRIBUTE_BYTES];
             value[8..16].copy_from_slice(&bytes.to_le_bytes());
             value[16..20].copy_from_slice(&share.to_le_bytes());
             value[24..28].copy_from_slice(&miss.to_le_bytes());

@@ -13,7 +13,7 @@ use crate::context::contexts;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::allocation;
-use crate::memory::space::{self, Kind};
+use crate::memory::space::{self, RangeKind};
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
 use crate::texture::backing::Backing;
@@ -107,7 +107,7 @@ fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Leve
         end = stop.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         levels.push(level);
     }
-    let memory = allocation::place_as(context, end, Kind::Array, |memory| memory.allocate_amid(end))?;
+    let memory = allocation::place_as(context, end, RangeKind::Array, |memory| memory.allocate_amid(end))?;
     for level in &mut levels {
         level.address += memory;
     }

@@ -19,7 +19,7 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::pages::{Protection, Range};
 use crate::memory::physical::Block;
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::texture::format::Format;
 
 /// The pages of an array or a mipmap whose memory is mapped later.
@@ -82,7 +82,7 @@ impl Backing {
         let texels = |bytes: u64| u32::try_from(bytes / format.texel_bytes()).unwrap_or(u32::MAX);
         let rows = u32::try_from(TILE / first.pitch).unwrap_or(1).max(1);
         let tile = format.is_sparse().then(|| [texels(first.pitch.min(TILE)), rows, 1]);
-        let region = Region::new(range.start(), size, Kind::Array, context.device.ordinal, context.handle);
+        let region = Region::new(range.start(), size, RangeKind::Array, context.device.ordinal, context.handle);
         space::write().insert(region);
         let tail = (range.start() + tail.0, tail.1);
         let mapped = Mutex::new(BTreeMap::new());

@@ -29,7 +29,7 @@ mod flag {
 }
 
 /// What pitched and linear memory must be a multiple of.
-const ALIGN: u64 = 512;
+const TEXTURE_ALIGN_BYTES: u64 = 512;
 /// What a pitch must be a multiple of, and the largest.
 const PITCH: (u64, u64) = (32, 2_097_120);
 /// Largest pitched texture.
@@ -37,7 +37,7 @@ const PITCHED: (u64, u64) = (131_072, 65_000);
 
 /// What an object reads, as far as it was known when it was made.
 #[derive(Clone)]
-enum Source {
+enum TextureSource {
     /// Arrays: one, or the levels of a mipmap.
     Arrays(Vec<Arc<Array>>),
     /// Memory: address, bytes.
@@ -51,7 +51,7 @@ pub(crate) struct Object {
     resource: CUDA_RESOURCE_DESC,
     texture: Option<(CUDA_TEXTURE_DESC, Sampler)>,
     view: Option<CUDA_RESOURCE_VIEW_DESC>,
-    source: Source,
+    source: TextureSource,
     channel: Channel,
     channels: u32,
 }
@@ -65,7 +65,7 @@ static OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new());
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// What a resource descriptor names.
-fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(Source, Channel, u32)> {
+fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(TextureSource, Channel, u32)> {
     if it.flags != 0 {
         return Err(WRONG);
     }
@@ -75,27 +75,27 @@ fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(Source, Channel, u32)> {
     match it.resType {
         kind::ARRAY => {
             let array = array::resolve(CUarray(handle)).map_err(|_| WRONG)?;
-            Ok((Source::Arrays(vec![Arc::clone(&array)]), array.format.channel, array.format.channels))
+            Ok((TextureSource::Arrays(vec![Arc::clone(&array)]), array.format.channel, array.format.channels))
         }
         kind::MIPMAP => {
             let mipmap = array::resolve_mipmap(CUmipmappedArray(handle)).map_err(|_| WRONG)?;
             let format = mipmap.levels.first().ok_or(WRONG)?.format;
-            Ok((Source::Arrays(mipmap.levels.clone()), format.channel, format.channels))
+            Ok((TextureSource::Arrays(mipmap.levels.clone()), format.channel, format.channels))
         }
         kind::LINEAR | kind::PITCHED => {
             check_channels(channels)?;
             let channel = channel(code)?;
-            if first == 0 || !first.is_multiple_of(ALIGN) {
+            if first == 0 || !first.is_multiple_of(TEXTURE_ALIGN_BYTES) {
                 return Err(WRONG);
             }
             if it.resType == kind::LINEAR {
-                return Ok((Source::Linear(first, third), channel, channels));
+                return Ok((TextureSource::Linear(first, third), channel, channels));
             }
             let (width, height, pitch) = (third, it.res[3], it.res[4]);
             if !pitch.is_multiple_of(PITCH.0) || pitch > PITCH.1 || width > PITCHED.0 || height > PITCHED.1 {
                 return Err(WRONG);
             }
-            Ok((Source::Pitched(first, [width as u32, height as u32], pitch), channel, channels))
+            Ok((TextureSource::Pitched(first, [width as u32, height as u32], pitch), channel, channels))
         }
         _ => Err(WRONG),
     }
@@ -146,8 +146,13 @@ fn view_format(format: u32) -> Outcome<(Channel, u32)> {
 }
 
 /// Applies a view to arrays; other resources ignore theirs.
-fn apply_view(view: &CUDA_RESOURCE_VIEW_DESC, source: &mut Source, channel: &mut Channel, channels: u32) -> Outcome {
-    let Source::Arrays(levels) = source else { return Ok(()) };
+fn apply_view(
+    view: &CUDA_RESOURCE_VIEW_DESC,
+    source: &mut TextureSource,
+    channel: &mut Channel,
+    channels: u32,
+) -> Outcome {
+    let TextureSource::Arrays(levels) = source else { return Ok(()) };
     let base = levels.first().ok_or(WRONG)?.format;
     let (viewed, count) = view_format(view.format)?;
     let depth_fits = base.extent[2] == view.depth || (view.depth == 0 && base.extent[2] == 0);
@@ -262,11 +267,11 @@ pub(crate) fn view(number: u64) -> Outcome<CUDA_RESOURCE_VIEW_DESC> {
 }
 
 /// What indices of a source mean.
-fn shape_of(source: &Source) -> Shape {
+fn shape_of(source: &TextureSource) -> Shape {
     match source {
-        Source::Arrays(levels) => levels.first().map_or(Shape::Plain(1), |array| array.format.shape()),
-        Source::Linear(..) => Shape::Linear,
-        Source::Pitched(..) => Shape::Plain(2),
+        TextureSource::Arrays(levels) => levels.first().map_or(Shape::Plain(1), |array| array.format.shape()),
+        TextureSource::Linear(..) => Shape::Linear,
+        TextureSource::Pitched(..) => Shape::Plain(2),
     }
 }
 
@@ -290,14 +295,14 @@ impl Object {
     fn levels(&self, device: i32, peers: u32) -> Option<(Vec<Level>, [u32; 3])> {
         let texel = u64::from(self.channel.bytes() * self.channels);
         match &self.source {
-            Source::Arrays(arrays) => {
+            TextureSource::Arrays(arrays) => {
                 let first = arrays.first()?;
                 let living = arrays.iter().all(|array| array::resolve(array.handle()).is_ok());
                 let queried =
                     if self.texture.is_some() { first.format.queried() } else { first.format.queried_surface() };
                 living.then(|| (arrays.iter().map(|array| array.level).collect(), queried))
             }
-            Source::Linear(address, bytes) => {
+            TextureSource::Linear(address, bytes) => {
                 let count =
                     u32::try_from(space::read().readable(*address, *bytes, device, peers) / texel).unwrap_or(u32::MAX);
                 let asked = u32::try_from(bytes / texel).unwrap_or(u32::MAX);
@@ -310,7 +315,7 @@ impl Object {
                 };
                 Some((vec![level], [asked, 0, 0]))
             }
-            Source::Pitched(address, [width, height], pitch) => {
+            TextureSource::Pitched(address, [width, height], pitch) => {
                 if *width == 0 || *height == 0 {
                     return None;
                 }

@@ -20,7 +20,7 @@ use crate::texture::format::{Format, channel, check_channels};
 use crate::texture::object::{Bindings, Object};
 
 /// What the addresses of textures are multiples of.
-const ALIGN: u64 = 512;
+const TEXTURE_ALIGN_BYTES: u64 = 512;
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Replaced as a whole: launches hold the ones before.
@@ -168,7 +168,7 @@ impl ReferenceState {
 
     /// Memory in a line, from the aligned address at or below the one given; bytes between the two.
     pub(crate) fn bind_memory(&mut self, address: u64, bytes: u64) -> Outcome<u64> {
-        let offset = address % ALIGN;
+        let offset = address % TEXTURE_ALIGN_BYTES;
         let format = u64::from(self.format.0) | u64::from(self.format.1) << 32;
         self.resource = Some(resource(kind::LINEAR, &[address - offset, format, bytes.saturating_add(offset)]));
         Ok(offset)

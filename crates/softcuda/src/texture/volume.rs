@@ -10,7 +10,7 @@ use katydid_driver_rules::copy::{DescribedSide, Extent, SideLayout, described};
 
 use crate::context::state::Context;
 use crate::copy::linear::{self, When};
-use crate::copy::side::Side;
+use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
@@ -52,7 +52,7 @@ fn find(side: &DescribedSide, context: &Context, extent: Extent, access: Access)
         let (claim, base) = side.memory().ok_or(wrong)?;
         let layout = side.layout(extent).filter(|_| side.fits_pitch(extent)).ok_or(wrong)?;
         let start = base.checked_add(layout.start).ok_or(wrong)?;
-        (layout, Side::of(claim).span(context, start, layout.span, access)?)
+        (layout, CopySide::of(claim).span(context, start, layout.span, access)?)
     };
     Ok(Rows { span, pitch: layout.pitch, slice: layout.slice })
 }

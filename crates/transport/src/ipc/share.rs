@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use crate::ipc::lender_sockets::INCARNATION;
-use katydid_wire::sharing::{Borrowing, Held};
+use katydid_wire::sharing::{Borrowing, SharedHolding};
 pub use katydid_wire::sharing::{DOOR, SECRET};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
@@ -41,9 +41,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else {
 /// How long a borrower waits for a lender that stands still, or has hung up and may open its door elsewhere.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a borrower looks for a door that it finds closed: between two workers of one session it is closed.
-const CLOSED: Duration = Duration::from_secs(1);
+const CLOSED_DOOR_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two attempts to open a door that another worker has, to find one open, or to let a borrower in.
-const PAUSE: Duration = Duration::from_millis(10);
+const DOOR_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
 pub type Lent = (OwnedFd, u64);
@@ -60,13 +60,13 @@ struct Books {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ShareState {
     books: Mutex<Books>,
     /// Notified when the lender goes on.
     goes_on: Condvar,
 }
 
-impl State {
+impl ShareState {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +89,7 @@ impl State {
 pub struct Lender {
     door: [u8; DOOR],
     incarnation: u64,
-    state: Arc<State>,
+    state: Arc<ShareState>,
 }
 
 impl Lender {
@@ -128,7 +128,7 @@ impl Lender {
                 match listener {
                     Some(listener) => return attend(&listener, &state),
                     // A worker that its session has left ends soon.
-                    None => thread::sleep(PAUSE),
+                    None => thread::sleep(DOOR_RETRY_INTERVAL),
                 }
                 let Ok(next) = unless_taken(lender_sockets::listen(&door, &generation)) else { return };
                 listener = next;
@@ -179,7 +179,7 @@ impl Lender {
     }
 
     /// Hands nothing over until [`Lender::go_on`]; what others hold at this moment.
-    pub fn stand_still(&self) -> Vec<Held> {
+    pub fn stand_still(&self) -> Vec<SharedHolding> {
         let mut books = self.state.books();
         books.stands_still = true;
         let mut holders = BTreeMap::<[u8; SECRET], u32>::new();
@@ -187,7 +187,7 @@ impl Lender {
         for (secret, _) in books.borrowers.values().filter(|(_, connection)| !is_over(connection)) {
             *holders.entry(*secret).or_default() += 1;
         }
-        let held = |(secret, holders)| Held { secret, holders, is_lent: books.items.contains_key(&secret) };
+        let held = |(secret, holders)| SharedHolding { secret, holders, is_lent: books.items.contains_key(&secret) };
         holders.into_iter().map(held).collect()
     }
 
@@ -223,7 +223,7 @@ pub struct Lease {
 /// The lender is gone, has taken it back, or belongs to another user.
 pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
     let (generation, borrowing) = parts(name);
-    let (since, mut limit) = (Instant::now(), if may_move { CLOSED } else { Duration::ZERO });
+    let (since, mut limit) = (Instant::now(), if may_move { CLOSED_DOOR_TIMEOUT } else { Duration::ZERO });
     loop {
         let connection = lender_sockets::connect(&borrowing.door, &generation);
         let outcome = connection.and_then(|connection| borrow_over(connection, borrowing));
@@ -231,14 +231,14 @@ pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
             // The worker has ended without an answer: its session may go on in another one.
             Err(ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => limit = IDLE_TIMEOUT,
             // So many wait to be let in that one more would have to wait for that.
-            Err(ErrorKind::WouldBlock) => limit = limit.max(CLOSED),
+            Err(ErrorKind::WouldBlock) => limit = limit.max(CLOSED_DOOR_TIMEOUT),
             Err(ErrorKind::ConnectionRefused) => {}
             _ => return outcome,
         }
         if since.elapsed() >= limit {
             return outcome;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(DOOR_RETRY_INTERVAL);
     }
 }
 
@@ -302,7 +302,7 @@ fn is_over(connection: &UnixStream) -> bool {
     poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-fn attend(listener: &UnixListener, state: &Arc<State>) {
+fn attend(listener: &UnixListener, state: &Arc<ShareState>) {
     loop {
         let Some(connection) = next(listener) else { continue };
         let state = Arc::clone(state);
@@ -316,13 +316,13 @@ fn attend(listener: &UnixListener, state: &Arc<State>) {
 fn next(listener: &UnixListener) -> Option<UnixStream> {
     let accepted = listener.accept();
     if accepted.is_err() {
-        thread::sleep(PAUSE);
+        thread::sleep(DOOR_RETRY_INTERVAL);
     }
     accepted.ok().map(|(connection, _)| connection)
 }
 
 /// Hands over what is asked for, and stays until the borrower is done with it.
-fn serve(mut connection: &UnixStream, state: &State) -> io::Result<()> {
+fn serve(mut connection: &UnixStream, state: &ShareState) -> io::Result<()> {
     check_user(connection.as_fd())?;
     connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut secret = [0; SECRET];
@@ -470,6 +470,6 @@ mod tests {
         // As where there are no descriptors left: it fails at once.
         listener.set_nonblocking(true).unwrap();
         let begun = Instant::now();
-        assert!(next(&listener).is_none() && begun.elapsed() >= PAUSE);
+        assert!(next(&listener).is_none() && begun.elapsed() >= DOOR_RETRY_INTERVAL);
     }
 }

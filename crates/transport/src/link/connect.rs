@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use katydid_wire::SPEC_HASH;
 use katydid_wire::companion::MAX_MESSAGE;
-use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, Role, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::ipc::control_channel::ControlChannel;
@@ -110,7 +110,7 @@ pub fn driver_at(address: &Address, timeout: Duration) -> Result<String, Connect
 fn hello_without_session(role: Role, key: SessionKey) -> Hello {
     Hello {
         session: SessionKind::CUDA,
-        claim: Claim { role, key, frames: 0 },
+        claim: SessionClaim { role, key, frames: 0 },
         link: LinkKind::STREAM,
         pid: std::process::id(),
         memory_quota: 0,

@@ -59,10 +59,10 @@ pub enum AttachError {
 /// A handle on a link; all handles of one link are the same.
 #[derive(Clone)]
 pub struct LinkControl {
-    state: Arc<State>,
+    state: Arc<LinkState>,
 }
 
-struct State {
+struct LinkState {
     kind: LinkKind,
     /// Device and inode of each memory that came with the program.
     memory: Vec<(u64, u64)>,
@@ -141,7 +141,7 @@ impl LinkControl {
         let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
         let (told, outlet) = (AtomicU64::new(0), Mutex::new(()));
         Ok(Self {
-            state: Arc::new(State {
+            state: Arc::new(LinkState {
                 kind,
                 memory,
                 pieces,

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use katydid_wire::handshake::{ArenaKind, Build, Claim, HandshakeError, Hello, Ready, Role};
+use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, Ready, Role, SessionClaim};
 use katydid_wire::key::SessionKey;
 
 use crate::ipc::connection::Connection;
@@ -52,7 +52,7 @@ impl Reconnect {
         fds: &[BorrowedFd<'_>],
         timeout: Duration,
     ) -> Result<Accepted, ConnectError> {
-        let claim = Claim { role: Role::PROGRAM, key, frames };
+        let claim = SessionClaim { role: Role::PROGRAM, key, frames };
         let hello = Hello { claim, ..self.hello.clone() };
         let consent = greet(address, &hello, &self.build, fds, timeout)?;
         if consent.ready.arenas != self.hello.arenas {
@@ -66,7 +66,7 @@ impl Reconnect {
 
     /// Connects another connection of the link, bulk connection `number`.
     pub(crate) fn open_bulk_connection(&self, number: u16, timeout: Duration) -> Result<Connection, ConnectError> {
-        let claim = Claim { role: Role::LANE, key: self.key(), frames: number.into() };
+        let claim = SessionClaim { role: Role::LANE, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();
         greet(&address, &hello, &self.build, &[], timeout).map(|consent| consent.line)

@@ -85,12 +85,12 @@ pub trait Replier: Send + Sync {
     ///
     /// # Errors
     /// [`LinkError::Frame`] if payload and output do not fit ([`Output::cut`] makes them), [`LinkError::Closed`].
-    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError>;
+    fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError>;
 }
 
 /// One reply, before it is encoded.
 #[derive(Debug, Clone, Copy)]
-pub struct Answer<'a> {
+pub struct OutgoingReply<'a> {
     /// The thread of the request.
     pub thread: u32,
     /// The number of the request.
@@ -108,7 +108,7 @@ pub struct Answer<'a> {
 }
 
 /// The head of a reply, and the length of its output.
-pub(crate) fn answer_head(answer: &Answer<'_>) -> Result<([u8; HEAD], usize), FrameError> {
+pub(crate) fn answer_head(answer: &OutgoingReply<'_>) -> Result<([u8; HEAD], usize), FrameError> {
     let output = Output::encoded_len(&answer.output);
     let body = answer.payload.len().saturating_add(answer.tail.len()).saturating_add(output);
     let too_large = |_| FrameError::TooLarge { payload: body };

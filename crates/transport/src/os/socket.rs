@@ -14,12 +14,12 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sock
 const KEEPALIVE_IDLE: u32 = 10;
 const KEEPALIVE_INTERVAL: u32 = 5;
 /// Probes before the peer counts as gone: the most that Linux takes.
-const MOST_PROBES: u32 = 127;
+const MAX_KEEPALIVE_PROBES: u32 = 127;
 /// Milliseconds that sent bytes may stay unacknowledged on a link without a limit: 24 days. By itself Linux gives up after
 /// about 15 minutes.
 const PATIENT: u32 = i32::MAX.unsigned_abs();
 /// Wished size of a unix socket's buffers; the system may give less.
-const BUFFER: usize = 1 << 20;
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
 /// Time until which something has to happen.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
     rustix::io::ioctl_fionbio(fd, false)?;
     if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::UNIX {
         // Larger buffers are faster and no more than that.
-        let _ = sockopt::set_socket_send_buffer_size(fd, BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
         return Ok(());
     }
     if sockopt::socket_domain(fd)? == rustix::net::AddressFamily::VSOCK {
@@ -71,9 +71,11 @@ pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
 fn probing(limit: u32) -> (u32, u32, u32) {
     let idle = (limit / 3).clamp(1, KEEPALIVE_IDLE);
     let left = limit.saturating_sub(idle).max(1);
-    let interval =
-        (left / 4).clamp(1, KEEPALIVE_INTERVAL).max(left.div_ceil(MOST_PROBES)).min(i16::MAX.unsigned_abs().into());
-    (idle, interval, left.div_ceil(interval).min(MOST_PROBES))
+    let interval = (left / 4)
+        .clamp(1, KEEPALIVE_INTERVAL)
+        .max(left.div_ceil(MAX_KEEPALIVE_PROBES))
+        .min(i16::MAX.unsigned_abs().into());
+    (idle, interval, left.div_ceil(interval).min(MAX_KEEPALIVE_PROBES))
 }
 
 /// Sends all parts, one after the other, in as few system calls as there can be.
@@ -172,7 +174,10 @@ mod tests {
             let (idle, interval, probes) = probing(limit);
             let whole = idle + interval * probes;
             assert!((limit..=limit + interval).contains(&whole), "{limit} s: {idle} + {interval} x {probes}");
-            assert!((1..=MOST_PROBES).contains(&probes) && interval < 1 << 15, "{limit} s: {interval} x {probes}");
+            assert!(
+                (1..=MAX_KEEPALIVE_PROBES).contains(&probes) && interval < 1 << 15,
+                "{limit} s: {interval} x {probes}"
+            );
         }
     }
 

@@ -14,7 +14,7 @@ pub(crate) const ANY: u32 = u32::MAX;
 /// The kernel's `struct sockaddr_vm`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct SockaddrVm {
     family: u16,
     reserved: u16,
     port: u32,
@@ -23,17 +23,17 @@ struct Place {
     zero: [u8; 3],
 }
 
-const LENGTH: SocketAddrLen = size_of::<Place>() as SocketAddrLen;
+const LENGTH: SocketAddrLen = size_of::<SockaddrVm>() as SocketAddrLen;
 
 // SAFETY: the pointer is to a whole structure of the family that it names, which lives as long as the call.
-unsafe impl SocketAddrArg for Place {
+unsafe impl SocketAddrArg for SockaddrVm {
     unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
         f(std::ptr::from_ref(self).cast(), LENGTH)
     }
 }
 
-fn place(cid: u32, port: u32) -> Place {
-    Place { family: AddressFamily::VSOCK.as_raw(), cid, port, ..Place::default() }
+fn place(cid: u32, port: u32) -> SockaddrVm {
+    SockaddrVm { family: AddressFamily::VSOCK.as_raw(), cid, port, ..SockaddrVm::default() }
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -74,6 +74,6 @@ fn read(address: &rustix::net::SocketAddrAny) -> Option<(u32, u32)> {
     let is_whole = address.address_family() == AddressFamily::VSOCK && address.addr_len() >= LENGTH;
     // SAFETY: the system has filled in a structure of this family, and of at least its length; it is read as bytes that
     // need no alignment.
-    let place = is_whole.then(|| unsafe { address.as_ptr().cast::<Place>().read_unaligned() })?;
+    let place = is_whole.then(|| unsafe { address.as_ptr().cast::<SockaddrVm>().read_unaligned() })?;
     Some((place.cid, place.port))
 }

@@ -12,7 +12,7 @@ use crate::shm::layout::{
     RING_WINDOW, TAIL, WORKER_ASLEEP, WORKER_BARRIERS,
 };
 use crate::shm::reply::Words;
-use crate::shm::ring::{Memory, Side};
+use crate::shm::ring::{Memory, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::sync::{barrier, wait};
 
@@ -154,17 +154,17 @@ impl RingMemory {
         self.is_registered.load(Ordering::Relaxed) && self.shared.word(WORKER_BARRIERS).load(Ordering::Relaxed) == 1
     }
 
-    fn flag(&self, side: Side) -> &AtomicU32 {
+    fn flag(&self, side: RingSide) -> &AtomicU32 {
         self.shared.word(match side {
-            Side::Producer => PROGRAM_ASLEEP,
-            Side::Consumer => WORKER_ASLEEP,
+            RingSide::Producer => PROGRAM_ASLEEP,
+            RingSide::Consumer => WORKER_ASLEEP,
         })
     }
 
-    fn counter_word(&self, side: Side) -> &std::sync::atomic::AtomicU64 {
+    fn counter_word(&self, side: RingSide) -> &std::sync::atomic::AtomicU64 {
         self.shared.long_word(match side {
-            Side::Producer => TAIL,
-            Side::Consumer => HEAD_COUNTER,
+            RingSide::Producer => TAIL,
+            RingSide::Consumer => HEAD_COUNTER,
         })
     }
 }
@@ -178,25 +178,25 @@ impl Memory for RingMemory {
         RING_WINDOW as u64
     }
 
-    fn counter(&self, side: Side) -> u64 {
+    fn counter(&self, side: RingSide) -> u64 {
         self.counter_word(side).load(Ordering::Acquire)
     }
 
-    fn publish(&self, side: Side, value: u64) {
+    fn publish(&self, side: RingSide, value: u64) {
         self.counter_word(side).store(value, Ordering::Release);
     }
 
-    fn set_asleep(&self, side: Side, asleep: bool) {
+    fn set_asleep(&self, side: RingSide, asleep: bool) {
         self.flag(side).store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if asleep && side == Side::Consumer {
+        if asleep && side == RingSide::Consumer {
             // Where it is refused, the program was told so, and fences.
             barrier::everywhere();
         }
     }
 
-    fn wake(&self, side: Side) {
-        if side == Side::Consumer && self.has_barriers() {
+    fn wake(&self, side: RingSide) {
+        if side == RingSide::Consumer && self.has_barriers() {
             barrier::light();
         } else {
             fence(Ordering::SeqCst);
@@ -207,7 +207,7 @@ impl Memory for RingMemory {
         }
     }
 
-    fn sleep(&self, side: Side) {
+    fn sleep(&self, side: RingSide) {
         wait::sleep(self.flag(side), 1);
     }
 

@@ -26,7 +26,7 @@
 use katydid_wire::frame::MAX_REPLY;
 
 /// Of memory; what is registered with a driver begins at one.
-pub(crate) const PAGE: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 /// Distance of words that different processors write.
 pub(crate) const CACHE_LINE: usize = 64;
 /// The same of those that are written often: processors fetch lines in pairs, and ahead.
@@ -45,7 +45,7 @@ pub(crate) const PROGRAM_ASLEEP: usize = 3 * WORD_DISTANCE;
 /// Where the program's thread sleeps that gives back what lies idle.
 pub(crate) const RECLAIM_REQUESTS: usize = 4 * WORD_DISTANCE;
 /// Offset of the ring of frames.
-pub(crate) const RING: usize = PAGE;
+pub(crate) const RING: usize = PAGE_BYTES;
 /// Bytes of the ring.
 pub(crate) const RING_LENGTH: usize = 4 << 20;
 /// Bytes of it that a program uses that does not run far ahead of its worker: a thousand launches.
@@ -55,7 +55,7 @@ pub(crate) const BUSY_WORDS: usize = RING + RING_LENGTH;
 /// Distance of those words.
 pub(crate) const BUSY_STRIDE: usize = CACHE_LINE;
 /// The places for replies.
-pub(crate) const REPLY_PLACES: usize = BUSY_WORDS + PAGE;
+pub(crate) const REPLY_PLACES: usize = BUSY_WORDS + PAGE_BYTES;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const MAX_THREADS: usize = 1024;
 /// The word within a place that tells whether the thread sleeps.
@@ -63,17 +63,17 @@ pub(crate) const REPLY_SLEEPER: usize = 4;
 /// The frame within a place.
 pub(crate) const REPLY_FRAME: usize = 8;
 /// Bytes of a place.
-pub(crate) const REPLY_PLACE_LENGTH: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE);
+pub(crate) const REPLY_PLACE_LENGTH: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE_BYTES);
 /// Bytes of it all.
 pub(crate) const CHANNEL_LENGTH: usize = REPLY_PLACES + MAX_THREADS * REPLY_PLACE_LENGTH;
 
 /// Bytes of a piece.
-pub const PIECE: usize = 4 << 20;
+pub const PIECE_BYTES: usize = 4 << 20;
 /// Number of pieces.
 pub const PIECES: usize = 16;
 
 /// Where the shelf begins: behind all pieces.
-pub(crate) const SHELF: usize = PIECES * PIECE;
+pub(crate) const SHELF: usize = PIECES * PIECE_BYTES;
 /// Bytes of the shelf. It takes no memory but for what lies on it.
 pub(crate) const SHELF_LENGTH: usize = 64 << 30;
 /// Bytes of all pieces and the shelf.

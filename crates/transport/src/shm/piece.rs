@@ -1,12 +1,12 @@
 //! Pieces of the staging memory, by their numbers.
 
-use crate::shm::layout::{BUSY_STRIDE, BUSY_WORDS, PIECE, PIECES};
+use crate::shm::layout::{BUSY_STRIDE, BUSY_WORDS, PIECE_BYTES, PIECES};
 
 /// A piece's number, below [`PIECES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Piece(u32);
+pub struct StagingPiece(u32);
 
-impl Piece {
+impl StagingPiece {
     /// The piece of this number, as it came in a message; none if there is no such piece.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
@@ -26,7 +26,7 @@ impl Piece {
 
     /// Offset in the memory of the pieces.
     pub(crate) fn start(self) -> usize {
-        self.0 as usize * PIECE
+        self.0 as usize * PIECE_BYTES
     }
 
     pub(crate) fn busy(self) -> usize {
@@ -35,6 +35,6 @@ impl Piece {
 
     /// Offset in the memory of the pieces, if the bytes lie in this one.
     pub(crate) fn place(self, offset: usize, length: usize) -> Option<usize> {
-        offset.checked_add(length).filter(|end| *end <= PIECE).map(|_| self.start() + offset)
+        offset.checked_add(length).filter(|end| *end <= PIECE_BYTES).map(|_| self.start() + offset)
     }
 }

@@ -24,15 +24,15 @@ pub(crate) trait Memory {
     /// Bytes after which the producer may begin anew; a power of two.
     fn window(&self) -> u64;
     /// Reads a side's counter, `Acquire`.
-    fn counter(&self, side: Side) -> u64;
+    fn counter(&self, side: RingSide) -> u64;
     /// Publishes a side's counter, `Release`.
-    fn publish(&self, side: Side, value: u64);
+    fn publish(&self, side: RingSide, value: u64);
     /// Sets or clears the flag of a side that goes to sleep, and orders that against all that comes after.
-    fn set_asleep(&self, side: Side, asleep: bool);
+    fn set_asleep(&self, side: RingSide, asleep: bool);
     /// Orders all that came before, then clears the side's flag and wakes it if the flag was set.
-    fn wake(&self, side: Side);
+    fn wake(&self, side: RingSide);
     /// Sleeps while the side's flag is set, or for no reason, or for a limited time.
-    fn sleep(&self, side: Side);
+    fn sleep(&self, side: RingSide);
     /// Copies bytes to a place; never past the end.
     fn copy_in(&self, place: u64, bytes: &[u8]);
     /// Copies bytes from a place; never past the end.
@@ -44,7 +44,7 @@ pub(crate) const GAP: [u8; 8] = [0; 8];
 
 /// Who uses a word: the side that writes the counter and sleeps on the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum RingSide {
     /// The program's side, which writes frames.
     Producer,
     /// The worker's side, which reads frames.
@@ -86,7 +86,7 @@ impl Producer {
     }
 
     fn see_head(&mut self, memory: &impl Memory) -> Result<(), Broken> {
-        let head = memory.counter(Side::Consumer);
+        let head = memory.counter(RingSide::Consumer);
         if head < self.head_seen || head > self.tail {
             return Err(Broken);
         }
@@ -114,18 +114,18 @@ impl Producer {
     /// Hands `bytes` over, a multiple of 8.
     pub(crate) fn publish(&mut self, memory: &impl Memory, bytes: u64) {
         self.tail += bytes;
-        memory.publish(Side::Producer, self.tail);
-        memory.wake(Side::Consumer);
+        memory.publish(RingSide::Producer, self.tail);
+        memory.wake(RingSide::Consumer);
     }
 
     /// Sleeps until the consumer has moved, unless `bytes` fit by now. May return early.
     pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), Broken> {
-        memory.set_asleep(Side::Producer, true);
+        memory.set_asleep(RingSide::Producer, true);
         let room = self.has_room(memory, bytes);
         if room == Ok(false) {
-            memory.sleep(Side::Producer);
+            memory.sleep(RingSide::Producer);
         }
-        memory.set_asleep(Side::Producer, false);
+        memory.set_asleep(RingSide::Producer, false);
         room.map(|_| ())
     }
 }
@@ -140,7 +140,7 @@ pub(crate) struct Consumer {
 impl Consumer {
     /// The half that goes on where another one has stopped reading; the peer may have written anything there.
     pub(crate) fn resume(memory: &impl Memory) -> Result<Self, Broken> {
-        let (head, tail) = (memory.counter(Side::Consumer), memory.counter(Side::Producer));
+        let (head, tail) = (memory.counter(RingSide::Consumer), memory.counter(RingSide::Producer));
         let fits = head.is_multiple_of(8) && tail >= head && tail - head <= memory.capacity();
         if fits { Ok(Self { head, tail_seen: head }) } else { Err(Broken) }
     }
@@ -148,7 +148,7 @@ impl Consumer {
     /// Bytes that can be read now.
     pub(crate) fn available(&mut self, memory: &impl Memory) -> Result<u64, Broken> {
         if self.tail_seen == self.head {
-            let tail = memory.counter(Side::Producer);
+            let tail = memory.counter(RingSide::Producer);
             if tail < self.head || tail - self.head > memory.capacity() {
                 return Err(Broken);
             }
@@ -173,19 +173,19 @@ impl Consumer {
     /// Gives `bytes` back to the producer.
     pub(crate) fn consume(&mut self, memory: &impl Memory, bytes: u64) {
         self.head += bytes;
-        memory.publish(Side::Consumer, self.head);
-        memory.wake(Side::Producer);
+        memory.publish(RingSide::Consumer, self.head);
+        memory.wake(RingSide::Producer);
     }
 
     /// Sleeps until the producer has published, unless something is there by now, or `has_reason` to stay awake. Who
     /// gives it a reason calls [`Memory::wake`] afterwards. May return early.
     pub(crate) fn sleep(&mut self, memory: &impl Memory, has_reason: impl Fn() -> bool) -> Result<(), Broken> {
-        memory.set_asleep(Side::Consumer, true);
+        memory.set_asleep(RingSide::Consumer, true);
         let available = self.available(memory);
         if available == Ok(0) && !has_reason() {
-            memory.sleep(Side::Consumer);
+            memory.sleep(RingSide::Consumer);
         }
-        memory.set_asleep(Side::Consumer, false);
+        memory.set_asleep(RingSide::Consumer, false);
         available.map(|_| ())
     }
 }
@@ -218,15 +218,15 @@ mod tests {
         fn window(&self) -> u64 {
             16
         }
-        fn counter(&self, side: Side) -> u64 {
+        fn counter(&self, side: RingSide) -> u64 {
             self.counters[side as usize].get()
         }
-        fn publish(&self, side: Side, value: u64) {
+        fn publish(&self, side: RingSide, value: u64) {
             self.counters[side as usize].set(value);
         }
-        fn set_asleep(&self, _: Side, _: bool) {}
-        fn wake(&self, _: Side) {}
-        fn sleep(&self, _: Side) {}
+        fn set_asleep(&self, _: RingSide, _: bool) {}
+        fn wake(&self, _: RingSide) {}
+        fn sleep(&self, _: RingSide) {}
         fn copy_in(&self, place: u64, bytes: &[u8]) {
             self.bytes.borrow_mut()[place as usize..][..bytes.len()].copy_from_slice(bytes);
         }
@@ -316,11 +316,11 @@ mod tests {
     fn a_consumer_refuses_counters_that_cannot_be() {
         for tail in [65, u64::MAX] {
             let memory = Local::new(64);
-            memory.publish(Side::Producer, tail);
+            memory.publish(RingSide::Producer, tail);
             assert_eq!(Consumer::default().available(&memory), Err(Broken));
         }
         let memory = Local::new(64);
-        memory.publish(Side::Producer, 15);
+        memory.publish(RingSide::Producer, 15);
         assert_eq!(Consumer { head: 16, tail_seen: 16 }.available(&memory), Err(Broken));
     }
 
@@ -328,7 +328,7 @@ mod tests {
     fn a_producer_refuses_counters_that_cannot_be() {
         for head in [71, 129, u64::MAX] {
             let memory = Local::new(64);
-            memory.publish(Side::Consumer, head);
+            memory.publish(RingSide::Consumer, head);
             assert_eq!(Producer { tail: 128, head_seen: 72, look_at: 0 }.has_room(&memory, 64), Err(Broken), "{head}");
         }
     }

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
 /// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
-const SHORT: usize = 256;
+const MAX_WORDWISE_BYTES: usize = 256;
 const READ_AND_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// A shared mapping of a file's first bytes, unmapped when dropped. It can be put away, which leaves its addresses taken
@@ -173,7 +173,7 @@ impl Drop for SharedMapping {
 /// Both ranges are valid for `length` bytes and do not overlap; the one that is not shared is the caller's alone.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    if length > SHORT {
+    if length > MAX_WORDWISE_BYTES {
         // SAFETY: moves exactly the caller's ranges; the direction flag is clear by the ABI.
         unsafe {
             std::arch::asm!("rep movsb", inout("rcx") length => _, inout("rsi") from => _, inout("rdi") to => _,
@@ -199,7 +199,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 /// Copies `length` bytes, by the portable instructions.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    let _ = SHORT;
+    let _ = MAX_WORDWISE_BYTES;
     // SAFETY: the caller's own promise.
     unsafe { copy_bytes(from, to, length) }
 }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use crate::link::batch;
 use crate::link::error::LinkError;
 use crate::os::descriptor::Descriptor;
-use crate::shm::layout::{BUSY_WORDS, PAGE, PIECE, PIECES, SHELF, SHELF_LENGTH};
-use crate::shm::piece::Piece;
+use crate::shm::layout::{BUSY_WORDS, PAGE_BYTES, PIECE_BYTES, PIECES, SHELF, SHELF_LENGTH};
+use crate::shm::piece::StagingPiece;
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging_map::StagingMap;
 use crate::sync::wait;
@@ -73,16 +73,16 @@ impl Staging {
         Self { channel, map, peer, spin: Spin::new(wait::MEMORY) }
     }
 
-    /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE`]; none if all are in use.
+    /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE_BYTES`]; none if all are in use.
     #[must_use]
-    pub fn try_take(&self, length: usize) -> Option<Piece> {
+    pub fn try_take(&self, length: usize) -> Option<StagingPiece> {
         self.try_take_of(PIECES, length)
     }
 
     /// The same of the first pieces.
-    fn try_take_of(&self, most: usize, length: usize) -> Option<Piece> {
-        let length = length.clamp(1, PIECE) as u32;
-        Piece::all().take(most).find(|piece| {
+    fn try_take_of(&self, most: usize, length: usize) -> Option<StagingPiece> {
+        let length = length.clamp(1, PIECE_BYTES) as u32;
+        StagingPiece::all().take(most).find(|piece| {
             let word = self.channel.word(piece.busy());
             let free = word.load(Ordering::Relaxed) == 0;
             free && word.compare_exchange(0, length, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -93,7 +93,7 @@ impl Staging {
     ///
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
-    pub fn take(&self, length: usize) -> Result<Piece, LinkError> {
+    pub fn take(&self, length: usize) -> Result<StagingPiece, LinkError> {
         let most = if batch::is_in_batch() { PIECES } else { PIECES - PIECES_FOR_BATCHES };
         if let Some(piece) = self.spin.until(|| self.try_take_of(most, length)) {
             return Ok(piece);
@@ -112,37 +112,37 @@ impl Staging {
     }
 
     /// Gives a piece back.
-    pub fn release(&self, piece: Piece) {
+    pub fn release(&self, piece: StagingPiece) {
         self.channel.word(piece.busy()).store(0, Ordering::Release);
     }
 
     /// Whether the piece is still in use.
     #[must_use]
-    pub fn is_busy(&self, piece: Piece) -> bool {
+    pub fn is_busy(&self, piece: StagingPiece) -> bool {
         self.used(piece) != 0
     }
 
     /// Copies `bytes` to `offset` in the piece; false (and nothing copied) if they do not fit, or the link has ended.
     #[must_use]
-    pub fn write(&self, piece: Piece, offset: usize, bytes: &[u8]) -> bool {
+    pub fn write(&self, piece: StagingPiece, offset: usize, bytes: &[u8]) -> bool {
         let place = piece.place(offset, bytes.len());
         place.is_some_and(|place| self.map.with(|memory| memory.copy_in(place, bytes)).is_ok())
     }
 
     /// Copies out of the piece; false (and nothing copied) if that passes its end, or the link has ended.
     #[must_use]
-    pub fn read(&self, piece: Piece, offset: usize, bytes: &mut [u8]) -> bool {
+    pub fn read(&self, piece: StagingPiece, offset: usize, bytes: &mut [u8]) -> bool {
         let place = piece.place(offset, bytes.len());
         place.is_some_and(|place| self.map.with(|memory| memory.copy_out(place, bytes)).is_ok())
     }
 
-    /// Program: runs `copy` with the start of the piece's [`PIECE`] bytes, for raw copies: the peer may write them at any
+    /// Program: runs `copy` with the start of the piece's [`PIECE_BYTES`] bytes, for raw copies: the peer may write them at any
     /// time, so no reference may be made of it. The address is good until `copy` returns, and a program that leaves its
     /// worker waits for that; so nothing is sent within it.
     ///
     /// # Errors
     /// [`LinkError::Closed`] if the program has left its worker and there will be no other.
-    pub fn with<T>(&self, piece: Piece, copy: impl FnOnce(*mut u8) -> T) -> Result<T, LinkError> {
+    pub fn with<T>(&self, piece: StagingPiece, copy: impl FnOnce(*mut u8) -> T) -> Result<T, LinkError> {
         self.map.with(|memory| copy(memory.pointer(piece.start())))
     }
 
@@ -197,26 +197,26 @@ impl Staging {
         ShelfMemory { file, offset: SHELF as u64, start: self.map.memory().pointer(SHELF), length: SHELF_LENGTH }
     }
 
-    /// Worker: start of the piece's [`PIECE`] bytes in this process, for the driver. Valid as long as the link.
+    /// Worker: start of the piece's [`PIECE_BYTES`] bytes in this process, for the driver. Valid as long as the link.
     #[must_use]
-    pub fn pointer(&self, piece: Piece) -> *mut u8 {
+    pub fn pointer(&self, piece: StagingPiece) -> *mut u8 {
         self.map.memory().pointer(piece.start())
     }
 
     /// Address of the piece's busy word, a `u32` inside [`Staging::words`]: 0 gives the piece back.
     #[must_use]
-    pub fn busy_word(&self, piece: Piece) -> *mut u32 {
+    pub fn busy_word(&self, piece: StagingPiece) -> *mut u32 {
         self.channel.word(piece.busy()).as_ptr()
     }
 
     /// Start and length of the page of all busy words, for `cuMemHostRegister`.
     #[must_use]
     pub fn words(&self) -> (*mut u8, usize) {
-        (self.channel.pointer(BUSY_WORDS), PAGE)
+        (self.channel.pointer(BUSY_WORDS), PAGE_BYTES)
     }
 
     /// Bytes that the piece was taken for; 0: it is free.
-    fn used(&self, piece: Piece) -> usize {
+    fn used(&self, piece: StagingPiece) -> usize {
         self.channel.word(piece.busy()).load(Ordering::Acquire) as usize
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let piece = program.try_take(104).unwrap();
         assert!(program.write(piece, 100, b"bulk"));
         let mut got = [0; 4];
-        assert!(worker.read(Piece::new(piece.number()).unwrap(), 100, &mut got));
+        assert!(worker.read(StagingPiece::new(piece.number()).unwrap(), 100, &mut got));
         assert_eq!(&got, b"bulk");
         assert!(program.is_busy(piece));
         worker.release(piece);
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn pieces_run_out_and_come_back() {
         let (program, worker) = both_sides();
-        let pieces: Vec<Piece> = std::iter::from_fn(|| program.try_take(1)).collect();
+        let pieces: Vec<StagingPiece> = std::iter::from_fn(|| program.try_take(1)).collect();
         assert_eq!(pieces.len(), PIECES);
         std::thread::scope(|scope| {
             scope.spawn(|| worker.release(pieces[3]));
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn a_train_finds_pieces_that_others_leave() {
         let (program, _) = both_sides();
-        let others: Vec<Piece> = (0..PIECES - PIECES_FOR_BATCHES).map(|_| program.take(1).unwrap()).collect();
+        let others: Vec<StagingPiece> = (0..PIECES - PIECES_FOR_BATCHES).map(|_| program.take(1).unwrap()).collect();
         assert!(program.try_take_of(PIECES - PIECES_FOR_BATCHES, 1).is_none());
         let own = batch::in_batch(1, || program.take(1).unwrap());
         assert!(!others.contains(&own));
@@ -300,11 +300,11 @@ mod tests {
     #[test]
     fn nothing_reaches_past_a_piece() {
         let (program, _) = both_sides();
-        let piece = program.try_take(PIECE).unwrap();
-        assert!(program.write(piece, PIECE - 4, b"last"));
-        assert!(!program.write(piece, PIECE - 3, b"over") && !program.write(piece, usize::MAX, b"over"));
-        assert!(!program.read(piece, PIECE, &mut [0]));
-        assert_eq!((Piece::new(15).map(Piece::number), Piece::new(16)), (Some(15), None));
+        let piece = program.try_take(PIECE_BYTES).unwrap();
+        assert!(program.write(piece, PIECE_BYTES - 4, b"last"));
+        assert!(!program.write(piece, PIECE_BYTES - 3, b"over") && !program.write(piece, usize::MAX, b"over"));
+        assert!(!program.read(piece, PIECE_BYTES, &mut [0]));
+        assert_eq!((StagingPiece::new(15).map(StagingPiece::number), StagingPiece::new(16)), (Some(15), None));
     }
 
     #[test]
@@ -312,9 +312,9 @@ mod tests {
         let (program, _) = both_sides();
         let (start, length) = program.words();
         assert!(start.addr().is_multiple_of(length));
-        for (before, piece) in Piece::all().zip(Piece::all().skip(1)) {
+        for (before, piece) in StagingPiece::all().zip(StagingPiece::all().skip(1)) {
             assert!((start.addr()..start.addr() + length).contains(&program.busy_word(piece).addr()));
-            assert_eq!(program.pointer(before).addr() + PIECE, program.pointer(piece).addr());
+            assert_eq!(program.pointer(before).addr() + PIECE_BYTES, program.pointer(piece).addr());
         }
     }
 
@@ -322,12 +322,12 @@ mod tests {
     fn what_is_copied_to_the_shelf_is_there_and_another_turn_has_none_of_it() {
         let (program, worker) = both_sides();
         program.map.close_shelf().unwrap();
-        let (absences, bytes) = (program.absences(), (PAGE as u64, 1));
+        let (absences, bytes) = (program.absences(), (PAGE_BYTES as u64, 1));
         // SAFETY: a byte of the shelf, which no other thread has.
         #[expect(unsafe_code, reason = "copies to memory of both sides")]
         let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));
-        let seen = worker.map.memory().pointer(SHELF + PAGE);
+        let seen = worker.map.memory().pointer(SHELF + PAGE_BYTES);
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };

@@ -19,8 +19,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::{PIECE, PIECES_ADDRESS, SHELF, SHELF_LENGTH, STAGING_LENGTH};
-use crate::shm::piece::Piece;
+use crate::shm::layout::{PIECE_BYTES, PIECES_ADDRESS, SHELF, SHELF_LENGTH, STAGING_LENGTH};
+use crate::shm::piece::StagingPiece;
 use crate::shm::shared_mapping::SharedMapping;
 
 /// The program may touch this much of the shelf at a time, once it has touched a byte of it.
@@ -49,7 +49,7 @@ struct Access {
     /// No other thread may begin.
     is_closed: bool,
     /// There is no memory; what was in use of it is here.
-    aside: Option<Vec<(Piece, Vec<u8>)>>,
+    aside: Option<Vec<(StagingPiece, Vec<u8>)>>,
     /// No worker will bring it back.
     is_abandoned: bool,
     /// How often it was put away.
@@ -139,7 +139,7 @@ impl StagingMap {
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] if a thread does not come out of a piece, or what the system said; all is as before.
-    pub(crate) fn put_away(&self, used: impl Fn(Piece) -> usize) -> io::Result<()> {
+    pub(crate) fn put_away(&self, used: impl Fn(StagingPiece) -> usize) -> io::Result<()> {
         let mut access = self.access();
         if access.aside.is_some() {
             return Ok(());
@@ -154,8 +154,9 @@ impl StagingMap {
             }
             access = self.changed.wait_timeout(access, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let aside =
-            Piece::all().map(|piece| (piece, self.bytes(piece, used(piece)))).filter(|(_, bytes)| !bytes.is_empty());
+        let aside = StagingPiece::all()
+            .map(|piece| (piece, self.bytes(piece, used(piece))))
+            .filter(|(_, bytes)| !bytes.is_empty());
         let aside = aside.collect();
         match self.memory.put_away() {
             Ok(()) => {
@@ -196,9 +197,9 @@ impl StagingMap {
         self.changed.notify_all();
     }
 
-    fn bytes(&self, piece: Piece, length: usize) -> Vec<u8> {
+    fn bytes(&self, piece: StagingPiece, length: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.memory.append_to(piece.start(), length.min(PIECE), &mut bytes);
+        self.memory.append_to(piece.start(), length.min(PIECE_BYTES), &mut bytes);
         bytes
     }
 
@@ -235,15 +236,15 @@ mod tests {
         create("test", STAGING_LENGTH as u64).unwrap()
     }
 
-    fn piece(number: u32) -> Piece {
-        Piece::new(number).unwrap()
+    fn piece(number: u32) -> StagingPiece {
+        StagingPiece::new(number).unwrap()
     }
 
     #[test]
     fn what_is_in_use_comes_back_in_other_memory_and_nothing_else_does() {
         let area = StagingMap::new(file()).unwrap();
         area.with(|memory| (0..2).for_each(|number| memory.copy_in(piece(number).start(), b"some bytes"))).unwrap();
-        let used = |piece: Piece| if piece.number() == 1 { 4 } else { 0 };
+        let used = |piece: StagingPiece| if piece.number() == 1 { 4 } else { 0 };
         area.put_away(used).unwrap();
         area.put_away(|_| 0).unwrap();
         area.bring_back(file()).unwrap();

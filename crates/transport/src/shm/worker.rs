@@ -13,12 +13,12 @@ use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::link_control::{LinkControl, Signals};
 use crate::link::pending::Hangup;
-use crate::link::worker::{Answer, Event, Frame, Replier, WorkerLink, answer_head};
+use crate::link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::os::descriptor::is_hung_up;
 use crate::shm::channel::{ReplyWords, RingMemory, create, reply_place};
 use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, RECLAIM_REQUESTS, REPLY_FRAME, RING_LENGTH, STAGING_LENGTH};
 use crate::shm::reply;
-use crate::shm::ring::{Broken, Consumer, Memory as _, Side};
+use crate::shm::ring::{Broken, Consumer, Memory as _, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging::{ShelfMemory, Staging};
 use crate::shm::staging_map::StagingMap;
@@ -46,7 +46,7 @@ pub(crate) struct ShmWorker {
 }
 
 /// What a wait for frames has come to.
-enum Found {
+enum FrameWait {
     /// So many bytes are in the ring.
     Bytes(u64),
     /// The reader is to look up.
@@ -76,7 +76,7 @@ impl ShmWorker {
         let nudged = RingMemory::new(Arc::clone(&shared));
         let notified = Arc::clone(&shared);
         let signals = Signals {
-            nudge: Box::new(move || nudged.wake(Side::Consumer)),
+            nudge: Box::new(move || nudged.wake(RingSide::Consumer)),
             reclaim_notice: Some(Box::new(move || reclaim_notice(&notified))),
         };
         let link_control = LinkControl::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
@@ -95,7 +95,7 @@ impl ShmWorker {
     }
 
     /// Waits for bytes in the ring.
-    fn wait(&mut self) -> Result<Found, LinkError> {
+    fn wait(&mut self) -> Result<FrameWait, LinkError> {
         loop {
             let (consumer, ring) = (&mut self.consumer, &self.ring);
             let found = self.spin.until(|| match consumer.available(ring) {
@@ -103,18 +103,18 @@ impl ShmWorker {
                 other => Some(other),
             });
             if let Some(available) = found {
-                return available.map(Found::Bytes).map_err(|Broken| TAIL_MOVED);
+                return available.map(FrameWait::Bytes).map_err(|Broken| TAIL_MOVED);
             }
             let (link_control, sequence) = (&self.link_control, self.sequence);
             consumer.sleep(ring, || link_control.is_due(sequence)).map_err(|Broken| TAIL_MOVED)?;
-            let Some(socket) = link_control.wait_for_program(sequence) else { return Ok(Found::Interrupted) };
+            let Some(socket) = link_control.wait_for_program(sequence) else { return Ok(FrameWait::Interrupted) };
             if link_control.is_due(sequence) {
-                return Ok(Found::Interrupted);
+                return Ok(FrameWait::Interrupted);
             }
             // The order matters: what was published before the program ended is read first.
             let gone = is_hung_up(socket.as_fd(), Some(&Timespec::default()));
             if gone && self.consumer.available(&self.ring) == Ok(0) && !self.link_control.ended(&socket) {
-                return Ok(Found::End);
+                return Ok(FrameWait::End);
             }
         }
     }
@@ -185,12 +185,12 @@ impl WorkerLink for ShmWorker {
                 return Ok(Event::Interrupted);
             }
             let available = match self.wait()? {
-                Found::Bytes(available) => available,
-                Found::Interrupted => {
+                FrameWait::Bytes(available) => available,
+                FrameWait::Interrupted => {
                     self.link_control.take_interrupt(self.sequence);
                     return Ok(Event::Interrupted);
                 }
-                Found::End => return Ok(Event::Closed),
+                FrameWait::End => return Ok(Event::Closed),
             };
             if let Some(head) = self.take(available)? {
                 break head;
@@ -232,7 +232,7 @@ struct ShmReplier {
 }
 
 impl Replier for ShmReplier {
-    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+    fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
         let place = reply_place(answer.thread).ok_or(NO_PLACE)?;
         let (head, output) = (answer_head(answer)?, answer.output);
         let prefix = output.prefix()?;

@@ -23,18 +23,18 @@ use crate::shm::layout::BULK_ADDRESS;
 /// Buffers of a link: as much memory as the staging pieces of shared memory have.
 pub const BUFFERS: usize = 64;
 /// Bytes of a buffer: any payload fits.
-pub const BUFFER: usize = MAX_FRAME.next_multiple_of(PAGE);
-const PAGE: usize = 4096;
+pub const BUFFER: usize = MAX_FRAME.next_multiple_of(PAGE_BYTES);
+const PAGE_BYTES: usize = 4096;
 /// Between two words, so that the GPU's writes do not meet in one line of a cache.
 const WORD_STRIDE: usize = 64;
 /// The page of the words lies in front of the buffers.
-const LENGTH: usize = PAGE + BUFFERS * BUFFER;
+const LENGTH: usize = PAGE_BYTES + BUFFERS * BUFFER;
 /// Between two looks for a buffer. A GPU reads one in some 20 µs.
 const NAP: Duration = Duration::from_micros(20);
 /// For so long a buffer is looked for.
 const BUFFER_WAIT_LIMIT: Duration = Duration::from_millis(2);
 
-const _: () = assert!(BUFFERS * WORD_STRIDE <= PAGE);
+const _: () = assert!(BUFFERS * WORD_STRIDE <= PAGE_BYTES);
 
 /// The buffers of a link, and their words. Pages that were never used take no memory.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Buffers {
     #[must_use]
     pub fn pointer(&self, number: usize) -> *mut u8 {
         assert!(number < BUFFERS, "a buffer's number");
-        self.base.wrapping_add(PAGE + number * BUFFER)
+        self.base.wrapping_add(PAGE_BYTES + number * BUFFER)
     }
 
     /// Address of a buffer's word, inside [`Buffers::words`]: anything but 0 keeps the buffer from being given out.
@@ -102,7 +102,7 @@ impl Buffers {
     /// Start and length of the page of all words, for the driver.
     #[must_use]
     pub fn words(&self) -> (*mut u8, usize) {
-        (self.base, PAGE)
+        (self.base, PAGE_BYTES)
     }
 
     fn word_at(&self, number: usize) -> &AtomicU32 {
@@ -200,7 +200,9 @@ mod tests {
         let buffers = Buffers::new().unwrap();
         let mut buffer = buffers.try_take().unwrap();
         assert!(buffer.lend(MAX_FRAME).is_some() && buffer.lend(BUFFER + 1).is_none());
-        assert!(buffer.bytes().len() == MAX_FRAME && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE));
+        assert!(
+            buffer.bytes().len() == MAX_FRAME && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE_BYTES)
+        );
         let (start, length) = buffers.words();
         let words = start.addr()..start.addr() + length;
         assert!((0..BUFFERS).all(|number| words.contains(&buffers.word(number).addr())));

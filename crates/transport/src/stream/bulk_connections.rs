@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use katydid_wire::frame::{MOST_LANES, ReplyHead};
+use katydid_wire::frame::{MAX_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
@@ -23,7 +23,7 @@ use crate::link::error::LinkError;
 use crate::os::descriptor::{Descriptor, Placeholder};
 use crate::os::socket::send_while;
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_desk::{Arrived, UNASKED, Wanted, read_body};
+use crate::stream::reply_desk::{Arrived, AwaitedReply, UNASKED, read_body};
 use crate::tls::record::Sealer;
 
 /// Least bytes that are worth a bulk connection.
@@ -33,7 +33,7 @@ const BULK_BEFORE_OPENING: u64 = 8 << 20;
 /// Least bytes that are divided among bulk connections.
 const MIN_SPLIT_BYTES: u64 = 2 << 20;
 /// BulkConnections that a link may have.
-const MAX_BULK_CONNECTIONS: usize = MOST_LANES as usize;
+const MAX_BULK_CONNECTIONS: usize = MAX_LANES as usize;
 
 /// The bulk connections of a link.
 pub(crate) struct BulkConnections {
@@ -238,7 +238,7 @@ impl BulkConnectionGuard<'_> {
     }
 
     /// Reads up to the reply for this thread, which nothing but signs of life may precede; none if the bulk connection ends before.
-    pub(crate) fn read(&self, wanted: Wanted, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
+    pub(crate) fn read(&self, wanted: AwaitedReply, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
         let (socket, mut ends) = (self.lane.socket.get()?, self.lane.ends());
         loop {
             let Some(bytes) = ends.frames.head(socket)? else { return Ok(None) };

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use katydid_wire::frame::{Beat, FrameHead, HEAD, MOST_LANES, ReplyHead};
+use katydid_wire::frame::{Beat, FrameHead, HEAD, MAX_LANES, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
@@ -29,7 +29,7 @@ const STRAY: LinkError = LinkError::Protocol { what: "a lane carries a frame tha
 /// Payloads that a bulk connection reads ahead.
 const FRAMES_AHEAD: usize = 2;
 /// Bulk connections that a link may have.
-const MAX_JOINED: usize = MOST_LANES as usize;
+const MAX_JOINED: usize = MAX_LANES as usize;
 
 /// The bulk connections of a link, by number.
 #[derive(Default)]

@@ -29,7 +29,7 @@ use crate::os::socket::send_while;
 use crate::shm::staging::Staging;
 use crate::stream::bulk_connections::{BulkConnectionGuard, BulkConnections, MIN_BULK_BYTES};
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_desk::{Arrived, ReplyDesk, UNASKED, Waiter, Wanted, read_body};
+use crate::stream::reply_desk::{Arrived, AwaitedReply, ReplyDesk, UNASKED, Waiter, read_body};
 use crate::tls::record::Sealer;
 
 const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
@@ -328,7 +328,13 @@ impl StreamProgram {
     }
 
     /// Waits for the reply to a request, reading for all if no other thread does.
-    fn wait(&self, thread: u32, wanted: Wanted, bell: &Condvar, reply: &mut Vec<u8>) -> Result<Arrived, LinkError> {
+    fn wait(
+        &self,
+        thread: u32,
+        wanted: AwaitedReply,
+        bell: &Condvar,
+        reply: &mut Vec<u8>,
+    ) -> Result<Arrived, LinkError> {
         let mut desk = self.desk();
         loop {
             if let Some((arrived, body)) = desk.waiting.get_mut(&wanted.sequence).and_then(|waiter| waiter.reply.take())
@@ -387,7 +393,7 @@ impl StreamProgram {
     fn read_until(
         &self,
         frames: &mut FrameReader,
-        mine: Option<Wanted>,
+        mine: Option<AwaitedReply>,
         reply: &mut Vec<u8>,
     ) -> Result<Option<Arrived>, LinkError> {
         let mut liveness = Liveness::new();
@@ -404,7 +410,7 @@ impl StreamProgram {
     fn read_one(
         &self,
         frames: &mut FrameReader,
-        mine: Option<Wanted>,
+        mine: Option<AwaitedReply>,
         liveness: &mut Liveness,
         reply: &mut Vec<u8>,
     ) -> Result<Read, LinkError> {
@@ -513,7 +519,7 @@ impl StreamProgram {
             }
         });
         let result = result.and_then(|(sequence, lane)| {
-            let wanted = Wanted { sequence, buffer };
+            let wanted = AwaitedReply { sequence, buffer };
             if let Some(lane) = lane {
                 if let Some(arrived) = self.wait_there(&lane, wanted, reply)? {
                     return Ok(arrived);
@@ -539,7 +545,7 @@ impl StreamProgram {
     fn wait_there(
         &self,
         lane: &BulkConnectionGuard<'_>,
-        wanted: Wanted,
+        wanted: AwaitedReply,
         reply: &mut Vec<u8>,
     ) -> Result<Option<Arrived>, LinkError> {
         let look = self.socket.look();
@@ -813,11 +819,11 @@ mod tests {
     use std::thread;
 
     use katydid_wire::frame::Output;
-    use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
+    use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind};
 
     use super::*;
     use crate::link::pending::Pending;
-    use crate::link::worker::Answer;
+    use crate::link::worker::OutgoingReply;
 
     const SOON: Duration = Duration::from_secs(60);
     const KEY: SessionKey = SessionKey([7; 16]);
@@ -825,7 +831,7 @@ mod tests {
     fn hello() -> Hello {
         Hello {
             session: SessionKind::CUDA,
-            claim: Claim::NEW,
+            claim: SessionClaim::NEW,
             link: LinkKind::STREAM,
             pid: 1,
             memory_quota: 0,
@@ -842,7 +848,7 @@ mod tests {
         let mut link = Pending::accept(program.into(), build, SOON).unwrap().open(build, ready, 0).unwrap();
         let FrameHead { thread, sequence, .. } = link.next().unwrap().frame().unwrap().head;
         let (output, payload) = (Output::default(), &b"here"[..]);
-        let answer = Answer { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
+        let answer = OutgoingReply { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
         link.replier().reply(&answer).unwrap();
     }
 

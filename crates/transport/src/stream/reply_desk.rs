@@ -51,7 +51,7 @@ pub(crate) type Arrived = (ReplyHead, bool);
 
 /// What the thread that reads waits for itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct AwaitedReply {
     pub(crate) sequence: u64,
     pub(crate) buffer: Option<ReplyBuffer>,
 }

@@ -11,7 +11,7 @@ use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::link_control::{LinkControl, Reading, Signals};
 use crate::link::pending::Hangup;
-use crate::link::worker::{Answer, Event, Frame, Replier, WorkerLink, answer_head};
+use crate::link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::shm::staging::Staging;
 use crate::stream::bulk::Buffers;
 use crate::stream::frame_reader::{FrameReader, Received};
@@ -135,7 +135,7 @@ struct StreamReplier {
 
 impl Replier for StreamReplier {
     /// A program that is away gets its reply when it is back.
-    fn reply(&self, answer: &Answer<'_>) -> Result<(), LinkError> {
+    fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
         let (head, output) = answer_head(answer)?;
         let prefix = answer.output.prefix()?;
         let prefix = if output == 0 { &[][..] } else { &prefix };

@@ -53,7 +53,7 @@ struct RawBiasedLock {
 
 /// How a thread came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum LockEntry {
     Biased,
     Locked,
 }
@@ -72,7 +72,7 @@ impl RawBiasedLock {
     }
 
     #[inline]
-    fn enter(&self, number: u32) -> Entry {
+    fn enter(&self, number: u32) -> LockEntry {
         if number != 0
             && self.bias_owner.load(Ordering::Relaxed) == number
             && let Some(inside) = self.inside.get(number as usize)
@@ -82,12 +82,12 @@ impl RawBiasedLock {
             inside.store(true, Ordering::Relaxed);
             barrier::light();
             if self.bias_owner.load(Ordering::Relaxed) == number {
-                return Entry::Biased;
+                return LockEntry::Biased;
             }
             inside.store(false, Ordering::Relaxed);
         }
         self.lock();
-        Entry::Locked
+        LockEntry::Locked
     }
 
     #[cold]
@@ -107,8 +107,8 @@ impl RawBiasedLock {
     }
 
     #[inline]
-    fn leave(&self, number: u32, entry: Entry) {
-        if entry == Entry::Biased {
+    fn leave(&self, number: u32, entry: LockEntry) {
+        if entry == LockEntry::Biased {
             if let Some(inside) = self.inside.get(number as usize) {
                 inside.store(false, Ordering::Release);
             }
@@ -179,7 +179,7 @@ impl<T> BiasedLock<T> {
 pub(crate) struct BiasedLockGuard<'a, T> {
     lock: &'a BiasedLock<T>,
     number: u32,
-    entry: Entry,
+    entry: LockEntry,
 }
 
 impl<T> Deref for BiasedLockGuard<'_, T> {
@@ -253,14 +253,14 @@ mod tests {
     fn who_comes_often_becomes_the_favourite_until_another_comes() {
         let turn = favouring();
         (0..=ACQUISITIONS_BEFORE_BIAS + 1).for_each(|_| *turn.take(7) += 1);
-        let expected = if barrier::register() { Entry::Biased } else { Entry::Locked };
+        let expected = if barrier::register() { LockEntry::Biased } else { LockEntry::Locked };
         assert_eq!(turn.take(7).entry, expected);
-        assert_eq!(turn.take(8).entry, Entry::Locked);
+        assert_eq!(turn.take(8).entry, LockEntry::Locked);
         let taken = turn.take(7);
-        assert_eq!((taken.entry, *taken), (Entry::Locked, u64::from(ACQUISITIONS_BEFORE_BIAS) + 2));
+        assert_eq!((taken.entry, *taken), (LockEntry::Locked, u64::from(ACQUISITIONS_BEFORE_BIAS) + 2));
         drop(taken);
         (0..2 * ACQUISITIONS_BEFORE_BIAS).for_each(|_| *turn.take(0) += 1);
-        assert_eq!(turn.take(0).entry, Entry::Locked);
+        assert_eq!(turn.take(0).entry, LockEntry::Locked);
     }
 
     #[test]

@@ -219,12 +219,12 @@ fn unbuffered() -> f64 {
 }
 
 /// A name, and what measures it.
-type Way = (&'static str, fn() -> f64);
+type NamedRate = (&'static str, fn() -> f64);
 
 #[test]
 #[ignore = "measures; timings decide nothing"]
 fn what_bulk_reaches_beside_rustls() {
-    let ways: [Way; 3] = [("ours", ours), ("buffered", buffered), ("unbuffered", unbuffered)];
+    let ways: [NamedRate; 3] = [("ours", ours), ("buffered", buffered), ("unbuffered", unbuffered)];
     let mut best = [0.0_f64; 3];
     for _ in 0..ROUNDS {
         for (best, (_, way)) in best.iter_mut().zip(&ways) {

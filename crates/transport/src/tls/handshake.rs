@@ -28,16 +28,16 @@ pub(crate) const HANDSHAKE: u8 = 22;
 
 /// Takes the secrets of application data out of a handshake.
 #[derive(Debug, Default)]
-struct Secrets(Mutex<Found>);
+struct Secrets(Mutex<TrafficSecrets>);
 
 #[derive(Debug, Default, Clone)]
-struct Found {
+struct TrafficSecrets {
     client: Option<[u8; SECRET]>,
     server: Option<[u8; SECRET]>,
 }
 
 impl Secrets {
-    fn found(&self) -> Found {
+    fn found(&self) -> TrafficSecrets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -9,8 +9,8 @@ use std::thread::{self, ScopedJoinHandle};
 use crate::common::{self, ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, build, hello, work};
 use katydid_transport::connect;
 use katydid_transport::{
-    AttachError, ConnectError, ConnectedLink, Event, LinkControl, LinkError, Pending, Piece, ProgramLink, WorkerLink,
-    bypass_gate, with_lock_held,
+    AttachError, ConnectError, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, StagingPiece,
+    WorkerLink, bypass_gate, with_lock_held,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
 use katydid_wire::key::SessionKey;
@@ -385,7 +385,7 @@ const SOME: usize = 100_000;
 fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
     let mut sum = 0;
     while let Some(frame) = link.next().unwrap().frame().filter(|frame| frame.head.opcode == PIECE) {
-        let piece = Piece::new(u32::from_le_bytes(frame.payload.try_into().unwrap())).unwrap();
+        let piece = StagingPiece::new(u32::from_le_bytes(frame.payload.try_into().unwrap())).unwrap();
         let (staging, mut bytes) = (link.staging().unwrap(), [0; SOME]);
         assert!(staging.read(piece, 0, &mut bytes));
         staging.release(piece);
@@ -395,19 +395,19 @@ fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
 }
 
 /// Whether a file is mapped where the program has this piece.
-fn has_piece(connection: &ConnectedLink, piece: Piece) -> bool {
+fn has_piece(connection: &ConnectedLink, piece: StagingPiece) -> bool {
     mapping_of(connection, piece)[0].contains("katydid-staging")
 }
 
 /// Whether neither forked children nor core dumps get it.
-fn is_kept_from_others(connection: &ConnectedLink, piece: Piece) -> bool {
+fn is_kept_from_others(connection: &ConnectedLink, piece: StagingPiece) -> bool {
     let lines = mapping_of(connection, piece);
     let flags = lines.iter().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
     ["dc", "dd"].iter().all(|flag| flags.split_whitespace().any(|found| found == *flag))
 }
 
 /// What the system says of the mapping where the program has this piece; its range is on the first line.
-fn mapping_of(connection: &ConnectedLink, piece: Piece) -> Vec<String> {
+fn mapping_of(connection: &ConnectedLink, piece: StagingPiece) -> Vec<String> {
     let at = connection.link.staging().unwrap().pointer(piece).addr();
     let holds = |line: &&str| {
         let range = line.split_whitespace().next().and_then(|range| range.split_once('-'));

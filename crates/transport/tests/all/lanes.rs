@@ -18,7 +18,7 @@ use katydid_transport::{
     Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,
 };
 use katydid_wire::frame::{FrameHead, HEAD, Lanes};
-use katydid_wire::handshake::{Claim, Hello, LinkKind, Ready, Role};
+use katydid_wire::handshake::{Hello, LinkKind, Ready, Role, SessionClaim};
 use katydid_wire::key::SessionKey;
 
 /// Bytes of a bulk frame's payload, and of a bulk reply's message.
@@ -372,7 +372,7 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
 
 /// What a peer is told that knows the session's key and comes as bulk connection `number`.
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
-    let claim = Claim { role: Role::LANE, key: KEY, frames: number };
+    let claim = SessionClaim { role: Role::LANE, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
     connect(&host.address, &hello, &build(), TEST_TIMEOUT).map(drop).map_err(|error| error.to_string())
 }
@@ -427,7 +427,7 @@ fn frames_over_lanes_that_are_not_there_or_carry_others_are_refused() {
 fn greeting(server: &Server, role: Role) -> UnixStream {
     let Address::Unix(path) = &server.address else { unreachable!() };
     let mut socket = UnixStream::connect(path).unwrap();
-    let claim = Claim { role, key: KEY, frames: u64::from(role == Role::LANE) };
+    let claim = SessionClaim { role, key: KEY, frames: u64::from(role == Role::LANE) };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
     socket.write_all(&hello.encode(&build()).unwrap()).unwrap();
     socket

@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use katydid_transport::connect;
 use katydid_transport::{
-    AcceptError, Address, Answer, ConnectedLink, Identity, LinkError, Pending, Replier, WorkerLink,
+    AcceptError, Address, ConnectedLink, Identity, LinkError, OutgoingReply, Pending, Replier, WorkerLink,
 };
 use katydid_wire::frame::Output;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Claim, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionKind};
+use katydid_wire::handshake::{
+    ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind,
+};
 use katydid_wire::key::SessionKey;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tempfile::TempDir;
@@ -42,7 +44,7 @@ pub(crate) fn build() -> Build {
 pub(crate) fn hello(link: LinkKind) -> Hello {
     Hello {
         session: SessionKind::CUDA,
-        claim: Claim::NEW,
+        claim: SessionClaim::NEW,
         link,
         pid: std::process::id(),
         memory_quota: 0,
@@ -171,7 +173,7 @@ pub(crate) fn work(mut link: Box<dyn WorkerLink>) -> u64 {
             PRINT => {
                 let output = Output { stdout: b"printed", stderr: b"failed" };
                 let (status, deferred) = (2, 700);
-                let answer = Answer { thread, sequence, status, deferred, payload: &payload, tail: &[], output };
+                let answer = OutgoingReply { thread, sequence, status, deferred, payload: &payload, tail: &[], output };
                 replier.reply(&answer).unwrap();
             }
             EXIT => break,
@@ -192,5 +194,5 @@ pub(crate) fn answer_in_parts(
     sequence: u64,
     (payload, tail): (&[u8], &[u8]),
 ) -> Result<(), LinkError> {
-    replier.reply(&Answer { thread, sequence, status: 0, deferred: 0, payload, tail, output: Output::default() })
+    replier.reply(&OutgoingReply { thread, sequence, status: 0, deferred: 0, payload, tail, output: Output::default() })
 }

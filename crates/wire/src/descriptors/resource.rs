@@ -9,9 +9,9 @@ pub const VISIBLE: usize = 4 + 48;
 
 /// Which part of a split a resource is: the number of a group, or one of those below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part(pub u32);
+pub struct ResourcePart(pub u32);
 
-impl Part {
+impl ResourcePart {
     /// Not split.
     pub const WHOLE: Self = Self(u32::MAX);
     /// What no group has got.

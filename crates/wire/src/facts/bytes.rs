@@ -3,7 +3,7 @@
 //! A length is compared with its bound before it sizes anything, and every item costs input, so a false count ends as
 //! an error.
 
-use super::{Answer, FactsError};
+use super::{DriverAnswer, FactsError};
 
 /// Bytes of a text: C++ kernels of templates have names of kilobytes.
 const MAX_TEXT: u32 = 64 * 1024;
@@ -43,7 +43,7 @@ impl Writer {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    pub(super) fn answer(&mut self, answer: Answer<i32>) {
+    pub(super) fn answer(&mut self, answer: DriverAnswer<i32>) {
         self.u32(answer.code);
         self.i32(answer.value);
     }
@@ -96,8 +96,8 @@ impl<'a> Reader<'a> {
         Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
     }
 
-    pub(super) fn answer(&mut self) -> Result<Answer<i32>, FactsError> {
-        Ok(Answer { code: self.u32()?, value: self.i32()? })
+    pub(super) fn answer(&mut self) -> Result<DriverAnswer<i32>, FactsError> {
+        Ok(DriverAnswer { code: self.u32()?, value: self.i32()? })
     }
 
     pub(super) fn end(&self) -> Result<(), FactsError> {

@@ -6,7 +6,7 @@
 //! ```
 
 use super::bytes::{Reader, Writer, repeat};
-use super::{Answer, FactsError};
+use super::{DriverAnswer, FactsError};
 
 /// Limits of one context.
 const MAX_LIMITS: u32 = 64;
@@ -29,7 +29,7 @@ pub struct ContextFacts {
     /// `cuCtxGetSharedMemConfig`.
     pub shared_config: u32,
     /// `cuCtxGetLimit` of ids 0, 1, 2 and so on.
-    pub limits: Vec<Answer<u64>>,
+    pub limits: Vec<DriverAnswer<u64>>,
 }
 
 impl ContextFacts {
@@ -68,7 +68,7 @@ impl ContextFacts {
             shared_config: input.u32()?,
             limits: {
                 let count = input.count("limits", MAX_LIMITS)?;
-                repeat(count, || Ok(Answer { code: input.u32()?, value: input.u64()? }))?
+                repeat(count, || Ok(DriverAnswer { code: input.u32()?, value: input.u64()? }))?
             },
         };
         input.end()?;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn sample() -> ContextFacts {
-        let limits = vec![Answer { code: 0, value: 1024 }, Answer { code: 215, value: 0 }];
+        let limits = vec![DriverAnswer { code: 0, value: 1024 }, DriverAnswer { code: 215, value: 0 }];
         ContextFacts { id: 7, greatest_priority: -5, limits, ..Default::default() }
     }
 

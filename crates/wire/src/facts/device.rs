@@ -10,7 +10,7 @@
 //! ```
 
 use super::bytes::{Reader, Writer, repeat};
-use super::{Answer, FactsError};
+use super::{DriverAnswer, FactsError};
 
 /// More devices than a driver ever shows.
 const MAX_DEVICES: u32 = 64;
@@ -44,12 +44,12 @@ pub struct DeviceFacts {
     /// Granularity of `cuMemCreate`, in bytes.
     pub granularity: u64,
     /// `cuDeviceGetAttribute` of ids 1, 2, 3 and so on.
-    pub attributes: Vec<Answer<i32>>,
+    pub attributes: Vec<DriverAnswer<i32>>,
 }
 
 impl DeviceFacts {
     /// The driver's answer about attribute `id`, `None` when the worker did not ask that far.
-    pub fn attribute(&self, id: i32) -> Option<Answer<i32>> {
+    pub fn attribute(&self, id: i32) -> Option<DriverAnswer<i32>> {
         let index = usize::try_from(id).ok()?.checked_sub(1)?;
         self.attributes.get(index).copied()
     }
@@ -59,9 +59,9 @@ impl DeviceFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerFacts {
     /// `cuDeviceCanAccessPeer`.
-    pub can_access: Answer<i32>,
+    pub can_access: DriverAnswer<i32>,
     /// `cuDeviceGetP2PAttribute` of ids 1 to 5.
-    pub attributes: [Answer<i32>; P2P_ATTRIBUTES],
+    pub attributes: [DriverAnswer<i32>; P2P_ATTRIBUTES],
 }
 
 impl Facts {
@@ -131,7 +131,7 @@ impl PeerFacts {
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, FactsError> {
         let can_access = input.answer()?;
-        let mut attributes = [Answer::default(); P2P_ATTRIBUTES];
+        let mut attributes = [DriverAnswer::default(); P2P_ATTRIBUTES];
         for slot in &mut attributes {
             *slot = input.answer()?;
         }
@@ -150,9 +150,9 @@ mod tests {
             uuid: *b"0123456789abcdef",
             total_memory: 1 << 37,
             granularity: 2 << 20,
-            attributes: vec![Answer { code: 0, value: 1024 }, Answer { code: 1, value: 0 }],
+            attributes: vec![DriverAnswer { code: 0, value: 1024 }, DriverAnswer { code: 1, value: 0 }],
         };
-        let peer = PeerFacts { can_access: Answer { code: 0, value: 1 }, ..PeerFacts::default() };
+        let peer = PeerFacts { can_access: DriverAnswer { code: 0, value: 1 }, ..PeerFacts::default() };
         Facts { driver_version: 13000, devices: vec![device.clone(), device], peers: vec![peer; 4] }
     }
 
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn attributes_are_found_by_their_id() {
         let facts = sample();
-        assert_eq!(facts.devices[0].attribute(1), Some(Answer { code: 0, value: 1024 }));
+        assert_eq!(facts.devices[0].attribute(1), Some(DriverAnswer { code: 0, value: 1024 }));
         assert_eq!(facts.devices[0].attribute(0), None);
         assert_eq!(facts.devices[0].attribute(3), None);
         assert_eq!(facts.peer(1, 1).map(|peer| peer.can_access.value), Some(1));

@@ -7,7 +7,7 @@
 //! ```
 
 use super::bytes::{Reader, Writer, repeat};
-use super::{Answer, FactsError};
+use super::{DriverAnswer, FactsError};
 
 /// Attributes of one function.
 const MAX_ATTRIBUTES: u32 = 64;
@@ -29,7 +29,7 @@ pub struct ParameterFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FunctionFacts {
     /// Attributes of ids 0, 1, 2 and so on.
-    pub attributes: Vec<Answer<i32>>,
+    pub attributes: Vec<DriverAnswer<i32>>,
     /// Parameters in order.
     pub parameters: Vec<ParameterFacts>,
 }
@@ -37,7 +37,7 @@ pub struct FunctionFacts {
 impl FunctionFacts {
     /// The driver's answer about attribute `id`, `None` when the worker did not ask that far.
     #[must_use]
-    pub fn attribute(&self, id: i32) -> Option<Answer<i32>> {
+    pub fn attribute(&self, id: i32) -> Option<DriverAnswer<i32>> {
         self.attributes.get(usize::try_from(id).ok()?).copied()
     }
 
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn function_facts_survive_the_wire_and_no_cut_does() {
         let facts = FunctionFacts {
-            attributes: vec![Answer { code: 0, value: 1024 }, Answer { code: 1, value: 0 }],
+            attributes: vec![DriverAnswer { code: 0, value: 1024 }, DriverAnswer { code: 1, value: 0 }],
             parameters: vec![ParameterFacts { offset: 8, size: 4 }],
         };
         let bytes = facts.encode();

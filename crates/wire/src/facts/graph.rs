@@ -4,7 +4,7 @@
 //! graph     steps u32 (<= 2^20), then each step
 //! step      before u32, then each: step u32, from port u8, type u8; enabled u8; work;
 //!           inner graphs u32 (<= 2^16), then each graph
-//! work      kind u8, then by kind as in [`Work`]; addresses and sizes are bytes
+//! work      kind u8, then by kind as in [`StepWork`]; addresses and sizes are bytes
 //! ```
 
 use super::FactsError;
@@ -34,7 +34,7 @@ pub struct EdgeFacts {
 
 /// What a step does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
+pub enum StepWork {
     /// Nothing, or what the program's side keeps the books of.
     Empty,
     /// A launch; one of function and kernel is 0.
@@ -126,7 +126,7 @@ pub struct StepFacts {
     /// Whether it does anything.
     pub is_enabled: bool,
     /// What it does.
-    pub work: Work,
+    pub work: StepWork,
     /// Graphs inside it.
     pub inner: Vec<GraphFacts>,
 }
@@ -160,7 +160,7 @@ fn read_byte(reader: &mut Reader<'_>) -> Result<u8, FactsError> {
     Ok(reader.array::<1>()?[0])
 }
 
-impl Work {
+impl StepWork {
     fn write(&self, out: &mut Writer) {
         match self {
             Self::Empty => out.bytes.push(0),
@@ -289,7 +289,7 @@ impl StepFacts {
             Ok(EdgeFacts { from: reader.u32()?, port: read_byte(reader)?, kind: read_byte(reader)? })
         })?;
         let is_enabled = read_byte(reader)? != 0;
-        let work = Work::read(reader)?;
+        let work = StepWork::read(reader)?;
         let count = reader.count("inner graphs", MAX_INNER)?;
         let inner = repeat(count, || GraphFacts::read(reader, depth + 1))?;
         Ok(Self { before, is_enabled, work, inner })
@@ -355,8 +355,8 @@ mod tests {
 
     fn graph() -> GraphFacts {
         let works = [
-            Work::Empty,
-            Work::Kernel {
+            StepWork::Empty,
+            StepWork::Kernel {
                 function: 1,
                 kernel: 0,
                 context: 2,
@@ -365,20 +365,20 @@ mod tests {
                 params: vec![8, 9],
                 attributes: vec![(2, [1, 0, 0, 0, 0, 0, 0, 3])],
             },
-            Work::Copy { context: 1, copy: vec![1; 200] },
-            Work::Staged { context: 1, token: 77, is_source: true, copy: vec![2; 200] },
-            Work::Fill { context: 1, address: 2, pitch: 3, value: 4, element: 1, width: 5, height: 6 },
-            Work::Host { token: 5 },
-            Work::Wait(6),
-            Work::Record(7),
-            Work::Batch { context: 1, words: vec![(2, 0x1000, 5, 0)] },
-            Work::Conditional { context: 1, handle: 9, kind: 2 },
+            StepWork::Copy { context: 1, copy: vec![1; 200] },
+            StepWork::Staged { context: 1, token: 77, is_source: true, copy: vec![2; 200] },
+            StepWork::Fill { context: 1, address: 2, pitch: 3, value: 4, element: 1, width: 5, height: 6 },
+            StepWork::Host { token: 5 },
+            StepWork::Wait(6),
+            StepWork::Record(7),
+            StepWork::Batch { context: 1, words: vec![(2, 0x1000, 5, 0)] },
+            StepWork::Conditional { context: 1, handle: 9, kind: 2 },
         ];
         let step = |work| StepFacts { before: Vec::new(), is_enabled: true, work, inner: Vec::new() };
         let mut steps: Vec<_> = works.into_iter().map(step).collect();
         steps[3].before.push(EdgeFacts { from: 1, port: 1, kind: 1 });
         let inner = GraphFacts { steps: steps.clone() };
-        steps.push(StepFacts { is_enabled: false, inner: vec![inner], ..step(Work::Child) });
+        steps.push(StepFacts { is_enabled: false, inner: vec![inner], ..step(StepWork::Child) });
         GraphFacts { steps }
     }
 

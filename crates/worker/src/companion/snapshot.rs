@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_image::Session as Part;
+use katydid_image::Session as SessionPart;
 use katydid_session_core::{CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Progress};
 use katydid_wire::companion::FromWorker;
 
@@ -156,7 +156,7 @@ impl SnapshotWork {
         let written = ordered.and_then(|()| self.write(&mut *taken, &output));
         let finished = written.and_then(|part| {
             let output = Arc::into_inner(output).ok_or("the image is still being written")?;
-            output.finish(Part { driver, ..part }).map_err(|error| error.to_string())
+            output.finish(SessionPart { driver, ..part }).map_err(|error| error.to_string())
         });
         self.at_hand.free();
         let _ = self.voice.say(&match finished {
@@ -181,9 +181,9 @@ impl SnapshotWork {
     }
 
     /// Writes it in another thread, and says from time to time how far that is.
-    fn write(&self, taken: &mut dyn PendingSnapshot, output: &Arc<Output>) -> Result<Part, String> {
+    fn write(&self, taken: &mut dyn PendingSnapshot, output: &Arc<Output>) -> Result<SessionPart, String> {
         thread::scope(|scope| {
-            let (answer, answered) = sync_channel::<Result<Part, Failure>>(1);
+            let (answer, answered) = sync_channel::<Result<SessionPart, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
                 // The other end waits.
                 let _ = answer.send(taken.write(output.sink()));

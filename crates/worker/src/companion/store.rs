@@ -10,8 +10,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_image::{
-    CheckpointNumber, ChunkId, Compression, FileEntry, Image, ImageError, MAX_STATE, Options, Part, Reader, Result,
-    Session, Sink, Source, Which,
+    CheckpointNumber, CheckpointPart, ChunkId, Compression, FileEntry, Image, ImageError, ImageSource, MAX_STATE,
+    Options, Reader, Result, Session, Sink, Which,
 };
 use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
@@ -164,7 +164,7 @@ fn state_file(name: &str) -> String {
     format!("state-{name}.bin")
 }
 
-impl Source for ImageClient {
+impl ImageSource for ImageClient {
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()> {
         let ToWorker::Chunk { data } = self.ask(&FromWorker::Get { hash: id.as_bytes().to_vec() })? else {
             return Err(mixed_up());
@@ -195,7 +195,7 @@ fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
 /// An image being written.
 pub(crate) enum Output {
     /// By us.
-    Folder(Box<Part>),
+    Folder(Box<CheckpointPart>),
     /// By the supervisor.
     Stream(Arc<ImageClient>),
 }
@@ -282,7 +282,7 @@ impl Input {
         }
     }
 
-    pub(crate) fn source(&self) -> &dyn Source {
+    pub(crate) fn source(&self) -> &dyn ImageSource {
         match self {
             Self::Folder(reader) => &**reader,
             Self::Stream(asker) => &**asker,

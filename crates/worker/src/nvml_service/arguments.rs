@@ -1,6 +1,6 @@
 //! Arguments of a call as they came, checked; and answers in the form that the program expects.
 
-use katydid_wire::nvml::{Function, Kind, MAX_TEXT_BYTES, Parts, code};
+use katydid_wire::nvml::{ArgumentKind, ByteReader, Function, MAX_TEXT_BYTES, code};
 
 /// Largest structure that says its own size, in bytes.
 const MAX_STRUCTURE_BYTES: usize = 1 << 16;
@@ -36,53 +36,53 @@ pub(super) enum Argument {
 
 /// The arguments of a call; none where bytes are missing, left over, or too many.
 pub(super) fn read(function: &Function, payload: &[u8]) -> Option<Vec<Argument>> {
-    let mut parts = Parts(payload);
+    let mut parts = ByteReader(payload);
     let given = function.arguments.iter().map(|kind| one(*kind, &mut parts)).collect::<Option<Vec<_>>>()?;
     parts.is_empty().then_some(given)
 }
 
-fn one(kind: Kind, parts: &mut Parts<'_>) -> Option<Argument> {
+fn one(kind: ArgumentKind, parts: &mut ByteReader<'_>) -> Option<Argument> {
     Some(match kind {
-        Kind::Device => Argument::Device(parts.word()?),
-        Kind::Value | Kind::Wide => Argument::Value(parts.wide()?),
-        Kind::Text => {
+        ArgumentKind::Device => Argument::Device(parts.word()?),
+        ArgumentKind::Value | ArgumentKind::Wide => Argument::Value(parts.wide()?),
+        ArgumentKind::Text => {
             let length = parts.length()?;
             let mut text = parts.bytes(length)?.to_vec();
             text.push(0);
             Argument::Text(text)
         }
-        Kind::Out(size) => Argument::Out(size, parts.flag()?),
-        Kind::Room => Argument::Room(parts.length()?),
-        Kind::Versioned => {
+        ArgumentKind::Out(size) => Argument::Out(size, parts.flag()?),
+        ArgumentKind::Room => Argument::Room(parts.length()?),
+        ArgumentKind::Versioned => {
             let length = parts.length().filter(|length| (4..=MAX_STRUCTURE_BYTES).contains(length))?;
             let bytes = parts.bytes(length)?;
             // The library fills as many bytes as the structure says of itself: no more than there are.
             let said = bytes.first_chunk().map(|word| u32::from_le_bytes(*word) & SIZE_MASK)?;
             (said as usize == length).then(|| Argument::Versioned(bytes.to_vec()))?
         }
-        Kind::List(size) => {
+        ArgumentKind::List(size) => {
             let (count, wanted) = room(parts, size)?;
             Argument::List(size, count, wanted)
         }
-        Kind::Turned(size) => {
+        ArgumentKind::Turned(size) => {
             let (count, wanted) = room(parts, size)?;
             Argument::Turned(size, count, wanted)
         }
-        Kind::Devices => {
+        ArgumentKind::Devices => {
             let (count, wanted) = room(parts, size_of::<u64>())?;
             Argument::Devices(count, wanted)
         }
-        Kind::Words(size) => {
+        ArgumentKind::Words(size) => {
             let count = parts.word()?;
             let length = (count as usize).checked_mul(size).filter(|length| *length <= MAX_TEXT_BYTES)?;
             Argument::Words(count, parts.bytes(length)?.to_vec())
         }
-        Kind::Found => Argument::Found,
+        ArgumentKind::Found => Argument::Found,
     })
 }
 
 /// For how many elements of a size there is room, and whether any are wanted; not for too many.
-fn room(parts: &mut Parts<'_>, size: usize) -> Option<(u32, bool)> {
+fn room(parts: &mut ByteReader<'_>, size: usize) -> Option<(u32, bool)> {
     let (count, wanted) = (parts.word()?, parts.flag()?);
     let fits = !wanted || (count as usize).checked_mul(size)? <= MAX_TEXT_BYTES;
     fits.then_some((count, wanted))

@@ -17,14 +17,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the process does.
 #[derive(Debug)]
-struct State {
+struct IdleState {
     started: Instant,
     is_answering: bool,
     /// Since when it does so, or does not.
     since: Instant,
 }
 
-impl State {
+impl IdleState {
     fn is_over(&self, now: Instant) -> bool {
         let (this, all) = (now.duration_since(self.since), now.duration_since(self.started));
         if self.is_answering { this >= MAX_CONNECTION_TIME } else { this >= IDLE_TIMEOUT || all >= MAX_CONNECTION_TIME }
@@ -33,7 +33,7 @@ impl State {
 
 /// Notes when something is asked.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(Arc<Mutex<State>>);
+pub(super) struct Activity(Arc<Mutex<IdleState>>);
 
 /// An answer is being made as long as this is there.
 pub(super) struct Answering(Activity);
@@ -45,7 +45,7 @@ pub(super) struct Answering(Activity);
 /// When the system gives no thread.
 pub(super) fn start() -> io::Result<Activity> {
     let now = Instant::now();
-    let activity = Activity(Arc::new(Mutex::new(State { started: now, is_answering: false, since: now })));
+    let activity = Activity(Arc::new(Mutex::new(IdleState { started: now, is_answering: false, since: now })));
     let watched = activity.clone();
     let thread = thread::Builder::new().name("patience".into()).stack_size(64 << 10);
     thread.spawn(move || {
@@ -69,7 +69,7 @@ impl Activity {
         (state.is_answering, state.since) = (is_answering, Instant::now());
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IdleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn who_asks_nothing_or_asks_for_long_is_hung_up_on() {
         let started = Instant::now();
-        let state = |is_answering, since| State { started, is_answering, since: started + since };
-        let is_over = |state: State, at| state.is_over(started + at);
+        let state = |is_answering, since| IdleState { started, is_answering, since: started + since };
+        let is_over = |state: IdleState, at| state.is_over(started + at);
         let second = Duration::from_secs(1);
         assert!(!is_over(state(false, second), IDLE_TIMEOUT));
         assert!(is_over(state(false, second), IDLE_TIMEOUT + second));

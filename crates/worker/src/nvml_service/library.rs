@@ -9,7 +9,7 @@ use katydid_wire::nvml::{Function, code};
 use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
 
 use super::arguments::Argument;
-use super::source::Source;
+use super::source::NvmlSource;
 
 /// Exported by our own library of that name alone.
 const OWN: &[u8] = b"katydid_nvml_marker";
@@ -223,7 +223,7 @@ impl Library {
     }
 }
 
-impl Source for Library {
+impl NvmlSource for Library {
     fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
         let Some(entry) = self.entry(function.name) else { return (code::FUNCTION_NOT_FOUND, Vec::new()) };
         let (mut words, after) = match self.prepare(given) {

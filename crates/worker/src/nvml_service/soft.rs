@@ -14,7 +14,7 @@ use katydid_wire::facts::{DeviceFacts, Facts};
 use katydid_wire::nvml::{Function, code};
 
 use super::arguments::{Argument, list, text};
-use super::source::{Processes, Source};
+use super::source::{NvmlSource, Processes};
 
 /// Attributes that only NVML's words need.
 const MEMORY_CLOCK: u32 = 36;
@@ -177,7 +177,7 @@ impl Soft {
     }
 }
 
-impl Source for Soft {
+impl NvmlSource for Soft {
     fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>) {
         if let [Argument::Device(number), Argument::List(size, room, wanted)] = given
             && let Some(users) = self.users(function.name, *number, *size)

@@ -22,7 +22,7 @@ use crate::os::memory_files::{self, MemoryFiles};
 /// How much rather than others the kernel ends a worker; 1000 is the most.
 const OOM_SCORE_ADJ: &str = "500";
 /// What the kernel says of a process is shorter.
-const STATUS: usize = 4096;
+const MAX_STATUS_BYTES: usize = 4096;
 /// Between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -37,7 +37,7 @@ struct Limit {
     files: Option<MemoryFiles>,
 }
 
-static LIMIT: OnceLock<Limit> = OnceLock::new();
+static HOST_MEMORY_LIMIT_BYTES: OnceLock<Limit> = OnceLock::new();
 
 /// Holds this process to `limit` bytes from now on; three quarters of the machine's memory where there is none. `counts_files`:
 /// memory files that it has made count even where they are not mapped. Of a worker for its own user they may be the program's.
@@ -45,7 +45,7 @@ pub(crate) fn bound(limit: Option<u64>, counts_files: bool) {
     // Where /proc cannot be written to, the kernel chooses as among all processes.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let files = counts_files.then(MemoryFiles::find).flatten();
-    let _ = LIMIT.set(Limit { bytes: limit.unwrap_or_else(usual), files });
+    let _ = HOST_MEMORY_LIMIT_BYTES.set(Limit { bytes: limit.unwrap_or_else(usual), files });
 }
 
 fn usual() -> u64 {
@@ -55,7 +55,8 @@ fn usual() -> u64 {
 
 /// Ends the process if it holds too much, and tells the server why. How long it cannot hold too much from here on.
 pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
-    let Some((limit, held)) = LIMIT.get().and_then(|limit| Some((limit.bytes, held_now(limit)?))) else {
+    let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_now(limit)?)))
+    else {
         return LONGEST_PAUSE;
     };
     if held > limit {
@@ -73,7 +74,7 @@ fn pause(left: u64) -> Duration {
 }
 
 fn held_now(limit: &Limit) -> Option<u64> {
-    let mut status = [0; STATUS];
+    let mut status = [0; MAX_STATUS_BYTES];
     let file = openat(CWD, c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let length = rustix::io::read(&file, &mut status).ok()?;
     let mapped = held(status.get(..length)?)?;

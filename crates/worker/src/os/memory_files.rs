@@ -14,9 +14,9 @@ use rustix::process::geteuid;
 /// Files that are told from each other: more than a process may have open unless it raises its limit.
 const MAX_FILES: usize = 4096;
 /// Entries of a folder, and text, that are read at a time.
-const PIECE: usize = 4096;
+const READ_PIECE_BYTES: usize = 4096;
 /// A block, as `stat` counts.
-const BLOCK: u64 = 512;
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A file, and bytes of it that are not known to be mapped.
 type OpenFile = (u64, u64);
@@ -83,12 +83,12 @@ impl MemoryFiles {
         open.clear();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(folder) = openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return 0 };
-        let mut piece = [MaybeUninit::uninit(); PIECE];
+        let mut piece = [MaybeUninit::uninit(); READ_PIECE_BYTES];
         let mut entries = RawDir::new(&folder, &mut piece);
         while let Some(Ok(entry)) = entries.next() {
             // The link leads to what is open.
             if let Some(found) = found(&folder, entry.file_name()).filter(|found| self.is_own(found)) {
-                open.add(found.st_ino, found.st_blocks.cast_unsigned() * BLOCK);
+                open.add(found.st_ino, found.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES);
             }
         }
         open.bytes()
@@ -104,7 +104,7 @@ impl MemoryFiles {
         let Ok(maps) = openat(CWD, c"/proc/self/smaps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             return open.bytes();
         };
-        let (mut piece, mut held, mut file) = ([0; PIECE], 0, None);
+        let (mut piece, mut held, mut file) = ([0; READ_PIECE_BYTES], 0, None);
         while let Ok(read @ 1..) = rustix::io::read(&maps, &mut piece[held..]) {
             let all = held + read;
             let mut done = 0;
@@ -115,7 +115,7 @@ impl MemoryFiles {
             piece.copy_within(done..all, 0);
             held = all - done;
             // A line that is longer than the room is a path, whose beginning has been heard by then.
-            if held == PIECE {
+            if held == READ_PIECE_BYTES {
                 self.hear(&piece, &mut file, open);
                 held = 0;
             }

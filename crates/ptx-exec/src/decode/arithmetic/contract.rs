@@ -17,7 +17,7 @@ use crate::decode::arithmetic::float::fused_float;
 use crate::decode::arithmetic::half::fused_half;
 use crate::decode::draft::{Draft, Ref, Registers, is_register};
 use crate::decode::liveness::{Block, blocks, registers_of};
-use crate::decode::part::{Kind, Part};
+use crate::decode::part::{ContractionKind, ContractionPart};
 use crate::slot::{NONE, Slot};
 use crate::types::{Ty, Width};
 use std::collections::HashMap;
@@ -106,14 +106,16 @@ impl<'a> DataFlow<'a> {
     }
 
     /// Adds the uses of what `writer` computes, through copies and negations; false when some are not known.
-    fn leaves(&self, writer: usize, kind: Kind, negated: bool, depth: u32, found: &mut Vec<Leaf>) -> bool {
+    fn leaves(&self, writer: usize, kind: ContractionKind, negated: bool, depth: u32, found: &mut Vec<Leaf>) -> bool {
         let register = self.drafts[writer].inst.d;
         let Some(uses) = self.uses(writer, register) else { return false };
         uses.into_iter().all(|user| {
             let draft = &self.drafts[user];
             let turned = match draft.part {
-                Some(Part::Copy) => Some(negated),
-                Some(Part::Negation(own)) if own.ty == kind.ty && (kind.flushes || !own.flushes) => Some(!negated),
+                Some(ContractionPart::Copy) => Some(negated),
+                Some(ContractionPart::Negation(own)) if own.ty == kind.ty && (kind.flushes || !own.flushes) => {
+                    Some(!negated)
+                }
                 _ => None,
             };
             if let Some(negated) = turned {
@@ -135,10 +137,10 @@ impl<'a> DataFlow<'a> {
 }
 
 /// Which of the operands of a sum a register is, if the draft is a sum of that kind and not of the register with itself.
-fn operand_of(draft: &Draft, register: Ref, of: Kind) -> Option<usize> {
+fn operand_of(draft: &Draft, register: Ref, of: ContractionKind) -> Option<usize> {
     match (draft.part, draft.inst.a == register, draft.inst.b == register) {
-        (Some(Part::Sum { kind, .. }), true, false) if kind == of => Some(0),
-        (Some(Part::Sum { kind, .. }), false, true) if kind == of => Some(1),
+        (Some(ContractionPart::Sum { kind, .. }), true, false) if kind == of => Some(0),
+        (Some(ContractionPart::Sum { kind, .. }), false, true) if kind == of => Some(1),
         _ => None,
     }
 }
@@ -160,7 +162,7 @@ impl<'a> Choice<'a> {
     fn new(flow: &'a DataFlow<'a>) -> Self {
         let (mut leaves, mut operands) = (HashMap::new(), HashMap::<usize, [Option<Operand>; 2]>::new());
         for (product, draft) in flow.drafts.iter().enumerate() {
-            let Some(Part::Product(kind)) = draft.part else { continue };
+            let Some(ContractionPart::Product(kind)) = draft.part else { continue };
             let constant = !is_register(draft.inst.a) && !is_register(draft.inst.b);
             let mut found = Vec::new();
             if constant || draft.inst.guard != NONE || !flow.leaves(product, kind, false, LONGEST_CHAIN, &mut found) {
@@ -216,8 +218,10 @@ pub(crate) fn contract(
     registers: &mut Registers,
     mut constant: impl FnMut(u64, Width) -> Slot,
 ) {
-    let has = |wanted: fn(&Part) -> bool| drafts.iter().any(|draft| draft.part.as_ref().is_some_and(wanted));
-    if !has(|part| matches!(part, Part::Product(_))) || !has(|part| matches!(part, Part::Sum { .. })) {
+    let has = |wanted: fn(&ContractionPart) -> bool| drafts.iter().any(|draft| draft.part.as_ref().is_some_and(wanted));
+    if !has(|part| matches!(part, ContractionPart::Product(_)))
+        || !has(|part| matches!(part, ContractionPart::Sum { .. }))
+    {
         return;
     }
     let flow = DataFlow::new(drafts, lists, labels, registers.widths.len());
@@ -238,7 +242,7 @@ pub(crate) fn contract(
     let is_gone = |index: usize| {
         let takes = |user: &usize| fused.get(user).is_some_and(|(product, _)| *product == index);
         let draft = &drafts[index];
-        matches!(draft.part, Some(Part::Product(_)))
+        matches!(draft.part, Some(ContractionPart::Product(_)))
             && flow.uses(index, draft.inst.d).is_some_and(|users| !users.is_empty() && users.iter().all(takes))
     };
     let mut code = Vec::with_capacity(drafts.len());
@@ -273,7 +277,7 @@ impl Rewrite<'_> {
     /// The sum as a fused multiply-add; `None` where there is no such code.
     fn fuse(&mut self, fusion: &Fusion, constant: &mut impl FnMut(u64, Width) -> Slot) -> Option<Draft> {
         let (sum, product) = (&self.flow.drafts[fusion.sum], &self.flow.drafts[fusion.product]);
-        let Some(Part::Sum { kind, subtracts, saturates }) = sum.part else { return None };
+        let Some(ContractionPart::Sum { kind, subtracts, saturates }) = sum.part else { return None };
         let first = fusion.operand == 0;
         let addend = if first { sum.inst.b } else { sum.inst.a };
         // The signs of the product and of the addend.

@@ -5,7 +5,7 @@ use crate::alu::{approx, float as ops};
 use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::decode::part::{Kind, part_of};
+use crate::decode::part::{ContractionKind, part_of};
 use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
@@ -116,7 +116,7 @@ macro_rules! by_signs {
 }
 
 /// Code for a contracted sum of `f32` or `f64`; `signs` says whether the product and the addend are negated.
-pub(crate) fn fused_float(kind: Kind, saturates: bool, signs: [bool; 2]) -> Option<Exec> {
+pub(crate) fn fused_float(kind: ContractionKind, saturates: bool, signs: [bool; 2]) -> Option<Exec> {
     Some(match (kind.ty, kind.flushes, saturates) {
         (Ty::F32, false, false) => by_signs!(signs, ContractedF32, false, false),
         (Ty::F32, false, true) => by_signs!(signs, ContractedF32, false, true),

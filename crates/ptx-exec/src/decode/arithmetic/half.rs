@@ -9,7 +9,7 @@ use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
 use crate::decode::modifiers::Modifiers;
-use crate::decode::part::{Kind, part_of};
+use crate::decode::part::{ContractionKind, part_of};
 use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
@@ -103,8 +103,8 @@ fn fast(opcode: &str, ty: Ty, style: &Style) -> Option<Exec> {
 }
 
 /// A contracted sum of 16-bit floats, without its operands; `None` for a type that is none of them.
-pub(crate) fn fused_half(kind: Kind, saturates: bool) -> Option<Draft> {
-    let Kind { ty, flushes } = kind;
+pub(crate) fn fused_half(kind: ContractionKind, saturates: bool) -> Option<Draft> {
+    let ContractionKind { ty, flushes } = kind;
     if !matches!(ty, Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2) {
         return None;
     }

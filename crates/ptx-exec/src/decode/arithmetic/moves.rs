@@ -6,7 +6,7 @@ use crate::api::LoadError;
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref};
 use crate::decode::modifiers::Modifiers;
-use crate::decode::part::Part;
+use crate::decode::part::ContractionPart;
 use crate::types::{Ty, Width};
 use crate::window;
 use katydid_ptx::ast::{Instruction, Operand};
@@ -47,7 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn copy(&mut self, d: Ref, a: Ref, ty: Ty) {
         let exec = if ty.bits() == 64 { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
         self.emit(exec, d, &[a]);
-        self.set_part(Some(Part::Copy));
+        self.set_part(Some(ContractionPart::Copy));
     }
 
     /// `mov.b64 {a, b}, d`

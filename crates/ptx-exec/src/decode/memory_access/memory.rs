@@ -8,7 +8,7 @@ use crate::api::LoadError;
 use crate::control::flow;
 use crate::decode::decoder::{Binding, FunctionDecoder};
 use crate::decode::draft::{Draft, Ref, Role};
-use crate::decode::modifiers::{Modifiers, Order};
+use crate::decode::modifiers::{MemoryOrdering, Modifiers};
 use crate::engine::machine::Exec;
 use crate::engine::races::{Access, AccessKind};
 use crate::memory::load::{DeviceAccess, SharedAccess, load, load_vector};
@@ -31,7 +31,7 @@ pub(crate) struct Address {
 }
 
 /// Where an access goes, once names are known.
-enum Target {
+enum AccessTarget {
     /// A constant offset into the kernel's parameters.
     KernelParam(u64),
     /// An address in any other space.
@@ -174,11 +174,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let target = self.target(address, space)?;
         let (registers, width) = self.load_destinations(destination, count, ty)?;
         let draft = match target {
-            Target::KernelParam(offset) => {
+            AccessTarget::KernelParam(offset) => {
                 let exec = param_code(ty, width, count > 1).ok_or_else(|| self.unsupported(i))?;
                 Draft::new(exec).imm(offset)
             }
-            Target::Address(Address { base, width: pointer, offset, space }) => {
+            AccessTarget::Address(Address { base, width: pointer, offset, space }) => {
                 let exec = load_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
                 let bytes = ty.bytes() * count as u32;
                 let access = Access::new(AccessKind::Load, order.strong, space, pointer, bytes);
@@ -235,7 +235,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [address, value] = operands else {
             return Err(self.invalid(format!("{} takes two operands", i.full_name())));
         };
-        let Target::Address(Address { base, width: pointer, offset, space }) = self.target(address, space)? else {
+        let AccessTarget::Address(Address { base, width: pointer, offset, space }) = self.target(address, space)?
+        else {
             return Err(self.invalid("store to a kernel parameter"));
         };
         let one = std::slice::from_ref(value);
@@ -251,7 +252,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.invalid(format!("{} of registers that are wider than its type", i.full_name())));
         }
         let exec = store_code(ty, width, space, pointer, count > 1).ok_or_else(|| self.unsupported(i))?;
-        self.fence_if(order.release, Order::default());
+        self.fence_if(order.release, MemoryOrdering::default());
         let access = Access::new(AccessKind::Store, order.strong, space, pointer, ty.bytes() * count as u32);
         let mut draft = Draft::new(exec).a(base).imm(offset).touches(access);
         draft.inst.d = space.encode();
@@ -275,7 +276,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// A fence, if asked for; a strong access without one still marks a possible wait loop.
-    fn fence_if(&mut self, wanted: bool, order: Order) {
+    fn fence_if(&mut self, wanted: bool, order: MemoryOrdering) {
         if wanted || order.strong {
             self.push_unguarded(Draft::new(flow::fence));
         }
@@ -284,8 +285,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// The address in brackets, for instructions that know no parameters.
     pub(crate) fn plain_address(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<Address, LoadError> {
         match self.target(operand, space)? {
-            Target::Address(address) => Ok(address),
-            Target::KernelParam(_) => Err(self.invalid("a kernel parameter cannot be changed")),
+            AccessTarget::Address(address) => Ok(address),
+            AccessTarget::KernelParam(_) => Err(self.invalid("a kernel parameter cannot be changed")),
         }
     }
 
@@ -300,7 +301,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// The operand in brackets. A bare number is an address, a name is a register or something with an address.
-    fn target(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<Target, LoadError> {
+    fn target(&mut self, operand: &Operand<'a>, space: Option<&str>) -> Result<AccessTarget, LoadError> {
         let Operand::Address { base, offset } = operand else { return Err(self.invalid("expected an address")) };
         let space = match space {
             None | Some("param" | "param::entry" | "param::func") => Space::Generic,
@@ -310,33 +311,33 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let Some(name) = base else {
             let base = self.constant(offset.cast_unsigned(), Width::Double);
-            return Ok(Target::Address(Address { base, width: Width::Double, offset: 0, space }));
+            return Ok(AccessTarget::Address(Address { base, width: Width::Double, offset: 0, space }));
         };
         if let Some((base, width)) = self.register(name) {
             if width == Width::Pred || (width == Width::Word && matches!(space, Space::Generic | Space::Global)) {
                 return Err(self.invalid(format!("{name} is too narrow for an address")));
             }
-            return Ok(Target::Address(Address { base, width, offset: offset.cast_unsigned(), space }));
+            return Ok(AccessTarget::Address(Address { base, width, offset: offset.cast_unsigned(), space }));
         }
         self.named_target(name, *offset, space)
     }
 
     /// The address of a variable or parameter. Parameters of kernels are read from the buffer directly.
-    fn named_target(&mut self, name: &'a str, offset: i64, space: Space) -> Result<Target, LoadError> {
+    fn named_target(&mut self, name: &'a str, offset: i64, space: Space) -> Result<AccessTarget, LoadError> {
         match self.binding(name).cloned() {
             Some(Binding::KernelParam(base)) if space == Space::Generic => {
-                return Ok(Target::KernelParam(u64::from(base).wrapping_add(offset.cast_unsigned())));
+                return Ok(AccessTarget::KernelParam(u64::from(base).wrapping_add(offset.cast_unsigned())));
             }
             // In its own space, the address of a parameter is an offset like that of a local variable.
             Some(Binding::Param(area)) if space == Space::Generic => {
                 let offset = u64::from(area.offset).wrapping_add(offset.cast_unsigned());
                 let base = self.frame_start();
-                return Ok(Target::Address(Address { base, width: Width::Double, offset, space: Space::Local }));
+                return Ok(AccessTarget::Address(Address { base, width: Width::Double, offset, space: Space::Local }));
             }
             _ => {}
         }
         let base = self.address(name, 0, Width::Double)?;
-        Ok(Target::Address(Address { base, width: Width::Double, offset: offset.cast_unsigned(), space }))
+        Ok(AccessTarget::Address(Address { base, width: Width::Double, offset: offset.cast_unsigned(), space }))
     }
 
     /// Where the local memory of the running frame starts.

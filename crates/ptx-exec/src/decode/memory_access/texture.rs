@@ -20,7 +20,7 @@ use katydid_ptx::ast::{Instruction, Operand};
 const RESULTS: usize = 4;
 
 /// Operands in brackets, and what follows them.
-struct Parts<'i, 'a> {
+struct TextureOperands<'i, 'a> {
     /// The texture or surface.
     object: &'i Operand<'a>,
     /// Layer and coordinates.
@@ -68,7 +68,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// `[object, indices]`.
-    fn brackets<'i>(&self, operand: &'i Operand<'a>, wanted: Geometry) -> Result<Parts<'i, 'a>, LoadError> {
+    fn brackets<'i>(&self, operand: &'i Operand<'a>, wanted: Geometry) -> Result<TextureOperands<'i, 'a>, LoadError> {
         let Operand::Bracket(list) = operand else { return Err(self.invalid("expected a texture and coordinates")) };
         let [object, indices] = list.as_slice() else {
             return Err(self.unsupported_name("a texture with a sampler of its own", self.line));
@@ -79,7 +79,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if indices.len() < needed || indices.len() > needed.next_power_of_two() {
             return Err(self.invalid("wrong number of coordinates"));
         }
-        Ok(Parts { object, indices: indices.into_iter().take(needed).collect() })
+        Ok(TextureOperands { object, indices: indices.into_iter().take(needed).collect() })
     }
 
     /// The texture or surface: a handle in a register, or a reference by its name.

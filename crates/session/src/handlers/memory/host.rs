@@ -12,9 +12,9 @@ use katydid_wire::ranges;
 
 use crate::calls::executor::{Job, Task, task};
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::shared::Shared;
+use crate::calls::shared::CudaShared;
 use crate::handlers::{Called, Detached, Enqueued, done};
-use crate::memory::host_memory::{HostMemory, PAGE, PageWords, out_of_range};
+use crate::memory::host_memory::{HostMemory, PAGE_BYTES, PageWords, out_of_range};
 use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
@@ -52,7 +52,7 @@ pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHo
 /// The same of a part of a page.
 pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> Enqueued {
     let is_pushed = push_words_now(&session.shared, &message)?;
-    if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE)) }
+    if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE_BYTES)) }
 }
 
 fn words<'a>(message: &kdHostPushWords<'a>) -> Result<PageWords<'a>, SessionError> {
@@ -73,7 +73,7 @@ pub(crate) fn kdHostPull(
 }
 
 /// The same without a session; none for memory that is not in the books.
-fn pull_job(shared: &Shared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
+fn pull_job(shared: &CudaShared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
     let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
     let pull = move || match blocks.pull(&ranges) {
@@ -85,7 +85,7 @@ fn pull_job(shared: &Shared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullRe
 
 /// The same as a task.
 pub(crate) fn pull_task(
-    shared: &Shared,
+    shared: &CudaShared,
     head: FrameHead,
     message: &kdHostPull<'_>,
 ) -> Result<Option<Task>, SessionError> {
@@ -93,12 +93,12 @@ pub(crate) fn pull_task(
 }
 
 /// Takes what the program wrote without a session; false for memory that is not in the books.
-pub(crate) fn push_now(shared: &Shared, message: &kdHostPush<'_>) -> bool {
+pub(crate) fn push_now(shared: &CudaShared, message: &kdHostPush<'_>) -> bool {
     shared.blocks.push(message.address, message.data)
 }
 
 /// The same of a part of a page.
-pub(crate) fn push_words_now(shared: &Shared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
+pub(crate) fn push_words_now(shared: &CudaShared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
     Ok(shared.blocks.patch(message.address, words(message)?))
 }
 

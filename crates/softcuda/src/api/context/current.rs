@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUevent, CUexecAffinityParam, CUresult};
 use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::device::{API_VERSION, FIRST_API_VERSION, asks_for_more, check_cache_config};
-use katydid_graph::Call;
+use katydid_graph::UncapturedCall;
 
 use crate::context::{contexts, green, stack, teardown};
 use crate::ffi::{MaybeOut, Out, Outcome, api};
@@ -66,7 +66,7 @@ fn with_event(context: CUcontext, event: CUevent) -> Outcome<(Arc<LiveContext>, 
     let found = event::resolve(event)?;
     context.healthy()?;
     graphs::of_process().check_event(event)?;
-    graphs::of_process().forbid(Call::Context(context.handle))?;
+    graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
     Ok((context, found))
 }
 
@@ -227,14 +227,14 @@ api! {
     /// Also works, and tells, once the context has failed.
     fn cuCtxSynchronize() {
         let context = stack::active()?;
-        graphs::of_process().forbid(Call::Context(context.handle))?;
+        graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
         synchronise::context(&context)?;
     }
 
     /// Null means the current context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
         let context = stack::named(number(context))?;
-        graphs::of_process().forbid(Call::Context(context.handle))?;
+        graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
         synchronise::context(&context)?;
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUcontext, CUdevResource, CUdevResourceDesc, CUevent, CUgreenCtx, CUresult, CUstream};
 use katydid_driver_rules::device::check_resource_type;
 use katydid_driver_rules::stream::check_green_flags;
-use katydid_graph::Call;
+use katydid_graph::UncapturedCall;
 
 use super::current::{as_handle, number};
 use crate::context::green::{self, SmResource};
@@ -40,7 +40,7 @@ fn checked(green: CUgreenCtx, event: CUevent) -> Outcome<(usize, Arc<LiveContext
     let green = green::resolve(green_number(green))?;
     let context = green.context()?;
     graphs::of_process().check_event(event)?;
-    graphs::of_process().forbid(Call::Context(context.handle))?;
+    graphs::of_process().forbid(UncapturedCall::Context(context.handle))?;
     Ok((green.handle, context))
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUarray, CUmemcpyAttributes, CUstream};
 use katydid_driver_rules::caller::check_no_flags;
-use katydid_driver_rules::copy_batch::{self, Arrays, BatchOutcome, Entry, NO_INDEX};
+use katydid_driver_rules::copy_batch::{self, Arrays, BatchCopy, BatchOutcome, NO_INDEX};
 use katydid_driver_rules::stream::check_named;
 
 use crate::copy::linear::{When, check, copy};
-use crate::copy::side::Side;
+use crate::copy::side::CopySide;
 use crate::ffi::{MaybeOut, Outcome, api};
 use crate::sync::stream::Stream;
 use crate::sync::streams;
@@ -25,9 +25,9 @@ fn when(is_now: bool) -> When {
 }
 
 /// Checks a whole batch, then submits it. A wrong copy is told by its index.
-fn submit(stream: &Arc<Stream>, entries: &[Entry]) -> BatchOutcome<()> {
+fn submit(stream: &Arc<Stream>, entries: &[BatchCopy]) -> BatchOutcome<()> {
     let context = stream.context().map_err(|code| (code, NO_INDEX))?;
-    let sides = |entry: &Entry| ((Side::Any, entry.to), (Side::Any, entry.from));
+    let sides = |entry: &BatchCopy| ((CopySide::Any, entry.to), (CopySide::Any, entry.from));
     copy_batch::check_entries(entries, |entry| {
         let (to, from) = sides(entry);
         check(&context, to, from, entry.size)

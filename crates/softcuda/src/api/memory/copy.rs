@@ -19,13 +19,13 @@ use crate::api::context::number;
 use crate::context::{contexts, stack};
 use crate::copy::linear::{When, copy, peer};
 use crate::copy::plane::copy_rows;
-use crate::copy::side::Side;
+use crate::copy::side::CopySide;
 use crate::ffi::{In, Outcome, address, api};
 use crate::graphs::capture;
 use crate::sync::streams::{default_stream, resolve};
 use crate::texture::volume::{self, End, copy_row};
 
-use Side::{Any, Device};
+use CopySide::{Any, Device};
 
 /// The same copy without its contexts, which say nothing that the addresses do not; wrong ones are refused all the same.
 fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {

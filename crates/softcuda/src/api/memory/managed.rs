@@ -14,7 +14,7 @@ use katydid_driver_rules::memory::{check_range_attributes, locations, range_answ
 use crate::context::stack;
 use crate::ffi::{Out, Outcome, api};
 use crate::graphs;
-use crate::memory::managed::{self, Advice, Target};
+use crate::memory::managed::{self, Advice, AdviceTarget};
 use crate::process::{device, state};
 use crate::sync::streams::{self, resolve};
 
@@ -70,14 +70,14 @@ api! {
     /// Nothing has to move.
     fn cuMemPrefetchAsync(start: u64, size: usize, device: i32, stream: CUstream) {
         resolve(stream)?;
-        managed::prefetch(start, size as u64, Target::of_ordinal(device, devices())?)?;
+        managed::prefetch(start, size as u64, AdviceTarget::of_ordinal(device, devices())?)?;
     }
 
     /// The same with a location; there are no flags.
     fn cuMemPrefetchAsync_v2(start: u64, size: usize, location: CUmemLocation, flags: u32, stream: CUstream) {
         resolve(stream)?;
         check_no_flags(flags.into())?;
-        managed::prefetch(start, size as u64, Target::of_location(location, devices())?)?;
+        managed::prefetch(start, size as u64, AdviceTarget::of_location(location, devices())?)?;
     }
 
     /// Every range must be managed memory, or none is prefetched.
@@ -95,7 +95,7 @@ api! {
         // SAFETY: the caller's arrays have as many entries as it says.
         let (ranges, places) =
             unsafe { (ranges(starts, sizes, count, flags)?, locations(places, firsts, kinds, count)?) };
-        let target = |place| Target::of_location(place, devices());
+        let target = |place| AdviceTarget::of_location(place, devices());
         let targets = places.into_iter().map(target).collect::<Outcome<Vec<_>>>()?;
         ranges.iter().try_for_each(|(start, size)| managed::check(*start, *size))?;
         let mut both = ranges.into_iter().zip(targets);

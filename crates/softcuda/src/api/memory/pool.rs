@@ -12,7 +12,7 @@ use katydid_cuda_sys::{
     location_type,
 };
 use katydid_driver_rules::pool::{self as rules, PoolAttribute, PoolLocation};
-use katydid_graph::Taken;
+use katydid_graph::CaptureOutcome;
 
 use crate::ffi::{In, Out, Outcome, api, unsupported};
 use crate::graphs;
@@ -70,7 +70,7 @@ api! {
     /// Memory of `cuMemAlloc` can be freed in a stream as well; null is nothing to free.
     fn cuMemFreeAsync(address: u64, stream: CUstream) {
         let stream = streams::resolve(stream)?;
-        if graphs::of_process().take_free(stream.place(), address)? == Taken::Yes {
+        if graphs::of_process().take_free(stream.place(), address)? == CaptureOutcome::Yes {
             return Ok(());
         }
         graphs::forbid()?;

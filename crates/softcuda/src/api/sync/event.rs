@@ -7,7 +7,7 @@
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult, CUstream};
 
 use katydid_driver_rules::stream::is_external;
-use katydid_graph::Taken;
+use katydid_graph::CaptureOutcome;
 
 use crate::context::stack;
 use crate::ffi::{MaybeOut, Out, Outcome, api};
@@ -21,8 +21,8 @@ use crate::sync::{event, synchronise};
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
     let (found, stream) = (event::resolve(event)?, resolve(stream)?);
     match graphs::of_process().record(event, stream.place(), is_external)? {
-        Taken::Yes => Ok(()),
-        Taken::No => found.record(&stream),
+        CaptureOutcome::Yes => Ok(()),
+        CaptureOutcome::No => found.record(&stream),
     }
 }
 

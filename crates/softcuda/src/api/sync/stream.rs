@@ -8,7 +8,7 @@
 
 use katydid_cuda_sys::{CUcontext, CUevent, CUresult, CUstream, CUstreamBatchMemOpParams, batch_operation as id};
 use katydid_driver_rules::stream::{is_external, word_operations};
-use katydid_graph::{Call, Taken};
+use katydid_graph::{CaptureOutcome, UncapturedCall};
 
 use crate::api::context::as_handle;
 use crate::context::{green, stack};
@@ -83,14 +83,14 @@ api! {
     /// The legacy default stream waits for all blocking streams.
     fn cuStreamSynchronize(stream: CUstream) {
         let stream = resolve(stream)?;
-        graphs::of_process().forbid(Call::Stream(stream.place()))?;
+        graphs::of_process().forbid(UncapturedCall::Stream(stream.place()))?;
         synchronise::stream(&stream)?;
     }
 
     /// 600 while anything is pending.
     fn cuStreamQuery(stream: CUstream) {
         let stream = resolve(stream)?;
-        graphs::of_process().forbid(Call::Stream(stream.place()))?;
+        graphs::of_process().forbid(UncapturedCall::Stream(stream.place()))?;
         stream.query()?;
     }
 
@@ -98,7 +98,7 @@ api! {
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
         let (stream, found) = (resolve(stream)?, event::resolve(event)?);
         let (is_external, was_recorded) = (is_external(flags)?, found.was_recorded());
-        if graphs::of_process().wait(event, stream.place(), is_external, was_recorded)? == Taken::No {
+        if graphs::of_process().wait(event, stream.place(), is_external, was_recorded)? == CaptureOutcome::No {
             found.hold_back(&stream)?;
         }
     }

@@ -8,7 +8,7 @@ use katydid_driver_rules::device::exec_affinity;
 use crate::context::stack;
 use crate::ffi::{Out, api};
 use crate::process::{device, state};
-use crate::sync::stream_attributes::LONGEST;
+use crate::sync::stream_attributes::MAX_ATTRIBUTE_BYTES;
 use crate::sync::streams::resolve;
 
 api! {
@@ -31,7 +31,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's value has 64 bytes.
-        let value = unsafe { value.cast::<[u8; LONGEST]>().read_unaligned() };
+        let value = unsafe { value.cast::<[u8; MAX_ATTRIBUTE_BYTES]>().read_unaligned() };
         stream.attributes().set(attribute, &value)?;
     }
 

@@ -20,7 +20,7 @@ use crate::texture::format::Format;
 use crate::texture::sparse;
 
 /// More changes in one call make no sense.
-const MOST_CHANGES: usize = 1 << 20;
+const MAX_SPARSE_CHANGES: usize = 1 << 20;
 
 api! {
     /// One or two dimensions without flags.
@@ -97,7 +97,7 @@ api! {
     fn cuMemMapArrayAsync(infos: *const CUarrayMapInfo, count: u32, handle: CUstream) {
         let stream = streams::resolve(handle)?;
         // SAFETY: the caller's array has `count` entries.
-        let infos = unsafe { caller::array(infos, count as usize, MOST_CHANGES) }?;
+        let infos = unsafe { caller::array(infos, count as usize, MAX_SPARSE_CHANGES) }?;
         sparse::map(&infos, &stream)?;
     }
 

@@ -2,7 +2,7 @@
 
 use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::mem_advise::Book;
-pub(crate) use katydid_driver_rules::mem_advise::{Advice, Target};
+pub(crate) use katydid_driver_rules::mem_advise::{Advice, AdviceTarget};
 
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Region};
@@ -24,7 +24,7 @@ pub(crate) fn advise(start: u64, size: u64, advice: Advice) -> Outcome {
 }
 
 /// `cuMemPrefetchAsync`: the memory is there already; where it was wanted is remembered.
-pub(crate) fn prefetch(start: u64, size: u64, target: Target) -> Outcome {
+pub(crate) fn prefetch(start: u64, size: u64, target: AdviceTarget) -> Outcome {
     check(start, size)?;
     BOOK.prefetch(start, size, target);
     Ok(())

@@ -8,7 +8,7 @@ use katydid_driver_rules::pool::{PoolAttribute, PoolLocation};
 use super::state::{Freed, PoolState};
 use crate::ffi::Outcome;
 use crate::memory::managed;
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
 use crate::process::handles::{Registry, mint};
 use crate::sync::job::Job;
@@ -65,7 +65,7 @@ impl Pool {
         let mut state = self.state();
         let at = state.take(size, stream)?;
         let managed = matches!(self.location, PoolLocation::Managed(_));
-        let kind = Kind::Pooled { pool: self.handle, devices: state.granted, managed };
+        let kind = RangeKind::Pooled { pool: self.handle, devices: state.granted, managed };
         space::write().replace(Region::new(at, size, kind, self.device(), 0));
         Ok(at)
     }

@@ -8,7 +8,7 @@ use katydid_driver_rules::pool::PoolLocation;
 use super::choice;
 use super::object::{POOLS, Pool};
 use crate::ffi::Outcome;
-use crate::memory::space::{self, Kind, Region};
+use crate::memory::space::{self, RangeKind, Region};
 use crate::process::state;
 use crate::sync::stream::Stream;
 
@@ -55,7 +55,7 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
 
 /// The pool that a range came from, also one whose handle has ended.
 fn owner(region: &Region) -> Outcome<Arc<Pool>> {
-    let Kind::Pooled { pool, .. } = region.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
+    let RangeKind::Pooled { pool, .. } = region.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
     let found = POOLS.get(pool).or_else(|| choice::kept(pool));
     found.ok_or(CUresult::ERROR_INVALID_VALUE)
 }

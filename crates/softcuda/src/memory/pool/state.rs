@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUresult, pool_attribute as id};
-use katydid_driver_rules::pool::{BLOCK, PoolAttribute, PoolCounts};
+use katydid_driver_rules::pool::{POOL_BLOCK_BYTES, PoolAttribute, PoolCounts};
 
 use crate::ffi::Outcome;
 use crate::memory::device_memory::DeviceMemory;
@@ -54,14 +54,14 @@ static SPARE: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 impl Addresses {
     /// Twice the memory there is, so that holes do not hinder large places.
     fn new(capacity: u64) -> Outcome<Self> {
-        let size = capacity.checked_next_multiple_of(BLOCK).and_then(|size| size.checked_mul(2));
+        let size = capacity.checked_next_multiple_of(POOL_BLOCK_BYTES).and_then(|size| size.checked_mul(2));
         let size = size.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
         let range = match spare.iter().position(|range| range.size() == size) {
             Some(at) => spare.swap_remove(at),
             // A limit on address space leaves room for the memory itself at best.
-            None => Range::anywhere(size, BLOCK, Protection::ReadWrite)
-                .or_else(|_| Range::anywhere(size / 2, BLOCK, Protection::ReadWrite))
+            None => Range::anywhere(size, POOL_BLOCK_BYTES, Protection::ReadWrite)
+                .or_else(|_| Range::anywhere(size / 2, POOL_BLOCK_BYTES, Protection::ReadWrite))
                 .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
         };
         let heap = Heap::new(range.start(), range.start() + range.size());
@@ -75,7 +75,7 @@ impl PoolState {
         Self {
             budget,
             // One beyond all addresses is none.
-            limit: limit.checked_next_multiple_of(BLOCK).unwrap_or(0),
+            limit: limit.checked_next_multiple_of(POOL_BLOCK_BYTES).unwrap_or(0),
             addresses: None,
             blocks: BTreeSet::new(),
             freed: Vec::new(),
@@ -86,7 +86,7 @@ impl PoolState {
 
     /// Bytes taken of the budget.
     fn reserved(&self) -> u64 {
-        self.blocks.len() as u64 * BLOCK
+        self.blocks.len() as u64 * POOL_BLOCK_BYTES
     }
 
     /// A place of `size` bytes for `stream`: one of its own that it freed, or a new one.
@@ -126,10 +126,10 @@ impl PoolState {
 
     /// Takes the memory of all blocks in a range that have none yet, or of none of them.
     fn back(&mut self, start: u64, end: u64) -> Outcome {
-        let first = start / BLOCK * BLOCK;
+        let first = start / POOL_BLOCK_BYTES * POOL_BLOCK_BYTES;
         let missing: Vec<u64> =
-            (first..end).step_by(BLOCK as usize).filter(|block| !self.blocks.contains(block)).collect();
-        let bytes = missing.len() as u64 * BLOCK;
+            (first..end).step_by(POOL_BLOCK_BYTES as usize).filter(|block| !self.blocks.contains(block)).collect();
+        let bytes = missing.len() as u64 * POOL_BLOCK_BYTES;
         if self.limit != 0 && self.reserved() + bytes > self.limit {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
@@ -184,15 +184,15 @@ impl PoolState {
     /// Gives back blocks without a place, last ones first, as long as `keep` bytes stay.
     pub(super) fn trim(&mut self, keep: u64) {
         let Some(addresses) = &self.addresses else { return };
-        let unused = |block: &u64| !addresses.heap.uses(*block, block + BLOCK);
+        let unused = |block: &u64| !addresses.heap.uses(*block, block + POOL_BLOCK_BYTES);
         let unused: Vec<u64> = self.blocks.iter().rev().copied().filter(unused).collect();
         for block in unused {
-            if self.reserved() < keep.saturating_add(BLOCK) {
+            if self.reserved() < keep.saturating_add(POOL_BLOCK_BYTES) {
                 break;
             }
-            let _ = addresses.range.discard(block, block + BLOCK);
+            let _ = addresses.range.discard(block, block + POOL_BLOCK_BYTES);
             self.blocks.remove(&block);
-            self.budget.refund(BLOCK);
+            self.budget.refund(POOL_BLOCK_BYTES);
         }
     }
 
@@ -213,7 +213,7 @@ impl Drop for PoolState {
         self.budget.refund(self.reserved());
         if let Some(addresses) = self.addresses.take() {
             for block in &self.blocks {
-                let _ = addresses.range.discard(*block, block + BLOCK);
+                let _ = addresses.range.discard(*block, block + POOL_BLOCK_BYTES);
             }
             SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(addresses.range);
         }

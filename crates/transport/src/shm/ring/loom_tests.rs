@@ -39,17 +39,17 @@ impl Memory for Model {
     fn window(&self) -> u64 {
         8
     }
-    fn counter(&self, side: Side) -> u64 {
+    fn counter(&self, side: RingSide) -> u64 {
         self.counters[side as usize].load(Ordering::Acquire)
     }
-    fn publish(&self, side: Side, value: u64) {
+    fn publish(&self, side: RingSide, value: u64) {
         self.counters[side as usize].store(value, Ordering::Release);
     }
-    fn set_asleep(&self, side: Side, asleep: bool) {
+    fn set_asleep(&self, side: RingSide, asleep: bool) {
         self.asleep[side as usize].store(asleep, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
-    fn wake(&self, side: Side) {
+    fn wake(&self, side: RingSide) {
         fence(Ordering::SeqCst);
         if self.asleep[side as usize].load(Ordering::Relaxed) {
             self.asleep[side as usize].store(false, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Memory for Model {
             self.queues[side as usize].notify_one();
         }
     }
-    fn sleep(&self, side: Side) {
+    fn sleep(&self, side: RingSide) {
         let kernel = self.kernel.lock().unwrap();
         if self.asleep[side as usize].load(Ordering::Relaxed) {
             drop(self.queues[side as usize].wait(kernel).unwrap());

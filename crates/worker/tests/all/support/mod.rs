@@ -21,7 +21,7 @@ use katydid_transport::connect;
 use katydid_transport::{Address, Pending, ProgramLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::codec::{Message, Reply};
-use katydid_wire::handshake::{Build, Claim, Hello, LINK_TIMEOUT, LinkKind, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::kdContextRetain;
 use katydid_worker::WorkerOptions;
@@ -183,7 +183,7 @@ impl Program {
         let offers = Offers::reserve().unwrap();
         let hello = Hello {
             session: SessionKind::CUDA,
-            claim: Claim::NEW,
+            claim: SessionClaim::NEW,
             link: if way == Way::Shm { LinkKind::SHM } else { LinkKind::STREAM },
             pid: std::process::id(),
             memory_quota: 0,
