@@ -70,7 +70,7 @@ pub enum ProgramError {
         /// As it was named.
         program: String,
         /// Why.
-        why: GivenUp,
+        why: Box<GivenUp>,
         /// What its processes and the test's servers were doing.
         stacks: String,
         /// What it had said.
@@ -237,7 +237,7 @@ impl Running {
             return Ok(());
         };
         let (program, stacks, [stdout, stderr]) = (self.name.clone(), deadline.stacks(), self.texts());
-        Err(ProgramError::TooLong { program, why, stacks, stdout, stderr })
+        Err(ProgramError::TooLong { program, why: Box::new(why), stacks, stdout, stderr })
     }
 
     /// Whether it has ended.

@@ -11,6 +11,7 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -548,6 +549,7 @@ fn tried_by_intruder(
     let _listener = UnixListener::bind(folder.path().join("socket"))?;
     // Where the drivers' libraries lie, which a worker may read.
     let open = tempfile::NamedTempFile::new_in(libraries(places))?;
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o644))?;
     // A cache that is named is one user's, and each worker is to have a user of its own.
     let mut variables = driver(places);
     variables.retain(|(name, _)| *name != "POCL_CACHE_DIR");

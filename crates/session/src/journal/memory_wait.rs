@@ -6,7 +6,6 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use katydid_wire::codec::Message as _;
 use katydid_wire::message::{kdDeviceGrow, kdMemoryCreate};
 
 use super::error::MEMORY_TIMEOUT;
+use super::replay::WantedMemory;
 use crate::device::ask::memory_info;
 use crate::device::gather::current_device;
 use crate::state::Session;
@@ -25,15 +25,6 @@ use crate::state::Session;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two reclaim requests.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
-
-/// What a replay takes of devices.
-#[derive(Debug, Default)]
-pub(super) struct WantedMemory {
-    /// Bytes by ordinal, of devices of which nothing is taken yet.
-    devices: BTreeMap<i32, u64>,
-    /// Memory of some device is taken.
-    is_holding: bool,
-}
 
 impl Session {
     /// Notes what `records` will take of each device. A rehearsal takes next to nothing.

@@ -1,9 +1,10 @@
 //! What a session knows while it is rebuilt.
 
+use std::collections::BTreeMap;
+
 use katydid_cuda_sys::CUresult;
 use katydid_session_core::Record;
 
-use super::memory_wait::WantedMemory;
 use crate::memory::shares::Loans;
 
 /// What a replay uses up.
@@ -13,6 +14,15 @@ pub(super) struct Numbers {
     pub(super) fillers: Vec<(u32, bool, u64)>,
     /// The last conditional handle of this process, as far as is known.
     pub(super) last_condition: u64,
+}
+
+/// What a replay takes of devices.
+#[derive(Debug, Default)]
+pub(super) struct WantedMemory {
+    /// Bytes by ordinal, of devices of which nothing is taken yet.
+    pub(super) devices: BTreeMap<i32, u64>,
+    /// Memory of some device is taken.
+    pub(super) is_holding: bool,
 }
 
 /// What a session knows while it is rebuilt.
