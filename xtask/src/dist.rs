@@ -35,10 +35,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
     let (profile, folder) = if release { ("release", "dist-release") } else { ("debug", "dist") };
     step(&format!("building Katydid into {}", tree.target.join(folder).display()));
-    let mut cargo = shell::cargo(&tree.root, &["build", "--quiet"]);
-    cargo.args(["--package", "katydid-cli", "--package", "katydid-shim-cuda", "--package", "katydid-softcuda"]);
-    cargo.args(["--package", "katydid-shim-opencl", "--package", "katydid-shim-nvml"]);
-    cargo.args(["--package", "katydid-criu-launcher"]);
+    let mut cargo = shell::cargo(&tree.root, &["build-installed"]);
     if release {
         cargo.arg("--release");
     }

@@ -58,31 +58,15 @@ pub(crate) fn driver() -> String {
     env::var(OTHER_DRIVER).unwrap_or_else(|_| soft().to_str().unwrap().to_owned())
 }
 
-/// Cargo's arguments: packages as `cargo xtask dist` names them, so that all get the same features. With others, all below softcuda
-/// would be built once more.
-const BUILD_SOFTCUDA: [&str; 14] = [
-    "build",
-    "--quiet",
-    "--package",
-    "katydid-cli",
-    "--package",
-    "katydid-shim-cuda",
-    "--package",
-    "katydid-softcuda",
-    "--package",
-    "katydid-shim-opencl",
-    "--package",
-    "katydid-shim-nvml",
-    "--package",
-    "katydid-criu-launcher",
-];
+/// The alias of cargo that builds what `cargo xtask dist` installs (`.cargo/config.toml`).
+const BUILD_INSTALLED: &str = "build-installed";
 
 /// Builds softcuda where cargo puts it beside this test.
 fn soft() -> PathBuf {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo).args(BUILD_SOFTCUDA).status();
+        let status = Command::new(cargo).arg(BUILD_INSTALLED).status();
         assert!(status.unwrap().success());
     });
     env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
