@@ -75,7 +75,7 @@ pub enum AddressError {
     /// The config file is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Where the default socket should go belongs to another thread.
+    /// The folder of the default socket cannot be made, or others can write to it.
     #[error("{path}: {problem}; set XDG_RUNTIME_DIR, or say --listen")]
     Folder {
         /// The file or folder.
