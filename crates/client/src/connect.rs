@@ -148,7 +148,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
 
 /// Most connections for bulk beside the first one, unless the environment says otherwise: on an H200's machine 8 carry
 /// 64 MiB in a sixth of the time that one takes.
-const MAX_BULK_CONNECTIONS: usize = 8;
+const MAX_DEFAULT_BULK_CONNECTIONS: usize = 8;
 
 /// How long a link may give no sign of life; nothing: no limit.
 fn silence() -> Result<Duration, OpenError> {
@@ -180,7 +180,7 @@ fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
 
 /// Each connection keeps a processor busy on either side; four were a gain on two busy processors, too.
 fn bulk_connections_here() -> usize {
-    (threads::processors() / 2).clamp(MAX_BULK_CONNECTIONS / 2, MAX_BULK_CONNECTIONS)
+    (threads::processors() / 2).clamp(MAX_DEFAULT_BULK_CONNECTIONS / 2, MAX_DEFAULT_BULK_CONNECTIONS)
 }
 
 /// What a variable is set to, if it takes that.

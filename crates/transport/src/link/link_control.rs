@@ -85,7 +85,7 @@ struct LinkState {
     /// Held while something is sent on a stream link's first connection.
     outlet: Mutex<()>,
     /// A stream link's further connections.
-    lanes: JoinedConnections,
+    joined: JoinedConnections,
     signals: Signals,
     /// Reclaim notices sent on a stream link.
     reclaim_requests: AtomicU32,
@@ -154,7 +154,7 @@ impl LinkControl {
                 reading,
                 told,
                 outlet,
-                lanes: JoinedConnections::default(),
+                joined: JoinedConnections::default(),
                 signals,
                 reclaim_requests: AtomicU32::new(0),
             }),
@@ -208,7 +208,7 @@ impl LinkControl {
         let mut attachment = self.attachment();
         if attachment.may_leave && !attachment.is_here() {
             attachment.socket = None;
-            self.state.lanes.clear();
+            self.state.joined.clear();
         }
         let fits = || {
             let same = identities(program.fds()).is_ok_and(|memory| memory == self.state.memory);
@@ -237,7 +237,7 @@ impl LinkControl {
         let is_current = attachment.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket));
         if is_current && attachment.may_leave {
             attachment.socket = None;
-            self.state.lanes.clear();
+            self.state.joined.clear();
             // Others may hold the descriptor for a moment; the program need not wait for them.
             let _ = shutdown(&**socket, Shutdown::Both);
             self.state.changed.notify_all();
@@ -250,7 +250,7 @@ impl LinkControl {
     /// Whether it said so on the first connection.
     pub fn beat(&self) -> bool {
         let is_late = self.is_late();
-        self.state.lanes.beat(is_late);
+        self.state.joined.beat(is_late);
         let Some(beat) = self.sign(is_late) else { return false };
         let (Ok(_whole), Some(line)) = (self.state.outlet.try_lock(), self.socket()) else { return false };
         // A program that is gone is noticed by others.
@@ -318,19 +318,19 @@ impl LinkControl {
     /// Sends the reply to frame `sequence` whole, waiting for the program if it is away.
     pub(crate) fn reply(&self, sequence: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         self.state.owed.fetch_sub(1, Ordering::Relaxed);
-        let Some(lane) = self.state.lanes.pay(sequence) else {
+        let Some(connection) = self.state.joined.pay(sequence) else {
             let _whole = self.state.outlet.lock().unwrap_or_else(PoisonError::into_inner);
             return self.wait_for_socket().send(parts);
         };
-        lane.send(parts).inspect_err(|_| {
+        connection.send(parts).inspect_err(|_| {
             // The thread that waits there has lost its reply, which is the end on the other connections as well.
             let _ = self.socket().map(|line| shutdown(&*line, Shutdown::Both));
         })
     }
 
     /// The further connections of a stream link.
-    pub(crate) fn lanes(&self) -> &JoinedConnections {
-        &self.state.lanes
+    pub(crate) fn joined(&self) -> &JoinedConnections {
+        &self.state.joined
     }
 
     /// Takes in a bulk connection of the program that is there, and tells it so.
@@ -338,21 +338,21 @@ impl LinkControl {
     /// # Errors
     ///
     /// Why not; the program has been told.
-    pub fn join(&self, lane: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
-        let number = lane.hello().claim.frames;
+    pub fn join(&self, pending: Pending, build: &Build, ready: &Ready) -> Result<(), AttachError> {
+        let number = pending.hello().claim.frames;
         let fits =
-            self.state.kind == LinkKind::STREAM && lane.hello().link == LinkKind::STREAM && lane.fds().is_empty();
-        let (mut lane, is_here) = (Some(lane), self.attachment().is_here());
-        let welcome = || match lane.take() {
-            Some(lane) => Ok(lane.consent(build, ready)?),
+            self.state.kind == LinkKind::STREAM && pending.hello().link == LinkKind::STREAM && pending.fds().is_empty();
+        let (mut pending, is_here) = (Some(pending), self.attachment().is_here());
+        let welcome = || match pending.take() {
+            Some(pending) => Ok(pending.consent(build, ready)?),
             None => Err(AttachError::NoPlace),
         };
-        if fits && is_here && self.state.lanes.join(number, welcome)? {
+        if fits && is_here && self.state.joined.join(number, welcome)? {
             return Ok(());
         }
         let refusal = if is_here { AttachError::NoPlace } else { AttachError::Away };
-        if let Some(lane) = lane {
-            lane.refuse(build, &Refused::new(RefusalCode::NO_SESSION, refusal.to_string()));
+        if let Some(pending) = pending {
+            pending.refuse(build, &Refused::new(RefusalCode::NO_SESSION, refusal.to_string()));
         }
         Err(refusal)
     }

@@ -5,7 +5,7 @@
 //! from and to the program's memory. A thread that finds no free bulk connection does not wait for one, since its user may
 //! wait for the GPU: its bytes go over the first connection.
 //!
-//! BulkConnections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
+//! Bulk connections are opened once bulk has begun to flow, each by a thread that wants one. They are closed when the program leaves
 //! its worker. A bulk connection that ends by itself, or that stalls, is the end of the link; one that cannot be opened is done
 //! without.
 
@@ -32,7 +32,7 @@ pub(crate) const MIN_BULK_BYTES: usize = 128 << 10;
 const BULK_BEFORE_OPENING: u64 = 8 << 20;
 /// Least bytes that are divided among bulk connections.
 const MIN_SPLIT_BYTES: u64 = 2 << 20;
-/// BulkConnections that a link may have.
+/// Bulk connections that a link may have.
 const MAX_BULK_CONNECTIONS: usize = MAX_LANES as usize;
 
 /// The bulk connections of a link.
@@ -44,7 +44,7 @@ pub(crate) struct BulkConnections {
     changed: Condvar,
     /// Bytes of bulk so far.
     carried: AtomicU64,
-    /// BulkConnections that may be opened.
+    /// Bulk connections that may be opened.
     most: AtomicUsize,
 }
 
@@ -66,9 +66,9 @@ struct Ends {
 struct Usage {
     /// Places of connections that are not in use.
     free: Vec<usize>,
-    /// BulkConnections that were opened since the program came to its worker, or are being opened.
+    /// Bulk connections that were opened since the program came to its worker, or are being opened.
     opened: usize,
-    /// BulkConnections that threads use or open.
+    /// Bulk connections that threads use or open.
     in_use: usize,
     /// No further bulk connection is opened: one was refused.
     is_refused: bool,
@@ -93,8 +93,8 @@ impl BulkConnections {
     }
 
     /// From now on so many bulk connections may be opened.
-    pub(crate) fn allow(&self, lanes: usize) {
-        self.most.store(lanes.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
+    pub(crate) fn allow(&self, count: usize) {
+        self.most.store(count.min(MAX_BULK_CONNECTIONS), Ordering::Relaxed);
     }
 
     /// How many bulk connections `bytes` of bulk to come may use at a time.
@@ -146,9 +146,9 @@ impl BulkConnections {
         frames.read_from(opener);
         let ends = Ends { sealer, frames };
         match self.places[place].get() {
-            Some(lane) => {
-                *lane.ends() = ends;
-                lane.socket.replace(&fd)?.then_some(()).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
+            Some(connection) => {
+                *connection.ends() = ends;
+                connection.socket.replace(&fd)?.then_some(()).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
             }
             None => {
                 let (socket, ends) = (Descriptor::new(fd)?, Mutex::new(ends));
@@ -161,9 +161,9 @@ impl BulkConnections {
     pub(crate) fn take(&self) -> Option<BulkConnectionGuard<'_>> {
         let mut usage = self.usage();
         let place = if usage.is_closed { None } else { usage.free.pop() }?;
-        let lane = self.places[place].get()?;
+        let connection = self.places[place].get()?;
         usage.in_use += 1;
-        Some(BulkConnectionGuard { lanes: self, lane, place })
+        Some(BulkConnectionGuard { all: self, connection, place })
     }
 
     /// Waits until no thread uses or opens a connection, and closes all. False if that did not come to be before the deadline.
@@ -177,20 +177,21 @@ impl BulkConnections {
             }
             usage = self.changed.wait_timeout(usage, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        for lane in self.lanes().filter(|lane| lane.socket.expect_end()) {
-            lane.socket.close(placeholder)?;
+        for connection in self.each().filter(|connection| connection.socket.expect_end()) {
+            connection.socket.close(placeholder)?;
         }
         Ok(true)
     }
 
-    /// BulkConnections may be opened to another worker, or to the same one anew. All were closed.
+    /// Bulk connections may be opened to another worker, or to the same one anew. All were closed.
     pub(crate) fn reopen(&self) {
         *self.usage() = Usage::default();
     }
 
     /// Ends all bulk connections, so that those who wait for something there look up.
     pub(crate) fn end(&self) {
-        for socket in self.lanes().filter(|lane| lane.socket.is_connected()).filter_map(|lane| lane.socket.get().ok()) {
+        let connected = self.each().filter(|connection| connection.socket.is_connected());
+        for socket in connected.filter_map(|connection| connection.socket.get().ok()) {
             // One whose peer is gone has ended already.
             let _ = shutdown(socket, Shutdown::Both);
         }
@@ -198,10 +199,10 @@ impl BulkConnections {
 
     /// In the child of a fork. It takes no lock.
     pub(crate) fn abandon(&self) {
-        self.lanes().for_each(|lane| lane.socket.abandon());
+        self.each().for_each(|connection| connection.socket.abandon());
     }
 
-    fn lanes(&self) -> impl Iterator<Item = &BulkConnection> {
+    fn each(&self) -> impl Iterator<Item = &BulkConnection> {
         self.places.iter().filter_map(OnceLock::get)
     }
 }
@@ -214,8 +215,8 @@ impl BulkConnection {
 
 /// A bulk connection that a thread has, until it is dropped.
 pub(crate) struct BulkConnectionGuard<'a> {
-    lanes: &'a BulkConnections,
-    lane: &'a BulkConnection,
+    all: &'a BulkConnections,
+    connection: &'a BulkConnection,
     place: usize,
 }
 
@@ -227,8 +228,8 @@ impl BulkConnectionGuard<'_> {
 
     /// Sends all of `slices`, for as long as there are signs of life. [`io::ErrorKind::WouldBlock`] when there are none.
     pub(crate) fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let socket = self.lane.socket.get().map_err(|_| io::ErrorKind::NotConnected)?;
-        let Ends { sealer, frames } = &mut *self.lane.ends();
+        let socket = self.connection.socket.get().map_err(|_| io::ErrorKind::NotConnected)?;
+        let Ends { sealer, frames } = &mut *self.connection.ends();
         // Those of the first connection say nothing about this one.
         let mut is_alive = || hear(frames, socket);
         match sealer {
@@ -239,7 +240,7 @@ impl BulkConnectionGuard<'_> {
 
     /// Reads up to the reply for this thread, which nothing but signs of life may precede; none if the bulk connection ends before.
     pub(crate) fn read(&self, wanted: AwaitedReply, reply: &mut Vec<u8>) -> Result<Option<Arrived>, LinkError> {
-        let (socket, mut ends) = (self.lane.socket.get()?, self.lane.ends());
+        let (socket, mut ends) = (self.connection.socket.get()?, self.connection.ends());
         loop {
             let Some(bytes) = ends.frames.head(socket)? else { return Ok(None) };
             let (head, length) = ReplyHead::decode(&bytes)?;
@@ -273,10 +274,10 @@ fn hear(frames: &mut FrameReader, socket: BorrowedFd<'_>) -> bool {
 
 impl Drop for BulkConnectionGuard<'_> {
     fn drop(&mut self) {
-        let mut usage = self.lanes.usage();
+        let mut usage = self.all.usage();
         usage.in_use -= 1;
         usage.free.push(self.place);
         drop(usage);
-        self.lanes.changed.notify_all();
+        self.all.changed.notify_all();
     }
 }

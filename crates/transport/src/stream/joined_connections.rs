@@ -34,7 +34,7 @@ const MAX_JOINED: usize = MAX_LANES as usize;
 /// The bulk connections of a link, by number.
 #[derive(Default)]
 pub(crate) struct JoinedConnections {
-    lanes: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED]>,
+    all: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED]>,
     /// Replies that bulk connections owe, by the numbers of their requests.
     due: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
     /// How many those are.
@@ -76,22 +76,22 @@ impl JoinedConnections {
         welcome: impl FnOnce() -> Result<Connection, E>,
     ) -> Result<bool, E> {
         // Held until the bulk connection is in its place: a frame that names it may come with the welcome's arrival.
-        let mut lanes = lock(&self.lanes);
-        let place = number.checked_sub(1).and_then(|place| lanes.get_mut(usize::try_from(place).ok()?));
-        let Some(place) = place.filter(|place| place.as_ref().is_none_or(|lane| lane.is_over())) else {
+        let mut all = lock(&self.all);
+        let place = number.checked_sub(1).and_then(|place| all.get_mut(usize::try_from(place).ok()?));
+        let Some(place) = place.filter(|place| place.as_ref().is_none_or(|connection| connection.is_over())) else {
             return Ok(false);
         };
-        let lane = Arc::new(JoinedConnection::new(number as u16, welcome()?, self.buffers().cloned()));
-        let reader = Arc::clone(&lane);
+        let connection = Arc::new(JoinedConnection::new(number as u16, welcome()?, self.buffers().cloned()));
+        let reader = Arc::clone(&connection);
         thread::Builder::new().name(format!("lane {number}")).spawn(move || reader.read())?;
-        *place = Some(lane);
+        *place = Some(connection);
         Ok(true)
     }
 
     /// Lets go of all bulk connections: the program has left.
     pub(crate) fn clear(&self) {
-        for lane in lock(&self.lanes).iter_mut().filter_map(Option::take) {
-            lane.finish(None);
+        for connection in lock(&self.all).iter_mut().filter_map(Option::take) {
+            connection.finish(None);
         }
     }
 
@@ -102,13 +102,13 @@ impl JoinedConnections {
 
     /// The payload of the frame with this head, out of bulk connection `number`.
     pub(crate) fn take(&self, number: u16, head: &[u8; HEAD]) -> Result<Payload, LinkError> {
-        self.lane(number)?.take(head)
+        self.numbered(number)?.take(head)
     }
 
     /// The reply to frame `sequence` will go over bulk connection `number`.
     pub(crate) fn owe(&self, sequence: u64, number: u16) -> Result<(), LinkError> {
-        let lane = self.lane(number)?;
-        lock(&self.due).insert(sequence, lane);
+        let connection = self.numbered(number)?;
+        lock(&self.due).insert(sequence, connection);
         self.owed.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -118,23 +118,26 @@ impl JoinedConnections {
         if self.owed.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let lane = lock(&self.due).remove(&sequence)?;
+        let connection = lock(&self.due).remove(&sequence)?;
         self.owed.fetch_sub(1, Ordering::Release);
-        Some(lane)
+        Some(connection)
     }
 
     /// Says on each bulk connection that owes something that its worker is there, and on each that is held up here; not if that is so
     /// because the rest of a frame `is_late`, which may never come.
     pub(crate) fn beat(&self, is_late: bool) {
-        let lanes: Vec<Arc<JoinedConnection>> = lock(&self.lanes).iter().flatten().cloned().collect();
-        let is_owing = |lane: &Arc<JoinedConnection>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, lane));
-        let is_held_up = |lane: &Arc<JoinedConnection>| !is_late && lane.is_held_up();
-        lanes.iter().filter(|lane| is_held_up(lane) || is_owing(lane)).for_each(|lane| lane.beat());
+        let all: Vec<Arc<JoinedConnection>> = lock(&self.all).iter().flatten().cloned().collect();
+        let is_owing =
+            |connection: &Arc<JoinedConnection>| lock(&self.due).values().any(|due| Arc::ptr_eq(due, connection));
+        let is_held_up = |connection: &Arc<JoinedConnection>| !is_late && connection.is_held_up();
+        all.iter()
+            .filter(|connection| is_held_up(connection) || is_owing(connection))
+            .for_each(|connection| connection.beat());
     }
 
-    fn lane(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
+    fn numbered(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
         let place = usize::from(number).checked_sub(1).ok_or(ABSENT)?;
-        lock(&self.lanes).get(place).and_then(Clone::clone).ok_or(ABSENT)
+        lock(&self.all).get(place).and_then(Clone::clone).ok_or(ABSENT)
     }
 }
 
@@ -286,8 +289,8 @@ mod tests {
             program.write_all(&head.encode_over(3, lanes).unwrap()).unwrap();
             program.write_all(b"abc").unwrap();
         }
-        let lane = joined.lane(1).unwrap();
-        while !lane.is_held_up() {
+        let connection = joined.numbered(1).unwrap();
+        while !connection.is_held_up() {
             thread::yield_now();
         }
         program

@@ -203,8 +203,8 @@ impl StreamProgram {
         }
         loop {
             let mut outlet = self.admitted(FrameInfo::of(&head, parts))?;
-            let lane = if is_bulk { self.bulk_connections.take() } else { None };
-            let number = lane.as_ref().map_or(0, BulkConnectionGuard::number);
+            let connection = if is_bulk { self.bulk_connections.take() } else { None };
+            let number = connection.as_ref().map_or(0, BulkConnectionGuard::number);
             let over = |bytes: usize| if bytes >= MIN_BULK_BYTES { number } else { 0 };
             let lanes = frame::Lanes { payload: over(payload), reply: over(buffer) };
             head.sequence = outlet.sequence;
@@ -221,10 +221,10 @@ impl StreamProgram {
                 outlet.sequence += 1;
                 self.sent.store(outlet.sequence, Ordering::Relaxed);
                 drop(outlet);
-                let by_lane = lane.as_ref().filter(|_| lanes.payload != 0);
-                let sent = by_lane.map_or(Ok(()), |lane| lane.send(slices));
+                let over_bulk = connection.as_ref().filter(|_| lanes.payload != 0);
+                let sent = over_bulk.map_or(Ok(()), |connection| connection.send(slices));
                 if sent.is_ok() {
-                    return Ok((head.sequence, lane.filter(|_| lanes.reply != 0)));
+                    return Ok((head.sequence, connection.filter(|_| lanes.reply != 0)));
                 }
                 self.bulk_connection_failed(look, sent)?;
                 continue;
@@ -513,15 +513,15 @@ impl StreamProgram {
             self.desk().waiting.insert(sequence, waiter);
         };
         let size = buffer.as_ref().map_or(0, ReplyBuffer::size);
-        let result = self.put(head, (parts, size), |sequence, has_lane| {
-            if !has_lane {
+        let result = self.put(head, (parts, size), |sequence, has_bulk_connection| {
+            if !has_bulk_connection {
                 register(sequence);
             }
         });
-        let result = result.and_then(|(sequence, lane)| {
+        let result = result.and_then(|(sequence, connection)| {
             let wanted = AwaitedReply { sequence, buffer };
-            if let Some(lane) = lane {
-                if let Some(arrived) = self.wait_there(&lane, wanted, reply)? {
+            if let Some(connection) = connection {
+                if let Some(arrived) = self.wait_there(&connection, wanted, reply)? {
                     return Ok(arrived);
                 }
                 // If a worker takes this one's place, the reply comes as it would have come without a bulk connection.
@@ -544,12 +544,12 @@ impl StreamProgram {
     /// Waits for the reply to a request on the bulk connection that the thread has; none if the worker is gone and another may come.
     fn wait_there(
         &self,
-        lane: &BulkConnectionGuard<'_>,
+        connection: &BulkConnectionGuard<'_>,
         wanted: AwaitedReply,
         reply: &mut Vec<u8>,
     ) -> Result<Option<Arrived>, LinkError> {
         let look = self.socket.look();
-        match lane.read(wanted, reply) {
+        match connection.read(wanted, reply) {
             Ok(Some(arrived)) => Ok(Some(arrived)),
             Ok(None) => {
                 self.hang_up();

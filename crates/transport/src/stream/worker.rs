@@ -50,7 +50,7 @@ impl StreamWorker {
 impl Drop for StreamWorker {
     /// No thread reads what comes any more: a peer that sends, or waits for an answer, has to learn of that.
     fn drop(&mut self) {
-        self.link_control.lanes().clear();
+        self.link_control.joined().clear();
     }
 }
 
@@ -85,7 +85,7 @@ impl WorkerLink for StreamWorker {
                 self.payload.clear();
                 self.frames.append_to(socket.as_fd(), length, &mut self.payload)?;
             } else {
-                self.bulk = Some(self.link_control.lanes().take(lanes.payload, &bytes)?);
+                self.bulk = Some(self.link_control.joined().take(lanes.payload, &bytes)?);
             }
             self.sequence += 1;
             self.link_control.count(self.sequence);
@@ -94,7 +94,7 @@ impl WorkerLink for StreamWorker {
                 self.link_control.owe();
             }
             if lanes.reply != 0 {
-                self.link_control.lanes().owe(head.sequence, lanes.reply)?;
+                self.link_control.joined().owe(head.sequence, lanes.reply)?;
             }
             let payload = self.bulk.as_ref().map_or(&self.payload[..], Payload::bytes);
             return Ok(Event::Frame(Frame { head, payload, buffer: self.bulk.as_ref().and_then(Payload::number) }));
@@ -116,7 +116,7 @@ impl WorkerLink for StreamWorker {
     }
 
     fn buffers(&self) -> Option<&Arc<Buffers>> {
-        self.link_control.lanes().buffers()
+        self.link_control.joined().buffers()
     }
 
     fn hangup(&self) -> Hangup {
