@@ -60,8 +60,8 @@ pub(super) struct Captured {
     progress: Arc<Progress>,
     regions: Vec<Region>,
     records: Vec<u8>,
-    pieces: Vec<AreaChunk>,
-    /// Memory that pieces were copied to, by the device's ordinal.
+    chunks: Vec<AreaChunk>,
+    /// Memory that chunks were copied to, by the device's ordinal.
     spare: BTreeMap<i32, Scratch>,
     aside: PrecopyState,
     changed: u64,
@@ -119,18 +119,18 @@ impl Session {
         let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());
         let ready = self.snapshots.aside.take();
         let aside = self.snapshots.aside.clone();
-        let pieces = pieces(&areas, &carriers);
+        let chunks = chunks(&areas, &carriers);
         let streams = &self.snapshots.streams[..];
         let mut work =
-            StoppedCapture { driver: &driver, carriers: &carriers, streams, areas: &areas, aside: &aside, pieces };
+            StoppedCapture { driver: &driver, carriers: &carriers, streams, areas: &areas, aside: &aside, chunks };
         work.pass_over_untouched(sink)?;
         let known = if options.full { KnownContents::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
-        let changed = work.pieces.iter().filter(|piece| piece.name.is_none()).map(|piece| piece.length).sum();
+        let changed = work.chunks.iter().filter(|chunk| chunk.name.is_none()).map(|chunk| chunk.length).sum();
         progress.expect(changed);
         let spare = work.copy(ready.spare)?;
         work.rounds(sink, &progress)?;
-        let pieces = work.pieces;
+        let chunks = work.chunks;
         let records = serde_json::to_vec(&areas.records);
         let records =
             records.map_err(|error| SnapshotError::Damaged { what: "contents", reason: error.to_string() })?;
@@ -143,7 +143,7 @@ impl Session {
             progress,
             regions,
             records,
-            pieces,
+            chunks,
             spare,
             aside,
             changed,
@@ -154,7 +154,7 @@ impl Session {
 }
 
 /// All chunks of all areas.
-fn pieces(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
+fn chunks(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
     let of = |(number, area): (usize, &Area)| {
         let is_in_reach =
             |carrier: &Carrier| carrier.context == area.context && !matches!(area.place, AreaLocation::Heap(_));
@@ -168,30 +168,30 @@ fn pieces(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
     areas.all.iter().enumerate().flat_map(of).collect()
 }
 
-/// Bytes of device memory that [`hash_pieces`] needs for so many pieces.
-pub(super) fn room_to_hash(pieces: usize) -> u64 {
-    2 * (pieces * RECORD) as u64
+/// Bytes of device memory that [`hash_chunks`] needs for so many chunks.
+pub(super) fn room_to_hash(chunks: usize) -> u64 {
+    2 * (chunks * RECORD) as u64
 }
 
-/// Hashes device memory at addresses in a row: a piece without an address, or of odd length, gets none. `room` is device
+/// Hashes device memory at addresses in a row: a chunk without an address, or of odd length, gets none. `room` is device
 /// memory for that, [`room_to_hash`] bytes; none has it allocated, and given back, for which a driver may wait for the
 /// program.
-pub(super) fn hash_pieces(
+pub(super) fn hash_chunks(
     driver: &Arc<Driver>,
     carrier: &Carrier,
-    pieces: &[Option<(u64, u64)>],
+    chunks: &[Option<(u64, u64)>],
     room: Option<u64>,
 ) -> Result<Vec<Option<Hash>>, CUresult> {
-    let mut found = vec![None; pieces.len()];
+    let mut found = vec![None; chunks.len()];
     let Some(kernel) = &carrier.kernel else { return Ok(found) };
     let fits =
         |(address, length): &(u64, u64)| address.is_multiple_of(GRAIN_BYTES) && length.is_multiple_of(GRAIN_BYTES);
-    let wanted = pieces.iter().enumerate().filter_map(|(index, piece)| Some((index, piece.filter(fits)?)));
+    let wanted = chunks.iter().enumerate().filter_map(|(index, chunk)| Some((index, chunk.filter(fits)?)));
     let wanted: Vec<(usize, (u64, u64))> = wanted.collect();
     if wanted.is_empty() {
         return Ok(found);
     }
-    let listed = list(wanted.iter().map(|(_, piece)| *piece));
+    let listed = list(wanted.iter().map(|(_, chunk)| *chunk));
     let mut records = vec![0_u8; wanted.len() * RECORD];
     let own = match room {
         Some(_) => None,
@@ -237,9 +237,9 @@ pub(super) fn free(driver: &Driver, carrier: &Carrier) -> Result<u64, SnapshotEr
     Ok((free as u64).saturating_sub(DEVICE_MARGIN_BYTES))
 }
 
-/// Bytes of spare memory for a piece.
-fn room_of(piece: &AreaChunk) -> u64 {
-    piece.length.next_multiple_of(SPARE_COPY_ALIGN_BYTES)
+/// Bytes of spare memory for a chunk.
+fn room_of(chunk: &AreaChunk) -> u64 {
+    chunk.length.next_multiple_of(SPARE_COPY_ALIGN_BYTES)
 }
 
 /// The part that is done while the program stands still.
@@ -249,12 +249,12 @@ struct StoppedCapture<'a> {
     streams: &'a [Streams],
     areas: &'a Areas,
     aside: &'a PrecopyState,
-    pieces: Vec<AreaChunk>,
+    chunks: Vec<AreaChunk>,
 }
 
 impl<'a> StoppedCapture<'a> {
-    fn area(&self, piece: &AreaChunk) -> &'a Area {
-        &self.areas.all[piece.area]
+    fn area(&self, chunk: &AreaChunk) -> &'a Area {
+        &self.areas.all[chunk.area]
     }
 
     /// Names what a software device has no memory for yet: reading it would make some.
@@ -262,17 +262,17 @@ impl<'a> StoppedCapture<'a> {
         let mut zeros = Zeros::default();
         // Of the area at hand, up to where it is known to be untouched.
         let (mut area, mut until) = (usize::MAX, 0);
-        for index in 0..self.pieces.len() {
-            let piece = self.pieces[index];
-            let Some(address) = self.area(&piece).address(piece.offset).filter(|_| self.driver.is_soft()) else {
+        for index in 0..self.chunks.len() {
+            let chunk = self.chunks[index];
+            let Some(address) = self.area(&chunk).address(chunk.offset).filter(|_| self.driver.is_soft()) else {
                 continue;
             };
-            if area != piece.area || until < piece.offset + piece.length {
-                let rest = self.area(&piece).region.bytes - piece.offset;
-                (area, until) = (piece.area, piece.offset + soft::untouched(self.driver, address, rest));
+            if area != chunk.area || until < chunk.offset + chunk.length {
+                let rest = self.area(&chunk).region.bytes - chunk.offset;
+                (area, until) = (chunk.area, chunk.offset + soft::untouched(self.driver, address, rest));
             }
-            if until >= piece.offset + piece.length {
-                self.pieces[index].name = Some(zeros.put(piece.length, sink)?);
+            if until >= chunk.offset + chunk.length {
+                self.chunks[index].name = Some(zeros.put(chunk.length, sink)?);
             }
         }
         Ok(())
@@ -280,14 +280,14 @@ impl<'a> StoppedCapture<'a> {
 
     /// Hashes what one device reaches and has no name.
     fn hash(&mut self, number: usize, room: Option<u64>) -> Result<(), SnapshotError> {
-        let place = |piece: &AreaChunk| {
-            let address = self.area(piece).address(piece.offset).filter(|_| self.is_wanted(piece, number))?;
-            Some((address, piece.length))
+        let place = |chunk: &AreaChunk| {
+            let address = self.area(chunk).address(chunk.offset).filter(|_| self.is_wanted(chunk, number))?;
+            Some((address, chunk.length))
         };
-        let places: Vec<_> = self.pieces.iter().map(place).collect();
-        let found = hash_pieces(self.driver, &self.carriers[number], &places, room);
+        let places: Vec<_> = self.chunks.iter().map(place).collect();
+        let found = hash_chunks(self.driver, &self.carriers[number], &places, room);
         let found = found.map_err(refused("hash device memory"))?;
-        self.pieces.iter_mut().zip(found).for_each(|(piece, hash)| piece.hash = piece.hash.or(hash));
+        self.chunks.iter_mut().zip(found).for_each(|(chunk, hash)| chunk.hash = chunk.hash.or(hash));
         Ok(())
     }
 
@@ -297,28 +297,28 @@ impl<'a> StoppedCapture<'a> {
         let known = known.lock();
         let is_new = known.is_empty() && ready.names.is_empty();
         for (number, carrier) in self.carriers.iter().enumerate() {
-            let room = room_to_hash(self.pieces.iter().filter(|piece| piece.carrier == number).count());
+            let room = room_to_hash(self.chunks.iter().filter(|chunk| chunk.carrier == number).count());
             let spare = ready.spare.get(&carrier.device).filter(|spare| spare.size() >= room);
             if !(is_new && spare.is_some_and(|spare| spare.size() >= self.needed(number) + room)) {
                 self.hash(number, spare.map(Scratch::start))?;
             }
         }
-        for piece in self.pieces.iter_mut().filter(|piece| piece.name.is_none()) {
-            let key = piece.hash.map(|hash| (hash, piece.length));
+        for chunk in self.chunks.iter_mut().filter(|chunk| chunk.name.is_none()) {
+            let key = chunk.hash.map(|hash| (hash, chunk.length));
             let name = key.and_then(|key| ready.names.get(&key).or_else(|| known.get(&key)));
-            piece.name = name.copied().filter(|name| sink.has(name));
+            chunk.name = name.copied().filter(|name| sink.has(name));
         }
         Ok(())
     }
 
-    /// Whether a piece is to be copied aside on a device.
-    fn is_wanted(&self, piece: &AreaChunk, number: usize) -> bool {
-        piece.name.is_none() && piece.carrier == number
+    /// Whether a chunk is to be copied aside on a device.
+    fn is_wanted(&self, chunk: &AreaChunk, number: usize) -> bool {
+        chunk.name.is_none() && chunk.carrier == number
     }
 
     /// Bytes of spare memory for all that is to be copied there.
     fn needed(&self, number: usize) -> u64 {
-        self.pieces.iter().filter(|piece| self.is_wanted(piece, number)).map(room_of).sum()
+        self.chunks.iter().filter(|chunk| self.is_wanted(chunk, number)).map(room_of).sum()
     }
 
     /// Copies what changed to spare memory of its device, as far as there is some. `ready` was taken before; it stays as long as
@@ -350,14 +350,14 @@ impl<'a> StoppedCapture<'a> {
         }
     }
 
-    /// Gives pieces their places in spare memory.
+    /// Gives chunks their places in spare memory.
     fn place(&mut self, number: usize, spare: &Scratch) {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
-        for index in 0..self.pieces.len() {
-            let piece = self.pieces[index];
-            if self.is_wanted(&piece, number) && at + room_of(&piece) <= end {
-                self.pieces[index].spare = Some(at);
-                at += room_of(&piece);
+        for index in 0..self.chunks.len() {
+            let chunk = self.chunks[index];
+            if self.is_wanted(&chunk, number) && at + room_of(&chunk) <= end {
+                self.chunks[index].spare = Some(at);
+                at += room_of(&chunk);
             }
         }
     }
@@ -369,25 +369,25 @@ impl<'a> StoppedCapture<'a> {
         // Looking through memory ended in a context of any device, which may not reach that of this one.
         Entered(carrier.context).enter(self.driver)?;
         let mut first = 0;
-        while first < self.pieces.len() {
+        while first < self.chunks.len() {
             let (count, length) = self.run_at(first);
-            let piece = self.pieces[first];
-            if let Some(to) = piece.spare.filter(|_| piece.carrier == number) {
+            let chunk = self.chunks[first];
+            if let Some(to) = chunk.spare.filter(|_| chunk.carrier == number) {
                 // SAFETY: the session is at rest and its areas are alive; the spare memory is no other code's.
                 let copied = unsafe {
-                    self.area(&piece).carry(
+                    self.area(&chunk).carry(
                         self.driver,
                         stream,
-                        (piece.offset, length),
+                        (chunk.offset, length),
                         WorkerMemory::Device(to),
                         Direction::Out,
                     )
                 };
-                match (copied, &self.area(&piece).place) {
+                match (copied, &self.area(&chunk).place) {
                     (Ok(()), _) => {}
                     // Some drivers copy texels only to memory with the pitch they like: then in rounds.
                     (Err(_), AreaLocation::Texels(_)) => {
-                        self.pieces[first..first + count].iter_mut().for_each(|piece| piece.spare = None)
+                        self.chunks[first..first + count].iter_mut().for_each(|chunk| chunk.spare = None)
                     }
                     (Err(code), _) => return Err(refused("copy device memory")(code)),
                 }
@@ -398,12 +398,12 @@ impl<'a> StoppedCapture<'a> {
         unsafe { self.driver.cuStreamSynchronize(stream) }.ok().map_err(refused("copy device memory"))
     }
 
-    /// How many pieces from this one on lie side by side, here and there, and their bytes.
+    /// How many chunks from this one on lie side by side, here and there, and their bytes.
     fn run_at(&self, first: usize) -> (usize, u64) {
-        let start = self.pieces[first];
+        let start = self.chunks[first];
         let mut length = start.length;
         let is_row = matches!(self.area(&start).place, AreaLocation::Linear(_));
-        let more = self.pieces[first + 1..].iter().take_while(|next| {
+        let more = self.chunks[first + 1..].iter().take_while(|next| {
             let follows = is_row && next.area == start.area && next.offset == start.offset + length;
             let joins = follows && start.spare.is_some() && next.spare == start.spare.map(|spare| spare + length);
             length += if joins { next.length } else { 0 };
@@ -414,18 +414,18 @@ impl<'a> StoppedCapture<'a> {
 
     /// Brings the rest to the image at once.
     fn rounds(&mut self, sink: &dyn Sink, progress: &Progress) -> Result<(), SnapshotError> {
-        let now: Vec<usize> = (0..self.pieces.len())
-            .filter(|index| self.pieces[*index].name.is_none() && self.pieces[*index].spare.is_none())
+        let now: Vec<usize> = (0..self.chunks.len())
+            .filter(|index| self.chunks[*index].name.is_none() && self.chunks[*index].spare.is_none())
             .collect();
         let load = |index: &usize| {
-            let AreaChunk { offset, length, .. } = self.pieces[*index];
-            ChunkLoad { area: self.area(&self.pieces[*index]), offset, length }
+            let AreaChunk { offset, length, .. } = self.chunks[*index];
+            ChunkLoad { area: self.area(&self.chunks[*index]), offset, length }
         };
         let loads: Vec<ChunkLoad<'_>> = now.iter().map(load).collect();
         let (driver, carriers, streams, aside) = (self.driver, self.carriers, self.streams, Some(self.aside));
         let names = Transfer { driver, carriers, streams, progress, aside }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
-            self.pieces[index].name = Some(name);
+            self.chunks[index].name = Some(name);
         }
         Ok(())
     }
@@ -453,10 +453,10 @@ impl Captured {
         let entry = sink.session_state(&format!("{session}.{RECORDS}"), &self.records)?;
         let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
         let mut known = HashMap::new();
-        for piece in &self.pieces {
-            let name = piece.name.ok_or(SnapshotError::Cancelled)?;
-            names[piece.area].push(name);
-            known.extend(piece.hash.map(|hash| ((hash, piece.length), name)));
+        for chunk in &self.chunks {
+            let name = chunk.name.ok_or(SnapshotError::Cancelled)?;
+            names[chunk.area].push(name);
+            known.extend(chunk.hash.map(|hash| ((hash, chunk.length), name)));
         }
         *self.known.lock() = known;
         let regions = self.regions.drain(..).zip(names).map(|(region, chunks)| Region { chunks, ..region });
@@ -467,18 +467,18 @@ impl Captured {
     fn hash_aside(&mut self) {
         for (number, carrier) in self.carriers.iter().enumerate() {
             let Some(spare) = self.spare.get(&carrier.device) else { continue };
-            let copied = |piece: &AreaChunk| piece.spare.filter(|_| piece.carrier == number);
-            let place = |piece: &AreaChunk| Some((copied(piece)?, piece.length)).filter(|_| piece.hash.is_none());
-            let places: Vec<_> = self.pieces.iter().map(place).collect();
-            let used = self.pieces.iter().filter_map(|piece| Some(copied(piece)? + room_of(piece))).max();
+            let copied = |chunk: &AreaChunk| chunk.spare.filter(|_| chunk.carrier == number);
+            let place = |chunk: &AreaChunk| Some((copied(chunk)?, chunk.length)).filter(|_| chunk.hash.is_none());
+            let places: Vec<_> = self.chunks.iter().map(place).collect();
+            let used = self.chunks.iter().filter_map(|chunk| Some(copied(chunk)? + room_of(chunk))).max();
             let room = used.unwrap_or(spare.start());
             let wanted = places.iter().flatten().count();
             if room + room_to_hash(wanted) > spare.start() + spare.size() {
                 continue;
             }
-            let found = hash_pieces(&self.driver, carrier, &places, Some(room)).unwrap_or_default();
-            for (piece, hash) in self.pieces.iter_mut().zip(found) {
-                piece.hash = piece.hash.or(hash);
+            let found = hash_chunks(&self.driver, carrier, &places, Some(room)).unwrap_or_default();
+            for (chunk, hash) in self.chunks.iter_mut().zip(found) {
+                chunk.hash = chunk.hash.or(hash);
             }
         }
     }
@@ -491,12 +491,12 @@ impl Captured {
             Area { region, context: carrier.context, place: AreaLocation::Linear(start) }
         };
         let areas: Vec<Area> = self.carriers.iter().map(area).collect();
-        let behind: Vec<usize> = (0..self.pieces.len()).filter(|index| self.pieces[*index].spare.is_some()).collect();
+        let behind: Vec<usize> = (0..self.chunks.len()).filter(|index| self.chunks[*index].spare.is_some()).collect();
         let load = |index: &usize| {
-            let piece = &self.pieces[*index];
-            let area = &areas[piece.carrier];
+            let chunk = &self.chunks[*index];
+            let area = &areas[chunk.carrier];
             let start = area.address(0).unwrap_or(0);
-            ChunkLoad { area, offset: piece.spare.unwrap_or(0) - start, length: piece.length }
+            ChunkLoad { area, offset: chunk.spare.unwrap_or(0) - start, length: chunk.length }
         };
         let loads: Vec<ChunkLoad<'_>> = behind.iter().map(load).collect();
         let streams: Vec<Streams> = self.carriers.iter().map(|carrier| carrier.streams).collect();
@@ -504,7 +504,7 @@ impl Captured {
         let names = Transfer { driver, carriers, streams, progress: &self.progress, aside: Some(&self.aside) }
             .out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
-            self.pieces[index].name = Some(name);
+            self.chunks[index].name = Some(name);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The hash kernel: which pieces of device memory changed since they were last looked at.
+//! The hash kernel: which chunks of device memory changed since they were last looked at.
 //!
 //! What it answers decides only whether bytes leave the device again; what an image holds is named by BLAKE3. So it must
 //! be fast (it reads memory as fast as memory is) and notice every change: a changed word always changes the state of
@@ -23,12 +23,12 @@ const TEXT: &str = concat!(include_str!("hash.ptx"), "\0");
 const HASH_BLOCK_THREADS: u32 = 256;
 /// Most blocks of one launch.
 const MAX_BLOCKS: usize = 1 << 30;
-/// Pieces have a multiple of so many bytes, at addresses that are a multiple of it as well.
+/// Chunks have a multiple of so many bytes, at addresses that are a multiple of it as well.
 pub(crate) const GRAIN_BYTES: u64 = 16;
 
-/// What one piece hashes to.
+/// What one chunk hashes to.
 pub(crate) type Hash = [u32; 4];
-/// Bytes of one hash, and of one piece in the list.
+/// Bytes of one hash, and of one chunk in the list.
 pub(crate) const RECORD: usize = 16;
 
 /// The kernel, loaded into a context.
@@ -68,7 +68,7 @@ impl HashKernel {
         unsafe { driver.cuStreamSynchronize(stream) }.ok()
     }
 
-    /// Hashes the `count` pieces that `list` in device memory names into `out` there, which holds zeros.
+    /// Hashes the `count` chunks that `list` in device memory names into `out` there, which holds zeros.
     ///
     /// # Errors
     ///
@@ -111,9 +111,9 @@ impl HashKernel {
     }
 }
 
-/// The list of pieces as the kernel reads it.
-pub(crate) fn list(pieces: impl Iterator<Item = (u64, u64)>) -> Vec<u8> {
-    pieces.flat_map(|(address, size)| [address.to_le_bytes(), size.to_le_bytes()]).flatten().collect()
+/// The list of chunks as the kernel reads it.
+pub(crate) fn list(chunks: impl Iterator<Item = (u64, u64)>) -> Vec<u8> {
+    chunks.flat_map(|(address, size)| [address.to_le_bytes(), size.to_le_bytes()]).flatten().collect()
 }
 
 /// Hashes out of the kernel's records.
@@ -217,11 +217,11 @@ mod tests {
         at
     }
 
-    fn hashed(driver: &Driver, pieces: &[(u64, u64)]) -> Vec<Hash> {
+    fn hashed(driver: &Driver, chunks: &[(u64, u64)]) -> Vec<Hash> {
         let kernel = HashKernel::load(driver, SEED).unwrap();
-        let (list, mut records) = (device(driver, &list(pieces.iter().copied())), vec![0; pieces.len() * RECORD]);
+        let (list, mut records) = (device(driver, &list(chunks.iter().copied())), vec![0; chunks.len() * RECORD]);
         let out = device(driver, &records);
-        kernel.launch(driver, CUstream::NULL, list, out, pieces.len()).unwrap();
+        kernel.launch(driver, CUstream::NULL, list, out, chunks.len()).unwrap();
         // SAFETY: as many bytes as were allocated and as there are.
         unsafe { driver.cuMemcpyDtoH_v2(records.as_mut_ptr().cast(), out, records.len()) }.ok().unwrap();
         for at in [list, out] {
@@ -241,15 +241,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_and_the_host_agree_on_pieces_of_every_kind() {
+    fn the_kernel_and_the_host_agree_on_chunks_of_every_kind() {
         let (driver, _turn) = soft::driver();
         let bytes = noise(40_000);
         let at = device(&driver, &bytes);
         let places = [(0, 16), (16, 4080), (0, 4096), (4096, 4112), (32, 20_000), (8192, 0), (0, 40_000)];
-        let pieces: Vec<_> = places.iter().map(|(from, size)| (at + from, *size)).collect();
+        let chunks: Vec<_> = places.iter().map(|(from, size)| (at + from, *size)).collect();
         let expected: Vec<_> =
             places.iter().map(|(from, size)| on_the_host(&bytes[*from as usize..][..*size as usize], SEED)).collect();
-        assert_eq!(hashed(&driver, &pieces), expected);
+        assert_eq!(hashed(&driver, &chunks), expected);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use katydid_session_core::{Failure, Progress};
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES};
 use super::areas::Retained;
-use super::capture::{free, hash_pieces, room_to_hash};
+use super::capture::{free, hash_chunks, room_to_hash};
 use super::carrier::Carrier;
 use super::error::{SnapshotError, refused};
 use super::hash::{Hash, KnownContents};
@@ -101,9 +101,9 @@ impl Device {
 
     /// Takes as much memory as a snapshot may want; bytes.
     fn take_spare(&self, driver: &Arc<Driver>, aside: &PrecopyState) -> u64 {
-        // Beside the contents, room to hash them; there may be more pieces than whole chunks.
-        let pieces = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
-        let room = self.free.min(self.held + room_to_hash(pieces));
+        // Beside the contents, room to hash them; there may be more chunks than whole ones.
+        let chunks = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
+        let room = self.free.min(self.held + room_to_hash(chunks));
         let spare = (room > 0).then(|| Scratch::up_to(driver, self.carrier.device, room).ok()).flatten();
         let size = spare.as_ref().map_or(0, Scratch::size);
         aside.lock().spare.extend(spare.map(|spare| (self.carrier.device, spare)));
@@ -112,8 +112,8 @@ impl Device {
 
     /// Takes memory to hash what can be seen; its address.
     fn take_room(&self, driver: &Arc<Driver>, aside: &PrecopyState) -> Option<u64> {
-        let pieces: usize = self.views.iter().map(Area::chunks).sum();
-        let wanted = Some(room_to_hash(pieces)).filter(|bytes| *bytes > 0)?;
+        let chunks: usize = self.views.iter().map(Area::chunks).sum();
+        let wanted = Some(room_to_hash(chunks)).filter(|bytes| *bytes > 0)?;
         let room = Scratch::up_to(driver, self.carrier.device, wanted).ok()?;
         let at = Some(room.start()).filter(|_| room.size() >= wanted);
         aside.lock().used.push(room);
@@ -127,7 +127,7 @@ impl Device {
             self.views.iter().flat_map(chunks).map(|(area, (offset, length))| ChunkLoad { area, offset, length });
         let loads: Vec<ChunkLoad<'_>> = loads.collect();
         let places: Vec<_> = loads.iter().map(|load| Some((load.area.address(load.offset)?, load.length))).collect();
-        let hashes = hash_pieces(driver, &self.carrier, &places, Some(room));
+        let hashes = hash_chunks(driver, &self.carrier, &places, Some(room));
         let hashes = hashes.map_err(refused("hash device memory"))?;
         Ok(loads.into_iter().zip(hashes).collect())
     }

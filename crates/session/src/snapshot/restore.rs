@@ -16,7 +16,7 @@ use katydid_session_core::{Progress, RestoreOptions};
 
 use super::area::{Area, AreaLocation};
 use super::areas::{AreaFilter, Areas, PINNED, Records, areas, code_areas, code_of};
-use super::capture::{RECORDS, hash_pieces};
+use super::capture::{RECORDS, hash_chunks};
 use super::code::{CODE, same_functions};
 use super::contexts::{Contexts, Entered};
 use super::error::{SnapshotError, refused};
@@ -145,7 +145,7 @@ impl Session {
             let address_check =
                 |load: &ChunkLoad<'_>| load.area.address(load.offset).filter(|_| load.area.context == carrier.context);
             let places: Vec<_> = loads.iter().map(|(load, _)| Some((address_check(load)?, load.length))).collect();
-            let found = hash_pieces(driver, carrier, &places, None).map_err(refused("hash device memory"))?;
+            let found = hash_chunks(driver, carrier, &places, None).map_err(refused("hash device memory"))?;
             let named = loads.iter().zip(found).filter_map(|((load, name), hash)| Some(((hash?, load.length), *name)));
             self.snapshots.known.lock().extend(named);
         }
