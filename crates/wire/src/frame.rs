@@ -26,7 +26,7 @@ pub const MAX_PAYLOAD: usize = MAX_FRAME - HEAD;
 pub const MAX_FRAME: usize = (1 << 20) + 4096;
 /// Largest reply, head included.
 pub const MAX_REPLY: usize = MAX_FRAME;
-/// Lanes that a stream link may have beside its first connection.
+/// Bulk connections that a stream link may have beside its first connection. Names here call them lanes, as `--lanes` does.
 pub const MAX_LANES: u16 = 16;
 /// Bit 0 of a request's flags: the program waits for a reply.
 const WANTS_REPLY: u16 = 1;
@@ -47,7 +47,7 @@ pub enum FrameError {
         /// The offending bits.
         bits: u64,
     },
-    /// A lane that no link has, or one for a reply that no process waits for.
+    /// A bulk connection that no link has, or one for a reply that no process waits for.
     #[error("a frame names lane {lane}; lanes have numbers up to {MAX_LANES}, and carry replies that are awaited")]
     Lane {
         /// What the head said.
@@ -119,7 +119,7 @@ impl FrameHead {
         Ok(head)
     }
 
-    /// Reads a head of a link that has no lanes; the second value is the number of payload bytes that follow, at most
+    /// Reads a head of a link that has no bulk connections; the second value is the number of payload bytes that follow, at most
     /// [`MAX_PAYLOAD`].
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl FrameHead {
     }
 }
 
-/// Which connections of a stream link carry a frame's payload and its reply: 0 is the first one, other numbers are lanes.
+/// Which connections of a stream link carry a frame's payload and its reply: 0 is the first one, other numbers are bulk connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lanes {
     /// The payload's.

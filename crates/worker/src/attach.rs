@@ -1,6 +1,6 @@
 //! The way into a session that has begun: the daemon passes on who knows its key.
 //!
-//! A program comes back to the link that it left, or adds a lane to it; a supervisor becomes the session's companion.
+//! A program comes back to the link that it left, or adds a bulk connection to it; a supervisor becomes the session's companion.
 //! The process that cannot be let in is told why, and the session does not notice. What the daemon itself says comes here as well.
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -3,7 +3,7 @@
 //! The daemon starts such a process for each program that asks, and ends it with the program's connection. It opens the
 //! NVML of the machine, or tells what softcuda's devices are; it never makes a context. Only functions of the table in
 //! `katydid_wire::nvml` are called, and all of those only ask. It ends when nothing is asked for a while, or has been for long
-//! (`patience.rs`).
+//! (`idle.rs`).
 
 mod arguments;
 mod idle;

@@ -2,7 +2,7 @@
 //!
 //! A job's supervisor knows the sessions of programs that have come to its socket. A program that was started without
 //! `KATYDID_JOB`, or that cannot reach the socket, has a session all the same, and no checkpoint would hold it. The mark lets
-//! the supervisor find such a process before it stops anything (`katydid-job`, `unknown.rs`).
+//! the supervisor find such a process before it stops anything (`katydid-job`, `unknown_sessions.rs`).
 //!
 //! The rule: a process has one mark for each session whose worker it can use. The mark stays out of children, which have no
 //! session of their own.

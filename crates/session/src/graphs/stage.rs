@@ -24,7 +24,7 @@ const MAX_SPARE_BYTES: u64 = 256 << 20;
 /// A stage has memory of so many times its size at most, and of so many bytes at least.
 const MAX_OVERSIZE: usize = 4;
 const MIN_STAGE_BYTES: usize = 64 << 10;
-/// Where the memory is asked for (`worker/src/layout.rs`): one behind the other, and then from the beginning.
+/// Where the memory is asked for (`worker/src/os/layout.rs`): one behind the other, and then from the beginning.
 const ADDRESS_HINT: usize = 0x4b80_0000_0000;
 const ADDRESS_RANGE_BYTES: usize = 256 << 30;
 /// Bytes of a page.

@@ -8,7 +8,7 @@
 //!             uploads: count u32, then thread u32, total u64, bytes      linked: count u32, then thread u32, bytes
 //!             the waiting upcall thread: u8, then thread u32, context u32, sequence u64
 //! names       count u32, then name and layout u64 of each message
-//! records     count u32, then `record.rs`; twice: what needs no program, and what waits for it
+//! records     count u32, then `record.rs` of session-core; twice: what needs no program, and what waits for it
 //! times       `event_times.rs`
 //! loans       since version 2: door bytes (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
 //!             its address or id u64, length u64, secret bytes

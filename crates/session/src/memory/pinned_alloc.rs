@@ -1,7 +1,7 @@
 //! Host memory of the worker's that is registered with the driver, at places of its own.
 //!
 //! What a driver allocates of this kind takes addresses between those of modules, which a restore has to find free
-//! (`worker/src/layout.rs`).
+//! (`worker/src/os/layout.rs`).
 
 #![expect(unsafe_code, reason = "maps memory, and makes it known to the driver")]
 

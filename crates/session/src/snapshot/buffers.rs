@@ -15,7 +15,7 @@ pub(super) const MAX_THREADS: usize = 16;
 /// Chunks a thread.
 pub(super) const CHUNKS_PER_THREAD: usize = 2;
 /// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
-/// (`worker/src/layout.rs`).
+/// (`worker/src/os/layout.rs`).
 const PINNED_BASE: usize = 0x4b00_0000_0000;
 /// Bytes between two places, as many as one can have.
 const PINNED_STRIDE_BYTES: usize = MAX_THREADS * CHUNKS_PER_THREAD * CHUNK_BYTES as usize;

@@ -16,7 +16,7 @@ use crate::memory::device_block::{access, create};
 
 /// Where addresses are asked for: between the last place of the pinned arena and that of managed memory.
 const ADDRESS_HINT: u64 = 0x4800_0000_0000;
-/// Addresses are reserved in whole pieces of this, see `handlers/virtual_memory.rs`.
+/// Addresses are reserved in whole pieces of this, see `handlers/memory/virtual_memory.rs`.
 const RESERVE_STEP_BYTES: u64 = 32 << 20;
 /// Memory comes in whole granules.
 pub(super) const GRANULE: u64 = 2 << 20;

@@ -80,7 +80,7 @@ pub(crate) const SHELF_LENGTH: usize = 64 << 30;
 pub(crate) const STAGING_LENGTH: usize = SHELF + SHELF_LENGTH;
 
 /// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
-/// puts its own, which a restored worker has to find again (`worker/src/layout.rs`).
+/// puts its own, which a restored worker has to find again (`worker/src/os/layout.rs`).
 pub(crate) const CHANNEL_ADDRESS: usize = 0x4c00_0000_0000;
 /// The same for the staging pieces and the shelf, behind the channel; and for the buffers of a stream link, behind these.
 pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);

@@ -19,7 +19,7 @@ use std::thread;
 
 use libc::{M_ARENA_MAX, M_MMAP_MAX, mallopt};
 
-/// Stacks that are kept for our threads: what writes an image has 16, and each lane of the program's one.
+/// Stacks that are kept for our threads: what writes an image has 16, and each bulk connection of the program's one.
 const OURS: usize = 36;
 /// Their size, as of all threads of Rust's.
 const OUR_SIZE: usize = 2 << 20;
