@@ -536,7 +536,7 @@ fn files(folder: &Path, ends: &[&str], found: &mut Vec<(String, String)>) -> Res
         let name = path.to_string_lossy().into_owned();
         if path.is_dir() && !name.ends_with("/target") {
             files(&path, ends, found)?;
-        } else if ends.iter().any(|end| name.ends_with(end)) && !name.ends_with("ledger/src/settings.rs") {
+        } else if ends.iter().any(|end| name.ends_with(end)) && !name.ends_with("state/settings.rs") {
             found.push((name, fs::read_to_string(&path).unwrap_or_default()));
         }
     }
