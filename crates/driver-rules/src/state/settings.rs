@@ -146,7 +146,8 @@ pub const ALL: &[Setting] = &[
         "KATYDID_LANES",
         Reader::Program,
         SettingValue::Number(0, 16),
-        "connections for large copies, as `--lanes`; unless set, as many as half the processors, 4 to 8",
+        "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none; unless set, as many as half \
+         the processors, 4 to 8 ([Transport](explanation/transport.md#bulk-on-sockets))",
     ),
     setting(
         "KATYDID_PACKING",
@@ -194,31 +195,31 @@ pub const ALL: &[Setting] = &[
         "KATYDID_OPENCL_APART",
         Reader::Server,
         SettingValue::Words(&["off"]),
-        "buffers stay in the dump of a checkpoint, to compare (opencl.md)",
+        "buffers stay in the dump of a checkpoint, to compare ([OpenCL](opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_ASIDE",
         Reader::Server,
         SettingValue::Words(&["process", "device", "host"]),
-        "the one way by which contents are copied aside, to compare (opencl.md)",
+        "the one way by which contents are copied aside, to compare ([OpenCL](opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_MAPS",
         Reader::Server,
         SettingValue::Words(&["driver", "copy"]),
-        "the one way by which buffers are mapped, to compare (opencl.md)",
+        "the one way by which buffers are mapped, to compare ([OpenCL](opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_SHELF",
         Reader::Server,
         SettingValue::Words(&["off"]),
-        "buffers lie in the driver's own memory, to compare (opencl.md)",
+        "buffers lie in the driver's own memory, to compare ([OpenCL](opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_STAGING",
         Reader::Server,
         SettingValue::Words(&["plain", "pinned"]),
-        "whether drivers know the staging area, to compare (opencl.md)",
+        "whether drivers know the staging area, to compare ([OpenCL](opencl.md))",
     ),
     setting(
         "KATYDID_SNAPSHOT_HASH",
@@ -243,7 +244,7 @@ pub const ALL: &[Setting] = &[
         "KATYDID_SOFT_RACES",
         Reader::Soft,
         ANY_NUMBER,
-        "races of kernels are told; the number decides the order of warps (softcuda.md)",
+        "races of kernels are told; the number decides the order of warps ([softcuda](explanation/softcuda.md))",
     ),
     setting(
         "KATYDID_SOFT_DISPLACE",
@@ -271,13 +272,13 @@ pub const ALL: &[Setting] = &[
         "KATYDID_CHECKPOINT_AT",
         Reader::Tests,
         SettingValue::Text,
-        "messages before which a program holds itself (CONTRIBUTING.md)",
+        "messages before which a program holds itself ([Contributing](../CONTRIBUTING.md))",
     ),
     setting(
         "KATYDID_FAULT",
         Reader::Tests,
         SettingValue::Text,
-        "the stage at which a checkpoint fails (CONTRIBUTING.md)",
+        "the stage at which a checkpoint fails ([Contributing](../CONTRIBUTING.md))",
     ),
     setting(
         "KATYDID_BLESS",
