@@ -17,7 +17,7 @@ use crate::tree::Tree;
 
 /// Pages of the root that are chapters too, and their titles there.
 const ROOT_PAGES: [(&str, &str); 5] = [
-    ("ARCHITECTURE.md", "Architecture in short"),
+    ("ARCHITECTURE.md", "Architecture for contributors"),
     ("SECURITY.md", "Security in full"),
     ("SPECIFICATION.md", "Promises as numbers"),
     ("CONTRIBUTING.md", "Contributing"),

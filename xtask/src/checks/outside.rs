@@ -13,6 +13,7 @@ pub(crate) const WORDS: &[(&str, &str)] = &[
     ("GetRestoreThreadId", "cuda-checkpoint"),
     ("CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", "cuda.h"),
     ("CUDA_ERROR_MPS_RPC_FAILURE", "cuda.h"),
+    ("CUDA_ERROR_SYSTEM_NOT_READY", "cuda.h"),
     ("CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH", "cuda.h"),
     ("CU_JIT_THREADS_PER_BLOCK", "cuda.h"),
     ("len_control", "libFuzzer"),
