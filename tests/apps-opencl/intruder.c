@@ -90,6 +90,7 @@ static void sockets(const char *named) {
     say("a socket with a name", connected(named));
     say("a unix socket", call(SOCKET, 1, 1, 0, 0, 0));
     say("a pair of datagrams", call(SOCKETPAIR, 1, 2, 0, 0, 8));
+    say("a raw pair, which is one of datagrams", call(SOCKETPAIR, 1, 3, 0, 0, 8));
     memset(text, 0, sizeof text);
     say("a pair of streams", call(SOCKETPAIR, 1, 1, 0, 0, 8));
     int end;

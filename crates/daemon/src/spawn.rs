@@ -90,7 +90,7 @@ pub(crate) struct Worker {
     /// Its temporary files, which are removed behind it.
     _folder: Option<Scratch>,
     /// Its user's number, which is free behind it.
-    _claim: Option<UserClaim>,
+    _claim: Option<Arc<UserClaim>>,
 }
 
 impl Worker {

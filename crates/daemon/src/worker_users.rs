@@ -6,6 +6,9 @@
 //!
 //! All such workers of a machine share one group, by which they use the module cache. It is the lowest number that is free.
 //!
+//! NVIDIA's driver lets processes of one user alone share events (`cuIpcOpenEventHandle`), so beside it all workers of a server have
+//! one user, which is no other process's.
+//!
 //! The rule: a number may be taken that is no account's, that no process holds the lock of, and that no process has: a container's
 //! may, or what an earlier worker has left behind.
 
@@ -51,7 +54,7 @@ pub enum RunsAs {
     Server,
     /// One user for all.
     User(WorkerUser),
-    /// Each one a user of its own.
+    /// Each one a user of its own, or all of them one that is nobody else's.
     OwnUser(Arc<OwnUsers>),
 }
 
@@ -62,6 +65,8 @@ pub struct OwnUsers {
     group: UserClaim,
     /// Groups that the GPUs' devices are open to.
     device_groups: Vec<u32>,
+    /// The one of all workers; none: each has another one.
+    one: Option<Arc<UserClaim>>,
 }
 
 /// A number that no other process takes. Dropped: it is free.
@@ -82,7 +87,17 @@ impl OwnUsers {
         let locks = if Path::new(SYSTEMD).is_dir() { PathBuf::from(SYSTEMD) } else { made(LOCKS)? };
         let shared = FlockOperation::NonBlockingLockShared;
         let group = first_free(&locks, OWN_USERS, shared)?.ok_or_else(none_free)?;
-        Ok(Self { locks, group, device_groups })
+        Ok(Self { locks, group, device_groups, one: None })
+    }
+
+    /// The same, with one user for all workers of this server.
+    ///
+    /// # Errors
+    ///
+    /// All numbers are taken, or the system refuses a lock.
+    pub fn as_one(self) -> io::Result<Self> {
+        let one = Some(Arc::new(self.find()?));
+        Ok(Self { one, ..self })
     }
 
     /// The group of all workers.
@@ -92,7 +107,13 @@ impl OwnUsers {
     }
 
     /// A user for one worker.
-    fn claim(&self) -> io::Result<(WorkerUser, UserClaim)> {
+    fn claim(&self) -> io::Result<(WorkerUser, Arc<UserClaim>)> {
+        let claim = self.one.clone().map_or_else(|| self.find().map(Arc::new), Ok)?;
+        Ok((WorkerUser { uid: claim.number, gid: self.group(), groups: self.device_groups.clone() }, claim))
+    }
+
+    /// A number that nobody has.
+    fn find(&self) -> io::Result<UserClaim> {
         // Another one each time, so that numbers come back late.
         let mut random = [0; 4];
         getrandom(&mut random, GetRandomFlags::empty())?;
@@ -101,14 +122,13 @@ impl OwnUsers {
         let in_use = users_of_processes()?;
         let order = (start..=*OWN_USERS.end()).chain(*OWN_USERS.start()..start);
         let order = order.filter(|number| !in_use.contains(number));
-        let claim = first_free(&self.locks, order, FlockOperation::NonBlockingLockExclusive)?.ok_or_else(none_free)?;
-        Ok((WorkerUser { uid: claim.number, gid: self.group(), groups: self.device_groups.clone() }, claim))
+        first_free(&self.locks, order, FlockOperation::NonBlockingLockExclusive)?.ok_or_else(none_free)
     }
 }
 
 impl RunsAs {
     /// The user of the next worker; none: the server's.
-    pub(crate) fn next(&self) -> io::Result<Option<(WorkerUser, Option<UserClaim>)>> {
+    pub(crate) fn next(&self) -> io::Result<Option<(WorkerUser, Option<Arc<UserClaim>>)>> {
         match self {
             Self::Server => Ok(None),
             Self::User(user) => Ok(Some((user.clone(), None))),
@@ -239,6 +259,23 @@ mod tests {
         assert!(claim(locks.path(), again.number, EXCLUSIVE).unwrap().is_none());
         drop((again, other));
         assert_eq!(fs::read_dir(locks.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn workers_have_a_user_each_or_one_for_all() {
+        let locks = tempfile::tempdir().unwrap();
+        let group = || first_free(locks.path(), OWN_USERS, SHARED).unwrap().unwrap();
+        let users =
+            || OwnUsers { locks: locks.path().to_owned(), group: group(), device_groups: Vec::new(), one: None };
+        let uid = |users: &OwnUsers| users.claim().map(|(user, claim)| (user.uid, claim)).unwrap();
+        let (each, all) = (users(), users().as_one().unwrap());
+        let (first, second) = (uid(&each), uid(&each));
+        assert_ne!(first.0, second.0);
+        let (first, second) = (uid(&all), uid(&all));
+        assert_eq!(first.0, second.0);
+        // It stays taken as long as a worker has it.
+        drop((all, first.1));
+        assert!(claim(locks.path(), second.0, EXCLUSIVE).unwrap().is_none());
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use katydid_session::{BenchedCall, ImageStore};
 pub use options::WorkerOptions;
 pub use os::layout::STACKS_KEPT;
 pub use os::sandbox::{
-    NamedFolder, Sandbox, SandboxUser, has_own_root, missing as missing_from_sandbox,
+    NamedFolder, Sandbox, SandboxUser, has_nvidia, has_own_root, missing as missing_from_sandbox,
     named_folders as folders_of_workers,
 };
 

@@ -40,8 +40,9 @@ pub struct IsolationFlags {
     pub allow_cpu_opencl: bool,
     /// Start all workers as this user, which a server of root's can; name one with rights to the GPUs' devices and to nothing else.
     ///
-    /// Unless given, each worker for tenants has a user of its own, with a number between 61184 and 65519 that no account has. `root`
-    /// starts workers as root without privileges.
+    /// Unless given, each worker for tenants has a user of its own, with a number between 61184 and 65519 that no account has; beside
+    /// NVIDIA's driver, which shares events within one user alone, all of them share one. `root` starts workers as root without
+    /// privileges.
     #[arg(long, value_name = "NAME")]
     pub worker_user: Option<String>,
     /// Give workers this variable of the server's environment as well; may be given more than once.

@@ -12,7 +12,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use katydid_daemon::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};
-use katydid_worker::{NamedFolder, folders_of_workers};
+use katydid_driver::DriverChoice;
+use katydid_worker::{NamedFolder, folders_of_workers, has_nvidia};
 use rustix::process::geteuid;
 
 use crate::output::failure::{Failure, say};
@@ -47,14 +48,16 @@ pub fn named(name: &str) -> Result<Option<(WorkerUser, OsString)>, Failure> {
     find(name).map(Some)
 }
 
-/// A user of its own for each worker, where a server of root's serves tenants. Where that cannot be, workers run as the server's user
-/// without privileges, and `quiet` servers say nothing of it. `needed`: files that workers open.
+/// A user of its own for each worker, where a server of root's serves tenants; beside NVIDIA's driver, one for all of them. Where that
+/// cannot be, workers run as the server's user without privileges, and `quiet` servers say nothing of it. `needed`: files that workers
+/// open.
 #[must_use]
-pub fn own_users(needed: &[PathBuf], quiet: bool) -> RunsAs {
+pub fn own_users(driver: &str, needed: &[PathBuf], quiet: bool) -> RunsAs {
     if !geteuid().is_root() {
         return RunsAs::Server;
     }
-    match obstacle(needed).map_or_else(with_folders, Err) {
+    let is_soft = driver.parse() == Ok(DriverChoice::Soft);
+    match obstacle(needed).map_or_else(|| with_folders(!is_soft && has_nvidia()), Err) {
         Ok(users) => RunsAs::OwnUser(Arc::new(users)),
         Err(reason) => {
             if !quiet {
@@ -68,9 +71,11 @@ pub fn own_users(needed: &[PathBuf], quiet: bool) -> RunsAs {
     }
 }
 
-/// Users of workers, to whom the folders are open that variables name.
-fn with_folders() -> Result<OwnUsers, String> {
-    let users = OwnUsers::new(device_groups()).map_err(|error| error.to_string())?;
+/// Users of workers, to whom the folders are open that variables name; `as_one`: one for all.
+fn with_folders(as_one: bool) -> Result<OwnUsers, String> {
+    let users = OwnUsers::new(device_groups());
+    let users =
+        users.and_then(|users| if as_one { users.as_one() } else { Ok(users) }).map_err(|error| error.to_string())?;
     let closed = folders_of_workers().into_iter().find_map(|named| closed(&named, users.group()));
     closed.map_or(Ok(users), Err)
 }

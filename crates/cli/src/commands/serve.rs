@@ -37,7 +37,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let may_have_own_users = flags.isolation.worker_user.is_none() && !wants_mps;
     let mut config = requested(flags)?;
     if config.worker.serves_tenants && may_have_own_users {
-        config.worker.runs_as = worker_user::own_users(&opened_by_workers(&driver)?, quiet);
+        config.worker.runs_as = worker_user::own_users(&driver, &opened_by_workers(&driver)?, quiet);
     }
     let modules = ModuleCache::prepare(module_cache, module_cache_size, quiet, &config.worker.runs_as)?;
     if config.worker.serves_tenants && !quiet {

@@ -27,13 +27,14 @@ mod user;
 use std::io;
 use std::path::PathBuf;
 
-pub use files::{NamedFolder, missing, named_folders};
+pub use files::{NamedFolder, has_nvidia, missing, named_folders};
 pub use user::SandboxUser;
 pub(crate) use user::is_own as has_own_user;
 
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 
+use calls::Sockets;
 use files::Allowed;
 
 /// Which files a sandboxed worker may use.
@@ -75,7 +76,7 @@ pub(crate) enum SandboxError {
 /// Whether this process can give workers a root folder of their own, in which they find what they need wherever it lies.
 #[must_use]
 pub fn has_own_root() -> bool {
-    !files::has_nvidia() && root::may_mount()
+    root::may_mount()
 }
 
 impl Sandbox {
@@ -85,8 +86,8 @@ impl Sandbox {
         // Folders that are made here have to be open to another user.
         let before = user.map(|_| umask(Mode::from_raw_mode(0o022)));
         let allowed = self.allowed();
-        // Neither the folder nor these calls have been tried with NVIDIA's driver, which has no native code of programs to hold.
-        let is_strict = matches!(self, Self::Tenants { .. }) && !files::has_nvidia();
+        let is_strict = matches!(self, Self::Tenants { .. });
+        let sockets = self.sockets();
         if is_strict {
             root::enter(&allowed.all()).map_err(SandboxError::Root)?;
         }
@@ -96,7 +97,7 @@ impl Sandbox {
         }
         let children_only = self.require(files::restrict(&allowed, is_strict))?.unwrap_or(false);
         self.require(give_up_capabilities().map_err(SandboxError::Capabilities))?;
-        self.require(calls::restrict(children_only, is_strict))?;
+        self.require(calls::restrict(children_only, sockets))?;
         Ok(())
     }
 
@@ -104,6 +105,14 @@ impl Sandbox {
         match self {
             Self::OwnUser => Allowed::everything(),
             Self::Tenants { writable, readable, user } => Allowed::with(readable, writable, user.as_ref()),
+        }
+    }
+
+    fn sockets(&self) -> Sockets {
+        match self {
+            Self::OwnUser => Sockets::Local,
+            Self::Tenants { .. } if files::has_nvidia() => Sockets::OfDriver { connects: files::has_mps() },
+            Self::Tenants { .. } => Sockets::Given,
         }
     }
 

@@ -111,9 +111,6 @@ const FORBIDDEN_TO_OTHERS: &[i64] = &[
     // Leaves the process group, which ends with the worker.
     libc::SYS_setsid,
     libc::SYS_setpgid,
-    // Services of its user, which unix sockets lead to: it has the sockets that it was given.
-    libc::SYS_socket,
-    libc::SYS_connect,
 ];
 /// Numbers that the C library's bindings lack; the same on every processor.
 const SYS_FCHMODAT2: i64 = 452;
@@ -154,21 +151,38 @@ pub(crate) enum CallsError {
     Kernel(#[from] io::Error),
 }
 
+/// What a worker may do with sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sockets {
+    /// All of this machine: it serves its own user.
+    Local,
+    /// Those that it was given, and pairs of its own. Unix sockets lead to services of its user.
+    Given,
+    /// With NVIDIA's driver, which makes one socket for itself: in processes that share memory, it lends others a descriptor.
+    OfDriver {
+        /// Its service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
+        connects: bool,
+    },
+}
+
 /// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
-/// alone, which checkpoints of OpenCL on processors need. `is_strict`: [`FORBIDDEN_TO_OTHERS`] too.
-pub(super) fn restrict(children_only: bool, is_strict: bool) -> Result<(), CallsError> {
+/// alone, which checkpoints of OpenCL on processors need. With other sockets than all local ones, [`FORBIDDEN_TO_OTHERS`] too.
+pub(super) fn restrict(children_only: bool, sockets: Sockets) -> Result<(), CallsError> {
     set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
-    if is_strict {
+    if sockets != Sockets::Local {
         forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
         // Times of an open file are those of the worker's own caches.
         forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);
     }
+    if !sockets.may_connect() {
+        forbidden.insert(libc::SYS_connect, Vec::new());
+    }
     if !children_only {
         forbidden.insert(libc::SYS_process_vm_readv, Vec::new());
     }
-    let sockets = sockets(is_strict)?;
-    let filters = [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets, libc::EACCES, false)];
+    let filters =
+        [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets.rules()?, libc::EACCES, false)];
     for (rules, errno, is_first) in filters {
         let refusal = SeccompAction::Errno(errno.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture()?).map_err(Error::from)?;
@@ -177,6 +191,32 @@ pub(super) fn restrict(children_only: bool, is_strict: bool) -> Result<(), Calls
         install(&program)?;
     }
     Ok(())
+}
+
+impl Sockets {
+    /// Which may not be made: those that reach other machines; of a worker that serves others, all but its own. A datagram names its
+    /// receiver, so that a pair of such sockets would reach others.
+    fn rules(self) -> Result<Rules, Error> {
+        let remote = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
+        let of_kind = |kind: i32| one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), u64::from(kind.unsigned_abs()));
+        // The kernel takes a raw unix socket for one of datagrams.
+        let with_datagrams = || Ok::<_, Error>(vec![remote()?, of_kind(libc::SOCK_DGRAM)?, of_kind(libc::SOCK_RAW)?]);
+        let mut rules = Rules::new();
+        rules.insert(libc::SYS_socketpair, if self == Self::Local { vec![remote()?] } else { with_datagrams()? });
+        let alone = match self {
+            Self::Local => vec![remote()?],
+            Self::Given => Vec::new(),
+            // Its own is one of packets.
+            Self::OfDriver { .. } => with_datagrams()?.into_iter().chain([of_kind(libc::SOCK_STREAM)?]).collect(),
+        };
+        rules.insert(libc::SYS_socket, alone);
+        Ok(rules)
+    }
+
+    /// Whether the worker may connect a socket to another process's.
+    fn may_connect(self) -> bool {
+        matches!(self, Self::Local | Self::OfDriver { connects: true })
+    }
 }
 
 /// Installs a filter for this thread, and all that come of it.
@@ -217,18 +257,6 @@ fn forbidden() -> Result<Rules, Error> {
     let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| one(1, SeccompCmpOp::Eq, request));
     rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
     Ok(rules)
-}
-
-/// Sockets reach processes of this machine alone; of a strict worker, those at the other ends of its own pairs. A datagram names its
-/// receiver, so that a pair of such sockets would reach others.
-fn sockets(is_strict: bool) -> Result<Rules, Error> {
-    let other = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
-    let datagrams = || one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), u64::from(libc::SOCK_DGRAM.unsigned_abs()));
-    let pairs = if is_strict { vec![other()?, datagrams()?] } else { vec![other()?] };
-    let sockets = (!is_strict).then(other).transpose()?;
-    Ok(Rules::from_iter(
-        [(libc::SYS_socketpair, pairs)].into_iter().chain(sockets.map(|rule| (libc::SYS_socket, vec![rule]))),
-    ))
 }
 
 /// A rule for calls that name a file, and not the open one alone: the second argument is a path.

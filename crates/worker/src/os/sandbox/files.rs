@@ -73,17 +73,13 @@ const GPUS: [&str; 7] = ["nvidia", "nvhost", "nvmap", "dxg", "kfd", "gdrdrv", "i
 /// There where NVIDIA's kernel module is loaded.
 const NVIDIA: [&str; 2] = ["/proc/driver/nvidia", "/dev/dxg"];
 /// What NVIDIA's driver writes to then: memory between processes, and its services.
-const NVIDIA_WRITES: [&str; 4] =
-    ["/dev/shm", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", "/tmp/nvidia-mps"];
+const NVIDIA_WRITES: [&str; 4] = ["/dev/shm", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", MPS_FOLDER];
+/// Where NVIDIA's service for several processes has its sockets, unless the variable names another folder.
+const MPS_FOLDER: &str = "/tmp/nvidia-mps";
+const MPS_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Variables that name folders which drivers write to.
-const WRITTEN: [&str; 6] = [
-    "TMPDIR",
-    "CUDA_CACHE_PATH",
-    "POCL_CACHE_DIR",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_LOG_DIRECTORY",
-    "KATYDID_SOFT_SHARED",
-];
+const WRITTEN: [&str; 6] =
+    ["TMPDIR", "CUDA_CACHE_PATH", "POCL_CACHE_DIR", MPS_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "KATYDID_SOFT_SHARED"];
 /// Variables that name libraries, or folders of them, with colons between.
 const READ: [&str; 6] =
     ["LD_LIBRARY_PATH", "LD_PRELOAD", "KATYDID_LIB", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "KATYDID_OPENCL_DRIVERS"];
@@ -271,8 +267,15 @@ pub fn named_folders() -> Vec<NamedFolder> {
 }
 
 /// Whether NVIDIA's kernel module is loaded.
-pub(super) fn has_nvidia() -> bool {
+#[must_use]
+pub fn has_nvidia() -> bool {
     NVIDIA.iter().any(|path| Path::new(path).exists())
+}
+
+/// Whether NVIDIA's service for several processes runs where a worker would look for it.
+pub(super) fn has_mps() -> bool {
+    let folder = env::var_os(MPS_VARIABLE).filter(|value| !value.is_empty());
+    folder.map_or_else(|| PathBuf::from(MPS_FOLDER), PathBuf::from).join("control").exists()
 }
 
 /// Where NVIDIA's driver keeps what it has compiled, made if it is not there.

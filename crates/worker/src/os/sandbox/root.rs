@@ -51,48 +51,53 @@ pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
     let root = own.join(FOLDER);
     fs::create_dir_all(&root)?;
     mount("none", &root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, SIZE)?;
-    for path in without_covered(allowed) {
-        bring(&path, &root, &own)?;
+    for place in places(allowed) {
+        bring(&place, &root, &own)?;
     }
     chroot(&root)?;
     env::set_current_dir("/")?;
     Ok(true)
 }
 
-/// Shows what is at a path at the same path below `root`. A link is what it leads to, which keeps its own path as well. What is
-/// mounted below comes along, such as libraries that a container is given one by one; but not where `root` lies itself.
-fn bring(path: &Path, root: &Path, own: &Path) -> io::Result<()> {
-    // What is not there cannot be used either.
-    let Ok(real) = fs::canonicalize(path) else { return Ok(()) };
-    for name in [path, real.as_path()] {
-        let place = root.join(name.strip_prefix("/").unwrap_or(name));
-        // The folder that holds it was brought before.
-        if fs::symlink_metadata(&place).is_ok() {
-            continue;
-        }
-        if real.is_dir() {
-            fs::create_dir_all(&place)?;
-        } else {
-            place.parent().map_or(Ok(()), fs::create_dir_all)?;
-            File::create(&place)?;
-        }
-        if own.starts_with(&real) {
-            mount_bind(&real, &place)?;
-        } else {
-            mount_bind_recursive(&real, &place)?;
-        }
+/// A path of the new root, and what it shows.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    path: PathBuf,
+    real: PathBuf,
+}
+
+/// Shows at a path below `root` what is there now. What is mounted below comes along, such as a driver's libraries on a file system of
+/// their own; but not where `root` lies itself.
+fn bring(place: &Place, root: &Path, own: &Path) -> io::Result<()> {
+    let inside = root.join(place.path.strip_prefix("/").unwrap_or(&place.path));
+    if place.real.is_dir() {
+        fs::create_dir_all(&inside)?;
+    } else {
+        inside.parent().map_or(Ok(()), fs::create_dir_all)?;
+        File::create(&inside)?;
+    }
+    if own.starts_with(&place.real) {
+        mount_bind(&place.real, &inside)?;
+    } else {
+        mount_bind_recursive(&place.real, &inside)?;
     }
     Ok(())
 }
 
-/// The paths that no other one holds, in order.
-fn without_covered(allowed: &[PathBuf]) -> Vec<PathBuf> {
-    let mut sorted: Vec<&PathBuf> = allowed.iter().filter(|path| path.is_absolute()).collect();
+/// What is brought: each path, and what it leads to at its own path too. None lies in another one: a folder that comes after a part
+/// of it would hide what the part has, or be taken for brought. What is not there cannot be used either.
+fn places(allowed: &[PathBuf]) -> Vec<Place> {
+    let absolute = allowed.iter().filter(|path| path.is_absolute());
+    let both = absolute
+        .filter_map(|path| Some((path.clone(), fs::canonicalize(path).ok()?)))
+        .flat_map(|(path, real)| [Place { path, real: real.clone() }, Place { path: real.clone(), real }]);
+    // A folder comes right before what it holds.
+    let mut sorted: Vec<Place> = both.collect();
     sorted.sort();
-    let mut kept: Vec<PathBuf> = Vec::new();
-    for path in sorted {
-        if !kept.iter().any(|above| path.starts_with(above)) {
-            kept.push(path.clone());
+    let mut kept: Vec<Place> = Vec::new();
+    for place in sorted {
+        if !kept.iter().any(|above| place.path.starts_with(&above.path)) {
+            kept.push(place);
         }
     }
     kept
@@ -100,11 +105,25 @@ fn without_covered(allowed: &[PathBuf]) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
     fn what_another_path_holds_is_brought_with_it() {
-        let paths = ["/usr/lib/x", "/usr", "/x/y", "relative", "/x/yy", "/x/y/z"].map(PathBuf::from);
-        assert_eq!(without_covered(&paths), ["/usr", "/x/y", "/x/yy"].map(PathBuf::from));
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        for name in ["usr/lib/x", "usr/local", "x/y/z", "x/yy", "opt"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        // As /lib is on most systems: its name comes before the folder that holds what it leads to.
+        symlink("usr/lib", at("lib")).unwrap();
+        symlink("../opt", at("usr/apart")).unwrap();
+        let names = ["lib", "usr/lib/x", "usr", "x/y", "x/yy", "x/y/z", "usr/apart", "absent"];
+        let mut allowed = names.map(at).to_vec();
+        allowed.push("relative".into());
+        let found: Vec<(PathBuf, PathBuf)> = places(&allowed).into_iter().map(|it| (it.path, it.real)).collect();
+        let same = |name: &str| (at(name), at(name));
+        assert_eq!(found, [(at("lib"), at("usr/lib")), same("opt"), same("usr"), same("x/y"), same("x/yy")]);
     }
 }
