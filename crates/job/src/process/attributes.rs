@@ -109,10 +109,11 @@ pub(crate) fn personality(all: &[Attributes]) -> Option<u32> {
     all.first()?.personality.filter(|number| *number != 0)
 }
 
-/// The process, as it sees itself, whose personality is not that of the first one, by which all of them are restored.
+/// The process, as it sees itself, whose personality is not that of the first one, by which all of them are restored. One that has
+/// ended since it was found has none.
 pub(crate) fn odd_personality(all: &[Attributes]) -> Option<u32> {
-    let first = all.first()?.personality;
-    all.iter().find(|one| one.personality != first).map(|one| one.pid)
+    let first = all.first()?.personality?;
+    all.iter().find(|one| one.personality.is_some_and(|number| number != first)).map(|one| one.pid)
 }
 
 /// Has what is started make files for its owner alone: CRIU's own modes let others read what it dumps.
@@ -281,6 +282,14 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
 mod tests {
     use super::*;
     use crate::process::injection::Tracee;
+
+    #[test]
+    fn a_process_that_has_ended_has_no_odd_personality() {
+        let mut ended = Command::new("/bin/true").spawn().unwrap();
+        ended.wait().unwrap();
+        let all = read(&[std::process::id(), ended.id()].map(|pid| Process { pid, parent: 1, state: 'S' }));
+        assert_eq!(odd_personality(&all), None);
+    }
 
     #[test]
     fn what_is_read_of_a_process_is_set_in_another() {
