@@ -5,7 +5,7 @@
 //! global variable of that name, with 32 bytes for each row.
 
 use crate::case::{Argument, Case, Check, Operands};
-use crate::form::{Form, ROWS};
+use crate::form::{Form, OperandSource, ROWS};
 use crate::kind::{Content, OperandKind};
 use crate::rng::Rng;
 use crate::values::values;
@@ -90,6 +90,15 @@ fn store(out: &mut String, kind: OperandKind, index: usize, start: usize) {
     };
 }
 
+/// What the values of an operand follow from. The kept answers belong to these words: a name in them stays when a type of ours gets
+/// another one.
+fn seed(index: usize, source: &OperandSource, has_near: bool) -> String {
+    let OperandSource { kind: OperandKind { name, bits, content }, domain } = source;
+    format!(
+        "{index} Source {{ kind: Kind {{ name: {name:?}, bits: {bits}, content: {content:?} }}, domain: {domain:?} }} {has_near}"
+    )
+}
+
 impl Form {
     /// The form over its values. Operands are related to the one before them where both have one type.
     pub(crate) fn case(&self) -> Case {
@@ -97,7 +106,7 @@ impl Form {
         for (index, source) in self.sources.iter().enumerate() {
             let near = index.checked_sub(1).filter(|before| self.sources[*before].kind == source.kind);
             let near = near.and_then(|before| columns.get(before)).map(Vec::as_slice);
-            let mut rng = Rng::of(&format!("{index} {:?} {:?}", source, near.is_some()));
+            let mut rng = Rng::of(&seed(index, source, near.is_some()));
             let column = values(source.kind, source.domain, ROWS, near, &mut rng);
             columns.push(column);
         }
