@@ -1,5 +1,6 @@
 //! A server for tests: `katydid serve` on a unix socket and on TCP of loopback, ended with the value that holds it.
 
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,11 +18,14 @@ use crate::certs::{Certs, CertsError};
 use crate::deadline::company::{Role, Started};
 use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
-use crate::places::Places;
+use crate::places::{DRIVER_VARIABLE, Places};
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
 
 /// How often a server is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The driver under test on a machine with a GPU.
+const GPU: &str = "auto";
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +164,10 @@ impl Server {
             .args(further.iter().filter(|it| **it != Self::STRICT));
         if !further.contains(&Self::STRICT) {
             command.arg("--allow-cpu-opencl");
+        }
+        // Where tests are to see a GPU, softcuda would answer for it.
+        if driver == GPU && env::var(DRIVER_VARIABLE).is_ok_and(|wanted| wanted == GPU) {
+            command.arg("--require-gpu");
         }
         // Its own, whatever other servers of this user have; a successor finds what is there.
         command.arg("--module-cache").arg(images(folder.path()));
