@@ -43,7 +43,7 @@ static long call(long number, long a, long b, long c, long d, unsigned places) {
 
 enum {
     READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
-    SETPGID = 109, GETPPID = 110, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
+    SETPGID = 109, GETPPID = 110, SETPRIORITY = 141, SCHED_SETAFFINITY = 203, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
 };
 
 static long opened(const char *path) {
@@ -108,6 +108,16 @@ static void files_and_what_stays(const char *socket, const char *open) {
     say("its mode by folder", on_path_at(FCHMODAT, open, 0755) & on_path_at(FCHMODAT2, open, 0755));
     say("its mode by descriptor", call(FCHMOD, opened(open), 0755, 0, 0, 0));
     say("its times", on_path(UTIMES, open, 0));
+    // O_WRONLY, and O_WRONLY | O_CREAT: as root, modes would not hold these.
+    say("a file of the system, to write", on_path(OPEN, "/etc/passwd", 1));
+    say("a file in the system's folder", on_path(OPEN, "/usr/share/katydid-intruder", 0101));
+    say("keys", opened("/etc/ssl"));
+    say("another terminal", on_path(OPEN, "/dev/ptmx", 2));
+    // PRIO_USER, whoever that is; SCHED_IDLE of the server.
+    say("priorities of its user", call(SETPRIORITY, 2, 0, 19, 0, 0));
+    say("the server's processors", call(SCHED_SETAFFINITY, call(GETPPID, 0, 0, 0, 0, 0), 8, 0, 0, 4));
+    // CLONE_PARENT | SIGCHLD
+    say("a child of the server's", call(CLONE, 0x8000 | 17, 0, 0, 0, 0));
     say("memory that stays", call(SHMGET, 0, 4096, 01600, 0, 0));
     say("another process group", call(SETPGID, 0, 0, 0, 0, 0));
     // SIGCHLD; in the child the driver's thread goes on, and finds nothing to do.

@@ -99,11 +99,9 @@ pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
     Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The ring's own tests, built against loom's atomics: other flags, so a folder of their own.
+/// The ring's own tests, built against loom's atomics.
 fn loom(tree: &Tree) -> Command {
-    let mut cargo = shell::cargo(&tree.root, &["test", "--package", "katydid-transport", "--lib", "loom"]);
-    cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", tree.target.join("loom"));
-    cargo
+    shell::cargo(&tree.root, &["test", "--package", "katydid-transport", "--features", "loom", "--lib", "loom"])
 }
 
 /// Runs a `cargo test` and counts its tests; its output is shown as it comes.

@@ -47,6 +47,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -255,8 +257,13 @@ impl TraceWriter {
             return Some(mapped);
         }
         let end = ((number + 1) * TRACE_CHUNK_BYTES) as u64;
-        if self.file.metadata().ok()?.len() < end {
-            self.file.set_len(end).ok()?;
+        let before = self.file.metadata().ok()?.len();
+        if before < end {
+            // With its blocks: a store into a hole that the file system has no room for would end the program.
+            match fallocate(&self.file, FallocateFlags::empty(), before, end - before) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.file.set_len(end).ok()?,
+                allocated => allocated.ok()?,
+            }
         }
         // SAFETY: a fresh mapping at an address of the kernel's choice; the file was just made long enough.
         let fresh = unsafe {

@@ -263,6 +263,46 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
         run(&["trace", "--json", "fd:77", "--", "echo", RAN], &[])?.status.code() == Some(2),
         "a descriptor that is not open"
     );
+    let line = katydid(&places, &["trace", "--driver", "soft", "--json", "fd:5", "--", "echo", RAN]);
+    let outcome = in_shell("exec 5</dev/null; exec \"$@\"", &line)?;
+    ensure!(outcome.status.code() == Some(2) && !outcome.text().contains(RAN), "it can be read only: {outcome:?}");
+    Ok(())
+}
+
+/// A command line below a script of the shell, which starts it as `"$@"`.
+fn in_shell(script: &str, line: &Command) -> Result<Outcome> {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(line.get_program()).args(line.get_args());
+    Ok(program::run(&mut command, WAIT_TIMEOUT)?)
+}
+
+#[test]
+fn a_trace_that_cannot_be_told_leaves_the_programs_status() -> Result<()> {
+    let places = Places::of_this_test()?;
+    for (program, status) in [("exit 7", 7), ("exit 0", 1)] {
+        let counted = format!("{} count 1; {program}", fixture()?);
+        let traced = katydid(&places, &["trace", "--driver", "soft", "--", "sh", "-c", &counted]);
+        let outcome = in_shell("exec \"$@\" 2>/dev/full", &traced)?;
+        ensure!(outcome.status.code() == Some(status), "{program}: {outcome:?}");
+    }
+    Ok(())
+}
+
+/// A file system without room ends the trace, and not the program.
+#[test]
+fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (places, folder) = (Places::of_this_test()?, tempfile::tempdir()?);
+    let place = folder.path().display();
+    let line = katydid(&places, &["trace", "--driver", "soft", "--", &fixture()?, "count", "3"]);
+    let script = format!("mount -t tmpfs -o size=16k none {place} && TMPDIR={place} exec \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script, "sh"]).arg(line.get_program()).args(line.get_args());
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
+    ensure!(outcome.text() == "3\n" && outcome.status.code() == Some(1), "{outcome:?}");
+    ensure!(outcome.errors().contains("calls are not recorded"), "{outcome:?}");
     Ok(())
 }
 
@@ -427,6 +467,10 @@ fn mistakes_are_found_before_anything_runs() -> Result<()> {
         let line = ["trace", "--driver", "soft", flag, "/nonexistent/x", "--", "echo", RAN];
         is_refused(&run(&line, &[])?, 2, &[flag, "/nonexistent/x"])?;
     }
+    let folder = tempfile::tempdir()?;
+    let both = folder.path().join("both").display().to_string();
+    let line = ["trace", "--driver", "soft", "-o", &both, "--json", &both, "--", "echo", RAN];
+    is_refused(&run(&line, &[])?, 2, &["-o and --json", &both])?;
     for (flag, value) in [("--max-sessions", "0"), ("--session-memory", "0"), ("--worker-folder", "/nonexistent/w")] {
         let folder = tempfile::tempdir()?;
         let socket = format!("unix:{}", folder.path().join("k").display());

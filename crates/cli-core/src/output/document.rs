@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_scratch::private;
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use serde::Serialize;
 use serde_json::json;
@@ -110,6 +111,9 @@ fn taken(number: i32) -> io::Result<File> {
     fs::read_link(format!("/proc/self/fd/{number}"))?;
     // SAFETY: it is open, and the caller has opened it for us: nothing else of this process knows the number.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+    if fcntl_getfl(&file)? & OFlags::ACCMODE == OFlags::RDONLY {
+        return Err(io::Error::other("it is open for reading only"));
+    }
     let flags = fcntl_getfd(&file)?;
     fcntl_setfd(&file, flags | FdFlags::CLOEXEC)?;
     Ok(file)

@@ -13,7 +13,7 @@ pub type Outcome = Result<ExitCode, Failure>;
 
 /// The program could not be executed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot run the program: {}: {source}: check its name, PATH and permissions", program.display())]
+#[error("cannot run the program: {}: {source}: {}", program.display(), self.remedy())]
 pub struct RunError {
     /// As given, before the search in PATH.
     pub program: PathBuf,
@@ -22,6 +22,15 @@ pub struct RunError {
 }
 
 impl RunError {
+    fn remedy(&self) -> &'static str {
+        match self.source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => "allow more open files (ulimit -n)",
+            Some(libc::EAGAIN) => "allow more processes (ulimit -u, or the control group's pids.max)",
+            Some(libc::ENOMEM) => "free memory",
+            _ => "check its name, PATH and permissions",
+        }
+    }
+
     /// As a shell: 127 when there is no such program, 126 when it is none.
     pub fn exit_code(&self) -> u8 {
         if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 }

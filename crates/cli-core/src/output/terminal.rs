@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::termios::tcgetwinsize;
+
 use crate::args::size::Size;
 
 /// Characters of a whole bar.
@@ -23,8 +25,11 @@ impl Progress {
     /// Replaces the line.
     pub fn show(&self, line: &str) {
         if self.shown {
+            // A line that goes on in the next row could not be wiped.
+            let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+            let shown: String = line.chars().take(columns.checked_sub(1).unwrap_or(usize::MAX)).collect();
             // A terminal that went away is no reason to stop the work.
-            let _ = write!(io::stderr(), "\r\x1b[K{line}");
+            let _ = write!(io::stderr(), "\r\x1b[K{shown}");
         }
     }
 }

@@ -20,6 +20,8 @@ use crate::output::failure::Failure;
 
 /// The variable programs and commands read the server from.
 pub const VARIABLE: &str = "KATYDID_SERVER";
+/// The flag that names a server.
+pub const FLAG: &str = "--server";
 /// The variable that names the folder of certificates.
 const CERTS_VARIABLE: &str = "KATYDID_CERTS";
 /// The variable of Cricket, whose users need not relearn it.
@@ -34,8 +36,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Who named the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// `--server`.
-    Flag,
+    /// A flag: `--server`, or `--to` of a migration.
+    Flag(&'static str),
     /// A variable of the environment, ours or Cricket's.
     Variable(&'static str),
     /// The config file.
@@ -45,7 +47,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Flag => out.write_str("--server"),
+            Self::Flag(name) => out.write_str(name),
             Self::Variable(name) => out.write_str(name),
             Self::File(path) => write!(out, "{}", path.display()),
         }
@@ -87,9 +89,7 @@ pub enum AddressError {
 
 /// A server did not accept a connection.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot reach the server: {address} (from {origin}): {source}: start it with `katydid serve --listen {address}` on its machine, or correct the address"
-)]
+#[error("{}: {}", self.reason(), self.remedy())]
 pub struct ReachError {
     address: Address,
     origin: Origin,
@@ -132,6 +132,12 @@ fn certs_with(
     Ok(config.parent().map(|folder| folder.join("certs")).filter(|folder| folder.is_dir()))
 }
 
+/// The server that a flag of another name names.
+pub fn named_by(flag: &'static str, text: &str, certs: Option<&Path>) -> Result<NamedServer, AddressError> {
+    let known = known(text, Origin::Flag(flag))?;
+    Ok(NamedServer { address: certified(known.address, certs)?, ..known })
+}
+
 /// [`resolve`] in an environment of the caller's, so that tests need not change that of the process.
 fn resolve_with(
     flag: Option<&str>,
@@ -139,7 +145,7 @@ fn resolve_with(
 ) -> Result<Option<NamedServer>, AddressError> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned());
     if let Some(text) = flag {
-        return known(text, Origin::Flag).map(Some);
+        return known(text, Origin::Flag(FLAG)).map(Some);
     }
     if let Some(text) = set(VARIABLE) {
         return known(&text, Origin::Variable(VARIABLE)).map(Some);
@@ -168,6 +174,28 @@ fn cricket(text: &str) -> String {
         ours if ["unix:", "tcp:", "tls:", "vsock:"].iter().any(|form| ours.starts_with(form)) => ours.to_owned(),
         with_port if has_port => format!("tcp://{with_port}"),
         host => format!("tcp://{host}:{DEFAULT_PORT}"),
+    }
+}
+
+impl ReachError {
+    /// What happened, and at which address.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let Self { address, origin, source } = self;
+        format!("cannot reach the server: {address} (from {origin}): {source}")
+    }
+
+    /// What a user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let Self { address, origin, source } = self;
+        if source.kind() == io::ErrorKind::PermissionDenied && matches!(address, Address::Unix(_)) {
+            return format!(
+                "only root and the user of the server may connect there: start a server of your own with `katydid serve`, or have \
+                 theirs listen on TLS and name that address in place of {origin}"
+            );
+        }
+        format!("start it with `katydid serve --listen {address}` on its machine, or correct {origin}")
     }
 }
 
@@ -288,7 +316,7 @@ mod tests {
     #[test]
     fn the_first_source_that_says_something_decides() {
         let all = [(VARIABLE, "unix:/variable"), (CRICKET_VARIABLE, "gpu-host")];
-        assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag));
+        assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag(FLAG)));
         assert_eq!(resolved(None, true, &all).unwrap().0, "unix:/variable");
         let (address, origin) = resolved(None, true, &all[1..]).unwrap();
         assert!(address == "unix:/file" && matches!(origin, Origin::File(_)));
@@ -342,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_is_an_error_with_the_remedy() {
-        let known = NamedServer { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag };
+        let known = NamedServer { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag(FLAG) };
         let error = known.reach().unwrap_err().to_string();
         assert!(error.contains("unix:/no/such.sock") && error.contains("katydid serve"), "{error}");
     }

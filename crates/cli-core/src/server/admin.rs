@@ -24,9 +24,7 @@ const MAX_ANSWER: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// No process listens, or the socket belongs to another user.
-    #[error(
-        "cannot reach the server's admin socket: {path}: {source}; is `katydid serve` running, by this user? (--server or --admin name another one)"
-    )]
+    #[error("cannot reach the server's admin socket: {path}: {}", why(source))]
     Unreachable {
         /// The socket.
         path: PathBuf,
@@ -49,6 +47,17 @@ pub enum AdminError {
         /// What came back.
         what: String,
     },
+}
+
+/// What the system said, and what a user can do about it.
+fn why(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => format!("{source}; root and the user of the server may ask it"),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "the server did not answer in time; it may be stopped, or its machine busy".to_owned()
+        }
+        _ => format!("{source}; is `katydid serve` running, by this user? (--server or --admin name another one)"),
+    }
 }
 
 /// The admin socket of the server that listens on `address` on this machine: where it lies unless told, or where its note says.

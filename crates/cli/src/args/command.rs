@@ -81,9 +81,8 @@ pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
 
 /// The words of a command line that are no program's: those before `--`, or before the program.
 fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
-    if let Some(end) = words.iter().position(|word| word == "--") {
-        return &words[..end];
-    }
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let words = &words[..end];
     let commands = Flags::command();
     let Some(command) = commands.find_subcommand(command).filter(|it| ["run", "trace"].contains(&it.get_name())) else {
         return words;
@@ -130,5 +129,7 @@ mod tests {
         {
             assert_eq!(of(line), None, "{line}");
         }
+        // The program's own `--`.
+        assert_eq!(of("katydid trace --lanes 99 echo --json f -- x"), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use crate::args::flags::{CompletionsFlags, Flags, ManFlags};
 use katydid_cli_core::output::failure::{Failure, Outcome};
@@ -11,9 +11,16 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 /// Prints a shell's completions.
 pub(crate) fn completions(flags: &CompletionsFlags) -> Outcome {
     let mut text = Vec::new();
-    clap_complete::generate(flags.shell, &mut Flags::command(), "katydid", &mut text);
+    clap_complete::generate(flags.shell, &mut visible(), "katydid", &mut text);
     io::stdout().write_all(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command line without what Katydid itself starts: a shell would offer that too.
+fn visible() -> Command {
+    let all = Flags::command();
+    let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    Command::new("katydid").version(env!("CARGO_PKG_VERSION")).args(all.get_arguments().cloned()).subcommands(visible)
 }
 
 /// Writes `katydid.1` and a page for each command.
@@ -26,4 +33,17 @@ pub(crate) fn man(flags: &ManFlags) -> Outcome {
         ))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_is_offered_what_users_start() {
+        let names: Vec<String> = visible().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        assert!(names.iter().any(|name| name == "checkpoint"));
+        assert!(!names.iter().any(|name| name == "worker" || name == "job-guard"), "{names:?}");
+        visible().debug_assert();
+    }
 }

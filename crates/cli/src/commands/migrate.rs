@@ -17,8 +17,7 @@ use katydid_cli_core::server::address;
 
 /// Runs the command.
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
-    let known = address::resolve(Some(&flags.to), flags.certs.as_deref()).map_err(Failure::usage)?;
-    let known = known.ok_or_else(|| Failure::usage("--to names no server"))?;
+    let known = address::named_by("--to", &flags.to, flags.certs.as_deref()).map_err(Failure::usage)?;
     known.greet()?;
     let image = flags.image.as_deref().map(whole_path).transpose()?;
     let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));

@@ -31,8 +31,7 @@ pub(super) fn check(flag: Option<&str>) -> Finding {
 fn reach(known: &NamedServer) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Err(error) = known.reach() {
-        let remedy = format!("start it with `katydid serve --listen {address}` on its machine, or correct {origin}");
-        return Finding::fail(CHECK, error.to_string(), remedy);
+        return Finding::fail(CHECK, error.reason(), error.remedy());
     }
     if let Err(error) = greet(address) {
         let detail = format!("{address} (from {origin}) lets no program of this build in: {error}");
@@ -101,7 +100,7 @@ mod tests {
                 }
             }
         });
-        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag });
+        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag("--server") });
         server.join().unwrap();
         found
     }

@@ -22,8 +22,9 @@ use crate::args::flags::TraceFlags;
 use crate::commands::run::Launch;
 use crate::supervise;
 pub(crate) use filter::Filter;
-use katydid_cli_core::output::document;
+use katydid_cli_core::output::document::{self, JsonDestination};
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::output::report::report;
 use summary::Summary;
 
 /// Runs the command; its status is the program's.
@@ -36,7 +37,15 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     launch.set("KATYDID_TRACE", folder.path().join("trace"));
     launch.set("KATYDID_TRACE_GPU", if flags.no_gpu { "0" } else { "1" });
     let status = launch.wait()?;
-    let traces = read_all(folder.path())?;
+    let told = tell_all(flags, files, folder.path());
+    // The program's own failure is what its caller has to hear of; ours stands on standard error.
+    let failed = told.err().map(|failure| report(&failure)).filter(|_| status.success());
+    Ok(failed.unwrap_or_else(|| ExitCode::from(supervise::exit_code(status))))
+}
+
+/// Writes all that the flags want.
+fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failure> {
+    let traces = read_all(folder)?;
     if traces.is_empty() {
         say(
             "the program made no CUDA call (or its libcuda.so.1 is not Katydid's: is it set-user-id, or statically linked?)",
@@ -46,7 +55,7 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     if let (Some(path), Some(file)) = (&flags.output, files.timeline) {
         timeline::write(file, &traces).map_err(|error| unwritten("-o", path, &error))?;
     }
-    Ok(ExitCode::from(supervise::exit_code(status)))
+    Ok(())
 }
 
 /// The files that the flags name, made before the program begins: its run would be lost if they could not be.
@@ -58,6 +67,19 @@ struct Files {
 
 impl Files {
     fn open(flags: &TraceFlags) -> Result<Self, Failure> {
+        let document = match &flags.json {
+            Some(JsonDestination::File(path)) => Some(path),
+            _ => None,
+        };
+        let named = [("-o", flags.output.as_ref()), ("--text", flags.text.as_ref()), ("--json", document)];
+        let named: Vec<_> =
+            named.into_iter().filter_map(|(flag, path)| Some((flag, std::path::absolute(path?).ok()?))).collect();
+        for (at, (flag, path)) in named.iter().enumerate() {
+            if let Some((other, _)) = named[..at].iter().find(|(_, earlier)| earlier == path) {
+                let shown = path.display();
+                return Err(Failure::usage(format!("{other} and {flag} both name {shown}: name a file for each")));
+            }
+        }
         let made = |flag: &str, path: &Option<PathBuf>| {
             let refused = |path: &Path, error: io::Error| {
                 Failure::usage(format!("{flag}: {}: {error}; name another file", path.display()))

@@ -4,7 +4,7 @@
 //! Times are microseconds since the first trace began, with nanoseconds after the point. The file is written call by call,
 //! since a trace can hold a hundred million of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use super::calls::stream_name;
 use super::summary::{name, work_name};
 
-/// Added to a process's number for the rows of its GPU, beyond all that the kernel gives.
-const GPU: u64 = 1 << 32;
+/// Added to a process's number for the rows of its GPU: beyond all that the kernel gives (4,194,304), and with it a number of 32
+/// bits, which Perfetto takes for one. Rows of streams are counted from here.
+const GPU: u32 = 1 << 30;
 
 /// Writes the timeline.
 pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
@@ -28,38 +29,53 @@ pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
 fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
     let began = traces.iter().map(|trace| trace.start).min().unwrap_or(0);
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    let names: Vec<String> = traces.iter().flat_map(names).map(|event| event.to_string()).collect();
+    let rows: Vec<StreamRows> = traces.iter().map(streams).collect();
+    let rows = numbered(rows);
+    let names = traces.iter().zip(&rows).flat_map(|(trace, rows)| names(trace, rows));
+    let names: Vec<String> = names.map(|event| event.to_string()).collect();
     write!(out, "{}", names.join(",\n"))?;
-    for trace in traces {
-        trace.calls.iter().try_for_each(|call| write_call(out, trace, call, began))?;
+    for (trace, rows) in traces.iter().zip(&rows) {
+        trace.calls.iter().try_for_each(|call| write_call(out, trace, rows, call, began))?;
     }
     writeln!(out, "\n]}}")
 }
 
+/// The streams of a process that had timed work, by their handles, and the numbers of their rows.
+type StreamRows = BTreeMap<u64, u32>;
+
+fn streams(trace: &Trace) -> StreamRows {
+    let timed = trace.details.values().filter(|detail| detail.gpu.is_some());
+    timed.map(|detail| (detail.stream.unwrap_or(0), 0)).collect()
+}
+
+/// No number stands twice in a file: Perfetto knows a row by it, whatever its process.
+fn numbered(mut all: Vec<StreamRows>) -> Vec<StreamRows> {
+    all.iter_mut().flat_map(BTreeMap::values_mut).zip(GPU..).for_each(|(row, number)| *row = number);
+    all
+}
+
 /// How the rows of a process are called.
-fn names(trace: &Trace) -> Vec<Value> {
+fn names(trace: &Trace, rows: &StreamRows) -> Vec<Value> {
     let Trace { pid, program, .. } = trace;
-    let gpu = GPU + u64::from(*pid);
+    let gpu = GPU + pid;
     let mut all = vec![json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}})];
     for thread in trace.calls.iter().map(|call| call.thread).collect::<BTreeSet<_>>() {
         let label = if thread == *pid { "main thread".to_owned() } else { format!("thread {thread}") };
         all.push(json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": label}}));
     }
-    let timed = trace.details.values().filter(|detail| detail.gpu.is_some());
-    let streams: BTreeSet<u64> = timed.map(|detail| detail.stream.unwrap_or(0)).collect();
-    if !streams.is_empty() {
+    if !rows.is_empty() {
         let label = format!("GPU of {program} ({pid})");
         all.push(json!({"ph": "M", "name": "process_name", "pid": gpu, "args": {"name": label}}));
     }
-    for stream in streams {
-        let label = stream_name(trace, stream);
-        all.push(json!({"ph": "M", "name": "thread_name", "pid": gpu, "tid": stream, "args": {"name": label}}));
+    for (stream, row) in rows {
+        let label = stream_name(trace, *stream);
+        all.push(json!({"ph": "M", "name": "thread_name", "pid": gpu, "tid": row, "args": {"name": label}}));
     }
     all
 }
 
 /// By hand: names of functions need no escapes, and this runs once a call.
-fn write_call(out: &mut impl Write, trace: &Trace, call: &TracedCall, began: u64) -> io::Result<()> {
+fn write_call(out: &mut impl Write, trace: &Trace, rows: &StreamRows, call: &TracedCall, began: u64) -> io::Result<()> {
     let name = name(call.function);
     let (start, duration) = (micros(call.start.saturating_sub(began)), micros(call.duration));
     let (pid, tid) = (trace.pid, call.thread);
@@ -72,7 +88,8 @@ fn write_call(out: &mut impl Write, trace: &Trace, call: &TracedCall, began: u64
     )?;
     match detail.and_then(|detail| Some((detail, detail.gpu?))) {
         Some((detail, (start, took))) => {
-            let (work, pid, tid) = (json!(work_name(trace, call)), GPU + u64::from(pid), detail.stream.unwrap_or(0));
+            let (work, pid) = (json!(work_name(trace, call)), GPU + pid);
+            let tid = rows.get(&detail.stream.unwrap_or(0)).copied().unwrap_or(GPU);
             let (start, duration) = (micros(start.saturating_sub(began)), micros(took));
             write!(
                 out,
@@ -165,7 +182,10 @@ mod tests {
             (gpu["ts"].as_f64(), gpu["dur"].as_f64(), &gpu["args"]["grid"][0]),
             (Some(4.0), Some(0.7), &json!(2))
         );
-        assert_eq!(gpu["pid"].as_u64(), Some(GPU + 50));
+        assert_eq!(gpu["pid"].as_u64(), Some(u64::from(GPU) + 50));
+        // The one stream of each process has a row of its own, whose number Perfetto can hold.
+        let rows: BTreeSet<u64> = events.iter().filter_map(|event| event["tid"].as_u64()).collect();
+        assert_eq!(rows, [42, 51, u64::from(GPU), u64::from(GPU) + 1].into());
     }
 
     #[test]

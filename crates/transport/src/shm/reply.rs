@@ -37,7 +37,7 @@ pub(crate) fn sleep(words: &impl Words) {
     words.set_asleep(false);
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};

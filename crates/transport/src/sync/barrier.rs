@@ -5,7 +5,7 @@
 //! ([`light`]); the one that does it seldom has the system run a barrier on every processor that runs the former.
 //! Processes take part in that once they are registered; one that is not, or a system that refuses, has both sides use fences.
 
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, feature = "loom")))]
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -23,26 +23,26 @@ pub(crate) fn everywhere() -> bool {
 }
 
 /// The same for the threads of this process, which is registered unless it was restored since.
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, feature = "loom")))]
 pub(crate) fn here() -> bool {
     let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     barrier() || (register() && barrier())
 }
 
 /// The side that pays nothing: its steps stay in order as far as the compiler goes.
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, feature = "loom")))]
 pub(crate) fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
 /// In models of interleavings, both sides' halves of such a barrier are fences.
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 pub(crate) fn here() -> bool {
     light();
     true
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 pub(crate) fn light() {
     loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
 }

@@ -14,9 +14,9 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, feature = "loom")))]
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::shm::layout::MAX_THREADS;
@@ -26,9 +26,9 @@ use crate::sync::barrier;
 /// much as some hundred locks.
 const ACQUISITIONS_BEFORE_BIAS: u32 = 100;
 /// Looks of a waiter before it lets others run, and before it naps.
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, feature = "loom")))]
 const SPINS_BEFORE_YIELD: u32 = 100;
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, feature = "loom")))]
 const SPINS_BEFORE_SLEEP: u32 = 110;
 const WAIT_SLEEP: Duration = Duration::from_micros(50);
 
@@ -135,11 +135,11 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     let mut looks = 0_u32;
     while !is_so() {
         looks = looks.saturating_add(1);
-        #[cfg(all(test, loom))]
+        #[cfg(all(test, feature = "loom"))]
         if looks > 0 {
             loom::thread::yield_now();
         }
-        #[cfg(not(all(test, loom)))]
+        #[cfg(not(all(test, feature = "loom")))]
         match looks {
             ..SPINS_BEFORE_YIELD => std::hint::spin_loop(),
             SPINS_BEFORE_YIELD..SPINS_BEFORE_SLEEP => std::thread::yield_now(),
@@ -204,7 +204,7 @@ impl<T> Drop for BiasedLockGuard<'_, T> {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
@@ -236,7 +236,7 @@ mod loom_tests {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

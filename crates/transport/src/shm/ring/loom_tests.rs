@@ -1,4 +1,4 @@
-//! Every interleaving of a producer and a consumer, run with `RUSTFLAGS="--cfg loom" cargo test -p katydid-transport`.
+//! Every interleaving of a producer and a consumer, run with `cargo test -p katydid-transport --features loom --lib loom`.
 //!
 //! The bytes are checked cells: a consumer that read a record before it was published, or a producer that overwrote
 //! one that was still being read, is reported as a race. A lost wake-up is reported as a deadlock.

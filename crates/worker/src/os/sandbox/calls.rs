@@ -122,8 +122,9 @@ const SYS_REMOVEXATTRAT: i64 = 466;
 const UNKNOWN: &[i64] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-/// New namespaces, as flags of `clone`.
-const NAMESPACES: [i32; 7] = [
+/// Flags of `clone` that no worker needs: new namespaces, and children that are the server's, which would have to wait for them.
+const CLONE_FLAGS: [i32; 8] = [
+    libc::CLONE_PARENT,
     libc::CLONE_NEWUSER,
     libc::CLONE_NEWNS,
     libc::CLONE_NEWPID,
@@ -133,6 +134,8 @@ const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
+/// The kernel's name for a process as what `ioprio_set` is about.
+const IOPRIO_WHO_PROCESS: u32 = 1;
 /// The part of a socket's type that is no flag.
 const SOCKET_TYPE: u64 = 0xf;
 /// Asks for the personality, and changes nothing.
@@ -174,6 +177,9 @@ pub(super) fn restrict(children_only: bool, sockets: Sockets) -> Result<(), Call
         forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
         // Times of an open file are those of the worker's own caches.
         forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);
+    }
+    if sockets == Sockets::Given {
+        forbidden.extend(scheduling_of_others()?);
     }
     if !sockets.may_connect() {
         forbidden.insert(libc::SYS_connect, Vec::new());
@@ -249,13 +255,28 @@ fn forbidden() -> Result<Rules, Error> {
         let flag = u64::from(flag.unsigned_abs());
         one(0, SeccompCmpOp::MaskedEq(flag), flag)
     };
-    rules.insert(libc::SYS_clone, NAMESPACES.into_iter().map(flag).collect::<Result<_, _>>()?);
+    rules.insert(libc::SYS_clone, CLONE_FLAGS.into_iter().map(flag).collect::<Result<_, _>>()?);
     rules.insert(libc::SYS_personality, vec![one(0, SeccompCmpOp::Ne, PERSONALITY_NOW)?]);
     // Limits of another process.
     rules.insert(libc::SYS_prlimit64, vec![one(0, SeccompCmpOp::Ne, 0)?]);
     // What is typed at the terminal that the server was started from.
     let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| one(1, SeccompCmpOp::Eq, request));
     rules.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// Priorities and processors of other processes of its user, the server among them. Beside NVIDIA's driver, which has not been seen
+/// without, these calls stay.
+fn scheduling_of_others() -> Result<Rules, Error> {
+    let of_others = |argument| one(argument, SeccompCmpOp::Ne, 0);
+    let calls =
+        [libc::SYS_sched_setaffinity, libc::SYS_sched_setattr, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler];
+    let mut rules: Rules =
+        calls.into_iter().map(|call| Ok((call, vec![of_others(0)?]))).collect::<Result<_, Error>>()?;
+    // Of these the first argument says of what kind the second one is, and 0 there is the caller, its group or its user.
+    rules.insert(libc::SYS_setpriority, vec![of_others(0)?, of_others(1)?]);
+    let of_process = u64::from(IOPRIO_WHO_PROCESS);
+    rules.insert(libc::SYS_ioprio_set, vec![one(0, SeccompCmpOp::Ne, of_process)?, of_others(1)?]);
     Ok(rules)
 }
 

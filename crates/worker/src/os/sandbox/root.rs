@@ -15,8 +15,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change};
-use rustix::process::chroot;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, mount_move,
+    unmount,
+};
+use rustix::process::{chroot, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Where the new root is made, in the worker's own folder for temporary files; outside of its namespace it stays empty.
@@ -54,9 +57,25 @@ pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
     for place in places(allowed) {
         bring(&place, &root, &own)?;
     }
-    chroot(&root)?;
-    env::set_current_dir("/")?;
+    become_root(&root)?;
     Ok(true)
+}
+
+/// Has the namespace begin at `root`, with nothing above it. It has to be the namespace's own root and not the process's alone
+/// (`chroot`): Landlock looks for rules on the whole way up to the former, and above `root` lies a folder in which all is allowed.
+fn become_root(root: &Path) -> io::Result<()> {
+    env::set_current_dir(root)?;
+    // The old root goes to the same place, above the new one, and is let go of from there.
+    match pivot_root(".", ".") {
+        Ok(()) => unmount(".", UnmountFlags::DETACH)?,
+        // A system that runs from its first root (initramfs), which cannot go away: the new one covers it.
+        Err(Errno::INVAL) => {
+            mount_move(".", "/")?;
+            chroot(".")?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    env::set_current_dir("/")
 }
 
 /// A path of the new root, and what it shows.
