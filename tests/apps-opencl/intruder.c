@@ -113,7 +113,7 @@ static void files_and_what_stays(const char *socket, const char *open) {
     say("a file in the system's folder", on_path(OPEN, "/usr/share/katydid-intruder", 0101));
     say("keys", opened("/etc/ssl"));
     say("another terminal", on_path(OPEN, "/dev/ptmx", 2));
-    // PRIO_USER, whoever that is; SCHED_IDLE of the server.
+    // PRIO_USER of the worker itself.
     say("priorities of its user", call(SETPRIORITY, 2, 0, 19, 0, 0));
     say("the server's processors", call(SCHED_SETAFFINITY, call(GETPPID, 0, 0, 0, 0, 0), 8, 0, 0, 4));
     // CLONE_PARENT | SIGCHLD

@@ -297,19 +297,13 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
 /// Our own programs and nothing else.
 fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
-    let server = server(&places, "auto")?;
+    let server = machine::server(&places, "auto")?;
     let ways = options.ways_or(&WAYS);
     let runs = on_ways(&places, &server, &ways, &options.only, options.jobs.map_or(1, NonZero::get))?;
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
     let text = table(&machine::describe(), &runs) + &faults(&runs);
     fs::write(report.join("apps.md"), text).context("cannot write to the report")?;
     Ok(ending(&runs, &[]))
-}
-
-/// A server that takes softcuda only when told to: it would answer for a GPU whose driver cannot be used.
-pub(crate) fn server(places: &Places, driver: &str) -> Result<Server> {
-    let further: &[&str] = if driver == frameworks::SOFT { &[] } else { &["--require-gpu"] };
-    Ok(Server::start(places, driver, further)?)
 }
 
 /// Natively, and through Katydid; so many at a time. `only`: programs by name; all if that is empty.
@@ -340,7 +334,7 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
     let machine = machine::describe();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
-    let server = server(&places, "auto")?;
+    let server = machine::server(&places, "auto")?;
     let runs = on_ways(&places, &server, &WAYS, &[], 1)?;
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;

@@ -54,7 +54,7 @@ pub enum RunsAs {
     Server,
     /// One user for all.
     User(WorkerUser),
-    /// Each one a user of its own, or all of them one that is nobody else's.
+    /// Each one a user of its own, or all of them one that no other process has.
     OwnUser(Arc<OwnUsers>),
 }
 
@@ -112,7 +112,7 @@ impl OwnUsers {
         Ok((WorkerUser { uid: claim.number, gid: self.group(), groups: self.device_groups.clone() }, claim))
     }
 
-    /// A number that nobody has.
+    /// A number that is free.
     fn find(&self) -> io::Result<UserClaim> {
         // Another one each time, so that numbers come back late.
         let mut random = [0; 4];

@@ -116,7 +116,7 @@ fn users() -> Result<Option<(User, User)>> {
 fn is_refused(outcome: &Outcome) -> Result<()> {
     let (status, errors) = (outcome.status.code(), outcome.errors());
     ensure!(status == Some(3) && errors.contains("Permission denied"), "status {status:?}: {errors}");
-    ensure!(!errors.contains("--listen"), "the server is there, so that nobody has to start it: {errors}");
+    ensure!(!errors.contains("--listen"), "the server is there, and need not be started: {errors}");
     Ok(())
 }
 
