@@ -1,6 +1,6 @@
 //! What all commands have in common: whether a document is asked for, and whether variables of ours matter.
 
-use clap::CommandFactory;
+use clap::{Arg, CommandFactory};
 
 use crate::args::flags::{Command, Flags, ImagesCommand};
 use katydid_cli_core::output::document::JsonDestination;
@@ -81,17 +81,20 @@ pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
 
 /// The words of a command line that are no program's: those before `--`, or before the program.
 fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
-    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    let words = &words[..end];
+    let end = words.iter().position(|word| word == "--");
+    let (words, has_end) = (&words[..end.unwrap_or(words.len())], end.is_some());
     let commands = Flags::command();
     let Some(command) = commands.find_subcommand(command).filter(|it| ["run", "trace"].contains(&it.get_name())) else {
         return words;
     };
-    let takes_value = |word: &str| {
-        command.get_arguments().filter(|flag| flag.get_action().takes_values()).any(|flag| {
-            let is_long = flag.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
-            is_long || flag.get_short().is_some_and(|short| word == format!("-{short}"))
-        })
+    let is = |flag: &Arg, word: &str| {
+        let is_long = flag.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
+        is_long || flag.get_short().is_some_and(|short| word == format!("-{short}"))
+    };
+    let takes_value = |word: &str| match command.get_arguments().find(|flag| is(flag, word)) {
+        Some(flag) => flag.get_action().takes_values(),
+        // A mistyped one: what follows is its value rather than a program, which stands behind `--`.
+        None => has_end && !word.contains('='),
     };
     let mut at = 0;
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
