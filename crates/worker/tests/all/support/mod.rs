@@ -71,7 +71,7 @@ fn soft() -> PathBuf {
         // Build scripts of dependencies ask for what cargo says of this test's package: with another answer than at the last build, all
         // that hangs on them is built once more.
         let of_package = |name: &OsString| {
-            ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|it| name.as_bytes().starts_with(it.as_bytes()))
+            ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(|it| name.as_bytes().starts_with(it.as_bytes()))
         };
         for name in env::vars_os().map(|(name, _)| name).filter(of_package) {
             cargo.env_remove(name);
