@@ -34,7 +34,7 @@ pub(crate) use user::is_own as has_own_user;
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 
-use calls::Sockets;
+use calls::Serves;
 use files::Allowed;
 
 /// Which files a sandboxed worker may use.
@@ -86,8 +86,8 @@ impl Sandbox {
         // Folders that are made here have to be open to another user.
         let before = user.map(|_| umask(Mode::from_raw_mode(0o022)));
         let allowed = self.allowed();
-        let is_strict = matches!(self, Self::Tenants { .. });
-        let sockets = self.sockets();
+        let serves = self.serves();
+        let is_strict = serves != Serves::OwnUser;
         if is_strict {
             root::enter(&allowed.all()).map_err(SandboxError::Root)?;
         }
@@ -97,7 +97,7 @@ impl Sandbox {
         }
         let children_only = self.require(files::restrict(&allowed, is_strict))?.unwrap_or(false);
         self.require(give_up_capabilities().map_err(SandboxError::Capabilities))?;
-        self.require(calls::restrict(children_only, sockets))?;
+        self.require(calls::restrict(children_only, serves))?;
         Ok(())
     }
 
@@ -108,11 +108,11 @@ impl Sandbox {
         }
     }
 
-    fn sockets(&self) -> Sockets {
+    fn serves(&self) -> Serves {
         match self {
-            Self::OwnUser => Sockets::Local,
-            Self::Tenants { .. } if files::has_nvidia() => Sockets::OfDriver { connects: files::has_mps() },
-            Self::Tenants { .. } => Sockets::Given,
+            Self::OwnUser => Serves::OwnUser,
+            Self::Tenants { .. } if has_nvidia() => Serves::TenantsBesideNvidia { has_mps: files::has_mps() },
+            Self::Tenants { .. } => Serves::Tenants,
         }
     }
 

@@ -154,41 +154,41 @@ pub(crate) enum CallsError {
     Kernel(#[from] io::Error),
 }
 
-/// What a worker may do with sockets.
+/// Whom a worker serves, and beside which driver: what it need not do follows from that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sockets {
-    /// All of this machine: it serves its own user.
-    Local,
-    /// Those that it was given, and pairs of its own. Unix sockets lead to services of its user.
-    Given,
-    /// With NVIDIA's driver, which makes one socket for itself: in processes that share memory, it lends others a descriptor.
-    OfDriver {
-        /// Its service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
-        connects: bool,
+pub(super) enum Serves {
+    /// Its own user, whose sockets it may use.
+    OwnUser,
+    /// Others. It has the sockets that it was given, and pairs of its own: unix sockets lead to services of its user.
+    Tenants,
+    /// The same with NVIDIA's driver, which makes one socket for itself: in processes that share memory, it lends others a descriptor.
+    TenantsBesideNvidia {
+        /// The driver's service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
+        has_mps: bool,
     },
 }
 
 /// Restricts this thread, and all that come of it. `children_only`: the system lets the process read the memory of its own children
-/// alone, which checkpoints of OpenCL on processors need. With other sockets than all local ones, [`FORBIDDEN_TO_OTHERS`] too.
-pub(super) fn restrict(children_only: bool, sockets: Sockets) -> Result<(), CallsError> {
+/// alone, which checkpoints of OpenCL on processors need. One that serves others is refused [`FORBIDDEN_TO_OTHERS`] too.
+pub(super) fn restrict(children_only: bool, serves: Serves) -> Result<(), CallsError> {
     set_no_new_privs(true).map_err(io::Error::from)?;
     let mut forbidden = forbidden()?;
-    if sockets != Sockets::Local {
+    if serves != Serves::OwnUser {
         forbidden.extend(FORBIDDEN_TO_OTHERS.iter().map(|call| (*call, Vec::new())));
         // Times of an open file are those of the worker's own caches.
         forbidden.insert(libc::SYS_utimensat, vec![named_file()?]);
     }
-    if sockets == Sockets::Given {
+    if serves == Serves::Tenants {
         forbidden.extend(scheduling_of_others()?);
     }
-    if !sockets.may_connect() {
+    if !serves.may_connect() {
         forbidden.insert(libc::SYS_connect, Vec::new());
     }
     if !children_only {
         forbidden.insert(libc::SYS_process_vm_readv, Vec::new());
     }
     let filters =
-        [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (sockets.rules()?, libc::EACCES, false)];
+        [(unknown(), libc::ENOSYS, true), (forbidden, libc::EPERM, false), (serves.sockets()?, libc::EACCES, false)];
     for (rules, errno, is_first) in filters {
         let refusal = SeccompAction::Errno(errno.unsigned_abs());
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture()?).map_err(Error::from)?;
@@ -199,21 +199,23 @@ pub(super) fn restrict(children_only: bool, sockets: Sockets) -> Result<(), Call
     Ok(())
 }
 
-impl Sockets {
+impl Serves {
     /// Which may not be made: those that reach other machines; of a worker that serves others, all but its own. A datagram names its
     /// receiver, so that a pair of such sockets would reach others.
-    fn rules(self) -> Result<Rules, Error> {
+    fn sockets(self) -> Result<Rules, Error> {
         let remote = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
         let of_kind = |kind: i32| one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), u64::from(kind.unsigned_abs()));
         // The kernel takes a raw unix socket for one of datagrams.
         let with_datagrams = || Ok::<_, Error>(vec![remote()?, of_kind(libc::SOCK_DGRAM)?, of_kind(libc::SOCK_RAW)?]);
         let mut rules = Rules::new();
-        rules.insert(libc::SYS_socketpair, if self == Self::Local { vec![remote()?] } else { with_datagrams()? });
+        rules.insert(libc::SYS_socketpair, if self == Self::OwnUser { vec![remote()?] } else { with_datagrams()? });
         let alone = match self {
-            Self::Local => vec![remote()?],
-            Self::Given => Vec::new(),
+            Self::OwnUser => vec![remote()?],
+            Self::Tenants => Vec::new(),
             // Its own is one of packets.
-            Self::OfDriver { .. } => with_datagrams()?.into_iter().chain([of_kind(libc::SOCK_STREAM)?]).collect(),
+            Self::TenantsBesideNvidia { .. } => {
+                with_datagrams()?.into_iter().chain([of_kind(libc::SOCK_STREAM)?]).collect()
+            }
         };
         rules.insert(libc::SYS_socket, alone);
         Ok(rules)
@@ -221,7 +223,7 @@ impl Sockets {
 
     /// Whether the worker may connect a socket to another process's.
     fn may_connect(self) -> bool {
-        matches!(self, Self::Local | Self::OfDriver { connects: true })
+        matches!(self, Self::OwnUser | Self::TenantsBesideNvidia { has_mps: true })
     }
 }
 
