@@ -1,6 +1,5 @@
 //! A server for tests: `katydid serve` on a unix socket and on TCP of loopback, ended with the value that holds it.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,14 +17,11 @@ use crate::certs::{Certs, CertsError};
 use crate::deadline::company::{Role, Started};
 use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
-use crate::places::{DRIVER_VARIABLE, Places};
+use crate::places::Places;
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
 
 /// How often a server is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The driver under test on a machine with a GPU.
-const GPU: &str = "auto";
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +73,8 @@ pub struct Server {
 impl Server {
     /// Among further arguments: programs that come by TCP see no processors as devices of OpenCL.
     pub const STRICT: &'static str = "strict";
+    /// Among them too: `auto` may take softcuda, where no GPU can be used.
+    pub const FALLS_BACK: &'static str = "falls back";
 
     /// Starts a server whose workers open `driver` (`auto`, `soft` or a path), and waits until it answers.
     ///
@@ -161,12 +159,12 @@ impl Server {
             .arg("--admin")
             .arg(admin_socket(folder.path()))
             .args(["--driver", driver])
-            .args(further.iter().filter(|it| **it != Self::STRICT));
+            .args(further.iter().filter(|it| ![Self::STRICT, Self::FALLS_BACK].contains(it)));
         if !further.contains(&Self::STRICT) {
             command.arg("--allow-cpu-opencl");
         }
-        // Where tests are to see a GPU, softcuda would answer for it.
-        if driver == GPU && env::var(DRIVER_VARIABLE).is_ok_and(|wanted| wanted == GPU) {
+        // Softcuda would answer for a GPU whose driver cannot be used.
+        if driver == "auto" && !further.contains(&Self::FALLS_BACK) {
             command.arg("--require-gpu");
         }
         // Its own, whatever other servers of this user have; a successor finds what is there.

@@ -297,7 +297,7 @@ pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Optio
 /// Our own programs and nothing else.
 fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
-    let server = machine::server(&places, "auto")?;
+    let server = Server::start(&places, "auto", &[])?;
     let ways = options.ways_or(&WAYS);
     let runs = on_ways(&places, &server, &ways, &options.only, options.jobs.map_or(1, NonZero::get))?;
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
@@ -334,7 +334,7 @@ fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
     let places = Places::of_pack(folder);
     let machine = machine::describe();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
-    let server = machine::server(&places, "auto")?;
+    let server = Server::start(&places, "auto", &[])?;
     let runs = on_ways(&places, &server, &WAYS, &[], 1)?;
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;

@@ -132,7 +132,7 @@ fn softcuda_in_place_of_a_broken_driver_is_told() -> Result<()> {
         run(&mut Way::Private { driver: "soft".to_owned() }.command(&places, &program(&places, "vector_add")))?;
     ensure!(chosen.status.success() && lines_with(&chosen.errors(), NO_GPU).is_empty(), "{}", chosen.errors());
     let variables = [("LD_LIBRARY_PATH", folder.path().as_os_str().to_owned())];
-    let server = Server::start_with(&places, "auto", &[], &variables)?;
+    let server = Server::start_with(&places, "auto", &[Server::FALLS_BACK], &variables)?;
     for way in Way::through(&server) {
         let outcome = run(&mut way.command(&places, &program(&places, "vector_add")))?;
         ensure!(outcome.status.success(), "{}", outcome.errors());

@@ -22,13 +22,15 @@ use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::Value;
 
-use crate::gpu::machine::{self, SOFT};
+use crate::gpu::machine;
 use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{dist, jobs};
 
 /// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
 const MOST_JOBS: usize = 8;
+/// The driver whose device is the CPU.
+const SOFT: &str = "soft";
 
 /// What to run, and where.
 #[derive(Debug, clap::Args)]
@@ -130,7 +132,7 @@ fn run(
         bail!("no item of tests/frameworks/items.txt is named so and can run with the driver {}", options.driver);
     }
     let machine = machine::describe();
-    let server = machine::server(&places, &options.driver)?;
+    let server = Server::start(&places, &options.driver, &[])?;
     let ways = options.ways_or(&[WayName::Shm, WayName::Unix, WayName::Tcp]);
     let beside = ways.into_iter().filter(|way| *way != WayName::Native);
     let ways = beside.map(|way| way.way(&server, &options.driver)).collect();

@@ -2,15 +2,9 @@
 
 use std::process::Command;
 
-use anyhow::Result;
-use katydid_tests::places::Places;
-use katydid_tests::server::Server;
 use serde_json::{Value, json};
 
 use crate::shell;
-
-/// The driver whose device is the CPU.
-pub(crate) const SOFT: &str = "soft";
 
 /// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
 pub(crate) const PYTHON: &str = "3.12";
@@ -29,10 +23,4 @@ pub(crate) fn describe() -> Value {
         "kernel": ask("uname", &["-r"]),
         "processors": ask("nproc", &[]),
     })
-}
-
-/// A server that takes softcuda only when told to: it would answer for a GPU whose driver cannot be used.
-pub(crate) fn server(places: &Places, driver: &str) -> Result<Server> {
-    let further: &[&str] = if driver == SOFT { &[] } else { &["--require-gpu"] };
-    Ok(Server::start(places, driver, further)?)
 }

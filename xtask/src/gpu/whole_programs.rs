@@ -71,7 +71,7 @@ fn run(places: Places, report: &Path, options: &Options) -> Result<ExitCode> {
     let begun = Instant::now();
     let deadline = begun + ALL.min(Duration::from_secs(options.within));
     let size = if options.is_soft() { Size::Small } else { Size::Large };
-    let server = machine::server(&places, &options.driver)?;
+    let server = Server::start(&places, &options.driver, &[])?;
     let [shm, tcp] = Way::through(&server);
     let native = Way::Direct { name: "native", folder: options.is_soft().then(|| places.soft()) };
     let ways = [native, shm, tcp];
