@@ -236,14 +236,11 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
     let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
     ensure!(found["calls"].as_u64() > Some(3), "{found}");
     // A descriptor of the caller's, which the program does not have.
-    let script = "exec 5>\"$1\"; shift; exec \"$@\"";
-    let mut command = Command::new("sh");
     let line = katydid(
         &places,
         &["trace", "--driver", "soft", "--json", "fd:5", "--", "sh", "-c", "echo out >&5 || echo shut"],
     );
-    command.args(["-c", script, "sh"]).arg(&file).arg(line.get_program()).args(line.get_args());
-    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
+    let outcome = in_shell(&format!("exec 5>{named}; exec \"$@\""), &line)?;
     ensure!(outcome.text() == "shut\n", "{outcome:?}");
     let found: Value = serde_json::from_slice(&fs::read(&file)?)?;
     ensure!(found["calls"] == 0, "{found}");
@@ -298,9 +295,7 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     let place = folder.path().display();
     let line = katydid(&places, &["trace", "--driver", "soft", "--", &fixture()?, "count", "3"]);
     let script = format!("mount -t tmpfs -o size=16k none {place} && TMPDIR={place} exec \"$@\"");
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", &script, "sh"]).arg(line.get_program()).args(line.get_args());
-    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
+    let outcome = in_shell(&format!("exec unshare -m sh -c '{script}' sh \"$@\""), &line)?;
     ensure!(outcome.text() == "3\n" && outcome.status.code() == Some(1), "{outcome:?}");
     ensure!(outcome.errors().contains("calls are not recorded"), "{outcome:?}");
     Ok(())

@@ -20,7 +20,8 @@ pub(crate) fn completions(flags: &CompletionsFlags) -> Outcome {
 fn visible() -> Command {
     let all = Flags::command();
     let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    Command::new("katydid").version(env!("CARGO_PKG_VERSION")).args(all.get_arguments().cloned()).subcommands(visible)
+    let shown = Command::new("katydid").version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
+    shown.args(all.get_arguments().cloned()).subcommands(visible)
 }
 
 /// Writes `katydid.1` and a page for each command.
@@ -41,9 +42,11 @@ mod tests {
 
     #[test]
     fn a_shell_is_offered_what_users_start() {
-        let names: Vec<String> = visible().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        let mut shown = visible();
+        shown.build();
+        let names: Vec<String> = shown.get_subcommands().map(|command| command.get_name().to_owned()).collect();
         assert!(names.iter().any(|name| name == "checkpoint"));
-        assert!(!names.iter().any(|name| name == "worker" || name == "job-guard"), "{names:?}");
+        assert!(!names.iter().any(|name| ["worker", "job-guard", "help"].contains(&name.as_str())), "{names:?}");
         visible().debug_assert();
     }
 }

@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn shared_memory_over_tcp_is_a_usage_error() {
-        let known = NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag("--server") };
+        let known = NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag(address::FLAG) };
         assert!(matches!(check_link(Some(Link::Shm), Some(&known)), Err(Failure::Usage(_))));
         assert!(check_link(None, Some(&known)).is_ok() && check_link(Some(Link::Shm), None).is_ok());
     }

@@ -83,7 +83,7 @@ mod tests {
 
     use super::super::Status;
     use super::*;
-    use katydid_cli_core::server::address::Origin;
+    use katydid_cli_core::server::address::{FLAG, Origin};
 
     /// What is found of a server that answers each hello by this refusal.
     fn found(code: RefusalCode) -> Finding {
@@ -100,7 +100,7 @@ mod tests {
                 }
             }
         });
-        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag("--server") });
+        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag(FLAG) });
         server.join().unwrap();
         found
     }

@@ -29,8 +29,7 @@ pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
 fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
     let began = traces.iter().map(|trace| trace.start).min().unwrap_or(0);
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    let rows: Vec<StreamRows> = traces.iter().map(streams).collect();
-    let rows = numbered(rows);
+    let rows = rows(traces);
     let names = traces.iter().zip(&rows).flat_map(|(trace, rows)| names(trace, rows));
     let names: Vec<String> = names.map(|event| event.to_string()).collect();
     write!(out, "{}", names.join(",\n"))?;
@@ -43,15 +42,15 @@ fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
 /// The streams of a process that had timed work, by their handles, and the numbers of their rows.
 type StreamRows = BTreeMap<u64, u32>;
 
-fn streams(trace: &Trace) -> StreamRows {
-    let timed = trace.details.values().filter(|detail| detail.gpu.is_some());
-    timed.map(|detail| (detail.stream.unwrap_or(0), 0)).collect()
-}
-
-/// No number stands twice in a file: Perfetto knows a row by it, whatever its process.
-fn numbered(mut all: Vec<StreamRows>) -> Vec<StreamRows> {
-    all.iter_mut().flat_map(BTreeMap::values_mut).zip(GPU..).for_each(|(row, number)| *row = number);
-    all
+/// Of each process. No number stands twice in a file: Perfetto knows a row by it, whatever its process.
+fn rows(traces: &[Trace]) -> Vec<StreamRows> {
+    let mut numbers = GPU..;
+    let of_one = |trace: &Trace| {
+        let timed = trace.details.values().filter(|detail| detail.gpu.is_some());
+        let streams: BTreeSet<u64> = timed.map(|detail| detail.stream.unwrap_or(0)).collect();
+        streams.into_iter().zip(numbers.by_ref()).collect()
+    };
+    traces.iter().map(of_one).collect()
 }
 
 /// How the rows of a process are called.
