@@ -4,6 +4,7 @@
 //! where things lie, and what a program must print. It runs programs until they stand still, and starts and ends servers. It
 //! uses the installed binaries only, as a user would; it links no crate of Katydid.
 
+pub mod cargo;
 pub mod catalog;
 pub mod certs;
 pub mod commands;

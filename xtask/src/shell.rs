@@ -1,15 +1,10 @@
 //! Running other programs: their failure is an error that shows the command line.
 
-use std::env;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-
-/// How variables begin by which cargo tells a program of its package.
-const OF_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
 /// A command line as a person would type it.
 pub(crate) fn shown(command: &Command) -> String {
@@ -49,14 +44,9 @@ pub(crate) fn git(root: &Path, arguments: &[&str]) -> Result<String> {
     read(Command::new("git").current_dir(root).args(arguments))
 }
 
-/// The cargo that runs us, in the checkout. It is told nothing of our own package, by which build scripts of dependencies would run once
-/// more: they ran without it when a user called cargo.
+/// The cargo that runs us, in the checkout.
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = katydid_tests::cargo::cargo();
     command.current_dir(root).args(arguments);
-    let of_package = |name: &OsString| OF_PACKAGE.iter().any(|start| name.as_bytes().starts_with(start.as_bytes()));
-    for name in env::vars_os().map(|(name, _)| name).filter(of_package) {
-        command.env_remove(name);
-    }
     command
 }

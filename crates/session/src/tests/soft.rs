@@ -5,21 +5,15 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::env;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use katydid_cuda_sys::{CUcontext, CUmemGenericAllocationHandle};
 use katydid_driver::{Driver, DriverChoice, open};
+use katydid_tests::cargo::softcuda;
 
 use super::stage::GRANULE;
 use crate::device::ask::ask;
 use crate::memory::device_block;
-
-/// The alias of cargo that builds what `cargo xtask dist` installs (`.cargo/config.toml`).
-const BUILD_INSTALLED: &str = "build-installed";
 
 static DRIVER_TURN: Mutex<()> = Mutex::new(());
 
@@ -87,23 +81,5 @@ impl Drop for Rest {
 
 /// The driver of these tests.
 pub(super) fn choice() -> DriverChoice {
-    env::var("KATYDID_TEST_DRIVER").map_or_else(|_| DriverChoice::Path(soft()), |name| name.parse().unwrap())
-}
-
-/// Builds softcuda where cargo puts it beside this test.
-fn soft() -> PathBuf {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // Build scripts of dependencies ask for what cargo says of this test's package: with another answer than at the last build, all
-        // that hangs on them is built once more.
-        let of_package = |name: &OsString| {
-            ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(|it| name.as_bytes().starts_with(it.as_bytes()))
-        };
-        for name in env::vars_os().map(|(name, _)| name).filter(of_package) {
-            cargo.env_remove(name);
-        }
-        assert!(cargo.arg(BUILD_INSTALLED).status().unwrap().success());
-    });
-    env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
+    env::var("KATYDID_TEST_DRIVER").map_or_else(|_| DriverChoice::Path(softcuda()), |name| name.parse().unwrap())
 }

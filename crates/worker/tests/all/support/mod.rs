@@ -6,19 +6,17 @@
 
 use std::cell::RefCell;
 use std::env;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use katydid_arena::{Offers, Settled};
+use katydid_tests::cargo::softcuda;
 use katydid_transport::connect;
 use katydid_transport::{Address, Pending, ProgramLink};
 use katydid_wire::SPEC_HASH;
@@ -57,28 +55,7 @@ const OTHER_DRIVER: &str = "KATYDID_TEST_DRIVER";
 
 /// The driver of these tests.
 pub(crate) fn driver() -> String {
-    env::var(OTHER_DRIVER).unwrap_or_else(|_| soft().to_str().unwrap().to_owned())
-}
-
-/// The alias of cargo that builds what `cargo xtask dist` installs (`.cargo/config.toml`).
-const BUILD_INSTALLED: &str = "build-installed";
-
-/// Builds softcuda where cargo puts it beside this test.
-fn soft() -> PathBuf {
-    static BUILT: Once = Once::new();
-    BUILT.call_once(|| {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // Build scripts of dependencies ask for what cargo says of this test's package: with another answer than at the last build, all
-        // that hangs on them is built once more.
-        let of_package = |name: &OsString| {
-            ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(|it| name.as_bytes().starts_with(it.as_bytes()))
-        };
-        for name in env::vars_os().map(|(name, _)| name).filter(of_package) {
-            cargo.env_remove(name);
-        }
-        assert!(cargo.arg(BUILD_INSTALLED).status().unwrap().success());
-    });
-    env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("libkatydid_softcuda.so")
+    env::var(OTHER_DRIVER).unwrap_or_else(|_| softcuda().to_str().unwrap().to_owned())
 }
 
 /// The worker's half of the binary, which `spawn_worker` starts by this name; returns at once in the tests' own process.
