@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper::{Response, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::answer::{Answer, Lines, Request, problem};
 use crate::body::Sent;
@@ -28,9 +28,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = shared.limits.clone();
+    // Until the connection ends.
+    let slot = Arc::new(OnceLock::new());
     let service = service_fn(|request| {
-        let (shared, patience) = (Arc::clone(&shared), patience.clone());
-        async move { Ok::<_, Infallible>(answer(request, shared, patience).await) }
+        let (shared, patience, slot) = (Arc::clone(&shared), patience.clone(), Arc::clone(&slot));
+        async move { Ok::<_, Infallible>(answer(request, shared, patience, &slot).await) }
     });
     let mut builder = http1::Builder::new();
     // The time for the head is bounded with that for the whole request.
@@ -47,14 +49,20 @@ async fn answer(
     request: hyper::Request<Incoming>,
     shared: Arc<ConnectionContext>,
     patience: ConnectionTimeout,
+    slot: &OnceLock<OwnedSemaphorePermit>,
 ) -> Response<Sent> {
     let answer = match read(request, shared.limits.body).await {
-        Ok(request) => {
-            patience.is_asked();
-            let handler = Arc::clone(&shared);
-            let handled = tokio::task::spawn_blocking(move || (handler.handler)(&request)).await;
-            handled.unwrap_or_else(|_| Answer::problem(500, "internal error in Katydid; see its messages"))
-        }
+        Ok(request) => match Arc::clone(&shared.answers).try_acquire_owned() {
+            Ok(place) => {
+                // There is one request a connection.
+                let _ = slot.set(place);
+                patience.is_asked();
+                let handler = Arc::clone(&shared);
+                let handled = tokio::task::spawn_blocking(move || (handler.handler)(&request)).await;
+                handled.unwrap_or_else(|_| Answer::problem(500, "internal error in Katydid; see its messages"))
+            }
+            Err(_) => Answer::problem(503, "busy: too many requests are being answered; ask again"),
+        },
         Err(refusal) => refusal,
     };
     let (status, body) = match answer {

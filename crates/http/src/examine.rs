@@ -21,7 +21,7 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
     let works = Arc::new(WorkerThreads::new(limits.works));
     let patience = ConnectionTimeout::new(limits.request, limits.answer);
     let most = limits.request;
-    let shared = Arc::new(ConnectionContext { limits, handler: Box::new(handler), works });
+    let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), works));
     let said = runtime.block_on(async {
         let (mut ours, theirs) = duplex(4096);
         let connection = tokio::spawn(attend(theirs, shared, patience));

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle as Task;
+use tokio::task::{JoinHandle as Task, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::answer::{Answer, Request};
@@ -51,7 +50,7 @@ impl HttpServer {
             tokio::net::UnixListener::from_std(listener)?
         };
         let works = Arc::new(WorkerThreads::new(limits.works));
-        let shared = Arc::new(ConnectionContext { limits, handler: Box::new(handler), works: Arc::clone(&works) });
+        let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), Arc::clone(&works)));
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(serve(listener, shared, stopped, problem));
@@ -91,17 +90,16 @@ pub(crate) fn runtime(limits: &Limits) -> io::Result<Runtime> {
 struct Connections(VecDeque<(Task<()>, ConnectionTimeout)>);
 
 impl Connections {
-    /// Makes room for one more; whether there is some.
-    fn make_room(&mut self, most: usize) -> bool {
+    /// Makes room for one more whose request is awaited. No other one goes for it: those have places of their own.
+    fn make_room(&mut self, most: usize) {
         self.0.retain(|(task, _)| !task.is_finished());
-        if self.0.len() < most {
-            return true;
-        }
-        let Some(oldest) = self.0.iter().position(|(_, patience)| patience.is_waiting()) else { return false };
-        if let Some((task, _)) = self.0.remove(oldest) {
+        let mut asking = self.0.iter().enumerate().filter(|(_, (_, patience))| patience.is_asking());
+        let oldest = asking.next().map(|(at, _)| at);
+        if asking.count() + 1 >= most
+            && let Some((task, _)) = oldest.and_then(|oldest| self.0.remove(oldest))
+        {
             task.abort();
         }
-        true
     }
 
     /// Waits for the answers that are being made or read.
@@ -135,23 +133,18 @@ async fn serve(
             }
         };
         match accepted {
-            Ok((stream, _)) if connections.make_room(shared.limits.connections) => {
+            Ok((stream, _)) => {
+                connections.make_room(shared.limits.connections);
                 let patience = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
                 let task = tokio::spawn(attend(stream, Arc::clone(&shared), patience.clone()));
                 connections.0.push_back((task, patience));
+                // A request that has come with it is read before the next newcomer is let in.
+                yield_now().await;
             }
-            Ok((stream, _)) => turn_away(&stream),
             Err(error) => {
                 problem(&error);
                 sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }
-}
-
-/// Tells a client that there is no place, as well as that can be done without waiting.
-fn turn_away(stream: &UnixStream) {
-    const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
-                          {\"error\":\"busy: too many connections; ask again\"}";
-    let _ = stream.try_write(ANSWER.as_bytes());
 }

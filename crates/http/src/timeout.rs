@@ -9,42 +9,58 @@ use tokio::time::{Instant, sleep_until};
 /// Tells a connection how long it may go on; all handles of one connection are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionTimeout {
-    /// When the connection ends; none while work is being done for it.
-    until: Arc<watch::Sender<Option<Instant>>>,
+    phase: Arc<watch::Sender<Phase>>,
     answer: Duration,
+}
+
+/// What a connection is about now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Its request is awaited until then.
+    Asking(Instant),
+    /// Work is being done for it.
+    Working,
+    /// Its client reads the answer until then.
+    Reading(Instant),
 }
 
 impl ConnectionTimeout {
     /// Of a connection whose request is awaited.
     pub(crate) fn new(request: Duration, answer: Duration) -> Self {
-        Self { until: Arc::new(watch::Sender::new(Some(Instant::now() + request))), answer }
+        Self { phase: Arc::new(watch::Sender::new(Phase::Asking(Instant::now() + request))), answer }
     }
 
     /// The request is there: how long the work takes is no matter of the client's.
     pub(crate) fn is_asked(&self) {
-        self.until.send_replace(None);
+        self.phase.send_replace(Phase::Working);
     }
 
     /// What is to be sent is known: from here on the client has to read.
     pub(crate) fn is_answered(&self) {
-        let until = Instant::now() + self.answer;
-        self.until.send_if_modified(|current| current.is_none() && current.replace(until).is_none());
+        let reading = Phase::Reading(Instant::now() + self.answer);
+        self.phase.send_if_modified(|phase| {
+            let was_working = *phase == Phase::Working;
+            if was_working {
+                *phase = reading;
+            }
+            was_working
+        });
     }
 
-    /// Whether the request is still awaited, or the answer is being read: nothing is lost if the connection ends.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.until.borrow().is_some()
+    /// Whether the request is still awaited: nothing has been done for the client, so nothing is lost if the connection ends.
+    pub(crate) fn is_asking(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Asking(_))
     }
 
     /// Returns when the connection is to end.
     pub(crate) async fn over(&self) {
-        let mut changes = self.until.subscribe();
+        let mut changes = self.phase.subscribe();
         loop {
-            let until = *changes.borrow_and_update();
+            let phase = *changes.borrow_and_update();
             let sleep = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
+                match phase {
+                    Phase::Asking(until) | Phase::Reading(until) => sleep_until(until).await,
+                    Phase::Working => std::future::pending().await,
                 }
             };
             tokio::select! {

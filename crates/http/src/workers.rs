@@ -6,13 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::answer::{Answer, Request};
 
 /// What clients may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time. When all are taken, the oldest that waits for its client is closed.
+    /// Connections at a time whose request is not there yet. A newcomer has the place of the oldest.
     pub connections: usize,
+    /// Connections at a time whose request is there, until their clients have read the answers; further ones are answered with 503.
+    /// They are not closed for others: what was done for a client must not be denied to it.
+    pub answers: usize,
     /// Requests whose handlers run at a time; further ones wait.
     pub handlers: usize,
     /// Requests at a time whose answers grow; further ones are answered with 503.
@@ -31,6 +36,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 64,
+            answers: 64,
             handlers: 4,
             works: 8,
             head: 16 << 10,
@@ -49,6 +55,15 @@ pub(crate) struct ConnectionContext {
     pub(crate) limits: Limits,
     pub(crate) handler: Box<Handler>,
     pub(crate) works: Arc<WorkerThreads>,
+    /// Of [`Limits::answers`].
+    pub(crate) answers: Arc<Semaphore>,
+}
+
+impl ConnectionContext {
+    pub(crate) fn new(limits: Limits, handler: Box<Handler>, works: Arc<WorkerThreads>) -> Self {
+        let answers = Arc::new(Semaphore::new(limits.answers));
+        Self { limits, handler, works, answers }
+    }
 }
 
 /// Threads that work for clients.

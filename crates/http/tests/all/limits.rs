@@ -142,6 +142,53 @@ fn silent_connections_make_room_for_others() {
     assert_eq!(silent[99].read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "the newest stays");
 }
 
+/// Bytes of an answer that no socket keeps.
+const LARGE: usize = 8 << 20;
+
+#[test]
+fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
+    let limits =
+        Limits { connections: 4, answers: 2, request: TEST_TIMEOUT, answer: TEST_TIMEOUT, ..Limits::default() };
+    let bench = Bench::new(limits, |_| Answer::json(200, &"x".repeat(LARGE)));
+    let mut readers: Vec<UnixStream> = (0..2).map(|_| bench.connect()).collect();
+    for reader in &mut readers {
+        reader.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        reader.read_exact(&mut [0; 16]).unwrap();
+    }
+    let _flood: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
+    assert_eq!(status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")), "503", "both places are taken");
+    for reader in &mut readers {
+        assert!(heard(reader).len() > LARGE, "the answer was cut off");
+    }
+    until_answered(&bench);
+}
+
+#[test]
+fn work_goes_on_for_its_client_under_a_flood_of_connections() {
+    let (begin, begun) = mpsc::channel();
+    let begun = Mutex::new(begun);
+    let limits = Limits { connections: 4, answers: 1, request: TEST_TIMEOUT, ..Limits::default() };
+    let bench = Bench::new(limits, move |request| {
+        if request.method == "POST" {
+            begun.lock().unwrap().recv().unwrap();
+        }
+        Answer::json(200, &"done")
+    });
+    let mut asker = bench.connect();
+    asker.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
+    let _flood: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
+    while status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")) != "503" {}
+    begin.send(()).unwrap();
+    assert!(heard(&mut asker).ends_with("\"done\""));
+}
+
+/// A place is free again once its client has read.
+fn until_answered(bench: &Bench) {
+    while status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")) != "200" {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// More lines than a socket and a connection keep.
 const MANY: usize = 20_000;
 
