@@ -50,5 +50,6 @@ pub use shm::layout::{PIECE_BYTES, PIECES};
 pub use shm::piece::StagingPiece;
 pub use shm::staging::{SHELF_TURN, SHELF_WRITERS, ShelfMemory, Staging};
 pub use stream::bulk::{BUFFER, BUFFERS, Buffer, Buffers};
+pub use sync::contention::yield_unless_contended;
 pub use sync::wait::Spin;
 pub use tls::identity::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};

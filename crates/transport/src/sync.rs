@@ -2,4 +2,5 @@
 
 pub(crate) mod barrier;
 pub(crate) mod biased_lock;
+pub(crate) mod contention;
 pub(crate) mod wait;

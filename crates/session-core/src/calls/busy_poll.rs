@@ -15,10 +15,9 @@
 use std::hint::spin_loop;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_transport::Spin;
+use katydid_transport::{Spin, yield_unless_contended};
 
 use crate::calls::api::Api;
 use crate::calls::error::SessionError;
@@ -157,13 +156,19 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
                     ManuallyDrop::into_inner(wait.task)(shared);
                     return self.wake_if_more_follow(shared, executors, wait.thread);
                 }
-                WaitStatus::Pending if !has_pending() && begun.elapsed() < longest => match self.yields {
-                    true => thread::yield_now(),
-                    false => spin_loop(),
-                },
+                WaitStatus::Pending if !has_pending() && begun.elapsed() < longest && self.pauses() => {}
                 _ => return executors.run(shared, wait.thread, wait.context, wait.task),
             }
         }
+    }
+
+    /// Between two looks. False if there is to be no other one, since others want the processors.
+    fn pauses(&self) -> bool {
+        if self.yields {
+            return yield_unless_contended();
+        }
+        spin_loop();
+        true
     }
 
     fn longest(&self) -> Duration {

@@ -3,14 +3,18 @@
 //! How long to stay awake adapts: a wait that ended awake makes it twice as long as that wait was; waits that ended asleep halve
 //! it. One in [`PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
 //! that waits for long kernels costs next to no processor time.
+//!
+//! Beside work that never sleeps ([`Contention`]) waits sleep at once, which teaches nothing.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, available_parallelism};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
+
+use crate::sync::contention::Contention;
 
 /// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
 /// long as its GPU works.
@@ -47,6 +51,8 @@ pub struct Spin {
     first: u32,
     /// Lets others run between looks: with two processors, the awaited side may be waiting for this one.
     yields: bool,
+    /// Whether that takes long.
+    contention: &'static Contention,
 }
 
 impl Spin {
@@ -79,6 +85,7 @@ impl Spin {
             longest: AtomicU32::new(longest),
             first: if yields || longest <= SYSTEM { LOOKS } else { FIRST_LOOKS },
             yields,
+            contention: Contention::of_process(),
         }
     }
 
@@ -104,6 +111,9 @@ impl Spin {
             self.learn(Some(Duration::ZERO));
             return Some(value);
         }
+        if self.contention.is_on() {
+            return None;
+        }
         let (begun, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
         loop {
             let value = look(LOOKS, &mut found);
@@ -112,8 +122,8 @@ impl Spin {
                 self.learn(value.is_some().then_some(waited));
                 return value;
             }
-            if self.yields || waited >= EAGER {
-                thread::yield_now();
+            if (self.yields || waited >= EAGER) && !self.contention.yield_now() {
+                return found();
             }
         }
     }
@@ -229,6 +239,24 @@ mod tests {
             None::<()>
         });
         assert_eq!((found, looks), (None, 1));
+    }
+
+    #[test]
+    fn beside_others_waits_are_short_and_teach_nothing() {
+        static OTHERS: Contention = Contention::for_ever();
+        let (mut spin, mut looks) = (Spin { contention: &OTHERS, ..Spin::of(WORK, true) }, 0);
+        let mut count = |spin: &Spin| {
+            let found = spin.until(|| {
+                looks += 1;
+                None::<()>
+            });
+            assert_eq!(found, None);
+            std::mem::take(&mut looks)
+        };
+        assert_eq!(count(&spin), LOOKS + 1);
+        assert_eq!((spin.budget(), spin.in_vain.load(Ordering::Relaxed)), (WORK, 0));
+        spin.contention = Box::leak(Box::new(Contention::new()));
+        assert!(count(&spin) > LOOKS + 1);
     }
 
     #[test]

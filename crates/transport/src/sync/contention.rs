@@ -1,0 +1,150 @@
+//! Whether others want the processors, so that a thread which yields gets its own back late.
+//!
+//! Where no other thread wants the processor, `sched_yield` costs half a microsecond. Beside work that never sleeps it costs that
+//! work's whole slice, up to four milliseconds, though the system wakes a sleeper within microseconds. Time spent awake counts
+//! against a thread there, too. So a yield that took long ends yields and spins of this process for a while: who waits, sleeps.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+/// A yield that takes so many nanoseconds met work that uses up its slice. The other side of a link needs some tens of
+/// microseconds for a call.
+const LONG_YIELD: u64 = 100_000;
+/// For how many nanoseconds nothing yields after the first long yield. Another one follows, then the time doubles.
+const SHORTEST_PAUSE: u64 = 50_000_000;
+/// The longest such time: a long yield then takes less than a hundredth of all time.
+const LONGEST_PAUSE: u64 = 1_000_000_000;
+
+/// What this process has seen of others.
+static CONTENTION: Contention = Contention::new();
+
+/// What yields have shown. Threads that learn at once may undo what another one learnt.
+#[derive(Debug)]
+pub(crate) struct Contention {
+    /// Until when nothing yields, in nanoseconds of [`now`].
+    until: AtomicU64,
+    /// How long that was, in nanoseconds.
+    pause: AtomicU64,
+}
+
+impl Contention {
+    pub(crate) const fn new() -> Self {
+        Self { until: AtomicU64::new(0), pause: AtomicU64::new(0) }
+    }
+
+    /// That of this process.
+    pub(crate) fn of_process() -> &'static Self {
+        &CONTENTION
+    }
+
+    /// Whether others want the processors.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on_at(now)
+    }
+
+    fn is_on_at(&self, now: impl FnOnce() -> u64) -> bool {
+        // Without contention, which is the rule, this reads no clock.
+        let until = self.until.load(Ordering::Relaxed);
+        until != 0 && now() < until
+    }
+
+    /// Yields, unless that would take long. False if it would, or did: who waits is to sleep.
+    pub(crate) fn yield_now(&self) -> bool {
+        self.yield_with(now, thread::yield_now)
+    }
+
+    fn yield_with(&self, now: impl Fn() -> u64, yields: impl FnOnce()) -> bool {
+        let begun = now();
+        if self.is_on_at(|| begun) {
+            return false;
+        }
+        yields();
+        let ended = now();
+        self.learn(ended, ended.saturating_sub(begun));
+        !self.is_on_at(|| ended)
+    }
+
+    fn learn(&self, ended: u64, took: u64) {
+        let before = self.pause.load(Ordering::Relaxed);
+        if took >= LONG_YIELD {
+            let pause = (before * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            self.pause.store(pause, Ordering::Relaxed);
+            self.until.store(ended + pause, Ordering::Relaxed);
+        } else if before != 0 {
+            self.pause.store(before / 2, Ordering::Relaxed);
+            self.until.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Lets others run between two looks. False where that costs a slice of a processor: who waits is to sleep.
+pub fn yield_unless_contended() -> bool {
+    CONTENTION.yield_now()
+}
+
+/// Nanoseconds since this process first asked.
+fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+impl Contention {
+    /// One that does not end.
+    pub(crate) const fn for_ever() -> Self {
+        Self { until: AtomicU64::new(u64::MAX), pause: AtomicU64::new(LONGEST_PAUSE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Whether a thread yielded at `begun`, where a yield takes so long, and whether it may look again.
+    fn has_yielded(contention: &Contention, begun: u64, takes: u64) -> (bool, bool) {
+        let (clock, has_yielded) = (Cell::new(begun), Cell::new(false));
+        let may_look = contention.yield_with(
+            || clock.get(),
+            || {
+                clock.set(begun + takes);
+                has_yielded.set(true);
+            },
+        );
+        (has_yielded.get(), may_look)
+    }
+
+    #[test]
+    fn after_a_long_yield_nothing_yields_for_a_while() {
+        let contention = Contention::new();
+        assert_eq!(has_yielded(&contention, 0, LONG_YIELD - 1), (true, true));
+        assert_eq!(has_yielded(&contention, 1, LONG_YIELD), (true, false));
+        let end = 1 + LONG_YIELD + SHORTEST_PAUSE;
+        assert!(contention.is_on_at(|| end - 1) && !contention.is_on_at(|| end));
+        assert_eq!(has_yielded(&contention, end - 1, 0), (false, false));
+        assert_eq!(has_yielded(&contention, end, 0), (true, true));
+    }
+
+    #[test]
+    fn pauses_become_longer_while_yields_are_long_and_shorter_when_they_are_not() {
+        let contention = Contention::new();
+        let mut clock = 0;
+        let pauses: Vec<u64> = (0..7)
+            .map(|_| {
+                assert_eq!(has_yielded(&contention, clock, LONG_YIELD), (true, false));
+                let until = contention.until.load(Ordering::Relaxed);
+                let pause = until - clock - LONG_YIELD;
+                clock = until;
+                pause / 1_000_000
+            })
+            .collect();
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000]);
+        for _ in 0..64 {
+            assert_eq!(has_yielded(&contention, clock, 0), (true, true));
+        }
+        assert_eq!(contention.pause.load(Ordering::Relaxed), 0);
+    }
+}
