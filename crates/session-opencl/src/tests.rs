@@ -14,7 +14,7 @@ use katydid_transport::{LinkError, OutgoingReply, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
-use katydid_wire::opencl::{IN_PIECE, id, kind, list, value};
+use katydid_wire::opencl::{IN_HOST, IN_PIECE, id, kind, list, value};
 
 use crate::calls::fault::SessionError;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadLocation};
@@ -261,6 +261,18 @@ fn properties_of_a_buffer_reach_no_driver() {
         message::kdclBuffer { memory, context, flags: 0, size: 64, place: 0, staged: 0, properties: 1, data: &data };
     run(&mut session, 1, &buffer);
     assert_eq!(notes.0.lock().unwrap()[..], [(1, Code::INVALID_PROPERTY.0)]);
+}
+
+/// Without memory that both sides have, nothing can lie there.
+#[test]
+fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
+    let (mut session, _) = with_pipes();
+    let (memory, context, data) = (id(kind::MEMORY, 1), id(kind::CONTEXT, 1), [8; 16]);
+    let mut payload = Vec::new();
+    message::kdclBuffer { memory, context, flags: 0, size: 64, place: 0, staged: IN_HOST, properties: 0, data: &data }
+        .encode(&mut payload);
+    let refused = session.execute(&head(message::kdclBuffer::OPCODE, 1, true), &payload);
+    assert!(matches!(refused, Err(SessionError::BadPart { part: "place", .. })));
 }
 
 /// What the driver of [`with_svm`] was given back, and what it was told of arguments and texts.

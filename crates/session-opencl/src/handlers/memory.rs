@@ -14,8 +14,9 @@ use katydid_opencl_sys::constant::{
     MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_SIZE, MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
+use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{message, query};
+use katydid_wire::opencl::{IN_HOST, message, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::{Fault, SessionError};
@@ -24,6 +25,7 @@ use crate::drivers::call::{driver, make};
 use crate::drivers::driver::device_value;
 use crate::handlers::info::facts;
 use crate::memory::host::{Maps, maps};
+use crate::memory::initial_data::InitialData;
 use crate::memory::zero_copy_area;
 use crate::objects::lifetimes::ObjectRef;
 use crate::objects::object::Object;
@@ -52,8 +54,19 @@ impl Session {
         if staged == 0 { Ok(Cow::Borrowed(own)) } else { Ok(Cow::Owned(self.uploads.finish(head.thread)?)) }
     }
 
+    /// The same of what an object begins with, which may also lie in memory that the program has too: address and length.
+    fn initial_data<'a>(&mut self, head: &FrameHead, staged: u32, mut own: &'a [u8]) -> Result<InitialData<'a>, Fault> {
+        if staged != IN_HOST {
+            return self.bytes(head, staged, own).map(InitialData::Own);
+        }
+        let bad = || SessionError::BadPart { message: "a memory object", part: "place" };
+        let host = self.host.as_ref().ok_or_else(bad)?;
+        let (address, length) = u64::take(&mut own).zip(u64::take(&mut own)).ok_or_else(bad)?;
+        Ok(InitialData::Shared(host.place(address, length)?, length as usize))
+    }
+
     /// Flags and memory for the driver: a buffer uses memory, begins with it, or with data.
-    fn beginning(&self, message: &message::kdclBuffer<'_>, data: &[u8]) -> Result<(u64, *mut void), Fault> {
+    fn beginning(&self, message: &message::kdclBuffer<'_>, data: &InitialData<'_>) -> Result<(u64, *mut void), Fault> {
         if message.place == 0 {
             return Ok(filled(message.flags, data));
         }
@@ -74,7 +87,7 @@ impl Session {
             return Ok((message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR) | MEM_USE_HOST_PTR, place));
         }
         if self.replay.is_on {
-            return Ok(filled(message.flags, &[]));
+            return Ok(filled(message.flags, &InitialData::Own(Cow::Borrowed(&[]))));
         }
         Ok((message.flags, if message.flags & MEM_COPY_HOST_PTR == 0 { ptr::null_mut() } else { place }))
     }
@@ -101,13 +114,9 @@ impl Session {
 }
 
 /// The program's flags with the one that says what `data` is for.
-fn filled(flags: u64, data: &[u8]) -> (u64, *mut void) {
+fn filled(flags: u64, data: &InitialData<'_>) -> (u64, *mut void) {
     let flags = flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
-    if data.is_empty() {
-        (flags, ptr::null_mut())
-    } else {
-        (flags | MEM_COPY_HOST_PTR, data.as_ptr().cast_mut().cast())
-    }
+    if data.is_empty() { (flags, ptr::null_mut()) } else { (flags | MEM_COPY_HOST_PTR, data.pointer()) }
 }
 
 /// `properties` 1: a list of them stands before the data, which is empty: descriptors and handles in it would be the worker's.
@@ -118,7 +127,7 @@ pub(crate) fn kdclBuffer(
 ) -> Result<message::kdclBufferReply, Fault> {
     let mut arguments = Arguments::new("kdclBuffer", message.data);
     let properties: Vec<u64> = if message.properties == 0 { Vec::new() } else { arguments.list("properties")? };
-    let data = session.bytes(head, message.staged, arguments.rest())?;
+    let data = session.initial_data(head, message.staged, arguments.rest())?;
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     if !properties.is_empty() {
         return Err(Code::INVALID_PROPERTY.into());
@@ -219,7 +228,7 @@ pub(crate) fn kdclImage(
     };
     let mut arguments = Arguments::new("kdclImage", message.arguments);
     let (format, shape) = description(&mut arguments, parent)?;
-    let data = session.bytes(head, message.staged, arguments.rest())?;
+    let data = session.initial_data(head, message.staged, arguments.rest())?;
     // Elements have 16 bytes at most, so this bounds what the driver reads before it is asked what it would read.
     let api = context.api;
     session.stands(message.context, api, &shape)?;

@@ -23,6 +23,8 @@ use katydid_transport::{SHELF_TURN, SHELF_WRITERS, ShelfMemory};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
+use crate::memory::initial_data::InitialData;
+
 /// Blocks are whole pages.
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// How long copies of the program's that have begun may take. They only move memory.
@@ -180,9 +182,9 @@ impl Drop for AreaBlock {
 }
 
 /// What a driver is given for a buffer in a block: its flags, and the place, which begins with `data` if there is any.
-pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &[u8]) -> (u64, *mut void) {
-    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it.
-    unsafe { ptr::copy_nonoverlapping(data.as_ptr(), block.pointer().cast(), data.len()) };
+pub(crate) fn beginning(block: &AreaBlock, flags: u64, data: &InitialData<'_>) -> (u64, *mut void) {
+    // SAFETY: the block was taken for a buffer of as many bytes, and no other code has it; so many can be read.
+    unsafe { ptr::copy_nonoverlapping(data.pointer().cast::<u8>(), block.pointer().cast(), data.len()) };
     (flags & !(MEM_COPY_HOST_PTR | MEM_ALLOC_HOST_PTR) | MEM_USE_HOST_PTR, block.pointer())
 }
 
@@ -279,7 +281,7 @@ mod tests {
         let block = zero_copy.take(ALL).unwrap();
         assert!(zero_copy.take(ALL).is_none());
         let program = program.wrapping_add(block.place as usize);
-        let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &[9; 4096]);
+        let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &InitialData::Own(vec![9; 4096].into()));
         assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
         drop(zero_copy.clear());
         write(&block, 3);

@@ -15,7 +15,7 @@ use crate::ffi::arguments::{list, three};
 use crate::objects::handle::{ids, object, objects};
 use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
-use crate::objects::queue::InfallibleCommand;
+use crate::objects::queue::{ImageCommand, InfallibleCommand};
 use crate::process::session;
 
 type WaitList = (u32, *const cl_event, *mut cl_event);
@@ -58,22 +58,45 @@ fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Ex
     let (queue, event, form) = (order.queue(), order.event(), from.1 | to.1 << 4);
     let ids = (source.base.id, destination.base.id);
     let message = kdclCopy { queue, event, source: ids.0, destination: ids.1, form, waits: &waits };
-    if form == RUN | RUN << 4 && is_sure(&order, (&source, &from.2), (&destination, &to.2)) {
+    if is_sure(&order, (&source, from.1, &from.2), (&destination, to.1, &to.2)) {
         session::enqueue(&message)?;
     } else {
         session::call(&message)?;
         source.accepted(&order);
         destination.accepted(&order);
+        let images = [source.image_kind(), destination.image_kind()];
+        if images != [None; 2] {
+            order.queue.accepted_images(order.worker, ImageCommand::Copy, images);
+        }
     }
     order.done();
     Ok(())
 }
 
-/// Whether nothing can be wrong with a copy between two runs.
-fn is_sure(order: &PendingCommand, from: (&Memory, &Extent), to: (&Memory, &Extent)) -> bool {
-    let (start, end, size) = (from.1.origin[0], to.1.origin[0], from.1.region[0]);
-    let overlaps = from.0.base.id == to.0.base.id && start.abs_diff(end) < size;
-    from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
+/// Whether nothing can be wrong with a copy between two objects, each with its form and extent.
+fn is_sure(order: &PendingCommand, from: (&Memory, u32, &Extent), to: (&Memory, u32, &Extent)) -> bool {
+    let is_same = from.0.base.id == to.0.base.id;
+    let images = [from.0.image_kind(), to.0.image_kind()];
+    match (from.1, to.1) {
+        (RUN, RUN) => {
+            let (start, end, size) = (from.2.origin[0], to.2.origin[0], from.2.region[0]);
+            let overlaps = is_same && start.abs_diff(end) < size;
+            from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
+        }
+        // The driver compares a box with another one of its image, and a buffer's pitches with each other.
+        _ if is_same || images == [None; 2] => false,
+        _ if !order.queue.has_accepted_images(order.worker, ImageCommand::Copy, images) => false,
+        (IMAGE, IMAGE) => from.0.is_sure_box(order, from.2) && to.0.is_sure_box(order, to.2),
+        (IMAGE, _) => is_sure_beside(order, (from.0, from.2), (to.0, to.2)),
+        _ => is_sure_beside(order, (to.0, to.2), (from.0, from.2)),
+    }
+}
+
+/// Whether nothing can be wrong with a copy between a box of an image and a run of a buffer that is as long.
+fn is_sure_beside(order: &PendingCommand, image: (&Memory, &Extent), buffer: (&Memory, &Extent)) -> bool {
+    let element = image.0.image.map_or(0, |shape| shape.element as u64);
+    let size = image.1.bytes(element).unwrap_or(u64::MAX);
+    image.0.is_sure_box(order, image.1) && buffer.0.is_sure(order, buffer.1.origin[0], size)
 }
 
 /// # Safety
@@ -211,7 +234,10 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, patter
     let (queue, event, length) = (order.queue(), order.event(), pattern.len() as u32);
     let message = kdclFill { queue, event, memory: memory.base.id, form, patternSize: length, waits: &waits };
     let is_sure = match memory.image {
-        Some(shape) => order.queue.has_filled(order.worker, &shape) && memory.is_sure_box(&order, &extent),
+        Some(_) => {
+            order.queue.has_accepted_images(order.worker, ImageCommand::Fill, [memory.image_kind(), None])
+                && memory.is_sure_box(&order, &extent)
+        }
         None => {
             order.queue.has_accepted(order.worker, InfallibleCommand::Fill)
                 && is_sure_fill(&order, &memory, &extent, pattern)
@@ -223,7 +249,7 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, patter
         session::call(&message)?;
         memory.accepted(&order);
         match memory.image {
-            Some(shape) => order.queue.filled(order.worker, &shape),
+            Some(_) => order.queue.accepted_images(order.worker, ImageCommand::Fill, [memory.image_kind(), None]),
             None => order.queue.accepted(order.worker, InfallibleCommand::Fill),
         }
     }

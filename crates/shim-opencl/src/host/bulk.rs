@@ -1,9 +1,16 @@
-//! Long data on its way to the worker: in pieces before the message that uses it, or behind that message's own bytes.
+//! Long data on its way to the worker: in pieces before the message that uses it, or behind that message's own bytes. What
+//! memory objects begin with lies in memory of both sides where there is some.
+#![expect(unsafe_code, reason = "reads the memory that programs name")]
+
+use std::borrow::Cow;
 
 use katydid_opencl_sys::Code;
-use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
+use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclPiece;
+use katydid_wire::opencl::{IN_HOST, MAX_REPLY_VALUE_BYTES};
 
+use crate::host::parcels::LentParcel;
+use crate::host::rows::Rows;
 use crate::process::session;
 
 /// Data up to here goes with its message, bytes.
@@ -17,6 +24,41 @@ pub(crate) struct SentData<'a> {
     pub(crate) staged: u32,
     /// What goes with the message.
     pub(crate) inline: &'a [u8],
+}
+
+/// What a memory object begins with, for a call that waits for its reply.
+pub(crate) struct InitialData<'a> {
+    /// As [`SentData`] has it, or [`IN_HOST`].
+    pub(crate) staged: u32,
+    /// What goes with the message.
+    pub(crate) inline: Cow<'a, [u8]>,
+    /// Where the data lies until the reply.
+    _lent: Option<LentParcel>,
+}
+
+impl<'a> InitialData<'a> {
+    /// Of an object that begins with nothing.
+    pub(crate) fn none() -> Self {
+        Self { staged: 0, inline: Cow::Borrowed(&[]), _lent: None }
+    }
+
+    /// Has the bytes of the rows ready: in memory that the worker has too where there is some, or on their way.
+    ///
+    /// # Safety
+    ///
+    /// The rows are readable while the value lives.
+    pub(crate) unsafe fn of(rows: &Rows) -> Result<Self, Code> {
+        // SAFETY: by the contract.
+        if let Some(lent) = unsafe { LentParcel::of(rows) } {
+            let mut place = Vec::new();
+            [lent.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut place));
+            return Ok(Self { staged: IN_HOST, inline: Cow::Owned(place), _lent: Some(lent) });
+        }
+        // SAFETY: by the contract.
+        let bytes = unsafe { rows.gather() };
+        let staged = send(&bytes)?.staged;
+        Ok(Self { staged, inline: if staged == 0 { bytes } else { Cow::Borrowed(&[]) }, _lent: None })
+    }
 }
 
 /// Sends what does not go with the message itself.

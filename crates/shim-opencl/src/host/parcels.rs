@@ -142,6 +142,34 @@ impl Parcels {
     }
 }
 
+/// A block with the data of a call that waits for its reply. It is free again when this value is dropped.
+pub(crate) struct LentParcel(Option<Parcel>);
+
+impl LentParcel {
+    /// A block that holds what the rows hold; none if that is to travel otherwise.
+    ///
+    /// # Safety
+    ///
+    /// The rows are readable.
+    pub(crate) unsafe fn of(rows: &Rows) -> Option<Self> {
+        let parcel = PARCELS.take(rows.len())?;
+        // SAFETY: readable by the contract; the block has room for them, and no other code has it.
+        unsafe { rows.copy_wide(Direction::Out, parcel.start()) };
+        Some(Self(Some(parcel)))
+    }
+
+    /// Address of its first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.0.as_ref().map_or(0, Parcel::start)
+    }
+}
+
+impl Drop for LentParcel {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|parcel| PARCELS.give_back(parcel));
+    }
+}
+
 /// Brings over what a command has read to a block, and frees that.
 ///
 /// # Safety

@@ -25,6 +25,7 @@ use crate::objects::discovery::given_or_first;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object, objects};
 use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::objects::platform::Platform;
+use crate::process::per_worker::PerWorker;
 use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
 
@@ -43,6 +44,8 @@ pub(crate) struct Context {
     queues: AtomicU32,
     /// A blocking write of its only queue was taken for done, and may be under way.
     is_writing: AtomicBool,
+    /// 1: the driver of a worker has made an event for the program to set.
+    has_made_event: PerWorker,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
@@ -71,6 +74,16 @@ impl Context {
             return Ok(());
         }
         session::call(&kdclWritten { context: self.base.id }).map(drop)
+    }
+
+    /// Whether the driver of a worker has made an event for the program to set: then nothing can be wrong with another one.
+    pub(crate) fn has_made_event(&self, worker: u32) -> bool {
+        self.has_made_event.get(worker) != 0
+    }
+
+    /// Notes that it has.
+    pub(crate) fn made_event(&self, worker: u32) {
+        self.has_made_event.learn(worker, |_| 1);
     }
 
     /// Whether it has had one queue at most.
@@ -190,6 +203,7 @@ fn create(
             token,
             queues: AtomicU32::new(0),
             is_writing: AtomicBool::new(false),
+            has_made_event: PerWorker::default(),
             destructors: Mutex::default(),
         })
     });

@@ -39,6 +39,8 @@ pub(crate) struct Event {
     is_taken_for_done: AtomicBool,
     /// When the command came to its states, asked for once when it has ended.
     times: OnceLock<BTreeMap<u32, u64>>,
+    /// The program has set it.
+    is_set: AtomicBool,
 }
 
 kind_of_object! { Event cl_event EVENT INVALID_EVENT HANDLES }
@@ -55,7 +57,8 @@ impl Event {
     fn new(base: Base, context: HeldObject<Context>, queue: Option<HeldObject<Queue>>, command: u32) -> Self {
         let state = AtomicI32::new(QUEUED.cast_signed());
         let is_taken_for_done = AtomicBool::new(false);
-        Self { base, context, queue, command, number: 0, state, is_taken_for_done, times: OnceLock::new() }
+        let (times, is_set) = (OnceLock::new(), AtomicBool::new(false));
+        Self { base, context, queue, command, number: 0, state, is_taken_for_done, times, is_set }
     }
 
     /// The call that enqueued its command returns as if that had ended.
@@ -233,7 +236,13 @@ pub(crate) unsafe fn get_event_profiling_info(
 pub(crate) fn create_user_event(context: cl_context) -> Result<cl_event, Code> {
     let context = object::<Context>(context)?;
     let event = make(|base| {
-        session::call(&kdclUserEvent { event: base.id, context: context.base.id })?;
+        let (worker, message) = (session::worker()?, kdclUserEvent { event: base.id, context: context.base.id });
+        if context.has_made_event(worker) {
+            session::enqueue(&message)?;
+        } else {
+            session::call(&message)?;
+            context.made_event(worker);
+        }
         Ok(Event::new(base, HeldObject::new(Arc::clone(&context)), None, COMMAND_USER))
     })?;
     Ok(event.handle())
@@ -247,7 +256,13 @@ pub(crate) fn set_user_event_status(event: cl_event, execution_status: i32) -> R
     if execution_status > COMPLETE.cast_signed() {
         return Err(Code::INVALID_VALUE);
     }
-    session::call(&kdclSetUserEvent { event: event.base.id, status: execution_status }).map(drop)
+    let message = kdclSetUserEvent { event: event.base.id, status: execution_status };
+    // Nothing can be wrong with the first time; of others the driver says so.
+    if event.is_set.swap(true, Ordering::AcqRel) {
+        session::call(&message).map(drop)
+    } else {
+        session::enqueue(&message)
+    }
 }
 
 pub(crate) fn retain_event(event: cl_event) -> Result<(), Code> {

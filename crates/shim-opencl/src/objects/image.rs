@@ -13,13 +13,13 @@ use katydid_wire::opencl::message::kdclImage;
 use katydid_wire::opencl::query;
 
 use crate::ffi::arguments::pairs;
-use crate::host::bulk;
+use crate::host::bulk::InitialData;
 use crate::host::rows::Rows;
 use crate::objects::context::Context;
 use crate::objects::handle::{HeldObject, Object, make, object};
 use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
-use crate::objects::memory::{Memory, contents, for_driver, inherited};
+use crate::objects::memory::{Memory, for_driver, has_contents, inherited};
 use crate::objects::svm::RANGES;
 use crate::process::session;
 
@@ -124,11 +124,14 @@ unsafe fn create(
     if given && RANGES.overruns(rows.start, rows.reach()) {
         return Err(Code::INVALID_HOST_PTR);
     }
-    // SAFETY: by the contract.
-    let data = unsafe { contents(flags, rows)? };
-    let sent = bulk::send(&data)?;
+    let data = if has_contents(flags, rows.start)? {
+        // SAFETY: by the contract.
+        unsafe { InitialData::of(&rows)? }
+    } else {
+        InitialData::none()
+    };
     let mut arguments = description(&format, &desc, parent.is_some());
-    arguments.extend_from_slice(sent.inline);
+    arguments.extend_from_slice(&data.inline);
     let worker = session::worker()?;
     let memory = make(|base| {
         let made = session::call(&kdclImage {
@@ -136,7 +139,7 @@ unsafe fn create(
             context: context.base.id,
             parent: parent.as_ref().map_or(0, |parent| parent.base.id),
             flags: told,
-            staged: sent.staged,
+            staged: data.staged,
             arguments: &arguments,
         })?;
         let (row, slice) = pitches(&desc, &rows);

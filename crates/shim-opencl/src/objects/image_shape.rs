@@ -25,7 +25,15 @@ pub(crate) struct ImageShape {
     pub(crate) levels: u32,
 }
 
+/// The kind of an image, a `CL_MEM_OBJECT_…`, with the order and type of its channels.
+pub(crate) type ImageKind = (u32, (u32, u32));
+
 impl ImageShape {
+    /// Kind and format.
+    pub(crate) fn kind_and_format(&self) -> ImageKind {
+        (self.kind, self.format)
+    }
+
     /// Whether a map has a slice pitch to tell.
     pub(crate) fn has_slices(&self) -> bool {
         matches!(self.kind, MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY | MEM_OBJECT_IMAGE1D_ARRAY)

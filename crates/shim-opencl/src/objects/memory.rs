@@ -1,7 +1,6 @@
 //! Buffers, parts of buffers, pipes, and what all memory objects have.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,11 +17,11 @@ use katydid_wire::opencl::{ZERO_COPY_MIN_BYTES, list, query};
 
 use crate::ffi::arguments::pairs;
 use crate::host::arena::{self, Block};
-use crate::host::bulk;
+use crate::host::bulk::InitialData;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
-use crate::objects::image_shape::ImageShape;
+use crate::objects::image_shape::{ImageKind, ImageShape};
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::maps::Maps;
 use crate::objects::pending_command::PendingCommand;
@@ -128,13 +127,16 @@ impl Memory {
         is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
     }
 
-    /// The same of an image that a fill has a box of. Processors have room for what they have made.
+    /// The same of an image that a command has a box of. Processors have room for what they have made.
     pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &Extent) -> bool {
         let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
         let (origin, region) = (numbers(extent.origin), numbers(extent.region));
         let has_room = self.accepted_in.get(order.worker) == order.queue() || self.context.is_of_processors();
         let fits = |shape: ImageShape| shape.levels <= 1 && shape.check(origin, region).is_ok();
-        has_room && self.image.is_some_and(fits) && !region.contains(&0) && self.is_of(&order.queue)
+        // Of parts of buffers the driver says where images may begin.
+        let is_aligned = self.parent.as_ref().is_none_or(|whole| whole.parent.is_none());
+        let is_inside = self.image.is_some_and(fits) && !region.contains(&0);
+        has_room && is_inside && is_aligned && self.is_of(&order.queue)
     }
 
     /// Whether all of a run lies within.
@@ -144,6 +146,11 @@ impl Memory {
 
     fn is_of(&self, queue: &Queue) -> bool {
         self.context.base.id == queue.context.base.id
+    }
+
+    /// What an image is; none of what is no image.
+    pub(crate) fn image_kind(&self) -> Option<ImageKind> {
+        self.image.map(|shape| shape.kind_and_format())
     }
 
     pub(crate) fn is_buffer(&self) -> bool {
@@ -162,22 +169,17 @@ impl Memory {
     }
 }
 
-/// The bytes that an object begins with; none if the program gives none.
-///
-/// # Safety
-///
-/// The rows are readable if the flags say that the program gives memory.
-pub(crate) unsafe fn contents<'a>(flags: u64, rows: Rows) -> Result<Cow<'a, [u8]>, Code> {
+/// Whether an object begins with bytes of the program's, which are at `start`.
+pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
     let given = flags & HOST != 0;
     if EITHER.iter().any(|both| flags & both == *both) {
         return Err(Code::INVALID_VALUE);
     }
-    if given != (rows.start != 0) {
+    if given != (start != 0) {
         // Of flags that there are not, drivers say so first.
         return Err(if flags & !MEMORY_FLAGS == 0 { Code::INVALID_HOST_PTR } else { Code::INVALID_VALUE });
     }
-    // SAFETY: by the contract.
-    Ok(if given { unsafe { rows.gather() } } else { Cow::Borrowed(&[]) })
+    Ok(given)
 }
 
 /// # Safety
@@ -202,20 +204,24 @@ unsafe fn create(
     // Shared virtual memory is used where it is, on both sides.
     let svm = if flags & MEM_USE_HOST_PTR != 0 && RANGES.all(host, size) { host as u64 } else { 0 };
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });
-    // SAFETY: by the contract.
-    let data = unsafe { contents(flags, rows)? };
+    let is_given = has_contents(flags, host)?;
     let block = if is_for_host(flags) { arena::allocate(size) } else { None };
     let shared = block.as_ref().map_or(0, |block| block.address);
-    if shared != 0 && !data.is_empty() {
-        // SAFETY: the block has room for the buffer, and no other code has it yet.
-        unsafe { Rows::run(shared, size).scatter(0, &data) };
+    let data = if is_given && shared == 0 {
+        // SAFETY: by the contract.
+        unsafe { InitialData::of(&rows)? }
+    } else {
+        InitialData::none()
+    };
+    if shared != 0 && is_given {
+        // SAFETY: readable by the contract; the block has room for the buffer, and no other code has it yet.
+        unsafe { rows.copy_wide(Direction::Out, shared) };
     }
-    let sent = bulk::send(if shared == 0 { &data } else { &[] })?;
     let mut bytes = Vec::new();
     if properties.is_some() {
         list::put::<u64>(&mut bytes, &[]);
     }
-    bytes.extend_from_slice(sent.inline);
+    bytes.extend_from_slice(&data.inline);
     let worker = session::worker()?;
     let made = make(|base| {
         let told = session::call(&kdclBuffer {
@@ -224,7 +230,7 @@ unsafe fn create(
             flags: told,
             size: size as u64,
             place: if shared == 0 { svm } else { shared as u64 },
-            staged: sent.staged,
+            staged: data.staged,
             properties: properties.is_some().into(),
             data: &bytes,
         })?;
@@ -460,15 +466,13 @@ mod tests {
 
     #[test]
     fn memory_is_given_exactly_when_the_flags_say_so() {
-        let memory = [7u8; 4];
-        let given = Rows::run(memory.as_ptr().expose_provenance(), 4);
-        // SAFETY: the rows are `memory`, or not read.
-        unsafe {
-            assert_eq!(contents(MEM_COPY_HOST_PTR, given).as_deref(), Ok(&memory[..]));
-            assert_eq!(contents(0, Rows::run(0, 4)).as_deref(), Ok(&[][..]));
-            assert_eq!(contents(0, given).err(), Some(Code::INVALID_HOST_PTR));
-            assert_eq!(contents(MEM_USE_HOST_PTR, Rows::run(0, 4)).err(), Some(Code::INVALID_HOST_PTR));
-            assert_eq!(EITHER.map(|both| contents(both, given).err()), [Some(Code::INVALID_VALUE); 2]);
-        }
+        const GIVEN: usize = 64;
+        assert_eq!(
+            [(MEM_COPY_HOST_PTR, GIVEN), (0, 0)].map(|(flags, start)| has_contents(flags, start)),
+            [Ok(true), Ok(false)]
+        );
+        assert_eq!(has_contents(0, GIVEN), Err(Code::INVALID_HOST_PTR));
+        assert_eq!(has_contents(MEM_USE_HOST_PTR, 0), Err(Code::INVALID_HOST_PTR));
+        assert_eq!(EITHER.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 2]);
     }
 }

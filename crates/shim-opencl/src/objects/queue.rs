@@ -20,7 +20,7 @@ use crate::host::pending_reads;
 use crate::objects::context::Context;
 use crate::objects::device::Device;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
-use crate::objects::image_shape::ImageShape;
+use crate::objects::image_shape::ImageKind;
 use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
 use crate::process::per_worker::PerWorker;
 use crate::process::session;
@@ -41,17 +41,26 @@ pub(crate) struct Queue {
     asks_times: AtomicBool,
     /// Kinds of commands ([`InfallibleCommand`]) that the driver of a worker has accepted.
     accepted: PerWorker,
-    filled: Mutex<FilledImages>,
+    accepted_images: Mutex<AcceptedImageCommands>,
     known: CachedValues,
 }
 
 kind_of_object! { Queue cl_command_queue QUEUE INVALID_COMMAND_QUEUE HANDLES }
 
-/// Kinds and formats of images that the driver of a worker has filled by commands of a queue.
+/// Commands of images that drivers may have for some kinds and formats alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ImageCommand {
+    Fill,
+    Write,
+    /// From the first of two to the second.
+    Copy,
+}
+
+/// Such commands of a queue that the driver of a worker has accepted, each with the kinds and formats of its images.
 #[derive(Debug, Default)]
-struct FilledImages {
+struct AcceptedImageCommands {
     worker: u32,
-    kinds: HashSet<(u32, (u32, u32))>,
+    commands: HashSet<(ImageCommand, [Option<ImageKind>; 2])>,
 }
 
 /// Commands with which nothing of the program's can be wrong where a driver has them at all. Each is one bit.
@@ -169,19 +178,24 @@ impl Queue {
         self.accepted.get(worker) & command as u32 != 0
     }
 
-    /// Whether the driver of a worker has accepted a fill of such an image.
-    pub(crate) fn has_filled(&self, worker: u32, shape: &ImageShape) -> bool {
-        let filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
-        filled.worker == worker && filled.kinds.contains(&(shape.kind, shape.format))
+    /// Whether the driver of a worker has accepted such a command of such images; none: not of an image.
+    pub(crate) fn has_accepted_images(
+        &self,
+        worker: u32,
+        command: ImageCommand,
+        images: [Option<ImageKind>; 2],
+    ) -> bool {
+        let accepted = self.accepted_images.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.worker == worker && accepted.commands.contains(&(command, images))
     }
 
-    /// Notes that the driver of a worker has accepted a fill of such an image.
-    pub(crate) fn filled(&self, worker: u32, shape: &ImageShape) {
-        let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
-        if filled.worker != worker {
-            *filled = FilledImages { worker, ..FilledImages::default() };
+    /// Notes that the driver of a worker has accepted such a command.
+    pub(crate) fn accepted_images(&self, worker: u32, command: ImageCommand, images: [Option<ImageKind>; 2]) {
+        let mut accepted = self.accepted_images.lock().unwrap_or_else(PoisonError::into_inner);
+        if accepted.worker != worker {
+            *accepted = AcceptedImageCommands { worker, ..AcceptedImageCommands::default() };
         }
-        filled.kinds.insert((shape.kind, shape.format));
+        accepted.commands.insert((command, images));
     }
 
     /// The driver of a worker has accepted such a command of it.
@@ -239,8 +253,9 @@ fn create(
         context.count_queue();
         let (context, device) = (HeldObject::new(Arc::clone(&context)), HeldObject::new(Arc::clone(&device)));
         let (flags, progress) = (flags_of(form, properties), Progress::default());
-        let (asks_times, accepted, filled) = (AtomicBool::new(false), PerWorker::default(), Mutex::default());
-        Ok(Queue { base, context, device, properties: given, flags, progress, asks_times, accepted, filled, known })
+        let (asks_times, accepted, accepted_images) = (AtomicBool::new(false), PerWorker::default(), Mutex::default());
+        let properties = given;
+        Ok(Queue { base, context, device, properties, flags, progress, asks_times, accepted, accepted_images, known })
     })?;
     Ok(queue.handle())
 }
@@ -324,8 +339,10 @@ pub(crate) fn set_default_device_command_queue(
     command_queue: cl_command_queue,
 ) -> Result<(), Code> {
     let (context, device) = (object::<Context>(context)?, object::<Device>(device)?);
-    let queue = object::<Queue>(command_queue)?;
-    let message = kdclDefaultQueue { context: context.base.id, device: device.base.id, queue: queue.base.id };
+    // A device without queues of its own takes none, which drivers may say before they look at this one.
+    let queue = if command_queue == cl_command_queue::NULL { None } else { Some(object::<Queue>(command_queue)?) };
+    let queue = queue.map_or(0, |queue| queue.base.id);
+    let message = kdclDefaultQueue { context: context.base.id, device: device.base.id, queue };
     session::call(&message).map(drop)
 }
 

@@ -24,7 +24,8 @@ use crate::transfers::transfer::Transfer;
 /// The rows are readable.
 pub(crate) unsafe fn write(
     transfer: &Transfer,
-    (queue, event, blocking): (u32, u32, bool),
+    order: &PendingCommand,
+    (event, blocking): (u32, bool),
     waits: &mut Vec<u8>,
 ) -> Result<bool, Code> {
     let Some(parcel) = PARCELS.take(transfer.rows.len()) else { return Ok(false) };
@@ -35,8 +36,13 @@ pub(crate) unsafe fn write(
     (parcel.word_place() as u64).put(waits);
     // The worker gives it back, however the command ends.
     PARCELS.send(parcel);
-    let (memory, form) = (transfer.memory.base.id, transfer.form);
-    session::call(&kdclWrite { queue, event, memory, form, staged: IN_HOST, blocking: blocking.into(), waits })?;
+    let (queue, memory, form) = (order.queue(), transfer.memory.base.id, transfer.form);
+    let message = kdclWrite { queue, event, memory, form, staged: IN_HOST, blocking: blocking.into(), waits };
+    if transfer.is_sure(order) {
+        return session::enqueue(&message).map(|()| true);
+    }
+    session::call(&message)?;
+    transfer.accepted(order);
     Ok(true)
 }
 

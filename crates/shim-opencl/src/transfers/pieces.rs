@@ -178,7 +178,12 @@ unsafe fn put(
     let (queue, memory, staged) = (order.queue(), part.memory.base.id, IN_PIECE + piece.number());
     let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
     // The first says whether there is anything wrong; an event has to be there when the program has it.
-    if is_first || event != 0 { session::call(&message).map(drop) } else { session::enqueue(&message) }
+    if (!is_first && event == 0) || part.is_sure(order) {
+        return session::enqueue(&message);
+    }
+    session::call(&message)?;
+    part.accepted(order);
+    Ok(())
 }
 
 /// Sends the last parts of a write, of which others are on their way.

@@ -23,7 +23,7 @@ pub(crate) unsafe fn send(
     let (event, blocking) = if is_last { (order.event(), order.blocks()) } else { (0, false) };
     let mut waits = if is_first { transfer.arguments(order) } else { transfer.alone() };
     // SAFETY: by the contract.
-    if unsafe { blocks::write(transfer, (order.queue(), event, blocking), &mut waits)? } {
+    if unsafe { blocks::write(transfer, order, (event, blocking), &mut waits)? } {
         return Ok(());
     }
     // SAFETY: by the contract.
@@ -37,6 +37,6 @@ pub(crate) unsafe fn send(
         return session::enqueue(&message);
     }
     session::call(&message)?;
-    transfer.memory.accepted(order);
+    transfer.accepted(order);
     Ok(())
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{Extent, RUN};
+use katydid_wire::opencl::extent::{BOX, Extent, RUN};
 use katydid_wire::opencl::list as lists;
 
 use crate::host::rows::{Direction, Rows};
 use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
+use crate::objects::queue::ImageCommand;
 use crate::objects::svm::RANGES;
 
 /// A part of an object, and the program's memory for it.
@@ -37,9 +38,27 @@ impl Transfer {
         bytes
     }
 
-    /// Whether the driver's word need not be waited for.
+    /// Whether the driver's word of a write need not be waited for.
     pub(crate) fn is_sure(&self, order: &PendingCommand) -> bool {
-        self.form == RUN && self.memory.is_sure(order, self.extent.origin[0], self.extent.region[0])
+        let memory = &self.memory;
+        match self.form {
+            RUN => memory.is_sure(order, self.extent.origin[0], self.extent.region[0]),
+            // Its end and its pitches were looked at when it was made.
+            BOX => memory.is_sure(order, 0, 1),
+            _ => {
+                let images = [memory.image_kind(), None];
+                order.queue.has_accepted_images(order.worker, ImageCommand::Write, images)
+                    && memory.is_sure_box(order, &self.extent)
+            }
+        }
+    }
+
+    /// The driver has accepted a write.
+    pub(crate) fn accepted(&self, order: &PendingCommand) {
+        self.memory.accepted(order);
+        if let Some(image) = self.memory.image_kind() {
+            order.queue.accepted_images(order.worker, ImageCommand::Write, [Some(image), None]);
+        }
     }
 
     /// The bytes of a message that waits for no events.
