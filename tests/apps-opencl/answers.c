@@ -201,6 +201,7 @@ static void queues(void) {
     SHOW("flags twice", clCreateCommandQueueWithProperties(context, device, twice, &code));
     SHOW("no device", clCreateCommandQueue(context, NULL, 0, &code));
     IS("default queue", clSetDefaultDeviceCommandQueue(context, device, queue));
+    IS("default queue null", clSetDefaultDeviceCommandQueue(context, device, NULL));
     IS("flush", clFlush(queue));
     IS("finish", clFinish(queue));
 }

@@ -190,8 +190,11 @@ pub(crate) fn kdclDefaultQueue(
 ) -> Result<message::kdclDefaultQueueReply, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let device: Object<cl_device_id> = session.shared.objects.get_of(context.api, message.device)?;
-    let queue: Object<cl_command_queue> = session.shared.objects.get_of(context.api, message.queue)?;
-    driver!(context.api, clSetDefaultDeviceCommandQueue(context.handle, device.handle, queue.handle)).ok()?;
+    let queue = match message.queue {
+        0 => cl_command_queue::NULL,
+        id => session.shared.objects.get_of::<cl_command_queue>(context.api, id)?.handle,
+    };
+    driver!(context.api, clSetDefaultDeviceCommandQueue(context.handle, device.handle, queue)).ok()?;
     Ok(message::kdclDefaultQueueReply {})
 }
 
