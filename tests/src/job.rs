@@ -288,16 +288,23 @@ impl<'a> Job<'a> {
         program::run(&mut self.checkpoint_command(image, options), WAIT_TIMEOUT)
     }
 
+    /// What the job is asked for by: other tests have jobs of its name, and it may have ended.
+    fn id(&self) -> String {
+        let entry = fs::read(self.home.image("run/katydid/jobs").join(&self.name).join("job.json")).unwrap_or_default();
+        let entry: Value = serde_json::from_slice(&entry).unwrap_or_default();
+        entry["supervisor"].as_u64().unwrap_or_else(|| self.pid().into()).to_string()
+    }
+
     /// The command of [`Job::checkpoint`].
     pub fn checkpoint_command(&self, image: &Path, options: &[&str]) -> Command {
-        let mut command = katydid(self.places, &["checkpoint", &self.name, "--json", "-o"]);
+        let mut command = katydid(self.places, &["checkpoint", &self.id(), "--json", "-o"]);
         command.arg(image).args(options).envs([self.home.setting()]);
         command
     }
 
     /// The command that has the job's sessions move to the server at `to`.
     pub fn migrate_command(&self, to: &str, options: &[&str]) -> Command {
-        let mut command = katydid(self.places, &["migrate", &self.name, "--json", "--to", to]);
+        let mut command = katydid(self.places, &["migrate", &self.id(), "--json", "--to", to]);
         command.args(options).envs([self.home.setting()]);
         command
     }

@@ -10,6 +10,7 @@ pub mod member_error;
 pub mod members;
 pub mod namespace;
 pub(crate) mod operations;
+pub(crate) mod places;
 pub(crate) mod question;
 pub mod ranks;
 pub mod registry;

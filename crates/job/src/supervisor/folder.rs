@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The second place is for a user without `XDG_RUNTIME_DIR`, and where that is not there, belongs to another user (as after
-//! `su`), or is too long for a socket in it. Jobs are looked for in both, since the asker's variable may differ.
+//! `su`), or is too long for a socket in it. Jobs are looked for in all places (`supervisor/places.rs`), since the asker's variable
+//! may differ.
 //!
 //! The rule: the holder of the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
 //! taken; an owner is never waited for, but a process that only looks, or takes debris away, has the lock for a moment. A process that makes a
@@ -18,10 +19,9 @@
 //! abandoned among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
 //! An owner that goes removes the lock last: until then no other process takes the folder, and from then on it touches nothing in it.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -37,15 +37,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::tree;
 use crate::supervisor::members::out_of_sight;
+use crate::supervisor::places;
+use crate::supervisor::places::{JOBS_FOLDER, MAX_NAME, MAX_SOCKET};
 
-/// Longest name; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
-const MAX_NAME: usize = 40;
-/// Longest path of a socket.
-const MAX_SOCKET: usize = 107;
-/// Longest name of a socket in a job's folder, with the slash in front.
-const LONGEST_SOCKET: usize = "/control".len();
-/// The folder of jobs, below one of [`places`].
-pub(crate) const JOBS_FOLDER: &str = "jobs";
 /// Most bytes of a `job.json` that are read.
 const MAX_ENTRY: u64 = 64 << 10;
 /// Jobs of one name at once.
@@ -103,7 +97,7 @@ pub enum FolderError {
         name: String,
     },
     /// Another process has this very folder.
-    #[error("{}: another job has it", path.display())]
+    #[error("{}: another job has it; wait until that has ended", path.display())]
     Taken {
         /// The folder or file that failed.
         path: PathBuf,
@@ -127,8 +121,10 @@ pub enum FolderError {
         /// The job's name.
         job: PathBuf,
     },
-    /// Jobs of other users.
-    #[error("several users have a job {wanted}: give the process id of its supervisor, one of {supervisors}")]
+    /// Jobs of other users, or of several places of one.
+    #[error(
+        "several jobs are called {wanted}: give the process id of the supervisor that is meant, one of {supervisors}"
+    )]
     Several {
         /// What was asked for.
         wanted: String,
@@ -136,7 +132,7 @@ pub enum FolderError {
         supervisors: String,
     },
     /// The system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of yours with room", path.display())]
     System {
         /// Path of the folder.
         path: PathBuf,
@@ -340,22 +336,77 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty())?.into())
 }
 
-/// The control socket of the job that `wanted` names: its name, or the id of its supervisor, its program or a process
-/// below that. Root finds the jobs of other users too.
+/// A job that runs, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundJob {
+    /// What it says of itself.
+    pub entry: JobEntry,
+    /// Whose it is.
+    pub user: u32,
+    /// The job's folder.
+    pub folder: PathBuf,
+}
+
+impl FoundJob {
+    /// Where its supervisor answers.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.folder.join("control")
+    }
+
+    /// The servers that its programs were told of, that of now first.
+    #[must_use]
+    pub fn servers(&self) -> Vec<String> {
+        let opened = open_file(&self.folder.join("server"));
+        let mut text = String::new();
+        let read = opened.and_then(|file| file.take(MAX_ENTRY).read_to_string(&mut text));
+        if read.is_ok() { text.lines().map(str::to_owned).collect() } else { Vec::new() }
+    }
+}
+
+/// All jobs that the asker may know of: a user's own, those in its first place first, and for root those of all users.
+pub fn all() -> Vec<FoundJob> {
+    let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
+    let known = places::all().into_iter().flat_map(|place| below(place.join(JOBS_FOLDER)));
+    let told = places::told(told_of).into_iter().map(|(_, folder)| folder);
+    let us = geteuid();
+    // By the folder itself: a place may have two names.
+    let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+    for folder in known.chain(told) {
+        let Ok(stat) = fs::symlink_metadata(&folder) else { continue };
+        let user = stat.uid();
+        if !stat.is_dir() || (user != us.as_raw() && !us.is_root()) || !seen.insert((stat.dev(), stat.ino())) {
+            continue;
+        }
+        found.extend(alive(&folder).map(|entry| FoundJob { entry, user, folder }));
+    }
+    found
+}
+
+/// The job that `wanted` names, and its control socket: by its name, or the id of its supervisor, its program or a process below that.
+/// It is one of [`all`].
 ///
 /// # Errors
 ///
 /// [`FolderError::Unknown`] names the jobs that there are.
 pub fn find(wanted: &str) -> Result<(JobEntry, PathBuf), FolderError> {
-    jobs()?;
-    let others = if geteuid().is_root() { of_other_users() } else { Vec::new() };
-    match find_among(&all_jobs(), &others, wanted) {
+    let first = jobs()?;
+    match choose(&all(), &first, geteuid().as_raw(), wanted) {
         Err(unknown @ FolderError::Unknown { .. }) => {
             let told = wanted.parse().map_or(Ok(None), of_environment)?;
             told.ok_or(unknown)
         }
-        found => found,
+        found => found.map(|found| (found.entry.clone(), found.control())),
     }
+}
+
+/// The job that was found with this control socket, if it runs still; a namesake elsewhere is another one.
+///
+/// # Errors
+///
+/// See [`find`].
+pub fn find_again(wanted: &str, control: &Path) -> Result<JobEntry, FolderError> {
+    control.parent().and_then(alive).ok_or_else(|| unknown(&all(), wanted))
 }
 
 /// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
@@ -371,65 +422,36 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
 
 /// The folder of the job, in the environment of a process.
 pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
-    let mut variables = environment.split(|byte| *byte == 0);
-    let socket = variables.find_map(|one| one.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"="))?;
-    Path::new(OsStr::from_bytes(socket)).parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
+    places::variable(environment, VARIABLE)?.parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
 }
 
-fn find_among(own: &[PathBuf], others: &[PathBuf], wanted: &str) -> Result<(JobEntry, PathBuf), FolderError> {
-    let mut found = Vec::new();
-    for jobs in own.iter().chain(others) {
-        let entries = match running_below(jobs) {
-            // That of another user may be gone by now.
-            Err(_) if others.contains(jobs) => continue,
-            entries => entries?,
-        };
-        found.extend(entries.into_iter().map(|entry| (jobs.to_owned(), entry)));
-    }
-    let named: Vec<&(PathBuf, JobEntry)> = found.iter().filter(|(_, entry)| entry.name == wanted).collect();
-    let chosen = match named[..] {
-        // A job of one's own comes first.
-        [first, ..] if own.contains(&first.0) || named.len() == 1 => Some(first),
-        [] => wanted.parse().ok().and_then(|pid| found.iter().find(|(_, entry)| has_process(entry, pid))),
-        _ => {
-            let supervisors: Vec<String> = named.iter().map(|(_, entry)| entry.supervisor.to_string()).collect();
+/// The one that is meant: of several of a name that in the asker's place for new ones, else the only one of the asker's.
+fn choose<'a>(found: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Result<&'a FoundJob, FolderError> {
+    let named: Vec<&FoundJob> = found.iter().filter(|one| one.entry.name == wanted).collect();
+    let own: Vec<&FoundJob> = named.iter().copied().filter(|one| one.user == us).collect();
+    let here = own.iter().copied().find(|one| one.folder.parent() == Some(first));
+    match (here, &own[..], &named[..]) {
+        (Some(one), ..) | (None, &[one], _) | (None, [], &[one]) => return Ok(one),
+        (None, [], []) => {}
+        (None, own, all) => {
+            let several = if own.is_empty() { all } else { own };
+            let supervisors: Vec<String> = several.iter().map(|one| one.entry.supervisor.to_string()).collect();
             return Err(FolderError::Several { wanted: wanted.to_owned(), supervisors: supervisors.join(", ") });
         }
-    };
-    if let Some((jobs, entry)) = chosen {
-        return Ok((entry.clone(), jobs.join(&entry.name).join("control")));
     }
-    let names: Vec<&str> = found.iter().map(|(_, entry)| entry.name.as_str()).collect();
-    let present = if names.is_empty() { "is none".to_owned() } else { format!("are {}", names.join(", ")) };
-    Err(FolderError::Unknown { wanted: wanted.to_owned(), present })
+    let of_process = wanted.parse().ok().and_then(|pid| found.iter().find(|one| has_process(&one.entry, pid)));
+    of_process.ok_or_else(|| unknown(found, wanted))
 }
 
-/// The folders of other users' jobs, where these have them unless their XDG_RUNTIME_DIR is another one.
-fn of_other_users() -> Vec<PathBuf> {
-    places_of_others().into_iter().map(|place| place.join(JOBS_FOLDER)).filter(|jobs| jobs.is_dir()).collect()
-}
-
-/// Where other users have their folders of jobs.
-fn places_of_others() -> Vec<PathBuf> {
-    let us = geteuid().as_raw();
-    let below = |place: &str, prefix: &'static str, rest: &'static str| {
-        let entries = fs::read_dir(place).into_iter().flatten().flatten();
-        entries.filter_map(move |entry| {
-            let user: u32 = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
-            let ours = if rest.is_empty() { entry.path() } else { entry.path().join(rest) };
-            // No other user has made it look like that user's.
-            let is_theirs = fs::symlink_metadata(&ours).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
-            (user != us && is_theirs).then_some(ours)
-        })
+/// That none of those is meant.
+fn unknown(found: &[FoundJob], wanted: &str) -> FolderError {
+    let names: Vec<&str> = found.iter().map(|one| one.entry.name.as_str()).collect();
+    let present = if names.is_empty() {
+        "is none; begin one by `katydid run`".to_owned()
+    } else {
+        format!("are {}; name one of these, or the id of one of its processes", names.join(", "))
     };
-    below("/run/user", "", "katydid").chain(below("/tmp", "katydid-", "")).collect()
-}
-
-/// Where folders of jobs and notes of servers are that the asker may look into: its own, and those of all users for root.
-pub(crate) fn all_places() -> Vec<PathBuf> {
-    let own = places().into_iter().filter(|place| check(place).is_ok());
-    let others = if geteuid().is_root() { places_of_others() } else { Vec::new() };
-    own.chain(others).collect()
+    FolderError::Unknown { wanted: wanted.to_owned(), present }
 }
 
 /// Whether a process belongs to a job.
@@ -468,7 +490,7 @@ pub(crate) fn cache() -> Option<PathBuf> {
 
 /// The folder of new jobs of this user, made if it is not there.
 pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
-    let above = places().swap_remove(0);
+    let above = places::places().swap_remove(0);
     let jobs = above.join(JOBS_FOLDER);
     for folder in [&above, &jobs] {
         match DirBuilder::new().mode(0o700).create(folder) {
@@ -483,23 +505,8 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
 
 /// The folders of jobs of this user that are there, that of new ones first.
 fn all_jobs() -> Vec<PathBuf> {
-    let jobs = places().into_iter().map(|above| above.join(JOBS_FOLDER));
+    let jobs = places::all().into_iter().map(|above| above.join(JOBS_FOLDER));
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
-}
-
-/// Where folders of jobs may be, that of new ones first.
-fn places() -> Vec<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    places_of(runtime.as_deref(), geteuid().as_raw())
-}
-
-fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
-    let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
-    let fits =
-        |above: &PathBuf| above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
-    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join("katydid"));
-    let own = own.filter(fits);
-    own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
 }
 
 /// Others must be able neither to read it nor to have made it.
@@ -561,24 +568,29 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_other_users_are_found_behind_one_s_own() {
-        let [own, one, two] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let others = [one.path().to_owned(), two.path().to_owned(), own.path().join("none")];
-        let find = |wanted: &str| find_among(&[own.path().to_owned()], &others, wanted);
-        let job = |jobs: &tempfile::TempDir, name: &str| {
-            let folder = Folder::take_below(jobs.path(), name).unwrap();
-            folder.describe(0, "").unwrap();
-            folder
+    fn of_namesakes_the_nearest_is_meant_or_none_is() {
+        let job = |place: &str, user, supervisor| FoundJob {
+            entry: JobEntry { name: "train".into(), supervisor, program: 0, command: String::new() },
+            user,
+            folder: Path::new(place).join("train"),
         };
-        let _first = job(&one, "train");
-        assert_eq!(find("train").unwrap().1, one.path().join("train/control"));
-        let _second = job(&two, "train");
-        let several = find("train").unwrap_err().to_string();
-        assert!(several.contains(&format!("one of {0}, {0}", std::process::id())), "{several}");
-        let _ours = job(&own, "train");
-        assert_eq!(find("train").unwrap().1, own.path().join("train/control"));
-        let unknown = find("other").unwrap_err().to_string();
-        assert!(unknown.contains("no job other: there are train, train, train"), "{unknown}");
+        let find = |found: &[FoundJob], wanted: &str| {
+            let chosen = choose(found, Path::new("/here"), 7, wanted);
+            chosen.map(FoundJob::control).map_err(|error| error.to_string())
+        };
+        let (theirs, others) = (job("/theirs", 8, 1), job("/others", 9, 2));
+        let (there, elsewhere, here) = (job("/there", 7, 3), job("/elsewhere", 7, 4), job("/here", 7, 5));
+        assert_eq!(find(std::slice::from_ref(&theirs), "train").unwrap(), Path::new("/theirs/train/control"));
+        let mut all = vec![theirs, others];
+        assert!(find(&all, "train").unwrap_err().contains("one of 1, 2"));
+        all.push(there);
+        assert_eq!(find(&all, "train").unwrap(), Path::new("/there/train/control"));
+        all.push(elsewhere);
+        assert!(find(&all, "train").unwrap_err().contains("one of 3, 4"));
+        all.push(here);
+        assert_eq!(find(&all, "train").unwrap(), Path::new("/here/train/control"));
+        assert_eq!(find(&all, "2").unwrap(), Path::new("/others/train/control"));
+        assert!(find(&all[..2], "other").unwrap_err().contains("no job other: there are train, train"));
     }
 
     #[test]
@@ -652,21 +664,6 @@ mod tests {
         let path = jobs.path().join("open");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         assert!(matches!(Folder::take_at(&path), Err(FolderError::Place { .. })));
-    }
-
-    #[test]
-    fn a_runtime_folder_that_cannot_be_used_is_passed_over() {
-        let user = geteuid().as_raw();
-        let other = PathBuf::from(format!("/tmp/katydid-{user}"));
-        let folder = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
-        let own = folder.path().join("katydid");
-        assert_eq!(places_of(Some(folder.path()), user), [own, other.clone()]);
-        let long = folder.path().join("x".repeat(MAX_SOCKET));
-        fs::create_dir(&long).unwrap();
-        for unfit in [None, Some(Path::new("run")), Some(Path::new("/no/such")), Some(long.as_path())] {
-            assert_eq!(places_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
-        }
-        assert_eq!(places_of(Some(folder.path()), user + 1), [PathBuf::from(format!("/tmp/katydid-{}", user + 1))]);
     }
 
     #[test]

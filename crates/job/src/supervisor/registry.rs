@@ -1,10 +1,8 @@
 //! Which servers and jobs there are on this machine, as far as the asker may know: a user's own, and those of all users for root.
 //!
 //! A server notes its admin socket in a file of its user's folder, whose lock it holds as long as it lives: a note that can be
-//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). Who has another `XDG_RUNTIME_DIR` is found by what its
-//! processes were told when they began.
+//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). Where both may lie, `supervisor/places.rs` says.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +14,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
 use crate::supervisor::folder;
-use crate::supervisor::folder::JobEntry;
+use crate::supervisor::folder::FoundJob;
+use crate::supervisor::places;
 
 /// The folder of servers' notes, beside that of jobs.
 const SERVERS: &str = "servers";
@@ -81,7 +80,7 @@ fn clear(path: &Path) {
 
 /// The admin sockets of servers that live.
 pub fn servers() -> Vec<PathBuf> {
-    let above = folder::all_places().into_iter().map(|place| place.join(SERVERS));
+    let above = places::all().into_iter().map(|place| place.join(SERVERS));
     let notes = above.flat_map(|above| fs::read_dir(above).into_iter().flatten().flatten());
     let mut admins: Vec<PathBuf> = notes.filter_map(|note| admin_of(&note.path())).collect();
     admins.sort();
@@ -109,72 +108,11 @@ fn admin_of(note: &Path) -> Option<PathBuf> {
     named.filter(|socket| owner == geteuid().as_raw() || is_socket_of(socket, owner))
 }
 
-/// A job that runs, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundJob {
-    /// What it says of itself.
-    pub entry: JobEntry,
-    /// Whose it is.
-    pub user: u32,
-    /// The job's folder.
-    pub folder: PathBuf,
-}
-
-impl FoundJob {
-    /// Where its supervisor answers.
-    #[must_use]
-    pub fn control(&self) -> PathBuf {
-        self.folder.join("control")
-    }
-
-    /// The servers that its programs were told of, that of now first.
-    #[must_use]
-    pub fn servers(&self) -> Vec<String> {
-        let opened = folder::open_file(&self.folder.join("server"));
-        let mut text = String::new();
-        let read = opened.and_then(|file| file.take(MAX_NOTE).read_to_string(&mut text));
-        if read.is_ok() { text.lines().map(str::to_owned).collect() } else { Vec::new() }
-    }
-}
-
 /// All jobs, by user and name.
 pub fn jobs() -> Vec<FoundJob> {
-    let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
-    let known = folder::all_places().into_iter().flat_map(|place| below(place.join(folder::JOBS_FOLDER)));
-    // By the folder itself: a place may have two names.
-    let mut found = BTreeMap::new();
-    for path in known.chain(told()) {
-        let Ok(stat) = fs::symlink_metadata(&path) else { continue };
-        let (user, us) = (stat.uid(), geteuid());
-        if !stat.is_dir() || (user != us.as_raw() && !us.is_root()) {
-            continue;
-        }
-        if let Some(entry) = folder::alive(&path) {
-            found.entry((stat.dev(), stat.ino())).or_insert(FoundJob { entry, user, folder: path });
-        }
-    }
-    let mut all: Vec<FoundJob> = found.into_values().collect();
+    let mut all = folder::all();
     all.sort_by(|one, other| (one.user, &one.entry.name).cmp(&(other.user, &other.entry.name)));
     all
-}
-
-/// The folders of jobs that processes were told of when they began, of those whose environment may be read and who see the
-/// same files.
-fn told() -> Vec<PathBuf> {
-    let ours = fs::read_link("/proc/self/ns/mnt").ok();
-    let processes = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));
-    let told = processes.filter_map(|process| {
-        let folder = folder::told_of(&fs::read(process.path().join("environ")).ok()?)?;
-        (fs::read_link(process.path().join("ns/mnt")).ok() == ours).then_some(folder)
-    });
-    let mut folders: Vec<PathBuf> = told.collect();
-    folders.sort();
-    folders.dedup();
-    folders
 }
 
 #[cfg(test)]

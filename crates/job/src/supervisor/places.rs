@@ -1,0 +1,138 @@
+//! Where the folders of jobs and the notes of servers lie: below `katydid` in the runtime folder of a user, or in `/tmp/katydid-UID`.
+//!
+//! The rule: what is new goes to the first of [`places`], and what is there is looked for in [`all`]. A user's processes may have been
+//! begun with another `XDG_RUNTIME_DIR` than the asker's, or with none, as by cron, `su` and `sudo -u`. So that of the login is looked at
+//! too, and what processes were told when they began.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// The folder of jobs, below one of the [`places`].
+pub(crate) const JOBS_FOLDER: &str = "jobs";
+/// Longest name of a job; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
+pub(crate) const MAX_NAME: usize = 40;
+/// Longest path of a socket.
+pub(crate) const MAX_SOCKET: usize = 107;
+/// Longest name of a socket in a job's folder, with the slash in front.
+const LONGEST_SOCKET: usize = "/control".len();
+/// The runtime folders of logins, by the numbers of users.
+const OF_LOGINS: &str = "/run/user";
+/// Names a runtime folder.
+const RUNTIME: &str = "XDG_RUNTIME_DIR";
+/// Our own folder below one.
+const OURS: &str = "katydid";
+
+/// Where new folders of this user go first, and where else its own may be.
+pub(crate) fn places() -> Vec<PathBuf> {
+    let runtime = std::env::var_os(RUNTIME).map(PathBuf::from);
+    places_of(runtime.as_deref(), geteuid().as_raw())
+}
+
+fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
+    let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
+    let fits =
+        |above: &PathBuf| above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
+    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(OURS));
+    let own = own.filter(fits);
+    own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
+}
+
+/// Where the asker may look: the places of this user, those of new folders first, and for root those of all users. None of them was made
+/// by another user than the one whose it is.
+pub(crate) fn all() -> Vec<PathBuf> {
+    let (us, is_root) = (geteuid().as_raw(), geteuid().is_root());
+    let login = |user: u32| Path::new(OF_LOGINS).join(user.to_string()).join(OURS);
+    let mut all: Vec<(u32, PathBuf)> = places().into_iter().chain([login(us)]).map(|place| (us, place)).collect();
+    if is_root {
+        let users = numbers_in(OF_LOGINS, "").into_iter().map(|user| (user, login(user)));
+        let others = numbers_in("/tmp", "katydid-").into_iter();
+        all.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
+    }
+    let told = told(|environment| told_runtime(environment).map(|folder| folder.join(OURS)));
+    all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
+    // A place may have several names.
+    let mut seen = BTreeSet::new();
+    all.retain(|(user, place)| {
+        let found = fs::symlink_metadata(place).ok().filter(|stat| stat.is_dir() && stat.uid() == *user);
+        let is_closed = |mode: u32| *user != us || mode & 0o077 == 0;
+        found.is_some_and(|stat| is_closed(stat.mode()) && seen.insert((stat.dev(), stat.ino())))
+    });
+    all.into_iter().map(|(_, place)| place).collect()
+}
+
+/// The numbers behind `prefix` in the names of a folder's entries.
+fn numbers_in(folder: &str, prefix: &str) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
+}
+
+/// What `pick` takes out of the environments that processes were begun with, and the users of these; of processes whose environment may be
+/// read and who see the same files.
+pub(crate) fn told<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) -> Vec<(u32, T)> {
+    let ours = fs::read_link("/proc/self/ns/mnt").ok();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));
+    let told = processes.filter_map(|process| {
+        let picked = pick(&fs::read(process.path().join("environ")).ok()?)?;
+        let sees_ours = fs::read_link(process.path().join("ns/mnt")).ok() == ours;
+        let user = process.metadata().ok()?.uid();
+        sees_ours.then_some((user, picked))
+    });
+    let all: BTreeSet<(u32, T)> = told.collect();
+    all.into_iter().collect()
+}
+
+/// The runtime folder in the environment of a process.
+fn told_runtime(environment: &[u8]) -> Option<PathBuf> {
+    variable(environment, RUNTIME).map(Path::to_owned).filter(|folder| folder.is_absolute())
+}
+
+/// The path that a variable holds in the environment of a process.
+pub(crate) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a Path> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    let value = variables.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(Path::new(OsStr::from_bytes(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_runtime_folder_that_cannot_be_used_is_passed_over() {
+        let user = geteuid().as_raw();
+        let other = PathBuf::from(format!("/tmp/katydid-{user}"));
+        let folder = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
+        let own = folder.path().join("katydid");
+        assert_eq!(places_of(Some(folder.path()), user), [own, other.clone()]);
+        let long = folder.path().join("x".repeat(MAX_SOCKET));
+        fs::create_dir(&long).unwrap();
+        for unfit in [None, Some(Path::new("run")), Some(Path::new("/no/such")), Some(long.as_path())] {
+            assert_eq!(places_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
+        }
+        assert_eq!(places_of(Some(folder.path()), user + 1), [PathBuf::from(format!("/tmp/katydid-{}", user + 1))]);
+    }
+
+    #[test]
+    fn the_runtime_folder_that_a_process_was_begun_with_is_a_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join(OURS);
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        assert!(!all().contains(&place));
+        let mut other = Command::new("/bin/cat").env(RUNTIME, folder.path()).stdin(Stdio::piped()).spawn().unwrap();
+        assert!(all().contains(&place));
+        fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(!all().contains(&place), "others may have put something there");
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+}
