@@ -46,14 +46,24 @@ pub enum ImageError {
     )]
     LockLost { place: String },
     /// Part of the checkpoint could not be written before; the rest is refused.
-    #[error("{place}: an earlier write failed, so this checkpoint cannot be completed")]
+    #[error("{place}: an earlier write failed, so this checkpoint cannot be completed: take another one")]
     Spoiled { place: String },
     /// The caller asked for something that the format cannot hold.
     #[error("{place}: {what}")]
     Unfit { place: String, what: String },
     /// The operating system or the object store failed.
-    #[error("{place}: cannot {action}: {source}")]
+    #[error("{place}: cannot {action}: {source}{}", remedy(source))]
     Io { place: String, action: &'static str, source: io::Error },
+}
+
+/// What a user can do about what the system said, behind that.
+fn remedy(source: &io::Error) -> &'static str {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    match source.kind() {
+        NotFound | NotADirectory => "; give the folder of an image that is there",
+        PermissionDenied | ReadOnlyFilesystem => "; let this user write there, or choose another place",
+        _ => "",
+    }
 }
 
 /// Results of this crate.
@@ -75,5 +85,18 @@ impl ImageError {
 
     pub(crate) fn unfit(place: &str, what: impl Into<String>) -> Self {
         Self::Unfit { place: place.to_owned(), what: what.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_refuses_is_told_with_the_remedy() {
+        for (number, words) in [(2, "give the folder"), (13, "let this user"), (28, "make room")] {
+            let told = ImageError::io("/i", "open this folder", io::Error::from_raw_os_error(number)).to_string();
+            assert!(told.starts_with("/i: ") && told.contains(words), "{told}");
+        }
     }
 }

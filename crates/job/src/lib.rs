@@ -17,3 +17,4 @@ pub mod criu;
 pub mod process;
 pub mod supervisor;
 mod sync;
+mod system;

@@ -11,6 +11,7 @@ use crate::criu::tool::CriuError;
 use crate::supervisor::companion::CompanionError;
 use crate::supervisor::member_error::MemberError;
 use crate::supervisor::ranks::Task;
+use crate::system::why;
 
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.
 pub(crate) const MAX_ATTEMPTS: u32 = 8;
@@ -22,7 +23,7 @@ pub enum CheckpointError {
     #[error("a checkpoint of this job is being taken already: wait for it to end")]
     Busy,
     /// Nothing to take.
-    #[error("the program has ended, or was not started")]
+    #[error("the program has ended, or was not started: begin it by `katydid run`")]
     NoProgram,
     /// The supervisor's folder is not that of the requester.
     #[error("{}: the image must be given by its absolute path", .0.display())]
@@ -30,7 +31,7 @@ pub enum CheckpointError {
     /// A program that cannot be brought to rest.
     #[error(
         "{program} (process {pid}) cannot be part of a checkpoint now: {}",
-        if *twins > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker" }
+        if *twins > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker; try again in a moment" }
     )]
     Member {
         /// Name of the program.
@@ -166,7 +167,7 @@ pub enum CheckpointError {
     )]
     Rehearsal(CompanionError),
     /// The operating system refused.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {}", why(source))]
     System {
         /// The step that failed.
         doing: &'static str,
@@ -202,13 +203,13 @@ pub enum CheckpointError {
         to: String,
     },
     /// Devices were chosen, and no session can use the choice.
-    #[error("--device chooses devices of OpenCL, and no program of the job has a session of that")]
+    #[error("--device chooses devices of OpenCL, and no program of the job has a session of that: leave it out")]
     NoChoice,
     /// A test asked for it.
     #[error(transparent)]
     Injected(#[from] Injected),
     /// Our own fault.
-    #[error("a thread of the supervisor has failed")]
+    #[error("a thread of the supervisor has failed: try again")]
     Ourselves,
 }
 

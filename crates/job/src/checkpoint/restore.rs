@@ -48,6 +48,7 @@ use crate::supervisor::members::Member;
 use crate::supervisor::namespace::JobNamespaces;
 use crate::supervisor::{folder, namespace};
 use crate::sync::lock;
+use crate::system::why;
 
 /// How long a restored program may take to come to the job socket: it tries every few milliseconds.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,13 +68,15 @@ pub enum RestoreError {
     #[error(transparent)]
     Image(#[from] ImageError),
     /// There are no processes in it.
-    #[error("checkpoint {0} holds the GPU side only (--device-only): there is no program to restore")]
+    #[error(
+        "checkpoint {0} holds the GPU side only (--device-only): there is no program to restore; choose another one with --at, or take one without --device-only"
+    )]
     NoProgram(u32),
     /// Its notes are not there.
-    #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release")]
+    #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release; restore it with that")]
     NoNotes(u32),
     /// Devices were chosen, and no session can use the choice.
-    #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that")]
+    #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that: leave it out")]
     NoChoice(u32),
     /// Katydid's libraries in its processes.
     #[error("checkpoint {number}: {source}")]
@@ -111,7 +114,9 @@ pub enum RestoreError {
         program: String,
     },
     /// A file that has to be cut back.
-    #[error("{path}: cannot cut it back to its length at the checkpoint: {source}")]
+    #[error(
+        "{path}: cannot cut it back to its length at the checkpoint: {source}; let this user write to it, or remove it"
+    )]
     Cut {
         /// Path of the file.
         path: String,
@@ -119,7 +124,7 @@ pub enum RestoreError {
         source: io::Error,
     },
     /// Shared memory that has to be made anew.
-    #[error("{}: cannot make this shared memory anew: {source}", path.display())]
+    #[error("{}: cannot make this shared memory anew: {source}; make room there (df)", path.display())]
     Shared {
         /// Name of the program or file.
         path: PathBuf,
@@ -141,7 +146,7 @@ pub enum RestoreError {
     #[error(transparent)]
     LinkRemapLock(#[from] LinkRemapLockError),
     /// The operating system refused.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {}", why(source))]
     System {
         /// The step that failed.
         doing: &'static str,

@@ -120,7 +120,7 @@ pub enum CriuError {
         reason: String,
     },
     /// It was not started.
-    #[error("cannot start {}: {source}", place.display())]
+    #[error("cannot start {}: {source}; correct its permissions, or name another one by {VARIABLE}", place.display())]
     Start {
         /// The program that was tried.
         place: PathBuf,
@@ -128,7 +128,7 @@ pub enum CriuError {
         source: io::Error,
     },
     /// It did not get on, and was ended.
-    #[error("CRIU did not {doing} the program: it stood still for {} s; the last it wrote: {last}", PROGRESS_TIMEOUT.as_secs())]
+    #[error("CRIU did not {doing} the program: it stood still for {} s; try again when the machine is less busy; the last it wrote: {last}", PROGRESS_TIMEOUT.as_secs())]
     Endless {
         /// `dump` or `restore`.
         doing: &'static str,
@@ -136,7 +136,9 @@ pub enum CriuError {
         last: String,
     },
     /// A signal ended it.
-    #[error("CRIU was killed before it could {doing} the program; the last it wrote: {last}")]
+    #[error(
+        "CRIU was killed before it could {doing} the program, by a user or for want of memory: try again; the last it wrote: {last}"
+    )]
     Killed {
         /// `dump` or `restore`.
         doing: &'static str,

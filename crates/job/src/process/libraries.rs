@@ -22,6 +22,7 @@ use crate::criu::files_img::Renamed;
 use crate::criu::{files_img, link_remap};
 use crate::process::tree::Process;
 use crate::supervisor::folder;
+use crate::system::why;
 
 /// What the name of a mapped file that is gone ends with.
 const DELETED_SUFFIX: &str = " (deleted)";
@@ -66,7 +67,7 @@ pub enum LibraryError {
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The operating system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), why(source))]
     System {
         /// The library's file.
         path: PathBuf,

@@ -55,7 +55,7 @@ pub enum JobError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// One of its sockets failed.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of yours with room", path.display())]
     Socket {
         /// Path of the socket.
         path: PathBuf,

@@ -16,7 +16,7 @@ pub enum MemberError {
         reason: String,
     },
     /// The program has ended.
-    #[error("{program} (process {pid}) has ended meanwhile")]
+    #[error("{program} (process {pid}) has ended meanwhile; try again, if the job still runs")]
     Gone {
         /// Name of the program.
         program: String,
@@ -37,7 +37,7 @@ pub enum MemberError {
         patience: Duration,
     },
     /// No answer in time.
-    #[error("{program} (process {pid}) did not answer within {} s", patience.as_secs())]
+    #[error("{program} (process {pid}) did not answer within {} s; try again when it is less busy, or give --patience more", patience.as_secs())]
     Silent {
         /// Name of the program.
         program: String,

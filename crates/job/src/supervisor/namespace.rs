@@ -28,6 +28,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_with_progress};
 use crate::process::shared_memory::Segment;
 use crate::process::{shared_memory, terminals, tree};
+use crate::system::why;
 
 /// What fails where an ordinary user restores a job a second time.
 const NAMESPACES: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job needs them because one of its process ids, its folder or its terminal is taken)";
@@ -53,7 +54,7 @@ pub struct JobNamespaces {
 
 /// What failed, and what the system said.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {doing}: {source}")]
+#[error("cannot {doing}: {}", why(source))]
 pub struct SpaceError {
     /// The step that failed.
     doing: &'static str,

@@ -1,0 +1,39 @@
+//! What the system said, with what a user can do about it.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// The system's words and the remedy, if one is known.
+pub(crate) fn why(source: &io::Error) -> String {
+    match remedy(source) {
+        Some(remedy) => format!("{source}; {remedy}"),
+        None => source.to_string(),
+    }
+}
+
+fn remedy(source: &io::Error) -> Option<&'static str> {
+    Some(match Errno::from_io_error(source)? {
+        Errno::NOSPC | Errno::DQUOT => "make room there, or set TMPDIR to a folder with room",
+        Errno::MFILE | Errno::NFILE => "allow more open files (ulimit -n)",
+        Errno::AGAIN => "allow more processes (ulimit -u, or the control group's pids.max)",
+        Errno::NOMEM => "free memory",
+        Errno::ROFS => "that file system is mounted read-only: name another place",
+        Errno::PERM | Errno::ACCESS => "it takes root, or the rights of docs/how-to/checkpoint-rights.md",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_system_has_its_remedy() {
+        for (number, word) in [(Errno::MFILE, "ulimit -n"), (Errno::NOSPC, "room"), (Errno::PERM, "root")] {
+            let told = why(&number.into());
+            assert!(told.contains(word) && told.contains(';'), "{told}");
+        }
+        assert_eq!(why(&io::Error::other("as it is")), "as it is");
+    }
+}
