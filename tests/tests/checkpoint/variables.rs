@@ -55,7 +55,9 @@ struct Displacing {
 impl Displacing {
     fn new(places: &Places, way: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let variables = [("KATYDID_SOFT_DISPLACE", folder.path().join("bytes").into())];
+        let file = folder.path().join("bytes");
+        fs::write(&file, "")?;
+        let variables = [("KATYDID_SOFT_DISPLACE", file.into())];
         let stage = Stage::of_driver(places, way, "soft", &variables)?;
         Ok(Self { stage, folder })
     }

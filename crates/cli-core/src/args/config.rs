@@ -34,7 +34,7 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It exists and cannot be read.
-    #[error("cannot read the config file: {path}: {source}")]
+    #[error("cannot read the config file: {path}: {source}; correct its permissions, or remove it")]
     Read {
         /// The file or folder.
         path: PathBuf,

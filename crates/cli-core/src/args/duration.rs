@@ -43,9 +43,12 @@ impl FromStr for Silence {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        units::duration(text).map_err(|error| error.to_string())?;
-        let found = settings::silence(text).map(Self);
-        found.ok_or_else(|| "write 3s or more, or 0s for no limit".to_owned())
+        let time = units::duration(text).map_err(|error| error.to_string())?;
+        let remedy = match time < settings::MIN_SILENCE_LIMIT {
+            true => "write 3s or more, or 0s for no limit",
+            false => "write less, or 0s for no limit",
+        };
+        settings::silence(text).map(Self).ok_or_else(|| remedy.to_owned())
     }
 }
 
@@ -68,8 +71,11 @@ mod tests {
             assert_eq!(text.parse(), Ok(Silence(Duration::ZERO)), "{text}");
         }
         assert_eq!("1m".parse(), Ok(Silence(Duration::from_secs(60))));
-        for text in ["60", "2s", "x"] {
-            assert!(text.parse::<Silence>().is_err(), "{text}");
+        for (text, remedy) in
+            [("60", "60s"), ("2s", "3s or more"), ("999999h", "less"), ("-5s", "negative"), ("x", "90s")]
+        {
+            let error = text.parse::<Silence>().unwrap_err();
+            assert!(error.contains(remedy) && error.len() < 80, "{text}: {error}");
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use katydid_transport::{Address, ConnectError, TlsError, driver_at};
 
-use crate::args::config::{self, ConfigError};
+use crate::args::config::{self, Config, ConfigError};
 use crate::output::failure::Failure;
 
 /// The variable programs and commands read the server from.
@@ -156,6 +156,11 @@ fn resolve_with(
         return known(&text, Origin::File(path)).map(Some);
     }
     set(CRICKET_VARIABLE).map(|text| known(&cricket(&text), Origin::Variable(CRICKET_VARIABLE))).transpose()
+}
+
+/// Refuses a config file that names a server which is none, whether that server is meant or not.
+pub fn check_config(config: &Config, path: &Path) -> Result<(), AddressError> {
+    config.server.as_deref().map_or(Ok(()), |text| known(text, Origin::File(path.to_owned())).map(drop))
 }
 
 /// An address is checked where it was said, so that the error names the source and not only the text.

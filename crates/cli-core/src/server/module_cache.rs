@@ -102,6 +102,11 @@ fn read_config() -> Result<(Config, PathBuf), Failure> {
     Ok((config::read(&path).map_err(Failure::usage)?, path))
 }
 
+/// Refuses a config file whose size of the module cache is none.
+pub fn check_config(config: &Config, file: &Path) -> Result<(), Failure> {
+    size(None, config, file).map(drop)
+}
+
 fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failure> {
     let said = config.module_cache_size.as_deref().map(str::parse::<Size>).transpose();
     let said = said.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", file.display())))?;

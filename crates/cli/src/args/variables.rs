@@ -1,12 +1,16 @@
-//! Katydid's own variables of the environment: those that do not exist are named, and those that hold what they cannot are
-//! refused before anything is started. The list is `katydid_driver_rules::state::settings`.
+//! Katydid's own variables of the environment, and its config file: names that do not exist are told of, and values that cannot be
+//! used are refused before anything is started. The list is `katydid_driver_rules::state::settings`.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
-use katydid_driver_rules::state::settings;
+use katydid_driver_rules::state::settings::{self, Setting, SettingValue};
+use katydid_transport::Address;
 
+use katydid_cli_core::args::config;
 use katydid_cli_core::output::failure::{Failure, say};
+use katydid_cli_core::server::{address, module_cache};
 
 /// Names those that do not exist, once: programs and their libraries are told that it is done.
 pub(crate) fn tell_unknown() {
@@ -20,21 +24,94 @@ pub(crate) fn told() -> Option<(&'static str, String)> {
     (!unknown.is_empty()).then(|| (settings::TOLD, unknown.join(",")))
 }
 
-/// Refuses a variable that holds what it cannot, the process that would read it later.
+/// Refuses a variable or a config file that holds what it cannot, whatever a flag says in its place: another process would read it
+/// later.
 pub(crate) fn check() -> Result<(), Failure> {
-    match problems(|name| env::var_os(name)).next() {
-        Some(problem) => Err(Failure::usage(format!("{problem}: {REMEDY}"))),
-        None => Ok(()),
+    if let Some(problem) = problems(|name| env::var_os(name)).next() {
+        return Err(Failure::usage(format!("{problem}: {REMEDY}")));
     }
+    let Some(path) = config::path(|name| env::var_os(name)) else { return Ok(()) };
+    let config = config::read(&path).map_err(Failure::usage)?;
+    address::check_config(&config, &path).map_err(Failure::usage)?;
+    module_cache::check_config(&config, &path)
 }
 
 /// What to do about a variable that holds what it cannot.
 pub(crate) const REMEDY: &str = "correct it, or unset it";
 
-/// What is wrong with each variable that holds what it cannot.
+/// What is wrong with each variable that holds what it cannot, or names what cannot be used.
 pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
     settings::ALL.iter().filter_map(move |setting| {
-        let value = variable(setting.name).unwrap_or_default();
-        settings::problem(setting.name, &value.to_string_lossy())
+        let value = variable(setting.name).filter(|value| !value.is_empty())?;
+        let text = value.to_string_lossy();
+        settings::problem(setting.name, &text).or_else(|| place_problem(setting, &value))
     })
+}
+
+/// What is wrong with what a variable names: a server, or files and folders.
+fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
+    let (path, text) = (Path::new(value), value.to_string_lossy());
+    let unfit = |is_fit: bool| {
+        let (name, shown) = (setting.name, settings::shown(&text));
+        let why = if path.exists() { "that is something else" } else { "there is no such thing" };
+        (!is_fit).then(|| format!("{name}={shown} is not {}: {why}", setting.value.expected()))
+    };
+    match setting.value {
+        SettingValue::Address => text.parse::<Address>().err().map(|error| format!("{}: {error}", setting.name)),
+        SettingValue::Folder => unfit(path.is_dir()),
+        SettingValue::NewFolder | SettingValue::AbsoluteFolder => unfit(may_be_folder(path)),
+        SettingValue::File => unfit(path.is_file()),
+        SettingValue::FileOrFolder => unfit(path.exists()),
+        SettingValue::Libraries => {
+            let lost = env::split_paths(value).find(|one| one.components().count() > 1 && !one.is_file())?;
+            Some(format!("{}: {}: there is no such library", setting.name, lost.display()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a path is that of a folder, or one can be made there: no file is in the way.
+fn may_be_folder(path: &Path) -> bool {
+    let there = path.ancestors().find(|above| above.as_os_str().is_empty() || above.exists());
+    there.is_none_or(|there| there.as_os_str().is_empty() || there.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_wire::handshake::MAX_TEXT;
+
+    use super::*;
+
+    #[test]
+    fn the_longest_name_is_that_of_the_first_message_to_a_server() {
+        assert_eq!(settings::MAX_NAME, MAX_TEXT);
+    }
+
+    #[test]
+    fn what_a_variable_names_has_to_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, file) = (folder.path().to_owned(), folder.path().join("file"));
+        std::fs::write(&file, "").unwrap();
+        let (lost, below) = (there.join("lost"), file.join("below"));
+        let is_refused = |name: &str, value: &Path| {
+            let found: Vec<String> = problems(|asked| (asked == name).then(|| value.into())).collect();
+            assert!(found.iter().all(|told| told.starts_with(name) && told.len() < 400), "{found:?}");
+            !found.is_empty()
+        };
+        for name in ["KATYDID_CERTS", "KATYDID_LIB"] {
+            assert!(!is_refused(name, &there) && is_refused(name, &file) && is_refused(name, &lost), "{name}");
+        }
+        for name in ["KATYDID_CACHE", "KATYDID_SOFT_SHARED"] {
+            assert!(!is_refused(name, &there) && is_refused(name, &file) && !is_refused(name, &lost), "{name}");
+            assert!(is_refused(name, &below), "{name}");
+        }
+        assert!(!is_refused("KATYDID_SOFT_SHARED", Path::new("new")) && is_refused("KATYDID_CACHE", Path::new("new")));
+        assert!(!is_refused("KATYDID_SOFT_DISPLACE", &file) && is_refused("KATYDID_SOFT_DISPLACE", &there));
+        assert!(!is_refused("KATYDID_CRIU", &file) && !is_refused("KATYDID_CRIU", &there));
+        assert!(is_refused("KATYDID_CRIU", &lost));
+        let both = |one: &Path| std::env::join_paths([Path::new("libpocl.so.2"), one]).unwrap();
+        assert!(!is_refused("KATYDID_OPENCL_DRIVERS", Path::new(&both(&file))));
+        assert!(is_refused("KATYDID_OPENCL_DRIVERS", Path::new(&both(&lost))));
+        assert!(is_refused("KATYDID_SERVER", Path::new("carrier-pigeon:coop")));
+    }
 }

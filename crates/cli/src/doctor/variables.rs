@@ -2,9 +2,6 @@
 
 use std::ffi::OsString;
 
-use katydid_driver_rules::state::settings::{self, SettingValue};
-use katydid_transport::Address;
-
 use crate::args::variables::{REMEDY, problems};
 use crate::doctor::finding::Finding;
 
@@ -13,18 +10,8 @@ const CHECK: &str = "variables";
 
 /// A finding for each that is wrong, or one that none is.
 pub(super) fn checks(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Finding> {
-    let wrong = problems(&variable).chain(addresses(&variable));
-    let found: Vec<Finding> = wrong.map(|problem| Finding::fail(CHECK, problem, REMEDY)).collect();
+    let found: Vec<Finding> = problems(variable).map(|problem| Finding::fail(CHECK, problem, REMEDY)).collect();
     if found.is_empty() { vec![Finding::ok(CHECK, "those of Katydid that are set can be read")] } else { found }
-}
-
-/// What is wrong with those that name a server.
-fn addresses(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
-    settings::ALL.iter().filter(|setting| setting.value == SettingValue::Address).filter_map(move |setting| {
-        let value = variable(setting.name).filter(|value| !value.is_empty())?;
-        let error = value.to_string_lossy().parse::<Address>().err()?;
-        Some(format!("{}: {error}", setting.name))
-    })
 }
 
 #[cfg(test)]
@@ -39,7 +26,7 @@ mod tests {
         let of = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| OsString::from(value));
         let found = checks(of);
         assert_eq!(found.len(), 2, "{found:?}");
-        for (finding, words) in found.iter().zip([["KATYDID_MEMORY", "lots"], ["KATYDID_SERVER", "foo"]]) {
+        for (finding, words) in found.iter().zip([["KATYDID_SERVER", "foo"], ["KATYDID_MEMORY", "lots"]]) {
             assert!(finding.status == Status::Fail && finding.remedy.is_some(), "{finding:?}");
             words.iter().for_each(|word| assert!(finding.detail.contains(word), "{finding:?}"));
         }

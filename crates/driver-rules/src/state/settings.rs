@@ -15,6 +15,10 @@ pub const PREFIX: &str = "KATYDID_";
 pub const TOLD: &str = "KATYDID_TOLD";
 /// Least silence of a link that can be a limit: workers that are busy say so once a second.
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
+/// Longest name of a session: no longer text fits into the first message to a server.
+pub const MAX_NAME: usize = 4096;
+/// Most of a wrong value that a message repeats.
+const MAX_SHOWN: usize = 64;
 /// Most changes by which a name may differ from the one that was meant.
 const MAX_EDIT_DISTANCE: usize = 4;
 
@@ -53,8 +57,22 @@ impl Reader {
 pub enum SettingValue {
     /// Any text.
     Text,
+    /// A text that fits into the first message to a server.
+    Name,
     /// The path of a file or folder.
     Path,
+    /// A folder that is there.
+    Folder,
+    /// A folder that is made if it is not there.
+    NewFolder,
+    /// The same, by a path that does not depend on where a process is.
+    AbsoluteFolder,
+    /// A file that is there.
+    File,
+    /// Either.
+    FileOrFolder,
+    /// Libraries, with colons between them.
+    Libraries,
     /// A server; who looks for one says what is wrong with it.
     Address,
     /// Bytes.
@@ -72,10 +90,17 @@ impl SettingValue {
     pub fn expected(self) -> String {
         match self {
             Self::Text => "a text".to_owned(),
+            Self::Name => format!("a text of at most {MAX_NAME} bytes"),
             Self::Path => "a path".to_owned(),
+            Self::Folder => "a folder".to_owned(),
+            Self::NewFolder => "a folder, which is made if it is not there".to_owned(),
+            Self::AbsoluteFolder => "a folder by its whole path, which is made if it is not there".to_owned(),
+            Self::File => "a file".to_owned(),
+            Self::FileOrFolder => "a file or folder".to_owned(),
+            Self::Libraries => "libraries, with colons between them".to_owned(),
             Self::Address => "unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT".to_owned(),
             Self::Size => "a size such as 512M or 16GiB".to_owned(),
-            Self::Silence => "a time with a unit, such as 60s or 5m: 3s at least, or 0s for no limit".to_owned(),
+            Self::Silence => "a time of 3s or more, such as 60s, or 0s for no limit".to_owned(),
             Self::Number(least, u64::MAX) => format!("a number from {least} on"),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Words([one]) => format!("{one}, or not set"),
@@ -86,10 +111,19 @@ impl SettingValue {
         }
     }
 
-    /// Whether it takes `text`.
+    /// Whether it takes `text`; whether the files are there that a text names, the caller sees.
     pub fn takes(self, text: &str) -> bool {
         match self {
-            Self::Text | Self::Path | Self::Address => true,
+            Self::Text
+            | Self::Path
+            | Self::Address
+            | Self::Folder
+            | Self::NewFolder
+            | Self::File
+            | Self::FileOrFolder
+            | Self::Libraries => true,
+            Self::Name => text.len() <= MAX_NAME,
+            Self::AbsoluteFolder => text.starts_with('/'),
             Self::Size => units::size(text).is_ok(),
             Self::Silence => silence(text).is_some(),
             Self::Number(least, most) => text.parse().is_ok_and(|number: u64| (least..=most).contains(&number)),
@@ -124,10 +158,10 @@ pub const ALL: &[Setting] = &[
     setting(
         "KATYDID_CERTS",
         Reader::Program,
-        SettingValue::Path,
+        SettingValue::Folder,
         "the folder of certificates for `tls://`, unless `--certs` names one",
     ),
-    setting("KATYDID_NAME", Reader::Program, SettingValue::Text, "the session's name, as `--name`"),
+    setting("KATYDID_NAME", Reader::Program, SettingValue::Name, "the session's name, as `--name`"),
     setting("KATYDID_MEMORY", Reader::Program, SettingValue::Size, "most device memory of the program, as `--memory`"),
     setting("KATYDID_LINK", Reader::Program, SettingValue::Words(&["shm", "stream"]), "how calls travel, as `--link`"),
     setting(
@@ -164,7 +198,7 @@ pub const ALL: &[Setting] = &[
     setting(
         "KATYDID_CACHE",
         Reader::Program,
-        SettingValue::Path,
+        SettingValue::AbsoluteFolder,
         "the folder of what is kept for later programs; `$XDG_CACHE_HOME/katydid` or `~/.cache/katydid` unless set",
     ),
     setting(
@@ -176,20 +210,20 @@ pub const ALL: &[Setting] = &[
     setting(
         "KATYDID_LIB",
         Reader::Command,
-        SettingValue::Path,
+        SettingValue::Folder,
         "the folder that holds `shim/` and `soft/`, in place of `../lib/katydid`",
     ),
     setting(
         "KATYDID_CRIU",
         Reader::Command,
-        SettingValue::Path,
+        SettingValue::FileOrFolder,
         "another CRIU: a program, or a folder such as `lib/katydid/criu`",
     ),
     setting(
         "KATYDID_OPENCL_DRIVERS",
         Reader::Server,
-        SettingValue::Text,
-        "libraries of OpenCL drivers, with colons between them, and no others",
+        SettingValue::Libraries,
+        "libraries of OpenCL drivers, and no others",
     ),
     setting(
         "KATYDID_OPENCL_APART",
@@ -227,7 +261,7 @@ pub const ALL: &[Setting] = &[
         SettingValue::Words(&["kernel"]),
         "kernels hash the memory of software devices too",
     ),
-    setting("KATYDID_SOFT_DEVICES", Reader::Soft, SettingValue::Number(0, 16), "number of devices; 1 unless set"),
+    setting("KATYDID_SOFT_DEVICES", Reader::Soft, SettingValue::Number(1, 16), "number of devices; 1 unless set"),
     setting(
         "KATYDID_SOFT_MEMORY",
         Reader::Soft,
@@ -237,7 +271,7 @@ pub const ALL: &[Setting] = &[
     setting(
         "KATYDID_SOFT_SHARED",
         Reader::Soft,
-        SettingValue::Path,
+        SettingValue::NewFolder,
         "the folder of processes that share the memory of the devices; each has its own unless set",
     ),
     setting(
@@ -249,7 +283,7 @@ pub const ALL: &[Setting] = &[
     setting(
         "KATYDID_SOFT_DISPLACE",
         Reader::Soft,
-        SettingValue::Path,
+        SettingValue::File,
         "a file that says how far variables of modules are displaced, for tests",
     ),
     setting("KATYDID_JOB", Reader::Own, SettingValue::Path, "the socket of the program's job"),
@@ -333,7 +367,15 @@ pub fn find(name: &str) -> Option<&'static Setting> {
 pub fn problem(name: &str, value: &str) -> Option<String> {
     let setting = find(name)?;
     let is_wrong = !value.is_empty() && !setting.value.takes(value);
-    is_wrong.then(|| format!("{name}={value:?} is not {}", setting.value.expected()))
+    is_wrong.then(|| format!("{name}={} is not {}", shown(value), setting.value.expected()))
+}
+
+/// A value for a message, quoted and no longer than a line has room for.
+pub fn shown(value: &str) -> String {
+    match value.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{:?}…", &value[..end]),
+        None => format!("{value:?}"),
+    }
 }
 
 /// The limit for a link's silence that a text says: nothing for no limit. A number without a unit says none.
@@ -490,5 +532,17 @@ mod tests {
         assert_eq!(problem("KATYDID_LANES", "17").unwrap(), "KATYDID_LANES=\"17\" is not a number from 0 to 16");
         assert_eq!(problem("KATYDID_MEMORY", "1.5GiB"), None);
         assert!(problem("KATYDID_MEMORY", "much").is_some() && problem("KATYDID_LINK", "smoke").is_some());
+        assert_eq!(problem("KATYDID_CACHE", "relative").map(|told| told.contains("whole path")), Some(true));
+        for number in ["0", "none", "17"] {
+            assert!(problem("KATYDID_SOFT_DEVICES", number).is_some(), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_cut_in_its_message() {
+        let long = "x".repeat(MAX_NAME + 1);
+        assert_eq!(problem("KATYDID_NAME", &long[1..]), None);
+        let told = problem("KATYDID_NAME", &long).unwrap();
+        assert!(told.contains("4096 bytes") && told.len() < 200, "{told}");
     }
 }

@@ -14,6 +14,8 @@ pub enum DurationError {
     NoUnit(String),
     /// The number is missing or malformed, or the unit is unknown.
     Malformed,
+    /// Less than nothing.
+    Negative,
     /// Beyond what can be counted.
     TooLong,
 }
@@ -25,6 +27,7 @@ impl fmt::Display for DurationError {
                 write!(out, "{number} has no unit: write {number}s for seconds, or ms, m or h in place of s")
             }
             Self::Malformed => out.write_str("write a number and ms, s, m or h, such as 90s or 10m"),
+            Self::Negative => out.write_str("it is negative: write a time without a sign, such as 90s"),
             Self::TooLong => out.write_str("is longer than can be counted: write less"),
         }
     }
@@ -38,6 +41,9 @@ impl Error for DurationError {}
 ///
 /// [`DurationError`], whose text says what to write.
 pub fn duration(text: &str) -> Result<Duration, DurationError> {
+    if is_negative(text) {
+        return Err(DurationError::Negative);
+    }
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor = match unit {
@@ -56,11 +62,19 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     millis.map(Duration::from_millis).ok_or(DurationError::TooLong)
 }
 
+/// Whether a text is a number below nothing, with what stands behind it.
+#[must_use]
+pub fn is_negative(text: &str) -> bool {
+    text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit() || first == '.'))
+}
+
 /// Why a text is no size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeError {
     /// The number is missing or malformed, or the suffix is unknown.
     Malformed,
+    /// Less than nothing.
+    Negative,
     /// A quota of nothing would refuse every program.
     Zero,
     /// More than 2^63 bytes.
@@ -71,6 +85,7 @@ impl fmt::Display for SizeError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Malformed => "write a number with an optional K, M, G or T, such as 512M or 1.5GiB",
+            Self::Negative => "it is negative: write a size without a sign, such as 512M",
             Self::Zero => "must be at least one byte",
             Self::TooLarge => "larger than any machine's memory",
         })
@@ -88,6 +103,9 @@ const SUFFIXES: &str = "KMGT";
 ///
 /// [`SizeError`], whose text says what to write.
 pub fn size(text: &str) -> Result<u64, SizeError> {
+    if is_negative(text) {
+        return Err(SizeError::Negative);
+    }
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
     let bytes = decimal(number)? * multiplier(suffix.trim_start())?;
@@ -127,10 +145,11 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused() {
-        for text in ["", "m", "1.5s", "-1s", "1d", "1 m", "1S"] {
+        for text in ["", "m", "1.5s", "-s", "--", "1d", "1 m", "1S"] {
             assert_eq!(duration(text), Err(DurationError::Malformed), "{text}");
         }
         assert_eq!(duration("18446744073709551615h"), Err(DurationError::TooLong));
+        assert_eq!((duration("-1s"), size("-.5G")), (Err(DurationError::Negative), Err(SizeError::Negative)));
     }
 
     #[test]
@@ -150,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "G", "1X", "1KM", "-1", "1iB", "..", "1e3", "inf"] {
+        for text in ["", "G", "1X", "1KM", "-G", "1iB", "..", "1e3", "inf"] {
             assert_eq!(size(text), Err(SizeError::Malformed), "{text}");
         }
         assert_eq!(size("0"), Err(SizeError::Zero));
