@@ -6,12 +6,13 @@
 //! all processes, running or stopped: the process that kills what they started gets what they want.
 
 use std::env;
-use std::fs;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
+use crate::ignored_signals::is_ignored;
+use crate::interrupt;
 use katydid_cli_core::child::dies_with_us;
 use katydid_job::criu::io_uring_filter;
 use katydid_job::process::tree;
@@ -73,13 +74,15 @@ fn attended(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u
     Ok(status)
 }
 
-/// Catches the signals that our caller does not ignore.
+/// Catches the signals that our caller does not ignore. From here on they are the program's.
 ///
 /// # Errors
 ///
 /// The system's.
 pub(crate) fn signals() -> io::Result<PendingSignals> {
-    SignalsInfo::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)))
+    let caught = SignalsInfo::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)));
+    interrupt::pause();
+    caught
 }
 
 /// Passes signals on to `program` while `wait` waits.
@@ -125,18 +128,6 @@ fn is_of_our_group(program: u32) -> bool {
     group(program) == group(std::process::id())
 }
 
-/// Whether this process was started with the signal ignored.
-pub(crate) fn is_ignored(signal: i32) -> bool {
-    let mask = fs::read_to_string("/proc/self/status").ok().and_then(|status| ignored_mask(&status));
-    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
-}
-
-/// The mask as `/proc/PID/status` writes it: hexadecimal, bit N - 1 for signal N.
-fn ignored_mask(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
-    u64::from_str_radix(line.trim(), 16).ok()
-}
-
 /// The status as a shell gives it: 128 + N for signal N.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
@@ -180,13 +171,6 @@ mod tests {
         assert!(is_of_our_group(std::process::id()) && !is_of_our_group(child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn ignored_signals_are_found_in_the_kernels_words() {
-        let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
-        assert_eq!(ignored_mask(status), Some(0x1001));
-        assert_eq!(ignored_mask("Name:\tx\n"), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -77,13 +78,18 @@ impl Scratch {
             let builder = builder.permissions(Permissions::from_mode(0o700));
             let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
             match held(&path) {
-                Ok(lock) => return Ok(Self { path, _lock: Some(lock) }),
+                Ok(lock) => return Ok(Self::made(path, Some(lock))),
                 // The holder is about to remove it.
                 Err(error) if is_taken(&error) => {}
-                Err(_) => return Ok(Self { path, _lock: None }),
+                Err(_) => return Ok(Self::made(path, None)),
             }
         }
         Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    fn made(path: PathBuf, lock: Option<File>) -> Self {
+        made_here().push(path.clone());
+        Self { path, _lock: lock }
     }
 
     /// Where it is.
@@ -96,7 +102,20 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         remove(&self.path);
+        made_here().retain(|made| *made != self.path);
     }
+}
+
+/// Those of this process that are there.
+fn made_here() -> MutexGuard<'static, Vec<PathBuf>> {
+    static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes all that this process has made, for one that a signal is about to end.
+pub fn leave_none() {
+    let made = std::mem::take(&mut *made_here());
+    made.iter().for_each(|path| remove(path));
 }
 
 /// Removes what processes that are gone have left in a folder, as far as it is this user's.

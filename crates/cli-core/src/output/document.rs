@@ -146,6 +146,14 @@ pub fn append(value: &impl Serialize) -> Result<(), Failure> {
     Ok(written?)
 }
 
+/// Completes the document of a command that a signal ends: a list ends as it is, and where there is nothing yet, `failure` and the exit
+/// status take its place. Whether they did.
+pub fn interrupt(failure: &str, status: u8) -> bool {
+    let has_nothing = matches!(*state(), DocumentState::Wanted(_));
+    close(has_nothing.then_some(failure), status);
+    has_nothing
+}
+
 /// Completes the document: a list ends, and where there is nothing yet, `failure` and the exit status take its place.
 pub fn close(failure: Option<&str>, status: u8) {
     let mut state = state();

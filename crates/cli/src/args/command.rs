@@ -50,6 +50,12 @@ impl Command {
         )
     }
 
+    /// Whether a signal ends it while it has something to leave in order: a document that is owed, or folders for a while. `run` and
+    /// `serve` see to signals themselves.
+    pub(crate) fn is_interruptible(&self) -> bool {
+        self.document().is_some() || matches!(self, Self::Restore(_) | Self::Trace(_) | Self::Bench(_))
+    }
+
     /// Whether what it starts reads variables of ours.
     pub(crate) fn starts_programs(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Serve(_) | Self::Restore(_) | Self::Trace(_) | Self::Bench(_))
@@ -101,6 +107,12 @@ fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
         at += 1 + usize::from(takes_value(word));
     }
     &words[..at.min(words.len())]
+}
+
+/// The same of a whole command line; none without a command.
+pub(crate) fn own_words_of(arguments: &[String]) -> Option<&[String]> {
+    let command = arguments.iter().skip(1).position(|word| !word.starts_with('-'))? + 1;
+    Some(own_words(&arguments[command], &arguments[command + 1..]))
 }
 
 #[cfg(test)]

@@ -11,10 +11,9 @@ use katydid_job::supervisor::folder::{self, FolderError};
 use katydid_job::supervisor::view::{ProgressStep, Report, Request};
 use serde::Serialize;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::args::flags::{CheckpointFlags, ImageFlags};
+use crate::interrupt;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
@@ -24,6 +23,10 @@ use katydid_cli_core::server::admin::{self, AdminError};
 /// How long a supervisor whose socket is gone may take to give up its folder: tries, and the time between two.
 const LEAVE_TRIES: u32 = 20;
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is said when the job was quicker.
+const NONE_TAKEN: &str =
+    "the job has ended, and no checkpoint of it was taken; begin it by `katydid run --image DIR --every TIME`";
 
 /// Runs the command.
 pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
@@ -46,24 +49,15 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     };
-    if flags.json {
-        close_on_signals()?;
-    }
     take_every(every.0, flags, &request)
 }
 
 /// Takes checkpoints until the job has ended. The work has failed if none of them was taken.
 fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Outcome {
-    let (mut is_first, mut has_any) = (true, false);
+    let (mut job, control) = folder::find(&flags.job).map_err(Failure::usage)?;
+    let mut has_any = false;
     loop {
         let began = Instant::now();
-        let (job, control) = match folder::find(&flags.job) {
-            Ok(found) => found,
-            // A job that has ended between two checkpoints is the end of the work, and no failure of it.
-            Err(_) if has_any => return Ok(ExitCode::SUCCESS),
-            Err(_) if !is_first => return Err(Failure::work("the job has ended, and no checkpoint of it was taken")),
-            Err(error) => return Err(Failure::usage(error)),
-        };
         let woken = stopped::wake(job.supervisor);
         let outcome = ask(&flags.job, &control, request);
         drop(woken);
@@ -78,7 +72,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
                 has_any = true;
             }
             // What was in the way now need not be next time, unless it is that the job has gone.
-            Err(failure) if folder::find(&flags.job).is_ok() => {
+            Err(failure) if folder::find_again(&flags.job, &control).is_ok() => {
                 if flags.json {
                     document::append(&json!({"error": failure.to_string()}))?;
                 }
@@ -88,8 +82,13 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
             Err(Failure::Usage(_)) if has_any => return Ok(ExitCode::SUCCESS),
             Err(failure) => return Err(failure),
         }
-        is_first = false;
         thread::sleep(every.saturating_sub(began.elapsed()));
+        job = match folder::find_again(&flags.job, &control) {
+            Ok(job) => job,
+            // A job that has ended between two checkpoints is the end of the work, and no failure of it.
+            Err(_) if has_any => return Ok(ExitCode::SUCCESS),
+            Err(_) => return Err(Failure::work(NONE_TAKEN)),
+        };
     }
 }
 
@@ -109,8 +108,9 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
 
 /// Where an image is, for the process that has another folder; an address of an object store is that already.
 pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
-    katydid_image::absolute(image)
-        .map_err(|error| Failure::usage(format!("{}: cannot tell where that is: {error}", image.display())))
+    katydid_image::absolute(image).map_err(|error| {
+        Failure::usage(format!("{}: cannot tell where that is: {error}; give its absolute path", image.display()))
+    })
 }
 
 /// Asks and waits; what the supervisor says ends with the report or a failure.
@@ -118,7 +118,7 @@ fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> 
     match last_step(job, control, "/v1/checkpoints", request)? {
         Some(ProgressStep::Done(report)) => Ok(report),
         Some(ProgressStep::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
-        _ => Err(Failure::work("no checkpoint: the job's supervisor has ended")),
+        _ => Err(Failure::work("no checkpoint: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
     }
 }
 
@@ -130,6 +130,7 @@ pub(crate) fn last_step(
     path: &str,
     request: &impl Serialize,
 ) -> Result<Option<ProgressStep>, Failure> {
+    interrupt::leaves("the job's supervisor goes on with it (`katydid ps` shows how far it is)");
     let progress = Progress::on_stderr();
     let mut began = (String::new(), Instant::now());
     let mut last = None;
@@ -146,7 +147,7 @@ pub(crate) fn last_step(
     match asked {
         Err(AdminError::NoSupervisor { .. }) | Ok(())
             if last.is_none()
-                && let Some(gone) = gone(job) =>
+                && let Some(gone) = gone(job, control) =>
         {
             Err(Failure::usage(gone))
         }
@@ -155,12 +156,12 @@ pub(crate) fn last_step(
 }
 
 /// That there is no such job, once a supervisor that does not answer has gone: its socket goes before its folder.
-fn gone(job: &str) -> Option<FolderError> {
+fn gone(job: &str, control: &Path) -> Option<FolderError> {
     let mut tries = (0..LEAVE_TRIES).map(|at| {
         if at > 0 {
             thread::sleep(LEAVE_INTERVAL);
         }
-        folder::find(job).err()
+        folder::find_again(job, control).err()
     });
     tries.find_map(|error| error)
 }
@@ -174,18 +175,6 @@ fn line(step: &ProgressStep, began: Instant) -> String {
         ProgressStep::Dump { done, total } => bar(*done, *total, " of the processes", began.elapsed()),
         other => other.name(),
     }
-}
-
-/// The process that interrupts this has the list of what was taken until then, whole.
-fn close_on_signals() -> Result<(), Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Failure::work)?;
-    let wait = move || {
-        if let Some(signal) = signals.forever().next() {
-            document::close(None, 0);
-            std::process::exit(128 + signal);
-        }
-    };
-    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(Failure::work)
 }
 
 /// What came of it.

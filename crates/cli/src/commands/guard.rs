@@ -17,7 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
 
 use crate::args::flags::GuardFlags;
-use crate::supervise::is_ignored;
+use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Meant for the program.

@@ -20,6 +20,7 @@ use katydid_scratch::{Scratch, private};
 
 use crate::args::flags::TraceFlags;
 use crate::commands::run::Launch;
+use crate::interrupt;
 use crate::supervise;
 pub(crate) use filter::Filter;
 use katydid_cli_core::output::document::{self, JsonDestination};
@@ -37,6 +38,8 @@ pub(crate) fn main(flags: &TraceFlags) -> Outcome {
     launch.set("KATYDID_TRACE", folder.path().join("trace"));
     launch.set("KATYDID_TRACE_GPU", if flags.no_gpu { "0" } else { "1" });
     let status = launch.wait()?;
+    // The program has ended: what is signalled now is meant for us.
+    interrupt::watch()?;
     let told = tell_all(flags, files, folder.path());
     // The program's own failure is what its caller has to hear of; ours stands on standard error.
     let failed = told.err().map(|failure| report(&failure)).filter(|_| status.success());
@@ -98,7 +101,9 @@ fn unwritten(flag: &str, path: &Path, error: &io::Error) -> Failure {
 /// The traces of all processes, in the order in which they began.
 fn read_all(folder: &Path) -> Result<Vec<Trace>, Failure> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let entries = entries.map_err(|error| Failure::work(format!("cannot list the trace files: {error}")))?;
+    let entries = entries.map_err(|error| {
+        Failure::work(format!("cannot list the trace files: {error}; set TMPDIR to a folder that nothing else clears"))
+    })?;
     let traces = entries.iter().map(|entry| Trace::read(&entry.path()));
     let mut traces: Vec<Trace> = traces.collect::<Result<_, _>>().map_err(Failure::work)?;
     for kernel in traces.iter_mut().flat_map(|trace| trace.details.values_mut()).filter_map(|it| it.kernel.as_mut()) {

@@ -1,0 +1,81 @@
+//! What a signal does to a command that owes a document or has folders among temporary files: it gives its last word, leaves nothing
+//! behind, and dies by the signal, as its caller expects.
+//!
+//! The rule: a signal is either ours or the program's. It is ours from [`watch`] on, until [`pause`] is called because a program gets
+//! it (`supervise.rs`). A second one ends the command at once, since the reader of its document may not read.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level::{emulate_default_handler, signal_name};
+
+use crate::ignored_signals::is_ignored;
+use katydid_cli_core::output::document;
+use katydid_cli_core::output::failure::{Failure, say};
+
+/// Signals by which users and systems end a command.
+const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
+
+/// What is watched with, and what goes on without us.
+static WATCH: Mutex<(Option<Handle>, &str)> = Mutex::new((None, ""));
+
+fn state() -> MutexGuard<'static, (Option<Handle>, &'static str)> {
+    WATCH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on signals are ours, but for those that our caller ignored.
+///
+/// # Errors
+///
+/// The system's.
+pub(crate) fn watch() -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        Failure::work(format!(
+            "cannot catch signals: {error}; allow more open files (ulimit -n) and processes (ulimit -u)"
+        ))
+    };
+    let signals = Signals::new(ENDING.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
+    pause();
+    state().0 = Some(signals.handle());
+    let attend = move || attend(signals);
+    thread::Builder::new().name("signals".to_owned()).spawn(attend).map(drop).map_err(failed)
+}
+
+/// From now on they are the program's, or are dropped.
+pub(crate) fn pause() {
+    if let Some(handle) = state().0.take() {
+        handle.close();
+    }
+}
+
+/// Says in the last word what another process goes on with.
+pub(crate) fn leaves(what: &'static str) {
+    state().1 = what;
+}
+
+/// Waits for a signal, and ends by it.
+fn attend(mut signals: Signals) {
+    let Some(signal) = signals.forever().next() else { return };
+    let at_once = move || signals.forever().for_each(die);
+    // Without the thread the last word is only as fast as its reader.
+    let _ = thread::Builder::new().name("second-signal".to_owned()).spawn(at_once);
+    let name = signal_name(signal).unwrap_or("a signal");
+    let goes_on = state().1;
+    let word =
+        if goes_on.is_empty() { format!("interrupted by {name}") } else { format!("interrupted by {name}; {goes_on}") };
+    if document::interrupt(&word, u8::try_from(128 + signal).unwrap_or(u8::MAX)) {
+        say(word);
+    }
+    katydid_scratch::leave_none();
+    die(signal);
+}
+
+/// Ends as if the signal had not been caught.
+fn die(signal: i32) {
+    // One that cannot be raised ends us all the same.
+    let _ = emulate_default_handler(signal);
+    std::process::exit(128 + signal);
+}

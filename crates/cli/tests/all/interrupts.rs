@@ -1,0 +1,137 @@
+//! Commands that a signal ends: their document, their status, and what they leave.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::common::Home;
+use katydid_job::supervisor::folder::Folder;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const SIGNALS: [(Signal, &str); 3] = [(Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")];
+
+fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until it has asked, which gets no answer. The process that says nothing only looks whether there is a server.
+fn asked(listener: &UnixListener) -> UnixStream {
+    loop {
+        let (mut peer, _) = listener.accept().unwrap();
+        if peer.read(&mut [0; 64 << 10]).is_ok_and(|read| read > 0) {
+            return peer;
+        }
+    }
+}
+
+/// It died by the signal, with one line and this document.
+fn was_interrupted(output: &Output, document: &[u8], (signal, name): (Signal, &str)) -> Value {
+    assert_eq!(output.status.signal(), Some(signal.as_raw()), "{output:?}");
+    let found: Value = serde_json::from_slice(document).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let error = found["error"].as_str().unwrap();
+    assert!(error.starts_with(&format!("interrupted by {name}")), "{found}");
+    assert_eq!(found["status"], 128 + signal.as_raw());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), format!("katydid: {error}\n"));
+    found
+}
+
+#[test]
+fn a_document_is_written_whatever_signal_ends_the_command() {
+    let home = Home::new();
+    let admin = home.path("silent");
+    let listener = UnixListener::bind(&admin).unwrap();
+    for told in SIGNALS {
+        let child = start(&mut home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]));
+        let _peer = asked(&listener);
+        kill_process(Pid::from_child(&child), told.0).unwrap();
+        let output = child.wait_with_output().unwrap();
+        was_interrupted(&output, &output.stdout, told);
+    }
+    // Without a document it dies as any other process.
+    let child = start(&mut home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));
+    let _peer = asked(&listener);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.signal() == Some(Signal::TERM.as_raw()) && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn what_the_caller_ignores_ends_nothing() {
+    let home = Home::new();
+    let admin = home.path("silent");
+    let listener = UnixListener::bind(&admin).unwrap();
+    let plain = home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]);
+    let mut ignoring = Command::new("/bin/sh");
+    ignoring.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
+    ignoring.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let child = start(&mut ignoring);
+    let _peer = asked(&listener);
+    for (signal, _) in [SIGNALS[0], SIGNALS[2]] {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    was_interrupted(&output, &output.stdout, SIGNALS[2]);
+}
+
+#[test]
+fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folder() {
+    let home = Home::new();
+    let [socket, temporary, file] = ["silent", "temporary", "calls.json"].map(|name| home.path(name));
+    fs::create_dir(&temporary).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = format!("unix:{}", socket.display());
+    let line = ["trace", "--json", file.to_str().unwrap(), "--server", &server, "--", "echo", "ran"];
+    let child = start(home.katydid(&line).env("TMPDIR", &temporary));
+    let _peer = asked(&listener);
+    let is_empty = |folder: &Path| fs::read_dir(folder).unwrap().next().is_none();
+    assert!(!is_empty(&temporary));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stdout.is_empty(), "{output:?}");
+    was_interrupted(&output, &fs::read(&file).unwrap(), SIGNALS[2]);
+    assert!(is_empty(&temporary));
+}
+
+/// What is signalled while the program runs is the program's, and the trace is written.
+#[test]
+fn a_trace_whose_program_is_interrupted_has_its_tables() {
+    let home = Home::new();
+    let file = home.path("calls.json");
+    let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done";
+    let line = ["trace", "--json", file.to_str().unwrap(), "--driver", "soft", "--", "sh", "-c", script];
+    let mut child = start(&mut home.katydid(&line));
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
+    let found: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(found["calls"], 0, "{found}");
+}
+
+#[test]
+fn a_checkpoint_whose_command_is_interrupted_is_the_supervisors_to_complete() {
+    let home = Home::new();
+    let jobs = home.path("katydid/jobs");
+    for folder in [home.path("katydid"), jobs.clone()] {
+        katydid_scratch::private::folder(&folder).unwrap();
+    }
+    let folder = Folder::take_at(&jobs.join("held")).unwrap();
+    folder.describe(0, "held").unwrap();
+    let listener = UnixListener::bind(folder.control()).unwrap();
+    let image = home.path("image").display().to_string();
+    for line in [
+        &["checkpoint", "held", "--json", "-o", &image][..],
+        &["checkpoint", "held", "--json", "-o", &image, "--every", "1h"],
+    ] {
+        let child = start(&mut home.katydid(line));
+        let _peer = asked(&listener);
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let found = was_interrupted(&output, &output.stdout, SIGNALS[1]);
+        assert!(found["error"].as_str().unwrap().contains("supervisor goes on"), "{found}");
+    }
+}
