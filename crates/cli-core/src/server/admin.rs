@@ -1,13 +1,16 @@
 //! Asks a server's admin socket, or a job's control socket: one HTTP request a connection, JSON back.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use katydid_daemon::ServerView;
 use katydid_job::supervisor::registry;
 use katydid_transport::Address;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,8 +20,14 @@ use crate::server::address::admin_path;
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same where there may be many to ask.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long of that it may do nothing: one that a signal has stopped does not answer, and one that waits for a processor is at work.
+const QUIET_LIMIT: Duration = Duration::from_secs(2);
+/// Between two looks at what it does.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
 /// Largest answer that is read; the table of sessions stays far below.
-const MAX_ANSWER: u64 = 16 << 20;
+const MAX_ANSWER: usize = 16 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +58,25 @@ pub enum AdminError {
     },
 }
 
+impl AdminError {
+    /// Whether it is there, and says nothing.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unreachable { source, .. } if is_silence(source))
+    }
+}
+
+fn is_silence(source: &io::Error) -> bool {
+    matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 /// What the system said, and what a user can do about it.
 fn why(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::PermissionDenied => format!("{source}; root and the user of the server may ask it"),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "the server did not answer in time; it may be stopped, or its machine busy".to_owned()
+        _ if is_silence(source) => {
+            "the server did not answer in time; it may be stopped (`kill -CONT` its process), or its machine busy"
+                .to_owned()
         }
         _ => format!("{source}; is `katydid serve` running, by this user? (--server or --admin name another one)"),
     }
@@ -97,8 +119,8 @@ pub fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminE
 
 /// The same from a peer that may take so long.
 pub fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
-    let answer =
-        exchange(path, resource, limit).map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
+    let answer = exchange(path, resource, limit, is_at_work)
+        .map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
     parse(&answer).map_err(|what| AdminError::Unexpected { path: path.to_owned(), what })
 }
 
@@ -116,7 +138,7 @@ pub fn post_lines<T: DeserializeOwned>(
     let mut stream = UnixStream::connect(path).map_err(unreachable)?;
     let head = format!("POST {resource} HTTP/1.0\r\nHost: katydid\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), &body].concat()).map_err(unreachable)?;
-    let mut lines = BufReader::new(stream.take(MAX_ANSWER)).lines();
+    let mut lines = BufReader::new(stream.take(MAX_ANSWER as u64)).lines();
     let mut next = || lines.next().transpose().map_err(unreachable);
     let status = next()?.unwrap_or_default();
     while next()?.is_some_and(|line| !line.is_empty()) {}
@@ -131,17 +153,56 @@ pub fn post_lines<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Sends the request and reads until the server closes.
-fn exchange(path: &Path, resource: &str, limit: Duration) -> io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
+/// Sends the request and reads until the server closes, or has done nothing for too long as far as `is_at_work` says of its process.
+fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i32) -> bool) -> io::Result<Vec<u8>> {
+    let mut stream = connect(path)?;
+    stream.set_read_timeout(Some(LOOK_INTERVAL))?;
+    stream.set_write_timeout(Some(QUIET_LIMIT.min(limit)))?;
     // HTTP/1.0 makes the server close afterwards and leave the body in one piece. The request is one write: a server that answers after
     // its first part and closes would reset the connection, and the answer would be lost.
     stream.write_all(format!("GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    let server = socket_peercred(&stream).ok().map(|peer| peer.pid.as_raw_nonzero().get());
+    let (mut answer, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let (began, mut looked, mut quiet) = (Instant::now(), Instant::now(), Duration::ZERO);
+    while answer.len() < MAX_ANSWER {
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => {
+                answer.extend_from_slice(&piece[..read]);
+                quiet = Duration::ZERO;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if !is_silence(&error) => return Err(error),
+            Err(_) if server.is_some_and(&is_at_work) => {}
+            Err(_) => quiet += looked.elapsed(),
+        }
+        looked = Instant::now();
+        if quiet > QUIET_LIMIT || began.elapsed() > limit {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
     Ok(answer)
+}
+
+/// Connects, unless the server has let so many wait that there is no room for another one.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Whether a thread of a process runs, waits for a processor, or waits for a disk.
+fn is_at_work(pid: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut states = threads.filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("stat")).ok()?;
+        // Behind the name, which may have any letters.
+        text.rsplit_once(") ")?.1.chars().next()
+    });
+    states.any(|state| matches!(state, 'R' | 'D'))
 }
 
 /// Header and body apart; only the status of the header is looked at.
@@ -195,6 +256,26 @@ mod tests {
         assert_eq!(find(), usual);
         let absent = folder.path().join("absent");
         assert_eq!(find_among(&"unix:/x".parse().unwrap(), absent.clone(), || vec![one.clone()]), absent);
+    }
+
+    #[test]
+    fn a_server_that_is_stopped_is_not_waited_for_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let admin = folder.path().join("k.admin");
+        let _listener = UnixListener::bind(&admin).unwrap();
+        let ask = |limit, is_at_work: fn(i32) -> bool| {
+            let began = Instant::now();
+            let source = exchange(&admin, "/v1/server", limit, is_at_work).unwrap_err();
+            (AdminError::Unreachable { path: admin.clone(), source }, began.elapsed())
+        };
+        let (stopped, took) = ask(Duration::MAX, |_| false);
+        assert!(stopped.is_silence() && stopped.to_string().contains("kill -CONT"), "{stopped}");
+        assert!(took >= QUIET_LIMIT);
+        // One that is at work is waited for as long as may be.
+        let (busy, took) = ask(QUIET_LIMIT * 2, |_| true);
+        assert!(busy.is_silence() && took >= QUIET_LIMIT * 2, "{busy}");
+        assert!(!get::<ServerView>(&folder.path().join("none"), "/v1/server").unwrap_err().is_silence());
+        assert!(is_at_work(rustix::process::getpid().as_raw_nonzero().get()));
     }
 
     #[test]

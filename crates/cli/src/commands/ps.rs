@@ -1,21 +1,22 @@
 //! `katydid ps`: what runs on this machine, and who is served.
 //!
 //! Without a server's name these are all servers and jobs that the asker may know of: those of `katydid serve`, the private ones
-//! of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. One that does not answer is told of on standard
-//! error, and the others are shown.
+//! of `run`, `trace`, `restore` and `bench`, and the jobs of `run` and `restore`. All are asked at the same time. One that does not
+//! answer has a row that says so; one that answers what it should not is told of on standard error.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_daemon::{ServerView, SessionView, SessionsView};
+use katydid_job::supervisor::folder::FoundJob;
 use katydid_job::supervisor::registry;
-use katydid_job::supervisor::registry::FoundJob;
 use katydid_job::supervisor::view::{JobView, ProgressStep};
 use katydid_transport::Address;
+use rustix::process::geteuid;
 use serde::Serialize;
 
 use crate::args::flags::PsFlags;
@@ -31,6 +32,8 @@ use katydid_cli_core::server::private_server::PrivateServer;
 const NAME_WIDTH: usize = 32;
 /// Servers and jobs that are asked at a time.
 const AT_ONCE: usize = 64;
+/// What is shown of a server or supervisor that says nothing.
+const SILENT: &str = "does not answer";
 /// Longest command line of a job.
 const COMMAND_WIDTH: usize = 60;
 
@@ -48,7 +51,10 @@ struct ServerLine {
     /// Its admin socket.
     admin: PathBuf,
     #[serde(flatten)]
-    view: ServerView,
+    view: Option<ServerView>,
+    /// Why there is no more of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// A session, and whose it is.
@@ -107,38 +113,36 @@ fn named(flags: &PsFlags) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(admin::of_address(&address)))
 }
 
+/// How long an answer may take.
+fn limit(is_own: bool) -> Duration {
+    if is_own { ANSWER_TIMEOUT } else { SHORT_TIMEOUT }
+}
+
 /// A server and its sessions. Another user's may be made not to answer.
 fn of_server(admin: &Path) -> Result<View, AdminError> {
-    let is_own = registry::is_socket_of(admin, rustix::process::geteuid().as_raw());
-    let limit = if is_own { ANSWER_TIMEOUT } else { SHORT_TIMEOUT };
+    let limit = limit(registry::is_socket_of(admin, geteuid().as_raw()));
     let server: ServerView = admin::get_within(admin, "/v1/server", limit)?;
     let sessions: SessionsView = admin::get_within(admin, "/v1/sessions", limit)?;
     let address = server.listen.first().cloned().unwrap_or_default();
     let sessions = sessions.sessions.into_iter().map(|view| SessionLine { server: address.clone(), view }).collect();
-    Ok(View { servers: vec![ServerLine { admin: admin.to_owned(), view: server }], sessions, jobs: Vec::new() })
+    let line = ServerLine { admin: admin.to_owned(), view: Some(server), error: None };
+    Ok(View { servers: vec![line], sessions, jobs: Vec::new() })
 }
 
 /// All servers and jobs.
 fn everything() -> View {
-    let mut view = View::default();
-    let servers = registry::servers();
-    for (admin, told) in servers.iter().zip(ask_each(&servers, |admin| of_server(admin))) {
-        match told {
-            Ok(found) => view.add(found),
-            // It may have ended since.
-            Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
-            Err(error) => say(error),
-        }
-    }
-    view.jobs = ask_each(&registry::jobs(), |found| JobLine::of(found.clone()));
+    let (servers, found) = (registry::servers(), registry::jobs());
+    let (told, jobs) = thread::scope(|scope| {
+        let jobs = scope.spawn(|| ask_each(&found, |found| JobLine::of(found.clone())));
+        (ask_each(&servers, |admin| of_server(admin)), jobs.join().unwrap_or_default())
+    });
+    let mut view = View { jobs, ..View::default() };
+    servers.iter().zip(told).for_each(|(admin, told)| view.hear(admin, told));
     // One that does not answer may be on another machine, or its admin socket elsewhere: the job is listed in any case.
-    let unlisted: Vec<PathBuf> = view
-        .unlisted()
-        .into_iter()
-        .filter(|(user, admin)| registry::is_socket_of(admin, *user))
-        .map(|(_, admin)| admin)
-        .collect();
-    ask_each(&unlisted, |admin| of_server(admin)).into_iter().flatten().for_each(|found| view.add(found));
+    let unlisted = view.unlisted().into_iter().filter(|(user, admin)| registry::is_socket_of(admin, *user));
+    let unlisted: Vec<PathBuf> = unlisted.map(|(_, admin)| admin).filter(|admin| !servers.contains(admin)).collect();
+    let told = ask_each(&unlisted, |admin| of_server(admin));
+    unlisted.iter().zip(told).for_each(|(admin, told)| view.hear(admin, told));
     view
 }
 
@@ -155,10 +159,24 @@ fn ask_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R>
 }
 
 impl View {
+    /// Adds what a server says, or that it says nothing.
+    fn hear(&mut self, admin: &Path, told: Result<Self, AdminError>) {
+        match told {
+            Ok(found) => self.add(found),
+            Err(error) if error.is_silence() => {
+                self.servers.push(ServerLine { admin: admin.to_owned(), view: None, error: Some(error.to_string()) });
+            }
+            // It may have ended since.
+            Err(AdminError::Unreachable { .. }) if !admin.exists() => {}
+            Err(error) => say(error),
+        }
+    }
+
     /// Adds a server, unless it is there by another name.
     fn add(&mut self, found: Self) {
         let is_known = |new: &ServerLine| {
-            self.servers.iter().any(|known| known.view.pid == new.view.pid && known.view.listen == new.view.listen)
+            let identity = |line: &ServerLine| line.view.as_ref().map(|view| (view.pid, view.listen.clone()));
+            self.servers.iter().any(|known| identity(known).is_some() && identity(known) == identity(new))
         };
         if !found.servers.iter().any(is_known) {
             self.servers.extend(found.servers);
@@ -169,7 +187,9 @@ impl View {
     /// Admin sockets beside the sockets of servers of jobs that no note names, such as those of another runtime folder; each
     /// with the job's user, who may have named another user's socket.
     fn unlisted(&self) -> Vec<(u32, PathBuf)> {
-        let known = |address: &String| self.servers.iter().any(|server| server.view.listen.contains(address));
+        let views = self.servers.iter().filter_map(|server| server.view.as_ref());
+        let listened: Vec<&String> = views.flat_map(|view| &view.listen).collect();
+        let known = |address: &String| listened.contains(&address);
         let addresses = self.jobs.iter().filter_map(|job| Some((job.user, job.server.as_ref()?)));
         let addresses = addresses.filter(|(_, address)| !known(address));
         let admin = |address: &String| match address.parse().ok()? {
@@ -187,7 +207,8 @@ impl View {
 
 impl JobLine {
     fn of(found: FoundJob) -> Self {
-        let asked: Option<JobView> = admin::get_within(&found.control(), "/v1/job", SHORT_TIMEOUT).ok();
+        let asked: Option<JobView> =
+            admin::get_within(&found.control(), "/v1/job", limit(found.user == geteuid().as_raw())).ok();
         let server = found.servers().into_iter().next();
         let FoundJob { entry, user, folder } = found;
         let (members, checkpoint, command) = match asked {
@@ -207,14 +228,16 @@ impl JobLine {
             (Some(step), _) => format!("checkpoint: {step}"),
             (None, Some(_)) if self.program == 0 => "starting".to_owned(),
             (None, Some(_)) => "running".to_owned(),
-            (None, None) => "does not answer".to_owned(),
+            (None, None) => SILENT.to_owned(),
         }
     }
 }
 
 /// The tables; that of jobs only where there are any.
 fn write(view: &View, is_one: bool, out: &mut impl Write) -> io::Result<()> {
-    sessions(&view.sessions, is_one, now()).write(out)?;
+    let silent = view.servers.iter().filter(|server| server.view.is_none());
+    let silent: Vec<&Path> = silent.map(|server| server.admin.as_path()).collect();
+    sessions(&view.sessions, &silent, is_one, now()).write(out)?;
     if view.jobs.is_empty() {
         return Ok(());
     }
@@ -235,8 +258,8 @@ fn is_elsewhere(address: &Address) -> bool {
     }
 }
 
-/// The sessions, with units for people; with their server where it may be any.
-fn sessions(lines: &[SessionLine], is_one: bool, now: u64) -> Table {
+/// The sessions, with units for people; with their server where it may be any. Behind them the admin sockets of servers that are silent.
+fn sessions(lines: &[SessionLine], silent: &[&Path], is_one: bool, now: u64) -> Table {
     use Align::{Left, Right};
     let mut columns = vec![
         ("ID", Right),
@@ -256,6 +279,11 @@ fn sessions(lines: &[SessionLine], is_one: bool, now: u64) -> Table {
     for line in lines {
         let mut cells = row(&line.view, now);
         cells.extend((!is_one).then(|| line.server.clone()));
+        table.row(cells);
+    }
+    for admin in silent {
+        let mut cells = vec!["-".to_owned(); columns.len()];
+        (cells[1], cells[columns.len() - 1]) = (SILENT.to_owned(), admin.display().to_string());
         table.row(cells);
     }
     table
@@ -375,7 +403,7 @@ mod tests {
     fn a_session_is_a_line() {
         let mut text = Vec::new();
         let line = SessionLine { server: "unix:/k".into(), view: session() };
-        sessions(&[line], true, 1075).write(&mut text).unwrap();
+        sessions(&[line], &[], true, 1075).write(&mut text).unwrap();
         let expected = "ID  NAME      PID  PROGRAM  FROM  LINK  WORKER  DRIVER    MEMORY  CALLS    AGE\n \
                         3  nightly  4711  train    unix  shm     4713  softcuda  64 MiB      -  1m15s\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
@@ -431,13 +459,28 @@ mod tests {
         ];
         let mut view = View { jobs, ..View::default() };
         assert_eq!(view.unlisted(), ["/k.admin", "/p/admin"].map(|admin| (job().user, PathBuf::from(admin))));
-        view.servers.push(ServerLine { admin: "/elsewhere".into(), view: server("unix:/k") });
+        view.servers.push(ServerLine { admin: "/elsewhere".into(), view: Some(server("unix:/k")), error: None });
         assert_eq!(view.unlisted(), [(job().user, PathBuf::from("/p/admin"))]);
         view.add(View {
-            servers: vec![ServerLine { admin: "/k.admin".into(), view: server("unix:/k") }],
+            servers: vec![ServerLine { admin: "/k.admin".into(), view: Some(server("unix:/k")), error: None }],
             ..View::default()
         });
         assert_eq!(view.servers.len(), 1);
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_a_row_and_an_item_with_its_error() {
+        let mut view = View::default();
+        let silence = AdminError::Unreachable { path: "/s.admin".into(), source: io::ErrorKind::TimedOut.into() };
+        view.hear(Path::new("/s.admin"), Err(silence));
+        let mut text = Vec::new();
+        write(&view, false, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split("  ").map(str::trim).collect();
+        assert!(row.contains(&SILENT) && row.last() == Some(&"/s.admin"), "{text}");
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["servers"][0]["admin"], "/s.admin");
+        assert!(json["servers"][0]["error"].as_str().unwrap().contains("in time"), "{json}");
     }
 
     fn server(listen: &str) -> ServerView {

@@ -265,6 +265,59 @@ fn ps_shows_what_there_is_and_a_named_server_that_is_not_there_is_one_line() {
     assert!(code == 3 && text.contains("on the server's machine"), "{text}");
 }
 
+/// The item of a server in the list of `ps`, as one asks who has this runtime folder, if any.
+fn listed(home: &Home, runtime: Option<&str>, admin: &str) -> Option<Value> {
+    let mut command = home.katydid(&["ps", "--json"]);
+    match runtime {
+        Some(folder) => command.env("XDG_RUNTIME_DIR", home.path(folder)),
+        None => command.env_remove("XDG_RUNTIME_DIR"),
+    };
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    found["servers"].as_array().unwrap().iter().find(|server| server["admin"] == admin).cloned()
+}
+
+#[test]
+fn ps_finds_a_server_whatever_runtime_folder_it_and_the_asker_have() {
+    let home = Home::new();
+    let admin = home.path("k.sock.admin").display().to_string();
+    for folder in ["here", "there"] {
+        fs::create_dir(home.path(folder)).unwrap();
+    }
+    let there = home.path("there").display().to_string();
+    let server = Serving::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", &there)]);
+    for runtime in [Some("here"), Some("there"), None] {
+        assert!(listed(&home, runtime, &admin).is_some(), "{runtime:?}");
+    }
+    assert_eq!(server.stop(), Some(0));
+    // As one that cron or sudo starts, and one of a folder that is not there.
+    for runtime in ["", "/nonexistent/run"] {
+        let server = Serving::start_with(&home, &[], &[&unix_of(&home)], &[("XDG_RUNTIME_DIR", runtime)]);
+        assert!(listed(&home, Some("here"), &admin).is_some(), "{runtime:?}");
+        assert_eq!(server.stop(), Some(0));
+    }
+}
+
+#[test]
+fn a_server_that_is_stopped_is_a_row_and_holds_no_other_up() {
+    let home = Home::new();
+    let admin = home.path("k.sock.admin").display().to_string();
+    let other = Home::new();
+    let [server, _running] = [&home, &other].map(|home| Serving::start(home, &[&unix_of(home)]));
+    server.signal(Signal::STOP);
+    let stopped = listed(&home, Some(""), &admin).unwrap();
+    assert!(stopped["error"].as_str().unwrap().contains("kill -CONT") && stopped["pid"].is_null(), "{stopped}");
+    let running = listed(&home, Some(""), other.path("k.sock.admin").to_str().unwrap()).unwrap();
+    assert!(running["error"].is_null() && running["pid"].is_u64(), "{running}");
+    let shown = String::from_utf8(home.output(&["ps"]).stdout).unwrap();
+    let row = shown.lines().find(|line| line.contains(&admin)).unwrap();
+    assert!(row.contains("does not answer"), "{shown}");
+    server.signal(Signal::CONT);
+    assert!(listed(&home, Some(""), &admin).unwrap()["error"].is_null());
+    assert_eq!(server.stop(), Some(0));
+}
+
 #[test]
 fn doctor_tells_of_every_check_and_of_a_server_that_is_not_there() {
     let home = Home::new();
