@@ -20,10 +20,13 @@
 mod args;
 mod commands;
 mod doctor;
+mod ignored_signals;
+mod interrupt;
 mod rank_job;
 mod supervise;
 mod trace;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -52,6 +55,9 @@ fn run(command: Command) -> Outcome {
         output::document::want(&JsonDestination::Output)?;
         return Err(failure);
     }
+    if command.is_interruptible() {
+        interrupt::watch()?;
+    }
     if command.is_for_users() {
         args::variables::tell_unknown();
     }
@@ -67,9 +73,11 @@ fn run(command: Command) -> Outcome {
 /// that was asked for. A command without any words is answered with its help.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // A closed pipe is success, and there is no other reader to tell.
-        let _ = error.print();
-        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        let status = u8::try_from(error.exit_code()).unwrap_or(2);
+        return match error.print().and_then(|()| io::stdout().flush()) {
+            Err(lost) if !error.use_stderr() => report(&lost.into()),
+            _ => ExitCode::from(status),
+        };
     }
     let arguments: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(place) = args::command::document_of(&arguments)

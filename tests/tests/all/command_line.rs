@@ -116,7 +116,9 @@ fn a_driver_that_is_none_is_2_or_3_before_anything_runs() -> Result<()> {
     }
     let socket = format!("unix:{}", folder.path().join("k").display());
     let served = run(&["serve", "-q", "--listen", &socket, "--driver", &text], &[])?;
-    ensure!(served.status.code() == Some(3) && served.errors().contains(&*text), "{served:?}");
+    is_refused(&served, 3, &[&text])?;
+    let served = run(&["serve", "--listen", &socket, "--driver", &text], &[])?;
+    is_refused(&served, 3, &[&text])?;
     Ok(())
 }
 
@@ -129,6 +131,9 @@ fn a_variable_that_holds_what_it_cannot_is_2_and_named() -> Result<()> {
         ("KATYDID_MEMORY", "much"),
         ("KATYDID_PACKING", "perhaps"),
         ("KATYDID_SOFT_DEVICES", "none"),
+        ("KATYDID_SOFT_DEVICES", "0"),
+        ("KATYDID_SOFT_SHARED", "/etc/passwd/below"),
+        ("KATYDID_CACHE", "relative"),
         ("KATYDID_REQUIRE_GPU", "yes"),
     ];
     for (name, value) in wrong {
@@ -358,6 +363,11 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     ensure!(session["program"] == "fixture" && session["driver"] == "softcuda", "{session}");
     let text = ps(&[])?.text();
     ensure!(text.matches("listed").count() >= 2 && text.contains("running"), "{text}");
+    // What is listed is found by its name.
+    let image = home.path().join("image").display().to_string();
+    let mut command = katydid(&places, &["checkpoint", "elsewhere", "--device-only", "--json", "-o", &image]);
+    let saved = program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), WAIT_TIMEOUT)?;
+    ensure!(saved.status.success() && document(&saved)?["job"] == "elsewhere", "{saved:?}");
     jobs.iter_mut().for_each(Running::close_input);
     for job in jobs {
         job.finish(WAIT_TIMEOUT)?;

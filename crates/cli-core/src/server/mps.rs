@@ -60,7 +60,9 @@ impl Mps {
     ///
     /// It is not installed, or does not start.
     pub fn start() -> Result<Self, Failure> {
-        let folder = prepared().map_err(|error| Failure::server(format!("--mps: cannot make folders: {error}")))?;
+        let folder = prepared().map_err(|error| {
+            Failure::server(format!("--mps: cannot make folders: {error}; set TMPDIR to one with room"))
+        })?;
         let (folder, revived) = (Arc::new(folder), RestartHook::default());
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::server)?;
         let (tell, told) = mpsc::channel();
@@ -164,7 +166,9 @@ impl MpsSupervisor {
             if has_ended || Instant::now() > deadline || self.is_stopped_within(POLL_INTERVAL) {
                 let said = fs::read_to_string(output(folder)).unwrap_or_default();
                 let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-                return Err(Failure::server(format!("--mps: {CONTROL} does not start; it said: {last}")));
+                return Err(Failure::server(format!(
+                    "--mps: {CONTROL} does not start; it said: {last}; without --mps sessions take turns"
+                )));
             }
         }
         Ok(service)
@@ -238,6 +242,6 @@ fn not_started(error: &io::Error) -> Failure {
         io::ErrorKind::NotFound => Failure::server(format!(
             "--mps: there is no {CONTROL} in PATH; it comes with NVIDIA's driver. Without --mps sessions take turns"
         )),
-        _ => Failure::server(format!("--mps: cannot start {CONTROL}: {error}")),
+        _ => Failure::server(format!("--mps: cannot start {CONTROL}: {error}; without --mps sessions take turns")),
     }
 }

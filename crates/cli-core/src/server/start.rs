@@ -42,6 +42,9 @@ const PROGRAM_VARIABLES: [&str; 8] = [
     "CUDA_LOG_FILE",
 ];
 
+/// What `--driver` takes.
+pub const DRIVERS: &str = "give auto, soft, or the path of a libcuda.so.1";
+
 /// Starts a server. Where a GPU is required, its first worker must have opened the driver of one.
 pub fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Server, Failure> {
     if config.driver != "soft" {
@@ -51,7 +54,9 @@ pub fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Server, Fai
         return Server::start(config).map_err(Failure::server);
     }
     if config.driver == "soft" {
-        return Err(Failure::usage("--require-gpu and --driver soft exclude each other"));
+        return Err(Failure::usage(format!(
+            "--require-gpu (or {REQUIRE_GPU}=1) and --driver soft exclude each other: leave one of them out"
+        )));
     }
     config.worker.arguments.push(REQUIRE_GPU_FLAG.into());
     let server = Server::start(config).map_err(Failure::server)?;
@@ -64,7 +69,7 @@ pub fn check_named(server: &Server, driver: &str) -> Result<(), Failure> {
     if ["auto", "soft"].contains(&driver) {
         return Ok(());
     }
-    let failed = |error| Failure::server(format!("--driver: {driver}: {error}"));
+    let failed = |error| Failure::server(format!("--driver: {driver}: {error}; {DRIVERS}"));
     server.driver(DRIVER_START_TIMEOUT).map(drop).map_err(failed)
 }
 
@@ -98,9 +103,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
 /// A path that leads nowhere would only show when the first worker dies of it.
 fn check_driver(driver: &str) -> Result<(), Failure> {
     if driver.contains('/') && !Path::new(driver).is_file() {
-        return Err(Failure::usage(format!(
-            "--driver: {driver}: no such file; give auto, soft, or the path of a libcuda.so.1"
-        )));
+        return Err(Failure::usage(format!("--driver: {driver}: no such file; {DRIVERS}")));
     }
     Ok(())
 }

@@ -40,7 +40,9 @@ const GROUPS: usize = 4096;
 /// There is none, or the server is not root and cannot become another user.
 pub fn named(name: &str) -> Result<Option<(WorkerUser, OsString)>, Failure> {
     if !geteuid().is_root() {
-        return Err(Failure::usage("--worker-user: only a server that runs as root can start workers as another user"));
+        return Err(Failure::usage(
+            "--worker-user: only a server that runs as root can start workers as another user: leave it out, or start the server as root",
+        ));
     }
     if name == SERVER {
         return Ok(None);
@@ -146,7 +148,11 @@ fn device_groups() -> Vec<u32> {
 
 /// The user of a name, and its home.
 fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
-    let unknown = || Failure::usage(format!("--worker-user: there is no user {name} here"));
+    let unknown = || {
+        Failure::usage(format!(
+            "--worker-user: there is no user {name} here: make it with `useradd`, or name another one"
+        ))
+    };
     let spelled = CString::new(name).map_err(|_| unknown())?;
     let mut entry = MaybeUninit::<libc::passwd>::zeroed();
     let (mut room, mut found) = (vec![0; ENTRY_BYTES], ptr::null_mut());

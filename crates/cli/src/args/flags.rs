@@ -14,6 +14,7 @@ use katydid_cli_core::args::duration::{DurationArg, Silence};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
+use katydid_driver_rules::state::settings::MAX_NAME;
 use katydid_worker::SandboxUser;
 
 /// What `katydid --help` ends with.
@@ -23,23 +24,28 @@ Server address (run, restore, trace, doctor), the first that is set:
   2. KATYDID_SERVER
   3. server = \"ADDR\" in ~/.config/katydid/config.toml
   4. REMOTE_GPU_ADDRESS (a host, or host:port; port 9923 unless given)
-  5. none: run, restore and trace start a private server and end it with the program
+  5. none: run, restore and trace start a private one for the program
 ADDR is unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT.
 
 Exit status:
-  0    success; a reader that closes our output early is success too
-  1    doctor found a failure, or a measurement, checkpoint or restore could not be made
-  2    the command line, an environment variable or the config file is wrong, or certificates are missing
-  3    a server could not be reached or started, is full or refuses, or has no GPU (--require-gpu)
-  75   run, restore: the program was ended because it is in an image now; `katydid restore` goes on with it
-  126  the program cannot be executed        127  the program was not found
-  else what the program returned; 128 + N when signal N ended it
+  0     success; a reader that closes our output early is success too
+  1     doctor found a failure, or a measurement, checkpoint or restore could not be made
+  2     the command line, an environment variable or the config file is wrong, or certificates are missing
+  3     a server could not be reached or started, is full or refuses, or has no GPU (--require-gpu)
+  75    run, restore: the program was ended because it is in an image now; `katydid restore` goes on with it
+  126   the program cannot be executed
+  127   the program was not found
+  else  what the program returned; 128 + N when signal N ended it
 
 Files:
-  bin/katydid, ../lib/katydid/shim/libcuda.so.1 (given to programs),
-  ../lib/katydid/soft/libcuda.so.1 (the GPU that is a CPU); KATYDID_LIB overrides ../lib/katydid
-  ../share/man/man1/katydid*.1 (man katydid, man katydid-run), ../share/bash-completion/completions/katydid,
-  ../share/zsh/site-functions/_katydid, ../share/fish/vendor_completions.d/katydid.fish
+  bin/katydid                                      this command
+  ../lib/katydid/shim/libcuda.so.1                 given to programs
+  ../lib/katydid/soft/libcuda.so.1                 the GPU that is a CPU
+  ../share/man/man1/katydid*.1                     man katydid, man katydid-run
+  ../share/bash-completion/completions/katydid     completions for bash
+  ../share/zsh/site-functions/_katydid             completions for zsh
+  ../share/fish/vendor_completions.d/katydid.fish  completions for fish
+KATYDID_LIB overrides ../lib/katydid.
 
 Times have a unit (60s, 5m, 250ms), sizes may have one (512M, 16GiB). docs/environment.md lists
 all variables. --json writes one JSON document, a failure too: {\"error\": \"...\", \"status\": N} (docs/command-line.md).";
@@ -139,6 +145,14 @@ fn some_bytes(text: &str) -> Result<Size, String> {
     }
 }
 
+/// A name that a server could not be told.
+fn session_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0..=MAX_NAME => Ok(text.to_owned()),
+        long => Err(format!("it has {long} bytes: give one of at most {MAX_NAME}")),
+    }
+}
+
 /// What `run` and `trace` can say about the session to come.
 #[derive(Debug, Args)]
 pub(crate) struct SessionFlags {
@@ -151,7 +165,7 @@ pub(crate) struct SessionFlags {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) certs: Option<PathBuf>,
     /// Name of the session, shown by `katydid ps`; the program's name unless given.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = session_name)]
     pub(crate) name: Option<String>,
     /// Most device memory the program may hold, such as 512M or 16GiB.
     ///
@@ -832,6 +846,16 @@ mod tests {
         for flag in ["--max-sessions", "--peer-sessions", "--peer-connections", "--session-memory", "--host-memory"] {
             assert_eq!(Flags::try_parse_from(["katydid", "serve", flag, "0"]).unwrap_err().exit_code(), 2, "{flag}");
             assert!(Flags::try_parse_from(["katydid", "serve", flag, "1"]).is_ok(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_server_can_be_told_is_refused() {
+        let long = "x".repeat(MAX_NAME + 1);
+        for command in ["run", "trace"] {
+            let with = |name: &str| Flags::try_parse_from(["katydid", command, "--name", name, "true"]);
+            assert_eq!(with(&long).unwrap_err().exit_code(), 2);
+            assert!(with(&long[1..]).is_ok());
         }
     }
 

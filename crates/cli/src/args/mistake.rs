@@ -2,12 +2,23 @@
 //!
 //! clap's own text spans several: what is wrong, names or possible values below it, tips, and the usage.
 
-use clap::CommandFactory;
+use clap::{Arg, Command, CommandFactory};
+use katydid_driver_rules::state::units;
 
+use crate::args::command::own_words_of;
 use crate::args::flags::Flags;
 
-/// What clap says, with its names and tips, and the command whose help says more.
+/// How the values of options are called that are numbers, times or sizes.
+const NUMBERS: [&str; 5] = ["TIME", "SIZE", "N", "NUMBER", "LEVEL"];
+
+/// Most of a word of the command line that a message repeats.
+const MAX_SHOWN: usize = 200;
+
+/// What clap says, with its names and tips, and the command whose help says more. It takes a negative number for a flag.
 pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
+    if let Some(said) = negative(arguments) {
+        return format!("{said}; `{} --help` tells more", name(&below(arguments)));
+    }
     let said = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut whole = String::new();
     for line in said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information")) {
@@ -20,30 +31,75 @@ pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
         whole.push_str(between);
         whole.push_str(line.strip_prefix("error: ").or(line.strip_prefix("tip: ")).unwrap_or(line));
     }
-    format!("{whole}; `{} --help` tells more", command_of(arguments))
+    for long in arguments.iter().filter(|word| word.len() > MAX_SHOWN) {
+        let end = long.floor_char_boundary(MAX_SHOWN);
+        whole = whole.replace(long.as_str(), &format!("{}…", &long[..end]));
+    }
+    format!("{whole}; `{} --help` tells more", name(&below(arguments)))
+}
+
+/// What is wrong with the first option whose value is a number below nothing.
+fn negative(arguments: &[String]) -> Option<String> {
+    let (command, words) = (below(arguments), own_words_of(arguments)?);
+    let is = |option: &&Arg, word: &str| {
+        let is_long = option.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
+        is_long || option.get_short().is_some_and(|short| word == format!("-{short}"))
+    };
+    words.windows(2).filter(|pair| units::is_negative(&pair[1])).find_map(|pair| {
+        let option = command.get_arguments().find(|option| is(option, &pair[0]))?;
+        let value = option.get_value_names()?.first().filter(|name| NUMBERS.contains(&name.as_str()))?;
+        Some(format!(
+            "invalid value '{}' for '{} <{value}>': it is negative, write one without a sign",
+            pair[1], pair[0]
+        ))
+    })
 }
 
 /// The command that was given, as far as it is one.
-fn command_of(arguments: &[String]) -> String {
+fn below(arguments: &[String]) -> Command {
     let mut command = Flags::command();
-    let mut name = command.get_name().to_owned();
     for word in arguments.iter().skip(1).filter(|word| !word.starts_with('-')) {
         let Some(below) = command.find_subcommand(word).cloned() else { break };
-        name = format!("{name} {word}");
-        command = below;
+        command = below.bin_name(format!("{} {word}", name(&command)));
     }
-    name
+    command
+}
+
+/// How it is called, with those above it.
+fn name(command: &Command) -> &str {
+    command.get_bin_name().unwrap_or_else(|| command.get_name())
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use clap::error::ErrorKind;
 
     use super::*;
 
     fn said(line: &str) -> String {
         let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
         one_line(&Flags::try_parse_from(&arguments).unwrap_err().to_string(), &arguments)
+    }
+
+    #[test]
+    fn every_option_that_takes_a_number_is_known_by_the_name_of_its_value() {
+        let mut all = vec![Flags::command()];
+        while let Some(command) = all.pop() {
+            for option in command.get_arguments().filter(|option| !option.is_positional()) {
+                let parses = |text: &str| {
+                    let line = [command.get_name().to_owned(), format!("--{}={text}", option.get_long().unwrap_or(""))];
+                    let parsed = command.clone().ignore_errors(false).try_get_matches_from(line);
+                    !parsed.is_err_and(|error| error.kind() == ErrorKind::ValueValidation)
+                };
+                let is_text = !option.get_action().takes_values() || command.is_hide_set() || parses("text");
+                let is_number = !is_text && ["3", "3s", "1G"].into_iter().any(parses);
+                let names = option.get_value_names().unwrap_or_default();
+                let is_known = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+                assert_eq!(is_number, is_known && !is_text, "{} {:?}", command.get_name(), option.get_long());
+            }
+            all.extend(command.get_subcommands().cloned());
+        }
     }
 
     #[test]
@@ -55,6 +111,14 @@ mod tests {
             ("katydid run --link smoke -- true", &["'smoke'", "shm, stream"]),
             ("katydid --json images ls", &["'--json'", "`katydid images ls --help`"]),
             ("katydid ps --json=x", &["'x'", "--json"]),
+            ("katydid checkpoint j -o i --patience -5s", &["'-5s'", "--patience <TIME>", "negative"]),
+            ("katydid run --link-timeout -5s -- true", &["'-5s'", "--link-timeout <TIME>", "negative"]),
+            ("katydid run --memory -1G -- true --memory -2G", &["'-1G'", "--memory <SIZE>", "negative"]),
+            ("katydid run --memory=-1G -- true", &["'-1G'", "--memory <SIZE>", "negative"]),
+            ("katydid images gc i --keep -1", &["'-1'", "--keep <N>", "negative", "`katydid images gc --help`"]),
+            ("katydid bench --sizes -1G", &["'-1G'", "--sizes <SIZE>", "negative"]),
+            ("katydid checkpoint j -o i --level -3", &["'-3'", "--level <LEVEL>", "negative"]),
+            ("katydid checkpoint j -o i --patience --json", &["--patience <TIME>", "value is required"]),
             ("katydid pss", &["'pss'", "'ps'", "`katydid --help`"]),
         ] {
             let said = said(line);

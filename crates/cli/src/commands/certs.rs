@@ -39,16 +39,41 @@ const EARLIER: Duration = Duration::minutes(10);
 /// Why there is no certificate. What existed is as it was.
 #[derive(Debug, thiserror::Error)]
 enum CertsError {
-    #[error("{path}: {problem}")]
-    File { path: PathBuf, problem: String },
-    #[error("{path}: exists already; {remedy}")]
+    #[error("{}: cannot be read: {source}; {remedy}", path.display())]
+    Read { path: PathBuf, source: io::Error, remedy: &'static str },
+    #[error("{}: cannot be written: {source}; name a folder of yours with room", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{}: is no key: {source}; {remedy}", path.display())]
+    Key { path: PathBuf, source: rcgen::Error, remedy: &'static str },
+    #[error("{}: exists already; {remedy}", path.display())]
     Exists { path: PathBuf, remedy: &'static str },
-    #[error("a certificate cannot be made: {0}")]
+    #[error("a certificate cannot be made: {0}; --name takes names and numbers of machines, or of users")]
     Made(#[from] rcgen::Error),
+    #[error("cannot get random numbers: {0}; try again")]
+    Random(io::Error),
     #[error("a certificate for a server needs the names or numbers that programs connect to: --name gpu-host")]
     NoName,
-    #[error("no certificate can be valid for {0} days from now")]
+    #[error("no certificate can be valid for {0} days from now: give --days a smaller number")]
     Days(u32),
+}
+
+/// What is missing where there is no authority, and where there is no certificate to renew.
+const NO_AUTHORITY: &str = "name the folder of an authority, or make one with `katydid certs init DIR`";
+const NO_KEY: &str = "leave out --renew for a first certificate, or name the folder that has one with -o";
+
+impl CertsError {
+    /// Files and names are the caller's, and so are mistakes in them; a system that is out of something is none.
+    fn failure(self) -> Failure {
+        match &self {
+            Self::Write { source, .. }
+                if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EIO)) =>
+            {
+                Failure::work(self)
+            }
+            Self::Random(_) => Failure::work(self),
+            _ => Failure::usage(self),
+        }
+    }
 }
 
 /// Runs the command.
@@ -59,7 +84,7 @@ pub(crate) fn main(command: &CertsCommand) -> Outcome {
         CertsCommand::Server(flags) => issue(flags, ExtendedKeyUsagePurpose::ServerAuth),
         CertsCommand::Client(flags) => issue(flags, ExtendedKeyUsagePurpose::ClientAuth),
     }
-    .map_err(Failure::work)?;
+    .map_err(CertsError::failure)?;
     say(made);
     Ok(ExitCode::SUCCESS)
 }
@@ -90,11 +115,11 @@ fn authority(key: &KeyPair) -> CertificateParams {
 
 /// Issues a certificate into a folder of its own; what is there now.
 fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String, CertsError> {
-    let authority_key = KeyPair::from_pem(&read(&flags.authority.join(AUTHORITY_KEY))?)?;
-    let authority_certificate = read(&flags.authority.join(AUTHORITY))?;
+    let authority_key = read_key(&flags.authority.join(AUTHORITY_KEY), NO_AUTHORITY)?;
+    let authority_certificate = read(&flags.authority.join(AUTHORITY), NO_AUTHORITY)?;
     let issuer = Issuer::new(authority(&authority_key), authority_key);
     let (key_path, path) = (flags.output.join(KEY), flags.output.join(CERTIFICATE));
-    let key = if flags.renew { KeyPair::from_pem(&read(&key_path)?)? } else { KeyPair::generate()? };
+    let key = if flags.renew { read_key(&key_path, NO_KEY)? } else { KeyPair::generate()? };
     let mut params = CertificateParams::new(flags.name.clone())?;
     let common = flags.name.first().map_or("Katydid program", String::as_str);
     params.distinguished_name.push(DnType::CommonName, common);
@@ -138,8 +163,7 @@ pub(crate) fn for_loopback() -> Result<Loopback, Failure> {
 /// A number that no other certificate has.
 fn serial() -> Result<SerialNumber, CertsError> {
     let mut bytes = [0; 16];
-    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(io::Error::from);
-    filled.map_err(|error| file(Path::new("random numbers"), error))?;
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| CertsError::Random(error.into()))?;
     // Positive, and of the same length always.
     bytes[0] = bytes[0] & 0x3f | 0x40;
     Ok(SerialNumber::from_slice(&bytes))
@@ -154,16 +178,21 @@ fn valid(params: &mut CertificateParams, days: u32) -> Result<String, CertsError
     Ok(date(u64::try_from(until.unix_timestamp()).unwrap_or(0)))
 }
 
-fn file(path: &Path, problem: impl ToString) -> CertsError {
-    CertsError::File { path: path.to_owned(), problem: problem.to_string() }
+fn unwritten(path: &Path, source: io::Error) -> CertsError {
+    CertsError::Write { path: path.to_owned(), source }
 }
 
-fn read(path: &Path) -> Result<String, CertsError> {
-    fs::read_to_string(path).map_err(|error| file(path, error))
+fn read(path: &Path, remedy: &'static str) -> Result<String, CertsError> {
+    fs::read_to_string(path).map_err(|source| CertsError::Read { path: path.to_owned(), source, remedy })
+}
+
+fn read_key(path: &Path, remedy: &'static str) -> Result<KeyPair, CertsError> {
+    let text = read(path, remedy)?;
+    KeyPair::from_pem(&text).map_err(|source| CertsError::Key { path: path.to_owned(), source, remedy })
 }
 
 fn make_folder(path: &Path) -> Result<(), CertsError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| file(path, error))
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| unwritten(path, error))
 }
 
 fn write_new(path: &Path, text: &str, mode: u32, remedy: &'static str) -> Result<(), CertsError> {
@@ -171,13 +200,13 @@ fn write_new(path: &Path, text: &str, mode: u32, remedy: &'static str) -> Result
     let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CertsError::Exists { path: path.to_owned(), remedy },
-        _ => file(path, error),
+        _ => unwritten(path, error),
     })
 }
 
 /// Puts a file in the place of another one in one step.
 fn replace(path: &Path, text: &str) -> Result<(), CertsError> {
-    let failed = |error: io::Error| file(path, error);
+    let failed = |error: io::Error| unwritten(path, error);
     let mut new = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path)).map_err(failed)?;
     new.write_all(text.as_bytes()).map_err(failed)?;
     fs::set_permissions(new.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).map_err(failed)?;
@@ -240,10 +269,29 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let root = tempfile::tempdir().unwrap();
-        let unnamed = flags(root.path(), &root.path().join("s"), &[]);
-        assert!(main(&CertsCommand::Server(unnamed)).unwrap_err().to_string().contains("--name"));
-        let missing = flags(&root.path().join("none"), &root.path().join("s"), &["x"]);
-        assert!(main(&CertsCommand::Client(missing)).unwrap_err().to_string().contains("authority.key"));
+        let (authority, file) = (root.path().join("ca"), root.path().join("file"));
+        main(&CertsCommand::Init(AuthorityFlags { authority: authority.clone(), days: 30 })).unwrap();
+        fs::write(&file, "").unwrap();
+        fs::create_dir(root.path().join("broken")).unwrap();
+        fs::write(root.path().join("broken").join(AUTHORITY_KEY), "no key").unwrap();
+        let with = |authority: &Path, output: &str, name: &[&str], renew| {
+            CertsCommand::Server(IssueFlags { renew, ..flags(authority, &root.path().join(output), name) })
+        };
+        main(&with(&authority, "there", &["x"], false)).unwrap();
+        let again = CertsCommand::Init(AuthorityFlags { authority: authority.clone(), days: 30 });
+        for (command, words) in [
+            (again, ["authority.key", "remove the folder"]),
+            (with(&authority, "s", &[], false), ["--name", "gpu-host"]),
+            (with(&root.path().join("none"), "s", &["x"], false), ["authority.key", "certs init"]),
+            (with(&root.path().join("broken"), "s", &["x"], false), ["is no key", "certs init"]),
+            (with(&authority, "there", &["x"], false), ["key.pem", "--renew"]),
+            (with(&authority, "none", &["x"], true), ["key.pem", "leave out --renew"]),
+            (with(&authority, "file", &["x"], false), ["cannot be written", "name a folder"]),
+        ] {
+            let failure = main(&command).unwrap_err();
+            let text = failure.to_string();
+            assert!(failure.status() == 2 && words.iter().all(|word| text.contains(word)), "{failure:?}");
+        }
         let mut params = CertificateParams::default();
         assert!(matches!(valid(&mut params, u32::MAX), Err(CertsError::Days(_))));
     }

@@ -13,7 +13,7 @@ use crate::args::flags::{GcFlags, ImagesCommand, ImagesFlags, LsFlags, VerifyFla
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::document;
-use katydid_cli_core::output::failure::{Failure, Outcome};
+use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::{Progress, bar};
 
@@ -45,33 +45,61 @@ pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
     }
 }
 
-/// `images ls`
+/// `images ls`: as `ls`, it shows what there is, tells of what there is not, and fails then.
 fn ls(flags: &LsFlags) -> Outcome {
-    let mut lines = Vec::new();
+    let (mut lines, mut failures) = (Vec::new(), Vec::new());
     for folder in &flags.folders {
-        lines.extend(images_in(folder)?);
+        match images_in(folder) {
+            Ok(found) => lines.extend(found),
+            Err(failure) => failures.push((folder, failure)),
+        }
     }
+    if failures.len() == flags.folders.len()
+        && let Some((_, last)) = failures.pop()
+    {
+        failures.iter().for_each(|(_, failure)| say(failure));
+        return Err(last);
+    }
+    failures.iter().for_each(|(_, failure)| say(failure));
     if flags.json {
-        document::write(&lines)?;
+        let lost = failures.iter().map(|(folder, failure)| ImageLine::lost(folder, failure));
+        document::write(&lines.into_iter().chain(lost).collect::<Vec<_>>())?;
     } else {
         table(&lines).write(&mut io::stdout().lock())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(!failures.is_empty())))
 }
 
-/// The image in a folder, or those in the folders right below it.
+/// The image in a folder, or those in the folders right below it. A folder with other things alone is no folder of images; an empty one
+/// has none yet, and of the one that we are in nothing was said.
 fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
-    if !katydid_image::is_address(folder) && !folder.exists() {
+    let is_address = katydid_image::is_address(folder);
+    if !is_address && !folder.exists() {
         return Err(Failure::work(format!("{}: no such folder: name one that has images", folder.display())));
     }
+    if !is_address && !folder.is_dir() {
+        return Err(Failure::work(format!(
+            "{}: is no folder: name an image, or a folder that has some",
+            folder.display()
+        )));
+    }
     match Image::open(folder) {
+        Err(ImageError::NotAnImage { .. }) if is_address => {
+            return Err(Failure::work(format!("{}: there is no image: name the address of one", folder.display())));
+        }
         Err(ImageError::NotAnImage { .. }) => {}
         opened => return Ok(vec![ImageLine::of(folder.to_owned(), opened)]),
     }
-    let failed = |error| Failure::work(format!("{}: cannot list this folder: {error}", folder.display()));
-    let mut below = Vec::new();
+    let failed = |error| {
+        Failure::work(format!(
+            "{}: cannot list this folder: {error}; name an image, or a folder that has some",
+            folder.display()
+        ))
+    };
+    let (mut below, mut is_empty) = (Vec::new(), true);
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
+        is_empty = false;
         if path.is_dir() {
             match Image::open(&path) {
                 Err(ImageError::NotAnImage { .. }) => {}
@@ -79,14 +107,26 @@ fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
             }
         }
     }
+    if below.is_empty() && !is_empty && folder != Path::new(".") {
+        let text = format!("{}: is no image, and has none: name an image, or a folder that has some", folder.display());
+        return Err(Failure::work(text));
+    }
     below.sort_by(|a, b| a.image.cmp(&b.image));
     Ok(below)
 }
 
 impl ImageLine {
+    fn empty(image: PathBuf) -> Self {
+        Self { image, job: String::new(), checkpoints: Vec::new(), newest: 0, content: 0, stored: 0, error: None }
+    }
+
+    /// What was named and is not there.
+    fn lost(image: &Path, failure: &Failure) -> Self {
+        Self { error: Some(failure.to_string()), ..Self::empty(image.to_owned()) }
+    }
+
     fn of(image: PathBuf, opened: Result<Image, ImageError>) -> Self {
-        let mut line =
-            Self { image, job: String::new(), checkpoints: Vec::new(), newest: 0, content: 0, stored: 0, error: None };
+        let mut line = Self::empty(image);
         line.error = opened.and_then(|image| line.fill(&image)).err().map(|error| error.to_string());
         line
     }
@@ -239,6 +279,31 @@ mod tests {
         let cells = lines[0].cells();
         assert_eq!(cells[1..5], ["train", "1", "1970-01-02 00:00:00 UTC", "13 B"]);
         assert!(lines[1].error.as_ref().unwrap().contains("damaged"));
+    }
+
+    #[test]
+    fn what_is_named_and_is_not_there_is_a_failure_and_an_empty_folder_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let [images, empty, others] = ["images", "empty", "others"].map(|name| folder.path().join(name));
+        image_with_one_checkpoint(&images.join("a"));
+        std::fs::create_dir(&empty).unwrap();
+        std::fs::create_dir(&others).unwrap();
+        let file = others.join("file");
+        std::fs::write(&file, "").unwrap();
+        let status = |named: &[&PathBuf]| {
+            let folders = named.iter().map(|path| path.to_path_buf()).collect();
+            match ls(&LsFlags { folders, json: true }) {
+                Ok(code) if code == ExitCode::SUCCESS => Ok(()),
+                Ok(_) => Err("in part".to_owned()),
+                Err(failure) => Err(failure.to_string()),
+            }
+        };
+        assert_eq!((status(&[&images]), status(&[&empty]), status(&[&".".into()])), (Ok(()), Ok(()), Ok(())));
+        for lost in [&file, &others, &folder.path().join("none")] {
+            let told = status(&[lost]).unwrap_err();
+            assert!(told.contains(lost.to_str().unwrap()) && told.contains("name "), "{told}");
+            assert_eq!(status(&[&images, lost]), Err("in part".to_owned()));
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Shell completions and man pages, made from the flags; `cargo xtask dist` installs them.
 
+use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{Command, CommandFactory};
+use clap_mangen::Man;
 
 use crate::args::flags::{CompletionsFlags, Flags, ManFlags};
 use katydid_cli_core::output::failure::{Failure, Outcome};
@@ -12,7 +15,9 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 pub(crate) fn completions(flags: &CompletionsFlags) -> Outcome {
     let mut text = Vec::new();
     clap_complete::generate(flags.shell, &mut visible(), "katydid", &mut text);
-    io::stdout().write_all(&text)?;
+    let mut out = io::stdout().lock();
+    out.write_all(&text)?;
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -26,14 +31,93 @@ fn visible() -> Command {
 
 /// Writes `katydid.1` and a page for each command.
 pub(crate) fn man(flags: &ManFlags) -> Outcome {
-    let written = clap_mangen::generate_to(Flags::command(), &flags.folder);
-    written.map_err(|error| {
+    let mut all = Flags::command().disable_help_subcommand(true);
+    all.build();
+    pages(&all).into_iter().try_for_each(|(name, text)| fs::write(flags.folder.join(name), text)).map_err(|error| {
         Failure::work(format!(
             "cannot write the man pages: {}: {error}: give an existing folder",
             flags.folder.display()
         ))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The pages of a command and of those below it, with the names of their files.
+fn pages(command: &Command) -> Vec<(String, Vec<u8>)> {
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+    let mut all: Vec<(String, Vec<u8>)> = below.flat_map(pages).collect();
+    let plain = command.clone().after_help(Resettable::Reset).after_long_help(Resettable::Reset);
+    let (page, mut text) = (Man::new(plain), Vec::new());
+    let more = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
+    // What is written to memory cannot fail.
+    let _ = page.render(&mut text);
+    text.extend(sections(&more.unwrap_or_default()).into_bytes());
+    all.push((page.get_filename(), text));
+    all
+}
+
+/// What stands behind the flags in `--help`, as sections of a man page. Its lines would be filled as one paragraph otherwise.
+fn sections(text: &str) -> String {
+    let mut page = String::new();
+    let mut lines = text.lines().peekable();
+    // Whether nothing stands right above.
+    let mut is_apart = true;
+    while let Some(line) = lines.next() {
+        let is_indented = |line: &&str| line.starts_with(' ');
+        if let Some((title, rest)) = heading(line) {
+            page.push_str(&format!(".SH {title}\n"));
+            match rest {
+                "" => {}
+                command if title == EXAMPLES => page.push_str(&verbatim(&[command])),
+                sentence => page.push_str(&format!("{}\n", escaped(sentence))),
+            }
+        } else if is_indented(&line) {
+            let further = std::iter::from_fn(|| lines.next_if(is_indented));
+            let block: Vec<&str> = [line].into_iter().chain(further).map(str::trim).collect();
+            page.push_str(&list(&block).unwrap_or_else(|| verbatim(&block)));
+        } else if !line.is_empty() {
+            let is_text = |line: &&str| !line.is_empty() && !is_indented(line) && heading(line).is_none();
+            let further = std::iter::from_fn(|| lines.next_if(is_text));
+            page.push_str(if is_apart { ".SH NOTES\n" } else { ".PP\n" });
+            [line].into_iter().chain(further).for_each(|line| page.push_str(&format!("{}\n", escaped(line))));
+        }
+        is_apart = line.is_empty();
+    }
+    page
+}
+
+/// The section of examples.
+const EXAMPLES: &str = "EXAMPLES";
+
+/// The title of the section that a line begins, and what else it says.
+fn heading(line: &str) -> Option<(String, &str)> {
+    if let Some(rest) = line.strip_prefix("Examples:").or(line.strip_prefix("Example:")) {
+        return Some((EXAMPLES.to_owned(), rest.trim()));
+    }
+    let title = line.strip_suffix(':').filter(|title| !title.starts_with(' '))?;
+    let end = title.find(" (").unwrap_or(title.len());
+    Some((title[..end].to_uppercase(), title[end..].trim()))
+}
+
+/// Rows of two columns as a list, in which long texts are filled; none if a line is no such row.
+fn list(block: &[&str]) -> Option<String> {
+    let row = |line: &&str| {
+        let (tag, text) = line.split_once("  ")?;
+        Some(format!(".TP\n\\fB{}\\fR\n{}\n", escaped(tag), escaped(text.trim())))
+    };
+    block.iter().map(row).collect()
+}
+
+/// Lines as they are.
+fn verbatim(block: &[&str]) -> String {
+    let lines: String = block.iter().map(|line| format!("{}\n", escaped(line))).collect();
+    format!(".PP\n.nf\n.RS 4\n{lines}.RE\n.fi\n")
+}
+
+/// A text that a page shows as it is.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
 #[cfg(test)]
@@ -48,5 +132,61 @@ mod tests {
         assert!(names.iter().any(|name| name == "checkpoint"));
         assert!(!names.iter().any(|name| ["worker", "job-guard", "help"].contains(&name.as_str())), "{names:?}");
         visible().debug_assert();
+    }
+
+    #[test]
+    fn tables_are_lists_and_examples_are_left_as_they_are() {
+        let text = "\
+Exit status:
+  0    success
+  1    a long text-
+KATYDID_LIB overrides.
+
+Address (run), the first:
+  1. --server ADDR
+  .dot
+
+Times have
+a unit.";
+        let expected = "\
+.SH EXIT STATUS
+.TP
+\\fB0\\fR
+success
+.TP
+\\fB1\\fR
+a long text\\-
+.PP
+KATYDID_LIB overrides.
+.SH ADDRESS
+(run), the first
+.PP
+.nf
+.RS 4
+1. \\-\\-server ADDR
+\\&.dot
+.RE
+.fi
+.SH NOTES
+Times have
+a unit.
+";
+        assert_eq!(sections(text), expected);
+        assert_eq!(sections("Example: katydid x"), ".SH EXAMPLES\n.PP\n.nf\n.RS 4\nkatydid x\n.RE\n.fi\n");
+    }
+
+    #[test]
+    fn no_page_has_a_section_of_filled_lines() {
+        let mut all = Flags::command().disable_help_subcommand(true);
+        all.build();
+        let pages = pages(&all);
+        assert!(pages.iter().any(|(name, _)| name == "katydid-images-ls.1"));
+        for (name, text) in pages {
+            let text = String::from_utf8(text).unwrap();
+            assert!(!text.contains(".SH EXTRA") && text.starts_with(".ie") || text.contains(".TH"), "{name}:\n{text}");
+            if name == "katydid.1" {
+                assert!(text.contains(".TP\n\\fB75\\fR\nrun, restore"), "{text}");
+            }
+        }
     }
 }

@@ -35,7 +35,7 @@ fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<Moved, Failure> 
         Some(ProgressStep::Failed { error }) => {
             Err(Failure::work(format!("not moved, and everything goes on: {error}")))
         }
-        _ => Err(Failure::work("not moved: the job's supervisor has ended")),
+        _ => Err(Failure::work("not moved: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
     }
 }
 

@@ -82,7 +82,8 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
     drop(progress);
     let restored = restored.map_err(|error| Failure::work(format!("{}: {error}", image.display())))?;
     drop(work);
-    let signals = supervise::signals().map_err(|error| Failure::work(format!("cannot catch signals: {error}")))?;
+    let signals = supervise::signals()
+        .map_err(|error| Failure::work(format!("cannot catch signals: {error}; allow more open files (ulimit -n)")))?;
     announce(flags.json.is_some(), &opened, &restored);
     // While it is open, nothing can be cleared from the image, to which the program may be saved again.
     drop(opened);

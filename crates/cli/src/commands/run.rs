@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use katydid_job::criu::io_uring_filter;
 use katydid_job::process::stdio::Standard;
 use katydid_job::supervisor::folder;
-use katydid_job::supervisor::folder::Folder;
+use katydid_job::supervisor::folder::{Folder, FolderError};
 use katydid_job::supervisor::generations::Generations;
 use katydid_job::supervisor::job::{Job, JobError, Settings};
 use katydid_job::supervisor::ranks::{Launcher, RankPlace, Task};
@@ -80,6 +80,7 @@ impl Launch {
             Some(_) => None,
             None => address::resolve(session.server.as_deref(), session.certs.as_deref()).map_err(Failure::usage)?,
         };
+        let requires_gpu = session.require_gpu || std::env::var_os(REQUIRE_GPU).is_some_and(|value| value == "1");
         check_link(session.link, known.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
@@ -95,7 +96,7 @@ impl Launch {
         if known.is_none() && is_soft(&driver) {
             prepare_for_softcuda(&mut command);
         }
-        Ok(Self { command, known, driver, requires_gpu: session.require_gpu, layout, has_rings: false })
+        Ok(Self { command, known, driver, requires_gpu, layout, has_rings: false })
     }
 
     /// Sets a variable of the program.
@@ -313,7 +314,7 @@ impl Launch {
 fn tell_name(wanted: Option<&str>, name: &str) {
     if let Some(wanted) = wanted.filter(|wanted| *wanted != name) {
         let why = match folder::find(wanted) {
-            Ok(_) => "another job has that name",
+            Ok(_) | Err(FolderError::Several { .. }) => "another job has that name",
             Err(_) => "that cannot be the name of a job",
         };
         say(format_args!("this job is called {name}, and not {wanted}: {why}"));
@@ -337,8 +338,8 @@ fn reach(known: &NamedServer, requires_gpu: bool, command: &mut Command) -> Resu
     }
     let (address, origin) = (known.address.place(), &known.origin);
     Err(Failure::server(format!(
-        "--require-gpu was given, and the driver of {address} (from {origin}) is softcuda: give --server one that has a GPU, \
-         or see that server's messages"
+        "a GPU is required (--require-gpu or {REQUIRE_GPU}=1), and the driver of {address} (from {origin}) is softcuda: give \
+         --server one that has a GPU, or see that server's messages"
     )))
 }
 

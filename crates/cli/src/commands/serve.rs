@@ -14,11 +14,12 @@ use signal_hook::iterator::Signals;
 use crate::args::flags::ServeFlags;
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
+use katydid_cli_core::probe::{Probe, probe_apart};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use katydid_cli_core::server::isolation::tell_of_missing_layers;
 use katydid_cli_core::server::module_cache::ModuleCache;
 use katydid_cli_core::server::mps::Mps;
-use katydid_cli_core::server::start::{check_named, config, peer_sessions, start};
+use katydid_cli_core::server::start::{DRIVERS, check_named, config, peer_sessions, start};
 use katydid_cli_core::server::{worker_env, worker_user};
 
 /// Runs the command.
@@ -36,6 +37,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     // The service of MPS is the server's user's, and so are its clients.
     let may_have_own_users = flags.isolation.worker_user.is_none() && !wants_mps;
     let mut config = requested(flags)?;
+    check_library(&driver)?;
     if config.worker.serves_tenants && may_have_own_users {
         config.worker.runs_as = worker_user::own_users(&driver, &opened_by_workers(&driver)?, quiet);
     }
@@ -67,6 +69,17 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     server.stop();
     drop(registered);
     Ok(ExitCode::SUCCESS)
+}
+
+/// A library that cannot be opened is told of once, before a worker tells of it too.
+fn check_library(driver: &str) -> Result<(), Failure> {
+    if ["auto", "soft"].contains(&driver) {
+        return Ok(());
+    }
+    match probe_apart(driver) {
+        Probe::Works(_) => Ok(()),
+        Probe::Fails(error) => Err(Failure::server(format!("--driver: {driver}: {error}; {DRIVERS}"))),
+    }
 }
 
 /// What workers open that may lie anywhere: folders and libraries of the installation, the driver, temporary files.
@@ -141,11 +154,13 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
 /// What softcuda computes runs beside everything else as it is.
 fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     match flags.mps && flags.driver == "soft" {
-        true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none")),
+        true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none: leave one of them out")),
         false
             if flags.mps && flags.isolation.worker_user.as_deref().is_some_and(|name| name != worker_user::SERVER) =>
         {
-            Err(Failure::usage("--mps and --worker-user exclude each other: the service is the server's user's"))
+            Err(Failure::usage(
+                "--mps and --worker-user exclude each other, since the service is the server's user's: leave one of them out",
+            ))
         }
         false => Ok(()),
     }

@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 mod common;
+mod interrupts;
+mod mistakes;
 mod run;
 mod serve;

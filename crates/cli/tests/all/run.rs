@@ -3,14 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
-use crate::common::Home;
-use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Ready};
-use katydid_wire::key::SessionKey;
+use crate::common::{Home, stand_in};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -52,27 +47,10 @@ fn signals_are_passed_on_to_the_program() {
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
-/// The address of a server that welcomes every process, and does no more.
-fn stand_in(home: &Home) -> String {
-    let path = home.path("k.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let ready = Ready { worker_pid: 0, key: SessionKey::NONE, driver: "stand-in".into(), arenas: Vec::new() };
-    let answer = ready.encode(&Build::current(SPEC_HASH)).unwrap();
-    std::thread::spawn(move || {
-        for mut peer in listener.incoming().flatten() {
-            // The process that says nothing only looks whether there is a server.
-            if peer.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
-                let _ = peer.write_all(&answer);
-            }
-        }
-    });
-    format!("unix:{}", path.display())
-}
-
 #[test]
 fn within_a_job_katydid_becomes_the_program() {
     let home = Home::new();
-    let server = stand_in(&home);
+    let server = stand_in(&home, "stand-in");
     let command = ["run", "--server", &server, "sh", "-c", "echo $$ $KATYDID_SERVER"];
     let run = |job: &str| {
         let child = home.katydid(&command).env("KATYDID_JOB", job).stdout(Stdio::piped()).spawn().unwrap();

@@ -3,10 +3,14 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
+use katydid_wire::SPEC_HASH;
+use katydid_wire::handshake::{Build, Ready};
+use katydid_wire::key::SessionKey;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -100,4 +104,21 @@ impl Drop for Serving {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The address of a server with this driver that welcomes every process, and does no more.
+pub(crate) fn stand_in(home: &Home, driver: &str) -> String {
+    let path = home.path("k.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let ready = Ready { worker_pid: 0, key: SessionKey::NONE, driver: driver.into(), arenas: Vec::new() };
+    let answer = ready.encode(&Build::current(SPEC_HASH)).unwrap();
+    std::thread::spawn(move || {
+        for mut peer in listener.incoming().flatten() {
+            // The process that says nothing only looks whether there is a server.
+            if peer.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
+                let _ = peer.write_all(&answer);
+            }
+        }
+    });
+    format!("unix:{}", path.display())
 }

@@ -1,0 +1,155 @@
+//! What is wrong with flags, variables and files is told in one line before anything runs.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::common::{Home, stand_in};
+
+/// A word that no program prints which does not run.
+const RAN: &str = "the program ran";
+
+/// Refused with this status and one line with these words, and the program has not run.
+fn is_refused(command: &mut Command, status: i32, words: &[&str]) {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{command:?}: {errors}");
+    assert_eq!(errors.lines().count(), 1, "{command:?}: {errors}");
+    words.iter().for_each(|word| assert!(errors.contains(word), "no {word} in {errors}"));
+    assert!(errors.len() < 600 && !String::from_utf8_lossy(&output.stdout).contains(RAN), "{command:?}: {errors}");
+}
+
+#[test]
+fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
+    let home = Home::new();
+    let file = home.path("file");
+    fs::write(&file, "").unwrap();
+    let (file, long) = (file.to_str().unwrap(), "x".repeat(4097));
+    for (name, value) in [
+        ("KATYDID_SOFT_DEVICES", "0"),
+        ("KATYDID_SOFT_DEVICES", "none"),
+        ("KATYDID_SOFT_DEVICES", "17"),
+        ("KATYDID_SERVER", "carrier-pigeon:coop"),
+        ("KATYDID_CERTS", "/nonexistent/certs"),
+        ("KATYDID_CACHE", "relative"),
+        ("KATYDID_CACHE", file),
+        ("KATYDID_LIB", "/nonexistent/lib"),
+        ("KATYDID_CRIU", "/nonexistent/criu"),
+        ("KATYDID_OPENCL_DRIVERS", "libpocl.so.2:/nonexistent/libpocl.so"),
+        ("KATYDID_SOFT_SHARED", file),
+        ("KATYDID_SOFT_DISPLACE", "/nonexistent/bytes"),
+        ("KATYDID_LINK_TIMEOUT", "-5s"),
+        ("KATYDID_NAME", &long),
+    ] {
+        for command in ["run", "trace"] {
+            let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN]);
+            is_refused(line.env(name, value), 2, &[name, "correct it, or unset it"]);
+        }
+        is_refused(home.katydid(&["serve", "--driver", "soft"]).env(name, value), 2, &[name]);
+        is_refused(home.katydid(&["restore", "/nonexistent/i", "--driver", "soft"]).env(name, value), 2, &[name]);
+    }
+}
+
+#[test]
+fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
+    let home = Home::new();
+    fs::create_dir_all(home.path(".config/katydid")).unwrap();
+    for (text, word) in [
+        ("sever = \"unix:/x\"\n", "`sever`"),
+        ("server = \"carrier-pigeon:coop\"\n", "carrier-pigeon"),
+        ("module_cache_size = \"much\"\n", "module_cache_size"),
+    ] {
+        fs::write(home.path(".config/katydid/config.toml"), text).unwrap();
+        for flags in [["--driver", "soft"], ["--server", "unix:/nonexistent/k"]] {
+            let line = [&["run"], &flags[..], &["--", "echo", RAN]].concat();
+            is_refused(&mut home.katydid(&line), 2, &[word, "config.toml"]);
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_a_variable_requires_is_no_softcuda() {
+    let home = Home::new();
+    let server = stand_in(&home, "softcuda");
+    for command in ["run", "trace"] {
+        let with = |flags: &[&str]| {
+            let mut line = home.katydid(&[&[command], flags, &["--", "echo", RAN]].concat());
+            line.env("KATYDID_REQUIRE_GPU", "1");
+            line
+        };
+        is_refused(&mut with(&["--driver", "soft"]), 2, &["KATYDID_REQUIRE_GPU", "leave one of them out"]);
+        is_refused(&mut with(&["--server", &server]), 3, &["KATYDID_REQUIRE_GPU", "softcuda"]);
+        let unset = with(&["--server", &server]).env("KATYDID_REQUIRE_GPU", "0").output().unwrap();
+        assert!(String::from_utf8_lossy(&unset.stdout).contains(RAN), "{unset:?}");
+    }
+}
+
+#[test]
+fn a_name_that_no_server_can_be_told_is_refused() {
+    let home = Home::new();
+    let long = "x".repeat(4097);
+    for command in ["run", "trace"] {
+        is_refused(&mut home.katydid(&[command, "--name", &long, "--", "echo", RAN]), 2, &["--name", "4096"]);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_driver_is_told_of_once() {
+    let home = Home::new();
+    let listen = format!("unix:{}", home.path("k").display());
+    is_refused(
+        &mut home.katydid(&["serve", "--listen", &listen, "--driver", "/etc/passwd"]),
+        3,
+        &["/etc/passwd", "auto, soft"],
+    );
+}
+
+#[test]
+fn what_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
+    let home = Home::new();
+    for line in [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "bash"], &["images", "ls"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        is_refused(home.katydid(line).stdout(full), 1, &["cannot write the output", "room"]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output =
+            home.katydid(line).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {output:?}");
+    }
+}
+
+/// As man(1) shows it, where there is what that uses.
+#[test]
+fn a_man_page_shows_rows_and_examples_as_lines() {
+    let home = Home::new();
+    assert!(home.output(&["man", home.folder.path().to_str().unwrap()]).status.success());
+    let shown = |page: &str| {
+        let groff = Command::new("groff")
+            .args(["-man", "-Tascii", "-P-cbou"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut groff = groff.ok()?;
+        groff.stdin.take().unwrap().write_all(&fs::read(home.path(page)).unwrap()).unwrap();
+        Some(String::from_utf8(groff.wait_with_output().unwrap().stdout).unwrap())
+    };
+    let Some(whole) = shown("katydid.1") else { return };
+    let has_line = |text: &str, begins: &str| text.lines().any(|line| line.trim_start().starts_with(begins));
+    for begins in [
+        "75     run, restore:",
+        "126    the program cannot be",
+        "127    the program was",
+        "2. KATYDID_SERVER",
+        "3. server =",
+    ] {
+        assert!(has_line(&whole, begins), "no line {begins} in\n{whole}");
+    }
+    for (page, begins) in [
+        ("katydid-certs.1", "katydid certs client"),
+        ("katydid-trace.1", "katydid trace -e launch"),
+        ("katydid-run.1", "katydid run --server"),
+    ] {
+        let text = shown(page).unwrap();
+        assert!(has_line(&text, begins), "no line {begins} in\n{text}");
+    }
+}
