@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,11 @@ use crate::os::fdpass;
 /// Bytes of a name: which lender, which generation of its job, and which of the things that it lends.
 pub const NAME: usize = DOOR + INCARNATION + SECRET;
 /// Pieces that one name may stand for.
-const MAX_BORROWERS: u32 = 4096;
+const MAX_PIECES: u32 = 4096;
+/// Those that hold something of a lender, each with a thread; further ones are turned away.
+const MAX_BORROWERS: usize = 1024;
+/// Those that have shown no name yet, each with a thread; the oldest goes for a newcomer.
+const MAX_STRANGERS: usize = 64;
 /// In place of their number: the lender knows no such name.
 const UNKNOWN: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
@@ -53,7 +58,9 @@ struct Books {
     items: HashMap<[u8; SECRET], Arc<Vec<Lent>>>,
     /// Borrowers, each by a number of its own: what it holds, and its connection.
     borrowers: HashMap<u64, ([u8; SECRET], UnixStream)>,
-    /// Borrowers so far.
+    /// Those that have shown no name yet, oldest first, by numbers of the same kind.
+    strangers: BTreeMap<u64, UnixStream>,
+    /// Connections so far.
     came: u64,
     /// Nothing is handed over at this moment.
     stands_still: bool,
@@ -71,16 +78,36 @@ impl ShareState {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a secret stands for, once the lender does not stand still; from here on there is one borrower more, whose number
-    /// comes with it.
-    fn take(&self, secret: [u8; SECRET], connection: UnixStream) -> Option<(u64, Arc<Vec<Lent>>)> {
-        let books = self.goes_on.wait_while(self.books(), |books| books.stands_still);
-        let mut books = books.unwrap_or_else(PoisonError::into_inner);
-        let pieces = books.items.get(&secret).map(Arc::clone)?;
+    /// Lets a connection in that has shown no name yet; its number. One that has to go for it learns so by its end.
+    fn enter(&self, connection: UnixStream) -> u64 {
+        let mut books = self.books();
+        if books.strangers.len() >= MAX_STRANGERS
+            && let Some((_, oldest)) = books.strangers.pop_first()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
         books.came += 1;
         let number = books.came;
+        books.strangers.insert(number, connection);
+        number
+    }
+
+    /// What a secret stands for, once the lender does not stand still; from here on that connection is a borrower's.
+    fn take(&self, secret: [u8; SECRET], number: u64) -> Option<Arc<Vec<Lent>>> {
+        // While the lender stands still the others wait as well, and are no strangers: their names are known.
+        let connection = self.books().strangers.remove(&number)?;
+        let books = self.goes_on.wait_while(self.books(), |books| books.stands_still);
+        let mut books = books.unwrap_or_else(PoisonError::into_inner);
+        let pieces = books.items.get(&secret).map(Arc::clone).filter(|_| books.borrowers.len() < MAX_BORROWERS)?;
         books.borrowers.insert(number, (secret, connection));
-        Some((number, pieces))
+        Some(pieces)
+    }
+
+    /// The connection is over.
+    fn leave(&self, number: u64) {
+        let mut books = self.books();
+        books.strangers.remove(&number);
+        books.borrowers.remove(&number);
     }
 }
 
@@ -251,7 +278,7 @@ fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<B
     connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let count = match u32::from_le_bytes(count) {
         UNKNOWN => return Err(ErrorKind::NotFound.into()),
-        count if count > MAX_BORROWERS => return Err(ErrorKind::InvalidData.into()),
+        count if count > MAX_PIECES => return Err(ErrorKind::InvalidData.into()),
         count => count,
     };
     let one = |_| {
@@ -305,10 +332,18 @@ fn is_over(connection: &UnixStream) -> bool {
 fn attend(listener: &UnixListener, state: &Arc<ShareState>) {
     loop {
         let Some(connection) = next(listener) else { continue };
-        let state = Arc::clone(state);
+        // A process of another user costs no thread.
+        let known = check_user(connection.as_fd()).and_then(|()| connection.try_clone());
+        let Ok(number) = known.map(|connection| state.enter(connection)) else { continue };
+        let of_thread = Arc::clone(state);
+        let serve = move || {
+            let _ = serve(&connection, &of_thread, number);
+            of_thread.leave(number);
+        };
         // Without a thread the borrower is turned away.
-        let serve = move || drop(serve(&connection, &state));
-        let _ = thread::Builder::new().name("borrower".into()).spawn(serve);
+        if thread::Builder::new().name("borrower".into()).spawn(serve).is_err() {
+            state.leave(number);
+        }
     }
 }
 
@@ -322,16 +357,12 @@ fn next(listener: &UnixListener) -> Option<UnixStream> {
 }
 
 /// Hands over what is asked for, and stays until the borrower is done with it.
-fn serve(mut connection: &UnixStream, state: &ShareState) -> io::Result<()> {
-    check_user(connection.as_fd())?;
+fn serve(mut connection: &UnixStream, state: &ShareState, number: u64) -> io::Result<()> {
     connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let mut secret = [0; SECRET];
     connection.read_exact(&mut secret)?;
-    let taken = state.take(secret, connection.try_clone()?);
-    let Some((number, pieces)) = taken else { return connection.write_all(&UNKNOWN.to_le_bytes()) };
-    let outcome = hand_over(connection, &pieces);
-    state.books().borrowers.remove(&number);
-    outcome
+    let Some(pieces) = state.take(secret, number) else { return connection.write_all(&UNKNOWN.to_le_bytes()) };
+    hand_over(connection, &pieces)
 }
 
 fn hand_over(mut connection: &UnixStream, pieces: &[Lent]) -> io::Result<()> {
@@ -432,6 +463,27 @@ mod tests {
         assert_eq!(found, ["restored 2", "restored 3"]);
         assert_eq!(borrowed_text(&name), "first");
         assert_eq!(borrow(&in_incarnation(4), true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn those_that_show_no_name_cost_so_many_threads_and_keep_no_other_out() {
+        let lender = Lender::open(0).unwrap();
+        let name = lent(&lender, "text");
+        let connect = || lender_sockets::connect(&lender.door(), &0_u64.to_le_bytes()).unwrap();
+        let silent: Vec<UnixStream> = (0..4 * MAX_STRANGERS)
+            .map(|count| {
+                let connection = connect();
+                let came = count as u64 + 1;
+                while lender.state.books().came < came {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                connection
+            })
+            .collect();
+        assert_eq!(lender.state.books().strangers.len(), MAX_STRANGERS);
+        let gone = &silent[..3 * MAX_STRANGERS];
+        assert!(gone.iter().all(|mut connection| connection.read(&mut [0]).is_ok_and(|length| length == 0)));
+        assert_eq!(borrowed_text(&name), "text");
     }
 
     #[test]
