@@ -553,6 +553,7 @@ impl Raised {
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared_memory::given_names_outside(&opened.notes.shared).collect();
         let _turn = turn(opened, &names, around.waits)?;
+        Criu::make_statistics(around.work).map_err(system("prepare the restore"))?;
         let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
         let space = JobNamespaces {

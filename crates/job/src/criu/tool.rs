@@ -378,6 +378,7 @@ impl Criu {
         let command = self.restore_command(folder, work, inherit);
         let _lent = self.lend();
         let start = |source| self.start(source);
+        Self::make_statistics(work).map_err(start)?;
         let mut said = tempfile::tempfile().map_err(start)?;
         let (stdout, stderr) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
         let guard = Guard::spawn(katydid, &command, names, |command| {
@@ -413,6 +414,15 @@ impl Criu {
         common(&mut command, "restore", folder).arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
         command.args(["--restore-detached", "--restore-sibling", "--leave-stopped"]).args(inherit);
         command
+    }
+
+    /// Makes the one file that CRIU would let others read at a restore, whose umask is the program's to have.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn make_statistics(work: &Path) -> io::Result<()> {
+        private::create(&work.join("stats-restore")).map(drop)
     }
 
     /// Where a restore leaves the root's id.
@@ -806,6 +816,15 @@ mod tests {
         assert_eq!(quoted(log), "Unable to open fd=2 id=0x7; Restoring FAILED.");
         assert_eq!(quoted("one\ntwo\n\n"), "two");
         assert_eq!(quoted(""), "it did not say why");
+    }
+
+    #[test]
+    fn the_statistics_of_a_restore_are_the_owner_s_alone_before_criu_writes_them() {
+        let work = tempfile::tempdir().unwrap();
+        Criu::make_statistics(work.path()).unwrap();
+        Criu::make_statistics(work.path()).unwrap();
+        let made = fs::metadata(work.path().join("stats-restore")).unwrap();
+        assert_eq!((made.mode() & 0o777, made.len()), (0o600, 0));
     }
 
     #[test]
