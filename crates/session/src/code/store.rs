@@ -8,7 +8,9 @@
 //! The rule: a worker hashes again what it finds under a hash. So a program that names an image gets what it would have
 //! sent, whatever became of the file. Beyond its limit, the store removes the images that were least recently asked for.
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
+use std::hash::BuildHasher;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -48,9 +50,22 @@ impl ImageStore {
     /// The image of this name, if it is there with this length. One that has been damaged goes.
     pub(crate) fn get(&self, hash: &Hash, length: u64) -> Option<Vec<u8>> {
         let path = self.path_of(hash);
-        let file = open(&path).ok()?;
+        let file = match open(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                // A link, a socket, or a file of another worker's alone; not a process that is out of descriptors.
+                if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EACCES)) {
+                    clear(&path);
+                }
+                return None;
+            }
+        };
         let found = file.metadata().ok()?;
-        if !found.is_file() || found.len() != length {
+        if !found.is_file() {
+            clear(&path);
+            return None;
+        }
+        if found.len() != length {
             return None;
         }
         let mut image = Vec::new();
@@ -75,7 +90,11 @@ impl ImageStore {
     pub(crate) fn put(&self, image: &[u8]) -> io::Result<()> {
         let length = image.len() as u64;
         let path = self.path_of(blake3::hash(image).as_bytes());
-        let is_there = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() == length);
+        let there = fs::symlink_metadata(&path);
+        let is_there = there.as_ref().is_ok_and(|found| found.is_file() && found.len() == length);
+        if there.is_ok_and(|found| !found.is_file()) {
+            clear(&path);
+        }
         if is_there || length > self.limit / MAX_IMAGE_FRACTION {
             return Ok(());
         }
@@ -124,6 +143,22 @@ impl ImageStore {
     fn path_of(&self, hash: &Hash) -> PathBuf {
         self.folder.join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
     }
+}
+
+/// Removes what has the name of an image and is none: a folder, a link, a device, a file that this worker may not read. Native code of
+/// another tenant may have put it there. A folder that cannot go is set aside; what is in it is not looked at, since that may have no
+/// end.
+fn clear(path: &Path) {
+    let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let _ = match is_folder {
+        true => fs::remove_dir(path).or_else(|_| fs::rename(path, path.with_extension(format!("{:x}", random())))),
+        false => fs::remove_file(path),
+    };
+}
+
+/// For a name that is no other's.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 /// Opens a file and nothing else: no link, and nothing that would have to be waited for.
@@ -270,11 +305,38 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_in_the_way_of_an_image_goes() {
+        let (folder, store) = store(1000);
+        let (image, path) = (b"image", store.path_of(&name(b"image")));
+        let ways: [&dyn Fn(); 6] = [
+            &|| fs::create_dir(&path).unwrap(),
+            &|| fs::create_dir_all(path.join("deep/er")).unwrap(),
+            &|| std::os::unix::fs::symlink("/etc/passwd", &path).unwrap(),
+            &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+            &|| fs::write(&path, b"other").unwrap(),
+            &|| fs::write(&path, b"another").unwrap(),
+        ];
+        for (at, put_there) in ways.iter().enumerate() {
+            put_there();
+            assert_eq!(store.get(&name(image), 5), None, "{at}");
+            store.put(image).unwrap();
+            assert!(has(&store, image), "{at}");
+            fs::remove_file(&path).unwrap();
+            put_there();
+            // As a program does that has the image asked for by no other.
+            let _ = store.put(image);
+            let _ = store.get(&name(image), 5);
+            store.put(image).unwrap();
+            assert!(has(&store, image), "{at}");
+            fs::remove_file(&path).unwrap();
+        }
+        // The folders that were full, aside.
+        assert_eq!(files(&folder), 2);
+    }
+
+    #[test]
     fn what_cannot_be_stored_leaves_nothing() {
         let (folder, store) = store(1000);
-        fs::create_dir(store.path_of(&name(b"image"))).unwrap();
-        assert!(store.put(b"image").is_err());
-        assert_eq!(files(&folder), 1);
         drop(folder);
         assert!(store.put(b"image").is_err() && store.get(&name(b"image"), 5).is_none());
     }
