@@ -1,11 +1,11 @@
 // Not a test by itself: a program whose kernel, which is native code on a processor, makes system calls in its worker.
 //
-//   intruder FILE VARIABLE SOCKET OPEN
+//   intruder FILE VARIABLE SOCKET OPEN CACHE
 //                           says of each thing that it tries whether it was `done` or `refused`: to read that file and the
 //                           environment of the worker's parent, to trace and to signal that, to make sockets and namespaces, to find
 //                           a variable in the environment of the worker itself, to connect to that unix socket, to change the mode and
-//                           the times of that file, which it may read, to make memory that stays, and to make a process group. Last comes
-//                           the number of a child that it leaves behind
+//                           the times of that file, which it may read, to make a folder, a pipe and a file in that module cache, to make memory that
+//                           stays, and to make a process group. Last comes the number of a child that it leaves behind
 #include "check.h"
 
 static const char *source =
@@ -42,8 +42,8 @@ static long call(long number, long a, long b, long c, long d, unsigned places) {
 }
 
 enum {
-    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
-    SETPGID = 109, GETPPID = 110, SETPRIORITY = 141, SCHED_SETAFFINITY = 203, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
+    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, MKDIR = 83, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
+    SETPGID = 109, GETPPID = 110, MKNOD = 133, SETPRIORITY = 141, SCHED_SETAFFINITY = 203, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
 };
 
 static long opened(const char *path) {
@@ -101,7 +101,20 @@ static void sockets(const char *named) {
     say("another end for it", call(CONNECT, end, 0, 110, 0, 2) == -1 ? -1 : 0);
 }
 
-static void files_and_what_stays(const char *socket, const char *open) {
+// A name that a module would have: what is there keeps it out.
+static void stores(const char *cache) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/folder", cache);
+    say("a folder in the module cache", on_path(MKDIR, path, 0700));
+    snprintf(path, sizeof path, "%s/pipe", cache);
+    // S_IFIFO
+    say("a pipe in the module cache", on_path(MKNOD, path, 010600));
+    snprintf(path, sizeof path, "%s/file", cache);
+    // O_WRONLY | O_CREAT
+    say("a file in the module cache", on_path(OPEN, path, 0101));
+}
+
+static void files_and_what_stays(const char *socket, const char *open, const char *cache) {
     say("a file that it may read", opened(open));
     sockets(socket);
     say("its mode", on_path(CHMOD, open, 0755));
@@ -113,6 +126,7 @@ static void files_and_what_stays(const char *socket, const char *open) {
     say("a file in the system's folder", on_path(OPEN, "/usr/share/katydid-intruder", 0101));
     say("keys", opened("/etc/ssl"));
     say("another terminal", on_path(OPEN, "/dev/ptmx", 2));
+    stores(cache);
     // PRIO_USER of the worker itself.
     say("priorities of its user", call(SETPRIORITY, 2, 0, 19, 0, 0));
     say("the server's processors", call(SCHED_SETAFFINITY, call(GETPPID, 0, 0, 0, 0, 0), 8, 0, 0, 4));
@@ -125,7 +139,7 @@ static void files_and_what_stays(const char *socket, const char *open) {
 }
 
 int main(int count, char **words) {
-    REQUIRE(count == 5);
+    REQUIRE(count == 6);
     set_up(0);
     kernel = kernel_of(build(source, ""), "calls");
     numbers = buffer_of(CL_MEM_READ_WRITE, NUMBERS * sizeof(long), NULL), bytes = buffer_of(CL_MEM_READ_WRITE, BYTES, NULL);
@@ -149,7 +163,7 @@ int main(int count, char **words) {
     printf("the variable: %s\n", has("/proc/self/environ", words[2]) ? "found" : "not found");
     printf("privileges: %s\n", has("/proc/self/status", "NoNewPrivs:\t1") ? "no new ones" : "open");
     printf("capabilities: %s\n", has("/proc/self/status", "CapEff:\t0000000000000000") ? "none" : "some");
-    files_and_what_stays(words[3], words[4]);
+    files_and_what_stays(words[3], words[4], words[5]);
     tear_down();
     return 0;
 }

@@ -554,9 +554,11 @@ fn tried_by_intruder(
     let mut variables = driver(places);
     variables.retain(|(name, _)| *name != "POCL_CACHE_DIR");
     variables.push((OPERATORS.0, OPERATORS.1.into()));
-    let server = Server::start_with(places, &driver_under_test(), further, &variables)?;
+    let cache = folder.path().join("cache").display().to_string();
+    let further = [further, &["--module-cache", &cache]].concat();
+    let server = Server::start_with(places, &driver_under_test(), &further, &variables)?;
     let mut command = with_driver(places, &way(&server), "intruder");
-    command.arg(&file).arg(OPERATORS.1).arg(folder.path().join("socket")).arg(open.path());
+    command.arg(&file).arg(OPERATORS.1).arg(folder.path().join("socket")).arg(open.path()).arg(&cache);
     let outcome = run(&mut command, LIMIT)?;
     let said = outcome.text();
     let Some((text, child)) = said.rsplit_once("child ").filter(|_| outcome.status.success()) else {
@@ -576,7 +578,9 @@ fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
         a file that it may read: done\na socket with a name: refused\na unix socket: refused\n\
         a pair of datagrams: refused\na raw pair, which is one of datagrams: refused\na pair of streams: done\nanother end for it: refused\nits mode: refused\nits mode by folder: refused\nits mode by descriptor: refused\n\
         its times: refused\na file of the system, to write: refused\na file in the system's folder: refused\n\
-        keys: refused\nanother terminal: refused\npriorities of its user: refused\nthe server's processors: refused\n\
+        keys: refused\nanother terminal: refused\n\
+        a folder in the module cache: refused\na pipe in the module cache: refused\na file in the module cache: done\n\
+        priorities of its user: refused\nthe server's processors: refused\n\
         a child of the server's: refused\nmemory that stays: refused\nanother process group: refused\n";
     // As root only the sandbox is left: whatever modes say, root may.
     for (way, further) in [(0, &[][..]), (1, &[]), (1, &["--worker-user", "root"])] {
@@ -608,6 +612,7 @@ fn free_intruder(places: &Places) -> Result<(), Box<dyn Error>> {
         "another end for it: done",
         "its mode: done",
         "its times: done",
+        "a folder in the module cache: done",
         "another process group: done",
     ];
     let is_free = expected.iter().all(|line| text.lines().any(|found| found == *line));

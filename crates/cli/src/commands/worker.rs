@@ -55,8 +55,8 @@ fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> San
     }
     let driver = Some(PathBuf::from(&flags.driver)).filter(|path| path.is_absolute());
     let readable = driver.into_iter().chain(soft.map(PathBuf::from)).collect();
-    let writable = flags.writable.iter().chain(&flags.module_cache).cloned().collect();
-    Sandbox::Tenants { writable, readable, user: flags.user.clone() }
+    let (writable, stores) = (flags.writable.clone(), flags.module_cache.iter().cloned().collect());
+    Sandbox::Tenants { writable, stores, readable, user: flags.user.clone() }
 }
 
 /// A socket to the server; `None` when the number is not one.

@@ -46,6 +46,8 @@ pub enum Sandbox {
     Tenants {
         /// Folders to write to.
         writable: Vec<PathBuf>,
+        /// Folders to keep regular files in: nothing else can be made there.
+        stores: Vec<PathBuf>,
         /// Files and folders to read.
         readable: Vec<PathBuf>,
         /// Whom it becomes; none: it stays the user that started it.
@@ -104,7 +106,9 @@ impl Sandbox {
     fn allowed(&self) -> Allowed {
         match self {
             Self::OwnUser => Allowed::everything(),
-            Self::Tenants { writable, readable, user } => Allowed::with(readable, writable, user.as_ref()),
+            Self::Tenants { writable, stores, readable, user } => {
+                Allowed::with(readable, writable, stores, user.as_ref())
+            }
         }
     }
 

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
+    path_beneath_rules,
 };
 
 use super::SandboxUser;
@@ -120,18 +121,25 @@ pub fn missing() -> Option<&'static str> {
 pub(super) struct Allowed {
     readable: Vec<PathBuf>,
     writable: Vec<PathBuf>,
+    /// Regular files may be kept in these.
+    stores: Vec<PathBuf>,
 }
 
 impl Allowed {
     /// All that there is to write.
     pub(super) fn everything() -> Self {
-        Self { readable: Vec::new(), writable: vec![PathBuf::from("/")] }
+        Self { readable: Vec::new(), writable: vec![PathBuf::from("/")], stores: Vec::new() }
     }
 
     /// What drivers need, as the environment names it, and further files and folders. Folders that drivers would make themselves
     /// are made.
-    pub(super) fn with(readable: &[PathBuf], writable: &[PathBuf], user: Option<&SandboxUser>) -> Self {
-        Self { readable: self::readable(readable), writable: self::writable(writable, user) }
+    pub(super) fn with(
+        readable: &[PathBuf],
+        writable: &[PathBuf],
+        stores: &[PathBuf],
+        user: Option<&SandboxUser>,
+    ) -> Self {
+        Self { readable: self::readable(readable), writable: self::writable(writable, user), stores: stores.to_vec() }
     }
 
     /// All of them; the folders of settings and devices whole, of which Landlock holds back what is not allowed.
@@ -139,7 +147,7 @@ impl Allowed {
         [SETTINGS, DEVICE_FOLDER]
             .iter()
             .map(PathBuf::from)
-            .chain(self.readable.iter().chain(&self.writable).cloned())
+            .chain(self.readable.iter().chain(&self.writable).chain(&self.stores).cloned())
             .collect()
     }
 }
@@ -159,8 +167,16 @@ pub(super) fn restrict(allowed: &Allowed, is_strict: bool) -> Result<bool, Rules
         .scope(if is_strict { Scope::Signal | Scope::AbstractUnixSocket } else { Scope::Signal.into() })?
         .create()?;
     let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.readable, AccessFs::from_read(WANTED)))?;
+    let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.stores, in_stores()))?;
     ruleset.add_rules(path_beneath_rules(&allowed.writable, everything))?.restrict_self()?;
     Ok(true)
+}
+
+/// What workers do in a folder that they share: folders, links and sockets of one would be in the way of the others. What is in the way
+/// all the same may go.
+fn in_stores() -> BitFlags<AccessFs> {
+    let files = AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile;
+    files | AccessFs::Truncate | AccessFs::RemoveFile | AccessFs::RemoveDir
 }
 
 /// What may be read and executed.
