@@ -7,7 +7,7 @@ use std::panic::{PanicHookInfo, set_hook};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
 use crate::os::exit::leave;
-use crate::os::log::Log;
+use crate::os::log::{self, Log};
 
 /// Exit status after a fault in our own code.
 const OWN_FAULT: i32 = 70;
@@ -15,6 +15,9 @@ const OWN_FAULT: i32 = 70;
 /// Dies with its daemon, leaves no core that would hold a program's memory, and ends as a whole when a thread of it
 /// panics: half a worker would leave its program waiting.
 pub(crate) fn prepare(log: &Log) {
+    if let Err(error) = log::keep_first() {
+        log.line(format_args!("cannot keep its standard error ({error}); a fault would be told to the program"));
+    }
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         log.line(format_args!("cannot ask to die with the server ({error}); it may outlive a killed one"));
     }
