@@ -85,13 +85,15 @@ fn held_now(limit: &Limit) -> Option<u64> {
     Some(if all > limit.bytes { mapped.saturating_add(files.unmapped(&mut open)) } else { all })
 }
 
-/// Bytes that are no file's: memory of its own, and shared memory that it has touched.
+/// Bytes that are no file's: memory of its own, swapped out too, and shared memory that it has touched.
 fn held(status: &[u8]) -> Option<u64> {
     let kibibytes = |name: &str| -> Option<u64> {
         let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
         std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?.trim().parse().ok()
     };
-    Some((kibibytes("RssAnon:")? + kibibytes("RssShmem:")?) << 10)
+    // A kernel without swap does not speak of it.
+    let swapped = kibibytes("VmSwap:").unwrap_or(0);
+    Some((kibibytes("RssAnon:")? + kibibytes("RssShmem:")? + swapped) << 10)
 }
 
 #[cfg(test)]
@@ -100,8 +102,8 @@ mod tests {
 
     #[test]
     fn what_is_held_is_read_from_what_the_kernel_says() {
-        let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\n";
-        assert_eq!(held(status), Some(128 << 10));
+        let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\nVmSwap:\t       4 kB\n";
+        assert_eq!(held(status), Some(132 << 10));
         assert_eq!(held(b"Name:\tx\n"), None);
         let own = held_now(&Limit { bytes: usual(), files: None }).unwrap();
         assert!((1 << 10..usual()).contains(&own), "{own}");
