@@ -554,11 +554,9 @@ fn tried_by_intruder(
     let mut variables = driver(places);
     variables.retain(|(name, _)| *name != "POCL_CACHE_DIR");
     variables.push((OPERATORS.0, OPERATORS.1.into()));
-    let cache = folder.path().join("cache").display().to_string();
-    let further = [further, &["--module-cache", &cache]].concat();
-    let server = Server::start_with(places, &driver_under_test(), &further, &variables)?;
+    let server = Server::start_with(places, &driver_under_test(), further, &variables)?;
     let mut command = with_driver(places, &way(&server), "intruder");
-    command.arg(&file).arg(OPERATORS.1).arg(folder.path().join("socket")).arg(open.path()).arg(&cache);
+    command.arg(&file).arg(OPERATORS.1).arg(folder.path().join("socket")).arg(open.path()).arg(server.images());
     let outcome = run(&mut command, LIMIT)?;
     let said = outcome.text();
     let Some((text, child)) = said.rsplit_once("child ").filter(|_| outcome.status.success()) else {

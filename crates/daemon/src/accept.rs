@@ -5,6 +5,7 @@
 //! waits for a peer or a worker under a lock. A refused program is told why; what was wrong with it never concerns another
 //! one.
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,9 +26,10 @@ use crate::lobby::{Lobby, NewConnection};
 use crate::nvml_service::{self, WatchError};
 use crate::places::GreetingSlot;
 use crate::pool::PoolError;
+use crate::report::{LineKind, LineSource};
 use crate::sessions::{AdmissionError, Program, new_key};
 use crate::shared::ServerState;
-use crate::worker_handle::{AssignError, SessionId, WorkerHandle};
+use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
 const MAX_ACCEPTS_PER_TURN: usize = 32;
@@ -78,24 +80,37 @@ impl Refusal {
 
 /// Accepts until the server stops.
 pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
-    let mut lobby = Lobby::new(shared.hello_patience, shared.peer_connections);
-    while let Some(due) = lobby.wait(listeners, &shared.stop) {
+    let mut lobby = Lobby::new(shared.hello_patience, shared.places);
+    while let Some(due) = lobby.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
         for late in due.late {
             let seconds = shared.hello_patience.as_secs();
-            shared.reporter.note(format_args!("{}: refused: no hello within {seconds} s", late.peer.name));
+            not_heard(shared, &late.peer, format_args!("no hello within {seconds} s"));
         }
         for spoken in due.spoken {
             if let Err(error) = let_through(spoken, listeners, shared) {
-                shared.reporter.problem(format_args!("cannot greet a program: {error}"));
+                out_of_something(shared, "greet", &error);
             }
         }
         for at in due.listeners {
             if let Err(error) = accept(at, listeners, &mut lobby, shared) {
-                shared.reporter.problem(format_args!("cannot accept a program: {error}"));
+                out_of_something(shared, "accept", &error);
                 drop(lobby.rest());
             }
         }
+        shared.reporter.tell_left_out();
     }
+}
+
+/// A connection got nothing, before its program was known.
+fn not_heard(shared: &ServerState, peer: &Peer, reason: fmt::Arguments<'_>) {
+    let line = format_args!("{}: refused: {reason}", peer.name);
+    shared.reporter.note_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
+}
+
+/// The system refused what the server needs for a newcomer.
+fn out_of_something(shared: &ServerState, what: &'static str, error: &io::Error) {
+    let line = format_args!("cannot {what} a program: {error}");
+    shared.reporter.problem_of(LineKind::System, LineSource::Server(what), line);
 }
 
 /// Takes the connections that have come to a listener, not so many at once that others would wait for long.
@@ -105,7 +120,8 @@ fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &ServerS
         if !peer.allowed {
             let text = "only the user who runs the server, and root, may use it; start a server of your own";
             refuse_unheard(&socket, shared, RefusalCode::NOT_ALLOWED, text);
-            shared.reporter.problem(format_args!("{}: refused: it belongs to another user", peer.name));
+            let line = format_args!("{}: refused: it belongs to another user", peer.name);
+            shared.reporter.problem_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
             continue;
         }
         if let Some(gone) = lobby.enter(NewConnection { socket, peer, listener: at }) {
@@ -125,7 +141,7 @@ fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<Serv
         None => refuse_unheard(socket, shared, RefusalCode::CROWDED, BUSY_TEXT),
     };
     let known = socket.try_clone()?;
-    let Some(place) = shared.greetings.take((listener, peer.origin), known, shared.peer_connections, farewell) else {
+    let Some(place) = shared.greetings.take((listener, peer.origin), known, shared.places, farewell) else {
         refuse_unheard(&socket, shared, RefusalCode::CROWDED, BUSY_TEXT);
         return Ok(());
     };
@@ -154,7 +170,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
         Ok(pending) => pending,
         // Another process only looked whether a server is here.
         Err(AcceptError::Closed) => return,
-        Err(error) => return shared.reporter.note(format_args!("{}: refused: {error}", peer.name)),
+        Err(error) => return not_heard(shared, peer, format_args!("{error}")),
     };
     // Another one may have its place.
     if !place.stay() {
@@ -165,15 +181,16 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
         hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, place),
         _ => {
             if let Err(refusal) = admit(shared, &pending, peer, place) {
-                refuse(shared, pending, &refusal);
+                refuse(shared, pending, peer, &refusal);
             }
         }
     }
 }
 
 /// Tells a program, and the operator, why it got nothing.
-fn refuse(shared: &ServerState, pending: Pending, refusal: &Refusal) {
-    shared.reporter.problem(format_args!("{}: refused: {refusal}", printable_name(&pending.hello().program)));
+fn refuse(shared: &ServerState, pending: Pending, peer: &Peer, refusal: &Refusal) {
+    let line = format_args!("{}: refused: {refusal}", printable_name(&pending.hello().program));
+    shared.reporter.problem_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
     pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
 }
 
@@ -184,7 +201,7 @@ fn watch(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlo
             drop((pending, place));
             watching.wait(shared);
         }
-        Err(error) => refuse(shared, pending, &Refusal::Watch(error)),
+        Err(error) => refuse(shared, pending, peer, &Refusal::Watch(error)),
     }
 }
 
@@ -199,7 +216,8 @@ fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
     };
     let ready = Ready { worker_pid: 0, key: SessionKey::NONE, driver, arenas: Vec::new() };
     if let Err(error) = pending.consent(&shared.build, &ready) {
-        shared.reporter.note(format_args!("{}: could not be told the driver: {error}", peer.name));
+        let line = format_args!("{}: could not be told the driver: {error}", peer.name);
+        shared.reporter.note_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
     }
 }
 
@@ -219,7 +237,8 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, place: GreetingSl
     drop(place);
     match hand_over(shared, id, pending, peer) {
         Ok(worker) => {
-            shared.reporter.note(format_args!("session {id} began: {words}, worker {}", worker.pid()));
+            let line = format_args!("session {id} began: {words}, worker {}", worker.pid());
+            shared.reporter.note_of(LineKind::Session, LineSource::Peer(peer.origin), line);
             if pending.hello().session == SessionKind::CUDA {
                 shared.began(worker.driver());
             }
@@ -239,7 +258,8 @@ fn visit(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), Ref
     if pending.hello().claim.role == Role::PROGRAM {
         // It may be another process than before, or the first one that this server sees of a restored session.
         shared.sessions.describe(id, describe(pending.hello(), peer));
-        shared.reporter.note(format_args!("session {id} was taken up by process {}", pending.hello().pid));
+        let line = format_args!("session {id} was taken up by process {}", pending.hello().pid);
+        shared.reporter.note_of(LineKind::Session, LineSource::Peer(peer.origin), line);
     }
     Ok(())
 }

@@ -13,13 +13,17 @@ use std::sync::Arc;
 
 use katydid_http::{Answer, HttpServer, Limits, Request};
 
+use crate::report::{LineKind, LineSource};
 use crate::shared::ServerState;
 use crate::view::{ServerView, SessionsView};
 
 /// Answers on the socket from now on.
 pub(crate) fn open(listener: UnixListener, shared: &Arc<ServerState>) -> io::Result<HttpServer> {
     let (ours, theirs) = (Arc::clone(shared), Arc::clone(shared));
-    let problem = move |error: &io::Error| theirs.reporter.problem(format_args!("admin socket: {error}; trying again"));
+    let problem = move |error: &io::Error| {
+        let line = format_args!("admin socket: {error}; trying again");
+        theirs.reporter.problem_of(LineKind::System, LineSource::Server("admin"), line);
+    };
     HttpServer::start(listener, "admin", Limits::default(), move |request| route(request, &ours), problem)
 }
 

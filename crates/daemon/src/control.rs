@@ -158,7 +158,7 @@ pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
 }
 
 /// Whether a terminal does not show a character but does what it says, as to turn around what follows.
-fn is_obeyed(letter: char) -> bool {
+pub(crate) fn is_obeyed(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

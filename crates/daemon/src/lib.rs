@@ -13,6 +13,7 @@
 mod accept;
 mod admin;
 mod control;
+mod descriptors;
 pub mod examine;
 mod listen;
 mod lobby;
@@ -24,15 +25,13 @@ mod report;
 mod server;
 mod sessions;
 mod shared;
-mod spawn;
 mod view;
-mod worker_handle;
-mod worker_supervisor;
-mod worker_users;
+mod workers;
 
+pub use descriptors::raise_descriptors;
 pub use listen::ListenError;
 pub use report::Verbosity;
 pub use server::{Server, ServerConfig, StartError};
-pub use spawn::{WorkerCommand, raise_descriptors};
 pub use view::{ServerView, SessionView, SessionsView, WorkersView};
-pub use worker_users::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};
+pub use workers::spawn::WorkerCommand;
+pub use workers::users::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::listen::{Listener, Peer};
-use crate::places::{Admission, SlotOwner, room};
+use crate::places::{Admission, PlaceLimits, SlotOwner, room};
 
 /// How long no connection is accepted after the system refused, for instance because all descriptors are in use.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ struct SilentConnection {
 pub(crate) struct Lobby {
     silent: Vec<SilentConnection>,
     patience: Duration,
-    of_peer: usize,
+    limits: PlaceLimits,
     /// Nothing is accepted before this.
     rest_until: Option<Instant>,
 }
@@ -53,18 +53,19 @@ pub(crate) struct DueWork {
 }
 
 impl Lobby {
-    pub(crate) fn new(patience: Duration, of_peer: usize) -> Self {
-        Self { silent: Vec::new(), patience, of_peer, rest_until: None }
+    pub(crate) fn new(patience: Duration, limits: PlaceLimits) -> Self {
+        Self { silent: Vec::new(), patience, limits, rest_until: None }
     }
 
-    /// Waits for something to do; none when the server stops.
-    pub(crate) fn wait(&mut self, listeners: &[Listener], stop: &OwnedFd) -> Option<DueWork> {
+    /// Waits for something to do, until `due` at most; none when the server stops.
+    pub(crate) fn wait(&mut self, listeners: &[Listener], stop: &OwnedFd, due: Instant) -> Option<DueWork> {
         let now = Instant::now();
         self.rest_until = self.rest_until.filter(|until| *until > now);
         let accepting = if self.rest_until.is_some() { &[] } else { listeners };
         let sources = [stop.as_fd()].into_iter().chain(accepting.iter().map(AsFd::as_fd));
         let sources = sources.chain(self.silent.iter().map(|silent| silent.arrived.socket.as_fd()));
-        let events = readable(sources, self.next_time().map(|until| until.saturating_duration_since(now)));
+        let until = self.next_time().map_or(due, |until| until.min(due));
+        let events = readable(sources, until.saturating_duration_since(now));
         let (stops, events) = events.split_first()?;
         if *stops {
             return None;
@@ -105,7 +106,7 @@ impl Lobby {
             SlotOwner { listener, origin: peer.origin, may_go: true }
         };
         let holders: Vec<SlotOwner> = self.silent.iter().map(holder).collect();
-        let gone = match room(&holders, arrived.listener, arrived.peer.origin, self.of_peer) {
+        let gone = match room(&holders, arrived.listener, arrived.peer.origin, self.limits) {
             Admission::Of(at) => Some(self.silent.remove(at).arrived),
             Admission::Free => None,
             Admission::None => return Some(arrived),
@@ -122,10 +123,10 @@ impl Lobby {
 }
 
 /// Which of the sources can be read, or have ended. All false after the time, or an interruption.
-fn readable<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, time: Option<Duration>) -> Vec<bool> {
+fn readable<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, time: Duration) -> Vec<bool> {
     let mut events: Vec<_> = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
     // Rounded up, or the last moments would be spent in a loop.
-    let time = time.and_then(|time| Timespec::try_from(time + Duration::from_millis(1)).ok());
+    let time = Timespec::try_from(time + Duration::from_millis(1)).ok();
     let has_some = poll(&mut events, time.as_ref()).is_ok_and(|due| due > 0);
     events.iter().map(|event| has_some && !event.revents().is_empty()).collect()
 }

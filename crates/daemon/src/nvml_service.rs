@@ -6,6 +6,8 @@
 //! processes.
 
 use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
 
 use katydid_transport::{AcceptError, Pending};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::nvml_processes::ProcessSlot;
 use crate::places::Origin;
 use crate::shared::ServerState;
-use crate::spawn::{Worker, WorkerCommand, spawn};
+use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 
 /// Why a program is not answered.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +44,7 @@ pub(crate) fn begin<'a>(
     origin: Origin,
 ) -> Result<NvmlProcess<'a>, WatchError> {
     let _place = shared.watchers.take(origin).ok_or(WatchError::Full)?;
-    let worker = spawn(&command(&shared.worker)).map_err(WatchError::Start)?;
+    let worker = spawn(&command(&shared.worker), &shared.memory_limits).map_err(WatchError::Start)?;
     let note = note(&shared.sessions.held());
     pending.hand_over(&*worker.control, &shared.build, &note).map_err(WatchError::HandOver)?;
     Ok(NvmlProcess { worker, _place })
@@ -51,9 +53,24 @@ pub(crate) fn begin<'a>(
 impl NvmlProcess<'_> {
     /// Returns when the process has ended, or the server stops.
     pub(crate) fn wait(mut self, shared: &ServerState) {
-        let mut events = [PollFd::new(&self.worker.pidfd, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
-        while let Err(rustix::io::Errno::INTR) = poll(&mut events, None::<&Timespec>) {}
+        while !self.step(shared) {}
         self.worker.reap();
+        self.worker.output.finish(&shared.reporter);
+    }
+
+    /// Waits for the next event; whether the process is to be reaped.
+    fn step(&mut self, shared: &ServerState) -> bool {
+        let output = self.worker.output.source().unwrap_or(self.worker.pidfd.as_fd());
+        let mut events = [self.worker.pidfd.as_fd(), shared.stop.as_fd(), output]
+            .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+        let rest = self.worker.output.rests_until();
+        let rest = rest.map(|until| until.saturating_duration_since(Instant::now()));
+        let due = poll(&mut events, rest.and_then(|rest| Timespec::try_from(rest).ok()).as_ref());
+        let [exit, stop, said] = events.map(|event| due.is_ok_and(|due| due > 0) && !event.revents().is_empty());
+        if said {
+            self.worker.output.read(&shared.reporter);
+        }
+        exit || stop
     }
 }
 

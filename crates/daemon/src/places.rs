@@ -10,11 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{Shutdown, shutdown};
 
-/// Places of one listener.
+/// Places of one listener, where the system allows as many descriptors.
 pub(crate) const OF_LISTENER: usize = 128;
 
+/// How many places there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlaceLimits {
+    pub(crate) of_listener: usize,
+    /// Of those, for one peer over a network.
+    pub(crate) of_peer: usize,
+}
+
 /// Where a connection comes from, as far as limits are concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Origin {
     /// A user of this machine, over a unix socket.
     User(u32),
@@ -57,16 +65,16 @@ pub(crate) enum Admission {
     None,
 }
 
-/// Finds a place for a newcomer among those who hold one, oldest first. `of_peer` are the places of one peer.
-pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, of_peer: usize) -> Admission {
+/// Finds a place for a newcomer among those who hold one, oldest first.
+pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, limits: PlaceLimits) -> Admission {
     let here = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
     let count = |of: Origin| here().filter(|(_, holder)| holder.origin == of).count();
     let oldest = |of: Origin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
     let of = |found: Option<(usize, &SlotOwner)>| found.map_or(Admission::None, |(at, _)| Admission::Of(at));
-    if origin.is_limited() && count(origin) >= of_peer {
+    if origin.is_limited() && count(origin) >= limits.of_peer {
         return of(oldest(origin));
     }
-    if here().count() < OF_LISTENER {
+    if here().count() < limits.of_listener {
         return Admission::Free;
     }
     // The newcomer counts as its peer's. Of equals, the one whose connection is the oldest gives way.
@@ -109,12 +117,12 @@ impl Greetings {
         &self,
         (listener, origin): (usize, Origin),
         socket: OwnedFd,
-        of_peer: usize,
+        limits: PlaceLimits,
         farewell: impl FnOnce(&OwnedFd),
     ) -> Option<GreetingSlot> {
         let mut all = lock(&self.0);
         let holders: Vec<SlotOwner> = all.greetings.iter().map(|greeting| greeting.holder).collect();
-        match room(&holders, listener, origin, of_peer) {
+        match room(&holders, listener, origin, limits) {
             Admission::Free => {}
             Admission::Of(at) => {
                 if let Some(socket) = all.greetings.remove(at).socket {
@@ -169,31 +177,35 @@ mod tests {
         of.iter().flat_map(|(origin, count)| vec![holder(*origin); *count]).collect()
     }
 
+    fn limits(of_peer: usize) -> PlaceLimits {
+        PlaceLimits { of_listener: OF_LISTENER, of_peer }
+    }
+
     #[test]
     fn a_peer_that_has_its_share_gives_up_its_own_oldest() {
         let held = holders(&[(address(1), 2), (address(2), 8)]);
-        assert_eq!(room(&held, 0, address(2), 8), Admission::Of(2));
-        assert_eq!(room(&held, 0, address(1), 8), Admission::Free);
-        assert_eq!(room(&held, 1, address(2), 8), Admission::Free, "another listener");
+        assert_eq!(room(&held, 0, address(2), limits(8)), Admission::Of(2));
+        assert_eq!(room(&held, 0, address(1), limits(8)), Admission::Free);
+        assert_eq!(room(&held, 1, address(2), limits(8)), Admission::Free, "another listener");
     }
 
     #[test]
     fn a_full_listener_takes_from_the_peer_that_has_the_most() {
         let held = holders(&[(address(1), 1), (address(2), OF_LISTENER - 1)]);
-        assert_eq!(room(&held, 0, address(3), OF_LISTENER), Admission::Of(1));
-        assert_eq!(room(&held, 0, address(1), OF_LISTENER), Admission::Of(1));
-        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(3), limits(OF_LISTENER)), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(1), limits(OF_LISTENER)), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(2), limits(OF_LISTENER)), Admission::Of(1));
         let user = holders(&[(Origin::User(0), OF_LISTENER)]);
-        assert_eq!(room(&user, 0, Origin::User(0), 1), Admission::Of(0));
+        assert_eq!(room(&user, 0, Origin::User(0), limits(1)), Admission::Of(0));
     }
 
     #[test]
     fn who_has_said_hello_stays() {
         let mut held = holders(&[(address(1), OF_LISTENER)]);
         held.iter_mut().for_each(|holder| holder.may_go = false);
-        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Admission::None);
+        assert_eq!(room(&held, 0, address(2), limits(OF_LISTENER)), Admission::None);
         held[7].may_go = true;
-        assert_eq!(room(&held, 0, address(2), OF_LISTENER), Admission::Of(7));
+        assert_eq!(room(&held, 0, address(2), limits(OF_LISTENER)), Admission::Of(7));
     }
 
     #[test]
@@ -208,7 +220,8 @@ mod tests {
     fn places_come_back_and_the_one_that_goes_is_closed() {
         let greetings = Greetings::default();
         let pair = || std::os::unix::net::UnixStream::pair().unwrap();
-        let take = |socket: std::os::unix::net::UnixStream| greetings.take((0, address(1)), socket.into(), 1, |_| {});
+        let take =
+            |socket: std::os::unix::net::UnixStream| greetings.take((0, address(1)), socket.into(), limits(1), |_| {});
         let ((ours, theirs), (next, _next)) = (pair(), pair());
         let first = take(theirs.try_clone().unwrap()).unwrap();
         let second = take(next).unwrap();

@@ -1,7 +1,7 @@
 //! The pool of warm workers: their driver is up, so that a program need not wait for it.
 //!
-//! One thread of the pool starts workers (and lives as long as the server: see `spawn.rs`), one thread a worker minds
-//! it from start to end (`worker_supervisor.rs`). A worker that dies before it was ready counts as a failure: the next start then
+//! One thread of the pool starts workers (and lives as long as the server: see `workers/spawn.rs`), one thread a worker minds
+//! it from start to end (`workers/supervisor.rs`). A worker that dies before it was ready counts as a failure: the next start then
 //! waits, longer each time, so that a machine without a working driver is not kept busy by us. A program that comes in
 //! the meantime causes one attempt at once and learns of its outcome.
 
@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::view::WorkersView;
-use crate::worker_handle::{DriverFound, WorkerHandle};
+use crate::workers::handle::{DriverFound, WorkerHandle};
 
 /// Wait after the first failure; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);

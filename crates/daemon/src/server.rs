@@ -4,14 +4,15 @@
 //! accept thread ─ silent connections; a short-lived thread for each that speaks: hello, admission, hand-over
 //! pool thread   ─ a thread a worker: minds it until it is reaped
 //! admin thread  ─ HTTP on the admin socket
+//! host-memory   ─ looks at what workers hold
 //! ```
 //!
 //! Stopping makes [`ServerState::stop`] readable, which every long wait also waits for.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, Scope};
 use std::time::Duration;
 
@@ -22,16 +23,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::accept;
 use crate::admin;
+use crate::descriptors::Shares;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::nvml_processes::NvmlProcesses;
-use crate::places::Greetings;
+use crate::places::{Greetings, OF_LISTENER, PlaceLimits};
 use crate::pool::Pool;
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::shared::ServerState;
-use crate::spawn::{Worker, WorkerCommand, spawn};
 use crate::view::WorkersView;
-use crate::worker_supervisor::mind;
+use crate::workers::control_group::ControlGroups;
+use crate::workers::host_memory::{self, HostMemory};
+use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
+use crate::workers::supervisor::mind;
 
 /// What a server is to do.
 #[derive(Debug, Clone)]
@@ -56,6 +60,8 @@ pub struct ServerConfig {
     pub peer_connections: usize,
     /// Most device memory of one session, in bytes.
     pub session_memory: Option<u64>,
+    /// Most of this machine's memory that one session holds, in bytes; three quarters of it where there is none.
+    pub host_memory: Option<u64>,
     /// Show OpenCL programs processors that come by another way than a unix socket.
     pub cpu_opencl: bool,
     /// What programs must have been built from.
@@ -112,6 +118,10 @@ impl Server {
     }
 
     fn start_threads(&mut self, listeners: Vec<Listener>) -> Result<(), StartError> {
+        if let Some(measured) = &self.shared.memory_limits.measured {
+            let started = host_memory::start(measured);
+            self.threads.push(started.map_err(|source| StartError::System { what: "start a thread", source })?);
+        }
         self.start_thread("pool", |shared| fill_pool(&shared))?;
         self.start_thread("accept", move |shared| accept::serve(&listeners, &shared))
     }
@@ -181,6 +191,9 @@ impl Drop for Server {
         // The counter of a fresh eventfd has room for a one; the minders kill their workers now.
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_le_bytes());
         drop(idle);
+        if let Some(measured) = &self.shared.memory_limits.measured {
+            measured.stop();
+        }
         if let Some(admin) = self.admin.take() {
             admin.close();
         }
@@ -188,6 +201,7 @@ impl Drop for Server {
             // A thread that panicked has ended too.
             let _ = thread.join();
         }
+        self.shared.reporter.tell_all_left_out();
     }
 }
 
@@ -195,13 +209,16 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
     let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| StartError::System { what: "make an event descriptor", source: errno.into() })?;
     let addresses = listeners.iter().map(Listener::address).collect::<io::Result<_>>();
+    let reporter = Reporter::new(config.verbosity);
+    let shares = shares(&config, listeners.len(), &reporter);
+    let memory_limits = memory_limits(&config);
     Ok(ServerState {
         pool: Pool::new(config.warm),
-        sessions: Sessions::new(config.max_sessions, config.peer_sessions),
-        reporter: Reporter::new(config.verbosity),
+        sessions: Sessions::new(shares.sessions, config.peer_sessions),
+        reporter,
         build: config.build,
         hello_patience: config.hello_patience,
-        peer_connections: config.peer_connections,
+        places: PlaceLimits { of_listener: shares.of_listener, of_peer: config.peer_connections },
         greetings: Greetings::default(),
         watchers: NvmlProcesses::default(),
         session_memory: config.session_memory,
@@ -209,17 +226,42 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
         driver: config.driver,
         addresses: addresses.map_err(|source| StartError::System { what: "read a socket's address", source })?,
         started: now(),
+        memory_limits,
         worker: config.worker,
         is_warned: AtomicBool::new(false),
         stop,
     })
 }
 
+/// What fits in the descriptors of this process. Those of a server of one program are its user's own.
+fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Shares {
+    let shares = Shares::here(listeners, config.max_sessions, config.warm);
+    if shares.few.is_none() || config.verbosity == Verbosity::Private {
+        return Shares { of_listener: OF_LISTENER, sessions: config.max_sessions, few: None };
+    }
+    reporter.problem(format_args!("{shares}"));
+    shares
+}
+
+/// Workers of tenants are measured from outside, and those of a server that was told a limit.
+fn memory_limits(config: &ServerConfig) -> MemoryLimits {
+    if !config.worker.serves_tenants && config.host_memory.is_none() {
+        return MemoryLimits::default();
+    }
+    let measured = HostMemory::new(config.host_memory, config.worker.serves_tenants);
+    let (groups, no_groups) = match ControlGroups::prepare(measured.limit()) {
+        Ok(groups) => (Some(groups), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    MemoryLimits { measured: Some(Arc::new(measured)), groups, no_groups: Mutex::new(no_groups) }
+}
+
 /// Keeps the pool filled. Workers die with this thread, which ends only after all of them.
 fn fill_pool(shared: &ServerState) {
     thread::scope(|scope| {
         while let Some(era) = shared.pool.wait_for_need() {
-            let started = spawn(&shared.worker).and_then(|worker| start_minder(scope, shared, worker, era));
+            let started = spawn(&shared.worker, &shared.memory_limits)
+                .and_then(|worker| start_minder(scope, shared, worker, era));
             if let Err(error) = started {
                 shared.start_failed(&format!("{}: {error}", shared.worker.program.display()));
             }

@@ -12,7 +12,7 @@ use katydid_wire::key::SessionKey;
 
 use crate::places::Origin;
 use crate::view::SessionView;
-use crate::worker_handle::{SessionId, WorkerHandle};
+use crate::workers::handle::{SessionId, WorkerHandle};
 
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
 /// what one held.
@@ -256,6 +256,11 @@ impl Sessions {
         let mut inner = self.lock();
         inner.given(id, request);
         inner.answer();
+    }
+
+    /// Whose session it is.
+    pub(crate) fn origin(&self, id: SessionId) -> Option<Origin> {
+        self.lock().origins.get(&id).copied()
     }
 
     /// Frees the place; says what was there.

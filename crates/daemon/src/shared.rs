@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use katydid_transport::Address;
 use katydid_wire::handshake::Build;
 
 use crate::nvml_processes::NvmlProcesses;
-use crate::places::Greetings;
+use crate::places::{Greetings, PlaceLimits};
 use crate::pool::Pool;
 use crate::report::Reporter;
 use crate::sessions::Sessions;
-use crate::spawn::WorkerCommand;
-use crate::worker_handle::DriverFound;
+use crate::workers::handle::DriverFound;
+use crate::workers::spawn::{MemoryLimits, WorkerCommand};
 
 /// What all threads of a server use.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(crate) struct ServerState {
     pub(crate) reporter: Reporter,
     pub(crate) build: Build,
     pub(crate) hello_patience: Duration,
-    pub(crate) peer_connections: usize,
+    pub(crate) places: PlaceLimits,
     pub(crate) greetings: Greetings,
     pub(crate) watchers: NvmlProcesses,
     pub(crate) session_memory: Option<u64>,
@@ -33,6 +34,7 @@ pub(crate) struct ServerState {
     pub(crate) addresses: Vec<Address>,
     pub(crate) started: u64,
     pub(crate) worker: WorkerCommand,
+    pub(crate) memory_limits: MemoryLimits,
     /// The only program's user has heard that it has no GPU.
     pub(crate) is_warned: AtomicBool,
     /// Readable, for good, once the server stops.
@@ -52,6 +54,11 @@ impl ServerState {
         match &driver.passed_over {
             None => self.reporter.note(format_args!("driver {}", driver.name)),
             Some(reason) => self.reporter.problem(format_args!("driver {}: {}", driver.name, NoGpu(reason))),
+        }
+        let no_groups = self.memory_limits.no_groups.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reason) = no_groups {
+            self.reporter
+                .note(format_args!("workers have no control groups, the server measures their memory: {reason}"));
         }
     }
 

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::exit;
+use std::process::{Command, Stdio, exit};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -48,9 +48,25 @@ fn fake_worker() {
             exit(1)
         }
         "die" => exit(3),
+        "noisy" => {
+            say("warm fake");
+            be_noisy();
+        }
         _ => say("warm fake"),
     }
     let Ok(Some((program, note))) = Pending::receive(control.as_fd(), &build()) else { exit(0) };
+    match std::env::var("KATYDID_FAKE").unwrap().as_str() {
+        "noisy" => {
+            write(b"last words");
+            exit(4);
+        }
+        "hoard" => {
+            // Its own memory is as small as before.
+            let held = "printf -v held %200000000s x; echo held; sleep 1000";
+            drop(Command::new("/bin/bash").args(["-c", held]).stdout(Stdio::null()).spawn().unwrap());
+        }
+        _ => {}
+    }
     let lingers = std::env::var("KATYDID_FAKE").unwrap() == "linger";
     say(if lingers { "usage 1073741824 17" } else { "usage 4096 17" });
     let mut socket = UnixStream::from(program.socket().try_clone_to_owned().unwrap());
@@ -70,6 +86,24 @@ fn fake_worker() {
         sleep(Duration::from_millis(500));
     }
     exit(0)
+}
+
+/// Lines of a worker's flood: more than a worker may write at once.
+const FLOOD: usize = 5000;
+
+/// What hostile native code may do to its standard error.
+fn be_noisy() {
+    let _ = rustix::fs::ftruncate(rustix::stdio::stderr(), 0);
+    write(format!("katydid worker {}: own words\n", std::process::id()).as_bytes());
+    write(b"\tas \x1b[2J\xffit came\nkatydid serve: forged\n");
+    write(&[&[b'x'; 3000][..], b"\n"].concat());
+    write(b"flood\n".repeat(FLOOD).as_slice());
+}
+
+fn write(mut text: &[u8]) {
+    while !text.is_empty() {
+        text = &text[rustix::io::write(rustix::stdio::stderr(), text).unwrap()..];
+    }
 }
 
 /// A server in a folder of its own.
@@ -154,6 +188,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         peer_sessions: 8,
         peer_connections: 64,
         session_memory: None,
+        host_memory: None,
         cpu_opencl: false,
         build: build(),
         hello_patience: TEST_TIMEOUT,
@@ -293,7 +328,7 @@ fn a_renewal_replaces_idle_workers_and_no_other() {
     let bench = Bench::new("serve");
     let (mut first, _) = bench.served("first");
     until("a warm worker", || bench.server.as_ref().unwrap().workers().ready == 1);
-    let mut since = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut since = Command::new("sleep").arg("1000").spawn().unwrap();
     bench.server.as_ref().unwrap().renewal()();
     let (_second, _) = bench.served("second");
     let workers: Vec<u32> = bench.sessions().iter().map(|session| session.worker_pid).collect();
@@ -382,4 +417,114 @@ fn a_hostile_name_cannot_reach_a_terminal() {
     let bench = Bench::new("serve");
     let _program = bench.served("\u{1b}[2Jgone\n");
     assert_eq!(bench.sessions()[0].name, " [2Jgone");
+}
+
+#[test]
+fn the_children_of_a_worker_count_as_the_worker() {
+    let bench = Bench::with("hoard", |config| config.host_memory = Some(100 << 20));
+    let (mut program, _) = bench.served("a");
+    let worker = bench.sessions().first().map(|session| session.worker_pid);
+    assert_eq!(program.read(&mut [0]).unwrap(), 0);
+    until("the end of the session", || bench.sessions().is_empty());
+    assert!(worker.is_none_or(|worker| !is_alive(worker)));
+    let beside = Bench::with("serve", |config| config.host_memory = Some(100 << 20));
+    beside.served("b");
+}
+
+/// Not a test by itself: a server with hostile workers, whose standard error the test below reads.
+#[test]
+fn server_whose_words_are_read() {
+    let Ok(kind) = std::env::var("SERVER_KIND") else { return };
+    match kind.as_str() {
+        "refused" => return refuse_many(),
+        "few" => return serve_with_few_descriptors(),
+        _ => {}
+    }
+    let is_private = kind == "private";
+    let mut bench = Bench::with("noisy", |config| {
+        config.verbosity = if is_private { Verbosity::Private } else { Verbosity::Everything };
+        // A program that comes has one started.
+        config.warm = 0;
+    });
+    let mut program = bench.program("a");
+    assert_eq!(program.read(&mut [0]).unwrap(), 0);
+    until("the end of the session", || bench.sessions().is_empty());
+    bench.stop();
+}
+
+fn serve_with_few_descriptors() {
+    katydid_daemon::raise_descriptors();
+    let mut bench = Bench::with("serve", |config| (config.verbosity, config.warm) = (Verbosity::Everything, 0));
+    bench.served("a");
+    bench.stop();
+}
+
+#[test]
+fn a_server_that_may_have_few_descriptors_has_fewer_places_and_says_so() {
+    let said = said_by_server("few");
+    let told = "allows this server 400 descriptors (ulimit -Hn): 16 connections wait at a listener, instead of 128, and 1 sessions";
+    assert!(said.contains(told), "{said}");
+}
+
+/// Connections that are refused.
+const REFUSED: usize = 300;
+
+fn refuse_many() {
+    let mut bench = Bench::with("serve", |config| (config.verbosity, config.warm) = (Verbosity::Everything, 0));
+    for _ in 0..REFUSED {
+        let mut stream = bench.connect();
+        stream.write_all(&hello("a").encode(&Build::current([8; 32])).unwrap()).unwrap();
+        assert_eq!(bench.refused(stream).code, RefusalCode::OTHER_BUILD);
+    }
+    bench.stop();
+}
+
+#[test]
+fn a_peer_that_is_refused_without_end_does_not_fill_the_log() {
+    let said = said_by_server("refused");
+    let lines = said.lines().filter(|line| line.contains("unix: refused: ")).count();
+    assert!((20..REFUSED / 2).contains(&lines), "{lines} in {said}");
+    assert!(said.contains(" lines about refused connections were left out, of 1 source"), "{said}");
+}
+
+/// What such a server says, in a file.
+fn said_by_server(kind: &str) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let exec = if kind == "few" { "ulimit -n 400; exec \"$0\" \"$@\"" } else { "exec \"$0\" \"$@\"" };
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", exec]).arg(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "server_whose_words_are_read", "--nocapture"])
+        .env("SERVER_KIND", kind)
+        .stdout(Stdio::null());
+    let mut there = file.reopen().unwrap();
+    there.write_all(b"said before\n").unwrap();
+    assert!(command.stderr(there).status().unwrap().success());
+    fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn what_a_worker_writes_cannot_pass_for_words_of_the_server_nor_fill_its_log() {
+    let said = said_by_server("served");
+    assert!(said.starts_with("said before\n"), "{said}");
+    let begin = said.lines().find_map(|line| line.strip_suffix("own words")).unwrap();
+    assert!(begin.starts_with("katydid serve: worker "), "{begin}");
+    for words in [" as  [2J\u{fffd}it came", "katydid serve: forged", &"x".repeat(1000), "last words"] {
+        assert!(said.contains(&format!("{begin}{words}")), "{words} is not in {said}");
+    }
+    assert!(said.lines().all(|line| line.starts_with("katydid serve: ") || !line.contains("forged")), "{said}");
+    let flood = said.lines().filter(|line| line.ends_with("flood")).count();
+    assert!((1..=100).contains(&flood), "{flood}");
+    assert!(said.contains(" more lines of it were left out"), "{said}");
+    assert!(said.contains("exit status: 4"), "{said}");
+}
+
+#[test]
+fn the_user_of_a_private_server_sees_what_its_worker_writes_as_it_came() {
+    let said = said_by_server("private");
+    assert!(said.starts_with("said before\n"), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("katydid worker ") && line.ends_with(": own words")), "{said}");
+    assert!(said.contains("\n\tas  [2J\u{fffd}it came\n"), "{said}");
+    assert_eq!(said.matches("flood\n").count(), FLOOD);
+    assert!(said.ends_with("last words\n"), "{said}");
 }

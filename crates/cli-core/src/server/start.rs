@@ -93,6 +93,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
         peer_sessions: peer_sessions(MAX_SESSIONS),
         peer_connections: PEER_CONNECTIONS,
         session_memory: None,
+        host_memory: None,
         cpu_opencl: true,
         build: Build::current(SPEC_HASH),
         hello_patience: HELLO_TIMEOUT,

@@ -125,6 +125,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.peer_connections = flags.peer_connections.into();
     if let Some(size) = flags.host_memory {
         config.worker.arguments.extend(["--host-memory".into(), size.0.to_string().into()]);
+        config.host_memory = Some(size.0);
     }
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };

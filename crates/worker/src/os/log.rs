@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    const IS_WORKER: &str = "KATYDID_TEST_PANICS";
+    const IS_WORKER: &str = "PANICS_AS_A_WORKER";
 
     /// Not a test by itself: a worker whose descriptor 2 is its program's, and which then panics.
     #[test]

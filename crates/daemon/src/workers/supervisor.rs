@@ -11,9 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::control::{self, Message};
+use crate::report::{LineKind, LineSource};
 use crate::shared::ServerState;
-use crate::spawn::Worker;
-use crate::worker_handle::{Assignment, DriverFound, SessionId, WorkerHandle};
+use crate::workers::handle::{Assignment, DriverFound, SessionId, WorkerHandle};
+use crate::workers::spawn::Worker;
 
 /// A driver that takes longer than this to start never will.
 const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -50,12 +51,15 @@ pub(crate) fn mind(shared: &ServerState, worker: Worker, era: u64) {
 impl WorkerSupervisor<'_> {
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {
-        let Some([control, exit, stop, lending]) = self.wait() else {
+        let Some([control, exit, stop, lending, output]) = self.wait() else {
             self.reason.get_or_insert_with(|| "it took too long".to_owned());
             return false;
         };
         if control {
             self.listen();
+        }
+        if output {
+            self.worker.output.read(&self.shared.reporter);
         }
         if lending && self.worker.lending.as_ref().is_some_and(|worker| lender_sockets::answer(worker.as_fd()).is_err())
         {
@@ -64,19 +68,22 @@ impl WorkerSupervisor<'_> {
         !exit && !stop
     }
 
-    /// Which of control socket, exit, the server's stop and requests for sockets are due; `None` when patience is over.
-    fn wait(&self) -> Option<[bool; 4]> {
+    /// Which of control socket, exit, the server's stop, requests for sockets and standard error are due; `None` when patience is
+    /// over.
+    fn wait(&self) -> Option<[bool; 5]> {
         // A closed socket would be reported again and again, so the exit stands in for it.
         let control = if self.silent { self.worker.pidfd.as_fd() } else { self.worker.control.as_fd() };
         let lending = self.worker.lending.as_ref().map_or(self.worker.pidfd.as_fd(), AsFd::as_fd);
-        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd(), lending]
+        let output = self.worker.output.source().unwrap_or(self.worker.pidfd.as_fd());
+        let mut events = [control, self.worker.pidfd.as_fd(), self.shared.stop.as_fd(), lending, output]
             .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let until = self.deadline.into_iter().chain(self.worker.output.rests_until()).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut events, timeout.as_ref()) {
-            Ok(0) => None,
-            Ok(_) => Some(events.map(|event| !event.revents().is_empty())),
-            Err(_) => Some([false; 4]),
+            Ok(0) if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) => None,
+            Ok(due) => Some(events.map(|event| due > 0 && !event.revents().is_empty())),
+            Err(_) => Some([false; 5]),
         }
     }
 
@@ -145,6 +152,8 @@ impl WorkerSupervisor<'_> {
     fn finish(mut self) {
         self.listen();
         let outcome = self.worker.outcome();
+        self.worker.output.finish(&self.shared.reporter);
+        self.reason = self.worker.over_limit.take().or(self.reason.take());
         match self.mind.bury() {
             Assignment::Session(id) => self.end_session(id, &outcome),
             Assignment::Dismissed => {}
@@ -164,6 +173,7 @@ impl WorkerSupervisor<'_> {
 
     /// A program that simply ends makes its worker exit with 0, which needs no mention of the worker.
     fn end_session(&self, id: SessionId, outcome: &str) {
+        let source = self.shared.sessions.origin(id).map_or(LineSource::Others, LineSource::Peer);
         let Some(session) = self.shared.sessions.end(id) else { return };
         let reason = match &self.reason {
             Some(reason) => format!(": {reason}"),
@@ -171,8 +181,7 @@ impl WorkerSupervisor<'_> {
             None => format!(": its worker {} ended with {outcome}", session.worker_pid),
         };
         let calls = session.calls.map_or(String::new(), |calls| format!(" after {calls} calls"));
-        self.shared
-            .reporter
-            .note(format_args!("session {id} ({}) ended{calls}{reason}", control::printable_name(&session.name)));
+        let line = format_args!("session {id} ({}) ended{calls}{reason}", control::printable_name(&session.name));
+        self.shared.reporter.note_of(LineKind::Session, source, line);
     }
 }

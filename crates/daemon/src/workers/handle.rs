@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use katydid_transport::AcceptError;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 
-use crate::spawn::Worker;
+use crate::workers::spawn::Worker;
 
 /// Names a session for as long as the server runs; counts from 1.
 pub(crate) type SessionId = u64;

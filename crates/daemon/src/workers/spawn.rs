@@ -15,21 +15,23 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use katydid_scratch::Scratch;
 use katydid_transport::lender_sockets;
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process_group, pidfd_open, setrlimit,
-};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open, setrlimit};
 
 use crate::control;
-use crate::worker_users::{RunsAs, UserClaim, WorkerUser};
+use crate::descriptors::before_raise;
+use crate::workers::control_group::{ControlGroup, ControlGroups, NoGroups};
+use crate::workers::host_memory::{HostMemory, MemoryWatch};
+use crate::workers::output::{self, WorkerOutput};
+use crate::workers::users::{RunsAs, UserClaim, WorkerUser};
 
 /// What asks a process to end, or tells it that it soon will: batch systems send it to all processes of a job.
 const FOR_PROGRAMS: [libc::c_int; 7] =
@@ -58,22 +60,19 @@ pub struct WorkerCommand {
 /// Variables that name the folder for temporary files, and that below which caches are kept.
 const FOLDERS: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME"];
 
-/// What a process of this user may have open, before it was raised for the server.
-static DESCRIPTORS: OnceLock<Rlimit> = OnceLock::new();
-
-/// Lets this process have as many descriptors open as it may: a server needs some for each session and each connection, and as
-/// many may be on their way to its workers. Workers are started with what was allowed before.
-pub fn raise_descriptors() {
-    let before = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
-    // Where it cannot be raised, fewer sessions have room.
-    if setrlimit(Resource::Nofile, raised).is_ok() {
-        let _ = DESCRIPTORS.set(before);
-    }
-}
-
 /// That of the user's own files, in a worker whose user has none.
 const HOME: &str = "HOME";
+
+/// What holds workers to the memory that they may have.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryLimits {
+    /// The server's own measure; none where workers have the rights of their programs.
+    pub(crate) measured: Option<Arc<HostMemory>>,
+    /// The kernel's, where it can be had.
+    pub(crate) groups: Option<ControlGroups>,
+    /// Why that cannot be had, until it is told.
+    pub(crate) no_groups: Mutex<Option<NoGroups>>,
+}
 
 /// A started worker. Dropping it kills the process and reaps it.
 #[derive(Debug)]
@@ -85,12 +84,20 @@ pub(crate) struct Worker {
     pub(crate) pidfd: OwnedFd,
     /// Where it asks for sockets to lend memory by; none once it has closed its end.
     pub(crate) lending: Option<OwnedFd>,
+    /// What it writes on its standard error.
+    pub(crate) output: WorkerOutput,
+    /// Whether its process group holds too much, until it is reaped.
+    watch: Option<MemoryWatch>,
+    /// Why it was ended, if it held too much.
+    pub(crate) over_limit: Option<String>,
     /// Its number may be another process's.
     is_reaped: bool,
     /// Its temporary files, which are removed behind it.
     _folder: Option<Scratch>,
     /// Its user's number, which is free behind it.
     _claim: Option<Arc<UserClaim>>,
+    /// Its control group, which is removed behind it.
+    group: Option<ControlGroup>,
 }
 
 impl Worker {
@@ -110,7 +117,13 @@ impl Worker {
 
     /// Kills what is left of the worker's process group: it leads one, which seccomp keeps tenants' code in. Until the worker is
     /// reaped, the number is no other group's.
-    fn end_group(&self) {
+    fn end_group(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            let has_met_limit = self.group.as_ref().is_some_and(ControlGroup::has_met_limit);
+            let all = watch.all();
+            let by_kernel = || has_met_limit.then(|| all.reason(all.limit()));
+            self.over_limit = watch.ended().map(str::to_owned).or_else(by_kernel);
+        }
         if !self.is_reaped {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         }
@@ -140,7 +153,7 @@ impl Drop for Worker {
 /// # Errors
 ///
 /// What the operating system said about the socket pair, the fork or the exec.
-pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
+pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Worker> {
     let (ours, theirs) = control::pair()?;
     let number = theirs.as_raw_fd();
     let mut command = Command::new(&how.program);
@@ -160,23 +173,42 @@ pub(crate) fn spawn(how: &WorkerCommand) -> io::Result<Worker> {
     if let Some(user) = user.as_ref().filter(|_| how.serves_tenants) {
         command.arg("--user").arg(user.spelled(claim.is_some()));
     }
-    command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let (words, writes) = output::pipe()?;
+    command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes).process_group(0);
     how.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
+    // Without one the server measures.
+    let group = limits.groups.as_ref().and_then(|groups| groups.group().ok());
     let start = Start {
+        group: group.as_ref().map(ControlGroup::entrance),
         control: number,
         lending: asking.as_ref().map(AsRawFd::as_raw_fd),
         parent: std::process::id(),
         becomes: user.filter(|_| !how.serves_tenants),
-        descriptors: DESCRIPTORS.get().copied(),
+        descriptors: before_raise(),
     };
     // SAFETY: `prepare` makes only system calls that are safe between fork and exec: it takes no lock and allocates
     // nothing.
     unsafe { command.pre_exec(move || start.prepare()) };
     let child = command.spawn()?;
     let pidfd = open_pidfd(&child)?;
-    Ok(Worker { child, control: Arc::new(ours), pidfd, lending, is_reaped: false, _folder: folder, _claim: claim })
+    let (control, output) = (Arc::new(ours), WorkerOutput::new(words, child.id()));
+    let watch = limits.measured.as_ref().map(|all| all.watch(child.id()));
+    let (is_reaped, over_limit) = (false, None);
+    Ok(Worker {
+        child,
+        control,
+        pidfd,
+        lending,
+        output,
+        watch,
+        over_limit,
+        is_reaped,
+        _folder: folder,
+        _claim: claim,
+        group,
+    })
 }
 
 /// A folder that only the worker's user can enter.
@@ -195,6 +227,8 @@ fn open_pidfd(child: &Child) -> io::Result<OwnedFd> {
 
 /// What a child needs to know between fork and exec.
 struct Start {
+    /// Where it enters its control group.
+    group: Option<RawFd>,
     control: RawFd,
     lending: Option<RawFd>,
     parent: u32,
@@ -208,6 +242,12 @@ impl Start {
     fn prepare(&self) -> io::Result<()> {
         if let Some(before) = self.descriptors {
             setrlimit(Resource::Nofile, before)?;
+        }
+        if let Some(group) = self.group {
+            // SAFETY: open in the child as in the parent, which holds it until the child has begun.
+            let group = unsafe { BorrowedFd::borrow_raw(group) };
+            // Outside of it the server measures.
+            let _ = rustix::io::write(group, b"0");
         }
         fix_addresses();
         ignore_signals();
@@ -261,7 +301,10 @@ mod tests {
 
     use rustix::event::{PollFd, PollFlags, poll};
 
+    use rustix::process::getrlimit;
+
     use super::*;
+    use crate::descriptors::raise_descriptors;
 
     /// bash, because the `sh` of Debian cannot write to a descriptor above 9.
     fn shell(script: &str) -> WorkerCommand {
@@ -274,7 +317,11 @@ mod tests {
     fn a_worker_has_the_variables_that_pass_and_a_folder_that_goes_with_it() {
         let script = "[ -d \"$TMPDIR\" ] && printf \"warm ${PATH:+path}${CARGO_PKG_NAME:-none} $TMPDIR\" >&$2";
         let passes = |name: &OsStr| name == "PATH" || name == "TMPDIR";
-        let mut worker = spawn(&WorkerCommand { passes: Some(passes), serves_tenants: true, ..shell(script) }).unwrap();
+        let mut worker = spawn(
+            &WorkerCommand { passes: Some(passes), serves_tenants: true, ..shell(script) },
+            &MemoryLimits::default(),
+        )
+        .unwrap();
         wait_for_end(&worker);
         let Ok(Some(control::Message::Warm(said))) = control::receive(&worker.control) else { panic!("no message") };
         let folder = said.strip_prefix("pathnone ").unwrap().to_owned();
@@ -291,7 +338,7 @@ mod tests {
     /// `$2` is the number after `--control-fd`.
     #[test]
     fn a_worker_gets_its_control_socket_and_nothing_it_must_not_have() {
-        let mut worker = spawn(&shell("printf \"warm ${HOME:-none}\" >&$2")).unwrap();
+        let mut worker = spawn(&shell("printf \"warm ${HOME:-none}\" >&$2"), &MemoryLimits::default()).unwrap();
         wait_for_end(&worker);
         assert_eq!(control::receive(&worker.control), Ok(Some(control::Message::Warm("none".into()))));
         assert_eq!(worker.outcome(), "exit status: 0");
@@ -299,8 +346,11 @@ mod tests {
 
     #[test]
     fn a_worker_runs_in_its_own_group_without_randomisation() {
-        let mut worker =
-            spawn(&shell("read -r p _ < /proc/self/stat; [ \"$(cat /proc/$$/personality)\" = 00040000 ]")).unwrap();
+        let mut worker = spawn(
+            &shell("read -r p _ < /proc/self/stat; [ \"$(cat /proc/$$/personality)\" = 00040000 ]"),
+            &MemoryLimits::default(),
+        )
+        .unwrap();
         wait_for_end(&worker);
         assert_eq!(worker.outcome(), "exit status: 0");
     }
@@ -308,7 +358,7 @@ mod tests {
     #[test]
     fn a_worker_outlives_what_is_meant_for_its_program() {
         let script = "for s in HUP INT QUIT TERM USR1 USR2 XCPU; do kill -$s $$; done; printf 'warm here' >&$2";
-        let mut worker = spawn(&shell(script)).unwrap();
+        let mut worker = spawn(&shell(script), &MemoryLimits::default()).unwrap();
         wait_for_end(&worker);
         assert_eq!(control::receive(&worker.control), Ok(Some(control::Message::Warm("here".into()))));
         assert_eq!(worker.outcome(), "exit status: 0");
@@ -316,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_dropped_worker_is_killed_and_reaped() {
-        let worker = spawn(&shell("exec sleep 1000")).unwrap();
+        let worker = spawn(&shell("exec sleep 1000"), &MemoryLimits::default()).unwrap();
         let pid = worker.pid();
         drop(worker);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
@@ -327,7 +377,7 @@ mod tests {
         let before = getrlimit(Resource::Nofile).current.unwrap_or(0);
         raise_descriptors();
         assert_eq!(getrlimit(Resource::Nofile).current, getrlimit(Resource::Nofile).maximum);
-        let mut worker = spawn(&shell(&format!("[ \"$(ulimit -Sn)\" = {before} ]"))).unwrap();
+        let mut worker = spawn(&shell(&format!("[ \"$(ulimit -Sn)\" = {before} ]")), &MemoryLimits::default()).unwrap();
         wait_for_end(&worker);
         assert_eq!(worker.outcome(), "exit status: 0");
     }
@@ -335,6 +385,6 @@ mod tests {
     #[test]
     fn a_missing_executable_is_an_error() {
         let how = WorkerCommand { program: "/no/such/file".into(), ..shell("") };
-        assert_eq!(spawn(&how).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(spawn(&how, &MemoryLimits::default()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -1,0 +1,123 @@
+//! Descriptors of a server's process: one number for all that it does, so what each part may take has to fit in it.
+//!
+//! The rule: all places of all listeners, all sessions, all processes for NVML and all connections of the admin socket can be taken at
+//! once, and no peer finds the server without a descriptor. Where the system allows fewer, there are fewer places.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::nvml_processes::MAX_PROCESSES;
+use crate::places::OF_LISTENER;
+
+/// Those of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files are read meanwhile.
+const OF_PLACE: u64 = 1 + 4;
+/// Those of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
+const OF_WORKER: u64 = 6;
+/// Those that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told that it failed.
+const OF_START: u64 = 8;
+/// Those of the admin socket: connections without a request, and answered ones.
+const OF_ADMIN: u64 = 64 + 64;
+/// All others: standard streams, listeners, event loops, what the libraries open for a moment.
+const OTHERS: u64 = 64;
+/// Fewer places make a listener of no use.
+const MIN_OF_LISTENER: u64 = 16;
+
+/// What a process of this user may have open, before it was raised for the server.
+static BEFORE: OnceLock<Rlimit> = OnceLock::new();
+
+/// Lets this process have as many descriptors open as it may: a server needs some for each session and each connection, and as
+/// many may be on their way to its workers. Workers are started with what was allowed before.
+pub fn raise_descriptors() {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    // Where it cannot be raised, fewer sessions have room.
+    if setrlimit(Resource::Nofile, raised).is_ok() {
+        let _ = BEFORE.set(before);
+    }
+}
+
+/// What was allowed before that.
+pub(crate) fn before_raise() -> Option<Rlimit> {
+    BEFORE.get().copied()
+}
+
+/// What there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Places of one listener.
+    pub(crate) of_listener: usize,
+    /// Sessions.
+    pub(crate) sessions: usize,
+    /// Descriptors, if they are fewer than all that was asked for needs.
+    pub(crate) few: Option<u64>,
+}
+
+impl Shares {
+    /// What fits in the limit of this process.
+    pub(crate) fn here(listeners: usize, sessions: usize, warm: usize) -> Self {
+        Self::of(getrlimit(Resource::Nofile).current, listeners, sessions, warm)
+    }
+
+    /// Places go first, since a program that finds none tries again; then sessions.
+    fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
+        let all = Self { of_listener: OF_LISTENER, sessions, few: None };
+        let (listeners, wanted) = (listeners.max(1) as u64, sessions as u64);
+        let fixed = fixed(warm);
+        let Some(limit) =
+            limit.filter(|limit| *limit < fixed + wanted * OF_WORKER + listeners * OF_LISTENER as u64 * OF_PLACE)
+        else {
+            return all;
+        };
+        let left = limit.saturating_sub(fixed);
+        let sessions =
+            (left.saturating_sub(listeners * MIN_OF_LISTENER * OF_PLACE) / OF_WORKER).clamp(1, wanted.max(1));
+        let places = left.saturating_sub(sessions * OF_WORKER) / (listeners * OF_PLACE);
+        let of_listener = places.clamp(MIN_OF_LISTENER, OF_LISTENER as u64) as usize;
+        Self { of_listener, sessions: sessions as usize, few: Some(limit) }
+    }
+}
+
+/// Those that are not shared out. Processes for NVML are started by the threads that greet their programs, many at once.
+fn fixed(warm: usize) -> u64 {
+    OTHERS + OF_ADMIN + MAX_PROCESSES as u64 * (OF_WORKER + OF_START) + warm as u64 * OF_WORKER + OF_START
+}
+
+impl fmt::Display for Shares {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (limit, of_listener, sessions) = (self.few.unwrap_or(0), self.of_listener, self.sessions);
+        write!(out, "the system allows this server {limit} descriptors (ulimit -Hn): ")?;
+        write!(
+            out,
+            "{of_listener} connections wait at a listener, instead of {OF_LISTENER}, and {sessions} sessions run at a time"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_fits_in_a_usual_limit() {
+        let all = Shares { of_listener: OF_LISTENER, sessions: 256, few: None };
+        assert_eq!([Shares::of(None, 4, 256, 1), Shares::of(Some(524_288), 4, 256, 1)], [all; 2]);
+        assert_eq!(Shares::of(Some(4096), 2, 256, 1), all);
+    }
+
+    #[test]
+    fn places_go_before_sessions_and_what_is_left_fits() {
+        let [some, few] = [3000, 1500].map(|limit| Shares::of(Some(limit), 2, 256, 1));
+        assert_eq!((some.sessions, some.few), (256, Some(3000)));
+        assert!((MIN_OF_LISTENER as usize..OF_LISTENER).contains(&some.of_listener), "{some}");
+        assert_eq!(few.of_listener, MIN_OF_LISTENER as usize);
+        assert!((1..256).contains(&few.sessions), "{few}");
+        for shares in [some, few] {
+            let places = 2 * shares.of_listener as u64 * OF_PLACE;
+            let taken = fixed(1) + shares.sessions as u64 * OF_WORKER + places;
+            assert!(Some(taken) <= shares.few, "{taken} in {shares}");
+        }
+        assert_eq!(Shares::of(Some(64), 3, 256, 1).sessions, 1);
+    }
+}

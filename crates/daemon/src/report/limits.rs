@@ -1,0 +1,257 @@
+//! Bounds lines that others can provoke: a peer that is refused a thousand times a second must not fill the disk with it.
+//!
+//! Each source has so many lines of a kind at once, and so many more a minute; all sources together have a bound too, since an
+//! attacker may have many addresses. What is left out is counted, and told with the next line that is not.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::places::Origin;
+
+/// What a line is about, where others decide how many there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LineKind {
+    /// A connection that got nothing.
+    Refused,
+    /// The beginning or the end of a session.
+    Session,
+    /// What a worker wrote.
+    Worker,
+    /// What a worker wrote before it ended, and had been left out.
+    LastWords,
+    /// What the system refused, because others have taken it.
+    System,
+}
+
+/// Who provokes lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LineSource {
+    Peer(Origin),
+    /// By its process.
+    Worker(u32),
+    /// A part of the server.
+    Server(&'static str),
+    /// One of many for which there is no room.
+    Others,
+}
+
+/// Lines at once, and a minute from then on.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    burst: u32,
+    per_minute: u32,
+}
+
+impl LineKind {
+    /// Of one source, and of all.
+    fn rates(self) -> [Rate; 2] {
+        let rate = |burst, per_minute| Rate { burst, per_minute };
+        match self {
+            Self::Refused => [rate(20, 6), rate(200, 60)],
+            Self::Session => [rate(500, 60), rate(2000, 300)],
+            Self::Worker => [rate(100, 30), rate(1000, 120)],
+            Self::LastWords => [rate(5, 1), rate(200, 60)],
+            Self::System => [rate(10, 6), rate(50, 12)],
+        }
+    }
+
+    /// Of what lines were left out.
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Refused => "lines about refused connections",
+            Self::Session => "lines about sessions",
+            Self::Worker => "lines of workers",
+            Self::LastWords => "last lines of workers",
+            Self::System => "lines about what the system refuses",
+        }
+    }
+}
+
+/// Sources that are told from each other.
+const MAX_SOURCES: usize = 1024;
+/// How often those lines are told of that no further line has followed.
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Lines that may be written.
+#[derive(Debug)]
+struct Bucket {
+    /// In parts of a line, so that a fraction of a minute counts.
+    left: u64,
+    filled: Instant,
+    /// Lines that were not.
+    left_out: u64,
+}
+
+/// Parts of a line: milliseconds of a minute.
+const LINE: u64 = 60_000;
+
+impl Bucket {
+    fn new(rate: Rate, now: Instant) -> Self {
+        Self { left: u64::from(rate.burst) * LINE, filled: now, left_out: 0 }
+    }
+
+    fn fill(&mut self, rate: Rate, now: Instant) {
+        let passed = now.saturating_duration_since(self.filled);
+        let more = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).saturating_mul(rate.per_minute.into());
+        if more > 0 {
+            self.filled = now;
+        }
+        self.left = self.left.saturating_add(more).min(u64::from(rate.burst) * LINE);
+    }
+
+    fn is_full(&self, rate: Rate) -> bool {
+        self.left == u64::from(rate.burst) * LINE && self.left_out == 0
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct LineLimits {
+    sources: HashMap<(LineKind, LineSource), Bucket>,
+    all: HashMap<LineKind, Bucket>,
+    /// When lines were last left out without a word, for the first time since.
+    summary_due: Option<Instant>,
+}
+
+impl LineLimits {
+    /// Whether a line may be written; if so, how many like it were not before.
+    pub(crate) fn admit(&mut self, kind: LineKind, source: LineSource, now: Instant) -> Option<u64> {
+        let [of_source, of_all] = kind.rates();
+        let all = self.all.entry(kind).or_insert_with(|| Bucket::new(of_all, now));
+        all.fill(of_all, now);
+        let source = known(&mut self.sources, kind, source, now);
+        let bucket = self.sources.entry((kind, source)).or_insert_with(|| Bucket::new(of_source, now));
+        bucket.fill(of_source, now);
+        if all.left < LINE || bucket.left < LINE {
+            bucket.left_out += 1;
+            self.summary_due.get_or_insert(now + SUMMARY_INTERVAL);
+            return None;
+        }
+        all.left -= LINE;
+        bucket.left -= LINE;
+        Some(std::mem::take(&mut bucket.left_out))
+    }
+
+    /// A source that is gone: how many of its lines were left out.
+    pub(crate) fn forget(&mut self, kind: LineKind, source: LineSource) -> u64 {
+        self.sources.remove(&(kind, source)).map_or(0, |bucket| bucket.left_out)
+    }
+
+    /// When [`LineLimits::summary_at`] may have something to say: another thread may leave lines out meanwhile.
+    pub(crate) fn summary_due(&self) -> Instant {
+        self.summary_due.unwrap_or_else(|| Instant::now() + SUMMARY_INTERVAL)
+    }
+
+    /// [`LineLimits::summary`] once it is due, and nothing before.
+    pub(crate) fn summary_at(&mut self, now: Instant) -> Vec<Summary> {
+        if self.summary_due.is_some_and(|due| due <= now) { self.summary() } else { Vec::new() }
+    }
+
+    /// Lines that were left out and not told of, by kind and by how many sources.
+    pub(crate) fn summary(&mut self) -> Vec<Summary> {
+        self.summary_due = None;
+        let kinds = [LineKind::Refused, LineKind::Session, LineKind::Worker, LineKind::LastWords, LineKind::System];
+        let mut all = kinds.map(|kind| Summary { kind, lines: 0, sources: 0 });
+        for ((kind, _), bucket) in self.sources.iter_mut().filter(|(_, bucket)| bucket.left_out > 0) {
+            let summary = all.iter_mut().find(|summary| summary.kind == *kind);
+            if let Some(summary) = summary {
+                summary.lines += std::mem::take(&mut bucket.left_out);
+                summary.sources += 1;
+            }
+        }
+        all.into_iter().filter(|summary| summary.lines > 0).collect()
+    }
+}
+
+/// The source itself, if it is known or there is room for it.
+fn known(
+    sources: &mut HashMap<(LineKind, LineSource), Bucket>,
+    kind: LineKind,
+    source: LineSource,
+    now: Instant,
+) -> LineSource {
+    if sources.len() >= MAX_SOURCES && !sources.contains_key(&(kind, source)) {
+        // Those that have said nothing for long are as unknown ones.
+        sources.retain(|(kind, _), bucket| {
+            let rate = kind.rates()[0];
+            bucket.fill(rate, now);
+            !bucket.is_full(rate)
+        });
+    }
+    let has_room = sources.len() < MAX_SOURCES || sources.contains_key(&(kind, source));
+    if has_room { source } else { LineSource::Others }
+}
+
+/// What was left out of a kind.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    kind: LineKind,
+    lines: u64,
+    sources: usize,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sources = if self.sources == 1 { "source" } else { "sources" };
+        write!(out, "{} {} were left out, of {} {sources}", self.lines, self.kind.plural(), self.sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn peer(last: u32) -> LineSource {
+        LineSource::Peer(Origin::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes())))
+    }
+
+    /// How many of so many lines are written.
+    fn written(limits: &mut LineLimits, of: impl Fn(u32) -> LineSource, lines: u32, now: Instant) -> usize {
+        (0..lines).filter(|at| limits.admit(LineKind::Refused, of(*at), now).is_some()).count()
+    }
+
+    #[test]
+    fn a_source_has_its_lines_and_others_have_theirs() {
+        let (mut limits, now) = (LineLimits::default(), Instant::now());
+        assert_eq!(written(&mut limits, |_| peer(1), 1000, now), 20);
+        assert_eq!(written(&mut limits, |_| peer(2), 1000, now), 20);
+        let later = now + Duration::from_secs(10);
+        assert_eq!(limits.admit(LineKind::Refused, peer(1), later), Some(980), "what was left out is told");
+        assert_eq!(limits.admit(LineKind::Refused, peer(1), later), None);
+        assert_eq!(written(&mut limits, |_| peer(1), 1000, now + Duration::from_hours(1)), 20);
+    }
+
+    #[test]
+    fn many_sources_have_a_bound_together() {
+        let (mut limits, now) = (LineLimits::default(), Instant::now());
+        assert_eq!(written(&mut limits, peer, 100_000, now), 200);
+        assert!(limits.sources.len() <= MAX_SOURCES + 1, "{}", limits.sources.len());
+        assert_eq!(written(&mut limits, peer, 100_000, now + Duration::from_secs(60)), 60);
+        assert_eq!(limits.admit(LineKind::System, LineSource::Server("accept"), now), Some(0), "another kind");
+    }
+
+    #[test]
+    fn what_no_line_follows_is_told_in_one_line() {
+        let (mut limits, now) = (LineLimits::default(), Instant::now());
+        written(&mut limits, |_| peer(1), 30, now);
+        written(&mut limits, |_| peer(2), 25, now);
+        let due = limits.summary_due();
+        assert_eq!((due, limits.summary_at(now)), (now + SUMMARY_INTERVAL, vec![]));
+        let summary = limits.summary_at(due);
+        assert_eq!(summary, [Summary { kind: LineKind::Refused, lines: 15, sources: 2 }]);
+        assert_eq!(summary[0].to_string(), "15 lines about refused connections were left out, of 2 sources");
+        assert_eq!(limits.summary_at(due + SUMMARY_INTERVAL), []);
+    }
+
+    #[test]
+    fn a_fraction_of_a_minute_counts_however_often_it_is_looked_at() {
+        let (mut limits, now) = (LineLimits::default(), Instant::now());
+        written(&mut limits, |_| peer(1), 1000, now);
+        let step = Duration::from_micros(100);
+        let said = (0..600_000_u32).filter(|at| limits.admit(LineKind::Refused, peer(1), now + step * *at).is_some());
+        assert_eq!(said.count(), 5, "the sixth is due at the end of the minute");
+    }
+}

@@ -1,0 +1,154 @@
+//! What the server says on standard error: a line for each session begun and ended, and one for each problem.
+//!
+//! A closed standard error never ends the server, and one that no process reads never holds it up: a line for which there is no
+//! room is left out. Lines that others provoke are bounded (`limits.rs`).
+
+mod limits;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::control::{is_obeyed, shown};
+use limits::LineLimits;
+pub(crate) use limits::{LineKind, LineSource};
+
+/// How much a server says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verbosity {
+    /// What the user of a program must know: for a server of one program, which is told all else that concerns it.
+    Private,
+    /// What an operator must know.
+    Problems,
+    /// Sessions too.
+    Everything,
+}
+
+/// Where lines go, or do not.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    verbosity: Verbosity,
+    limits: Mutex<LineLimits>,
+}
+
+impl Reporter {
+    /// A reporter that says as much as it is told to.
+    pub(crate) fn new(verbosity: Verbosity) -> Self {
+        Self { verbosity, limits: Mutex::default() }
+    }
+
+    /// Something the operator may like to know.
+    pub(crate) fn note(&self, line: fmt::Arguments<'_>) {
+        self.say(Verbosity::Everything, line);
+    }
+
+    /// Something the operator must know.
+    pub(crate) fn problem(&self, line: fmt::Arguments<'_>) {
+        self.say(Verbosity::Problems, line);
+    }
+
+    /// As [`Reporter::note`], where `source` decides how often.
+    pub(crate) fn note_of(&self, kind: LineKind, source: LineSource, line: fmt::Arguments<'_>) {
+        self.say_of(Verbosity::Everything, (kind, source), line);
+    }
+
+    /// As [`Reporter::problem`], where `source` decides how often; whether it was not left out.
+    pub(crate) fn problem_of(&self, kind: LineKind, source: LineSource, line: fmt::Arguments<'_>) -> bool {
+        self.say_of(Verbosity::Problems, (kind, source), line)
+    }
+
+    /// Something the user of the only program must know.
+    pub(crate) fn warning(&self, line: fmt::Arguments<'_>) {
+        if self.verbosity == Verbosity::Private {
+            write_line("katydid: ", &shown(line.to_string().as_bytes(), MAX_LINE_CHARS));
+        }
+    }
+
+    /// What a worker wrote, a bounded line; whether it was not left out. The user of the only program sees it as it came.
+    pub(crate) fn of_worker(&self, worker: u32, line: &[u8]) -> bool {
+        self.worker_line(LineKind::Worker, worker, line)
+    }
+
+    fn worker_line(&self, kind: LineKind, worker: u32, line: &[u8]) -> bool {
+        let text = String::from_utf8_lossy(line);
+        if self.verbosity == Verbosity::Private {
+            let shown = |letter| if is_obeyed(letter) && letter != '\t' { ' ' } else { letter };
+            write_line("", &text.chars().map(shown).collect::<String>());
+            return true;
+        }
+        // As a worker begins its own lines.
+        let text = text.strip_prefix(&format!("katydid worker {worker}: ")).unwrap_or(&text);
+        self.problem_of(kind, LineSource::Worker(worker), format_args!("worker {worker}: {text}"))
+    }
+
+    /// A worker is gone, and writes nothing more: tells its last lines, if they were left out.
+    pub(crate) fn last_of_worker(&self, worker: u32, last: &[Vec<u8>]) {
+        let left_out = self.limits().forget(LineKind::Worker, LineSource::Worker(worker));
+        let before = left_out.saturating_sub(last.len() as u64);
+        if before > 0 {
+            let line = format_args!("worker {worker}: {before} more lines of it were left out");
+            self.problem_of(LineKind::LastWords, LineSource::Worker(worker), line);
+        }
+        last.iter().for_each(|line| _ = self.worker_line(LineKind::LastWords, worker, line));
+        self.limits().forget(LineKind::LastWords, LineSource::Worker(worker));
+    }
+
+    /// When [`Reporter::tell_left_out`] may have something to say.
+    pub(crate) fn summary_due(&self) -> Instant {
+        self.limits().summary_due()
+    }
+
+    /// Tells of lines that were left out and that none has followed since, if that is due.
+    pub(crate) fn tell_left_out(&self) {
+        let all = self.limits().summary_at(Instant::now());
+        all.iter().for_each(|summary| self.problem(format_args!("{summary}")));
+    }
+
+    /// The same, due or not: the server ends.
+    pub(crate) fn tell_all_left_out(&self) {
+        let all = self.limits().summary();
+        all.iter().for_each(|summary| self.problem(format_args!("{summary}")));
+    }
+
+    fn say_of(&self, from: Verbosity, (kind, source): (LineKind, LineSource), line: fmt::Arguments<'_>) -> bool {
+        if self.verbosity < from {
+            return true;
+        }
+        let Some(left_out) = self.limits().admit(kind, source, Instant::now()) else { return false };
+        if left_out > 0 {
+            self.say(from, format_args!("{left_out} more lines like the next one were left out"));
+        }
+        self.say(from, line);
+        true
+    }
+
+    fn say(&self, from: Verbosity, line: fmt::Arguments<'_>) {
+        if self.verbosity >= from {
+            write_line("katydid serve: ", &shown(line.to_string().as_bytes(), MAX_LINE_CHARS));
+        }
+    }
+
+    /// The counters of a thread that panicked are as good as any.
+    fn limits(&self) -> MutexGuard<'_, LineLimits> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Most characters of a line: names and reasons in it come from peers. A pipe that can be written to has room for so many.
+const MAX_LINE_CHARS: usize = 1024;
+
+/// One `write` a line, so that lines of several threads do not mix. What a terminal would obey is not in it.
+fn write_line(who: &str, line: &str) {
+    let text = format!("{who}{line}\n");
+    let mut error = io::stderr().lock();
+    let mut room = [PollFd::from_borrowed_fd(error.as_fd(), PollFlags::OUT)];
+    let has_room = poll(&mut room, Some(&Timespec::default())) == Ok(1);
+    if has_room {
+        // A lost line is no reason to stop serving.
+        let _ = error.write_all(text.as_bytes());
+    }
+}

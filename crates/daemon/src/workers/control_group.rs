@@ -1,0 +1,266 @@
+//! A control group for each worker, with a limit of memory that the kernel holds: exact, and for all that the worker starts.
+//!
+//! It can be had where the server's own group (version 2) is the server's: root runs it, no other process is in it, and systemd, where
+//! it runs, has left it to the server (`Delegate=`). A group with processes of its own cannot give its children controllers. So the
+//! server goes into a leaf of its own first:
+//!
+//! ```text
+//! the server's group ─┬─ katydid-server       the server
+//!                     └─ katydid-worker-N ... a worker, with memory.max
+//! ```
+//!
+//! Elsewhere the server measures (`host_memory.rs`), as it does beside control groups.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::fs::getxattr;
+use rustix::process::geteuid;
+
+/// The server's leaf.
+const SERVER: &str = "katydid-server";
+/// How the names of workers' groups begin.
+const WORKER: &str = "katydid-worker-";
+/// Where this process's groups stand, and what is mounted where.
+const OWN_GROUPS: &str = "/proc/self/cgroup";
+const MOUNTS: &str = "/proc/self/mountinfo";
+/// There where systemd runs, and how it marks what it has left to others.
+const SYSTEMD: &str = "/run/systemd/system";
+const DELEGATED: [&str; 2] = ["user.delegate", "trusted.delegate"];
+/// How often the end of a killed process is looked for before its group is left to the next worker, and how long in between.
+const REMOVALS: u32 = 50;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
+
+/// The group that workers' groups are made in.
+#[derive(Debug)]
+pub(crate) struct ControlGroups {
+    folder: PathBuf,
+    limit: u64,
+    next: AtomicU64,
+}
+
+/// The group of one worker, which ends with this value.
+#[derive(Debug)]
+pub(crate) struct ControlGroup {
+    folder: PathBuf,
+    /// Where a process writes to enter it.
+    processes: File,
+}
+
+/// Why there are none.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoGroups {
+    #[error("root does not run it")]
+    NotRoot,
+    #[error("its control group is not one of version 2")]
+    NoVersion2,
+    #[error("systemd has not left its control group to it (Delegate=yes)")]
+    NotDelegated,
+    #[error("the memory controller is not in its control group")]
+    NoMemory,
+    #[error("other processes are in its control group")]
+    NotAlone,
+    #[error("its control group: {0}")]
+    System(#[from] io::Error),
+}
+
+impl ControlGroups {
+    /// Prepares the server's own group. Processes of it hold `limit` bytes each.
+    pub(crate) fn prepare(limit: u64) -> Result<Self, NoGroups> {
+        if !geteuid().is_root() {
+            return Err(NoGroups::NotRoot);
+        }
+        let folder = own_group(&fs::read_to_string(OWN_GROUPS)?, &fs::read_to_string(MOUNTS)?);
+        let folder = folder.filter(|folder| folder.is_dir()).ok_or(NoGroups::NoVersion2)?;
+        if Path::new(SYSTEMD).is_dir() && !is_delegated(&folder) {
+            return Err(NoGroups::NotDelegated);
+        }
+        Self::prepare_in(folder, limit)
+    }
+
+    fn prepare_in(folder: PathBuf, limit: u64) -> Result<Self, NoGroups> {
+        if !words(&folder, "cgroup.controllers")?.iter().any(|controller| controller == "memory") {
+            return Err(NoGroups::NoMemory);
+        }
+        let (own, server) = (std::process::id().to_string(), folder.join(SERVER));
+        let is_taken = words(&server, "cgroup.procs").is_ok_and(|processes| !processes.is_empty());
+        if is_taken || words(&folder, "cgroup.procs")? != [own.clone()] {
+            return Err(NoGroups::NotAlone);
+        }
+        clear(&folder);
+        let groups = Self { folder, limit, next: AtomicU64::new(1) };
+        match fs::create_dir(&server) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
+        // From here on, dropping it leads back.
+        fs::write(server.join("cgroup.procs"), &own)?;
+        fs::write(groups.folder.join("cgroup.subtree_control"), "+memory")?;
+        // Shows whether a limit can be set, before a worker counts on it.
+        drop(groups.group()?);
+        Ok(groups)
+    }
+
+    /// A group for a worker.
+    pub(crate) fn group(&self) -> io::Result<ControlGroup> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let folder = self.folder.join(format!("{WORKER}{number}"));
+        fs::create_dir(&folder)?;
+        let limited = fs::write(folder.join("memory.max"), self.limit.to_string());
+        // A system may lack it; the worker's processes are ended one by one then.
+        let _ = fs::write(folder.join("memory.oom.group"), "1");
+        let opened = limited.and_then(|()| OpenOptions::new().write(true).open(folder.join("cgroup.procs")));
+        match opened {
+            Ok(processes) => Ok(ControlGroup { folder, processes }),
+            Err(error) => {
+                let _ = fs::remove_dir(&folder);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for ControlGroups {
+    fn drop(&mut self) {
+        clear(&self.folder);
+        // The group has processes of its own again, once it has no controllers for others.
+        let _ = fs::write(self.folder.join("cgroup.subtree_control"), "-memory");
+        let _ = fs::write(self.folder.join("cgroup.procs"), std::process::id().to_string());
+        let _ = fs::remove_dir(self.folder.join(SERVER));
+    }
+}
+
+impl ControlGroup {
+    /// A process that writes `0` there enters the group. Valid as long as this value.
+    pub(crate) fn entrance(&self) -> RawFd {
+        self.processes.as_raw_fd()
+    }
+
+    /// Whether the kernel has ended a process of it because of its limit.
+    pub(crate) fn has_met_limit(&self) -> bool {
+        let events = fs::read_to_string(self.folder.join("memory.events")).unwrap_or_default();
+        let kills = events.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.parse::<u64>().ok());
+        kills.sum::<u64>() > 0
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // Ends what has left the worker's process group; the system has it from Linux 5.14 on.
+        let _ = fs::write(self.folder.join("cgroup.kill"), "1");
+        // A killed process is in it until it has ended. What is left, the server's end or the next server removes.
+        for _ in 0..REMOVALS {
+            match fs::remove_dir(&self.folder) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(REMOVAL_PAUSE),
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Removes groups of workers that have ended.
+fn clear(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(WORKER) {
+            let _ = fs::write(entry.path().join("cgroup.kill"), "1");
+            // One that has processes stays.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+fn words(folder: &Path, file: &str) -> io::Result<Vec<String>> {
+    let text = fs::read_to_string(folder.join(file))?;
+    Ok(text.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+fn is_delegated(folder: &Path) -> bool {
+    let mut value = [0; 8];
+    DELEGATED.iter().any(|name| getxattr(folder, *name, &mut value).is_ok_and(|length| &value[..length.min(8)] == b"1"))
+}
+
+/// The folder of this process's group of version 2, by what the kernel says of it and of what is mounted.
+fn own_group(groups: &str, mounts: &str) -> Option<PathBuf> {
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mount = mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut words = place.split(' ').skip(3);
+        let (root, point) = (words.next()?, words.next()?);
+        kind.starts_with("cgroup2 ").then_some((root, point))
+    });
+    let (root, point) = mount?;
+    let below = Path::new(path).strip_prefix(root).ok()?;
+    Some(Path::new(point).join(below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_where_it_is_mounted() {
+        let mounts = "22 1 0:20 / /sys rw - sysfs sysfs rw\n30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+        let group = own_group("1:name=x:/y\n0::/system.slice/katydid.service\n", mounts);
+        assert_eq!(group, Some("/sys/fs/cgroup/system.slice/katydid.service".into()));
+        assert_eq!(own_group("4:memory:/x\n", mounts), None);
+        let of_container = "30 22 0:26 /machine/c /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(own_group("0::/machine/c/server\n", of_container), Some("/sys/fs/cgroup/server".into()));
+        assert_eq!(own_group("0::/elsewhere\n", of_container), None);
+        assert_eq!(own_group("0::/x\n", "22 1 0:20 / /sys rw - sysfs sysfs rw\n"), None);
+    }
+
+    /// A folder with files as the kernel shows them of a group.
+    fn folder(controllers: &str, processes: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cgroup.controllers"), controllers).unwrap();
+        fs::write(folder.path().join("cgroup.procs"), processes).unwrap();
+        folder
+    }
+
+    fn own() -> String {
+        format!("{}\n", std::process::id())
+    }
+
+    #[test]
+    fn a_group_that_is_not_the_server_s_alone_stays_as_it_is() {
+        for (controllers, processes) in
+            [("cpu io\n", own()), ("cpu memory\n", format!("{}1\n", own())), ("memory\n", String::new())]
+        {
+            let folder = folder(controllers, &processes);
+            assert!(ControlGroups::prepare_in(folder.path().to_owned(), 1 << 20).is_err());
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "{controllers} {processes}");
+        }
+    }
+
+    /// The kernel makes a group's files with its folder, and removes them with it. Here each `group` fails in the end: its
+    /// `cgroup.procs` is not there.
+    #[test]
+    fn a_limit_that_cannot_be_set_leads_back() {
+        let folder = folder("cpuset cpu memory\n", &own());
+        let failed = ControlGroups::prepare_in(folder.path().to_owned(), 1 << 20).unwrap_err();
+        assert!(matches!(failed, NoGroups::System(_)), "{failed}");
+        assert_eq!(fs::read_to_string(folder.path().join("cgroup.subtree_control")).unwrap(), "-memory");
+        assert_eq!(fs::read_to_string(folder.path().join("cgroup.procs")).unwrap(), own().trim());
+    }
+
+    #[test]
+    fn a_group_has_the_limit_and_tells_that_it_was_met() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = ControlGroups { folder: folder.path().to_owned(), limit: 1 << 30, next: AtomicU64::new(7) };
+        assert!(groups.group().is_err(), "no file to enter by");
+        let own = folder.path().join("katydid-worker-8");
+        fs::create_dir(&own).unwrap();
+        let group = ControlGroup { folder: own.clone(), processes: File::create(own.join("cgroup.procs")).unwrap() };
+        assert!(!group.has_met_limit());
+        fs::write(own.join("memory.events"), "low 0\nhigh 0\nmax 12\noom 1\noom_kill 2\noom_group_kill 1\n").unwrap();
+        assert!(group.has_met_limit());
+        drop(group);
+        assert_eq!(fs::read_to_string(own.join("cgroup.kill")).unwrap(), "1");
+        std::mem::forget(groups);
+    }
+}

@@ -1,0 +1,360 @@
+//! Bounds what workers take of the machine's memory, as seen from outside: a worker measures itself, but its children and hostile native
+//! code in it escape that.
+//!
+//! One thread looks at all workers. What counts is each worker's process group, which seccomp keeps its children in: one pass over
+//! `/proc` finds its members. It looks once a second, and more often the less is left. A group beyond its limit is killed.
+//!
+//! The kernel tells what each process maps. What several of them share is told apart only beyond the limit, since that takes longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::system::sysinfo;
+
+/// Between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+/// Bytes that processes take in a millisecond at most: some threads that touch new pages.
+const BYTES_PER_MS: u64 = 16 << 20;
+/// A look takes at most one part in so many of the thread's time.
+const MOST_OF_TIME: u32 = 20;
+/// Descriptors of a process that are looked at.
+const MAX_DESCRIPTORS: usize = 16 << 10;
+/// A block, as `stat` counts.
+const STAT_BLOCK_BYTES: u64 = 512;
+/// What is read of a file in `/proc` about a process.
+const MAX_TEXT_BYTES: u64 = 8192;
+
+/// What all workers of a server may hold, and which there are.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    limit: u64,
+    /// Memory files that workers have made count even where they are not mapped. Of workers for their own user they may be the
+    /// program's.
+    counts_files: bool,
+    state: Mutex<State>,
+    /// Another worker is watched, or the server stops.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Process groups, by the number of their leader, and why one was ended.
+    groups: BTreeMap<u32, Arc<OnceLock<String>>>,
+    stopping: bool,
+}
+
+/// A worker that is watched, until this is dropped. Its process must not be reaped before.
+#[derive(Debug)]
+pub(crate) struct MemoryWatch {
+    all: Arc<HostMemory>,
+    group: u32,
+    ended: Arc<OnceLock<String>>,
+}
+
+impl HostMemory {
+    /// A worker may hold `limit` bytes; three quarters of the machine's memory where there is none.
+    pub(crate) fn new(limit: Option<u64>, counts_files: bool) -> Self {
+        Self { limit: limit.unwrap_or_else(usual), counts_files, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Watches the process group of a worker.
+    pub(crate) fn watch(self: &Arc<Self>, group: u32) -> MemoryWatch {
+        let ended = Arc::<OnceLock<String>>::default();
+        self.lock().groups.insert(group, Arc::clone(&ended));
+        self.changed.notify_all();
+        MemoryWatch { all: Arc::clone(self), group, ended }
+    }
+
+    /// Why a worker is ended that holds too much.
+    pub(crate) fn reason(&self, held: u64) -> String {
+        let (held, limit) = (held >> 20, self.limit >> 20);
+        format!("it held {held} MiB of the machine's memory, and may hold {limit} (serve --host-memory)")
+    }
+
+    /// Looks at all workers until the server stops.
+    pub(crate) fn run(&self) {
+        let files = self.counts_files.then(MemoryFiles::find).flatten();
+        let mut pause = SHORTEST_PAUSE;
+        while let Some(groups) = self.wait(pause) {
+            let begun = Instant::now();
+            let members = members(&groups);
+            let left = members.iter().map(|(group, members)| self.look(*group, members, files.as_ref())).min();
+            pause = self::pause(left.unwrap_or(u64::MAX)).max(begun.elapsed() * MOST_OF_TIME);
+        }
+    }
+
+    /// The groups to be looked at after a pause; none once the server stops.
+    fn wait(&self, pause: Duration) -> Option<BTreeSet<u32>> {
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, pause, |state| !state.stopping);
+        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waited = self.changed.wait_while(state, |state| state.groups.is_empty() && !state.stopping);
+        let state = waited.unwrap_or_else(PoisonError::into_inner);
+        (!state.stopping).then(|| state.groups.keys().copied().collect())
+    }
+
+    /// Ends a group that holds too much. Bytes that it may take yet.
+    fn look(&self, group: u32, members: &[u32], files: Option<&MemoryFiles>) -> u64 {
+        let held = held(members, files, self.limit);
+        let Some(left) = self.limit.checked_sub(held) else {
+            self.end(group, held);
+            return u64::MAX;
+        };
+        left
+    }
+
+    /// As long as a worker is watched its process is there, so the number is no other group's.
+    fn end(&self, group: u32, held: u64) {
+        let state = self.lock();
+        let Some(ended) = state.groups.get(&group) else { return };
+        let Some(pid) = i32::try_from(group).ok().and_then(Pid::from_raw) else { return };
+        let _ = ended.set(self.reason(held));
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Changes are single statements.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemoryWatch {
+    /// Why the worker was ended, if it was.
+    pub(crate) fn ended(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    pub(crate) fn all(&self) -> &HostMemory {
+        &self.all
+    }
+}
+
+impl Drop for MemoryWatch {
+    fn drop(&mut self) {
+        self.all.lock().groups.remove(&self.group);
+    }
+}
+
+fn usual() -> u64 {
+    let system = sysinfo();
+    system.totalram * u64::from(system.mem_unit) / 4 * 3
+}
+
+/// Until `left` bytes can be taken.
+fn pause(left: u64) -> Duration {
+    Duration::from_millis(left / BYTES_PER_MS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
+/// The processes of each group.
+fn members(groups: &BTreeSet<u32>) -> BTreeMap<u32, Vec<u32>> {
+    let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let Ok(all) = fs::read_dir("/proc") else { return members };
+    let processes = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for process in processes {
+        let group = text(process, "stat").ok().and_then(|stat| group_in(&stat));
+        if let Some(group) = group.filter(|group| groups.contains(group)) {
+            members.entry(group).or_default().push(process);
+        }
+    }
+    members
+}
+
+fn text(process: u32, name: &str) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{process}/{name}"))?.take(MAX_TEXT_BYTES).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The process group, behind the name in parentheses, which may have any letters; none of a process that has ended.
+fn group_in(stat: &str) -> Option<u32> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut words = rest.split_ascii_whitespace();
+    let is_alive = !matches!(words.next()?, "Z" | "X");
+    words.nth(1)?.parse().ok().filter(|_| is_alive)
+}
+
+/// The kernel's numbers of some lines, in KiB, as bytes in all.
+fn sum(text: &str, names: &[&str]) -> u64 {
+    let line = |name: &&str| text.lines().find_map(|line| line.strip_prefix(*name)?.strip_prefix(':'));
+    let kibibytes = |line: &str| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok();
+    names.iter().filter_map(line).filter_map(kibibytes).fold(0, |all, more| all.saturating_add(more << 10))
+}
+
+/// Memory of a process's own, and shared memory.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    own: u64,
+    shared: u64,
+}
+
+impl Held {
+    fn all(self) -> u64 {
+        self.own.saturating_add(self.shared)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { own: self.own.saturating_add(other.own), shared: self.shared.saturating_add(other.shared) }
+    }
+
+    /// As each process has it; none of one that has ended.
+    fn mapped(process: u32) -> Option<Self> {
+        let status = text(process, "status").ok()?;
+        Some(Self { own: sum(&status, &["RssAnon", "VmSwap"]), shared: sum(&status, &["RssShmem"]) })
+    }
+
+    /// The same, with its share of what others map as well; none where the system does not let the server see that.
+    fn share(process: u32) -> Option<Self> {
+        let rollup = text(process, "smaps_rollup").ok()?;
+        Some(Self { own: sum(&rollup, &["Pss_Anon", "SwapPss"]), shared: sum(&rollup, &["Pss_Shmem"]) })
+    }
+}
+
+/// Bytes that processes hold: exact where that is more than `limit`, and at least what they hold otherwise.
+fn held(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u64 {
+    let mapped: Vec<Held> = members.iter().filter_map(|member| Held::mapped(*member)).collect();
+    let unmapped = files.map_or(0, |files| files.held(members));
+    let with_files = |held: Held| Held { shared: held.shared.max(unmapped), ..held }.all();
+    let rough = with_files(mapped.iter().fold(Held::default(), |all, one| all.and(*one)));
+    if rough <= limit || mapped.len() < 2 {
+        return rough;
+    }
+    let shares: Option<Held> =
+        members.iter().try_fold(Held::default(), |all, member| Some(all.and(Held::share(*member)?)));
+    // A child that has just been forked has all pages of its parent. Where shares are not told, the largest process counts.
+    let largest = || mapped.iter().copied().max_by_key(|held| held.all()).unwrap_or_default();
+    with_files(shares.unwrap_or_else(largest))
+}
+
+/// How the kernel's names of memory files begin.
+const MEMFD: &[u8] = b"/memfd:";
+
+/// How memory files are told from others: the kernel counts of them what is mapped, and nothing while nothing is.
+#[derive(Debug)]
+struct MemoryFiles {
+    device: u64,
+}
+
+impl MemoryFiles {
+    /// None where there are none on this system.
+    fn find() -> Option<Self> {
+        let file = memfd_create(c"katydid-probe", MemfdFlags::CLOEXEC).ok()?;
+        Some(Self { device: fstat(file).ok()?.st_dev })
+    }
+
+    /// Bytes of those that these processes have open, each once. Those that a program of another user has passed are its own.
+    fn held(&self, members: &[u32]) -> u64 {
+        let mut files = BTreeMap::new();
+        for member in members {
+            let folder = format!("/proc/{member}/fd");
+            let (Ok(process), Ok(open)) = (fs::metadata(format!("/proc/{member}")), fs::read_dir(folder)) else {
+                continue;
+            };
+            let links = open.take(MAX_DESCRIPTORS).flatten().map(|entry| entry.path());
+            // Others are not asked: one on a network may not answer.
+            let links =
+                links.filter(|link| fs::read_link(link).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(MEMFD)));
+            let found = links.filter_map(|link| fs::metadata(link).ok());
+            let own = found.filter(|file| file.dev() == self.device && file.uid() == process.uid());
+            files.extend(own.map(|file| (file.ino(), file.blocks() * STAT_BLOCK_BYTES)));
+        }
+        files.values().fold(0, |all, bytes| all.saturating_add(*bytes))
+    }
+}
+
+/// Starts the thread that looks.
+pub(crate) fn start(all: &Arc<HostMemory>) -> io::Result<thread::JoinHandle<()>> {
+    let all = Arc::clone(all);
+    thread::Builder::new().name("host-memory".to_owned()).spawn(move || all.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_the_kernel_says_is_read_whatever_a_process_is_called() {
+        assert_eq!(group_in("7 (a) b (c) S 1 42 42 0 -1"), Some(42));
+        assert_eq!([group_in("7 (a) Z 1 42 42 0 -1"), group_in("7 (a")], [None; 2]);
+        let status = "Name:\tRssAnon: 9 kB\nVmSwap:\t      8 kB\nRssAnon:\t     100 kB\nRssShmem:\t      28 kB\n";
+        assert_eq!(sum(status, &["RssAnon", "VmSwap"]), 108 << 10);
+        assert_eq!(sum(status, &["RssShmem", "Pss"]), 28 << 10);
+        let own = Held::mapped(std::process::id()).unwrap().all();
+        assert!((64 << 10..usual()).contains(&own), "{own}");
+    }
+
+    #[test]
+    fn looks_are_the_closer_the_less_is_left() {
+        assert_eq!(pause(u64::MAX), LONGEST_PAUSE);
+        assert_eq!([pause(0), pause(BYTES_PER_MS)], [SHORTEST_PAUSE; 2]);
+    }
+
+    /// A group whose leader's child does the work and says so.
+    fn group(script: &str) -> std::process::Child {
+        let script = format!("/bin/bash -c '{script}; echo done; read -r end' & wait");
+        let mut command = Command::new("/bin/bash");
+        command.args(["-c", &script]).process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// A shell that holds some MiB in a variable.
+    const HOLDS: &str = "printf -v held %100000000s x; exec < <(sleep 1000)";
+
+    #[test]
+    fn a_worker_s_children_count_and_all_are_ended_beyond_the_limit() {
+        let memory = Arc::new(HostMemory::new(Some(64 << 20), true));
+        let looks = start(&memory).unwrap();
+        let mut child = group(HOLDS);
+        let watch = memory.watch(child.id());
+        assert_eq!(child.wait_with_signal(), Some(9));
+        assert!(watch.ended().unwrap().contains("--host-memory"), "{watch:?}");
+        let members = |group| members(&BTreeSet::from([group])).remove(&group).unwrap_or_default();
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while members(child.id()).iter().any(|process| *process != child.id()) {
+            assert!(Instant::now() < deadline, "a child is left");
+        }
+        drop(watch);
+        memory.stop();
+        looks.join().unwrap();
+    }
+
+    trait Ends {
+        fn wait_with_signal(&mut self) -> Option<i32>;
+    }
+
+    impl Ends for std::process::Child {
+        fn wait_with_signal(&mut self) -> Option<i32> {
+            std::os::unix::process::ExitStatusExt::signal(&self.wait().unwrap())
+        }
+    }
+
+    #[test]
+    fn what_processes_share_counts_once() {
+        let mut file = File::from(memfd_create(c"shared", MemfdFlags::CLOEXEC).unwrap());
+        io::Write::write_all(&mut file, &vec![1; 8 << 20]).unwrap();
+        let files = MemoryFiles::find().unwrap();
+        let own = std::process::id();
+        assert!((8 << 20..9 << 20).contains(&files.held(&[own, own])), "it is counted twice, or not at all");
+    }
+}

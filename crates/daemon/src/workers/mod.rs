@@ -1,0 +1,9 @@
+//! Worker processes: how they start, as whom, what is heard of them, and how they end.
+
+pub(crate) mod control_group;
+pub(crate) mod handle;
+pub(crate) mod host_memory;
+pub(crate) mod output;
+pub(crate) mod spawn;
+pub(crate) mod supervisor;
+pub(crate) mod users;

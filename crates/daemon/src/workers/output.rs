@@ -1,0 +1,139 @@
+//! What a worker writes on its standard error: a pipe, which its supervisor reads.
+//!
+//! Native code of a tenant may write there what it likes. So it gets no descriptor of the server's own, its lines are bounded and
+//! say whose they are (`report`), and it is read only so fast.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::{Errno, read};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::report::Reporter;
+
+/// Longest line; a longer one comes in pieces. With the words before it, it is no longer than lines of the server.
+const MAX_LINE_BYTES: usize = 1000;
+/// Lines that are kept of those that were left out: why a worker ends stands in its last ones.
+const MAX_LAST_LINES: usize = 4;
+/// Bytes that are read at a time.
+const READ_PIECE_BYTES: usize = 16 << 10;
+/// Bytes of one worker that are read in an interval; who writes more waits.
+const MAX_INTERVAL_BYTES: usize = 1 << 20;
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The server's end of the pipe.
+#[derive(Debug)]
+pub(crate) struct WorkerOutput {
+    /// None once all have closed theirs.
+    pipe: Option<OwnedFd>,
+    /// Whose it is.
+    worker: u32,
+    /// A line that has no end yet.
+    begun: Vec<u8>,
+    /// Lines that were left out since one was not.
+    last: VecDeque<Vec<u8>>,
+    /// Bytes read since then.
+    in_interval: (Instant, usize),
+}
+
+/// The two ends, of which the worker's blocks.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A flag of this end alone.
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+impl WorkerOutput {
+    pub(crate) fn new(pipe: OwnedFd, worker: u32) -> Self {
+        Self { pipe: Some(pipe), worker, begun: Vec::new(), last: VecDeque::new(), in_interval: (Instant::now(), 0) }
+    }
+
+    /// Readable when there is something to read; none while there is nothing to wait for.
+    pub(crate) fn source(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().filter(|_| self.rests_until().is_none()).map(AsFd::as_fd)
+    }
+
+    /// When it is read again, if enough was read for now.
+    pub(crate) fn rests_until(&self) -> Option<Instant> {
+        let (since, bytes) = self.in_interval;
+        Some(since + INTERVAL).filter(|until| bytes >= MAX_INTERVAL_BYTES && *until > Instant::now())
+    }
+
+    /// Reads a piece of what is there, and reports its lines.
+    pub(crate) fn read(&mut self, reporter: &Reporter) {
+        self.read_piece(reporter);
+    }
+
+    /// Reads what a worker that has ended left behind. Children of it that live on may write for ever.
+    pub(crate) fn finish(&mut self, reporter: &Reporter) {
+        for _ in 0..MAX_INTERVAL_BYTES / READ_PIECE_BYTES {
+            if !self.read_piece(reporter) {
+                break;
+            }
+        }
+        self.pipe = None;
+        if !self.begun.is_empty() {
+            self.report(reporter);
+        }
+        reporter.last_of_worker(self.worker, self.last.make_contiguous());
+    }
+
+    /// Whether there may be more.
+    fn read_piece(&mut self, reporter: &Reporter) -> bool {
+        let Some(pipe) = &self.pipe else { return false };
+        let mut piece = [0; READ_PIECE_BYTES];
+        match read(pipe, &mut piece) {
+            Ok(length @ 1..) => {
+                self.count(length);
+                self.hear(&piece[..length.min(READ_PIECE_BYTES)], reporter);
+                true
+            }
+            Err(Errno::INTR) => true,
+            Err(Errno::AGAIN) => false,
+            Ok(_) | Err(_) => {
+                self.pipe = None;
+                false
+            }
+        }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.in_interval.0) >= INTERVAL {
+            self.in_interval = (now, 0);
+        }
+        self.in_interval.1 += bytes;
+    }
+
+    fn hear(&mut self, bytes: &[u8], reporter: &Reporter) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, is_whole) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+            let mut text = text;
+            while self.begun.len() + text.len() > MAX_LINE_BYTES {
+                let (piece, rest) = text.split_at(MAX_LINE_BYTES - self.begun.len());
+                self.begun.extend_from_slice(piece);
+                self.report(reporter);
+                text = rest;
+            }
+            self.begun.extend_from_slice(text);
+            if is_whole {
+                self.report(reporter);
+            }
+        }
+    }
+
+    fn report(&mut self, reporter: &Reporter) {
+        let line = std::mem::take(&mut self.begun);
+        if reporter.of_worker(self.worker, &line) {
+            self.last.clear();
+        } else {
+            if self.last.len() == MAX_LAST_LINES {
+                self.last.pop_front();
+            }
+            self.last.push_back(line);
+        }
+    }
+}
