@@ -1,41 +1,12 @@
 //! What a program has mapped of a memory object, and the memory that was lent to it for that.
-#![expect(unsafe_code, reason = "maps and unmaps pages")]
 
 use std::collections::HashMap;
-use std::ptr;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::opencl::extent::Extent;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::host::pending_reads::PENDING_READS;
+use crate::host::mapped_pages::MappedPages;
 use crate::host::rows::Rows;
-
-/// Memory lent to the program: pages of their own, aligned as any element wants.
-#[derive(Debug)]
-pub(crate) struct MappedPages {
-    pub(crate) start: usize,
-    length: usize,
-}
-
-impl MappedPages {
-    /// So many bytes of zeros.
-    pub(crate) fn new(length: usize) -> Result<Self, Code> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) };
-        let start = start.map_err(|_| Code::MAP_FAILURE)?.expose_provenance();
-        Ok(Self { start, length })
-    }
-}
-
-impl Drop for MappedPages {
-    fn drop(&mut self) {
-        PENDING_READS.abandon_all(self.start, self.length);
-        // SAFETY: mapped by `new`; the program has unmapped it, or its object is gone.
-        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.length) };
-    }
-}
 
 /// What an unmap does.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use katydid_transport::Address;
 use katydid_wire::handshake::{LinkKind, SessionKind};
 
 use crate::host::arena::HostMemory;
+use crate::host::mapped_pages::KEPT_PAGES;
 use crate::host::parcels::PARCELS;
 use crate::process::session::{self, Session};
 
@@ -82,4 +83,5 @@ fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
 /// The program is about to be dumped.
 fn give_back_memory() {
     PARCELS.trim();
+    KEPT_PAGES.trim();
 }
