@@ -1,10 +1,14 @@
 //! Every program under test, in every variant, on every way: directly on softcuda, through Katydid over shared memory,
 //! through Katydid over TCP and over frames on a unix socket; some of them over TLS as well. A test a combination, named
 //! `way::variant::program`.
+//!
+//! A run has a slice of them, which its commit chooses: of a program that is linked with CUDA's runtime in two ways one of
+//! these on each way, and a quarter of all over frames. `cargo xtask test --all`, a pack and a named test have all.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use katydid_tests::catalog::slice::Slice;
 use katydid_tests::catalog::{self, App, Variant};
 use katydid_tests::places::Places;
 use katydid_tests::program::run;
@@ -15,6 +19,11 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Far more than any program needs, on a busy machine too; only a hang takes longer.
 const LIMIT: Duration = Duration::from_secs(180);
+
+/// How a program is linked with CUDA's runtime.
+const LINKED: [Variant; 2] = [Variant::Shared, Variant::Static];
+/// Frames on a unix socket are those of TCP: so many slices.
+const STREAM_SLICES: u64 = 4;
 
 /// Programs that also run over TLS: what they do on a link, all that there is, is the same for every other one.
 const SEALED: [&str; 10] = [
@@ -44,7 +53,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = all_trials(&places, &ways(&places, &server), &apps);
+    let mut trials = all_trials(&places, &ways(&places, &server), &apps);
+    let slice = Slice::of_this_run(arguments.filter.is_some());
+    println!("programs on each way: {slice}");
+    trials.retain(|trial| is_chosen(trial.name(), &slice));
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(server);
     conclusion.exit_code()
@@ -55,6 +67,15 @@ fn ways(places: &Places, server: &Server) -> Vec<Way> {
     let mut ways = vec![Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp, Way::as_stream(server)];
     ways.extend(Way::sealed(server));
     ways
+}
+
+/// Whether a run without `--all` has this.
+fn is_chosen(test: &str, slice: &Slice) -> bool {
+    let [way, variant, program] = test.splitn(3, "::").collect::<Vec<&str>>()[..] else { return true };
+    let combination = format!("{way}::{program}");
+    let linked = LINKED.iter().position(|other| other.to_string() == variant);
+    linked.is_none_or(|index| slice.chooses(&combination, index, LINKED.len()))
+        && (way != "unix" || slice.has(&combination, STREAM_SLICES))
 }
 
 /// Whether a program is tried on a way.

@@ -5,6 +5,9 @@
 //! pack it is the machine's. `drivers::…` are about finding it, and about programs without a loader. All of that is with
 //! ocl-icd as the loader; `khronos::…` and `khronos_shm::…` have Khronos' own in its place.
 //!
+//! A run has a slice of the programs over frames and with Khronos' loader, which its commit chooses; `cargo xtask test
+//! --all`, a pack and a named test have all.
+//!
 //! `random_calls` makes its calls out of seeds, of which every run has the same few, on a way that packs as well; `random::…`
 //! are those of `KATYDID_OPENCL_SEEDS` (`100-199`), each on all ways.
 
@@ -19,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use katydid_tests::catalog::slice::Slice;
 use katydid_tests::opencl::{
     self, Intel, OF_INTEL, RANDOM, driver, driver_without_cache, has_driver, is_pocl, khronos, libraries, library,
     memory_driver, program, programs, with_first,
@@ -61,6 +65,9 @@ const SMALL: &str = "vector_add";
 const CODES: &str = "error_codes";
 const LOGS: &str = "logs_and_names";
 
+/// What is cut into slices: the frames are those of TCP, and a loader only finds the driver.
+const SLICED: [&str; 3] = ["unix", "khronos", "khronos_shm"];
+const SLICES: u64 = 4;
 /// Without Katydid.
 const DIRECT: Way = Way::Direct { name: "direct", folder: None };
 /// Dies of SIGSEGV in about half of its runs on PoCL 3.1 without Katydid, by that driver's own lifetimes.
@@ -113,9 +120,18 @@ fn main() -> ExitCode {
         let places = places.clone();
         trials.push(trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
     }
+    let slice = Slice::of_this_run(arguments.filter.is_some());
+    println!("programs over frames and with Khronos' loader: {slice}");
+    trials.retain(|trial| is_chosen(trial.name(), &slice));
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop((server, intel));
     conclusion.exit_code()
+}
+
+/// Whether a run without `--all` has this.
+fn is_chosen(test: &str, slice: &Slice) -> bool {
+    let is_sliced = SLICED.iter().any(|way| test.strip_prefix(way).is_some_and(|rest| rest.starts_with("::")));
+    !is_sliced || slice.has(test, SLICES)
 }
 
 /// A server whose driver is Intel's.

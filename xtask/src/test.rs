@@ -6,8 +6,9 @@
 use std::env;
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use katydid_tests::catalog::slice::ALL_VARIABLE;
 
 use crate::checks::CHECKS;
@@ -67,11 +68,15 @@ fn number_before(text: &str, word: &str) -> u64 {
 /// Runs everything and counts; of long matrices all slices, or those that the commit chooses.
 pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
     let mut count = Count::default();
-    for (name, check) in CHECKS {
-        count.note(name, check(tree));
-    }
-    // Before the binaries: CRIU is placed beside them.
-    count.note("toolkit, Open MPI and CRIU", setup::run(tree));
+    thread::scope(|scope| {
+        // The network is waited for beside the checks. Before the binaries: CRIU is placed beside them.
+        let fetching = scope.spawn(|| setup::run(tree));
+        for (name, check) in CHECKS {
+            count.note(name, check(tree));
+        }
+        let fetched = fetching.join().unwrap_or_else(|_| Err(anyhow!("the thread that fetches panicked")));
+        count.note("toolkit, Open MPI and CRIU", fetched);
+    });
     count.note("binaries", dist::run(tree, false));
     count.note("programs under test", apps::run(tree));
     count.note("programs of OpenCL", build::apps(tree));

@@ -6,6 +6,8 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::places::PACK_VARIABLE;
+
 /// 1: all slices. `cargo xtask test --all` sets it.
 pub const ALL_VARIABLE: &str = "KATYDID_TEST_ALL";
 
@@ -21,6 +23,12 @@ impl Slice {
     pub fn of_this_test() -> Self {
         let is_whole = env::var(ALL_VARIABLE).is_ok_and(|value| value == "1");
         Self::of_commit(Path::new(env!("CARGO_MANIFEST_DIR")), is_whole)
+    }
+
+    /// The same, for a matrix of which a pack, and a run that names tests, has all.
+    pub fn of_this_run(names_tests: bool) -> Self {
+        let slice = Self::of_this_test();
+        Self { is_whole: slice.is_whole || names_tests || env::var_os(PACK_VARIABLE).is_some(), ..slice }
     }
 
     /// All slices, or those of the commit that is checked out at `folder`; of no commit, where git knows none.

@@ -18,8 +18,8 @@
 //!
 //! Where no CRIU works, the tests are shown as ignored, with the reason.
 //!
-//! By itself the binary runs what takes two cores a few minutes. It runs all scenarios, the programs made for checkpoints
-//! on the way that the commit chooses, and one checkpoint each of a slice of the others. `KATYDID_TEST_ALL=1` takes all
+//! By itself the binary runs what takes two cores a few minutes. It runs all scenarios and the programs made for checkpoints
+//! on the way that the commit chooses, and one checkpoint each of a slice of the other programs. `KATYDID_TEST_ALL=1` takes all
 //! ways and slices; `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another choice of calls, and `KATYDID_CHECKPOINT_COUNT`
 //! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
@@ -51,6 +51,7 @@ mod surroundings;
 mod upgrades;
 mod variables;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::num::NonZero;
 use std::process::ExitCode;
@@ -67,12 +68,33 @@ use crate::stage::WAYS;
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
 /// kind of state each from before a checkpoint until after, each on one way, the next commit on another. The other
 /// programs keep little for long, but come to calls that these do not: a run has a slice of them, and the sweep all.
-fn is_steady(name: &str, slice: &Slice) -> bool {
+fn is_steady(name: &str, slice: &Slice, ways: &ScenarioWays) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
+        [way, scenario] => ways.is_chosen(way, scenario, slice),
         [_way, moved::VARIANT, program] => programs::is_long_lived(program),
         [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
         [way, _variant, program] => programs::is_long_lived(program) && is_chosen(way, program, slice),
         _ => true,
+    }
+}
+
+/// The ways of each scenario.
+struct ScenarioWays(BTreeMap<String, Vec<String>>);
+
+impl ScenarioWays {
+    fn of(trials: &[Trial]) -> Self {
+        let mut ways: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (way, scenario) in trials.iter().filter_map(|trial| trial.name().split_once("::")) {
+            ways.entry(scenario.to_owned()).or_default().push(way.to_owned());
+        }
+        Self(ways)
+    }
+
+    /// Whether the commit chooses this way for this scenario, of those that it has.
+    fn is_chosen(&self, way: &str, scenario: &str, slice: &Slice) -> bool {
+        let Some(ways) = self.0.get(scenario) else { return true };
+        let index = ways.iter().position(|other| other == way);
+        index.is_none_or(|index| slice.chooses(scenario, index, ways.len()))
     }
 }
 
@@ -137,8 +159,11 @@ fn main() -> ExitCode {
     trials.extend(rights::trials(&places));
     if !is_sweep() {
         let slice = Slice::of_this_test();
-        println!("programs with checkpoints: those that were made for it on one way, and others, of {slice}");
-        trials.retain(|trial| is_steady(trial.name(), &slice) || is_sliced(trial.name(), &slice, &apps));
+        println!(
+            "checkpoints: scenarios and programs that were made for it on one way, and other programs, of {slice}"
+        );
+        let ways = ScenarioWays::of(&trials);
+        trials.retain(|trial| is_steady(trial.name(), &slice, &ways) || is_sliced(trial.name(), &slice, &apps));
     }
     if let Some(why) = why_no_checkpoint(&places) {
         println!("no checkpoint is tested: {why}");
