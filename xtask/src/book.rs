@@ -24,6 +24,9 @@ const ROOT_PAGES: [(&str, &str); 5] = [
     ("CHANGELOG.md", "Changelog"),
 ];
 
+/// The first chapter.
+const FIRST_PAGE: &str = "introduction.md";
+
 /// Builds it into `target/book`, and follows its links.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     if !shell::works("mdbook", &["--version"]) {
@@ -55,8 +58,12 @@ fn lay_out(root: &Path, source: &Path) -> Result<()> {
         fs::copy(root.join(page), source.join(page)).with_context(|| format!("cannot copy {page}"))?;
     }
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"));
-    fs::remove_file(source.join("docs/SUMMARY.md"))?;
+    for moved in ["SUMMARY.md", FIRST_PAGE] {
+        fs::remove_file(source.join("docs").join(moved))?;
+    }
     fs::write(source.join("SUMMARY.md"), summary(&read("docs/SUMMARY.md")?))?;
+    // mdbook shows the first chapter as index.html of the root too, where its links must lead to the same pages.
+    fs::write(source.join(FIRST_PAGE), from_root(&read(&format!("docs/{FIRST_PAGE}"))?))?;
     fs::write(source.join("book.toml"), read("book.toml")?.replace("src = \"docs\"", "src = \".\""))?;
     Ok(())
 }
@@ -64,7 +71,19 @@ fn lay_out(root: &Path, source: &Path) -> Result<()> {
 /// The list of chapters as seen from the root, with the pages of the root behind it.
 fn summary(docs: &str) -> String {
     let pages: String = ROOT_PAGES.map(|(page, title)| format!("- [{title}]({page})\n")).concat();
-    format!("{}\n# The project\n\n{pages}", docs.replace("](", "](docs/"))
+    let chapters = from_root(docs).replace(&format!("](docs/{FIRST_PAGE})"), &format!("]({FIRST_PAGE})"));
+    format!("{chapters}\n# The project\n\n{pages}")
+}
+
+/// The text of a page of `docs`, with its links as seen from the root.
+fn from_root(page: &str) -> String {
+    let mut parts = page.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, link| {
+        let is_elsewhere = ["../", "#", "http"].iter().any(|start| link.starts_with(start));
+        let below = if is_elsewhere { "" } else { "docs/" };
+        text + "](" + below + link.strip_prefix("../").unwrap_or(link)
+    })
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -128,8 +147,14 @@ mod tests {
     #[test]
     fn the_list_of_chapters_has_the_pages_of_the_root() {
         let list = summary("# Summary\n\n[K](introduction.md)\n\n- [A](how-to/a.md)\n");
-        assert!(list.starts_with("# Summary\n\n[K](docs/introduction.md)\n\n- [A](docs/how-to/a.md)\n\n# The project"));
+        assert!(list.starts_with("# Summary\n\n[K](introduction.md)\n\n- [A](docs/how-to/a.md)\n\n# The project"));
         assert!(list.ends_with("- [Changelog](CHANGELOG.md)\n"), "{list}");
+    }
+
+    #[test]
+    fn links_of_the_first_page_lead_to_the_same_pages_from_the_root() {
+        let page = "[a](how-to/a.md), [b](../SECURITY.md#b), [c](#c) and [d](https://x.y/z)";
+        assert_eq!(from_root(page), "[a](docs/how-to/a.md), [b](SECURITY.md#b), [c](#c) and [d](https://x.y/z)");
     }
 
     #[test]
