@@ -1,6 +1,6 @@
-//! Kills while a job is being restored: of CRIU, of what it has made, of workers, of the server and of the supervisor, before
-//! the processes are made and as soon as they are there. The restore fails in words, or comes too far for that and is right;
-//! nothing of it stays, and the image can be restored.
+//! Kills while a job is being restored: of CRIU, of what it has made, of workers, of the server and of the supervisor, which is
+//! interrupted too, before the processes are made and as soon as they are there. The restore fails in words, or comes too far for
+//! that and is right; nothing of it stays, and the image can be restored.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -21,7 +21,7 @@ const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_ta
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
 
 /// Whom, and when.
-const KILLS: [(&str, &str); 9] = [
+const KILLS: [(&str, &str); 11] = [
     ("criu", "early"),
     ("criu", "late"),
     ("program", "late"),
@@ -31,7 +31,12 @@ const KILLS: [(&str, &str); 9] = [
     ("server", "late"),
     ("supervisor", "early"),
     ("supervisor", "late"),
+    ("interrupted", "early"),
+    ("interrupted", "late"),
 ];
+
+/// What such a supervisor may leave is the folder of its job, which the next one takes over.
+const ENDS_THE_SUPERVISOR: [&str; 2] = ["supervisor", "interrupted"];
 
 /// A CRIU that kills before it restores, or has another process kill when it has noted the program's id, which is while it makes the
 /// processes. It stays its parent's child, which is a guard, whose parent is the supervisor. Who that is by number is in the
@@ -44,6 +49,7 @@ strike() {
     criu) kill -9 $$ ;;
     program) kill -9 $(cat "$note") ;;
     supervisor) above=$(cut -d' ' -f4 /proc/$PPID/stat); [ "$above" -gt 1 ] && kill -9 "$above" ;;
+    interrupted) above=$(cut -d' ' -f4 /proc/$PPID/stat); [ "$above" -gt 1 ] && kill -15 "$above" ;;
     *) kill -9 $(cat "$(dirname "$0")/victims") ;;
     esac
 }
@@ -107,14 +113,14 @@ fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
     // It may have been too late to disturb it.
     if outcome.status.success() {
         continues(&kept, (written, written), &outcome)?;
-    } else if victim != "supervisor" && victim != "program" {
+    } else if victim != "program" && !ENDS_THE_SUPERVISOR.contains(&victim) {
         ensure!(!outcome.errors().is_empty(), "it failed without a word: {}", said(&outcome));
     }
     if victim == "server" {
         let server = Server::start(places, &driver_under_test(), &[])?;
         stage.way = way_to(way, &server)?;
         stage.server = server;
-    } else if victim != "supervisor" {
+    } else if !ENDS_THE_SUPERVISOR.contains(&victim) {
         stage.is_clean()?;
     }
     let outcome = images(places, "verify", &stage.image("image"))?;
