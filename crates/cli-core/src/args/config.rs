@@ -60,15 +60,22 @@ pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(folder.join("katydid/config.toml"))
 }
 
-/// Reads the file; one that does not exist says nothing.
+/// Reads the file; one that does not exist says nothing, nor does one in a folder that is closed to this user: `su` and `sudo -u`
+/// leave the `HOME` of another one.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
     match fs::read_to_string(path) {
         Ok(text) => parse(path, &text),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(Config::default())
         }
+        Err(_) if is_out_of_reach(path) => Ok(Config::default()),
         Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
     }
+}
+
+/// Whether a folder above does not even let this user see whether the file is there.
+fn is_out_of_reach(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The line is found by hand, since the parser's own message spans several and draws arrows.

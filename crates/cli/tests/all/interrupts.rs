@@ -14,8 +14,19 @@ use serde_json::Value;
 
 const SIGNALS: [(Signal, &str); 3] = [(Signal::HUP, "SIGHUP"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")];
 
-fn start(command: &mut Command) -> Child {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+/// What a command line of another program's has in front of ours: `nohup` and shells have us ignore some of the signals.
+const HEARING: [&str; 2] = ["env", "--default-signal=HUP,INT,TERM"];
+
+fn start(command: &Command) -> Child {
+    start_by(&HEARING, command)
+}
+
+/// Starts it by another program, which has the command line behind its own arguments.
+fn start_by(other: &[&str], plain: &Command) -> Child {
+    let mut command = Command::new(other[0]);
+    command.args(&other[1..]).arg(plain.get_program()).args(plain.get_args());
+    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// Waits until it has asked, which gets no answer. The process that says nothing only looks whether there is a server.
@@ -45,14 +56,14 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
     let admin = home.path("silent");
     let listener = UnixListener::bind(&admin).unwrap();
     for told in SIGNALS {
-        let child = start(&mut home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]));
+        let child = start(&home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]));
         let _peer = asked(&listener);
         kill_process(Pid::from_child(&child), told.0).unwrap();
         let output = child.wait_with_output().unwrap();
         was_interrupted(&output, &output.stdout, told);
     }
     // Without a document it dies as any other process.
-    let child = start(&mut home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));
+    let child = start(&home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));
     let _peer = asked(&listener);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -65,10 +76,7 @@ fn what_the_caller_ignores_ends_nothing() {
     let admin = home.path("silent");
     let listener = UnixListener::bind(&admin).unwrap();
     let plain = home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]);
-    let mut ignoring = Command::new("/bin/sh");
-    ignoring.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
-    ignoring.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let child = start(&mut ignoring);
+    let child = start_by(&["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"], &plain);
     let _peer = asked(&listener);
     for (signal, _) in [SIGNALS[0], SIGNALS[2]] {
         kill_process(Pid::from_child(&child), signal).unwrap();
@@ -103,7 +111,7 @@ fn a_trace_whose_program_is_interrupted_has_its_tables() {
     let file = home.path("calls.json");
     let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done";
     let line = ["trace", "--json", file.to_str().unwrap(), "--driver", "soft", "--", "sh", "-c", script];
-    let mut child = start(&mut home.katydid(&line));
+    let mut child = start(&home.katydid(&line));
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -127,7 +135,7 @@ fn a_checkpoint_whose_command_is_interrupted_is_the_supervisors_to_complete() {
         &["checkpoint", "held", "--json", "-o", &image][..],
         &["checkpoint", "held", "--json", "-o", &image, "--every", "1h"],
     ] {
-        let child = start(&mut home.katydid(line));
+        let child = start(&home.katydid(line));
         let _peer = asked(&listener);
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let output = child.wait_with_output().unwrap();
