@@ -19,6 +19,9 @@ use crate::frameworks::{Undisturbed, most_calls};
 use crate::is_sweep;
 use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
 
+/// What is told of a program that ended while its supervisor tried once more, after something that passes. It must have come
+/// to the right end.
+const ENDED_MEANWHILE: &str = "the program has ended";
 /// Checkpoints of one run, unless the environment says otherwise.
 const COUNT: u64 = 3;
 /// Programs made for this: on every way, in every run.
@@ -375,13 +378,16 @@ impl<'a> Run<'a> {
         self.ended(job)
     }
 
-    /// One checkpoint; false when the program is in a state that may be refused, and was.
+    /// One checkpoint; false when the program is in a state that may be refused, and was, or came to its end meanwhile.
     fn checkpoint(&mut self, stage: &Stage, job: &Job<'_>, stops: bool) -> Result<bool> {
         let before = job.output_so_far()?.len();
         let leaves = (!stops).then_some("--leave-running");
         let hurries = is_gated(self.name).then_some(GATED_PATIENCE).into_iter().flatten();
         let options: Vec<&str> = leaves.into_iter().chain(hurries).collect();
         let outcome = job.checkpoint(&stage.image("image"), &options).with_context(|| whereabouts(stage, job))?;
+        if outcome.errors().contains(ENDED_MEANWHILE) {
+            return Ok(false);
+        }
         if !outcome.status.success() {
             let (printed, errors) = (job.output_so_far()?, job.errors_so_far()?);
             return self.refused(&format!("{}--- the job\n{printed}{errors}", said(&outcome)));
