@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+use katydid_http::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::nvml_processes::MAX_PROCESSES;
@@ -17,8 +18,6 @@ const OF_PLACE: u64 = 1 + 4;
 const OF_WORKER: u64 = 6;
 /// Those that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told that it failed.
 const OF_START: u64 = 8;
-/// Those of the admin socket: connections without a request, and answered ones.
-const OF_ADMIN: u64 = 64 + 64;
 /// All others: standard streams, listeners, event loops, what the libraries open for a moment.
 const OTHERS: u64 = 64;
 /// Fewer places make a listener of no use.
@@ -81,7 +80,13 @@ impl Shares {
 
 /// Those that are not shared out. Processes for NVML are started by the threads that greet their programs, many at once.
 fn fixed(warm: usize) -> u64 {
-    OTHERS + OF_ADMIN + MAX_PROCESSES as u64 * (OF_WORKER + OF_START) + warm as u64 * OF_WORKER + OF_START
+    // The admin socket's: connections without a request, and answered ones.
+    let admin = Limits::default();
+    OTHERS
+        + (admin.connections + admin.answers) as u64
+        + MAX_PROCESSES as u64 * (OF_WORKER + OF_START)
+        + warm as u64 * OF_WORKER
+        + OF_START
 }
 
 impl fmt::Display for Shares {
