@@ -34,6 +34,11 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     bring_up_to_date(tree, |_| true)
 }
 
+/// Brings all programs up to date but those that link with the shim.
+pub(crate) fn run_unlinked(tree: &Tree) -> Result<()> {
+    bring_up_to_date(tree, |app| app.kind != Kind::Driver)
+}
+
 /// Brings one program up to date.
 pub(crate) fn build_only(tree: &Tree, name: &str) -> Result<()> {
     bring_up_to_date(tree, |app| app.name == name)

@@ -18,6 +18,7 @@ mod jobs;
 mod opencl;
 mod output;
 mod shell;
+mod suites;
 mod test;
 mod tree;
 mod vsock;

@@ -1,0 +1,158 @@
+//! The test binaries of the workspace: `cargo test --no-run` builds them, and some at a time run.
+//!
+//! Cargo would run one after the other. Many of them wait more than they compute, so processors would be idle.
+
+mod report;
+
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use self::report::{Outcome, Report};
+use crate::failures::Failure;
+use crate::output::line;
+use crate::tree::Tree;
+use crate::{jobs, shell};
+
+/// Suites at a time.
+const AT_A_TIME: usize = 2;
+/// How often a suite that says nothing is asked whether it has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// The folder of the package whose suites test the whole system. They take longest, so they come first.
+const SYSTEM: &str = "tests";
+/// The first of these: it takes longer than any other.
+const LONGEST: &str = "checkpoint";
+
+/// A test binary.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Suite {
+    /// The target's name, behind that of the package where another one may have such a target.
+    name: String,
+    binary: PathBuf,
+    /// The folder of its package: it runs there.
+    folder: PathBuf,
+    /// The tests to run; empty: all.
+    filter: &'static str,
+}
+
+/// Builds the suites that `arguments` of `cargo test` name, to run the tests whose names hold `filter`. The longest come first.
+pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Result<Vec<Suite>> {
+    let mut cargo = shell::cargo(&tree.root, &["test", "--no-run", "--message-format=json-render-diagnostics"]);
+    let output = cargo.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.context("cannot start cargo test")?;
+    if !output.status.success() {
+        bail!("failed ({}): {}", output.status, shell::shown(&cargo));
+    }
+    let told = String::from_utf8(output.stdout).context("cargo's messages are no text")?;
+    let mut suites = told.lines().filter_map(|message| built(message, filter)).collect::<Result<Vec<Suite>>>()?;
+    suites.sort_by_key(|suite| (suite.name != LONGEST, !suite.folder.ends_with(SYSTEM), suite.name.clone()));
+    Ok(suites)
+}
+
+/// The suite that one of cargo's messages tells of.
+fn built(message: &str, filter: &'static str) -> Option<Result<Suite>> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let binary = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
+    let place = || {
+        let manifest = message["manifest_path"].as_str().context("cargo named no manifest")?;
+        let folder = Path::new(manifest).parent().context("a manifest in no folder")?.to_owned();
+        let target = message["target"]["name"].as_str().context("cargo named no target")?;
+        let package = folder.file_name().unwrap_or_default().to_string_lossy();
+        let is_unique = message["target"]["kind"][0] != "test" || package == SYSTEM;
+        let name = if is_unique { target.to_owned() } else { format!("{package} {target}") };
+        Ok(Suite { name, binary, folder, filter })
+    };
+    Some(place())
+}
+
+/// Runs all suites, and shows what they say as it comes. `prepare` gives each its variables.
+pub(crate) fn run(suites: Vec<Suite>, prepare: impl Fn(&mut Command) + Sync) -> Vec<Outcome> {
+    jobs::each(suites, AT_A_TIME, |suite| {
+        let mut command = Command::new(&suite.binary);
+        command.args(Some(suite.filter).filter(|filter| !filter.is_empty()));
+        command.current_dir(&suite.folder).env("CARGO_MANIFEST_DIR", &suite.folder);
+        prepare(&mut command);
+        let begun = Instant::now();
+        let mut outcome = one(&suite.name, &mut command).unwrap_or_else(|error| {
+            let failure = Failure { name: "did not run".to_owned(), output: format!("{error:#}") };
+            Outcome { passed: 0, failed: 1, failures: vec![failure] }
+        });
+        let seconds = begun.elapsed().as_secs();
+        line(&format!("{} | {} passed, {} failed, {seconds} s", suite.name, outcome.passed, outcome.failed));
+        outcome.failures.iter_mut().for_each(|failure| failure.name.insert_str(0, &format!("{} ", suite.name)));
+        outcome
+    })
+}
+
+/// Runs a suite to its end.
+fn one(name: &str, command: &mut Command) -> Result<Outcome> {
+    // One pipe for both, so that what a test says stands where it was said.
+    let (output, input) = io::pipe().context("cannot make a pipe")?;
+    let copy = input.try_clone().context("cannot copy a pipe")?;
+    let child = command.stdin(Stdio::null()).stdout(input).stderr(copy).spawn();
+    // The command still holds the writing ends; without this the end of the output would never come.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.with_context(|| format!("cannot start {}", shell::shown(command)))?;
+    let (lines, mut report) = (lines_of(output), Report::default());
+    loop {
+        match lines.recv_timeout(LOOK_INTERVAL) {
+            Ok(text) => {
+                report.read(&text);
+                line(&format!("{name} | {text}"));
+            }
+            // What a suite left behind may hold the pipe open for ever.
+            Err(RecvTimeoutError::Timeout) if child.try_wait().context("a suite was lost")?.is_some() => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let status = child.wait().context("a suite was lost")?;
+    Ok(report.finish(status.success(), status))
+}
+
+/// The lines that a pipe brings.
+fn lines_of(output: PipeReader) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let texts = BufReader::new(output).split(b'\n').map_while(Result::ok);
+        texts.map(|text| String::from_utf8_lossy(&text).into_owned()).try_for_each(|text| sender.send(text))
+    });
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_taken_from_the_messages_of_cargo() {
+        let message = |kind: &str, test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/t/crates/wire/Cargo.toml","target":{{"kind":["{kind}"],
+                "name":"all"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let found = |text: &str| built(text, "").map(|suite| suite.unwrap().name);
+        assert_eq!(found(&message("test", true, r#""/t/all""#)).as_deref(), Some("wire all"));
+        assert_eq!(found(&message("lib", true, r#""/t/all""#)).as_deref(), Some("all"));
+        assert_eq!(found(&message("bin", false, r#""/t/all""#)), None);
+        assert_eq!(found(&message("lib", true, "null")), None);
+        assert_eq!(found("Compiling katydid-wire"), None);
+    }
+
+    #[test]
+    fn what_a_suite_leaves_behind_does_not_keep_it_from_ending() {
+        let script = "echo 'test result: ok. 3 passed; 0 failed'; sleep 600 & exit 0";
+        let outcome = one("left", Command::new("sh").args(["-c", script])).unwrap();
+        assert_eq!((outcome.passed, outcome.failed), (3, 0));
+        let outcome = one("dead", Command::new("sh").args(["-c", "echo said; kill -9 $$"])).unwrap();
+        assert_eq!((outcome.failed, outcome.failures[0].output.as_str()), (1, "said"));
+    }
+}

@@ -1,0 +1,126 @@
+//! What a suite says, line by line: how many tests passed and failed, and what the failed ones said.
+
+use std::fmt::Display;
+use std::mem::take;
+
+use crate::failures::Failure;
+
+/// What came of a suite.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) failures: Vec<Failure>,
+}
+
+/// Where a line stands.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Between the parts that matter.
+    #[default]
+    Outside,
+    /// Behind the first `failures:`: the outputs.
+    Outputs,
+    /// Behind the second: the names once more.
+    Names,
+}
+
+/// Reads what a suite says.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// All but the outputs of failed tests, for the case that the suite dies.
+    said: Vec<String>,
+    place: Place,
+    outcome: Outcome,
+}
+
+impl Report {
+    /// One line.
+    pub(super) fn read(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            self.place = Place::Outside;
+            self.outcome.passed += number_before(counts, " passed");
+            self.outcome.failed += number_before(counts, " failed");
+            return;
+        }
+        match self.place {
+            Place::Outside if line == "failures:" => self.place = Place::Outputs,
+            Place::Outside => self.said.push(line.to_owned()),
+            Place::Outputs if line == "failures:" => self.place = Place::Names,
+            Place::Outputs => self.add(line),
+            Place::Names => {}
+        }
+    }
+
+    /// All that came of it. A suite that did not end well has failed, also where none of its tests has.
+    pub(super) fn finish(mut self, ended_well: bool, ending: impl Display) -> Outcome {
+        if !ended_well && self.outcome.failed == 0 {
+            self.outcome.failed = 1;
+            self.outcome
+                .failures
+                .push(Failure { name: format!("died ({ending})"), output: take(&mut self.said).join("\n") });
+        }
+        self.outcome
+    }
+
+    fn add(&mut self, line: &str) {
+        let failures = &mut self.outcome.failures;
+        match (heading(line), failures.last_mut()) {
+            (Some(test), _) => failures.push(Failure { name: test.to_owned(), output: String::new() }),
+            (None, Some(failure)) => {
+                failure.output.push('\n');
+                failure.output.push_str(line);
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// The test whose output follows: `---- name stdout ----`, or `---- name ----` where the harness is another one.
+fn heading(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
+}
+
+/// The number that stands right before `word`.
+fn number_before(text: &str, word: &str) -> u64 {
+    let before = text.split(word).next().unwrap_or_default();
+    let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(text: &str, ended_well: bool) -> Outcome {
+        let mut report = Report::default();
+        text.lines().for_each(|line| report.read(line));
+        report.finish(ended_well, "signal: 6")
+    }
+
+    #[test]
+    fn closing_lines_are_counted_and_nothing_that_looks_like_one() {
+        let text = "test a_test_about_3_passed_things ... ok\n\
+            test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
+            test says_error ... ok\n    error: indented\ntest result: ok. 7 passed; 0 failed\n";
+        assert_eq!(outcome(text, true), Outcome { passed: 19, ..Outcome::default() });
+    }
+
+    #[test]
+    fn a_failed_test_is_named_with_its_output() {
+        let text = "running 2 tests\ntest a ... FAILED\ntest b ... ok\n\nfailures:\n\n---- a stdout ----\n\
+            thread 'a' panicked\nleft: 1\n\n---- shm::static::scan ----\nexit status 1\n\n\nfailures:\n    a\n\n\
+            test result: FAILED. 1 passed; 2 failed\n";
+        let failures = [("a", "\nthread 'a' panicked\nleft: 1\n"), ("shm::static::scan", "\nexit status 1\n\n")];
+        let failures = failures.map(|(name, output)| Failure { name: name.to_owned(), output: output.to_owned() });
+        assert_eq!(outcome(text, false), Outcome { passed: 1, failed: 2, failures: failures.into() });
+    }
+
+    #[test]
+    fn a_suite_that_dies_is_a_failure_with_what_it_had_said() {
+        let found = outcome("running 1 test\n", false);
+        let failure = Failure { name: "died (signal: 6)".to_owned(), output: "running 1 test".to_owned() };
+        assert_eq!(found, Outcome { passed: 0, failed: 1, failures: vec![failure] });
+    }
+}
