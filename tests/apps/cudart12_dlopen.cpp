@@ -24,15 +24,17 @@ struct Extent {
     unsigned x, y, z;
 };
 
-// An entry of a container of code, and the container: what compilers put into a program for its runtime.
+// An entry of a container of code, and the container: what compilers put into a program for its runtime. NVIDIA's driver reads
+// the options of ptxas, so an entry says that it has none.
 struct Entry {
     uint16_t kind = 1, form = 0x101;
-    uint32_t header = 64;
+    uint32_t header = 80;
     uint64_t size;
-    uint32_t compressed = 0, reserved = 0;
+    uint32_t compressed = 0, options = 64;
     uint16_t minor = 0, major = 7;
     uint32_t architecture = 70, name = 0, name_length = 0;
-    uint64_t flags = 0x41, reserved_too = 0, uncompressed = 0;
+    uint64_t flags = 0x11, reserved = 0, uncompressed = 0;
+    uint64_t options_text = 72, no_options = 0;
 };
 struct Container {
     uint32_t magic = 0xba55ed50;
