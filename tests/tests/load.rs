@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
+use katydid_tests::commands;
 use katydid_tests::deadline::Patient;
 use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::program::{self, Running};
@@ -151,19 +152,22 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
 
 /// A listener that takes no connection: the backlog of the kernel holds the program's.
 #[test]
-fn a_program_waits_for_a_server_as_long_as_its_environment_says() -> Result<()> {
+fn a_server_has_as_long_to_answer_as_the_environment_says() -> Result<()> {
     let places = Places::of_this_test()?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("silent");
     let _silent = std::os::unix::net::UnixListener::bind(&socket)?;
-    let mut command = std::process::Command::new(places.program("vector_add", Variant::Static));
-    command.env("LD_LIBRARY_PATH", places.shim()).env("KATYDID_SERVER", format!("unix:{}", socket.display()));
-    let outcome = program::run(command.env("KATYDID_CONNECT_TIMEOUT", "3s"), WAIT_TIMEOUT)?;
-    ensure!(
-        !outcome.status.success() && outcome.errors().contains("did not answer within 3 s"),
-        "{}",
-        outcome.errors()
-    );
+    let path = places.program("vector_add", Variant::Static);
+    let mut program = std::process::Command::new(&path);
+    program.env("LD_LIBRARY_PATH", places.shim());
+    let mut tool = commands::katydid(&places, &["run", "--"]);
+    tool.arg(&path);
+    for mut command in [program, tool] {
+        command.env("KATYDID_SERVER", format!("unix:{}", socket.display())).env("KATYDID_CONNECT_TIMEOUT", "3s");
+        let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
+        let told = outcome.errors();
+        ensure!(!outcome.status.success() && told.contains("did not answer within 3 s"), "{command:?}: {told}");
+    }
     Ok(())
 }
 

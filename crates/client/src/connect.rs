@@ -21,11 +21,6 @@ use crate::environment::{OpenError, program_name, variable};
 use crate::session::{FaultHandler, Session, session_mark};
 use crate::{compression, threads};
 
-/// Unless `KATYDID_CONNECT_TIMEOUT` says otherwise: a worker that has to start its driver first takes a second or two.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// In place of no limit.
-const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
-
 /// A session that has begun, and what was agreed on.
 pub struct Opened {
     /// Carries the session's calls.
@@ -158,8 +153,7 @@ fn silence() -> Result<Duration, OpenError> {
 
 /// How long a server may take to answer a hello.
 fn connect_timeout() -> Result<Duration, OpenError> {
-    let said = setting("KATYDID_CONNECT_TIMEOUT")?.and_then(|text| settings::silence(&text));
-    Ok(said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { LONGEST_CONNECT } else { limit }))
+    Ok(settings::connect_timeout(setting("KATYDID_CONNECT_TIMEOUT")?.as_deref()))
 }
 
 /// The limit for silence in whole seconds, as a hello has it.

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use katydid_driver_rules::state::settings;
 use katydid_transport::{Address, ConnectError, TlsError, driver_at};
 
 use crate::args::config::{self, Config, ConfigError};
@@ -28,8 +29,8 @@ const CERTS_VARIABLE: &str = "KATYDID_CERTS";
 const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
 /// Our TCP port where none is given.
 const DEFAULT_PORT: u16 = 9923;
-/// How long a server may take to answer a hello: as long as programs give it.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(20);
+/// The variable that says how long a server may take to answer a hello, to programs as well.
+const CONNECT_TIMEOUT_VARIABLE: &str = "KATYDID_CONNECT_TIMEOUT";
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -219,7 +220,8 @@ impl NamedServer {
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {
         self.reach().map_err(Failure::server)?;
-        driver_at(&self.address, GREETING_TIMEOUT).map_err(refusal)
+        let said = std::env::var(CONNECT_TIMEOUT_VARIABLE).ok();
+        driver_at(&self.address, settings::connect_timeout(said.as_deref())).map_err(refusal)
     }
 }
 

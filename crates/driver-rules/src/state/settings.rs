@@ -13,6 +13,10 @@ use crate::state::units;
 pub const PREFIX: &str = "KATYDID_";
 /// Names that the command has told of already, with commas between them, so that the program's libraries need not.
 pub const TOLD: &str = "KATYDID_TOLD";
+/// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// In place of no limit.
+const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
 /// Least silence of a link that can be a limit: workers that are busy say so once a second.
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// Longest name of a session: no longer text fits into the first message to a server.
@@ -382,6 +386,12 @@ pub fn shown(value: &str) -> String {
 pub fn silence(text: &str) -> Option<Duration> {
     let most = Duration::from_secs(1_000_000);
     units::duration(text).ok().filter(|time| time.is_zero() || (MIN_SILENCE_LIMIT..=most).contains(time))
+}
+
+/// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`; one that is none counts as unset.
+pub fn connect_timeout(said: Option<&str>) -> Duration {
+    let said = said.and_then(silence);
+    said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { LONGEST_CONNECT } else { limit })
 }
 
 /// A name of ours that does not exist.
