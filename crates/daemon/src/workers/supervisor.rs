@@ -18,8 +18,9 @@ use crate::workers::spawn::Worker;
 
 /// A driver that takes longer than this to start never will.
 const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a worker that closed its control socket may take to exit.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a worker that closed its control socket may take to exit. NVIDIA's driver gives contexts back one after the other
+/// on a busy GPU, and 2 s were too few there.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One worker under care.
 struct WorkerSupervisor<'a> {
@@ -52,7 +53,8 @@ impl WorkerSupervisor<'_> {
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {
         let Some([control, exit, stop, lending, output]) = self.wait() else {
-            self.reason.get_or_insert_with(|| "it took too long".to_owned());
+            self.reason
+                .get_or_insert_with(|| "its worker took too long to start or to exit, and was killed".to_owned());
             return false;
         };
         if control {
