@@ -12,7 +12,7 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::kill;
 use katydid_tests::way::Way;
 
-use crate::failover::{holding, worker_of};
+use crate::kills::failover::{holding, worker_of};
 use crate::processes::is_answer;
 use crate::scenarios::Scenario;
 use crate::stage::{LIMIT, Stage, continues, kept_of, said};

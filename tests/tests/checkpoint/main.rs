@@ -3,16 +3,16 @@
 //! - `programs.rs`: every program of `tests/apps`, checkpointed at random calls.
 //! - `scenarios.rs`: chains, kills at every stage, restores in twos.
 //! - `jobs.rs`: processes. `processes.rs`: processes that others lock.
-//! - `names.rs`: files. `surroundings.rs`: files and folders around a job. `streams.rs`: standard streams.
-//! - `stores.rs`: images. `damage.rs`: damaged images. `modes.rs`: who may read what is written.
+//! - `outside/names.rs`: files. `outside/surroundings.rs`: files and folders around a job. `outside/streams.rs`: standard streams.
+//! - `images/stores.rs`: images. `images/damage.rs`: damaged images. `outside/modes.rs`: who may read what is written.
 //! - `idle.rs`: memory that a program keeps and does not use.
 //! - `books.rs`: threads that are held, and functions that are not.
-//! - `upgrades.rs`: other builds of Katydid. `rights.rs`: ordinary users.
+//! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users.
 //! - `refused.rs`: what is refused.
-//! - `failover.rs`: workers that die. `restores.rs`: kills during a restore.
+//! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore.
 //! - `sealed.rs`: servers behind TLS.
-//! - `opencl.rs`: programs of OpenCL, and sessions that move. `departures.rs`: programs that end while their sessions move.
-//! - `moved.rs`: images that go to another driver. `elsewhere.rs`: images that go to another host.
+//! - `opencl.rs`: programs of OpenCL, and sessions that move. `kills/departures.rs`: programs that end while their sessions move.
+//! - `images/moved.rs`: images that go to another driver. `images/elsewhere.rs`: images that go to another host.
 //! - `variables.rs`: variables of modules that the next worker's driver puts elsewhere.
 //! - `frameworks.rs`: programs of PyTorch, CuPy, numba and others.
 //!
@@ -24,31 +24,20 @@
 //! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
 mod books;
-mod chaos;
-mod damage;
-mod departures;
-mod elsewhere;
-mod failover;
 mod frameworks;
 mod idle;
+mod images;
 mod jobs;
+mod kills;
 mod lent;
-mod modes;
-mod moved;
-mod names;
 mod opencl;
+mod outside;
 mod processes;
 mod programs;
 mod refused;
-mod restores;
-mod rights;
 mod scenarios;
 mod sealed;
 mod stage;
-mod stores;
-mod streams;
-mod surroundings;
-mod upgrades;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -71,7 +60,7 @@ use crate::stage::WAYS;
 fn is_steady(name: &str, slice: &Slice, ways: &ScenarioWays) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [way, scenario] => ways.is_chosen(way, scenario, slice),
-        [_way, moved::VARIANT, program] => programs::is_long_lived(program),
+        [_way, images::moved::VARIANT, program] => programs::is_long_lived(program),
         [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
         [way, _variant, program] => programs::is_long_lived(program) && is_chosen(way, program, slice),
         _ => true,
@@ -110,7 +99,7 @@ const OTHER_SLICES: u64 = 12;
 /// Whether this is a program of `tests/apps` that is in the slice.
 fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
-        [_, moved::VARIANT | frameworks::VARIANT, _] => false,
+        [_, images::moved::VARIANT | frameworks::VARIANT, _] => false,
         [_, _, program] => slice.has(program, OTHER_SLICES) && apps.iter().any(|app| app.name == program),
         _ => false,
     }
@@ -154,9 +143,9 @@ fn main() -> ExitCode {
     trials.extend(programs::trials(&places, &apps));
     trials.extend(opencl::trials(&places));
     trials.extend(frameworks::trials(&places));
-    trials.extend(moved::trials(&places, &apps));
-    trials.extend(elsewhere::trials(&places));
-    trials.extend(rights::trials(&places));
+    trials.extend(images::moved::trials(&places, &apps));
+    trials.extend(images::elsewhere::trials(&places));
+    trials.extend(outside::rights::trials(&places));
     if !is_sweep() {
         let slice = Slice::of_this_test();
         println!(

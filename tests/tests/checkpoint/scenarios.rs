@@ -18,11 +18,11 @@ use katydid_tests::watch::{WAIT_TIMEOUT, runs, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 
+use crate::images::{damage, stores, upgrades};
+use crate::kills::{chaos, departures, failover, restores};
+use crate::outside::{modes, names, streams, surroundings};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{
-    books, chaos, damage, departures, failover, idle, jobs, lent, modes, names, processes, refused, restores, sealed,
-    stores, streams, surroundings, upgrades, variables,
-};
+use crate::{books, idle, jobs, lent, processes, refused, sealed, variables};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 

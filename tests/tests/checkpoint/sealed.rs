@@ -7,7 +7,7 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
-use crate::failover;
+use crate::kills::failover;
 use crate::scenarios::{self, LOOP, Scenario, kept_loop, went_on};
 use crate::stage::{LIMIT, Stage, continues, said};
 

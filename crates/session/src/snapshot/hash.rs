@@ -18,7 +18,7 @@ use katydid_image::ChunkId;
 use crate::device::ask::ask;
 
 /// The kernel's text.
-const TEXT: &str = concat!(include_str!("hash.ptx"), "\0");
+const TEXT: &str = concat!(include_str!("hash/hash.ptx"), "\0");
 /// Threads of a block: the text counts on it.
 const HASH_BLOCK_THREADS: u32 = 256;
 /// Most blocks of one launch.

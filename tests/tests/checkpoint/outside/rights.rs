@@ -19,9 +19,9 @@ use libtest_mimic::{Completion, Trial};
 use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
 
+use crate::images::upgrades::Installation;
 use crate::scenarios::{LOOP, kept_loop, was_stopped};
 use crate::stage::{LIMIT, continues, said};
-use crate::upgrades::Installation;
 
 /// An id that belongs to no user.
 const USER: u32 = 65534;

@@ -1,7 +1,7 @@
 //! Where checkpoints go: object stores, full disks, images that keep few checkpoints, checkpoints as time passes.
 
 #[expect(clippy::unwrap_used, clippy::panic, reason = "a server of a test's own stops at the first surprise")]
-#[path = "../../../crates/image/tests/common/s3.rs"]
+#[path = "../../../../crates/image/tests/common/s3.rs"]
 pub(crate) mod s3;
 
 use std::fs;

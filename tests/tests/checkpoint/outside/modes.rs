@@ -20,9 +20,9 @@ use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
+use crate::images::stores::{credentials, s3};
 use crate::scenarios::{LOOP, Scenario, was_stopped};
 use crate::stage::{LIMIT, Stage, said};
-use crate::stores::{credentials, s3};
 
 /// Starts a command under a umask that takes nothing away.
 const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];

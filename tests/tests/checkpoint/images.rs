@@ -1,0 +1,7 @@
+//! Images: where they go, damage, other builds, drivers and hosts.
+
+pub(crate) mod damage;
+pub(crate) mod elsewhere;
+pub(crate) mod moved;
+pub(crate) mod stores;
+pub(crate) mod upgrades;

@@ -1,0 +1,6 @@
+//! Processes that are killed, stopped or leave: workers, supervisors, CRIU, programs whose sessions move.
+
+pub(crate) mod chaos;
+pub(crate) mod departures;
+pub(crate) mod failover;
+pub(crate) mod restores;

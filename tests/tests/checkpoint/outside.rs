@@ -1,0 +1,7 @@
+//! What lies around a job: files, standard streams, rights.
+
+pub(crate) mod modes;
+pub(crate) mod names;
+pub(crate) mod rights;
+pub(crate) mod streams;
+pub(crate) mod surroundings;
