@@ -13,7 +13,8 @@ const FILE: u32 = 0o600;
 /// Of a folder.
 const FOLDER: u32 = 0o700;
 
-/// Makes a file, or empties the one that is there, which becomes the owner's alone too.
+/// Makes a file, or empties the one that is there, which becomes the owner's alone too. A device or a pipe keeps its mode: `/dev/null`
+/// is everybody's.
 ///
 /// # Errors
 ///
@@ -21,7 +22,8 @@ const FOLDER: u32 = 0o700;
 pub fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)?;
     // One that was there before, or a umask that takes from its owner. Workers in a sandbox may not change modes.
-    if file.metadata()?.permissions().mode() & 0o777 != FILE {
+    let there = file.metadata()?;
+    if there.is_file() && there.permissions().mode() & 0o777 != FILE {
         file.set_permissions(Permissions::from_mode(FILE))?;
     }
     Ok(file)
@@ -79,6 +81,17 @@ mod tests {
 
     use super::*;
     use crate::Scratch;
+
+    #[test]
+    fn what_is_no_file_keeps_its_mode() {
+        let folder = Scratch::new("katydid-private-test").unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::empty(), 0).unwrap();
+        fs::set_permissions(&pipe, Permissions::from_mode(0o644)).unwrap();
+        let _reader = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        create(&pipe).unwrap();
+        assert_eq!(fs::metadata(&pipe).unwrap().permissions().mode() & 0o777, 0o644);
+    }
 
     #[test]
     fn everything_is_the_owner_s_alone_under_any_umask() {
