@@ -87,6 +87,7 @@ static bool bind_pages(int shared, int mode) {
 }
 
 static bool is_flusher = false;
+static bool is_careful = false;
 
 // Its own calls to the kernel that no other process can make for it.
 static bool set_for_itself(const char *kind) {
@@ -97,7 +98,11 @@ static bool set_for_itself(const char *kind) {
         return is_flusher || errno == EPERM;
     }
     if (strcmp(kind, "merging") == 0) return prctl(MEMORY_MERGE, 1, 0, 0, 0) == 0;
-    if (strcmp(kind, "guessing") == 0) return prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, PR_SPEC_DISABLE, 0, 0) == 0;
+    if (strcmp(kind, "guessing") == 0) {
+        // Some processors, or their kernels, leave no choice.
+        is_careful = prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, PR_SPEC_DISABLE, 0, 0) == 0;
+        return is_careful || errno == ENXIO;
+    }
     const unsigned long first_node = 1;
     if (strcmp(kind, "policy") == 0) return syscall(SYS_set_mempolicy, MPOL_BIND, &first_node, 64) == 0;
     if (strcmp(kind, "bound") == 0) return bind_pages(MAP_PRIVATE, MPOL_BIND);
@@ -121,7 +126,7 @@ static void is_still_set(const char *kind) {
     if (strcmp(kind, "machine") == 0) CHECK(prctl(PR_MCE_KILL_GET, 0, 0, 0, 0) == PR_MCE_KILL_EARLY, "PR_MCE_KILL_GET");
     if (is_flusher) CHECK(prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 1, "PR_GET_IO_FLUSHER");
     if (strcmp(kind, "merging") == 0) CHECK(prctl(MEMORY_MERGE + 1, 0, 0, 0, 0) == 1, "PR_GET_MEMORY_MERGE");
-    if (strcmp(kind, "guessing") == 0) {
+    if (is_careful) {
         const int stores = prctl(PR_GET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, 0, 0, 0);
         CHECK(stores == (PR_SPEC_PRCTL | PR_SPEC_DISABLE), "PR_GET_SPECULATION_CTRL gives %d", stores);
     }

@@ -59,6 +59,13 @@ fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
     let taken = stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     ensure!(taken.added < SMALL, "the image has {} bytes of the device", taken.added);
+    without_worker(stage, 0)
+}
+
+/// Waits until the worker of a program that has ended is gone, and so many others are left: on a busy machine it has its memory for
+/// longer than another program waits.
+fn without_worker(stage: &Stage, others: usize) -> Result<()> {
+    stage.server.workers_of(others)?;
     Ok(())
 }
 
@@ -85,7 +92,8 @@ fn stopped_holder(stage: &Stage, name: &str, farewell: &Path) -> Result<()> {
     let mut job = stage.start(name, PROGRAM, &["hold", MORE, farewell], &[])?;
     job.wait_for("ready")?;
     stage.checkpoint(&job, name, &[])?;
-    was_stopped(job)
+    was_stopped(job)?;
+    without_worker(stage, 0)
 }
 
 /// The other program keeps what it has freed, and makes no call.
@@ -98,6 +106,7 @@ fn from_idle(places: &Places, way: &str) -> Result<()> {
     let restored = stage.restore("holder", "holder", &[])?;
     fs::write(&farewell, "")?;
     ended_well(restored).context("the restored program")?;
+    without_worker(&stage, 1)?;
     fs::write(&enough, "")?;
     ended_well(idle).context("the program that had memory idle")?;
     stage.is_clean()
@@ -122,6 +131,7 @@ fn holds_none(places: &Places, way: &str) -> Result<()> {
     // It may have given up by now.
     let outcome = restored.finish(LIMIT)?;
     ensure!(outcome.status.success() || has_given_up(&outcome), "the restored program: {}", said(&outcome));
+    without_worker(&stage, 0)?;
     ended_well(stage.restore("waits", "waits", &[])?).context("restored once more")?;
     stage.is_clean()
 }
@@ -144,6 +154,7 @@ fn two(places: &Places, way: &str) -> Result<()> {
     ended_well(holder).context("the program that had the memory")?;
     if outcomes.iter().all(has_given_up) {
         // The holder took its time.
+        without_worker(&stage, 0)?;
         outcomes = both()?;
     }
     let said = || outcomes.iter().map(said).collect::<String>();
