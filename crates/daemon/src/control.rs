@@ -13,6 +13,7 @@
 //! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
+//! | `holds BYTES`             | before it exits because that is more than it may hold      |
 //!
 //! The daemon sends programs and other visitors (`katydid_transport`), and lines of text without descriptors:
 //!
@@ -55,6 +56,8 @@ pub(crate) enum Message {
     Ended,
     /// Turned its program away.
     Refused(String),
+    /// Will exit, because it holds so many bytes of the machine's memory.
+    Holds(u64),
     /// Its session finds no memory on a device, which is named by its PCI address.
     Short {
         /// Its own count.
@@ -95,6 +98,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Message {
         ("passed-over", reason) => Message::PassedOver(reason.to_owned()),
         ("failed", reason) => Message::Failed(reason.to_owned()),
         ("refused", reason) => Message::Refused(reason.to_owned()),
+        ("holds", bytes) => bytes.parse().map_or(Message::Unknown, Message::Holds),
         ("ended", "") => Message::Ended,
         ("visited", "") => Message::Visited,
         ("short", rest) => short(rest).unwrap_or(Message::Unknown),
@@ -193,6 +197,7 @@ mod tests {
         assert_eq!(parse(b"ended"), Message::Ended);
         assert_eq!(parse(b"visited"), Message::Visited);
         assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
+        assert_eq!(parse(b"holds 4096"), Message::Holds(4096));
         assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });
         assert_eq!(parse(b"given 2 3"), Message::Given { session: 2, number: 3 });
     }
@@ -206,6 +211,7 @@ mod tests {
             b"short 1 a b",
             b"short 1 ",
             b"given 1",
+            b"holds much",
             b"given 1 x",
             b"usage -1 x",
             b"",

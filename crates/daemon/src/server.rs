@@ -33,7 +33,7 @@ use crate::sessions::{Sessions, now};
 use crate::shared::ServerState;
 use crate::view::WorkersView;
 use crate::workers::control_group::ControlGroups;
-use crate::workers::host_memory::{self, HostMemory};
+use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
 use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::mind;
 
@@ -153,7 +153,7 @@ impl Server {
         self.shared.pool.view().0
     }
 
-    /// Waits until a worker is up, and says with which driver.
+    /// Waits until a worker is up, until the wait `is_given_up`, or as long as `patience` says.
     ///
     /// # Errors
     ///
@@ -246,14 +246,15 @@ fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Share
 /// Workers of tenants are measured from outside, and those of a server that was told a limit.
 fn memory_limits(config: &ServerConfig) -> MemoryLimits {
     if !config.worker.serves_tenants && config.host_memory.is_none() {
-        return MemoryLimits::default();
+        return MemoryLimits { limit, ..MemoryLimits::default() };
     }
-    let measured = HostMemory::new(config.host_memory, config.worker.serves_tenants);
-    let (groups, no_groups) = match ControlGroups::prepare(measured.limit()) {
+    let measured = HostMemory::new(limit, config.worker.serves_tenants);
+    let (groups, no_groups) = match ControlGroups::prepare(limit.bytes) {
         Ok(groups) => (Some(groups), None),
         Err(reason) => (None, Some(reason)),
+    let limit = config.host_memory.map_or_else(HostMemoryLimit::default, |bytes| HostMemoryLimit { bytes });
     };
-    MemoryLimits { measured: Some(Arc::new(measured)), groups, no_groups: Mutex::new(no_groups) }
+    MemoryLimits { limit, measured: Some(Arc::new(measured)), groups, no_groups: Mutex::new(no_groups) }
 }
 
 /// Keeps the pool filled. Workers die with this thread, which ends only after all of them.

@@ -6,6 +6,7 @@
 //! | `warm DRIVER`      | the driver is up; a program may be handed over              |
 //! | `failed TEXT`      | before it exits because the driver would not start          |
 //! | `refused TEXT`     | it turned the program away after the hand-over              |
+//! | `holds BYTES`      | before it exits because that is more than it may hold       |
 //! | `usage BYTES CALLS`| at most once a second, when one of the two changed          |
 //! | `ended`            | its program is gone, and so will it be                      |
 //! | `visited`          | it has taken in a visitor that was passed on to it          |
@@ -41,6 +42,11 @@ pub(crate) fn failed(control: BorrowedFd<'_>, reason: &dyn Display) {
 /// Says why the program was turned away.
 pub(crate) fn refused(control: BorrowedFd<'_>, reason: &dyn Display) {
     say(control, &format!("refused {reason}"));
+}
+
+/// Says that this worker will exit, because it holds so many bytes of the machine's memory.
+pub(crate) fn holds(control: BorrowedFd<'_>, bytes: u64) {
+    say(control, &format!("holds {bytes}"));
 }
 
 /// Tells what the session holds and did: bytes of device memory, and calls so far.
@@ -113,9 +119,10 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         warm(ours.as_fd(), "softcuda");
         usage(ours.as_fd(), 4096, 17);
+        holds(ours.as_fd(), 8192);
         refused(ours.as_fd(), &"x".repeat(2 * MAX_PACKET));
         let mut buffer = [0; 2 * MAX_PACKET];
-        for expected in ["warm softcuda", "usage 4096 17", "refused xxx"] {
+        for expected in ["warm softcuda", "usage 4096 17", "holds 8192", "refused xxx"] {
             let (_, length) = recv(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
             assert!(length <= MAX_PACKET && buffer[..length].starts_with(expected.as_bytes()), "{expected}");
         }

@@ -23,8 +23,8 @@ pub struct WorkerOptions {
     pub requires_gpu: bool,
     /// Images that programs have sent, where the server keeps them.
     pub images: Option<ImageStore>,
-    /// Most bytes of the machine's own memory that it may hold; none: what is usual.
-    pub host_memory: Option<u64>,
+    /// Most bytes of the machine's own memory that it may hold.
+    pub host_memory: u64,
     /// Only to answer questions about the devices.
     pub watches: bool,
     /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.

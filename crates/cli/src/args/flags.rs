@@ -763,7 +763,7 @@ pub(crate) struct WorkerFlags {
     pub(crate) module_cache_size: Option<u64>,
     /// As in `serve`.
     #[arg(long, value_name = "BYTES")]
-    pub(crate) host_memory: Option<u64>,
+    pub(crate) host_memory: u64,
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,

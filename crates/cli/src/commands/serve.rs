@@ -123,10 +123,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
     config.max_sessions = flags.max_sessions;
     config.peer_sessions = flags.peer_sessions.unwrap_or_else(|| peer_sessions(flags.max_sessions));
     config.peer_connections = flags.peer_connections.into();
-    if let Some(size) = flags.host_memory {
-        config.worker.arguments.extend(["--host-memory".into(), size.0.to_string().into()]);
-        config.host_memory = Some(size.0);
-    }
+    config.host_memory = flags.host_memory.map(|size| size.0);
     config.session_memory = flags.session_memory.map(|size| size.0);
     config.verbosity = if flags.quiet { Verbosity::Problems } else { Verbosity::Everything };
     flags.isolation.apply(&mut config)?;

@@ -33,10 +33,33 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// What is read of a file in `/proc` about a process.
 const MAX_TEXT_BYTES: u64 = 8192;
 
+/// What one worker may hold. The server sets it, and each worker is told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HostMemoryLimit {
+    /// In bytes.
+    pub(crate) bytes: u64,
+}
+
+impl Default for HostMemoryLimit {
+    /// Three quarters of the machine's memory.
+    fn default() -> Self {
+        let system = sysinfo();
+        Self { bytes: system.totalram * u64::from(system.mem_unit) / 4 * 3 }
+    }
+}
+
+impl HostMemoryLimit {
+    /// Why a worker is ended that holds `held` bytes.
+    pub(crate) fn reason(self, held: u64) -> String {
+        let (held, limit) = (held >> 20, self.bytes >> 20);
+        format!("it held {held} MiB of the machine's memory, and may hold {limit} (serve --host-memory)")
+    }
+}
+
 /// What all workers of a server may hold, and which there are.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
-    limit: u64,
+    limit: HostMemoryLimit,
     /// Memory files that workers have made count even where they are not mapped. Of workers for their own user they may be the
     /// program's.
     counts_files: bool,
@@ -61,13 +84,8 @@ pub(crate) struct MemoryWatch {
 }
 
 impl HostMemory {
-    /// A worker may hold `limit` bytes; three quarters of the machine's memory where there is none.
-    pub(crate) fn new(limit: Option<u64>, counts_files: bool) -> Self {
-        Self { limit: limit.unwrap_or_else(usual), counts_files, state: Mutex::default(), changed: Condvar::new() }
-    }
-
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
+    pub(crate) fn new(limit: HostMemoryLimit, counts_files: bool) -> Self {
+        Self { limit, counts_files, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Watches the process group of a worker.
@@ -76,12 +94,6 @@ impl HostMemory {
         self.lock().groups.insert(group, Arc::clone(&ended));
         self.changed.notify_all();
         MemoryWatch { all: Arc::clone(self), group, ended }
-    }
-
-    /// Why a worker is ended that holds too much.
-    pub(crate) fn reason(&self, held: u64) -> String {
-        let (held, limit) = (held >> 20, self.limit >> 20);
-        format!("it held {held} MiB of the machine's memory, and may hold {limit} (serve --host-memory)")
     }
 
     /// Looks at all workers until the server stops.
@@ -108,8 +120,8 @@ impl HostMemory {
 
     /// Ends a group that holds too much. Bytes that it may take yet.
     fn look(&self, group: u32, members: &[u32], files: Option<&MemoryFiles>) -> u64 {
-        let held = held(members, files, self.limit);
-        let Some(left) = self.limit.checked_sub(held) else {
+        let held = held(members, files, self.limit.bytes);
+        let Some(left) = self.limit.bytes.checked_sub(held) else {
             self.end(group, held);
             return u64::MAX;
         };
@@ -121,7 +133,7 @@ impl HostMemory {
         let state = self.lock();
         let Some(ended) = state.groups.get(&group) else { return };
         let Some(pid) = i32::try_from(group).ok().and_then(Pid::from_raw) else { return };
-        let _ = ended.set(self.reason(held));
+        let _ = ended.set(self.limit.reason(held));
         let _ = kill_process_group(pid, Signal::KILL);
     }
 
@@ -141,21 +153,12 @@ impl MemoryWatch {
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended.get().map(String::as_str)
     }
-
-    pub(crate) fn all(&self) -> &HostMemory {
-        &self.all
-    }
 }
 
 impl Drop for MemoryWatch {
     fn drop(&mut self) {
         self.all.lock().groups.remove(&self.group);
     }
-}
-
-fn usual() -> u64 {
-    let system = sysinfo();
-    system.totalram * u64::from(system.mem_unit) / 4 * 3
 }
 
 /// Until `left` bytes can be taken.
@@ -302,7 +305,7 @@ mod tests {
         assert_eq!(sum(status, &["RssAnon", "VmSwap"]), 108 << 10);
         assert_eq!(sum(status, &["RssShmem", "Pss"]), 28 << 10);
         let own = Held::mapped(std::process::id()).unwrap().all();
-        assert!((64 << 10..usual()).contains(&own), "{own}");
+        assert!((64 << 10..HostMemoryLimit::default().bytes).contains(&own), "{own}");
     }
 
     #[test]
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_worker_s_children_count_and_all_are_ended_beyond_the_limit() {
-        let memory = Arc::new(HostMemory::new(Some(64 << 20), true));
+        let memory = Arc::new(HostMemory::new(HostMemoryLimit { bytes: 64 << 20 }, true));
         let looks = start(&memory).unwrap();
         let mut child = group(HOLDS);
         let watch = memory.watch(child.id());

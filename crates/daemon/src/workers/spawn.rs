@@ -29,7 +29,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_gr
 use crate::control;
 use crate::descriptors::before_raise;
 use crate::workers::control_group::{ControlGroup, ControlGroups, NoGroups};
-use crate::workers::host_memory::{HostMemory, MemoryWatch};
+use crate::workers::host_memory::{HostMemory, HostMemoryLimit, MemoryWatch};
 use crate::workers::output::{self, WorkerOutput};
 use crate::workers::users::{RunsAs, UserClaim, WorkerUser};
 
@@ -37,12 +37,12 @@ use crate::workers::users::{RunsAs, UserClaim, WorkerUser};
 const FOR_PROGRAMS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
-/// How a worker is started: the daemon appends `--control-fd N`.
+/// How a worker is started: the daemon appends `--control-fd N` and `--host-memory BYTES`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCommand {
     /// The executable.
     pub program: PathBuf,
-    /// Its arguments before `--control-fd N`.
+    /// Its arguments before those.
     pub arguments: Vec<OsString>,
     /// Variables set for it.
     pub set: Vec<(OsString, OsString)>,
@@ -66,6 +66,8 @@ const HOME: &str = "HOME";
 /// What holds workers to the memory that they may have.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLimits {
+    /// What each may hold; it measures itself too.
+    pub(crate) limit: HostMemoryLimit,
     /// The server's own measure; none where workers have the rights of their programs.
     pub(crate) measured: Option<Arc<HostMemory>>,
     /// The kernel's, where it can be had.
@@ -88,6 +90,8 @@ pub(crate) struct Worker {
     pub(crate) output: WorkerOutput,
     /// Whether its process group holds too much, until it is reaped.
     watch: Option<MemoryWatch>,
+    /// What it may hold.
+    limit: HostMemoryLimit,
     /// Why it was ended, if it held too much.
     pub(crate) over_limit: Option<String>,
     /// Its number may be another process's.
@@ -120,8 +124,7 @@ impl Worker {
     fn end_group(&mut self) {
         if let Some(watch) = self.watch.take() {
             let has_met_limit = self.group.as_ref().is_some_and(ControlGroup::has_met_limit);
-            let all = watch.all();
-            let by_kernel = || has_met_limit.then(|| all.reason(all.limit()));
+            let by_kernel = || has_met_limit.then(|| self.limit.reason(self.limit.bytes));
             self.over_limit = watch.ended().map(str::to_owned).or_else(by_kernel);
         }
         if !self.is_reaped {
@@ -166,6 +169,7 @@ pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Wo
     command.envs(folder.iter().flat_map(|folder| FOLDERS.map(|name| (name, folder.path().to_owned()))));
     command.envs(folder.iter().filter(|_| claim.is_some()).map(|folder| (HOME, folder.path().to_owned())));
     command.args(&how.arguments).arg("--control-fd").arg(number.to_string());
+    command.arg("--host-memory").arg(limits.limit.bytes.to_string());
     let (lending, asking) = how.serves_tenants.then(lender_sockets::pair).transpose()?.unzip();
     if let Some(asking) = &asking {
         command.arg("--lending-fd").arg(asking.as_raw_fd().to_string());
@@ -203,6 +207,7 @@ pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Wo
         lending,
         output,
         watch,
+        limit: limits.limit,
         over_limit,
         is_reaped,
         _folder: folder,

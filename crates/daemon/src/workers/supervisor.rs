@@ -111,6 +111,7 @@ impl WorkerSupervisor<'_> {
             Message::Warm(driver) if !self.warm => self.is_up(driver),
             Message::PassedOver(reason) => self.passed_over = Some(reason),
             Message::Failed(reason) | Message::Refused(reason) => self.reason = Some(reason),
+            Message::Holds(bytes) => self.reason = Some(self.shared.memory_limits.limit.reason(bytes)),
             Message::Usage { device_memory, calls } => {
                 if let Some(id) = self.mind.session() {
                     self.shared.sessions.usage(id, device_memory, calls);

@@ -13,7 +13,6 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::system::sysinfo;
 
 use crate::control;
 use crate::os::exit::{BROKEN, leave};
@@ -39,30 +38,23 @@ struct Limit {
 
 static HOST_MEMORY_LIMIT_BYTES: OnceLock<Limit> = OnceLock::new();
 
-/// Holds this process to `limit` bytes from now on; three quarters of the machine's memory where there is none. `counts_files`:
-/// memory files that it has made count even where they are not mapped. Of a worker for its own user they may be the program's.
-pub(crate) fn bound(limit: Option<u64>, counts_files: bool) {
+/// Holds this process to `bytes` from now on. `counts_files`: memory files that it has made count even where they are not mapped. Of
+/// a worker for its own user they may be the program's.
+pub(crate) fn bound(bytes: u64, counts_files: bool) {
     // Where /proc cannot be written to, the kernel chooses as among all processes.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let files = counts_files.then(MemoryFiles::find).flatten();
-    let _ = HOST_MEMORY_LIMIT_BYTES.set(Limit { bytes: limit.unwrap_or_else(usual), files });
+    let _ = HOST_MEMORY_LIMIT_BYTES.set(Limit { bytes, files });
 }
 
-fn usual() -> u64 {
-    let system = sysinfo();
-    system.totalram * u64::from(system.mem_unit) / 4 * 3
-}
-
-/// Ends the process if it holds too much, and tells the server why. How long it cannot hold too much from here on.
+/// Ends the process if it holds too much, and tells the server so. How long it cannot hold too much from here on.
 pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
     let Some((limit, held)) = HOST_MEMORY_LIMIT_BYTES.get().and_then(|limit| Some((limit.bytes, held_now(limit)?)))
     else {
         return LONGEST_PAUSE;
     };
     if held > limit {
-        let (held, limit) = (held >> 20, limit >> 20);
-        let reason = format!("it held {held} MiB of the machine's memory, and may hold {limit} (serve --host-memory)");
-        control::refused(control, &reason);
+        control::holds(control, held);
         leave(BROKEN);
     }
     pause(limit - held)
@@ -105,8 +97,8 @@ mod tests {
         let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\nVmSwap:\t       4 kB\n";
         assert_eq!(held(status), Some(132 << 10));
         assert_eq!(held(b"Name:\tx\n"), None);
-        let own = held_now(&Limit { bytes: usual(), files: None }).unwrap();
-        assert!((1 << 10..usual()).contains(&own), "{own}");
+        let own = held_now(&Limit { bytes: u64::MAX, files: None }).unwrap();
+        assert!((1 << 10..1 << 40).contains(&own), "{own}");
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn worker_process() {
             soft: None,
             requires_gpu: false,
             images,
-            host_memory: None,
+            host_memory: u64::MAX,
             watches,
             has_journal,
             sandbox: None,
