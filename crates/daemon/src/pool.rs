@@ -14,6 +14,8 @@ use crate::workers::handle::{DriverFound, WorkerHandle};
 
 /// Wait after the first failure; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// How often a wait looks whether it is given up.
+const GIVEN_UP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait between attempts.
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -137,7 +139,7 @@ impl Pool {
 
     /// Takes a ready worker, or waits for one.
     pub(crate) fn take(&self, patience: Duration) -> Result<WorkerHandle, PoolError> {
-        self.wait_for_worker(patience, |state| &mut state.waiting, |ready| ready.pop_front())
+        self.wait_for_worker(patience, &|| false, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
     /// Gives a worker back that was taken and not used.
@@ -152,13 +154,24 @@ impl Pool {
 
     /// The driver of a ready worker, which stays, or of the next one.
     pub(crate) fn driver(&self, patience: Duration) -> Result<DriverFound, PoolError> {
-        self.wait_for_worker(patience, |state| &mut state.inquiring, |ready| ready.front()?.driver().cloned())
+        self.driver_unless(patience, &|| false)
+    }
+
+    /// The same, unless the wait `is_given_up`.
+    pub(crate) fn driver_unless(
+        &self,
+        patience: Duration,
+        is_given_up: &dyn Fn() -> bool,
+    ) -> Result<DriverFound, PoolError> {
+        let pick = |ready: &mut VecDeque<WorkerHandle>| ready.front()?.driver().cloned();
+        self.wait_for_worker(patience, is_given_up, |state| &mut state.inquiring, pick)
     }
 
     /// Waits for a worker that `pick` takes something from, among those that `count` counts.
     fn wait_for_worker<T>(
         &self,
         patience: Duration,
+        is_given_up: &dyn Fn() -> bool,
         count: impl Fn(&mut PoolState) -> &mut usize,
         pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
     ) -> Result<T, PoolError> {
@@ -176,7 +189,10 @@ impl Pool {
             if left.is_zero() {
                 break Err(PoolError::Slow(patience));
             }
-            state = self.wait(state, |_| Some(left));
+            if is_given_up() {
+                break Err(PoolError::Stopping);
+            }
+            state = self.wait(state, |_| Some(left.min(GIVEN_UP_POLL_INTERVAL)));
         };
         *count(&mut state) -= 1;
         self.changed.notify_all();
@@ -280,6 +296,12 @@ mod tests {
             pool.failed("no driver");
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
         });
+    }
+
+    #[test]
+    fn a_wait_that_is_given_up_ends() {
+        let pool = Pool::new(0);
+        assert_eq!(pool.driver_unless(TEST_TIMEOUT, &|| true), Err(PoolError::Stopping));
     }
 
     #[test]

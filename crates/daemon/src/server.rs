@@ -27,7 +27,7 @@ use crate::descriptors::Shares;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::nvml_processes::NvmlProcesses;
 use crate::places::{Greetings, OF_LISTENER, PlaceLimits};
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolError};
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::shared::ServerState;
@@ -68,6 +68,8 @@ pub struct ServerConfig {
     pub build: Build,
     /// How long a program may take to say hello.
     pub hello_patience: Duration,
+    /// Without a driver it is of no use: its starter waits for that ([`Server::wait_for_driver`]), and tells what keeps it.
+    pub needs_driver: bool,
     /// What it says on standard error.
     pub verbosity: Verbosity,
 }
@@ -158,8 +160,12 @@ impl Server {
     /// # Errors
     ///
     /// Why none is.
-    pub fn driver(&self, patience: Duration) -> Result<String, String> {
-        self.shared.pool.driver(patience).map(|driver| driver.name).map_err(|error| error.to_string())
+    pub fn wait_for_driver(&self, patience: Duration, is_given_up: &dyn Fn() -> bool) -> Result<(), String> {
+        let driver = self.shared.pool.driver_unless(patience, is_given_up);
+        driver.map(drop).map_err(|error| match error {
+            PoolError::Failed(reason) => reason,
+            other => other.to_string(),
+        })
     }
 
     /// What has the workers that serve no process yet replaced, for the process that changes what they were started in.
@@ -229,6 +235,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
         memory_limits,
         worker: config.worker,
         is_warned: AtomicBool::new(false),
+        tells_failures: AtomicBool::new(!config.needs_driver),
         stop,
     })
 }
@@ -245,6 +252,7 @@ fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Share
 
 /// Workers of tenants are measured from outside, and those of a server that was told a limit.
 fn memory_limits(config: &ServerConfig) -> MemoryLimits {
+    let limit = config.host_memory.map_or_else(HostMemoryLimit::default, |bytes| HostMemoryLimit { bytes });
     if !config.worker.serves_tenants && config.host_memory.is_none() {
         return MemoryLimits { limit, ..MemoryLimits::default() };
     }
@@ -252,7 +260,6 @@ fn memory_limits(config: &ServerConfig) -> MemoryLimits {
     let (groups, no_groups) = match ControlGroups::prepare(limit.bytes) {
         Ok(groups) => (Some(groups), None),
         Err(reason) => (None, Some(reason)),
-    let limit = config.host_memory.map_or_else(HostMemoryLimit::default, |bytes| HostMemoryLimit { bytes });
     };
     MemoryLimits { limit, measured: Some(Arc::new(measured)), groups, no_groups: Mutex::new(no_groups) }
 }

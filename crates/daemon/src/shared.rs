@@ -37,6 +37,8 @@ pub(crate) struct ServerState {
     pub(crate) memory_limits: MemoryLimits,
     /// The only program's user has heard that it has no GPU.
     pub(crate) is_warned: AtomicBool,
+    /// Failures to start a worker are told here. Not so before the first worker of a server that is of no use without.
+    pub(crate) tells_failures: AtomicBool,
     /// Readable, for good, once the server stops.
     pub(crate) stop: OwnedFd,
 }
@@ -46,11 +48,14 @@ impl ServerState {
     pub(crate) fn start_failed(&self, reason: &str) {
         let rest = self.pool.failed(reason);
         let rest = rest.as_secs_f32();
-        self.reporter.problem(format_args!("a worker could not be started: {reason} (next attempt in {rest} s)"));
+        if self.tells_failures.load(Ordering::Relaxed) {
+            self.reporter.problem(format_args!("a worker could not be started: {reason} (next attempt in {rest} s)"));
+        }
     }
 
     /// Workers have another driver than before, or their first.
     pub(crate) fn driver_changed(&self, driver: &DriverFound) {
+        self.tells_failures.store(true, Ordering::Relaxed);
         match &driver.passed_over {
             None => self.reporter.note(format_args!("driver {}", driver.name)),
             Some(reason) => self.reporter.problem(format_args!("driver {}: {}", driver.name, NoGpu(reason))),

@@ -189,6 +189,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         peer_connections: 64,
         session_memory: None,
         host_memory: None,
+        needs_driver: false,
         cpu_opencl: false,
         build: build(),
         hello_patience: TEST_TIMEOUT,

@@ -54,7 +54,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
     let limits = Limits::within(flags.within.as_ref().map_or(TIME_LIMIT, |within| within.0))?;
     let progress = Progress::on_stderr();
-    let server = PrivateServer::start(&flags.driver)?;
+    let server = PrivateServer::start(&flags.driver, false)?;
     let (layout, place, against) = (&layout, &*place, flags.against);
     let bench = Bench { layout, driver: &driver, server: &server, place, limits, against, progress: &progress };
     // The sizes first: what they need is had for minutes.

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use katydid_driver_rules::state::settings;
 use katydid_transport::{Address, ConnectError, TlsError, driver_at};
+use katydid_wire::handshake::SOFTCUDA;
 
 use crate::args::config::{self, Config, ConfigError};
 use crate::output::failure::Failure;
+use crate::server::start::REQUIRE_GPU;
 
 /// The variable programs and commands read the server from.
 pub const VARIABLE: &str = "KATYDID_SERVER";
@@ -216,6 +218,20 @@ impl NamedServer {
     }
 
     /// Says hello as a program would, without a session, and gives the name of the driver. What the program would be refused
+    /// As [`NamedServer::greet`]; where a GPU is required, a driver that is softcuda's is refused.
+    pub fn greet_for(&self, requires_gpu: bool) -> Result<String, Failure> {
+        let driver = self.greet()?;
+        if driver != SOFTCUDA || !requires_gpu {
+            return Ok(driver);
+        }
+        let (address, origin) = (self.address.place(), &self.origin);
+        let flag = if let Origin::Flag(flag) = origin { flag } else { FLAG };
+        Err(Failure::server(format!(
+            "a GPU is required (--require-gpu or {REQUIRE_GPU}=1), and the driver of {address} (from {origin}) is softcuda: give \
+             {flag} one that has a GPU, or see that server's messages"
+        )))
+    }
+
     /// for is told here, in one line and with a status of its own: a server that is full, has no driver or is of another build,
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {

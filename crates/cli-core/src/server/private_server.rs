@@ -34,21 +34,10 @@ pub struct PrivateServer {
 }
 
 impl PrivateServer {
-    /// Starts a server on a unix socket; its first worker warms up while the caller goes on.
-    pub fn start(driver: &str) -> Result<Self, Failure> {
-        Self::start_with(driver, &[], None)
-    }
-
-    /// The same, for a driver that the command line names: a library that cannot be opened is told of before a program starts.
-    pub fn start_named(driver: &str) -> Result<Self, Failure> {
-        let server = Self::start(driver)?;
-        start::check_named(&server.server, driver)?;
-        Ok(server)
-    }
-
-    /// The same, on a GPU or not at all.
-    pub fn start_on_gpu(driver: &str) -> Result<Self, Failure> {
-        Self::start_as(driver, &[], true, |_| {})
+    /// Starts a server on a unix socket; its first worker warms up while the caller goes on, unless a library is named: one that
+    /// cannot be opened is told of before a program starts. So it is where a GPU is required and not to be had.
+    pub fn start(driver: &str, requires_gpu: bool) -> Result<Self, Failure> {
+        Self::start_as(driver, &[], requires_gpu, |config| config.needs_driver = start::names_library(driver))
     }
 
     /// The same, listening on further addresses too, with `warm` workers ready unless that is nothing said.
@@ -89,7 +78,7 @@ impl PrivateServer {
         config.worker.unset.extend(CHOICES.map(OsString::from));
         confine_to_user(&mut config.worker);
         change(&mut config);
-        let server = start::start(config, requires_gpu)?;
+        let server = start::start(config, requires_gpu, &|| false)?;
         let registered = Registered::new(server.admin()).ok();
         Ok(Self { server, _registered: registered, _folder: folder })
     }

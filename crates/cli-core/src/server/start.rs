@@ -42,35 +42,51 @@ const PROGRAM_VARIABLES: [&str; 8] = [
     "CUDA_LOG_FILE",
 ];
 
-/// What `--driver` takes.
-pub const DRIVERS: &str = "give auto, soft, or the path of a libcuda.so.1";
-
-/// Starts a server. Where a GPU is required, its first worker must have opened the driver of one.
-pub fn start(mut config: ServerConfig, requires_gpu: bool) -> Result<Server, Failure> {
-    if config.driver != "soft" {
-        make_devices();
-    }
-    if !requires_gpu {
-        return Server::start(config).map_err(Failure::server);
-    }
-    if config.driver == "soft" {
-        return Err(Failure::usage(format!(
-            "--require-gpu (or {REQUIRE_GPU}=1) and --driver soft exclude each other: leave one of them out"
-        )));
-    }
-    config.worker.arguments.push(REQUIRE_GPU_FLAG.into());
-    let server = Server::start(config).map_err(Failure::server)?;
-    server.driver(DRIVER_START_TIMEOUT).map_err(Failure::server)?;
-    Ok(server)
+/// Whether softcuda will not do, by the flag or the variable.
+pub fn requires_gpu(flag: bool) -> bool {
+    flag || env::var_os(REQUIRE_GPU).is_some_and(|value| value == "1")
 }
 
-/// A library that another process named must be one that a worker can open.
-pub fn check_named(server: &Server, driver: &str) -> Result<(), Failure> {
-    if ["auto", "soft"].contains(&driver) {
-        return Ok(());
+/// What `--driver` takes.
+const DRIVERS: &str = "give auto, soft, or the path of a libcuda.so.1";
+
+/// Whether `--driver` names a library, which must be one that a worker can open.
+pub fn names_library(driver: &str) -> bool {
+    !["auto", "soft"].contains(&driver)
+}
+
+/// Why a worker did not open its driver, with the name of the library, and what to do where the worker could not say it.
+fn of_named(driver: &str, reason: String) -> String {
+    match reason {
+        reason if !names_library(driver) => reason,
+        reason if reason.contains(driver) => format!("--driver: {reason}"),
+        reason => format!("--driver: {driver}: {reason}; {DRIVERS}"),
     }
-    let failed = |error| Failure::server(format!("--driver: {driver}: {error}; {DRIVERS}"));
-    server.driver(DRIVER_START_TIMEOUT).map(drop).map_err(failed)
+}
+
+/// Starts a server. Where a GPU is required, or it needs its driver, a first worker must have opened that, unless the wait for it
+/// `is_given_up`.
+pub fn start(mut config: ServerConfig, requires_gpu: bool, is_given_up: &dyn Fn() -> bool) -> Result<Server, Failure> {
+    let driver = config.driver.clone();
+    if driver != "soft" {
+        make_devices();
+    }
+    if requires_gpu {
+        if driver == "soft" {
+            return Err(Failure::usage(format!(
+                "--require-gpu (or {REQUIRE_GPU}=1) and --driver soft exclude each other: leave one of them out"
+            )));
+        }
+        config.worker.arguments.push(REQUIRE_GPU_FLAG.into());
+    }
+    config.needs_driver |= requires_gpu;
+    let needs_driver = config.needs_driver;
+    let server = Server::start(config).map_err(Failure::server)?;
+    if needs_driver {
+        let driven = server.wait_for_driver(DRIVER_START_TIMEOUT, is_given_up);
+        driven.map_err(|reason| Failure::server(of_named(&driver, reason)))?;
+    }
+    Ok(server)
 }
 
 /// Sessions of one peer over a network, unless told otherwise: others find a place, too.
@@ -97,6 +113,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
         cpu_opencl: true,
         build: Build::current(SPEC_HASH),
         hello_patience: HELLO_TIMEOUT,
+        needs_driver: false,
         verbosity: Verbosity::Everything,
     })
 }
@@ -147,6 +164,14 @@ mod tests {
         assert_eq!(tunables(None), own);
         assert_eq!(tunables(Some("".into())), own);
         assert_eq!(tunables(Some(others.into())), format!("{others}:{own}").as_str());
+    }
+
+    #[test]
+    fn what_keeps_a_worker_from_its_driver_names_the_library_once() {
+        let told = |driver, reason: &str| of_named(driver, reason.to_owned());
+        assert_eq!(told("auto", "no driver works"), "no driver works");
+        assert_eq!(told("/x", "/x: is none; give another"), "--driver: /x: is none; give another");
+        assert_eq!(told("/x", "its process ended"), format!("--driver: /x: its process ended; {DRIVERS}"));
     }
 
     #[test]

@@ -283,6 +283,9 @@ pub(crate) struct RestoreFlags {
     /// Start a private server with this driver, whatever else names a server: auto, soft, or the path of a libcuda.so.1.
     #[arg(long, value_name = "DRIVER", conflicts_with = "server")]
     pub(crate) driver: Option<String>,
+    /// Exit with 3, before anything is restored, where the server's driver is softcuda and not a GPU's.
+    #[arg(long)]
+    pub(crate) require_gpu: bool,
     /// Use this device in place of those that sessions of OpenCL had, or in place of one of them: a number, cpu, gpu,
     /// accelerator, or a part of a name.
     #[arg(long, value_name = "[OLD=]NEW")]
@@ -761,7 +764,7 @@ pub(crate) struct WorkerFlags {
     /// Most bytes of them.
     #[arg(long, value_name = "BYTES", requires = "module_cache")]
     pub(crate) module_cache_size: Option<u64>,
-    /// As in `serve`.
+    /// Most memory of this machine that it may hold.
     #[arg(long, value_name = "BYTES")]
     pub(crate) host_memory: u64,
     /// Only answer questions about the devices.

@@ -14,11 +14,12 @@ use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::server::address;
+use katydid_cli_core::server::start::requires_gpu;
 
 /// Runs the command.
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let known = address::named_by("--to", &flags.to, flags.certs.as_deref()).map_err(Failure::usage)?;
-    known.greet()?;
+    known.greet_for(requires_gpu(false))?;
     let image = flags.image.as_deref().map(whole_path).transpose()?;
     let patience_ms = flags.patience.map(|patience| u32::try_from(patience.0.as_millis()).unwrap_or(u32::MAX));
     let wanted = Migration { to: known.address.to_string(), devices: flags.device.clone(), image, patience_ms };

@@ -23,6 +23,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::output::terminal::{Progress, bar};
 use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
+use katydid_cli_core::server::start::requires_gpu;
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
@@ -39,13 +40,14 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
         Some(_) => None,
         None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
     };
+    let requires_gpu = requires_gpu(flags.require_gpu);
     match known {
         Some(known) => {
-            known.greet()?;
+            known.greet_for(requires_gpu)?;
             attend(flags, &image, opened, &known.address)
         }
         None => {
-            let server = PrivateServer::start_named(flags.driver.as_deref().unwrap_or("auto"))?;
+            let server = PrivateServer::start(flags.driver.as_deref().unwrap_or("auto"), requires_gpu)?;
             let ended = attend(flags, &image, opened, server.address());
             server.stop();
             ended

@@ -31,7 +31,7 @@ use katydid_cli_core::layout::{self, Layout};
 use katydid_cli_core::output::failure::{Failure, Outcome, RunError, say};
 use katydid_cli_core::server::address::{self, NamedServer};
 use katydid_cli_core::server::private_server::PrivateServer;
-use katydid_cli_core::server::start::REQUIRE_GPU;
+use katydid_cli_core::server::start::{REQUIRE_GPU, requires_gpu};
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
 const PUT_AWAY: u8 = 75;
@@ -80,7 +80,7 @@ impl Launch {
             Some(_) => None,
             None => address::resolve(session.server.as_deref(), session.certs.as_deref()).map_err(Failure::usage)?,
         };
-        let requires_gpu = session.require_gpu || std::env::var_os(REQUIRE_GPU).is_some_and(|value| value == "1");
+        let requires_gpu = requires_gpu(session.require_gpu);
         check_link(session.link, known.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
@@ -263,10 +263,7 @@ impl Launch {
     }
 
     fn private_server(&self) -> Result<PrivateServer, Failure> {
-        match self.requires_gpu {
-            true => PrivateServer::start_on_gpu(&self.driver),
-            false => PrivateServer::start_named(&self.driver),
-        }
+        PrivateServer::start(&self.driver, self.requires_gpu)
     }
 
     /// The same as a program of a job that another thread supervises, on the job's server unless another one is known, which has
@@ -329,18 +326,10 @@ fn is_soft(driver: &str) -> bool {
 /// Checks that a server lets a program in, and has a GPU if one is required. A program that will meet softcuda there is
 /// prepared for it.
 fn reach(known: &NamedServer, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
-    if known.greet()? != SOFTCUDA {
-        return Ok(());
-    }
-    if !requires_gpu {
+    if known.greet_for(requires_gpu)? == SOFTCUDA {
         prepare_for_softcuda(command);
-        return Ok(());
     }
-    let (address, origin) = (known.address.place(), &known.origin);
-    Err(Failure::server(format!(
-        "a GPU is required (--require-gpu or {REQUIRE_GPU}=1), and the driver of {address} (from {origin}) is softcuda: give \
-         --server one that has a GPU, or see that server's messages"
-    )))
+    Ok(())
 }
 
 /// Sets what libraries need to be told of softcuda, where the user has not.

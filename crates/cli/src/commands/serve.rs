@@ -1,7 +1,10 @@
 //! `katydid serve`: the server in the foreground, until a signal ends it.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use katydid_daemon::{Server, ServerConfig, Verbosity, raise_descriptors};
@@ -14,12 +17,11 @@ use signal_hook::iterator::Signals;
 use crate::args::flags::ServeFlags;
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
-use katydid_cli_core::probe::{Probe, probe_apart};
 use katydid_cli_core::server::address::{admin_path, certified, default_listen, prepare_runtime_folder};
 use katydid_cli_core::server::isolation::tell_of_missing_layers;
 use katydid_cli_core::server::module_cache::ModuleCache;
 use katydid_cli_core::server::mps::Mps;
-use katydid_cli_core::server::start::{DRIVERS, check_named, config, peer_sessions, start};
+use katydid_cli_core::server::start::{config, names_library, peer_sessions, start};
 use katydid_cli_core::server::{worker_env, worker_user};
 
 /// Runs the command.
@@ -31,26 +33,30 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     raise_descriptors();
     // Caught before anything exists that a signal could leave behind.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
+    let is_signalled = flagged([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
     let wants_mps = flags.mps;
     let (module_cache, module_cache_size) = (flags.module_cache.clone(), flags.module_cache_size);
     // The service of MPS is the server's user's, and so are its clients.
     let may_have_own_users = flags.isolation.worker_user.is_none() && !wants_mps;
     let mut config = requested(flags)?;
-    check_library(&driver)?;
     if config.worker.serves_tenants && may_have_own_users {
         config.worker.runs_as = worker_user::own_users(&driver, &opened_by_workers(&driver)?, quiet);
     }
     let modules = ModuleCache::prepare(module_cache, module_cache_size, quiet, &config.worker.runs_as)?;
-    if config.worker.serves_tenants && !quiet {
-        tell_of_missing_layers();
-    }
+    let serves_tenants = config.worker.serves_tenants;
     // Ends behind the workers.
     let mps = wants_mps.then(Mps::start).transpose()?;
     config.worker.set.extend(mps.iter().flat_map(Mps::variables));
     config.worker.arguments.extend(modules.iter().flat_map(ModuleCache::arguments));
-    let server = start(config, requires_gpu)?;
-    check_named(&server, &driver)?;
+    let server = match start(config, requires_gpu, &|| is_signalled.load(Ordering::Relaxed)) {
+        // A driver that takes long keeps no process from ending the server.
+        Err(_) if is_signalled.load(Ordering::Relaxed) => return Ok(ExitCode::SUCCESS),
+        started => started?,
+    };
+    if serves_tenants && !quiet {
+        tell_of_missing_layers();
+    }
     if let Some(mps) = &mps {
         mps.when_revived(server.renewal());
     }
@@ -71,15 +77,11 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A library that cannot be opened is told of once, before a worker tells of it too.
-fn check_library(driver: &str) -> Result<(), Failure> {
-    if ["auto", "soft"].contains(&driver) {
-        return Ok(());
-    }
-    match probe_apart(driver) {
-        Probe::Works(_) => Ok(()),
-        Probe::Fails(error) => Err(Failure::server(format!("--driver: {driver}: {error}; {DRIVERS}"))),
-    }
+/// Becomes true with the first of these signals.
+fn flagged(signals: [i32; 2]) -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    signals.into_iter().try_for_each(|signal| signal_hook::flag::register(signal, Arc::clone(&flag)).map(drop))?;
+    Ok(flag)
 }
 
 /// What workers open that may lie anywhere: folders and libraries of the installation, the driver, temporary files.
@@ -118,6 +120,7 @@ fn requested(flags: ServeFlags) -> Result<ServerConfig, Failure> {
         (None, None) => return Err(Failure::usage("no address to listen on")),
     };
     let mut config = config(listen, admin, &flags.driver)?;
+    config.needs_driver = names_library(&flags.driver);
     config.insecure = flags.insecure;
     config.warm = flags.warm;
     config.max_sessions = flags.max_sessions;

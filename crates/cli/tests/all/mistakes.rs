@@ -100,7 +100,7 @@ fn a_file_that_is_no_driver_is_told_of_once() {
     is_refused(
         &mut home.katydid(&["serve", "--listen", &listen, "--driver", "/etc/passwd"]),
         3,
-        &["/etc/passwd", "auto, soft"],
+        &["--driver: /etc/passwd", "libcuda.so.1"],
     );
 }
 

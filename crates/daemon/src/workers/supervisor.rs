@@ -162,7 +162,7 @@ impl WorkerSupervisor<'_> {
             Assignment::Dismissed => {}
             _ if self.shared.pool.is_stopping() => {}
             _ if self.warm => self.lose(&outcome),
-            _ => self.shared.start_failed(&self.reason.unwrap_or(outcome)),
+            _ => self.shared.start_failed(&self.reason.unwrap_or_else(|| format!("its process ended with {outcome}"))),
         }
     }
 
