@@ -9,15 +9,17 @@
 //!
 //! A key that is not known is an error that names it: a misspelt setting must not be passed over in silence.
 
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 
 /// What the file can say.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Address of the server.
@@ -28,6 +30,15 @@ pub struct Config {
     pub module_cache: Option<PathBuf>,
     /// Most bytes of it, with a suffix.
     pub module_cache_size: Option<String>,
+}
+
+/// A config file that was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigFile {
+    /// Where it is, or would be.
+    pub path: PathBuf,
+    /// What it says.
+    pub config: Config,
 }
 
 /// Why the file was refused.
@@ -53,8 +64,29 @@ pub enum ConfigError {
     },
 }
 
+/// The file of this process: one reading counts for all that asks, so that a file which changes meanwhile is not half followed.
+/// `None` without a home.
+///
+/// # Errors
+///
+/// See [`ConfigError`].
+pub fn own() -> Result<Option<ConfigFile>, ConfigError> {
+    static OWN: OnceLock<Option<ConfigFile>> = OnceLock::new();
+    if let Some(file) = OWN.get() {
+        return Ok(file.clone());
+    }
+    let file = of(|name| env::var_os(name))?;
+    Ok(OWN.get_or_init(|| file).clone())
+}
+
+/// The file of an environment; `None` without a home.
+pub(crate) fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<ConfigFile>, ConfigError> {
+    let read = |path: PathBuf| Ok(ConfigFile { config: read(&path)?, path });
+    path(variable).map(read).transpose()
+}
+
 /// Where the file is, given the environment; `None` without a home.
-pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))?;
     Some(folder.join("katydid/config.toml"))
@@ -62,7 +94,7 @@ pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 
 /// Reads the file; one that does not exist says nothing, nor does one in a folder that is closed to this user: `su` and `sudo -u`
 /// leave the `HOME` of another one.
-pub fn read(path: &Path) -> Result<Config, ConfigError> {
+fn read(path: &Path) -> Result<Config, ConfigError> {
     match fs::read_to_string(path) {
         Ok(text) => parse(path, &text),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

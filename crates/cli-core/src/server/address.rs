@@ -17,7 +17,7 @@ use katydid_driver_rules::state::settings;
 use katydid_transport::{Address, ConnectError, TlsError, driver_at};
 use katydid_wire::handshake::SOFTCUDA;
 
-use crate::args::config::{self, Config, ConfigError};
+use crate::args::config::{self, ConfigError, ConfigFile};
 use crate::output::failure::Failure;
 use crate::server::start::REQUIRE_GPU;
 
@@ -101,7 +101,7 @@ pub struct ReachError {
 
 /// The server this process is told to use, if any, with the certificates for it if those are needed.
 pub fn resolve(flag: Option<&str>, certs: Option<&Path>) -> Result<Option<NamedServer>, AddressError> {
-    let known = resolve_with(flag, |name| std::env::var_os(name))?;
+    let known = resolve_with(flag, |name| std::env::var_os(name), config::own)?;
     let certified = |known: NamedServer| Ok(NamedServer { address: certified(known.address, certs)?, ..known });
     known.map(certified).transpose()
 }
@@ -110,7 +110,7 @@ pub fn resolve(flag: Option<&str>, certs: Option<&Path>) -> Result<Option<NamedS
 pub fn certified(address: Address, flag: Option<&Path>) -> Result<Address, AddressError> {
     match &address {
         Address::Tls { certs: None, .. } => {
-            let folder = certs_with(flag, |name| std::env::var_os(name))?;
+            let folder = certs_with(flag, |name| std::env::var_os(name), config::own)?;
             // Programs change their folder.
             let folder = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
             Ok(address.with_certs(folder.as_deref()))
@@ -123,16 +123,16 @@ pub fn certified(address: Address, flag: Option<&Path>) -> Result<Address, Addre
 fn certs_with(
     flag: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
+    file: impl FnOnce() -> Result<Option<ConfigFile>, ConfigError>,
 ) -> Result<Option<PathBuf>, AddressError> {
     let named = flag.map(Path::to_owned);
     let named = named.or_else(|| variable(CERTS_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from));
-    let Some(config) = config::path(&variable) else { return Ok(named) };
-    if let Some(folder) =
-        named.map_or_else(|| Ok(config::read(&config)?.certs), |named| Ok::<_, ConfigError>(Some(named)))?
-    {
-        return Ok(Some(folder));
+    if named.is_some() {
+        return Ok(named);
     }
-    Ok(config.parent().map(|folder| folder.join("certs")).filter(|folder| folder.is_dir()))
+    let Some(ConfigFile { path, config }) = file()? else { return Ok(None) };
+    let beside = || path.parent().map(|folder| folder.join("certs")).filter(|folder| folder.is_dir());
+    Ok(config.certs.or_else(beside))
 }
 
 /// The server that a flag of another name names.
@@ -145,6 +145,7 @@ pub fn named_by(flag: &'static str, text: &str, certs: Option<&Path>) -> Result<
 fn resolve_with(
     flag: Option<&str>,
     variable: impl Fn(&str) -> Option<OsString>,
+    file: impl FnOnce() -> Result<Option<ConfigFile>, ConfigError>,
 ) -> Result<Option<NamedServer>, AddressError> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned());
     if let Some(text) = flag {
@@ -153,8 +154,8 @@ fn resolve_with(
     if let Some(text) = set(VARIABLE) {
         return known(&text, Origin::Variable(VARIABLE)).map(Some);
     }
-    if let Some(path) = config::path(&variable)
-        && let Some(text) = config::read(&path)?.server
+    if let Some(ConfigFile { path, config }) = file()?
+        && let Some(text) = config.server
     {
         return known(&text, Origin::File(path)).map(Some);
     }
@@ -162,8 +163,8 @@ fn resolve_with(
 }
 
 /// Refuses a config file that names a server which is none, whether that server is meant or not.
-pub fn check_config(config: &Config, path: &Path) -> Result<(), AddressError> {
-    config.server.as_deref().map_or(Ok(()), |text| known(text, Origin::File(path.to_owned())).map(drop))
+pub fn check_config(file: &ConfigFile) -> Result<(), AddressError> {
+    file.config.server.as_deref().map_or(Ok(()), |text| known(text, Origin::File(file.path.clone())).map(drop))
 }
 
 /// An address is checked where it was said, so that the error names the source and not only the text.
@@ -217,7 +218,6 @@ impl NamedServer {
         })
     }
 
-    /// Says hello as a program would, without a session, and gives the name of the driver. What the program would be refused
     /// As [`NamedServer::greet`]; where a GPU is required, a driver that is softcuda's is refused.
     pub fn greet_for(&self, requires_gpu: bool) -> Result<String, Failure> {
         let driver = self.greet()?;
@@ -232,6 +232,7 @@ impl NamedServer {
         )))
     }
 
+    /// Says hello as a program would, without a session, and gives the name of the driver. What the program would be refused
     /// for is told here, in one line and with a status of its own: a server that is full, has no driver or is of another build,
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {
@@ -332,7 +333,7 @@ mod tests {
             "XDG_CONFIG_HOME" => Some(home.path().as_os_str().to_owned()),
             _ => variables.iter().find(|(found, _)| *found == name).map(|(_, value)| OsString::from(value)),
         };
-        let known = resolve_with(flag, variable).unwrap()?;
+        let known = resolve_with(flag, variable, || config::of(variable)).unwrap()?;
         Some((known.address.to_string(), known.origin))
     }
 
@@ -359,7 +360,7 @@ mod tests {
                 CERTS_VARIABLE => variable.clone(),
                 _ => None,
             };
-            certs_with(flag.map(Path::new), variables).unwrap().unwrap()
+            certs_with(flag.map(Path::new), variables, || config::of(variables)).unwrap().unwrap()
         };
         assert_eq!(found(None, None), folder.join("certs"));
         fs::write(folder.join("config.toml"), "certs = \"/file\"").unwrap();
@@ -387,7 +388,8 @@ mod tests {
 
     #[test]
     fn a_malformed_address_names_its_source() {
-        let error = resolve_with(None, |name| (name == VARIABLE).then(|| "ftp://x".into())).unwrap_err().to_string();
+        let error = resolve_with(None, |name| (name == VARIABLE).then(|| "ftp://x".into()), || Ok(None));
+        let error = error.unwrap_err().to_string();
         assert!(error.starts_with("KATYDID_SERVER: \"ftp://x\""), "{error}");
     }
 

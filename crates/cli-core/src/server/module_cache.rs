@@ -15,7 +15,7 @@ use katydid_client::cache;
 use katydid_daemon::RunsAs;
 use katydid_scratch::Scratch;
 
-use crate::args::config::{self, Config};
+use crate::args::config::{self, ConfigFile};
 use crate::args::size::Size;
 use crate::output::failure::{Failure, say};
 
@@ -67,9 +67,9 @@ impl ModuleCache {
         quiet: bool,
         runs_as: &RunsAs,
     ) -> Result<Option<Self>, Failure> {
-        let (config, file) = read_config()?;
-        let size = size(wanted, &config, &file)?;
-        if let Some(named) = named.or(config.module_cache) {
+        let file = config::own().map_err(Failure::usage)?.unwrap_or_default();
+        let size = size(wanted, &file)?;
+        if let Some(named) = named.or(file.config.module_cache) {
             let folder = std::path::absolute(&named).unwrap_or(named);
             make_private(&folder, runs_as).map_err(Failure::usage)?;
             return Ok(Some(Self { folder, size, _scratch: None }));
@@ -96,20 +96,14 @@ impl ModuleCache {
     }
 }
 
-/// The config file and its path, as far as there is one.
-fn read_config() -> Result<(Config, PathBuf), Failure> {
-    let Some(path) = config::path(|name| env::var_os(name)) else { return Ok(Default::default()) };
-    Ok((config::read(&path).map_err(Failure::usage)?, path))
-}
-
 /// Refuses a config file whose size of the module cache is none.
-pub fn check_config(config: &Config, file: &Path) -> Result<(), Failure> {
-    size(None, config, file).map(drop)
+pub fn check_config(file: &ConfigFile) -> Result<(), Failure> {
+    size(None, file).map(drop)
 }
 
-fn size(flag: Option<Size>, config: &Config, file: &Path) -> Result<Size, Failure> {
+fn size(flag: Option<Size>, ConfigFile { path, config }: &ConfigFile) -> Result<Size, Failure> {
     let said = config.module_cache_size.as_deref().map(str::parse::<Size>).transpose();
-    let said = said.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", file.display())))?;
+    let said = said.map_err(|error| Failure::usage(format!("{}: module_cache_size: {error}", path.display())))?;
     Ok(flag.or(said).unwrap_or(DEFAULT_SIZE))
 }
 
@@ -195,6 +189,7 @@ mod tests {
         assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/modules".into()));
         assert_eq!(folder(&[]), None);
         assert_eq!(default_folder(|_| Some("relative".into())), None);
+    use crate::args::config::Config;
     }
 
     #[test]
@@ -212,11 +207,13 @@ mod tests {
 
     #[test]
     fn a_wrong_size_in_the_config_file_is_named() {
-        let config = Config { module_cache_size: Some("much".into()), ..Config::default() };
-        let Err(error) = size(None, &config, Path::new("config.toml")) else { unreachable!() };
+        let with = |size: &str| ConfigFile {
+            path: "config.toml".into(),
+            config: Config { module_cache_size: Some(size.into()), ..Config::default() },
+        };
+        let Err(error) = size(None, &with("much")) else { unreachable!() };
         assert!(error.to_string().starts_with("config.toml: module_cache_size: "), "{error}");
-        let config = Config { module_cache_size: Some("2G".into()), ..Config::default() };
-        assert_eq!(size(None, &config, Path::new("")).unwrap(), Size(2 << 30));
-        assert_eq!(size(Some(Size(5)), &config, Path::new("")).unwrap(), Size(5));
+        assert_eq!(size(None, &with("2G")).unwrap(), Size(2 << 30));
+        assert_eq!(size(Some(Size(5)), &with("2G")).unwrap(), Size(5));
     }
 }

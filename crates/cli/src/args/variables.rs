@@ -30,10 +30,9 @@ pub(crate) fn check() -> Result<(), Failure> {
     if let Some(problem) = problems(|name| env::var_os(name)).next() {
         return Err(Failure::usage(format!("{problem}: {REMEDY}")));
     }
-    let Some(path) = config::path(|name| env::var_os(name)) else { return Ok(()) };
-    let config = config::read(&path).map_err(Failure::usage)?;
-    address::check_config(&config, &path).map_err(Failure::usage)?;
-    module_cache::check_config(&config, &path)
+    let Some(file) = config::own().map_err(Failure::usage)? else { return Ok(()) };
+    address::check_config(&file).map_err(Failure::usage)?;
+    module_cache::check_config(&file)
 }
 
 /// What to do about a variable that holds what it cannot.

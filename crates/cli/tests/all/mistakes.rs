@@ -68,6 +68,24 @@ fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
 }
 
 #[test]
+/// The file is gone as soon as it is opened.
+#[test]
+fn the_config_file_is_read_once() {
+    let home = Home::new();
+    let server = stand_in(&home, "softcuda");
+    fs::create_dir_all(home.path(".config/katydid")).unwrap();
+    let file = home.path(".config/katydid/config.toml");
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let writes = std::thread::spawn(move || {
+        let mut pipe = File::options().write(true).open(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        writeln!(pipe, "server = '{server}'").unwrap();
+    });
+    let output = home.output(&["run", "--", "echo", RAN]);
+    writes.join().unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN), "{output:?}");
+}
+
 fn a_gpu_that_a_variable_requires_is_no_softcuda() {
     let home = Home::new();
     let server = stand_in(&home, "softcuda");
