@@ -66,7 +66,10 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     os::process::prepare(&log);
     let control = options.control.as_fd();
     let warm = match WarmDriver::up(&options.driver, options.soft.as_deref(), options.requires_gpu) {
-        Ok(warm) => WarmDriver { images: options.images, has_journal: options.has_journal, ..warm },
+        Ok(warm) => {
+            let images = options.images.map(|images| images.telling(|text| Log::early().line(text)));
+            WarmDriver { images, has_journal: options.has_journal, ..warm }
+        }
         Err(error) => {
             // The server says it, or passes it on to the program that waits.
             control::failed(control, &error);

@@ -29,7 +29,7 @@ const SYSTEM_CACHE: &str = "/var/cache/katydid";
 /// Why a folder is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It cannot be made or looked at.
+    /// It cannot be made, looked at or written to.
     #[error("{path}: cannot be the module cache: {source}; name another folder with --module-cache")]
     System {
         /// The file or folder.
@@ -169,16 +169,27 @@ fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
     };
     let is_ours = found.uid() == rustix::process::geteuid().as_raw() || owner == Some(found.uid());
     let may_others = found.mode() & if group == Some(found.gid()) { 0o002 } else { 0o022 };
-    if is_ours && may_others == 0 {
-        give(path, runs_as).map_err(system)
-    } else {
-        Err(FolderError::Open { path: path.to_owned() })
+    if !is_ours || may_others != 0 {
+        return Err(FolderError::Open { path: path.to_owned() });
     }
+    check_writable(path).and_then(|()| give(path, runs_as)).map_err(system)
+}
+
+/// Checks that files can be made in a folder; of one that is not there, in the next one above that is.
+///
+/// # Errors
+///
+/// Why they cannot: it is another user's, or its file system is mounted read-only.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    let there = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
+    // Nothing else tells of all that can be in the way. It has no name where the file system has such files.
+    tempfile::tempfile_in(there).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::config::Config;
 
     #[test]
     fn the_cache_of_the_desktop_standard_comes_before_home() {
@@ -189,7 +200,6 @@ mod tests {
         assert_eq!(folder(&["HOME"]), Some("/HOME/.cache/katydid/modules".into()));
         assert_eq!(folder(&[]), None);
         assert_eq!(default_folder(|_| Some("relative".into())), None);
-    use crate::args::config::Config;
     }
 
     #[test]
@@ -203,6 +213,21 @@ mod tests {
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(matches!(make_private(&file, &RunsAs::Server), Err(FolderError::System { .. })));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_to_is_refused_with_the_reason() {
+        let above = tempfile::tempdir().unwrap();
+        assert!(check_writable(above.path()).is_ok() && check_writable(&above.path().join("a/b")).is_ok());
+        let file = above.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(check_writable(&file).is_err() && check_writable(&file.join("below")).is_err());
+        assert_eq!(fs::read_dir(above.path()).unwrap().count(), 1, "a trial has left something");
+        // Not even root makes files there.
+        assert!(matches!(
+            make_private(Path::new("/proc/self/fdinfo"), &RunsAs::Server),
+            Err(FolderError::System { .. })
+        ));
     }
 
     #[test]

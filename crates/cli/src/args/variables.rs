@@ -58,7 +58,10 @@ fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     match setting.value {
         SettingValue::Address => text.parse::<Address>().err().map(|error| format!("{}: {error}", setting.name)),
         SettingValue::Folder => unfit(path.is_dir()),
-        SettingValue::NewFolder | SettingValue::AbsoluteFolder => unfit(may_be_folder(path)),
+        SettingValue::NewFolder | SettingValue::AbsoluteFolder => unfit(may_be_folder(path)).or_else(|| {
+            let error = module_cache::check_writable(path).err()?;
+            Some(format!("{}={}: no files can be made there: {error}", setting.name, settings::shown(&text)))
+        }),
         SettingValue::File => unfit(path.is_file()),
         SettingValue::FileOrFolder => unfit(path.exists()),
         SettingValue::Libraries => {

@@ -3,6 +3,7 @@
 //! Every check is a function that returns a [`Finding`]; none changes anything. `fail` is what keeps programs from
 //! running, `warn` what may disappoint later.
 
+mod cache;
 mod drivers;
 mod finding;
 mod server;
@@ -39,6 +40,7 @@ fn examine(flags: &DoctorFlags) -> Vec<Finding> {
     let progress = Progress::on_stderr();
     let mut findings = drivers::libraries();
     findings.extend(variables::checks(|name| std::env::var_os(name)));
+    findings.push(cache::check(|name| std::env::var_os(name)));
     progress.show("trying the drivers");
     findings.extend(drivers::drivers());
     findings.extend(drivers::opencl());

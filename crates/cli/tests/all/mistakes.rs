@@ -32,6 +32,7 @@ fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
         ("KATYDID_SERVER", "carrier-pigeon:coop"),
         ("KATYDID_CERTS", "/nonexistent/certs"),
         ("KATYDID_CACHE", "relative"),
+        ("KATYDID_CACHE", "/proc/self/fdinfo"),
         ("KATYDID_CACHE", file),
         ("KATYDID_LIB", "/nonexistent/lib"),
         ("KATYDID_CRIU", "/nonexistent/criu"),
@@ -67,7 +68,6 @@ fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
     }
 }
 
-#[test]
 /// The file is gone as soon as it is opened.
 #[test]
 fn the_config_file_is_read_once() {
@@ -86,6 +86,7 @@ fn the_config_file_is_read_once() {
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN), "{output:?}");
 }
 
+#[test]
 fn a_gpu_that_a_variable_requires_is_no_softcuda() {
     let home = Home::new();
     let server = stand_in(&home, "softcuda");

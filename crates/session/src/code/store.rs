@@ -9,6 +9,7 @@
 //! sent, whatever became of the file. Beyond its limit, the store removes the images that were least recently asked for.
 
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
 use std::hash::BuildHasher;
 use std::io::{self, Read, Write};
@@ -34,6 +35,8 @@ pub struct ImageStore {
     limit: u64,
     /// Permissions of files: where each worker has a user of its own, their group uses the folder.
     mode: u32,
+    /// Hears why nothing is stored any more.
+    tell: fn(fmt::Arguments<'_>),
 }
 
 /// An image in the folder: when it was asked for last, its bytes, where it is.
@@ -44,7 +47,22 @@ impl ImageStore {
     #[must_use]
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         let is_shared = fs::metadata(&folder).is_ok_and(|found| found.permissions().mode() & 0o020 != 0);
-        Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 } }
+        Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 }, tell: |_| {} }
+    }
+
+    /// The same with a hearer of why nothing is stored any more, once a session.
+    #[must_use]
+    pub fn telling(self, tell: fn(fmt::Arguments<'_>)) -> Self {
+        Self { tell, ..self }
+    }
+
+    /// Says that it is used no more.
+    pub(crate) fn fails(&self, error: &io::Error) {
+        (self.tell)(format_args!(
+            "the module cache cannot be written to, so programs send their code each time: {}: {error}; make room there, or name \
+             another folder with --module-cache",
+            self.folder.display()
+        ));
     }
 
     /// The image of this name, if it is there with this length. One that has been damaged goes.

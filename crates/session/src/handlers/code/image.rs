@@ -45,7 +45,8 @@ pub(crate) fn kdImageRecall(
 fn store(session: &mut Session, thread: u32, flat: &[u8]) {
     let is_wanted = session.unstored.remove(&thread);
     let Some(store) = session.store.as_ref().filter(|_| is_wanted) else { return };
-    if store.put(flat).is_err() {
+    if let Err(error) = store.put(flat) {
+        store.fails(&error);
         session.store = None;
     }
 }

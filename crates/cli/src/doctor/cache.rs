@@ -1,0 +1,43 @@
+//! The folder of what is kept for later programs: the hashes of the modules that programs load, and the module cache of servers.
+
+use std::ffi::OsString;
+
+use katydid_cli_core::server::module_cache::check_writable;
+use katydid_client::cache;
+
+use crate::doctor::finding::Finding;
+
+/// The name of the check.
+const CHECK: &str = "cache";
+/// What to do where nothing can be kept.
+const REMEDY: &str = "set KATYDID_CACHE to a folder of yours with room, or let this user write there";
+
+/// Whether anything can be kept there. Programs run without.
+pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
+    let without = "each program hashes its modules, and each server has them sent, anew";
+    let Some(folder) = cache::folder(variable) else {
+        return Finding::warn(CHECK, format!("there is no home to keep it in: {without}"), REMEDY);
+    };
+    let place = folder.display();
+    match check_writable(&folder) {
+        Ok(()) => Finding::ok(CHECK, format!("in {place}")),
+        Err(error) => Finding::warn(CHECK, format!("{place}: no files can be made there: {error}: {without}"), REMEDY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_written_to_is_named_with_the_remedy() {
+        let home = tempfile::tempdir().unwrap();
+        let of = |folder: &str| check(|name| (name == "KATYDID_CACHE").then(|| folder.into()));
+        assert_eq!(of(home.path().join("new").to_str().unwrap()).status, Status::Ok);
+        // Not even root makes files there.
+        let finding = of("/proc/self/fdinfo");
+        assert!(finding.status == Status::Warn && finding.detail.contains("/proc/self/fdinfo"), "{finding:?}");
+        assert_eq!(check(|_| None).status, Status::Warn);
+    }
+}
