@@ -32,7 +32,7 @@ pub enum ImageError {
     #[error("{place}: chunk {chunk} is in none of the packs: one has been removed: use another checkpoint")]
     UnknownChunk { place: String, chunk: ChunkId },
     /// The image has no such checkpoint.
-    #[error("{place}: no checkpoint {wanted}: there are {present}")]
+    #[error("{place}: no checkpoint {wanted}: there {present}")]
     NoCheckpoint { place: String, wanted: String, present: String },
     /// No room, or the quota or size limit is reached.
     #[error("{place}: no room for the image: make room or choose another place; the last complete checkpoint is whole")]

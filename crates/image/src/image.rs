@@ -197,7 +197,11 @@ impl Image {
         };
         found.ok_or_else(|| {
             let listed: Vec<String> = present.iter().map(ToString::to_string).collect();
-            let present = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+            let present = match &listed[..] {
+                [] => "is none; take one by `katydid checkpoint`".to_owned(),
+                [one] => format!("is {one}; choose it with --at"),
+                several => format!("are {}; choose one with --at", several.join(", ")),
+            };
             ImageError::NoCheckpoint { place: self.place(), wanted, present }
         })
     }

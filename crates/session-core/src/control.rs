@@ -36,13 +36,13 @@ pub enum QuiesceError {
         executed: u64,
     },
     /// Calls that wait for the GPU, or for each other.
-    #[error("{calls} calls of the program did not end in the time given")]
+    #[error("{calls} calls of the program did not end in the time given; try again, or give more time")]
     Calls {
         /// How many.
         calls: u64,
     },
     /// The program runs a function for the GPU, and does not end it.
-    #[error("a host function that the GPU waits for did not end in the time given")]
+    #[error("a host function that the GPU waits for did not end in the time given; try again, or give more time")]
     Upcall,
     /// Work of a device that does not end.
     #[error("{what} did not come to its end in the time given: {why}")]

@@ -149,7 +149,7 @@ pub enum CriuError {
     #[error(transparent)]
     LinkRemapLock(#[from] LinkRemapLockError),
     /// A dump or a restore failed.
-    #[error("CRIU could not {doing} the program: {reason}")]
+    #[error("CRIU could not {doing} the program: {reason}{}", remedy(reason))]
     Failed {
         /// `dump` or `restore`.
         doing: &'static str,
@@ -398,7 +398,7 @@ impl Criu {
             Some(End::OfCriu(status)) if status.success() => {}
             Some(End::OfCriu(status)) => return Err(failure("restore", status, &words(&mut said), work)),
             Some(End::OfRoot(pid)) => {
-                return Err(failed(format!("process {pid} has ended while it was being restored")));
+                return Err(failed(format!("process {pid} has ended while it was being restored; try again")));
             }
             None => return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut said)).to_owned() }),
         }
@@ -462,6 +462,38 @@ impl Criu {
     fn start(&self, source: io::Error) -> CriuError {
         CriuError::Start { place: self.place.clone(), source }
     }
+}
+
+/// Words of CRIU's, and what a user can do about what they tell: the first that fits.
+const REMEDIES: [(&str, &str); 19] = [
+    (ADDRESS_TAKEN_ERRORS[0], "another process has the port (`ss -tlnp` shows it): end that, or wait"),
+    (ADDRESS_TAKEN_ERRORS[1], "the kernel keeps a connection that has just ended: try again in a minute"),
+    ("Cannot assign requested address", "an address of the job is not one of this machine: restore it where it is"),
+    (IN_FLIGHT_ERROR, "a connection is not accepted yet: try again in a moment"),
+    ("it left no process id", "try again"),
+    (NO_ROOM, MAKE_ROOM),
+    ("No space left on device", MAKE_ROOM),
+    ("Disk quota exceeded", MAKE_ROOM),
+    ("Read-only file system", "that file system is mounted read-only: name another place"),
+    ("Cannot allocate memory", "free memory"),
+    ("Too many open files", "allow more open files (ulimit -n)"),
+    ("Resource temporarily unavailable", "allow more processes (ulimit -u, or the control group's pids.max)"),
+    ("Unseizable non-zombie", "another process traces it: end the debugger or strace"),
+    ("increase limit", "a file without a name is larger than 1 GiB: have the program close it, or give it a name"),
+    ("has bad size", "that file has changed since the checkpoint: put it back as it was"),
+    ("has bad mode", "that file has changed since the checkpoint: put it back as it was"),
+    ("No such file or directory", "a file of the job is gone since the checkpoint: put it back"),
+    ("Operation not permitted", RIGHTS),
+    ("Permission denied", RIGHTS),
+];
+const NO_ROOM: &str = "no room for the image";
+const MAKE_ROOM: &str = "make room there (df)";
+const RIGHTS: &str = "it takes root, or the rights of docs/how-to/checkpoint-rights.md";
+
+/// What a user can do about a cause that can be told; else nothing.
+fn remedy(reason: &str) -> String {
+    let found = REMEDIES.iter().find(|(words, _)| reason.contains(words));
+    found.map_or_else(String::new, |(_, remedy)| format!("; {remedy}"))
 }
 
 /// Whether a signal ended a command, or the one that it ran and whose status it passes on.
@@ -682,7 +714,7 @@ fn failure(doing: &'static str, status: ExitStatus, words: &str, folder: &Path) 
         return CriuError::Killed { doing, last: last_line(words).to_owned() };
     }
     // It cannot say so itself: its log has no room either.
-    let reason = if is_full(folder) { "no room for the image".to_owned() } else { quoted(words) };
+    let reason = if is_full(folder) { NO_ROOM.to_owned() } else { quoted(words) };
     CriuError::Failed { doing, reason }
 }
 
@@ -848,6 +880,22 @@ mod tests {
         assert!(is_of_port("Can't bind inet socket (id 3): Address already in use; Restoring FAILED."));
         assert!(is_of_port("Can't connect inet socket back: Cannot assign requested address; Restoring FAILED."));
         assert!(!is_of_port("Can't bind inet socket back: Cannot assign requested address"));
+    }
+
+    #[test]
+    fn a_cause_that_can_be_told_has_its_remedy_and_another_has_criu_s_words_alone() {
+        let told = |reason: &str| CriuError::Failed { doing: "restore", reason: reason.to_owned() }.to_string();
+        for (reason, word) in [
+            ("Can't bind inet socket (id 3): Address already in use; Restoring FAILED.", "ss -tlnp"),
+            ("File home/me/log has bad size 7 (expect 9)", "put it back"),
+            ("Can't open file srv/data on restore: No such file or directory", "put it back"),
+            ("Unseizable non-zombie 7 found, state t, err -1/4", "debugger"),
+            ("Can't write image: No space left on device", "room"),
+            ("Can't set tid: Operation not permitted", "checkpoint-rights"),
+        ] {
+            assert!(told(reason).contains(&format!("{reason}; ")) && told(reason).contains(word), "{}", told(reason));
+        }
+        assert_eq!(told("Restoring FAILED."), "CRIU could not restore the program: Restoring FAILED.");
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub enum CompanionError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The connection ended or broke.
-    #[error("the worker of {session}: {source}")]
+    #[error("the worker of {session}: {source}; {}", remedy(source))]
     ControlChannel {
         /// Name of the session.
         session: String,
@@ -147,7 +147,9 @@ pub enum CompanionError {
         text: String,
     },
     /// The device has too little free memory.
-    #[error("{session}: {text}")]
+    #[error(
+        "{session}: {text}; free memory of that device (`katydid ps` shows what holds it), or name a server that has more"
+    )]
     NoRoom {
         /// Name of the session.
         session: String,
@@ -163,7 +165,9 @@ pub enum CompanionError {
         source: io::Error,
     },
     /// It begins anew, with devices in another order, and takes the same order then.
-    #[error("{session}: the driver does not have its devices in another order")]
+    #[error(
+        "{session}: the driver does not have its devices in another order; name a server whose devices are in the order of the image"
+    )]
     Anew {
         /// Name of the session.
         session: String,
@@ -176,6 +180,15 @@ pub enum CompanionError {
         /// What it was.
         what: String,
     },
+}
+
+/// What a user can do about a connection to a worker that broke.
+fn remedy(source: &ControlError) -> &'static str {
+    match source {
+        ControlError::Deadline(_) => "try again when the machines are less busy",
+        ControlError::Envelope(_) => "give the supervisor and the server the same release of Katydid",
+        _ => "the server's messages say why it ended; try again",
+    }
 }
 
 /// A connection to the worker of a session.

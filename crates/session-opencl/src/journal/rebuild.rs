@@ -58,7 +58,9 @@ pub(crate) enum RebuildError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The driver does not make something again.
-    #[error("the driver here answers {code} to {message}, which succeeded before")]
+    #[error(
+        "the driver here answers {code} to {message}, which succeeded before: restore with the driver and device that the image was made with"
+    )]
     Refused {
         /// The name of the message that was replayed.
         message: &'static str,

@@ -53,7 +53,7 @@ pub enum RebuildError {
     #[error(transparent)]
     Replay(#[from] ReplayError),
     /// There are fewer devices than the program was told of.
-    #[error("the program uses {had} devices, and there are {have} here")]
+    #[error("the program uses {had} devices, and there are {have} here: name a server that has as many")]
     Devices {
         /// What the program was told.
         had: usize,
@@ -67,7 +67,9 @@ pub enum RebuildError {
         number: u32,
     },
     /// The driver does not make something again.
-    #[error("the driver here answers {code} to {message}, which succeeded before")]
+    #[error(
+        "the driver here answers {code} to {message}, which succeeded before: restore with the driver and device that the image was made with"
+    )]
     Refused {
         /// The name of the message that was replayed.
         message: &'static str,
