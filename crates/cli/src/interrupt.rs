@@ -1,28 +1,35 @@
 //! What a signal does to a command that owes a document or has folders among temporary files: it gives its last word, leaves nothing
 //! behind, and dies by the signal, as its caller expects.
 //!
-//! The rule: a signal is either ours or the program's. It is ours from [`watch`] on, until [`pause`] is called because a program gets
-//! it (`supervise.rs`). A second one ends the command at once, since the reader of its document may not read.
+//! The rule: a signal is either ours or the program's, and none is lost. It is ours from [`watch`] on, until [`pause`] is called because
+//! a program gets it (`supervise.rs`), with those that had come and that nothing was done about yet. A second one ends the command at
+//! once, since the reader of its document may not read.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::{Handle, SignalsInfo};
+use signal_hook::low_level::siginfo::Origin;
 use signal_hook::low_level::{emulate_default_handler, signal_name};
 
 use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, say};
+use katydid_job::supervisor::{folder, guard};
 
 /// Signals by which users and systems end a command.
 const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 
-/// What is watched with, and what goes on without us.
-static WATCH: Mutex<(Option<Handle>, &str)> = Mutex::new((None, ""));
+/// A thread that waits for signals, and what ends its wait. It gives those that had come by then.
+type Watch = (Handle, JoinHandle<Vec<Origin>>);
 
-fn state() -> MutexGuard<'static, (Option<Handle>, &'static str)> {
+/// What is watched with, and what goes on without us.
+static WATCH: Mutex<(Option<Watch>, &str)> = Mutex::new((None, ""));
+
+fn state() -> MutexGuard<'static, (Option<Watch>, &'static str)> {
     WATCH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -37,18 +44,22 @@ pub(crate) fn watch() -> Result<(), Failure> {
             "cannot catch signals: {error}; allow more open files (ulimit -n) and processes (ulimit -u)"
         ))
     };
-    let signals = Signals::new(ENDING.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
-    pause();
-    state().0 = Some(signals.handle());
+    if state().0.is_some() {
+        return Ok(());
+    }
+    let signals = SignalsInfo::new(ENDING.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
+    let handle = signals.handle();
     let attend = move || attend(signals);
-    thread::Builder::new().name("signals".to_owned()).spawn(attend).map(drop).map_err(failed)
+    let thread = thread::Builder::new().name("signals".to_owned()).spawn(attend).map_err(failed)?;
+    state().0 = Some((handle, thread));
+    Ok(())
 }
 
-/// From now on they are the program's, or are dropped.
-pub(crate) fn pause() {
-    if let Some(handle) = state().0.take() {
-        handle.close();
-    }
+/// From now on they are the program's, or are dropped; those that have come by now. Does not return where one is about to end us.
+pub(crate) fn pause() -> Vec<Origin> {
+    let Some((handle, thread)) = state().0.take() else { return Vec::new() };
+    handle.close();
+    thread.join().unwrap_or_default()
 }
 
 /// Says in the last word what another process goes on with.
@@ -57,11 +68,13 @@ pub(crate) fn leaves(what: &'static str) {
 }
 
 /// Waits for a signal, and ends by it.
-fn attend(mut signals: Signals) {
-    let Some(signal) = signals.forever().next() else { return };
-    let at_once = move || signals.forever().for_each(die);
+fn attend(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
+    let Some(Origin { signal, .. }) = signals.forever().next() else { return signals.pending().collect() };
+    let at_once = move || signals.forever().for_each(|origin| die(origin.signal));
     // Without the thread the last word is only as fast as its reader.
     let _ = thread::Builder::new().name("second-signal".to_owned()).spawn(at_once);
+    // First, since what goes has CRIU fail, and its guard be told an end.
+    let has_guards = guard::leave_jobs();
     let name = signal_name(signal).unwrap_or("a signal");
     let goes_on = state().1;
     let word =
@@ -70,7 +83,11 @@ fn attend(mut signals: Signals) {
         say(word);
     }
     katydid_scratch::leave_none();
+    if !has_guards {
+        folder::leave_none();
+    }
     die(signal);
+    Vec::new()
 }
 
 /// Ends as if the signal had not been caught.

@@ -66,7 +66,12 @@ pub(crate) fn attend(guard: Guard, signals: PendingSignals, child: u32, program:
 }
 
 /// Signals that wait to be passed on.
-pub(crate) type PendingSignals = SignalsInfo<WithOrigin>;
+pub(crate) struct PendingSignals {
+    /// Those that have come.
+    early: Vec<Origin>,
+    /// Those that come.
+    caught: SignalsInfo<WithOrigin>,
+}
 
 fn attended(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u32)) -> io::Result<ExitStatus> {
     let status = passing_on(signals, program, || guard.wait(child))?;
@@ -80,9 +85,14 @@ fn attended(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u
 ///
 /// The system's.
 pub(crate) fn signals() -> io::Result<PendingSignals> {
-    let caught = SignalsInfo::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)));
-    interrupt::pause();
-    caught
+    let mut caught = SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)))?;
+    let before = interrupt::pause();
+    // One that came in between is among both.
+    let mut early: Vec<Origin> = caught.pending().collect();
+    let unheard: Vec<Origin> =
+        before.into_iter().filter(|one| !early.iter().any(|other| other.signal == one.signal)).collect();
+    early.extend(unheard);
+    Ok(PendingSignals { early, caught })
 }
 
 /// Passes signals on to `program` while `wait` waits.
@@ -90,11 +100,12 @@ fn passing_on<T>(mut signals: PendingSignals, program: u32, wait: impl FnOnce() 
     // It may have ended, and been reaped by a parent that is not us, before we look.
     let pid = i32::try_from(program).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let closer = signals.handle();
+    let PendingSignals { early, caught } = &mut signals;
+    let closer = caught.handle();
     thread::scope(|scope| {
         scope.spawn(|| {
             let reaches_both = |origin: &Origin| is_from_terminal(origin) && is_of_our_group(program);
-            for origin in signals.forever().filter(|origin| !reaches_both(origin)) {
+            for origin in early.drain(..).chain(caught.forever()).filter(|origin| !reaches_both(origin)) {
                 if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
                     // Fails only when the program has just ended.
                     let _ = pidfd_send_signal(pidfd, signal);

@@ -74,22 +74,24 @@ impl Scratch {
     pub fn below(above: &Path, kind: &str) -> io::Result<Self> {
         clear_away(above);
         for _ in 0..MAKE_ATTEMPTS {
+            // Held until it is noted: a process that a signal ends leaves none.
+            let mut made = made_here();
+            if made.is_over {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let mut builder = tempfile::Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o700));
             let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
-            match held(&path) {
-                Ok(lock) => return Ok(Self::made(path, Some(lock))),
+            let lock = match held(&path) {
+                Ok(lock) => Some(lock),
                 // The holder is about to remove it.
-                Err(error) if is_taken(&error) => {}
-                Err(_) => return Ok(Self::made(path, None)),
-            }
+                Err(error) if is_taken(&error) => continue,
+                Err(_) => None,
+            };
+            made.paths.push(path.clone());
+            return Ok(Self { path, _lock: lock });
         }
         Err(io::ErrorKind::ResourceBusy.into())
-    }
-
-    fn made(path: PathBuf, lock: Option<File>) -> Self {
-        made_here().push(path.clone());
-        Self { path, _lock: lock }
     }
 
     /// Where it is.
@@ -102,19 +104,30 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         remove(&self.path);
-        made_here().retain(|made| *made != self.path);
+        made_here().paths.retain(|made| *made != self.path);
     }
 }
 
-/// Those of this process that are there.
-fn made_here() -> MutexGuard<'static, Vec<PathBuf>> {
-    static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Those of this process.
+struct Made {
+    /// Those that are there.
+    paths: Vec<PathBuf>,
+    /// It is about to end, and makes no more.
+    is_over: bool,
+}
+
+fn made_here() -> MutexGuard<'static, Made> {
+    static MADE: Mutex<Made> = Mutex::new(Made { paths: Vec::new(), is_over: false });
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all that this process has made, for one that a signal is about to end.
+/// Removes all that this process has made, which makes no more: for one that a signal is about to end.
 pub fn leave_none() {
-    let made = std::mem::take(&mut *made_here());
+    let made = {
+        let mut made = made_here();
+        made.is_over = true;
+        std::mem::take(&mut made.paths)
+    };
     made.iter().for_each(|path| remove(path));
 }
 

@@ -50,10 +50,10 @@ impl Command {
         )
     }
 
-    /// Whether a signal ends it while it has something to leave in order: a document that is owed, or folders for a while. `run` and
-    /// `serve` see to signals themselves.
+    /// Whether a signal ends it while it has something to leave in order: a document that is owed, or folders. `serve` sees to signals
+    /// itself.
     pub(crate) fn is_interruptible(&self) -> bool {
-        self.document().is_some() || matches!(self, Self::Restore(_) | Self::Trace(_) | Self::Bench(_))
+        self.document().is_some() || matches!(self, Self::Run(_) | Self::Restore(_) | Self::Trace(_) | Self::Bench(_))
     }
 
     /// Whether what it starts reads variables of ours.

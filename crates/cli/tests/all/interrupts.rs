@@ -104,6 +104,25 @@ fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folde
     assert!(is_empty(&temporary));
 }
 
+/// Its job has a folder by then, and no guard yet that would clear that away.
+#[test]
+fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
+    let home = Home::new();
+    let socket = home.path("silent");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = format!("unix:{}", socket.display());
+    for (signal, _) in SIGNALS {
+        let child = start(&home.katydid(&["run", "--server", &server, "--", "echo", "ran"]));
+        let _peer = asked(&listener);
+        let jobs = home.path("katydid/jobs");
+        assert!(fs::read_dir(&jobs).unwrap().next().is_some());
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.signal() == Some(signal.as_raw()) && output.stdout.is_empty(), "{output:?}");
+        assert!(fs::read_dir(&jobs).unwrap().next().is_none());
+    }
+}
+
 /// What is signalled while the program runs is the program's, and the trace is written.
 #[test]
 fn a_trace_whose_program_is_interrupted_has_its_tables() {

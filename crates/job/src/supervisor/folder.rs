@@ -17,6 +17,7 @@
 //! taken; an owner is never waited for, but a process that only looks, or takes debris away, has the lock for a moment. A process that makes a
 //! job removes the debris of others, and so does the guard of a supervisor that was killed (`supervisor/guard.rs`), together with what is
 //! abandoned among temporary files. Programs remember the path of the job socket, so a restored job wants the very same folder.
+//! An owner that a signal ends before its job has a guard removes its folders itself ([`leave_none`]).
 //! An owner that goes removes the lock last: until then no other process takes the folder, and from then on it touches nothing in it.
 
 use std::collections::BTreeSet;
@@ -24,9 +25,9 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use katydid_scratch::private;
 use katydid_wire::job::VARIABLE;
@@ -62,6 +63,8 @@ pub struct Folder {
     lock: File,
     /// Done when the folder is ours no more.
     gone: Once,
+    /// It is one of [`taken_here`].
+    is_noted: bool,
 }
 
 /// What `job.json` says.
@@ -173,10 +176,17 @@ impl Folder {
     ///
     /// [`FolderError::Taken`] when a job has it.
     pub fn take_at(path: &Path) -> Result<Self, FolderError> {
-        let folder = Self::claim(path)?;
+        // Held until it is noted: a process that a signal ends leaves none.
+        let mut taken = taken_here();
+        let system = |source| FolderError::System { path: path.join(LOCK_FILE), source };
+        if taken.is_over {
+            return Err(system(io::ErrorKind::Interrupted.into()));
+        }
+        let mut folder = Self::claim(path)?;
         let mut lock = &folder.lock;
-        let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        noted.map_err(|source| FolderError::System { path: path.join(LOCK_FILE), source })?;
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(system)?;
+        taken.paths.push(path.to_owned());
+        folder.is_noted = true;
         Ok(folder)
     }
 
@@ -189,7 +199,7 @@ impl Folder {
         }
         for _ in 0..MAX_TRIES {
             if let Some(lock) = lock_of(path)? {
-                let folder = Self { path: path.to_owned(), lock, gone: Once::new() };
+                let folder = Self { path: path.to_owned(), lock, gone: Once::new(), is_noted: false };
                 for socket in [folder.control(), folder.shims(), out_of_sight(&folder.shims())] {
                     remove(&socket).map_err(system)?;
                 }
@@ -202,15 +212,10 @@ impl Folder {
     /// Gives the folder up, and removes it.
     pub fn leave(&self) {
         self.gone.call_once(|| {
-            // Debris that stays is taken over by the next job of the name.
-            let inside = fs::read_dir(&self.path).into_iter().flatten().flatten();
-            for entry in inside.filter(|entry| entry.file_name() != LOCK_FILE) {
-                let _ = fs::remove_file(entry.path());
-            }
-            let _ = fs::remove_dir_all(self.path.join(LIBRARIES_FOLDER));
-            let _ = fs::remove_file(self.path.join(LOCK_FILE));
-            // It may be another job's by now, and is not empty then.
-            let _ = fs::remove_dir(&self.path);
+            // Held until it is gone: from then on it may be another process's.
+            let mut taken = self.is_noted.then(taken_here);
+            empty(&self.path);
+            taken.iter_mut().for_each(|taken| taken.paths.retain(|path| *path != self.path));
         });
     }
 
@@ -258,6 +263,39 @@ impl Drop for Folder {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Removes a folder by its owner.
+fn empty(path: &Path) {
+    // Debris that stays is taken over by the next job of the name.
+    let inside = fs::read_dir(path).into_iter().flatten().flatten();
+    for entry in inside.filter(|entry| entry.file_name() != LOCK_FILE) {
+        let _ = fs::remove_file(entry.path());
+    }
+    let _ = fs::remove_dir_all(path.join(LIBRARIES_FOLDER));
+    let _ = fs::remove_file(path.join(LOCK_FILE));
+    // It may be another job's by now, and is not empty then.
+    let _ = fs::remove_dir(path);
+}
+
+/// The folders that this process owns.
+struct Taken {
+    paths: Vec<PathBuf>,
+    /// It is about to end, and takes no more.
+    is_over: bool,
+}
+
+fn taken_here() -> MutexGuard<'static, Taken> {
+    static TAKEN: Mutex<Taken> = Mutex::new(Taken { paths: Vec::new(), is_over: false });
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the folders that this process owns, which takes no more: for one that a signal is about to end, and whose jobs have no
+/// guard that does so behind their processes.
+pub fn leave_none() {
+    let mut taken = taken_here();
+    taken.is_over = true;
+    taken.paths.drain(..).for_each(|path| empty(&path));
 }
 
 /// Makes the folder and takes its lock; none if another owner removed them meanwhile.
@@ -466,6 +504,32 @@ pub fn clear_away() {
     katydid_scratch::clear_away(&std::env::temp_dir());
 }
 
+/// The same right behind the end of `supervisor`: a child that it has just forked has a copy of its locks, for a moment. Waited for
+/// until a `deadline`.
+pub(crate) fn clear_away_behind(supervisor: u32, deadline: Instant) {
+    clear_behind(supervisor, &all_jobs(), deadline);
+    clear_away();
+}
+
+/// The same below these folders, of jobs alone.
+fn clear_behind(supervisor: u32, places: &[PathBuf], deadline: Instant) {
+    let is_left = |jobs: &PathBuf| {
+        let mut folders = fs::read_dir(jobs).into_iter().flatten().flatten();
+        folders.any(|folder| owner_of(&folder.path().join(LOCK_FILE)) == Some(supervisor))
+    };
+    while places.iter().any(is_left) && Instant::now() < deadline {
+        places.iter().for_each(|jobs| clear_below(jobs));
+        thread::sleep(RETRY_INTERVAL);
+    }
+}
+
+/// The process that a lock notes.
+fn owner_of(lock: &Path) -> Option<u32> {
+    let mut text = String::new();
+    open_file(lock).ok()?.take(MAX_ENTRY).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
 fn clear_below(jobs: &Path) {
     let entries = fs::read_dir(jobs).into_iter().flatten().flatten();
     for debris in entries.map(|entry| entry.path()).filter(|folder| is_debris(folder)) {
@@ -630,6 +694,26 @@ mod tests {
         });
         let others: Vec<_> = names.iter().filter(|name| !name.as_ref().is_ok_and(|name| name == "train")).collect();
         assert!(others.is_empty(), "{} of {}: {others:?}", others.len(), names.len());
+    }
+
+    /// As a child that another thread of the supervisor has just forked has it.
+    #[test]
+    fn what_a_supervisor_left_goes_though_a_copy_of_its_lock_lives_a_moment_longer() {
+        let jobs = tempfile::tempdir().unwrap();
+        let path = jobs.path().join("gone");
+        let folder = Folder::take_at(&path).unwrap();
+        let copy = folder.lock.try_clone().unwrap();
+        taken_here().paths.retain(|taken| *taken != path);
+        std::mem::forget(folder);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                flock(&copy, FlockOperation::Unlock).unwrap();
+            });
+            let deadline = Instant::now() + Duration::from_secs(60);
+            clear_behind(std::process::id(), &[jobs.path().to_owned()], deadline);
+        });
+        assert!(!path.exists());
     }
 
     #[test]

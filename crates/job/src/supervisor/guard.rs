@@ -37,6 +37,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,26 @@ const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// For a process that is about to be gone to be so.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The guards of this process that were told no end yet.
+struct Guards {
+    count: usize,
+    /// The process is about to end, and tells them nothing more.
+    is_over: bool,
+}
+
+fn guards() -> MutexGuard<'static, Guards> {
+    static GUARDS: Mutex<Guards> = Mutex::new(Guards { count: 0, is_over: false });
+    GUARDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leaves the jobs of this process, which a signal is about to end, to their guards; whether there are such. They clear away behind
+/// it. A thread that is about to do that itself waits for the end: it might come too late.
+pub fn leave_jobs() -> bool {
+    let mut guards = guards();
+    guards.is_over = true;
+    guards.count > 0
+}
+
 /// A job's guard. Dropped: all processes of the job are killed, and are gone.
 #[derive(Debug)]
 pub struct Guard {
@@ -71,6 +92,8 @@ pub struct Guard {
     link: Option<OwnedFd>,
     process: Child,
     first: u32,
+    /// It was told no end yet.
+    is_counted: bool,
     /// Children of the guard that have ended, and were not asked for yet.
     ended: HashMap<u32, ExitStatus>,
 }
@@ -115,8 +138,9 @@ impl Guard {
         // allocates nothing.
         unsafe { guard.pre_exec(move || pass_on(number)) };
         let process = guard.spawn()?;
+        guards().count += 1;
         drop(theirs);
-        let mut guard = Self { link: Some(ours), process, first: 0, ended: HashMap::new() };
+        let mut guard = Self { link: Some(ours), process, first: 0, is_counted: true, ended: HashMap::new() };
         // A signal that reaches us meanwhile interrupts the wait: it is passed on later.
         let word = loop {
             if let Some(word) = guard.hear(None)? {
@@ -153,6 +177,20 @@ impl Guard {
         if let Some(link) = &self.link {
             let _ = send(link, word, SendFlags::NOSIGNAL);
         }
+    }
+
+    /// From now on it is told an end, and clears nothing away behind us. Does not return in a process that has left its jobs to their
+    /// guards.
+    fn begin_last_order(&mut self) {
+        let mut guards = guards();
+        if guards.is_over {
+            drop(guards);
+            loop {
+                thread::park();
+            }
+        }
+        guards.count -= usize::from(self.is_counted);
+        self.is_counted = false;
     }
 
     /// The end of a pipe to which what was started writes, if it was given one.
@@ -203,6 +241,7 @@ impl Guard {
 
     /// The job has come to its end: the processes that it has left behind go on.
     pub fn release(mut self) {
+        self.begin_last_order();
         self.tell(RELEASE);
         self.link = None;
         let _ = self.process.wait();
@@ -245,6 +284,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        self.begin_last_order();
         self.tell(END);
         self.link = None;
         self.has_ended();
@@ -364,8 +404,9 @@ pub fn keep(
     end_all()?;
     if end == End::Alone {
         take_away(&names);
-        outlive(supervisor);
-        folder::clear_away();
+        let deadline = Instant::now() + ORPHAN_TIMEOUT;
+        outlive(supervisor, deadline);
+        folder::clear_away_behind(supervisor, deadline);
     }
     Ok(())
 }
@@ -380,10 +421,8 @@ enum End {
     Alone,
 }
 
-/// Waits until the kernel has closed everything of a process that is dying, and with it the locks that it had: then its
-/// children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
-fn outlive(supervisor: u32) {
-    let deadline = Instant::now() + ORPHAN_TIMEOUT;
+/// Waits until the kernel has closed everything of a process that is dying: then its children have another parent. One that was gone before we looked is not waited for, nor is one of another namespace.
+fn outlive(supervisor: u32, deadline: Instant) {
     while is_our_parent(supervisor) && Instant::now() < deadline {
         thread::sleep(REAP_POLL_INTERVAL);
     }
