@@ -14,6 +14,7 @@ mod dist;
 mod failures;
 mod fetch;
 mod gpu;
+mod guest;
 mod jobs;
 mod opencl;
 mod output;
@@ -21,7 +22,6 @@ mod shell;
 mod suites;
 mod test;
 mod tree;
-mod vsock;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,12 +69,14 @@ enum Command {
         /// Such as `hashcat` or `test_array`.
         names: Vec<String>,
     },
-    /// Programs through vsock, on a machine of software that has it; fetches QEMU and a kernel.
+    /// Programs through vsock, on a machine in QEMU that has it; fetches QEMU and a kernel.
     Vsock {
         /// Runs `katydid bench` there too: vsock beside shared memory, a unix socket and TCP.
         #[arg(long)]
         measure: bool,
     },
+    /// Workers' limits of memory by control groups, on a machine in QEMU that has those of version 2; fetches QEMU and a kernel.
+    ControlGroups,
     /// Checks that every function of the driver API is called by a program under test.
     Coverage,
     /// Fetches each minor version of CUDA's shared runtime, and runs every program with each; takes half an hour.
@@ -146,7 +148,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Apps => apps::run(&tree).and_then(|()| opencl::build::apps(&tree))?,
         Command::OpenclPrograms { rates: true, .. } => return opencl::rates::run_here(&tree),
         Command::OpenclPrograms { names, .. } => opencl::third_party::run_here(&tree, &names)?,
-        Command::Vsock { measure } => vsock::run(&tree, measure)?,
+        Command::Vsock { measure } => guest::vsock::run(&tree, measure)?,
+        Command::ControlGroups => guest::control_groups::run(&tree)?,
         Command::Coverage => checks::coverage::run(&tree)?,
         Command::Cudart => cudart::run(&tree)?,
         Command::Layers { edges } => checks::layers::check(&tree, edges)?,

@@ -1,0 +1,49 @@
+//! Katydid over vsock, which few machines have: a kernel of Debian's that knows how to loop it back.
+//!
+//! `tests/vsock/init` starts a server, runs each program without Katydid and through vsock, one of them with checkpoints and
+//! restores, and says whether they print the same.
+
+use anyhow::Result;
+
+use super::Guest;
+use crate::tree::Tree;
+
+/// In the order in which they are loaded: vsock, and what CRIU asks for.
+const MODULES: [&str; 12] = [
+    "drivers/net/tun.ko",
+    "drivers/net/veth.ko",
+    "net/vmw_vsock/vsock.ko",
+    "net/vmw_vsock/vmw_vsock_virtio_transport_common.ko",
+    "net/vmw_vsock/vsock_loopback.ko",
+    "net/ipv4/inet_diag.ko",
+    "net/ipv4/tcp_diag.ko",
+    "net/ipv4/udp_diag.ko",
+    "net/netlink/netlink_diag.ko",
+    "net/packet/af_packet_diag.ko",
+    "net/netfilter/nfnetlink.ko",
+    "net/unix/unix_diag.ko",
+];
+/// Programs that between them use all that a link has: bulk over several connections, calls back, prints, memory of the host. And the
+/// one that is checkpointed and restored.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("programs", "vector_add"),
+    ("programs", "big_copy"),
+    ("programs", "async_pipeline"),
+    ("programs", "host_callbacks"),
+    ("programs", "device_printf"),
+    ("programs", "pinned_memory"),
+    ("kept", "long_loop"),
+];
+
+/// Runs it all; `measures` has `katydid bench` run there too.
+pub(crate) fn run(tree: &Tree, measures: bool) -> Result<()> {
+    let guest = Guest {
+        name: "vsock",
+        tries: "programs on a machine that has vsock",
+        modules: &MODULES,
+        programs: &PROGRAMS,
+        has_criu: true,
+        told: if measures { vec!["measure"] } else { Vec::new() },
+    };
+    guest.run(tree)
+}
