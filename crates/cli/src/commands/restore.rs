@@ -27,6 +27,15 @@ use katydid_cli_core::server::start::requires_gpu;
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
+    let requires_gpu = requires_gpu(flags.require_gpu);
+    let known = match flags.driver {
+        Some(_) => None,
+        None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
+    };
+    // Before the image, whose files take long to be verified.
+    if let Some(known) = &known {
+        known.greet_for(requires_gpu)?;
+    }
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let image = checkpoint::whole_path(&flags.image)?;
     let opened = Opened::open(&image, which).map_err(Failure::work)?;
@@ -36,16 +45,8 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
             "{place}: checkpoint {newer} has no manifest, so it was never completed or is damaged; this restores checkpoint {number}"
         ));
     }
-    let known = match flags.driver {
-        Some(_) => None,
-        None => address::resolve(flags.server.as_deref(), flags.certs.as_deref()).map_err(Failure::usage)?,
-    };
-    let requires_gpu = requires_gpu(flags.require_gpu);
     match known {
-        Some(known) => {
-            known.greet_for(requires_gpu)?;
-            attend(flags, &image, opened, &known.address)
-        }
+        Some(known) => attend(flags, &image, opened, &known.address),
         None => {
             let server = PrivateServer::start(flags.driver.as_deref().unwrap_or("auto"), requires_gpu)?;
             let ended = attend(flags, &image, opened, server.address());

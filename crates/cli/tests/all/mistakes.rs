@@ -98,6 +98,10 @@ fn a_gpu_that_a_variable_requires_is_no_softcuda() {
         };
         is_refused(&mut with(&["--driver", "soft"]), 2, &["KATYDID_REQUIRE_GPU", "leave one of them out"]);
         is_refused(&mut with(&["--server", &server]), 3, &["KATYDID_REQUIRE_GPU", "softcuda"]);
+        let restore = ["restore", "/nonexistent/i", "--server", &server];
+        is_refused(home.katydid(&restore).env("KATYDID_REQUIRE_GPU", "1"), 3, &["KATYDID_REQUIRE_GPU", "softcuda"]);
+        is_refused(home.katydid(&restore).arg("--require-gpu"), 3, &["--require-gpu", "softcuda"]);
+        is_refused(&mut home.katydid(&restore), 1, &["/nonexistent/i"]);
         let unset = with(&["--server", &server]).env("KATYDID_REQUIRE_GPU", "0").output().unwrap();
         assert!(String::from_utf8_lossy(&unset.stdout).contains(RAN), "{unset:?}");
     }
