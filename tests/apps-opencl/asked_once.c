@@ -63,6 +63,26 @@ static void of_images(cl_mem *images, cl_mem buffer, cl_uint round) {
     CHECK(clReleaseEvent(set));
 }
 
+// Maps of what was mapped before, while nothing changes it: the bytes are here.
+static void maps(cl_mem image, cl_mem buffer, cl_uint rounds) {
+    size_t none[3] = {0, 0, 0}, whole[3] = {4, 4, 1}, row, slice;
+    for (cl_uint round = 0; round <= rounds; round++) {
+        cl_map_flags flags = round == 0 ? CL_MAP_WRITE : CL_MAP_READ;
+        cl_int code;
+        cl_uint *pixels = clEnqueueMapImage(queue, image, CL_TRUE, flags, none, whole, &row, &slice, 0, NULL, NULL, &code);
+        CHECK(code);
+        cl_uint *words = clEnqueueMapBuffer(queue, buffer, CL_TRUE, flags, 64, 64, 0, NULL, NULL, &code);
+        CHECK(code);
+        for (cl_uint i = 0; i < 16; i++) {
+            if (round == 0) pixels[i] = 3 * i, words[i] = 5 * i;
+            REQUIRE(pixels[i] == 3 * i && words[i] == 5 * i);
+        }
+        CHECK(clEnqueueUnmapMemObject(queue, image, pixels, 0, NULL, NULL));
+        CHECK(clEnqueueUnmapMemObject(queue, buffer, words, 0, NULL, NULL));
+        if (round == 0) CHECK(clFinish(queue));
+    }
+}
+
 // What can be wrong with them is found out where it is.
 static void wrong_images(cl_mem *images, cl_mem buffer) {
     size_t none[3] = {0, 0, 0}, corner[3] = {1, 1, 0}, whole[3] = {4, 4, 1}, part[3] = {3, 3, 1};
@@ -121,6 +141,9 @@ int main(int count, char **arguments) {
     for (cl_uint i = 0; i < 16; i++) REQUIRE(pixels[i] == (cl_uint)rounds * 16 + (i == changed ? 15 : i));
     CHECK(clEnqueueReadBuffer(queue, bytes, CL_TRUE, 0, sizeof pixels, pixels, 0, NULL, NULL));
     for (cl_uint i = 0; i < 16; i++) REQUIRE(pixels[i] == (cl_uint)rounds * 16 + i);
+    cl_mem seen[] = {image_of(4, 4), buffer_of(0, 512, NULL)};
+    maps(seen[0], seen[1], (cl_uint)rounds);
+    clReleaseMemObject(seen[0]), clReleaseMemObject(seen[1]);
     wrong_images(images, bytes);
     clReleaseMemObject(images[0]), clReleaseMemObject(images[1]), clReleaseMemObject(bytes);
     clReleaseMemObject(buffer), clReleaseSampler(sampler), clReleaseKernel(kernel), clReleaseProgram(program);

@@ -164,6 +164,11 @@ impl Arena {
         self.lock().trim(backing)
     }
 
+    /// The same, unless another thread is at work with the arena.
+    pub fn try_trim(&self, backing: &impl Backing) -> u64 {
+        self.state.try_lock().map_or(0, |mut state| state.trim(backing))
+    }
+
     /// The same, and what waits for the GPU as well, without keeping others from the arena meanwhile: a driver may wait for work
     /// that only they can let come to its end.
     pub fn give_back(&self, backing: &impl Backing) -> u64 {

@@ -199,17 +199,24 @@ impl Session {
 
     /// Whether the contents of an area come with the program: it lay in its memory, and there is another device now.
     fn is_kept_by_program(&self, area: &Area) -> bool {
-        area.kind == "buffer" && self.place_in_host(area.object as u32).is_some() && !self.replay.has(area.object)
+        matches!(area.kind, "buffer" | "image")
+            && self.place_in_host(area.object as u32).is_some()
+            && !self.replay.has(area.object)
     }
 
-    /// Where a buffer is mapped in the memory of both.
+    /// Where a buffer or an image is mapped in the memory of both.
     fn place_in_host(&self, id: u32) -> Option<u64> {
-        let entry = self.journal.get(id).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>())?;
-        let place = kdclBuffer::decode(entry.made.frame.payload()).ok()?.place;
+        let entry = self.journal.get(id)?;
+        let payload = entry.made.frame.payload();
+        let place = if entry.is_made_by::<kdclImage<'_>>() {
+            kdclImage::decode(payload).ok()?.place
+        } else {
+            kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>())?.place
+        };
         self.is_in_host(place).then_some(place)
     }
 
-    /// Fills buffers with what the program, which is there now, has kept of them.
+    /// Fills buffers and images with what the program, which is there now, has kept of them.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod free;
 pub(crate) mod host;
+pub(crate) mod images_in_place;
 pub(crate) mod initial_data;
 pub(crate) mod pinned;
 pub(crate) mod programs;

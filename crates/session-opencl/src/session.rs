@@ -89,6 +89,7 @@ impl Session {
             shelf_known: HashMap::new(),
             on_shelf: HashMap::new(),
             host: None,
+            images_in_place: HashMap::new(),
             lies_in_host: HashSet::new(),
             mapped_in_host: HashSet::new(),
             was_in_host: HashSet::new(),

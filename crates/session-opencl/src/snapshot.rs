@@ -132,7 +132,7 @@ impl Session {
     pub(crate) fn rehearse_snapshot(&mut self, part: &SessionPart, source: &dyn ImageSource) -> Result<(), Failure> {
         let mut state = state_of(part, source)?;
         let wishes = std::mem::take(&mut self.wishes);
-        self.replay.filled = filled_buffers(part);
+        self.replay.filled = filled_objects(part);
         Ok(self.rebuild(&mut state, &wishes)?)
     }
 
@@ -154,7 +154,7 @@ impl Session {
             self.rehearsal = Some(self.rehearse(state, &wishes)?);
             return Ok(());
         }
-        self.replay.filled = filled_buffers(part);
+        self.replay.filled = filled_objects(part);
         match self.rehearsal.take() {
             Some(rehearsal) => self.rebuild_on(&rehearsal, &mut state).map_err(elsewhere)?,
             None => self.rebuild(&mut state, &wishes)?,
@@ -171,10 +171,10 @@ fn state_of(part: &SessionPart, source: &dyn ImageSource) -> Result<JournalState
     Ok(JournalState::decode(&journal.ok_or(StateError::Damaged { what: "a session without a journal" })?)?)
 }
 
-/// The ids of the buffers whose contents an image has.
-fn filled_buffers(part: &SessionPart) -> HashSet<u32> {
-    let buffers = part.regions.iter().filter(|region| region.kind == "buffer");
-    buffers.filter_map(|region| u32::try_from(region.object?).ok()).collect()
+/// The ids of the buffers and images whose contents an image of a session has.
+fn filled_objects(part: &SessionPart) -> HashSet<u32> {
+    let objects = part.regions.iter().filter(|region| matches!(region.kind.as_str(), "buffer" | "image"));
+    objects.filter_map(|region| u32::try_from(region.object?).ok()).collect()
 }
 
 fn elsewhere(error: RebuildError) -> Failure {

@@ -6,6 +6,7 @@ pub(crate) mod discovery;
 pub(crate) mod event;
 pub(crate) mod handle;
 pub(crate) mod image;
+pub(crate) mod image_facts;
 pub(crate) mod image_shape;
 pub(crate) mod info;
 pub(crate) mod kernel;

@@ -1,6 +1,7 @@
 //! Bytes between the program and the worker: in frames, in staged pieces, in shared blocks, or left where they are.
 
 pub(crate) mod blocks;
+pub(crate) mod images_in_place;
 pub(crate) mod in_place;
 pub(crate) mod pieces;
 pub(crate) mod send;

@@ -136,6 +136,16 @@ pub mod land {
     pub const QUERY_AT_END: u32 = 3;
 }
 
+/// Whether an image lies in the memory that its message names.
+pub mod lies {
+    /// It does not: the program has the memory back.
+    pub const NO: u32 = 0;
+    /// It does, and the driver uses it in place.
+    pub const IN_PLACE: u32 = 1;
+    /// The same, and nothing but the system's want of memory can refuse another one like it.
+    pub const SURE: u32 = 2;
+}
+
 /// Buffers from this size on, in bytes, may lie on the worker's shelf, from which the program reads them itself.
 pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
 /// In place of a place: no buffer of this context does.

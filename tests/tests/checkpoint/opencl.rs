@@ -44,11 +44,12 @@ const WAYS_AND_PACKED: [&str; 4] = [WAYS[0], WAYS[1], WAYS[2], PACKED];
 /// default a child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device that is no processor;
 /// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_APART=off` leaves host memory in the dump of the program.
 /// `KATYDID_OPENCL_STAGING=pinned` has the driver know the staging area.
-const OTHERWISE: [(&str, &str, &str); 7] = [
+const OTHERWISE: [(&str, &str, &str); 8] = [
     ("aside_in_device", "KATYDID_OPENCL_ASIDE=device", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_objects"),
     ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_svm"),
     ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_copies"),
+    ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_maps"),
     ("maps_of_the_driver", "KATYDID_OPENCL_MAPS=driver", "kept_copies"),
     ("nothing_is_apart", "KATYDID_OPENCL_APART=off", "kept_apart"),
     ("staging_is_known", "KATYDID_OPENCL_STAGING=pinned", "kept_copies"),

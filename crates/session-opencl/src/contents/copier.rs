@@ -18,7 +18,7 @@ const READ_WRITE: u64 = 1;
 
 /// The queue, with its context.
 pub(crate) struct Copier {
-    pub(super) queue: cl_command_queue,
+    pub(crate) queue: cl_command_queue,
     pub(crate) context: cl_context,
     /// Of which the queue is.
     pub(super) device: cl_device_id,

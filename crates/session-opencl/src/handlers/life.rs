@@ -34,6 +34,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);
             session.shelf_known.remove(&message.object);
+            session.images_in_place.retain(|(context, ..), _| *context != message.object);
             session.listeners.remove(&message.object);
             session.taken_for_done.remove(&message.object);
             session.forget_ended_queues();

@@ -1,7 +1,8 @@
 //! Maps of buffers in memory that the program has too ([`crate::memory::host`]).
 //!
 //! The driver maps a buffer that was made over it, and copies nothing if the buffer lies there. Of another one, such as it is
-//! after a restore, the region is copied by commands.
+//! after a restore, the region is copied by commands. So is one of an image, unless that lies there: then a map does nothing but
+//! to have its turn.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 #![allow(non_snake_case, reason = "handlers carry the names of their messages")]
@@ -10,14 +11,16 @@ use std::ptr;
 
 use katydid_opencl_sys::constant::MAP_WRITE_INVALIDATE_REGION;
 use katydid_opencl_sys::{Code, cl_mem, void};
+use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::Extent;
-use katydid_wire::opencl::message;
+use katydid_wire::opencl::extent::{Extent, IMAGE};
+use katydid_wire::opencl::message::{self, kdclImage};
 
 use crate::calls::arguments::Arguments;
-use crate::calls::fault::Fault;
+use crate::calls::fault::{Fault, SessionError};
 use crate::drivers::call::driver;
 use crate::handlers::command::Command;
+use crate::handlers::transfer::{Host, Transfer};
 use crate::objects::object::Object;
 use crate::state::Session;
 
@@ -47,9 +50,7 @@ impl Region {
 
     /// A command that moves nothing, in its place among the others.
     fn mark(&self, session: &Session) -> Result<(), Fault> {
-        let (api, queue) = (self.command.api(), self.command.queue.handle);
-        self.command
-            .run(session, |count, list, event| driver!(api, clEnqueueMarkerWithWaitList(queue, count, list, event)))
+        mark(session, &self.command)
     }
 
     /// The driver's own map. One that leads elsewhere is taken back: such a driver copies.
@@ -71,6 +72,43 @@ impl Region {
     }
 }
 
+fn mark(session: &Session, command: &Command) -> Result<(), Fault> {
+    let (api, queue) = (command.api(), command.queue.handle);
+    command.run(session, |count, list, event| driver!(api, clEnqueueMarkerWithWaitList(queue, count, list, event)))
+}
+
+/// A box of an image, and its place in the memory of both; the pitches there stand behind the extent.
+struct ImageRegion {
+    command: Command,
+    transfer: Transfer,
+    place: Host,
+}
+
+impl ImageRegion {
+    fn read(
+        session: &Session,
+        (queue, event, memory): (u32, u32, u32),
+        address: u64,
+        mut arguments: Arguments<'_>,
+    ) -> Result<Self, Fault> {
+        let command = Command::read(session, queue, event, &mut arguments)?;
+        let transfer = Transfer::read(session, &command, (memory, IMAGE), &mut arguments)?;
+        let mut rest = arguments.rest();
+        let bad = || SessionError::BadPart { message: "a map of an image", part: "pitches" };
+        let (row, slice) = u64::take(&mut rest).zip(u64::take(&mut rest)).ok_or_else(bad)?;
+        let reach = transfer.reach(row, slice).ok_or(Code::INVALID_VALUE)?;
+        let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
+        let place = Host { start: host.place(address, reach)?, row: row as usize, slice: slice as usize };
+        Ok(Self { command, transfer, place })
+    }
+
+    /// A command that brings the box to its place, or back.
+    fn copy(&self, session: &Session, is_read: bool) -> Result<(), Fault> {
+        let Self { command, transfer, place } = self;
+        command.run(session, |count, list, event| transfer.enqueue(command, *place, is_read, (count, list, event)))
+    }
+}
+
 /// What the region holds is in the memory of both when the command has ended.
 pub(crate) fn kdclMap(
     session: &mut Session,
@@ -78,6 +116,16 @@ pub(crate) fn kdclMap(
     message: message::kdclMap<'_>,
 ) -> Result<message::kdclMapReply, Fault> {
     let (names, arguments) = ((message.queue, message.event, message.memory), Arguments::new("kdclMap", message.waits));
+    let lies = u32::from(session.lies_in_host.contains(&message.memory));
+    if session.is_image(message.memory) {
+        let region = ImageRegion::read(session, names, message.address, arguments)?;
+        if lies == 1 || message.flags & MAP_WRITE_INVALIDATE_REGION != 0 {
+            mark(session, &region.command)?;
+        } else {
+            region.copy(session, true)?;
+        }
+        return Ok(message::kdclMapReply { lies });
+    }
     let region = Region::read(session, names, message.address, arguments)?;
     if session.mapped_in_host.contains(&message.memory) {
         region.map(session, message.flags)?;
@@ -92,7 +140,7 @@ pub(crate) fn kdclMap(
         })?;
     }
     session.count_map(message.address, true);
-    Ok(message::kdclMapReply {})
+    Ok(message::kdclMapReply { lies })
 }
 
 /// The region is the device's again, with what the program may have written there.
@@ -102,7 +150,17 @@ pub(crate) fn kdclUnmap(
     message: message::kdclUnmap<'_>,
 ) -> Result<message::kdclUnmapReply, Fault> {
     let names = (message.queue, message.event, message.memory);
-    let region = Region::read(session, names, message.address, Arguments::new("kdclUnmap", message.waits))?;
+    let arguments = Arguments::new("kdclUnmap", message.waits);
+    if session.is_image(message.memory) {
+        let region = ImageRegion::read(session, names, message.address, arguments)?;
+        if message.writes == 0 || session.lies_in_host.contains(&message.memory) {
+            mark(session, &region.command)?;
+        } else {
+            region.copy(session, false)?;
+        }
+        return Ok(message::kdclUnmapReply {});
+    }
+    let region = Region::read(session, names, message.address, arguments)?;
     let Region { command, memory, place, offset, size } = &region;
     let (api, queue) = (command.api(), command.queue.handle);
     if session.mapped_in_host.contains(&message.memory) {
@@ -127,6 +185,10 @@ pub(crate) fn kdclUnmap(
 }
 
 impl Session {
+    fn is_image(&self, memory: u32) -> bool {
+        self.journal.get(memory).is_some_and(|entry| entry.is_made_by::<kdclImage<'_>>())
+    }
+
     /// Counts maps of what is not the driver's memory, where that matters.
     fn count_map(&self, address: u64, is_mapped: bool) {
         if let Some(host) = &self.host {

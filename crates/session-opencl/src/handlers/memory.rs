@@ -16,7 +16,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{IN_HOST, message, query};
+use katydid_wire::opencl::{IN_HOST, lies, message, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::{Fault, SessionError};
@@ -232,13 +232,18 @@ pub(crate) fn kdclImage(
     // Elements have 16 bytes at most, so this bounds what the driver reads before it is asked what it would read.
     let api = context.api;
     session.stands(message.context, api, &shape)?;
-    let (flags, place) = filled(message.flags, &data);
+    let in_place = session.image_in_place(&message, (&format, &shape))?;
+    let (flags, place) = match in_place {
+        Some(beginning) => beginning,
+        None if message.place != 0 => session.copied_image(&message, context.handle, &format, &shape)?,
+        None => filled(message.flags, &data),
+    };
     if !data.is_empty() {
         check_data(api, context.handle, &format, &shape, data.len())?;
     }
     let handle = make!(api, clCreateImage(context.handle, flags, &raw const format, &raw const shape, place))?;
-    let elementSize = number(api, handle, IMAGE_ELEMENT_SIZE, true);
-    let counted = if message.parent == 0 { number(api, handle, MEM_SIZE, false) } else { 0 };
+    let elementSize = number_of_image(api, handle, IMAGE_ELEMENT_SIZE);
+    let counted = if message.parent == 0 { number(api, handle, MEM_SIZE) } else { 0 };
     if !session.shared.usage.allows(counted) {
         driver!(api, clReleaseMemObject(handle)).ok()?;
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
@@ -248,12 +253,48 @@ pub(crate) fn kdclImage(
         made_of.push(session.shared.objects.hold::<cl_mem>(message.parent)?);
     }
     session.bind_memory(message.memory, Object { handle, api, size: elementSize }, made_of, counted)?;
-    let mut facts = self::facts(session, message.memory, query::IMAGE, &OF_IMAGES);
-    facts.extend(self::facts(session, message.memory, query::MEMORY, &[MEM_SIZE]));
-    Ok(message::kdclImageReply { elementSize, facts })
+    if in_place.is_some() {
+        session.lies_in_host.insert(message.memory);
+    }
+    let mut facts = Vec::new();
+    if head.wants_reply {
+        facts = self::facts(session, message.memory, query::IMAGE, &OF_IMAGES);
+        facts.extend(self::facts(session, message.memory, query::MEMORY, &[MEM_SIZE]));
+    }
+    let is_sure = session.shared.usage.quota() == 0;
+    let lies = if in_place.is_none() {
+        lies::NO
+    } else if is_sure {
+        lies::SURE
+    } else {
+        lies::IN_PLACE
+    };
+    Ok(message::kdclImageReply { elementSize, lies, facts })
 }
 
 impl Session {
+    /// Flags and data of an image with memory of its own that begins with what the program has in memory of both. One that is
+    /// made again begins with nothing.
+    fn copied_image(
+        &self,
+        message: &message::kdclImage<'_>,
+        context: cl_context,
+        format: &cl_image_format,
+        shape: &cl_image_desc,
+    ) -> Result<(u64, *mut void), Fault> {
+        if self.replay.is_on || message.flags & (MEM_COPY_HOST_PTR | MEM_USE_HOST_PTR) == 0 {
+            return Ok(filled(message.flags, &InitialData::Own(Cow::Borrowed(&[]))));
+        }
+        let api = self.shared.objects.get::<cl_context>(message.context)?.api;
+        let bytes = packed_bytes(api, context, format, shape)?;
+        if bytes as u64 > message.room {
+            return Err(Code::INVALID_IMAGE_SIZE.into());
+        }
+        let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
+        let place = host.place(message.place, bytes as u64)?;
+        Ok(filled(message.flags, &InitialData::Shared(place, bytes)))
+    }
+
     /// Whether a driver may be asked for such an image: levels and samples come with extensions. The standard names the code
     /// where these are not; asked all the same, PoCL ends the process.
     fn stands(&self, context: u32, api: &katydid_opencl_sys::Dispatch, shape: &cl_image_desc) -> Result<(), Code> {
@@ -268,8 +309,7 @@ impl Session {
     }
 }
 
-/// A driver reads as many bytes as the shape says, so the data must hold them. How large an element is the driver tells
-/// of an image of one element.
+/// A driver reads as many bytes as the shape says, so the data must hold them.
 fn check_data(
     api: &katydid_opencl_sys::Dispatch,
     context: cl_context,
@@ -277,6 +317,17 @@ fn check_data(
     shape: &cl_image_desc,
     length: usize,
 ) -> Result<(), Code> {
+    let fits = shape.image_row_pitch == 0 && shape.image_slice_pitch == 0;
+    if fits && packed_bytes(api, context, format, shape)? == length { Ok(()) } else { Err(Code::INVALID_IMAGE_SIZE) }
+}
+
+/// Bytes of an image without gaps. How large an element is the driver tells of an image of one element.
+fn packed_bytes(
+    api: &katydid_opencl_sys::Dispatch,
+    context: cl_context,
+    format: &cl_image_format,
+    shape: &cl_image_desc,
+) -> Result<usize, Code> {
     let [width, height, depth, images] =
         [shape.image_width, shape.image_height, shape.image_depth, shape.image_array_size].map(|number| number.max(1));
     let one = cl_image_desc {
@@ -289,26 +340,24 @@ fn check_data(
         ..*shape
     };
     let probe = make!(api, clCreateImage(context, 0, format, &raw const one, ptr::null_mut()))?;
-    let element = number(api, probe, IMAGE_ELEMENT_SIZE, true) as usize;
+    let element = number_of_image(api, probe, IMAGE_ELEMENT_SIZE) as usize;
     driver!(api, clReleaseMemObject(probe)).ok()?;
-    let fits = shape.image_row_pitch == 0 && shape.image_slice_pitch == 0;
-    let needed =
+    let bytes =
         [height, depth, images].iter().try_fold(width.checked_mul(element), |all, n| Some(all?.checked_mul(*n)));
-    match needed.flatten() {
-        Some(needed) if fits && needed == length => Ok(()),
-        _ => Err(Code::INVALID_IMAGE_SIZE),
-    }
+    bytes.flatten().ok_or(Code::INVALID_IMAGE_SIZE)
 }
 
 /// A number that the driver tells of an object; 0 if it does not.
-fn number(api: &katydid_opencl_sys::Dispatch, object: cl_mem, parameter: u32, of_image: bool) -> u64 {
+fn number(api: &katydid_opencl_sys::Dispatch, object: cl_mem, parameter: u32) -> u64 {
     let mut number = 0u64;
-    let place = (&raw mut number).cast();
-    let _ = if of_image {
-        driver!(api, clGetImageInfo(object, parameter, 8, place, ptr::null_mut()))
-    } else {
-        driver!(api, clGetMemObjectInfo(object, parameter, 8, place, ptr::null_mut()))
-    };
+    let _ = driver!(api, clGetMemObjectInfo(object, parameter, 8, (&raw mut number).cast(), ptr::null_mut()));
+    number
+}
+
+/// The same of an image.
+pub(crate) fn number_of_image(api: &katydid_opencl_sys::Dispatch, image: cl_mem, parameter: u32) -> u64 {
+    let mut number = 0u64;
+    let _ = driver!(api, clGetImageInfo(image, parameter, 8, (&raw mut number).cast(), ptr::null_mut()));
     number
 }
 

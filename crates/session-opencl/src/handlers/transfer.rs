@@ -24,10 +24,10 @@ use crate::state::Session;
 
 /// Where in this process the program's bytes are, and how far apart rows and slices are in bytes; 0: there are no gaps.
 #[derive(Clone, Copy)]
-struct Host {
-    start: *mut void,
-    row: usize,
-    slice: usize,
+pub(super) struct Host {
+    pub(super) start: *mut void,
+    pub(super) row: usize,
+    pub(super) slice: usize,
 }
 
 impl Host {
@@ -38,7 +38,7 @@ impl Host {
 }
 
 /// What a transfer is about.
-struct Transfer {
+pub(super) struct Transfer {
     memory: Object<cl_mem>,
     form: u32,
     extent: Extent,
@@ -48,7 +48,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn read(
+    pub(super) fn read(
         session: &Session,
         command: &Command,
         (memory, form): (u32, u32),
@@ -62,7 +62,7 @@ impl Transfer {
     }
 
     /// Bytes from the first to the last one of the program's, with the gaps between; none if no memory has so many.
-    fn reach(&self, row: u64, slice: u64) -> Option<u64> {
+    pub(super) fn reach(&self, row: u64, slice: u64) -> Option<u64> {
         let [width, rows, slices] = self.extent.region;
         let width = width.checked_mul(self.element)?;
         // The images of an array of lines are a slice apart, and count as rows.
@@ -86,7 +86,7 @@ impl Transfer {
     }
 
     /// Enqueues a read into, or a write from, memory that holds the transfer's bytes.
-    fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: WaitList) -> Code {
+    pub(super) fn enqueue(&self, command: &Command, host: Host, is_read: bool, waits: WaitList) -> Code {
         let ((count, list, event), Host { start: place, row, slice }) = (waits, host);
         let (api, queue, memory) = (command.api(), command.queue.handle, self.memory.handle);
         let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));

@@ -378,7 +378,16 @@ mod tests {
         let kept = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
         assert_eq!(kdclBuffer::decode(&kept).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
         let arguments = vec![7; SHAPE + 64];
-        let image = kdclImage { memory: 1, context: 2, parent: 0, flags: 1, staged: 1, arguments: &arguments };
+        let image = kdclImage {
+            memory: 1,
+            context: 2,
+            parent: 0,
+            flags: 1,
+            place: 0,
+            room: 0,
+            staged: 1,
+            arguments: &arguments,
+        };
         let kept = without_contents(kdclImage::OPCODE, &encoded(&image));
         assert_eq!(kdclImage::decode(&kept).unwrap(), kdclImage { staged: 0, arguments: &arguments[..SHAPE], ..image });
     }

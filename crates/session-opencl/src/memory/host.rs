@@ -24,6 +24,9 @@ use crate::memory::address::pointer;
 use crate::memory::staged::Lease;
 use crate::memory::unshared_pages::Apart;
 
+/// A kind of image in a context: the context, the kind, order and type of channels.
+pub(crate) type ImageKind = (u32, u32, u32, u32);
+
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.
 const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";

@@ -69,6 +69,7 @@ fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Ex
             order.queue.accepted_images(order.worker, ImageCommand::Copy, images);
         }
     }
+    destination.contents.written();
     order.done();
     Ok(())
 }
@@ -253,6 +254,7 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, patter
             None => order.queue.accepted(order.worker, InfallibleCommand::Fill),
         }
     }
+    memory.contents.written();
     order.done();
     Ok(())
 }

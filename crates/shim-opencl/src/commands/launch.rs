@@ -46,6 +46,7 @@ fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<
         session::call(&message)?;
         kernel.launched(worker, shape);
     }
+    order.queue.context.launched();
     order.done();
     Ok(())
 }

@@ -16,10 +16,10 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::extent::{Extent, IMAGE, RUN};
 use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
 
-use crate::commands::command;
 use crate::commands::transfer::{self, image_box, run};
+use crate::commands::{command, map_in_place};
 use crate::ffi::arguments::three;
-use crate::host::mapped_pages::MappedPages;
+use crate::host::mapped_pages::{MappedPages, Shown};
 use crate::host::pending_reads::{self, PENDING_READS};
 use crate::host::rows::{Direction, Rows};
 use crate::objects::event;
@@ -28,6 +28,7 @@ use crate::objects::maps::{Map, UnmapAction};
 use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
+use crate::transfers::images_in_place;
 use crate::transfers::transfer::Transfer;
 
 /// Whether the flags fit each other and the object.
@@ -43,6 +44,32 @@ fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
     if flags & !MAP_READ != 0 { memory.allows(Direction::Out) } else { Ok(()) }
 }
 
+/// Where a region is to be mapped.
+struct Place {
+    /// Pages of the region's own; none where the memory is the whole object's or the program's.
+    pages: Option<MappedPages>,
+    /// The bytes are there.
+    is_filled: bool,
+    /// What it shows when they are, if that can be known later.
+    shows: Option<Shown>,
+}
+
+impl Place {
+    /// Pages for a region of an image of so many bytes: those that show it already, or others.
+    fn of_image(shows: Option<Shown>, bytes: usize) -> Result<Self, Code> {
+        let kept = shows.as_ref().and_then(MappedPages::showing);
+        let is_filled = kept.is_some();
+        let pages = kept.map_or_else(|| MappedPages::new(bytes), Ok)?;
+        Ok(Self { pages: Some(pages), is_filled, shows })
+    }
+}
+
+/// What a region shows that is mapped by a command of this queue.
+fn shown(memory: &Memory, order: &PendingCommand, extent: Extent) -> Option<Shown> {
+    let version = memory.version(&order.queue)?;
+    Some(Shown { object: memory.contents.number, version, extent })
+}
+
 /// Enqueues the map's command and notes the region.
 ///
 /// # Safety
@@ -53,19 +80,21 @@ unsafe fn map(
     transfer: Transfer,
     blocking: bool,
     flags: u64,
-    pages: Option<MappedPages>,
+    place: Place,
 ) -> Result<usize, Code> {
     let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
     let back = if writes { UnmapAction::Written(transfer.form, transfer.extent) } else { UnmapAction::Nothing };
-    let landing = if flags & MAP_WRITE_INVALIDATE_REGION == 0 {
-        // SAFETY: by the contract.
-        unsafe { transfer::read(&transfer, order, blocking)? }
-    } else {
+    let landing = if place.is_filled || flags & MAP_WRITE_INVALIDATE_REGION != 0 || memory.contents.are_undefined() {
         only_command(order, &transfer, blocking)?;
         0
+    } else {
+        // SAFETY: by the contract.
+        unsafe { transfer::read(&transfer, order, blocking)? }
     };
-    memory.maps().add(Map { back, region, landing, _pages: pages });
+    // Bytes that are on their way may not have come when the region is unmapped.
+    let shows = place.shows.filter(|_| landing == 0);
+    memory.maps().add(Map { back, region, landing, pages: place.pages, shows });
     Ok(region.start)
 }
 
@@ -80,7 +109,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
     }
     order.done();
     let back = UnmapAction::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
-    transfer.memory.maps().add(Map { back, region: transfer.rows, landing: 0, _pages: None });
+    transfer.memory.maps().add(Map { back, region: transfer.rows, landing: 0, pages: None, shows: None });
     Ok(address)
 }
 
@@ -107,14 +136,21 @@ fn unmap_shared(
 /// A command that is in its place among the others and moves nothing to the program. A thread that waits for it knows of those before it,
 /// too, and so has what they read.
 fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
-    let order = if blocking { order.with_event(COMMAND_MAP_BUFFER)? } else { order };
-    let one = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), ..*transfer };
+    if order.can_be_skipped(blocking) {
+        order.skipped();
+        return if blocking { transfer::settle() } else { Ok(()) };
+    }
+    let element = transfer.memory.image.map_or(1, |shape| shape.element);
+    let mut scratch = vec![0u8; element];
+    let rows = Rows::run(scratch.as_mut_ptr().expose_provenance(), element);
+    let one = Transfer { extent: first_of(transfer), memory: Arc::clone(&transfer.memory), rows, ..*transfer };
+    if blocking {
+        // SAFETY: as many bytes as an element has, which nothing else uses.
+        return unsafe { transfer::read_now(&one, order) };
+    }
     let waits = one.arguments(&order);
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     session::call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
-    if blocking {
-        event::wait_for(&[event])?;
-    }
     order.done();
     Ok(())
 }
@@ -156,8 +192,10 @@ pub(crate) unsafe fn enqueue_map_buffer(
     let address = if memory.shared != 0 {
         map_shared(order, transfer, blocking != 0, flags)?
     } else {
+        let shows = shown(&memory, &order, transfer.extent);
+        let is_filled = shows.as_ref().is_some_and(|shows| memory.maps().shows(&transfer.rows, shows.version));
         // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
-        unsafe { map(order, transfer, blocking != 0, flags, None)? }
+        unsafe { map(order, transfer, blocking != 0, flags, Place { pages: None, is_filled, shows })? }
     };
     Ok(ptr::with_exposed_provenance_mut(address))
 }
@@ -190,21 +228,36 @@ pub(crate) unsafe fn enqueue_map_image(
     if image_row_pitch.is_null() || (image_slice_pitch.is_null() && shape.has_slices()) {
         return Err(Code::INVALID_VALUE);
     }
-    let (start, row, slice, pages) = if memory.host == 0 {
+    if memory.shared != 0 {
+        let (row, slice) = images_in_place::packed(&shape);
+        // SAFETY: handed on.
+        let address = unsafe { map_in_place::map(order, (image, &memory), blocking != 0, flags, (origin, region))? };
+        // SAFETY: by the contract.
+        unsafe {
+            write_if_given(image_row_pitch, row);
+            write_if_given(image_slice_pitch, if shape.has_slices() { slice } else { 0 });
+        }
+        return Ok(ptr::with_exposed_provenance_mut(address));
+    }
+    let (row, slice) = if memory.host == 0 {
         let row = size[0].checked_mul(shape.element).ok_or(Code::INVALID_VALUE)?;
         let slice = row.checked_mul(size[1]).ok_or(Code::INVALID_VALUE)?;
-        let pages = MappedPages::new(slice.checked_mul(size[2]).ok_or(Code::INVALID_VALUE)?.max(1))?;
-        let slice = if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { slice };
-        (pages.start, row, slice, Some(pages))
+        (row, if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { slice })
     } else {
-        let start = memory.host + from[2] * shape.slice + from[1] * shape.line() + from[0] * shape.element;
-        (start, shape.row, shape.slice, None)
+        (shape.row, shape.slice)
     };
-    let place = ptr::with_exposed_provenance::<void>(start);
-    // SAFETY: handed on.
-    let transfer = unsafe { image_box(image, origin, region, (row, slice), place)? };
+    let in_host = memory.host + from[2] * shape.slice + from[1] * shape.line() + from[0] * shape.element;
+    // SAFETY: handed on. Of pages the address is not known yet.
+    let mut transfer =
+        unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(in_host.max(1)))? };
+    let place = if memory.host == 0 {
+        Place::of_image(shown(&memory, &order, transfer.extent), transfer.rows.len())?
+    } else {
+        Place { pages: None, is_filled: false, shows: None }
+    };
+    transfer.rows.start = place.pages.as_ref().map_or(in_host, |pages| pages.start);
     // SAFETY: memory of this region's own, or the program's, which holds the whole image.
-    let address = unsafe { map(order, transfer, blocking != 0, flags, pages)? };
+    let address = unsafe { map(order, transfer, blocking != 0, flags, place)? };
     // SAFETY: by the contract.
     unsafe {
         write_if_given(image_row_pitch, row);
@@ -237,8 +290,27 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     }
     // SAFETY: the region is still the program's, and lent until `map` is dropped.
     let unmapped = unsafe { unmap(order, &memory, &map) };
-    // What is refused is mapped as before.
-    unmapped.inspect_err(|_| memory.maps().add(map))
+    match unmapped {
+        Ok(()) => left(&memory, map),
+        // What is refused is mapped as before.
+        Err(_) => memory.maps().add(map),
+    }
+    unmapped
+}
+
+/// Notes what an unmapped region shows, if nothing but its unmap has changed the object since it was mapped.
+fn left(memory: &Memory, mut map: Map) {
+    let Some(mut shown) = map.shows.take() else { return };
+    if matches!(map.back, UnmapAction::Written(..)) {
+        shown.version = shown.version.after_write();
+    }
+    if memory.contents.version(memory.context.launches()) != Some(shown.version) {
+        return;
+    }
+    match &mut map.pages {
+        Some(pages) => pages.shown = Some(shown),
+        None => memory.maps().left(&map.region, shown.version),
+    }
 }
 
 /// Enqueues the end of a map.
@@ -254,14 +326,17 @@ unsafe fn unmap(order: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Resul
             unsafe { transfer::write(&Transfer { memory, form, extent, rows }, order, false) }
         }
         UnmapAction::Shared(extent, writes) => unmap_shared(order, &memory, rows, extent, writes),
+        UnmapAction::InPlace(extent, writes) => {
+            let transfer = Transfer { memory: Arc::clone(&memory), form: IMAGE, extent, rows };
+            map_in_place::unmap(order, &transfer, writes)?.map_or(Ok(()), |order| unmapped(order, memory))
+        }
         UnmapAction::Nothing => unmapped(order, memory),
     }
 }
 
 /// The command of an unmap that brings nothing back.
 fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
-    // No event tells of the command, and it waits for none: no thread can find that it is not there.
-    if order.event() == 0 && !order.has_waits() {
+    if order.can_be_skipped(false) {
         order.skipped();
         return Ok(());
     }

@@ -19,7 +19,7 @@ use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
-use crate::transfers::{blocks, in_place, pieces, send, zero_copy};
+use crate::transfers::{blocks, images_in_place, in_place, pieces, send, zero_copy};
 
 /// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
 /// for the command, unless it could tell by what comes before the command, or after it in another queue.
@@ -28,9 +28,26 @@ use crate::transfers::{blocks, in_place, pieces, send, zero_copy};
 ///
 /// The rows are readable.
 pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
+    // SAFETY: handed on.
+    let written = unsafe { write_uncounted(transfer, order, blocking) };
+    transfer.memory.contents.written();
+    written
+}
+
+/// The same; what is known of the object's contents stays as it is.
+///
+/// # Safety
+///
+/// As [`write`].
+unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
     pending_reads::wait_for_place(&transfer.rows)?;
     if in_place::is_for(transfer) {
         return in_place::run(transfer, order, blocking, Direction::Out);
+    }
+    // SAFETY: by the contract.
+    if unsafe { images_in_place::copy(transfer, &order, Direction::Out)? } {
+        order.ended();
+        return Ok(());
     }
     // SAFETY: by the contract.
     if blocking && unsafe { zero_copy::copy(transfer, &order, Direction::Out)? } {
@@ -106,9 +123,13 @@ unsafe fn read_last(transfer: &Transfer, order: PendingCommand) -> Result<(), Co
 /// # Safety
 ///
 /// The rows are writable.
-unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
+pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Result<(), Code> {
     // SAFETY: by the contract.
-    if unsafe { zero_copy::copy(transfer, &order, Direction::In)? || pieces::read(transfer, &order)? } {
+    if unsafe {
+        images_in_place::copy(transfer, &order, Direction::In)?
+            || zero_copy::copy(transfer, &order, Direction::In)?
+            || pieces::read(transfer, &order)?
+    } {
         return came(order);
     }
     let landing = PENDING_READS.number();
@@ -144,10 +165,15 @@ fn ask_for(transfer: &Transfer, order: &PendingCommand, landing: u64) -> Result<
 
 /// The end of a command for which the program has waited.
 fn came(order: PendingCommand) -> Result<(), Code> {
-    pending_reads::settle()?;
-    session::take_deferred()?;
+    settle()?;
     order.ended();
     Ok(())
+}
+
+/// What the program is to have and to know when commands have ended.
+pub(crate) fn settle() -> Result<(), Code> {
+    pending_reads::settle()?;
+    session::take_deferred()
 }
 
 /// The end of a write whose bytes are taken.

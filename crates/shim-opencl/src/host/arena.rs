@@ -18,8 +18,8 @@ use crate::process::session;
 
 /// Blocks are whole pages, which are aligned as any element wants.
 const PAGE_BYTES: u64 = 4096;
-/// Blocks from this size on go back to the system when they are freed.
-const MIN_TRIMMED_BYTES: u64 = 2 << 20;
+/// So many bytes stay for other blocks when blocks are freed: fresh pages cost more than what is copied to them.
+const MAX_UNUSED_BYTES: u64 = 64 << 20;
 
 /// The arena of this process; none on streams.
 static HOST_MEMORY: OnceLock<HostMemory> = OnceLock::new();
@@ -91,6 +91,14 @@ pub(crate) fn allocate(size: usize) -> Option<Block> {
     Some(Block { address: address as usize, size: pages })
 }
 
+/// Gives what no block has back to the system: it need not be in the program's dump. Not while another thread is at work with it, for
+/// which no thread waits here.
+pub(crate) fn trim() {
+    if let Some(memory) = HOST_MEMORY.get() {
+        let _ = memory.arena.try_trim(&File { start: memory.start });
+    }
+}
+
 impl Block {
     /// Bytes of its whole pages.
     pub(crate) fn size(&self) -> usize {
@@ -102,7 +110,7 @@ impl Block {
         let Some(memory) = HOST_MEMORY.get() else { return };
         let _ = memory.arena.free(self.address as u64, 0);
         memory.arena.release_until(0);
-        if self.size >= MIN_TRIMMED_BYTES {
+        if memory.arena.unused_bytes() > MAX_UNUSED_BYTES {
             memory.arena.trim(&File { start: memory.start });
         }
     }

@@ -1,14 +1,17 @@
 //! Pages that are lent to the program for what it maps.
 //!
-//! Fresh pages cost more than the copies that fill them. So some that the program has given back are kept for other maps.
+//! Fresh pages cost more than the copies that fill them. So some that the program has given back are kept for other maps. They
+//! still show what was mapped there: a map of the same box, of contents that have not changed, finds its bytes in them.
 #![expect(unsafe_code, reason = "maps and unmaps pages")]
 
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::Code;
+use katydid_wire::opencl::extent::Extent;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::host::contents::ContentsVersion;
 use crate::host::pending_reads::PENDING_READS;
 
 /// Unit of lengths, bytes.
@@ -16,6 +19,16 @@ const PAGE_BYTES: usize = 4096;
 /// Most bytes that are kept in all, and of one region.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 const MAX_KEPT_REGION_BYTES: usize = 16 << 20;
+/// Regions whose bytes are kept, before one of them is taken for another map.
+const MAX_SHOWING_REGIONS: usize = 16;
+
+/// What pages show: a part of an object, by its number, in a state of its contents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) object: u64,
+    pub(crate) version: ContentsVersion,
+    pub(crate) extent: Extent,
+}
 
 /// Memory lent to the program: pages of their own, aligned as any element wants.
 #[derive(Debug)]
@@ -23,41 +36,68 @@ pub(crate) struct MappedPages {
     pub(crate) start: usize,
     /// Whole pages, at most twice as many bytes as are needed.
     length: usize,
+    /// What they show when they are given back, if that is known.
+    pub(crate) shown: Option<Shown>,
 }
 
 /// What the program has given back.
 pub(crate) static KEPT_PAGES: KeptPages = KeptPages { regions: Mutex::new(Vec::new()) };
 
-/// Regions that no map has, the oldest first: start and length.
+/// Regions that no map has, the oldest first.
 pub(crate) struct KeptPages {
-    regions: Mutex<Vec<(usize, usize)>>,
+    regions: Mutex<Vec<KeptRegion>>,
+}
+
+/// Pages, and what they show.
+#[derive(Debug, PartialEq, Eq)]
+struct KeptRegion {
+    start: usize,
+    length: usize,
+    shown: Option<Shown>,
 }
 
 impl KeptPages {
-    fn lock(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<KeptRegion>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The region given back last that has room for so many bytes, and is not much larger.
-    fn take(&self, length: usize) -> Option<(usize, usize)> {
+    /// The region that shows just this.
+    fn take_showing(&self, shown: &Shown) -> Option<KeptRegion> {
         let mut regions = self.lock();
-        let fits = |region: &(usize, usize)| (length..=length.saturating_mul(2)).contains(&region.1);
-        let at = regions.iter().rposition(fits)?;
+        let at = regions.iter().rposition(|region| region.shown.as_ref() == Some(shown))?;
+        Some(regions.remove(at))
+    }
+
+    /// A region that has room for so many bytes, and is not much larger: the one given back last of those that show nothing, or
+    /// the oldest of many that show something.
+    fn take(&self, length: usize) -> Option<KeptRegion> {
+        let mut regions = self.lock();
+        let fits = |region: &KeptRegion| (length..=length.saturating_mul(2)).contains(&region.length);
+        let are_many = || regions.iter().filter(|region| region.shown.is_some()).count() >= MAX_SHOWING_REGIONS;
+        let free = regions.iter().rposition(|region| region.shown.is_none() && fits(region));
+        let at = free.or_else(|| if are_many() { regions.iter().position(fits) } else { None })?;
         Some(regions.remove(at))
     }
 
     /// Keeps a region, and lets go of the oldest ones beyond the bound.
-    fn put(&self, region: (usize, usize)) {
-        if region.1 > MAX_KEPT_REGION_BYTES {
-            return unmap(region);
+    fn put(&self, region: KeptRegion) {
+        if region.length > MAX_KEPT_REGION_BYTES {
+            return unmap(&region);
         }
         let mut regions = self.lock();
         regions.push(region);
-        let mut all: usize = regions.iter().map(|region| region.1).sum();
+        let mut all: usize = regions.iter().map(|region| region.length).sum();
         while all > MAX_KEPT_BYTES {
             let oldest = regions.remove(0);
-            all -= oldest.1;
-            unmap(oldest);
+            all -= oldest.length;
+            unmap(&oldest);
+        }
+    }
+
+    /// An object is gone: no map asks for what its pages show.
+    pub(crate) fn forget(&self, object: u64) {
+        for region in self.lock().iter_mut() {
+            region.shown.take_if(|shown| shown.object == object);
         }
     }
 
@@ -65,61 +105,95 @@ impl KeptPages {
     /// which no thread waits here.
     pub(crate) fn trim(&self) {
         if let Ok(mut regions) = self.regions.try_lock() {
-            regions.drain(..).for_each(unmap);
+            regions.drain(..).for_each(|region| unmap(&region));
         }
     }
 }
 
-fn unmap((start, length): (usize, usize)) {
+fn unmap(region: &KeptRegion) {
     // SAFETY: mapped by `MappedPages::new`; the program has unmapped it, or its object is gone.
-    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(start), length) };
+    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(region.start), region.length) };
 }
 
 impl MappedPages {
     /// So many bytes of zeros, or of what was mapped before.
     pub(crate) fn new(length: usize) -> Result<Self, Code> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Code::MAP_FAILURE)?;
-        if let Some((start, length)) = KEPT_PAGES.take(length) {
-            return Ok(Self { start, length });
+        if let Some(KeptRegion { start, length, .. }) = KEPT_PAGES.take(length) {
+            return Ok(Self { start, length, shown: None });
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags) };
         let start = start.map_err(|_| Code::MAP_FAILURE)?.expose_provenance();
-        Ok(Self { start, length })
+        Ok(Self { start, length, shown: None })
+    }
+
+    /// Those that show just this, if they are kept.
+    pub(crate) fn showing(shown: &Shown) -> Option<Self> {
+        let KeptRegion { start, length, .. } = KEPT_PAGES.take_showing(shown)?;
+        Some(Self { start, length, shown: None })
     }
 }
 
 impl Drop for MappedPages {
     fn drop(&mut self) {
         PENDING_READS.abandon_all(self.start, self.length);
-        KEPT_PAGES.put((self.start, self.length));
+        KEPT_PAGES.put(KeptRegion { start: self.start, length: self.length, shown: self.shown.take() });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::contents::Contents;
+
+    fn region(length: usize, shown: Option<Shown>) -> KeptRegion {
+        let pages = std::mem::ManuallyDrop::new(MappedPages::new(length).unwrap());
+        KeptRegion { start: pages.start, length: pages.length, shown }
+    }
 
     #[test]
     fn pages_are_kept_for_maps_of_about_their_size_up_to_a_bound() {
         let kept = KeptPages { regions: Mutex::new(Vec::new()) };
-        let region = |length: usize| {
-            let pages = std::mem::ManuallyDrop::new(MappedPages::new(length).unwrap());
-            (pages.start, pages.length)
-        };
-        let (small, large) = (region(3 * PAGE_BYTES - 5), region(MAX_KEPT_REGION_BYTES));
-        assert_eq!(small.1, 3 * PAGE_BYTES);
+        let (small, large) = (region(3 * PAGE_BYTES - 5, None), region(MAX_KEPT_REGION_BYTES, None));
+        let start = small.start;
+        assert_eq!(small.length, 3 * PAGE_BYTES);
         kept.put(small);
         kept.put(large);
         assert_eq!([4, 1].map(|pages| kept.take(pages * PAGE_BYTES)), [None, None]);
-        assert_eq!((kept.take(2 * PAGE_BYTES), kept.take(2 * PAGE_BYTES)), (Some(small), None));
-        kept.put(region(MAX_KEPT_REGION_BYTES + 1));
+        assert_eq!(kept.take(2 * PAGE_BYTES).map(|region| region.start), Some(start));
+        assert_eq!(kept.take(2 * PAGE_BYTES), None);
+        kept.put(region(MAX_KEPT_REGION_BYTES + 1, None));
         assert_eq!(kept.lock().len(), 1, "one was too large");
-        let others: Vec<_> = (0..4).map(|_| region(MAX_KEPT_REGION_BYTES)).collect();
-        others.iter().for_each(|other| kept.put(*other));
-        assert_eq!(*kept.lock(), others, "the oldest is gone");
+        let others: Vec<_> = (0..4).map(|_| region(MAX_KEPT_REGION_BYTES, None)).collect();
+        let starts: Vec<_> = others.iter().map(|other| other.start).collect();
+        others.into_iter().for_each(|other| kept.put(other));
+        assert_eq!(kept.lock().iter().map(|region| region.start).collect::<Vec<_>>(), starts, "the oldest is gone");
         kept.trim();
         assert!(kept.lock().is_empty());
+    }
+
+    #[test]
+    fn pages_that_show_something_are_found_by_it_and_taken_for_others_last() {
+        let kept = KeptPages { regions: Mutex::new(Vec::new()) };
+        let version = Contents::new(true).version(0).unwrap();
+        let shown = |object: u64| Shown { object, version, extent: Extent::run(0, 5) };
+        let starts: Vec<_> = (1..=MAX_SHOWING_REGIONS as u64)
+            .map(|object| {
+                assert_eq!(kept.take(PAGE_BYTES), None, "{object}: there are few");
+                let region = region(PAGE_BYTES, Some(shown(object)));
+                let start = region.start;
+                kept.put(region);
+                start
+            })
+            .collect();
+        let other = Shown { version: version.after_write(), ..shown(3) };
+        assert_eq!((kept.take_showing(&other), kept.take_showing(&shown(0))), (None, None));
+        kept.put(kept.take_showing(&shown(3)).unwrap());
+        assert_eq!(kept.take(PAGE_BYTES).unwrap().start, starts[0], "the oldest of many");
+        kept.forget(2);
+        assert_eq!(kept.take(PAGE_BYTES).unwrap().start, starts[1], "its object is gone");
+        kept.trim();
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_client::ffi::write_if_given;
@@ -23,6 +23,7 @@ use crate::ffi::arguments::{list, pairs};
 use crate::objects::device::{Device, of_type};
 use crate::objects::discovery::given_or_first;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object, objects};
+use crate::objects::image_facts::KnownForms;
 use crate::objects::info::{QueryBuffer, ask, handles};
 use crate::objects::platform::Platform;
 use crate::process::per_worker::PerWorker;
@@ -38,6 +39,10 @@ pub(crate) struct Context {
     properties: Vec<isize>,
     /// None of its buffers lies in the zero-copy area of the worker.
     pub(crate) has_no_zero_copy: AtomicBool,
+    /// Its driver does not have images in memory that it is given.
+    pub(crate) has_no_images_in_place: AtomicBool,
+    /// Of which kinds it is known that it does.
+    pub(crate) images_in_place: Mutex<KnownForms>,
     /// Of the function that is told of errors ([`crate::process::upcall`]); 0: none.
     token: u64,
     /// Queues that it has had.
@@ -46,6 +51,8 @@ pub(crate) struct Context {
     is_writing: AtomicBool,
     /// 1: the driver of a worker has made an event for the program to set.
     has_made_event: PerWorker,
+    /// Launches of kernels so far, of which each may write to all that kernels have.
+    launches: AtomicU64,
     /// Told when it ends, the last first.
     destructors: Mutex<Vec<(unsafe extern "C" fn(cl_context, *mut void), usize)>>,
 }
@@ -84,6 +91,16 @@ impl Context {
     /// Notes that it has.
     pub(crate) fn made_event(&self, worker: u32) {
         self.has_made_event.learn(worker, |_| 1);
+    }
+
+    /// A kernel was launched.
+    pub(crate) fn launched(&self) {
+        self.launches.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Launches so far.
+    pub(crate) fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Acquire)
     }
 
     /// Whether it has had one queue at most.
@@ -200,10 +217,13 @@ fn create(
             devices,
             properties: properties.given,
             has_no_zero_copy: AtomicBool::new(false),
+            has_no_images_in_place: AtomicBool::new(false),
+            images_in_place: Mutex::default(),
             token,
             queues: AtomicU32::new(0),
             is_writing: AtomicBool::new(false),
             has_made_event: PerWorker::default(),
+            launches: AtomicU64::new(0),
             destructors: Mutex::default(),
         })
     });

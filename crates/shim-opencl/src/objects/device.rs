@@ -57,6 +57,12 @@ impl Device {
         self.is_processor() && arena::is_there()
     }
 
+    /// A number that the driver tells of it, asked for once.
+    pub(crate) fn number(&self, parameter: u32) -> Result<u64, Code> {
+        let value = self.known.ask(query::DEVICE, self.base.id, parameter)?;
+        u64::take(&mut &value[..]).ok_or(Code::INVALID_DEVICE)
+    }
+
     /// Whether it is a processor, whose memory is the host's.
     pub(crate) fn is_processor(&self) -> bool {
         self.kind & DEVICE_TYPE_CPU != 0

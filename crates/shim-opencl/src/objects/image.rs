@@ -1,7 +1,9 @@
 //! Images: how they are made, and what is told of them.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
     IMAGE_BUFFER, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D,
@@ -9,19 +11,31 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::kdclImage;
-use katydid_wire::opencl::query;
+use katydid_wire::opencl::message::{kdclImage, kdclImageReply};
+use katydid_wire::opencl::{lies, query};
 
 use crate::ffi::arguments::pairs;
+use crate::host::arena::{self, Block};
 use crate::host::bulk::InitialData;
-use crate::host::rows::Rows;
+use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
-use crate::objects::handle::{HeldObject, Object, make, object};
+use crate::objects::handle::{Base, HeldObject, Object, make, object};
+use crate::objects::image_facts::{self, ImageForm, KnownForms};
 use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
-use crate::objects::memory::{Memory, for_driver, has_contents, inherited};
+use crate::objects::memory::{Memory, for_driver, has_contents, inherited, lend};
 use crate::objects::svm::RANGES;
 use crate::process::session;
+
+/// Bytes of an image that may lie in memory which the worker has too.
+const IN_PLACE_BYTES: RangeInclusive<usize> = 1..=64 << 20;
+/// Bytes of an image for which the system has room at any rate.
+const MAX_SURE_BYTES: usize = 16 << 20;
+/// Bytes of all such images: they are in the program's dump, which takes half a second for each GiB.
+const MAX_IN_PLACE_BYTES: usize = 256 << 20;
+
+/// Bytes that images have there now.
+static IN_PLACE: AtomicUsize = AtomicUsize::new(0);
 
 /// Elements of an image in each direction, as regions count them. What its kind has no use for may be anything.
 fn sizes(shape: &cl_image_desc) -> [usize; 3] {
@@ -87,6 +101,118 @@ fn element(format: &cl_image_format) -> Option<usize> {
     Some(bytes * channels)
 }
 
+/// An image that a program asks for.
+struct Wanted {
+    context: Arc<Context>,
+    parent: Option<Arc<Memory>>,
+    flags: u64,
+    /// The flags for the driver.
+    told: u64,
+    format: cl_image_format,
+    desc: cl_image_desc,
+    /// The program's bytes, or as many as it has.
+    rows: Rows,
+    /// Bytes of an element, if the format is known.
+    element: Option<usize>,
+    /// The address that the program gave.
+    host: usize,
+    /// It begins with the program's bytes.
+    is_given: bool,
+}
+
+impl Wanted {
+    /// # Safety
+    ///
+    /// Format and description are null or readable.
+    unsafe fn read(
+        context: cl_context,
+        flags: u64,
+        format: *const cl_image_format,
+        desc: *const cl_image_desc,
+        host_ptr: *mut void,
+    ) -> Result<Self, Code> {
+        let (context, host) = (object::<Context>(context)?, host_ptr.expose_provenance());
+        if format.is_null() {
+            return Err(Code::INVALID_IMAGE_FORMAT_DESCRIPTOR);
+        }
+        if desc.is_null() {
+            return Err(Code::INVALID_IMAGE_DESCRIPTOR);
+        }
+        // SAFETY: not null, so readable by the contract.
+        let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
+        let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
+        let told = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
+        let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
+        // What lies in another object may have pitches.
+        let has_memory = given || host != 0 || parent.is_some();
+        if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
+            return Err(Code::INVALID_IMAGE_DESCRIPTOR);
+        }
+        let element = element(&format);
+        let rows = match element {
+            Some(size) => rows(&desc, size, host)?,
+            None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
+            None => Rows::run(host, 0),
+        };
+        if given && RANGES.overruns(rows.start, rows.reach()) {
+            return Err(Code::INVALID_HOST_PTR);
+        }
+        let is_given = has_contents(flags, rows.start)?;
+        Ok(Self { context, parent, flags, told, format, desc, rows, element, host, is_given })
+    }
+
+    /// Whether it may lie in memory of both sides.
+    fn is_simple(&self) -> bool {
+        let is_plain = self.desc.num_mip_levels == 0 && self.desc.num_samples == 0;
+        is_plain && self.parent.is_none() && self.element.is_some()
+    }
+
+    /// Kind, format and flags.
+    fn form(&self) -> ImageForm {
+        (self.desc.image_type, self.format.image_channel_order, self.format.image_channel_data_type, self.told)
+    }
+
+    /// Tells the worker; what it answers, or would.
+    fn ask(&self, worker: u32, message: &kdclImage<'_>) -> Result<kdclImageReply, Code> {
+        let element = self.element.filter(|_| message.place != 0);
+        let facts = element.map(|element| image_facts::expected(&self.format, &self.desc, element));
+        if let (Some(facts), Some(element)) = (&facts, element)
+            && is_sure(&self.context, worker, &self.form(), (&self.desc, self.rows.len()))?
+        {
+            session::enqueue(message)?;
+            return Ok(kdclImageReply { elementSize: element as u64, lies: lies::SURE, facts: facts.clone() });
+        }
+        let made = session::call(message)?;
+        if made.lies == lies::SURE && facts.as_ref() == Some(&made.facts) {
+            known_forms(&self.context).learn(worker, self.form());
+        }
+        Ok(made)
+    }
+
+    /// The object as the worker tells of it.
+    fn object(&self, base: Base, properties: Vec<u64>, worker: u32, told: &kdclImageReply) -> Memory {
+        let (row, slice) = pitches(&self.desc, &self.rows);
+        let desc = &self.desc;
+        let has_data = self.flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
+        let shape = ImageShape {
+            kind: desc.image_type,
+            format: (self.format.image_channel_order, self.format.image_channel_data_type),
+            sizes: sizes(desc),
+            element: told.elementSize as usize,
+            row,
+            slice,
+            given: has_data && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
+            levels: desc.num_mip_levels,
+        };
+        let held = self.parent.as_ref().map(|parent| HeldObject::new(Arc::clone(parent)));
+        let flags = held.as_ref().map_or(self.flags, |parent| inherited(parent.flags, self.flags));
+        let host = held.as_ref().map_or(self.host, |parent| parent.host);
+        let context = HeldObject::new(Arc::clone(&self.context));
+        let memory = Memory::new(base, context, desc.image_type, flags).beginning(has_data);
+        memory.with(host, properties).of_image(shape, held).knowing(CachedValues::told(worker, &told.facts))
+    }
+}
+
 /// # Safety
 ///
 /// Format and description are null or readable; `host_ptr` holds the image if the flags say that it is given.
@@ -98,70 +224,105 @@ unsafe fn create(
     desc: *const cl_image_desc,
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
-    let context = object::<Context>(context)?;
-    if format.is_null() {
-        return Err(Code::INVALID_IMAGE_FORMAT_DESCRIPTOR);
+    // SAFETY: handed on.
+    let wanted = unsafe { Wanted::read(context, flags, format, desc, host_ptr)? };
+    let block = if wanted.is_simple() { block_for(&wanted.context, wanted.rows.len()) } else { None };
+    let mut is_lent = false;
+    // SAFETY: by the contract.
+    let made = unsafe { make_image(&wanted, properties, block.as_ref(), &mut is_lent) };
+    match (made, block) {
+        (Ok(memory), Some(block)) if is_lent => {
+            lend(&memory, block, give_back)?;
+            Ok(memory.handle())
+        }
+        (made, block) => {
+            if let Some(block) = block {
+                wanted.context.has_no_images_in_place.fetch_or(made.is_ok(), Ordering::Relaxed);
+                give_back(block);
+            }
+            Ok(made?.handle())
+        }
     }
-    if desc.is_null() {
-        return Err(Code::INVALID_IMAGE_DESCRIPTOR);
-    }
-    // SAFETY: not null, so readable by the contract.
-    let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
-    let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
-    let told = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
-    let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
-    // What lies in another object may have pitches.
-    let has_memory = given || !host_ptr.is_null() || parent.is_some();
-    if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
-        return Err(Code::INVALID_IMAGE_DESCRIPTOR);
-    }
-    let size = element(&format);
-    let rows = match size {
-        Some(size) => rows(&desc, size, host_ptr.expose_provenance())?,
-        None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
-        None => Rows::run(host_ptr.expose_provenance(), 0),
-    };
-    if given && RANGES.overruns(rows.start, rows.reach()) {
-        return Err(Code::INVALID_HOST_PTR);
-    }
-    let data = if has_contents(flags, rows.start)? {
+}
+
+/// Makes an image, in a block if there is one and the driver has it there.
+///
+/// # Safety
+///
+/// The rows are readable if the image begins with them; the block has room for them, and no other code has it.
+unsafe fn make_image(
+    wanted: &Wanted,
+    properties: Vec<u64>,
+    block: Option<&Block>,
+    is_lent: &mut bool,
+) -> Result<Arc<Memory>, Code> {
+    let (shared, room) = block.map_or((0, 0), |block| (block.address, block.size()));
+    let data = match (wanted.is_given, shared) {
+        (false, _) => InitialData::none(),
         // SAFETY: by the contract.
-        unsafe { InitialData::of(&rows)? }
-    } else {
-        InitialData::none()
+        (true, 0) => unsafe { InitialData::of(&wanted.rows)? },
+        (true, _) => {
+            // SAFETY: by the contract.
+            unsafe { wanted.rows.copy_wide(Direction::Out, shared) };
+            InitialData::none()
+        }
     };
-    let mut arguments = description(&format, &desc, parent.is_some());
+    let mut arguments = description(&wanted.format, &wanted.desc, wanted.parent.is_some());
     arguments.extend_from_slice(&data.inline);
     let worker = session::worker()?;
-    let memory = make(|base| {
-        let made = session::call(&kdclImage {
-            memory: base.id,
-            context: context.base.id,
-            parent: parent.as_ref().map_or(0, |parent| parent.base.id),
-            flags: told,
-            staged: data.staged,
-            arguments: &arguments,
-        })?;
-        let (row, slice) = pitches(&desc, &rows);
-        let shape = ImageShape {
-            kind: desc.image_type,
-            format: (format.image_channel_order, format.image_channel_data_type),
-            sizes: sizes(&desc),
-            element: made.elementSize as usize,
-            row,
-            slice,
-            given: given && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
-            levels: desc.num_mip_levels,
-        };
-        let held = parent.as_ref().map(|parent| HeldObject::new(Arc::clone(parent)));
-        let whole = held.as_ref().map_or(0, |parent| parent.flags);
-        let flags = if held.is_some() { inherited(whole, flags) } else { flags };
-        let kept_host = held.as_ref().map_or(host_ptr.expose_provenance(), |parent| parent.host);
-        let memory = Memory::new(base, HeldObject::new(Arc::clone(&context)), desc.image_type, flags);
-        let known = CachedValues::told(worker, &made.facts);
-        Ok(memory.with(kept_host, properties).of_image(shape, held).knowing(known))
-    })?;
-    Ok(memory.handle())
+    make(|base| {
+        let told = wanted.ask(
+            worker,
+            &kdclImage {
+                memory: base.id,
+                context: wanted.context.base.id,
+                parent: wanted.parent.as_ref().map_or(0, |parent| parent.base.id),
+                flags: wanted.told,
+                place: shared as u64,
+                room: room as u64,
+                staged: data.staged,
+                arguments: &arguments,
+            },
+        )?;
+        let memory = wanted.object(base, properties, worker, &told);
+        *is_lent = told.lies != lies::NO;
+        // Maps of what the program has itself are made there.
+        Ok(if *is_lent && memory.host == 0 { memory.lying(shared, worker) } else { memory })
+    })
+}
+
+fn known_forms(context: &Context) -> MutexGuard<'_, KnownForms> {
+    context.images_in_place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether nothing but the system's want of memory can be wrong with an image in place, of which the driver tells what the
+/// standard says.
+fn is_sure(
+    context: &Context,
+    worker: u32,
+    form: &ImageForm,
+    (shape, bytes): (&cl_image_desc, usize),
+) -> Result<bool, Code> {
+    if bytes > MAX_SURE_BYTES || !known_forms(context).has(worker, form) {
+        return Ok(false);
+    }
+    context.devices.iter().try_fold(true, |fits, device| Ok(fits && image_facts::fits(device, shape, bytes)?))
+}
+
+/// Memory that the worker has too for an image of so many bytes, if its context may have images there.
+fn block_for(context: &Context, bytes: usize) -> Option<Block> {
+    let may_be = context.is_of_processors() && !context.has_no_images_in_place.load(Ordering::Relaxed);
+    let has_room = IN_PLACE.load(Ordering::Relaxed) + bytes <= MAX_IN_PLACE_BYTES;
+    let block =
+        if may_be && has_room && IN_PLACE_BYTES.contains(&bytes) { arena::allocate(bytes)? } else { return None };
+    IN_PLACE.fetch_add(block.size(), Ordering::Relaxed);
+    Some(block)
+}
+
+/// No image has it any more.
+fn give_back(block: Block) {
+    IN_PLACE.fetch_sub(block.size(), Ordering::Relaxed);
+    block.free();
 }
 
 /// As it travels, without sizes that its kind has no use for: a program may leave anything there. Pitches count only where the

@@ -60,6 +60,16 @@ impl ImageShape {
         if self.levels > 1 || ends.into_iter().all(fits) { Ok(()) } else { Err(Code::INVALID_VALUE) }
     }
 
+    /// Bytes of the program's memory that it uses or was copied from, with the gaps.
+    pub(crate) fn bytes_with_gaps(&self) -> usize {
+        let [_, height, depth] = self.sizes;
+        match self.kind {
+            MEM_OBJECT_IMAGE1D_ARRAY => self.slice * height,
+            MEM_OBJECT_IMAGE3D | MEM_OBJECT_IMAGE2D_ARRAY => self.slice * depth,
+            _ => self.row * height,
+        }
+    }
+
     /// Bytes from row to row; the lines of an array are a slice apart.
     pub(crate) fn line(&self) -> usize {
         if self.kind == MEM_OBJECT_IMAGE1D_ARRAY { self.slice } else { self.row }

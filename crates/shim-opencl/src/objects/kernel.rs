@@ -169,7 +169,10 @@ impl Kernel {
 
 /// The id of a live object that may be an argument of a kernel, found by the value of its handle.
 fn any_argument(value: usize) -> Option<u32> {
-    let memory = Memory::table().lend(value, |memory| memory.base.id);
+    let memory = Memory::table().lend(value, |memory| {
+        memory.contents.be_argument();
+        memory.base.id
+    });
     memory
         .or_else(|| Sampler::table().lend(value, |sampler| sampler.base.id))
         .or_else(|| Queue::table().lend(value, |queue| queue.base.id))

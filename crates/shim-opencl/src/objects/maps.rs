@@ -1,11 +1,13 @@
 //! What a program has mapped of a memory object, and the memory that was lent to it for that.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::opencl::extent::Extent;
 
-use crate::host::mapped_pages::MappedPages;
+use crate::host::contents::ContentsVersion;
+use crate::host::mapped_pages::{MappedPages, Shown};
 use crate::host::rows::Rows;
 
 /// What an unmap does.
@@ -17,6 +19,8 @@ pub(crate) enum UnmapAction {
     Written(u32, Extent),
     /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
     Shared(Extent, bool),
+    /// The same of a region of an image.
+    InPlace(Extent, bool),
 }
 
 /// One region that is mapped.
@@ -27,7 +31,9 @@ pub(crate) struct Map {
     /// The number of the read that fills it ([`crate::host::pending_reads`]), if no thread has waited for that; else 0.
     pub(crate) landing: u64,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
-    pub(crate) _pages: Option<MappedPages>,
+    pub(crate) pages: Option<MappedPages>,
+    /// What the region shows of the object while only the program changes it; none if that is not known.
+    pub(crate) shows: Option<Shown>,
 }
 
 /// What is mapped of an object.
@@ -37,6 +43,8 @@ pub(crate) struct Maps {
     regions: HashMap<usize, Vec<Map>>,
     /// The whole buffer's memory, so that maps of one byte agree about it.
     whole: Option<MappedPages>,
+    /// The part of that memory, by addresses, that shows the buffer's contents of a state since the last map was unmapped.
+    shown: Option<(ContentsVersion, Range<usize>)>,
 }
 
 impl Maps {
@@ -51,6 +59,17 @@ impl Maps {
             self.whole = Some(MappedPages::new(size as usize)?);
         }
         Ok(self.whole.as_ref().map_or(0, |pages| pages.start))
+    }
+
+    /// Whether a region of the whole buffer's memory shows the contents of a state.
+    pub(crate) fn shows(&self, region: &Rows, version: ContentsVersion) -> bool {
+        let shown = self.shown.as_ref().filter(|shown| self.regions.is_empty() && version == shown.0);
+        shown.is_some_and(|(_, part)| part.start <= region.start && region.start + region.width <= part.end)
+    }
+
+    /// Notes that a region of it does, which was unmapped.
+    pub(crate) fn left(&mut self, region: &Rows, version: ContentsVersion) {
+        self.shown = self.regions.is_empty().then(|| (version, region.start..region.start + region.width));
     }
 
     /// Notes a region that was mapped.
@@ -79,7 +98,8 @@ mod tests {
         let whole = maps.whole(100).unwrap();
         assert_eq!(maps.whole(100), Ok(whole));
         for _ in 0..2 {
-            maps.add(Map { back: UnmapAction::Nothing, region: Rows::run(whole, 100), landing: 0, _pages: None });
+            let region = Rows::run(whole, 100);
+            maps.add(Map { back: UnmapAction::Nothing, region, landing: 0, pages: None, shows: None });
         }
         assert_eq!(maps.count(), 2);
         assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_opencl_sys::constant::{
     BUFFER_CREATE_TYPE_REGION, MEM_ALLOC_HOST_PTR, MEM_ASSOCIATED_MEMOBJECT, MEM_CONTEXT, MEM_COPY_HOST_PTR, MEM_FLAGS,
     MEM_HOST_NO_ACCESS, MEM_HOST_PTR, MEM_HOST_READ_ONLY, MEM_HOST_WRITE_ONLY, MEM_MAP_COUNT, MEM_OBJECT_BUFFER,
-    MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_TYPE, MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER,
+    MEM_OBJECT_PIPE, MEM_PROPERTIES, MEM_REFERENCE_COUNT, MEM_SIZE, MEM_TYPE, MEM_USE_HOST_PTR, MEM_USES_SVM_POINTER,
     PIPE_PROPERTIES,
 };
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_mem, cl_mem_notify, void};
@@ -18,6 +18,8 @@ use katydid_wire::opencl::{ZERO_COPY_MIN_BYTES, list, query};
 use crate::ffi::arguments::pairs;
 use crate::host::arena::{self, Block};
 use crate::host::bulk::InitialData;
+use crate::host::contents::{Contents, ContentsVersion};
+use crate::host::mapped_pages::KEPT_PAGES;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
@@ -61,6 +63,8 @@ pub(crate) struct Memory {
     pub(crate) host: usize,
     /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
     pub(crate) shared: usize,
+    /// 1: it is an image, and a worker's driver uses that memory in place.
+    lies: PerWorker,
     /// Whether it may lie in the zero-copy area of the worker.
     pub(crate) is_zero_copy: AtomicBool,
     /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
@@ -70,10 +74,18 @@ pub(crate) struct Memory {
     /// What an image is.
     pub(crate) image: Option<ImageShape>,
     maps: Mutex<Maps>,
+    pub(crate) contents: Contents,
     pub(crate) known: CachedValues,
 }
 
-kind_of_object! { Memory cl_mem MEMORY INVALID_MEM_OBJECT HANDLES }
+kind_of_object! {
+    Memory cl_mem MEMORY INVALID_MEM_OBJECT HANDLES,
+    fn ended(&self) {
+        if self.image.is_some() {
+            KEPT_PAGES.forget(self.contents.number);
+        }
+    }
+}
 
 impl Memory {
     /// An object of its own memory.
@@ -88,11 +100,13 @@ impl Memory {
             offset: 0,
             host: 0,
             shared: 0,
+            lies: PerWorker::default(),
             is_zero_copy: AtomicBool::new(false),
             accepted_in: PerWorker::default(),
             properties: Vec::new(),
             image: None,
             maps: Mutex::default(),
+            contents: Contents::new(false),
             known: CachedValues::default(),
         }
     }
@@ -101,12 +115,51 @@ impl Memory {
     pub(crate) fn with(mut self, host: usize, properties: Vec<u64>) -> Self {
         self.host = if self.flags & MEM_USE_HOST_PTR == 0 { 0 } else { host };
         self.properties = properties;
+        if self.host != 0 {
+            self.contents.share();
+        }
         self
     }
 
     /// Makes it an image, of its own or of a parent's memory.
     pub(crate) fn of_image(self, shape: ImageShape, parent: Option<HeldObject<Self>>) -> Self {
-        Self { image: Some(shape), parent, ..self }
+        Self { image: Some(shape), ..self }.within(parent)
+    }
+
+    /// Makes it a part or a view of another object, if there is one.
+    fn within(self, parent: Option<HeldObject<Self>>) -> Self {
+        if let Some(memory) = parent.as_deref() {
+            memory.contents.share();
+            self.contents.share();
+        }
+        Self { parent, ..self }
+    }
+
+    /// Says what it begins with: data of the program's, or nothing.
+    pub(crate) fn beginning(self, is_given: bool) -> Self {
+        Self { contents: Contents::new(is_given), ..self }
+    }
+
+    /// What its contents are now, as far as they can be known again: after a command of this queue.
+    pub(crate) fn version(&self, queue: &Queue) -> Option<ContentsVersion> {
+        self.contents.version(self.context.launches()).filter(|_| queue.is_before_all())
+    }
+
+    /// Has an image lie in memory that the worker has too, from an address on, as that worker told.
+    pub(crate) fn lying(self, shared: usize, worker: u32) -> Self {
+        self.contents.share();
+        self.learn_lies(worker);
+        Self { shared, ..self }
+    }
+
+    /// Notes that a worker's driver uses that memory in place.
+    pub(crate) fn learn_lies(&self, worker: u32) {
+        self.lies.learn(worker, |_| 1);
+    }
+
+    /// Whether that of a worker does.
+    pub(crate) fn lies(&self, worker: u32) -> bool {
+        self.lies.get(worker) != 0
     }
 
     /// Adds what the worker told of it.
@@ -235,14 +288,18 @@ unsafe fn create(
             data: &bytes,
         })?;
         let memory = Memory::new(base, HeldObject::new(Arc::clone(&context)), MEM_OBJECT_BUFFER, flags)
+            .beginning(is_given)
             .with(host, properties.unwrap_or_default());
+        if shared != 0 {
+            memory.contents.share();
+        }
         let is_zero_copy = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
         let known = CachedValues::told(worker, &told.facts);
         Ok(Memory { size: size as u64, shared, is_zero_copy, known, ..memory })
     });
     match (made, block) {
         (Ok(memory), block) => {
-            block.map_or(Ok(()), |block| lend(&memory, block))?;
+            block.map_or(Ok(()), |block| lend(&memory, block, Block::free))?;
             Ok(memory.handle())
         }
         (Err(code), block) => {
@@ -265,9 +322,9 @@ fn is_for_host(flags: u64) -> bool {
     flags & MEM_ALLOC_HOST_PTR != 0 && flags & MEM_USE_HOST_PTR == 0
 }
 
-/// Has the block freed when the driver is done with the buffer.
-fn lend(memory: &Memory, block: Block) -> Result<(), Code> {
-    let token = upcall::register(CallbackCall::once(move |_| block.free()))?;
+/// Has a block freed when the driver is done with the buffer.
+pub(crate) fn lend(memory: &Memory, block: Block, free: fn(Block)) -> Result<(), Code> {
+    let token = upcall::register(CallbackCall::once(move |_| free(block)))?;
     session::enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
 }
 
@@ -332,8 +389,8 @@ pub(crate) unsafe fn create_sub_buffer(
         let within = |start: usize| if start == 0 { 0 } else { start + region.origin };
         let (host, shared) = (within(parent.host), within(parent.shared));
         let parent = Some(HeldObject::new(Arc::clone(&parent)));
-        let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited);
-        Ok(Memory { parent, size, offset: origin, host, shared, is_zero_copy, ..memory })
+        let memory = Memory::new(base, context, MEM_OBJECT_BUFFER, inherited).within(parent);
+        Ok(Memory { size, offset: origin, host, shared, is_zero_copy, ..memory })
     })?;
     Ok(memory.handle())
 }
@@ -414,6 +471,9 @@ pub(crate) unsafe fn get_mem_object_info(
         MEM_CONTEXT => handle::bytes(&*memory.context),
         MEM_ASSOCIATED_MEMOBJECT => handles([memory.parent.as_ref().map_or(0, |parent| parent.base.handle)]),
         MEM_PROPERTIES => memory.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        MEM_SIZE if memory.image.is_some_and(|shape| shape.given) => {
+            handles(memory.image.map(|shape| shape.bytes_with_gaps()))
+        }
         MEM_USES_SVM_POINTER => u32::from(RANGES.holds(memory.host)).to_le_bytes().to_vec(),
         katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
         _ => memory.known.ask(query::MEMORY, memory.base.id, param_name)?,

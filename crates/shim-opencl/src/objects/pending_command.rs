@@ -124,6 +124,13 @@ impl PendingCommand {
         self.done();
     }
 
+    /// Whether no thread can find that nothing is sent for the command: no event tells of it, and it waits for none. One that the
+    /// program waits for must have no commands before it, either.
+    pub(crate) fn can_be_skipped(&self, blocking: bool) -> bool {
+        let is_next = || self.queue.is_in_order() && self.queue.progress.have_ended_before(self.number);
+        self.event.is_none() && !self.has_waits() && (!blocking || is_next())
+    }
+
     /// Nothing is sent for the command: it has ended when those before it have.
     pub(crate) fn skipped(self) {
         if self.queue.is_in_order() {

@@ -119,10 +119,14 @@ impl Progress {
 
     /// A command that is not sent has ended, if all before it are known to have.
     pub(crate) fn skip(&self, number: u64) {
-        let before = number.checked_sub(1);
-        if before.is_some_and(|before| before <= self.ended.load(Ordering::Acquire)) {
+        if self.have_ended_before(number) {
             self.end(number);
         }
+    }
+
+    /// Whether all commands before that of a number are known to have ended.
+    pub(crate) fn have_ended_before(&self, number: u64) -> bool {
+        number.checked_sub(1).is_some_and(|before| before <= self.ended.load(Ordering::Acquire))
     }
 
     /// Whether the command of a number is known to have ended; of one without never.

@@ -13,7 +13,7 @@ use katydid_opencl_sys::Code;
 use katydid_transport::Address;
 use katydid_wire::handshake::{LinkKind, SessionKind};
 
-use crate::host::arena::HostMemory;
+use crate::host::arena::{self, HostMemory};
 use crate::host::mapped_pages::KEPT_PAGES;
 use crate::host::parcels::PARCELS;
 use crate::process::session::{self, Session};
@@ -84,4 +84,5 @@ fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
 fn give_back_memory() {
     PARCELS.trim();
     KEPT_PAGES.trim();
+    arena::trim();
 }

@@ -21,7 +21,7 @@ pub(crate) fn is_for(transfer: &Transfer) -> bool {
 }
 
 /// Bytes from row to row and from slice to slice as the driver's functions take them; 0: no gaps, or none of these.
-fn pitches(transfer: &Transfer) -> [usize; 2] {
+pub(crate) fn pitches(transfer: &Transfer) -> [usize; 2] {
     let rows = &transfer.rows;
     let is_array_of_lines = transfer.memory.image.as_ref().is_some_and(|shape| shape.kind == MEM_OBJECT_IMAGE1D_ARRAY);
     match (rows.has_gaps(), rows.slices) {

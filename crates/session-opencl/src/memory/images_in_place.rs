@@ -1,0 +1,131 @@
+//! Images in memory that the program has too ([`crate::memory::host`]): a map of one copies nothing, and what it begins with is
+//! copied once, by the program.
+//!
+//! That needs a driver which has an image of the program's memory right there, row behind row. Each kind and format is tried
+//! once in a context of processors, with a small image of ours.
+
+#![expect(unsafe_code, reason = "has a driver use memory that is given to it")]
+
+use std::ptr;
+
+use katydid_opencl_sys::constant::{
+    IMAGE_ELEMENT_SIZE, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY, MEM_USE_HOST_PTR,
+};
+use katydid_opencl_sys::{Code, cl_image_desc, cl_image_format, cl_mem, void};
+use katydid_wire::opencl::message::kdclImage;
+
+use crate::calls::fault::Fault;
+use crate::contents::Copier;
+use crate::drivers::call::{driver, make};
+use crate::handlers::number_of_image;
+use crate::journal;
+use crate::memory::host::{Maps, maps};
+use crate::state::Session;
+
+/// Elements of an image of ours in each direction that its kind has, and bytes of one at most.
+const SIDE: usize = 2;
+const MAX_ELEMENT_BYTES: usize = 16;
+const PROBE_BYTES: usize = SIDE * SIDE * SIDE * MAX_ELEMENT_BYTES;
+
+/// Memory for an image of ours, aligned as drivers may want it.
+#[repr(align(4096))]
+struct Probe([u8; PROBE_BYTES]);
+
+/// Elements in each direction, as regions count them.
+fn region(shape: &cl_image_desc) -> [usize; 3] {
+    let [height, depth, images] = [shape.image_height, shape.image_depth, shape.image_array_size].map(|n| n.max(1));
+    if shape.image_type == MEM_OBJECT_IMAGE1D_ARRAY {
+        return [shape.image_width, images, 1];
+    }
+    [shape.image_width, height, depth.max(images)]
+}
+
+impl Session {
+    /// Flags and memory of an image that is to lie in memory of the program's, for the driver; none if it cannot.
+    ///
+    /// # Errors
+    ///
+    /// The memory is not the program's.
+    pub(crate) fn image_in_place(
+        &mut self,
+        message: &kdclImage<'_>,
+        (format, shape): (&cl_image_format, &cl_image_desc),
+    ) -> Result<Option<(u64, *mut void)>, Fault> {
+        // One whose contents an image of a checkpoint has had memory of its own.
+        let had_own = self.replay.is_on && self.replay.filled.contains(&message.memory);
+        let is_simple = shape.num_mip_levels == 0 && shape.num_samples == 0 && message.parent == 0;
+        if message.place == 0 || had_own || !is_simple || maps() != Maps::Lie {
+            return Ok(None);
+        }
+        let Some(element) = self.element_in_place(message.context, format, shape) else { return Ok(None) };
+        let bytes = region(shape).iter().try_fold(element, |all, size| all.checked_mul(*size as u64));
+        if bytes.is_none_or(|bytes| bytes > message.room) {
+            return Ok(None);
+        }
+        let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
+        let place = host.place(message.place, message.room)?;
+        let others = message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR);
+        Ok(Some((others | MEM_USE_HOST_PTR, place)))
+    }
+
+    /// Bytes of an element, if the driver of a context has images of a kind and format in place.
+    fn element_in_place(&mut self, context: u32, format: &cl_image_format, shape: &cl_image_desc) -> Option<u64> {
+        let kind = (context, shape.image_type, format.image_channel_order, format.image_channel_data_type);
+        if let Some(known) = self.images_in_place.get(&kind) {
+            return *known;
+        }
+        // PoCL 3.1 ends the process at a write of an image on a part of a device.
+        let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
+        let are_whole = devices.iter().all(|device| self.whole(*device) == *device);
+        let found = (are_whole && self.is_of_processors(context)).then(|| self.copier(context).ok()).flatten();
+        let element = found.and_then(|copier| copier.has_image_in_place(format, shape));
+        self.images_in_place.insert(kind, element);
+        element
+    }
+}
+
+impl Copier {
+    /// Bytes of an element, if the driver reads and writes an image where its memory was given, without gaps.
+    fn has_image_in_place(&self, format: &cl_image_format, shape: &cl_image_desc) -> Option<u64> {
+        /// `CL_MEM_READ_WRITE`: kernels read and write the image.
+        const READ_WRITE: u64 = 1;
+        let small = |size: usize| size.min(SIDE);
+        let small = cl_image_desc {
+            image_width: SIDE,
+            image_height: small(shape.image_height),
+            image_depth: small(shape.image_depth),
+            image_array_size: small(shape.image_array_size),
+            image_row_pitch: 0,
+            image_slice_pitch: 0,
+            ..*shape
+        };
+        let mut memory = Box::new(Probe([0; PROBE_BYTES]));
+        let (start, flags) = ((&raw mut memory.0).cast::<void>(), READ_WRITE | MEM_USE_HOST_PTR);
+        let made = make!(self.api, clCreateImage(self.context, flags, format, &raw const small, start));
+        let image = made.ok()?;
+        let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE);
+        let bytes = region(&small).iter().product::<usize>() * element as usize;
+        let is_there = (1..=PROBE_BYTES).contains(&bytes) && self.shows(image, &small, start, bytes) == Ok(true);
+        // The driver uses the memory until then.
+        let released = driver!(self.api, clReleaseMemObject(image)).ok();
+        (is_there && released.is_ok()).then_some(element)
+    }
+
+    /// Whether what is written to an image comes to its memory, and what is written there is in the image.
+    fn shows(&self, image: cl_mem, shape: &cl_image_desc, start: *mut void, bytes: usize) -> Result<bool, Code> {
+        let (origin, region, null) = ([0usize; 3], region(shape), ptr::null_mut());
+        let (origin, region, none) = (origin.as_ptr(), region.as_ptr(), ptr::null());
+        let (mut sent, mut back) = ([0u8; PROBE_BYTES], [0u8; PROBE_BYTES]);
+        (1u8..).zip(&mut sent).for_each(|(value, byte)| *byte = value);
+        let from = sent.as_ptr().cast::<void>();
+        driver!(self.api, clEnqueueWriteImage(self.queue, image, 1, origin, region, 0, 0, from, 0, none, null)).ok()?;
+        let place = start.cast::<u8>();
+        // SAFETY: so many bytes of the caller's, which the driver has as well; its command has ended.
+        let found = (0..bytes).all(|at| unsafe { place.add(at).read_volatile() } == sent[at]);
+        // SAFETY: as above.
+        (0..bytes).for_each(|at| unsafe { place.add(at).write_volatile(!sent[at]) });
+        let to = back.as_mut_ptr().cast::<void>();
+        driver!(self.api, clEnqueueReadImage(self.queue, image, 1, origin, region, 0, 0, to, 0, none, null)).ok()?;
+        Ok(found && (0..bytes).all(|at| back[at] == !sent[at]))
+    }
+}

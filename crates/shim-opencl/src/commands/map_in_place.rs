@@ -1,0 +1,93 @@
+//! Maps of images that lie in memory which the worker has too ([`crate::host::arena`]). The driver uses them in place, so a map
+//! has its turn among the commands and does nothing else. Of another worker than the one that said so, only a call tells.
+#![expect(unsafe_code, reason = "reads through the pointers of C callers")]
+
+use std::ptr;
+
+use katydid_opencl_sys::constant::{COMMAND_MAP_IMAGE, MAP_WRITE, MAP_WRITE_INVALIDATE_REGION};
+use katydid_opencl_sys::{Code, cl_mem};
+use katydid_wire::codec::Field as _;
+use katydid_wire::opencl::message::{kdclMap, kdclUnmap};
+
+use crate::commands::transfer::image_box;
+use crate::host::pending_reads;
+use crate::objects::event;
+use crate::objects::maps::{Map, UnmapAction};
+use crate::objects::memory::Memory;
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::images_in_place::{have_ended_before, packed};
+use crate::transfers::in_place;
+use crate::transfers::transfer::Transfer;
+
+/// The bytes of a message about a region: events, extent, pitches.
+fn arguments(order: &PendingCommand, transfer: &Transfer) -> Vec<u8> {
+    let mut waits = transfer.arguments(order);
+    in_place::pitches(transfer).into_iter().for_each(|pitch| (pitch as u64).put(&mut waits));
+    waits
+}
+
+/// Maps a region, whose origin and region are the program's, and tells its address.
+///
+/// # Safety
+///
+/// Origin and region hold three numbers.
+pub(crate) unsafe fn map(
+    order: PendingCommand,
+    (image, memory): (cl_mem, &Memory),
+    blocking: bool,
+    flags: u64,
+    (origin, region): (*const usize, *const usize),
+) -> Result<usize, Code> {
+    let shape = memory.image.ok_or(Code::INVALID_MEM_OBJECT)?;
+    let (row, slice) = packed(&shape);
+    // SAFETY: handed on.
+    let mut transfer =
+        unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(memory.shared))? };
+    let [x, y, z] = transfer.extent.origin.map(|number| number as usize);
+    let address = memory.shared + z * slice + y * row + x * shape.element;
+    transfer.rows.start = address;
+    let (region, writes) = (transfer.rows, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
+    let back = UnmapAction::InPlace(transfer.extent, writes);
+    let is_plain = order.event() == 0 && !order.has_waits();
+    if memory.lies(order.worker) && is_plain && (!blocking || have_ended_before(&order)?) {
+        if blocking { order.ended() } else { order.skipped() }
+    } else {
+        by_worker(order, &transfer, blocking, flags)?;
+    }
+    memory.maps().add(Map { back, region, landing: 0, pages: None, shows: None });
+    Ok(address)
+}
+
+/// Has the worker map a region: one that does not lie there is copied.
+fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: u64) -> Result<(), Code> {
+    let order = if blocking { order.with_event(COMMAND_MAP_IMAGE)? } else { order };
+    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
+    let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
+    let told = session::call(&kdclMap { queue, event, memory, flags, address, waits: &waits })?;
+    if told.lies != 0 {
+        transfer.memory.learn_lies(order.worker);
+    }
+    if !blocking {
+        order.done();
+        return Ok(());
+    }
+    event::wait_for(&[event])?;
+    order.ended();
+    Ok(())
+}
+
+/// The end of such a map. The command, if there is nothing to be done but to have its turn.
+pub(crate) fn unmap(order: PendingCommand, transfer: &Transfer, writes: bool) -> Result<Option<PendingCommand>, Code> {
+    if writes {
+        pending_reads::wait_for_place(&transfer.rows)?;
+    }
+    if !writes || transfer.memory.lies(order.worker) {
+        return Ok(Some(order));
+    }
+    let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
+    let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
+    session::call(&kdclUnmap { queue, event, memory, address, writes: 1, waits: &waits })?;
+    order.done();
+    Ok(None)
+}

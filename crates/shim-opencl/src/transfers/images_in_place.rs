@@ -1,0 +1,73 @@
+//! Copies of images that lie in memory which the worker has too ([`crate::host::arena`]), by threads of the program. The driver uses
+//! them in place, so that a copy waits for the commands before it and is none itself.
+#![expect(unsafe_code, reason = "copies between memory that programs name and the worker's")]
+
+use katydid_opencl_sys::Code;
+use katydid_opencl_sys::constant::MEM_OBJECT_IMAGE1D_ARRAY;
+use katydid_wire::opencl::extent::Extent;
+use katydid_wire::opencl::message::kdclFinish;
+
+use crate::host::pending_reads;
+use crate::host::rows::Direction;
+use crate::objects::image_shape::ImageShape;
+use crate::objects::memory::Memory;
+use crate::objects::pending_command::PendingCommand;
+use crate::process::session;
+use crate::transfers::transfer::Transfer;
+
+/// Bytes from row to row and from slice to slice of an image without gaps.
+pub(crate) fn packed(shape: &ImageShape) -> (usize, usize) {
+    let row = shape.sizes[0] * shape.element;
+    (row, if shape.kind == MEM_OBJECT_IMAGE1D_ARRAY { row } else { row * shape.sizes[1] })
+}
+
+/// Waits until all commands before this one have ended. False if that is to be waited for in another way, or the worker has
+/// changed meanwhile.
+pub(crate) fn have_ended_before(order: &PendingCommand) -> Result<bool, Code> {
+    if !order.queue.is_in_order() {
+        return Ok(false);
+    }
+    if !order.can_be_skipped(true) {
+        session::call(&kdclFinish { queue: order.queue() })?;
+    }
+    pending_reads::settle()?;
+    session::take_deferred()?;
+    Ok(session::worker()? == order.worker)
+}
+
+/// Where the bytes of a box of an image are, if they are one piece there.
+fn piece(memory: &Memory, extent: &Extent) -> Option<usize> {
+    let shape = memory.image.filter(|_| memory.shared != 0)?;
+    let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
+    let ([x, y, z], [width, height, depth]) = (numbers(extent.origin), numbers(extent.region));
+    let (row, slice) = packed(&shape);
+    let has_rows = width == shape.sizes[0] || (height == 1 && depth == 1);
+    let has_slices = height == shape.sizes[1] || depth == 1;
+    (has_rows && has_slices).then(|| memory.shared + z * slice + y * row + x * shape.element)
+}
+
+/// Copies between the program's memory and an image that lies there, as a command that the program waits for; false if that is to be
+/// done in another way.
+///
+/// # Safety
+///
+/// The rows are writable, or readable for [`Direction::Out`].
+pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction: Direction) -> Result<bool, Code> {
+    let (memory, rows) = (&transfer.memory, &transfer.rows);
+    let is_plain = order.event() == 0 && !order.has_waits();
+    let Some(address) = piece(memory, &transfer.extent).filter(|_| is_plain && memory.lies(order.worker)) else {
+        return Ok(false);
+    };
+    // A write takes its bytes at once, so that no program waits for what is before it.
+    let is_next = match direction {
+        Direction::In => have_ended_before(order)?,
+        Direction::Out => order.can_be_skipped(true),
+    };
+    if !is_next {
+        return Ok(false);
+    }
+    // SAFETY: the rows are as the contract says, and the image has as many bytes there, which no command uses.
+    let copied = order.alone(|| unsafe { rows.copy_wide(direction, address) });
+    // What was written while a worker took the image over is written once more.
+    Ok(copied.is_some() && session::worker()? == order.worker)
+}
