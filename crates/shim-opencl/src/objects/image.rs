@@ -1,7 +1,6 @@
 //! Images: how they are made, and what is told of them.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
-use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -27,11 +26,10 @@ use crate::objects::memory::{Memory, for_driver, has_contents, inherited, lend};
 use crate::objects::svm::RANGES;
 use crate::process::session;
 
-/// Bytes of an image that may lie in memory which the worker has too.
-const IN_PLACE_BYTES: RangeInclusive<usize> = 1..=64 << 20;
 /// Bytes of an image for which the system has room at any rate.
 const MAX_SURE_BYTES: usize = 16 << 20;
-/// Bytes of all such images: they are in the program's dump, which takes half a second for each GiB.
+/// Bytes of all images that lie in memory which the worker has too: they are in the program's dump, which takes half a second for
+/// each GiB.
 const MAX_IN_PLACE_BYTES: usize = 256 << 20;
 
 /// Bytes that images have there now.
@@ -312,9 +310,8 @@ fn is_sure(
 /// Memory that the worker has too for an image of so many bytes, if its context may have images there.
 fn block_for(context: &Context, bytes: usize) -> Option<Block> {
     let may_be = context.is_of_processors() && !context.has_no_images_in_place.load(Ordering::Relaxed);
-    let has_room = IN_PLACE.load(Ordering::Relaxed) + bytes <= MAX_IN_PLACE_BYTES;
-    let block =
-        if may_be && has_room && IN_PLACE_BYTES.contains(&bytes) { arena::allocate(bytes)? } else { return None };
+    let all = IN_PLACE.load(Ordering::Relaxed).saturating_add(bytes);
+    let block = if may_be && bytes > 0 && all <= MAX_IN_PLACE_BYTES { arena::allocate(bytes)? } else { return None };
     IN_PLACE.fetch_add(block.size(), Ordering::Relaxed);
     Some(block)
 }
