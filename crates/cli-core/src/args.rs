@@ -1,5 +1,6 @@
-//! What users write: the config file, durations, sizes.
+//! What users write: the config file, other files, durations, sizes.
 
 pub mod config;
 pub mod duration;
+pub mod file;
 pub mod size;

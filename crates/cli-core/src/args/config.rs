@@ -18,6 +18,8 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
+use crate::args::file;
+
 /// What the file can say.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,7 +97,7 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 /// Reads the file; one that does not exist says nothing, nor does one in a folder that is closed to this user: `su` and `sudo -u`
 /// leave the `HOME` of another one.
 fn read(path: &Path) -> Result<Config, ConfigError> {
-    match fs::read_to_string(path) {
+    match file::read_to_string(path) {
         Ok(text) => parse(path, &text),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(Config::default())
@@ -152,6 +154,18 @@ mod tests {
     #[test]
     fn a_missing_file_says_nothing() {
         assert_eq!(read(Path::new("/no/such/config.toml")).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn what_is_no_file_is_named_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("config.toml");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &place, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let text = read(&place).unwrap_err().to_string();
+        assert!(text.contains("config.toml: it is no file"), "{text}");
+        fs::remove_file(&place).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
+        assert!(read(&place).unwrap_err().to_string().contains("it is no file"));
     }
 
     #[test]

@@ -108,9 +108,10 @@ impl Folder {
         }
     }
 
-    /// Files are their owner's alone: an image has all that a program had in memory.
+    /// Files are their owner's alone: an image has all that a program had in memory. A pipe in the place of one, in a folder that others
+    /// may write to, keeps no process waiting for its other end.
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         rustix::io::retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, Mode::from_raw_mode(0o600)))
     }
 
@@ -277,8 +278,11 @@ impl Store for Local {
             Err(Errno::NOENT) => return Ok(None),
             file => File::from(file.map_err(|error| self.0.failed(name, "open", error))?),
         };
-        let size = file.metadata().map_err(|error| self.0.failed(name, "open", error))?.len();
-        Ok(Some(Arc::new(Reading { folder: Arc::clone(&self.0), name: name.to_owned(), size })))
+        let found = file.metadata().map_err(|error| self.0.failed(name, "open", error))?;
+        if !found.is_file() {
+            return Err(ImageError::damaged(&self.0.place(name), "it is no file"));
+        }
+        Ok(Some(Arc::new(Reading { folder: Arc::clone(&self.0), name: name.to_owned(), size: found.len() })))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<String>> {
@@ -504,6 +508,22 @@ mod tests {
         // Up to the renaming; then the lock's file; the note is only for people.
         assert_eq!(full[..6], [(false, false); 6]);
         assert_eq!(full[6..], [(true, false), (true, true)]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_damage_and_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = Local::at(folder.path(), false, None).unwrap();
+        for (name, kind) in [("pipe", FileType::Fifo), ("socket", FileType::Socket)] {
+            rustix::fs::mknodat(&local.0.root, name, kind, Mode::from_raw_mode(0o600), 0).unwrap();
+        }
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("link")).unwrap();
+        for name in ["pipe", "folder"] {
+            let text = local.open(name).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains("it is no file"), "{text}");
+        }
+        assert!(["socket", "link"].iter().all(|name| local.open(name).is_err()));
     }
 
     #[test]
