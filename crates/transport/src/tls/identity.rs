@@ -9,12 +9,13 @@
 //! `katydid certs` makes such folders. They are read for each connection, so that a certificate can be renewed while a
 //! server runs.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -174,7 +175,6 @@ impl Identity {
     /// # Errors
     /// [`TlsError::File`], which says why not.
     pub fn check(&self) -> Result<(), TlsError> {
-        let path = self.folder.join(CERTIFICATE);
         let checked = match self.verify_as_program() {
             // What is not for programs may be for servers.
             Err(rustls::Error::InvalidCertificate(
@@ -182,10 +182,23 @@ impl Identity {
             )) => self.verify_as_server(),
             other => other,
         };
-        checked.map_err(|error| match error {
+        checked.map_err(|error| self.refused(error))
+    }
+
+    /// Whether the authority's programs would believe our own certificate at this moment. A program's is none of a server.
+    ///
+    /// # Errors
+    /// [`TlsError::File`], which says why not.
+    pub fn check_as_server(&self) -> Result<(), TlsError> {
+        self.verify_as_server().map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: rustls::Error) -> TlsError {
+        let path = self.folder.join(CERTIFICATE);
+        match error {
             rustls::Error::InvalidCertificate(error) => file(&path, reason(&error)),
             error => file(&path, error),
-        })
+        }
     }
 
     fn verify_as_program(&self) -> Result<(), rustls::Error> {
@@ -205,9 +218,29 @@ fn file(path: &Path, problem: impl ToString) -> TlsError {
     TlsError::File { path: path.to_owned(), problem: problem.to_string() }
 }
 
+/// Opens a file; a pipe or a device, which may never end, is none.
+fn open(path: &Path) -> Result<File, TlsError> {
+    let failed = |error| file(path, with_remedy(&error));
+    let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+    let opened = opened.map_err(failed)?;
+    if opened.metadata().map_err(failed)?.is_file() {
+        Ok(opened)
+    } else {
+        Err(file(path, "it is no file: put one there"))
+    }
+}
+
+fn with_remedy(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            format!("{error}; name a folder that `katydid certs server` or `katydid certs client` made")
+        }
+        _ => error.to_string(),
+    }
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let opened = File::open(path).map_err(|error| file(path, error))?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(opened).collect();
+    let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open(path)?).collect();
     let found = found.map_err(|error| file(path, error))?;
     if found.is_empty() {
         return Err(file(path, "it holds no certificate"));
@@ -217,11 +250,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 /// A key that others can read is no secret any more.
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let opened = File::open(path).map_err(|error| file(path, error))?;
+    let mut opened = open(path)?;
     let mode = opened.metadata().map_err(|error| file(path, error))?.mode();
     if mode & 0o077 != 0 {
         return Err(file(path, "others can read this key: chmod 600 it, or make a new one"));
     }
-    let bytes = fs::read(path).map_err(|error| file(path, error))?;
+    let mut bytes = Vec::new();
+    opened.read_to_end(&mut bytes).map_err(|error| file(path, error))?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| file(path, error))
 }

@@ -12,7 +12,7 @@ use crate::common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
 use crate::common::proxy::Proxy;
 use crate::common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello, work};
 use katydid_transport::connect;
-use katydid_transport::{AUTHORITY, Address, CERTIFICATE, KEY};
+use katydid_transport::{AUTHORITY, Address, CERTIFICATE, Identity, KEY};
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;
 use rustls::RootCertStore;
@@ -35,6 +35,27 @@ fn refused(server: PathBuf, client: PathBuf) -> (String, String) {
     let words = refusal(&server, &server.address);
     eprintln!("program: {}\nserver: {}", words.0, words.1);
     words
+}
+
+#[test]
+fn a_folder_of_certificates_is_of_files_and_of_one_purpose() {
+    let authority = Authority::new("good");
+    let program = Identity::read(&authority.issue("alice", CLIENT, VALID)).unwrap();
+    program.check().unwrap();
+    let text = program.check_as_server().unwrap_err().to_string();
+    assert!(text.contains("certificate.pem: it is for another purpose"), "{text}");
+    let folder = authority.issue("127.0.0.1", SERVER, VALID);
+    Identity::read(&folder).unwrap().check_as_server().unwrap();
+    for name in [AUTHORITY, CERTIFICATE, KEY] {
+        let (path, kept) = (folder.join(name), folder.join("kept"));
+        fs::rename(&path, &kept).unwrap();
+        let text = Identity::read(&folder).unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("katydid certs server"), "{text}");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let text = Identity::read(&folder).unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("it is no file"), "{text}");
+        fs::rename(&kept, &path).unwrap();
+    }
 }
 
 #[test]
