@@ -58,8 +58,9 @@ pub enum ImageError {
 
 /// What a user can do about what the system said, behind that.
 fn remedy(source: &io::Error) -> &'static str {
-    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    use io::ErrorKind::{AlreadyExists, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
     match source.kind() {
+        AlreadyExists => "; something else lies there: choose another folder",
         NotFound | NotADirectory => "; give the folder of an image that is there",
         PermissionDenied | ReadOnlyFilesystem => "; let this user write there, or choose another place",
         _ => "",

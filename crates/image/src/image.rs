@@ -102,11 +102,7 @@ impl Image {
         if store.open(IMAGE_FILE)?.is_some() {
             return Self::found_in(store);
         }
-        const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS, CHECKPOINTS];
-        let ours = |name: &String| OURS.contains(&name.as_str());
-        if !store.list(".")?.iter().all(ours) {
-            return Err(ImageError::Occupied { place: store.place("") });
-        }
+        check_free(store.as_ref())?;
         let _guard = store.lock(Lock::Writer)?;
         if store.open(IMAGE_FILE)?.is_none() {
             store.make_folder(PACKS)?;
@@ -210,6 +206,30 @@ impl Image {
 /// Whether this names an object store rather than a folder.
 pub fn is_address(place: &Path) -> bool {
     place.to_str().is_some_and(|text| text.contains("://"))
+}
+
+/// Whether an image lies at this place, or can be made there, as far as this is seen without a change and without asking an object
+/// store.
+///
+/// # Errors
+///
+/// Why a checkpoint cannot go there.
+pub fn check_place(place: &Path) -> Result<()> {
+    let store = match store_at(place, false) {
+        Err(ImageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if is_address(place) {
+        return Ok(());
+    }
+    if store.open(IMAGE_FILE)?.is_some() { Image::found_in(store).map(drop) } else { check_free(store.as_ref()) }
+}
+
+/// Whether there is nothing but what a process left that was about to make an image.
+fn check_free(store: &dyn Store) -> Result<()> {
+    const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS, CHECKPOINTS];
+    let is_free = store.list(".")?.iter().all(|name| OURS.contains(&name.as_str()));
+    if is_free { Ok(()) } else { Err(ImageError::Occupied { place: store.place("") }) }
 }
 
 /// The same place for a process in another folder.

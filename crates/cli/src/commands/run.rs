@@ -107,6 +107,9 @@ impl Launch {
     /// Runs the program as a job; becomes the program within one, and as a rank of MPI.
     fn start(mut self, flags: &RunFlags) -> Outcome {
         self.has_rings = flags.io_uring;
+        if let Some(image) = &flags.image {
+            katydid_image::check_place(image).map_err(|error| Failure::usage(format!("--image: {error}")))?;
+        }
         if std::env::var_os(job::VARIABLE).is_some_and(|job| !job.is_empty()) {
             return match self.known.take() {
                 Some(known) => Err(self.exec(&known)),

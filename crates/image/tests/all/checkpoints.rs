@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{CHUNK, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
     Build, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource, Library, Manifest,
-    Options, Sink, Which,
+    Options, Sink, Which, check_place,
 };
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
@@ -33,6 +33,24 @@ fn what_was_written_is_read() {
     let journal = &manifest.sessions[0].states["journal"];
     assert_eq!(reader.state(journal).unwrap(), noise(mixture().len() as u64, 100));
     assert!(committed.sizes.stored < committed.sizes.chunks && committed.sizes.chunks < committed.sizes.content);
+}
+
+#[test]
+fn a_place_is_checked_without_a_change() {
+    let folder = folder();
+    let [new, file, full] = ["new", "file", "full"].map(|name| folder.path().join(name));
+    fs::write(&file, "").unwrap();
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("other"), "").unwrap();
+    let told = |place: &std::path::Path| check_place(place).map_err(|error| error.to_string());
+    assert_eq!(told(&new), Ok(()));
+    assert!(!new.exists());
+    Image::create_or_open(&new).unwrap();
+    assert_eq!(told(&new), Ok(()));
+    assert!(told(&file).unwrap_err().contains("Not a directory"));
+    assert!(told(&full).unwrap_err().contains("neither empty nor an image"));
+    let made = Image::create_or_open(&file).unwrap_err().to_string();
+    assert!(made.contains("choose another folder"), "{made}");
 }
 
 #[test]
