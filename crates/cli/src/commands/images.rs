@@ -88,6 +88,7 @@ fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
             return Err(Failure::work(format!("{}: there is no image: name the address of one", folder.display())));
         }
         Err(ImageError::NotAnImage { .. }) => {}
+        Err(error @ (ImageError::Io { .. } | ImageError::Unfit { .. })) => return Err(Failure::work(error)),
         opened => return Ok(vec![ImageLine::of(folder.to_owned(), opened)]),
     }
     let failed = |error| {
@@ -303,6 +304,14 @@ mod tests {
             let told = status(&[lost]).unwrap_err();
             assert!(told.contains(lost.to_str().unwrap()) && told.contains("name "), "{told}");
             assert_eq!(status(&[&images, lost]), Err("in part".to_owned()));
+        }
+    }
+
+    #[test]
+    fn an_object_store_that_cannot_be_asked_is_a_failure() {
+        for address in ["s3://", "http://host/image", "s3:///image"] {
+            let told = images_in(Path::new(address)).unwrap_err().to_string();
+            assert!(told.contains(address) && told.contains("s3://BUCKET/PREFIX"), "{told}");
         }
     }
 
