@@ -13,6 +13,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use time::{Duration, OffsetDateTime};
 
 use crate::args::flags::{AuthorityFlags, CertsCommand, IssueFlags};
+use katydid_cli_core::args::file;
 use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
 
@@ -53,6 +55,12 @@ enum CertsError {
     Random(io::Error),
     #[error("a certificate for a server needs the names or numbers that programs connect to: --name gpu-host")]
     NoName,
+    #[error(
+        "--name: {0:?} is no name or number of a machine that programs could connect to; give one such as gpu-host"
+    )]
+    NoMachine(String),
+    #[error("--name: an empty name is none: leave it out, or give one such as alice")]
+    NoUser,
     #[error("no certificate can be valid for {0} days from now: give --days a smaller number")]
     Days(u32),
 }
@@ -81,12 +89,24 @@ pub(crate) fn main(command: &CertsCommand) -> Outcome {
     let made = match command {
         CertsCommand::Init(flags) => init(flags),
         CertsCommand::Server(flags) if flags.name.is_empty() => Err(CertsError::NoName),
-        CertsCommand::Server(flags) => issue(flags, ExtendedKeyUsagePurpose::ServerAuth),
+        CertsCommand::Server(flags) => match flags.name.iter().find(|name| !is_machine(name)) {
+            Some(name) => Err(CertsError::NoMachine(name.clone())),
+            None => issue(flags, ExtendedKeyUsagePurpose::ServerAuth),
+        },
+        CertsCommand::Client(flags) if flags.name.iter().any(String::is_empty) => Err(CertsError::NoUser),
         CertsCommand::Client(flags) => issue(flags, ExtendedKeyUsagePurpose::ClientAuth),
     }
     .map_err(CertsError::failure)?;
     say(made);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether programs can look for this name in a server's certificate: a number of an interface, or a name of DNS, which may begin with `*.`.
+fn is_machine(name: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.parse::<IpAddr>().is_ok() || name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label)
 }
 
 /// Makes an authority; what is there now.
@@ -183,7 +203,7 @@ fn unwritten(path: &Path, source: io::Error) -> CertsError {
 }
 
 fn read(path: &Path, remedy: &'static str) -> Result<String, CertsError> {
-    fs::read_to_string(path).map_err(|source| CertsError::Read { path: path.to_owned(), source, remedy })
+    file::read_to_string(path).map_err(|source| CertsError::Read { path: path.to_owned(), source, remedy })
 }
 
 fn read_key(path: &Path, remedy: &'static str) -> Result<KeyPair, CertsError> {
@@ -282,6 +302,14 @@ mod tests {
         for (command, words) in [
             (again, ["authority.key", "remove the folder"]),
             (with(&authority, "s", &[], false), ["--name", "gpu-host"]),
+            (with(&authority, "s", &["gpu", ""], false), ["--name", "gpu-host"]),
+            (with(&authority, "s", &["bad name"], false), ["\"bad name\"", "gpu-host"]),
+            (with(&authority, "s", &["tls://gpu:9923"], false), ["\"tls://gpu:9923\"", "gpu-host"]),
+            (
+                with(&authority, "s", &["::1", "10.0.0.7", "*.gpu_1.example.org", "gpu..7"], false),
+                ["\"gpu..7\"", "gpu-host"],
+            ),
+            (CertsCommand::Client(flags(&authority, &root.path().join("c"), &[""])), ["--name", "alice"]),
             (with(&root.path().join("none"), "s", &["x"], false), ["authority.key", "certs init"]),
             (with(&root.path().join("broken"), "s", &["x"], false), ["is no key", "certs init"]),
             (with(&authority, "there", &["x"], false), ["key.pem", "--renew"]),
