@@ -531,6 +531,7 @@ fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> 
     );
     ensure!(launches.iter().all(|line| line.contains("<gpu ") && line.contains("stream")), "{lines}");
     ensure!(lines.contains(" bytes") && !lines.contains("cuInit("), "{lines}");
+    ensure!(lines.contains("FUNCTION") && lines.contains("ON THE GPU"), "no tables in the text: {lines}");
     let processes: BTreeSet<&str> = launches.iter().filter_map(|line| line.split(' ').next()).collect();
     ensure!(processes.len() == 2, "{processes:?}");
     let events: Value = serde_json::from_slice(&fs::read(&timeline)?)?;

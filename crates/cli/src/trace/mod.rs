@@ -128,7 +128,7 @@ fn tell(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Result<(), 
     if let Some(filter) = &flags.calls {
         calls::write(&mut text, traces, filter)?;
     }
-    if !traces.is_empty() && flags.json.is_none() {
+    if !traces.is_empty() && (flags.json.is_none() || flags.text.is_some()) {
         summary.write(&mut text)?;
     }
     match (&flags.text, file) {
