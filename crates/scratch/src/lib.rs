@@ -82,7 +82,7 @@ impl Scratch {
             let mut builder = tempfile::Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o700));
             let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
-            let lock = match held(&path) {
+            let lock = match private::give_back(&path).and_then(|()| held(&path)) {
                 Ok(lock) => Some(lock),
                 // The holder is about to remove it.
                 Err(error) if is_taken(&error) => continue,

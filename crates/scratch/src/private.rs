@@ -53,7 +53,16 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// What the system said; it is there already.
 pub fn folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(FOLDER).create(path)
+    DirBuilder::new().mode(FOLDER).create(path)?;
+    give_back(path)
+}
+
+/// Gives the owner of a new folder what a umask has taken. Workers in a sandbox may not change modes, and need not under another.
+pub(crate) fn give_back(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.permissions().mode() & 0o777 == FOLDER {
+        return Ok(());
+    }
+    fs::set_permissions(path, Permissions::from_mode(FOLDER))
 }
 
 /// Makes a folder and those above it, as far as they are not there.
@@ -62,7 +71,17 @@ pub fn folder(path: &Path) -> io::Result<()> {
 ///
 /// What the system said.
 pub fn folders(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(FOLDER).create(path)
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        folders(above)?;
+    }
+    match folder(path) {
+        // Another process was first.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    }
 }
 
 /// Makes a socket's name its owner's alone; only before a process listens there, or in a folder of [`folder`], no other user can have
@@ -95,9 +114,15 @@ mod tests {
 
     #[test]
     fn everything_is_the_owner_s_alone_under_any_umask() {
-        let before = rustix::process::umask(rustix::fs::Mode::empty());
         let above = tempfile::tempdir().unwrap();
-        let scratch = Scratch::below(above.path(), "test").unwrap();
+        for umask in [0, 0o700, 0o777] {
+            under(umask, above.path());
+        }
+    }
+
+    fn under(umask: u32, above: &Path) {
+        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+        let scratch = Scratch::below(above, "test").unwrap();
         let at = |name: &str| scratch.path().join(name);
         folder(&at("a")).unwrap();
         folders(&at("b/c")).unwrap();

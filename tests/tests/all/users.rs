@@ -120,6 +120,32 @@ fn is_refused(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
+/// A folder without mounts of its own stands in for a machine, or a container, that keeps this user from `/dev/null`.
+#[test]
+fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
+    let places = Places::of_this_test()?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let user = User::new(&places, BOB)?;
+    let inner = user.command(&["run", "--driver", "soft", "--", "sh", "-c", "exit 7"]);
+    let hidden = user.home.path().join("hidden");
+    fs::write(&hidden, "")?;
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600))?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /dev/null && exec \"$@\""]).arg(&hidden);
+    command.arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
+    ensure!(outcome.status.code() == Some(7), "{}: {}", outcome.ending(), outcome.errors());
+    Ok(())
+}
+
 #[test]
 fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
     let Some((alice, bob)) = users()? else { return Ok(()) };

@@ -21,9 +21,9 @@
 //! An owner that goes removes the lock last: until then no other process takes the folder, and from then on it touches nothing in it.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
@@ -301,7 +301,7 @@ pub fn leave_none() {
 /// Makes the folder and takes its lock; none if another owner removed them meanwhile.
 fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
     let system = |source| FolderError::System { path: path.to_owned(), source };
-    match DirBuilder::new().mode(0o700).create(path) {
+    match private::folder(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
         _ => {}
     }
@@ -557,7 +557,7 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
     let above = places::places().swap_remove(0);
     let jobs = above.join(JOBS_FOLDER);
     for folder in [&above, &jobs] {
-        match DirBuilder::new().mode(0o700).create(folder) {
+        match private::folder(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(FolderError::Place { path: folder.clone(), problem: error.to_string() });
             }
@@ -615,6 +615,9 @@ fn tidy(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    use std::fs::DirBuilder;
+    use std::os::unix::fs::DirBuilderExt;
 
     use super::*;
 

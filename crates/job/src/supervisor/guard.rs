@@ -396,7 +396,9 @@ pub fn keep(
     drop((others, command));
     let _ = leave_group();
     // The supervisor may be gone already.
-    let begun = say(&link, &Word::Started(child.id())).and_then(|()| let_go_of_streams());
+    let begun = say(&link, &Word::Started(child.id()));
+    // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
+    let _ = let_go_of_streams();
     let end = if begun.is_ok() { attended(&link, ended, &mut names) } else { End::Alone };
     if end == End::Released {
         return Ok(());
