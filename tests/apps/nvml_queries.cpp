@@ -34,6 +34,16 @@ struct MemoryV2 {
     unsigned long long total, reserved, free, used;
 };
 
+// The newer of two structures, as its version says.
+struct Fabric {
+    unsigned version = sizeof(Fabric) | 2u << 24;
+    unsigned char cluster[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+    unsigned health;
+};
+
 struct Process {
     unsigned pid;
     unsigned long long bytes;
@@ -118,6 +128,9 @@ struct OldPci {
 // Whether links lead to other devices, and where; a device without any says so to each question. Both forms tell of the same place.
 static void links(Device handle) {
     unsigned state = 9, reaches = 9, version = 9;
+    Fabric fabric;
+    EXPECT(SUCCESS, ask("nvmlDeviceGetGpuFabricInfoV", handle, &fabric));
+    CHECK(fabric.state <= 3, "the fabric's state is %u", fabric.state);
     for (unsigned link = 0; link < 18; link++) {
         Pci pci = {};
         OldPci old = {};

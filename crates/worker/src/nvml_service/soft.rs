@@ -143,6 +143,14 @@ impl Soft {
                 let (total, used) = (device.total_memory, self.used()?);
                 Ok(vec![bytes_of(&[u64::from(MEMORY_V2), total, 0, total.saturating_sub(used), used])])
             }
+            // Of no fabric: the state of number 0, and nothing else is told.
+            ("nvmlDeviceGetGpuFabricInfo", [Argument::Out(length, _)]) => Ok(vec![vec![0; *length]]),
+            ("nvmlDeviceGetGpuFabricInfoV", [Argument::Versioned(asked)]) => {
+                let version: &[u8; 4] = asked.first_chunk().ok_or(code::ARGUMENT_VERSION_MISMATCH)?;
+                let mut told = version.to_vec();
+                told.resize(asked.len(), 0);
+                Ok(vec![told])
+            }
             ("nvmlDeviceGetP2PStatus", [Argument::Device(other), Argument::Value(what), _]) => {
                 self.device(*other)?;
                 let peer = self.facts.peer(number as usize, *other as usize);
@@ -328,6 +336,10 @@ mod tests {
             let asked = [Argument::Device(0), Argument::Value(0), Argument::Out(size, true)];
             assert_eq!(call(name, &asked).0, code::NOT_SUPPORTED, "{name}");
         }
+        let asked = [[36, 0, 0, 2], [7; 4]].concat();
+        let of_no_fabric = [vec![36, 0, 0, 2], vec![0; 4]].concat();
+        let told = call("nvmlDeviceGetGpuFabricInfoV", &[Argument::Device(0), Argument::Versioned(asked)]);
+        assert_eq!(told, (code::SUCCESS, vec![of_no_fabric]));
     }
 
     #[test]
