@@ -84,6 +84,14 @@ fn detail(function: &Function) -> Option<String> {
         let is_it = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.0 == wanted);
         function.params.iter().find(|param| is_it(&param.kind)).map(|param| param.name.as_str())
     };
+    let lookup = match function.name.as_str() {
+        "cuGetProcAddress" | "cuGetProcAddress_v2" => Some("symbol(symbol, cudaVersion, flags)"),
+        "cuGetExportTable" => Some("table(pExportTableId)"),
+        _ => None,
+    };
+    if let Some(lookup) = lookup {
+        return Some(pointed_detail("", lookup));
+    }
     let is_local = matches!(function.body, Body::Always(_)) || function.class == Class::Refused;
     let starts = |start: &str| function.name.starts_with(start);
     if is_local || !(starts("cuLaunch") || starts("cuMem") || starts("cuGraphLaunch") || of_type("CUstream").is_some())
@@ -112,13 +120,18 @@ fn detail(function: &Function) -> Option<String> {
         let found = pointed.iter().find(|(name, ..)| ty == format!("*const sys::{name}"));
         if let Some((_, method, more)) = found {
             let name = &param.name;
-            return Some(format!(
-                "{{\n        let detail = crate::ffi::Detail::default(){parts};\n        \
-                 // SAFETY: null or readable, by `# Safety`.\n        unsafe {{ detail.{method}({name}{more}) }}\n    }}"
-            ));
+            return Some(pointed_detail(&parts, &format!("{method}({name}{more})")));
         }
     }
     (!parts.is_empty()).then(|| format!("crate::ffi::Detail::default(){parts}"))
+}
+
+/// The expression of a detail that reads what a parameter points to; `parts` are the calls before it.
+fn pointed_detail(parts: &str, call: &str) -> String {
+    format!(
+        "{{\n        let detail = crate::ffi::Detail::default(){parts};\n        \
+         // SAFETY: null or readable, by `# Safety`.\n        unsafe {{ detail.{call} }}\n    }}"
+    )
 }
 
 /// How many bytes a function copies, fills or allocates, as an expression.

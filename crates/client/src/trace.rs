@@ -32,6 +32,7 @@
 //! | `0xff02`    | 4, 8: as above, 16: grid x, 20 and 22: y and z, 24 to 28: block          |
 //! | `0xff03`    | 2: which piece, 4: number of the name, 8: 24 bytes of it                 |
 //! | `0xff04`    | 4, 8: as above, 16: start on the GPU by the monotonic clock, 24: duration |
+//! | `0xff05`    | 4, 8: as above, 16: number of the name looked up, 20: version, 24: 1 if it was found |
 //!
 //! A process that finds its file taken (a child of the traced program) writes to `<file>.<pid>` beside it.
 #![expect(unsafe_code, reason = "records are stored into a shared file mapping")]
@@ -88,6 +89,7 @@ mod kind {
     pub(super) const SHAPE: u16 = 0xff02;
     pub(super) const NAME: u16 = 0xff03;
     pub(super) const GPU: u16 = 0xff04;
+    pub(super) const LOOKUP: u16 = 0xff05;
 }
 
 /// Stands for no stream.
@@ -115,6 +117,19 @@ pub struct Detail {
     pub shared: u32,
     /// When its work began on the GPU, by the monotonic clock, and how long it took, in nanoseconds.
     pub gpu: Option<(u64, u64)>,
+    /// What it asks the driver for.
+    pub lookup: Option<Lookup>,
+}
+
+/// What a call of `cuGetProcAddress` or `cuGetExportTable` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lookup {
+    /// Name of a function, or `table` with the name and id of a private table.
+    pub name: String,
+    /// The version of CUDA whose function it is, as 1000 times the major and 10 times the minor version; 0 for a table.
+    pub version: u32,
+    /// Whether the driver has it.
+    pub is_found: bool,
 }
 
 /// Nanoseconds of the monotonic clock.
@@ -201,6 +216,16 @@ impl TraceWriter {
         record[16..24].copy_from_slice(&start.to_le_bytes());
         record[24..32].copy_from_slice(&duration.to_le_bytes());
         self.store(kind::GPU, &record);
+    }
+
+    /// Stores what a call asks the driver for.
+    pub fn lookup(&self, of: CallId, lookup: &Lookup) {
+        let number = self.number(lookup.name.as_bytes());
+        let mut record = belonging(of);
+        record[16..20].copy_from_slice(&number.to_le_bytes());
+        record[20..24].copy_from_slice(&lookup.version.to_le_bytes());
+        record[24..28].copy_from_slice(&u32::from(lookup.is_found).to_le_bytes());
+        self.store(kind::LOOKUP, &record);
     }
 
     /// The number of a name, which is stored when it comes for the first time.
@@ -419,6 +444,10 @@ fn take_in(record: &[u8], names: &HashMap<u32, Vec<u8>>, details: &mut HashMap<C
             detail.kernel = names.get(&word(16)?).map(|name| String::from_utf8_lossy(name).into_owned());
             detail.shared = word(20)?;
         }
+        kind::LOOKUP => {
+            let name = names.get(&word(16)?).map(|name| String::from_utf8_lossy(name).into_owned())?;
+            detail.lookup = Some(Lookup { name, version: word(20)?, is_found: word(24)? == 1 });
+        }
         kind::SHAPE => {
             detail.shape = Some(([word(16)?, short(20)?, short(22)?], [short(24)?, short(26)?, short(28)?]));
         }
@@ -488,6 +517,8 @@ mod tests {
         writer.work((7, 2), None, 8);
         writer.shape((7, 1), [70_000, 2, 3], [1024, 1, 1]);
         writer.gpu((7, 1), 500, 30);
+        let lookup = Lookup { name: "cuMemAlloc".to_owned(), version: 12_000, is_found: true };
+        writer.lookup((7, 2), &lookup);
         writer.finish();
         let trace = Trace::read(&path).unwrap();
         assert_eq!(trace.calls, [1, 2, 3].map(call));
@@ -498,9 +529,11 @@ mod tests {
             shape: Some(([70_000, 2, 3], [1024, 1, 1])),
             shared: 64,
             gpu: Some((500, 30)),
+            lookup: None,
         };
         assert_eq!(trace.details[&(7, 1)], expected);
         assert_eq!(trace.details[&(7, 2)].kernel.as_deref(), Some("short"));
+        assert_eq!(trace.details[&(7, 2)].lookup, Some(lookup));
         assert_eq!((trace.details[&(7, 2)].stream, trace.details[&(7, 2)].bytes), (None, Some(8)));
         assert_eq!(trace.details[&(7, 3)].kernel.as_deref(), Some(long));
     }

@@ -64,6 +64,11 @@ pub(crate) fn name_of(id: &Id) -> &'static str {
     CATALOGUE.iter().find(|entry| entry.id.to_be_bytes() == *id).map_or("of an unknown name", |entry| entry.name)
 }
 
+/// The name of an id with its groups, for lists.
+pub fn title(id: &Id) -> String {
+    format!("{} ({})", name_of(id), spelled(id))
+}
+
 /// The id in 8-4-4-4-12 groups.
 pub(crate) fn spelled(id: &Id) -> String {
     let group = |range: std::ops::Range<usize>| id[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();

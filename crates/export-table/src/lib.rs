@@ -27,7 +27,7 @@ mod tools_context;
 mod tools_module;
 mod unbuilt;
 
-pub use catalogue::Id;
+pub use catalogue::{Id, title};
 pub use digest::{Header, digest};
 pub use facts::{ContextState, DeviceIdentity, DriverFacts, Handle, install};
 pub use ffi::Status;

@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use katydid_client::trace::{Detail, Trace, TracedCall};
+use katydid_client::trace::{Detail, Lookup, Trace, TracedCall};
 use katydid_cuda_sys::CUresult;
 
 use super::filter::Filter;
-use super::summary::{is_error, name};
+use super::summary::{is_error, name, version_words};
 use katydid_cli_core::args::size::Size;
 
 /// Writes those that the filter shows: process and thread, seconds since the first trace began, the function with what is known
@@ -52,7 +52,15 @@ fn words(trace: &Trace, detail: &Detail) -> Vec<String> {
     if let Some(stream) = detail.stream {
         words.push(stream_name(trace, stream));
     }
+    words.extend(detail.lookup.as_ref().map(lookup_words));
     words
+}
+
+/// What is looked up, with its version, and whether it is there.
+fn lookup_words(lookup: &Lookup) -> String {
+    let Lookup { name, version, is_found } = lookup;
+    let version = if *version == 0 { String::new() } else { format!(" of {}", version_words(*version)) };
+    format!("{name}{version}{}", if *is_found { "" } else { ", not found" })
 }
 
 /// The name of a stream: the default ones by what they are, others by the order in which their process used them.
@@ -100,7 +108,11 @@ mod tests {
             result,
             round_trips: 0,
         };
-        let calls = vec![call(Function::cuLaunchKernel, 3_500_000, 0), call(Function::cuInit, 1_500_000, 100)];
+        let calls = vec![
+            call(Function::cuLaunchKernel, 3_500_000, 0),
+            call(Function::cuInit, 1_500_000, 100),
+            call(Function::cuGetProcAddress, 4_500_000, 500),
+        ];
         let kernel = Detail {
             stream: Some(0xabc),
             kernel: Some("saxpy".into()),
@@ -108,13 +120,16 @@ mod tests {
             gpu: Some((4_000_000, 7_000)),
             ..Detail::default()
         };
-        let details = [((43, 3_500_000), kernel)].into();
+        let lookup = Lookup { name: "cuInit".into(), version: 13_020, is_found: false };
+        let lookup = Detail { lookup: Some(lookup), ..Detail::default() };
+        let details = [((43, 3_500_000), kernel), ((43, 4_500_000), lookup)].into();
         let trace = Trace { pid: 42, program: "p".into(), wall_start: 0, start: 1_000_000, calls, details };
         let mut text = Vec::new();
         write(&mut text, &[trace], &"all".parse().unwrap()).unwrap();
         let expected = "\
 [42 43] 0.000500 cuInit() = CUDA_ERROR_NO_DEVICE <12.3 us>
 [42 43] 0.002500 cuLaunchKernel(saxpy, grid 4x1x1, block 256x1x1, stream 1) = CUDA_SUCCESS <12.3 us> <gpu 7.0 us>
+[42 43] 0.003500 cuGetProcAddress(cuInit of 13.2, not found) = CUDA_ERROR_NOT_FOUND <12.3 us>
 ";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use katydid_client::trace::{Trace, TracedCall};
+use katydid_client::trace::{Lookup, Trace, TracedCall};
 use katydid_cuda_sys::{CUresult, Function};
 use serde::Serialize;
 
@@ -21,8 +21,20 @@ pub(super) struct Summary {
     total_ns: u64,
     /// What the GPU did, most time first.
     gpu: Vec<GpuWork>,
+    /// What the driver was asked for by name, in order of the names.
+    lookups: Vec<LookupLine>,
     /// The traced processes.
     processes: Vec<Process>,
+}
+
+/// A function or private table that was looked up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct LookupLine {
+    name: String,
+    /// As `cuGetProcAddress` takes it: 13020 for 13.2; 0 for a table.
+    version: u32,
+    is_found: bool,
+    count: u64,
 }
 
 /// Work of one name on the GPU: a kernel, or the function that copies or fills.
@@ -80,6 +92,11 @@ pub(super) fn name(function: u16) -> &'static str {
     Function::from_number(function).map_or("(unknown)", Function::name)
 }
 
+/// A version of CUDA as people write it: 13.2 for 13020.
+pub(super) fn version_words(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
 /// What a call has the GPU do: the kernel's name, or that of the function.
 pub(super) fn work_name(trace: &Trace, call: &TracedCall) -> String {
     let detail = trace.details.get(&(call.thread, call.start));
@@ -108,6 +125,20 @@ fn gpu(traces: &[Trace]) -> Vec<GpuWork> {
     works
 }
 
+/// What all processes looked up.
+fn lookups(traces: &[Trace]) -> Vec<LookupLine> {
+    let mut counts: BTreeMap<&Lookup, u64> = BTreeMap::new();
+    let all = traces.iter().flat_map(|trace| trace.details.values()).filter_map(|detail| detail.lookup.as_ref());
+    all.for_each(|lookup| *counts.entry(lookup).or_default() += 1);
+    let line = |(lookup, count): (&Lookup, u64)| LookupLine {
+        name: lookup.name.clone(),
+        version: lookup.version,
+        is_found: lookup.is_found,
+        count,
+    };
+    counts.into_iter().map(line).collect()
+}
+
 impl Summary {
     /// Adds up all calls of all processes.
     pub(super) fn of(traces: &[Trace]) -> Self {
@@ -126,7 +157,7 @@ impl Summary {
         let process =
             |trace: &Trace| Process { pid: trace.pid, program: trace.program.clone(), calls: trace.calls.len() };
         let processes = traces.iter().map(process).collect();
-        Self { functions, calls, errors, round_trips, total_ns, gpu: gpu(traces), processes }
+        Self { functions, calls, errors, round_trips, total_ns, gpu: gpu(traces), lookups: lookups(traces), processes }
     }
 
     /// Writes the table; times are in microseconds.
@@ -138,11 +169,25 @@ impl Summary {
         table.write(out)?;
         let (calls, errors, trips, total) = (self.calls, self.errors, self.round_trips, micros(self.total_ns));
         writeln!(out, "{calls} calls, {errors} errors, {trips} round trips, {total} us inside CUDA")?;
-        if self.gpu.is_empty() {
+        if !self.gpu.is_empty() {
+            writeln!(out)?;
+            self.write_gpu(out)?;
+        }
+        if self.lookups.iter().all(|line| line.is_found) {
             return Ok(());
         }
         writeln!(out)?;
-        self.write_gpu(out)
+        self.write_not_found(out)
+    }
+
+    /// The table of what was looked up and is not there.
+    fn write_not_found(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut table = Table::new(&[("NOT FOUND", Align::Left), ("VERSION", Align::Right), ("COUNT", Align::Right)]);
+        for line in self.lookups.iter().filter(|line| !line.is_found) {
+            let version = if line.version == 0 { "-".to_owned() } else { version_words(line.version) };
+            table.row(vec![line.name.clone(), version, line.count.to_string()]);
+        }
+        table.write(out)
     }
 
     /// The table of the GPU's work.
@@ -232,6 +277,31 @@ mod tests {
         assert_eq!(line, ["cuMemAlloc_v2", "2", "1", "4", "7.00", "3.50", "6.00", "66.7"]);
         assert!(text.contains("4 calls, 1 errors, 8 round trips, 10.50 us inside CUDA\n\nON THE GPU"), "{text}");
         assert!(text.lines().last().unwrap().starts_with("saxpy"), "{text}");
+    }
+
+    #[test]
+    fn what_was_looked_up_and_is_not_there_is_a_table_of_its_own() {
+        let lookup = |name: &str, version, is_found| Detail {
+            lookup: Some(Lookup { name: name.to_owned(), version, is_found }),
+            ..Detail::default()
+        };
+        let mut traces = traces();
+        let asked = [
+            lookup("cuNew", 13_020, false),
+            lookup("cuNew", 13_020, false),
+            lookup("cuInit", 2_000, true),
+            lookup("table OTHER", 0, false),
+        ];
+        traces[0].details.extend(asked.into_iter().enumerate().map(|(at, detail)| ((2, at as u64), detail)));
+        let summary = Summary::of(&traces);
+        let counts: Vec<_> = summary.lookups.iter().map(|line| (line.name.as_str(), line.count)).collect();
+        assert_eq!(counts, [("cuInit", 1), ("cuNew", 2), ("table OTHER", 1)]);
+        let mut text = Vec::new();
+        summary.write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().rev().take(3).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["table", "OTHER", "-", "1"]);
+        assert_eq!((&lines[1][..], lines[2][0]), (&["cuNew", "13.2", "2"][..], "NOT"));
     }
 
     #[test]

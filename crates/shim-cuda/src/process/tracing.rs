@@ -1,5 +1,6 @@
 //! The hook that records calls when `KATYDID_TRACE` names a file. Off, it costs one relaxed load.
 
+use std::ffi::c_char;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,11 +9,14 @@ use katydid_client::environment::{program_name, variable};
 use katydid_client::life::{self, Life};
 use katydid_client::output::say;
 use katydid_client::session::round_trips;
-use katydid_client::trace::{CallId, TraceWriter, TracedCall, now};
+use katydid_client::trace::{CallId, Lookup, TraceWriter, TracedCall, now};
 use katydid_cuda_sys::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUfunction, CUlaunchConfig, CUresult, CUstream, Function, FunctionClass,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUfunction, CUlaunchConfig, CUresult, CUstream, CUuuid, Function, FunctionClass,
+    Lookup as LookupAnswer, proc_address,
 };
+use katydid_driver_rules::device::proc_address_flags;
 
+use crate::ffi::arguments::text;
 use crate::launch::target::LaunchTarget;
 use crate::sync::gpu_time;
 
@@ -31,12 +35,13 @@ pub(crate) fn is_off() -> bool {
 }
 
 /// What the parameters of a call say of its work; made by the generated entry points, when calls are recorded.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Detail {
     stream: Option<CUstream>,
     bytes: u64,
     kernel: Option<(CUfunction, u32)>,
     shape: Option<([u32; 3], [u32; 3])>,
+    lookup: Option<Lookup>,
 }
 
 #[expect(unsafe_code, reason = "reads structures of C callers")]
@@ -95,6 +100,37 @@ impl Detail {
         self.bytes(copy.WidthInBytes.saturating_mul(copy.Height).saturating_mul(copy.Depth) as u64)
     }
 
+    /// A function that is looked up, and what the answer is.
+    ///
+    /// # Safety
+    ///
+    /// `symbol` is null or a C string.
+    pub(crate) unsafe fn symbol(self, symbol: *const c_char, version: i32, flags: u64) -> Self {
+        // SAFETY: null or a C string, by the contract.
+        let Ok(name) = (unsafe { text(symbol) }) else { return self };
+        let name = String::from_utf8_lossy(name).into_owned();
+        let version = version.unsigned_abs();
+        let is_found = proc_address_flags(version, flags)
+            .is_ok_and(|per_thread| matches!(proc_address(&name, version, per_thread), LookupAnswer::Found(_)));
+        Self { lookup: Some(Lookup { name, version, is_found }), ..self }
+    }
+
+    /// A private table that is looked up, and what the answer is.
+    ///
+    /// # Safety
+    ///
+    /// `id` is null or readable.
+    pub(crate) unsafe fn table(self, id: *const CUuuid) -> Self {
+        if id.is_null() {
+            return self;
+        }
+        // SAFETY: not null, so readable by the contract; an id is its 16 bytes, which have no alignment.
+        let id = unsafe { id.cast::<katydid_export_table::Id>().read() };
+        let name = format!("table {}", katydid_export_table::title(&id));
+        let is_found = katydid_export_table::lookup(&id).is_some();
+        Self { lookup: Some(Lookup { name, version: 0, is_found }), ..self }
+    }
+
     /// The stream of work on the GPU that a function gives it, if it does: the default one where it names none.
     fn work(&self, function: Function) -> Option<CUstream> {
         let name = function.name();
@@ -119,6 +155,9 @@ impl Detail {
         }
         if let Some((grid, block)) = self.shape {
             writer.shape(of, grid, block);
+        }
+        if let Some(lookup) = &self.lookup {
+            writer.lookup(of, lookup);
         }
     }
 }
