@@ -7,7 +7,6 @@ mod apps;
 mod bless;
 mod book;
 mod checks;
-mod cudart;
 mod demo;
 mod demo_checkpoint;
 mod dist;
@@ -16,6 +15,7 @@ mod fetch;
 mod gpu;
 mod guest;
 mod jobs;
+mod lookups;
 mod opencl;
 mod output;
 mod shell;
@@ -81,6 +81,11 @@ enum Command {
     Coverage,
     /// Fetches each minor version of CUDA's shared runtime, and runs every program with each; takes half an hour.
     Cudart,
+    /// Fetches releases of CUDA's runtime, NCCL and PyTorch, and records what each asks the driver for; takes two hours.
+    Lookups {
+        /// Such as `torch` or `torch==2.15.0`; all of xtask/releases.txt unless given.
+        names: Vec<String>,
+    },
     /// Checks that crates and modules depend on each other in the allowed directions only.
     Layers {
         /// Prints each use inside a cycle of modules.
@@ -151,7 +156,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Vsock { measure } => guest::vsock::run(&tree, measure)?,
         Command::ControlGroups => guest::control_groups::run(&tree)?,
         Command::Coverage => checks::coverage::run(&tree)?,
-        Command::Cudart => cudart::run(&tree)?,
+        Command::Cudart => lookups::cudart::run(&tree)?,
+        Command::Lookups { names } => lookups::run(&tree, &names)?,
         Command::Layers { edges } => checks::layers::check(&tree, edges)?,
         Command::Deny => checks::deny::run(&tree)?,
         Command::Style => checks::style::run(&tree)?,

@@ -6,6 +6,8 @@ pub(crate) mod guard;
 pub(crate) mod handle;
 pub(crate) mod objects;
 pub(crate) mod proc_address;
+#[cfg(test)]
+mod releases;
 pub(crate) mod symbols;
 
 // What the generated symbols call.

@@ -1,0 +1,101 @@
+//! What releases of CUDA's runtime, NCCL and PyTorch ask for, as `spec/lookups.txt` has it, is there, or is named here.
+
+use katydid_cuda_sys::{Function, FunctionClass, Lookup, proc_address};
+use katydid_driver_rules::device::proc_address_flags;
+
+/// Made by `cargo xtask lookups`.
+const LOOKUPS: &str = include_str!("../../../../spec/lookups.txt");
+
+/// Functions and private tables that releases ask for and do without, as they do with driver 580.
+/// `*` stands for any letters.
+const ABSENT: [(&str, &str); 3] = [
+    ("ERROR_LOG", "CUDA's runtime asks for it when it starts, and goes on"),
+    (
+        "cuGraphInstantiateWithParams_ptsz",
+        "the runtime of CUDA 12.0 asks by the name of a symbol, which cuGetProcAddress does not take, and goes on",
+    ),
+    (
+        "cuLogicalEndpoint*",
+        "functions of CUDA 13.3, which driver 580 has not; NCCL asks for them when it starts, and goes on",
+    ),
+];
+
+/// A line of the list.
+struct Asked {
+    name: &'static str,
+    /// As the line has it: 13.2, or - where none is named.
+    version: &'static str,
+    releases: &'static str,
+    /// Whether it is one of the private tables; its id then.
+    table: Option<katydid_export_table::Id>,
+}
+
+impl Asked {
+    fn parse(line: &'static str) -> Option<Self> {
+        let (table, rest) = match line.strip_prefix("table ") {
+            Some(rest) => {
+                let (name, rest) = rest.split_once(" (")?;
+                let (id, rest) = rest.split_once(") ")?;
+                let id = u128::from_str_radix(&id.replace('-', ""), 16).ok()?;
+                (Some((name, id.to_be_bytes())), rest)
+            }
+            None => (None, line),
+        };
+        let (name, rest) = match table {
+            Some((name, _)) => (name, rest),
+            None => rest.split_once(' ')?,
+        };
+        let (version, releases) = rest.split_once(' ')?;
+        Some(Self { name, version, releases, table: table.map(|(_, id)| id) })
+    }
+
+    /// The version as `cuGetProcAddress` takes it; none for what `dlsym` is asked.
+    fn number(&self) -> Option<u32> {
+        let (major, minor) = self.version.split_once('.')?;
+        Some(major.parse::<u32>().ok()? * 1000 + minor.parse::<u32>().ok()? * 10)
+    }
+
+    /// The function that answers, if one does.
+    fn function(&self) -> Option<Function> {
+        let Some(version) = self.number() else {
+            return (0..).map_while(Function::from_number).find(|function| function.name() == self.name);
+        };
+        match proc_address(self.name, version, false) {
+            Lookup::Found(function) if proc_address_flags(version, 0).is_ok() => Some(function),
+            _ => None,
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.table.map_or_else(|| self.function().is_some(), |id| katydid_export_table::lookup(&id).is_some())
+    }
+}
+
+fn asked() -> Vec<Asked> {
+    let lines = LOOKUPS.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| Asked::parse(line).unwrap_or_else(|| panic!("spec/lookups.txt: no such line: {line}"))).collect()
+}
+
+#[test]
+fn what_releases_ask_for_is_there_or_named() {
+    let fits = |name: &str, asked: &Asked| match name.strip_suffix('*') {
+        Some(start) => asked.name.starts_with(start),
+        None => name == asked.name,
+    };
+    let is_named = |asked: &Asked| ABSENT.iter().any(|(name, _)| fits(name, asked));
+    let all = asked();
+    let not_served: Vec<String> = all
+        .iter()
+        .filter(|asked| !asked.is_there() && !is_named(asked))
+        .map(|asked| format!("{} of {}, which these ask for: {}", asked.name, asked.version, asked.releases))
+        .collect();
+    assert!(not_served.is_empty(), "not served:\n{}", not_served.join("\n"));
+    for (name, why) in ABSENT {
+        let is_right = all.iter().any(|asked| fits(name, asked) && !asked.is_there());
+        assert!(is_right, "{name} ({why}) is there, or nothing asks for it: take it out of the list");
+    }
+    // Whether a release calls what it asks for is seen when it runs; docs/evidence/releases.json has what was refused then.
+    for asked in all.iter().filter(|asked| asked.function().is_some_and(|it| it.class() == FunctionClass::Refused)) {
+        println!("refused when called: {} {}: {}", asked.name, asked.version, asked.releases);
+    }
+}
