@@ -38,7 +38,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking:
 ///
 /// # Safety
 ///
-/// As [`write`].
+/// As [`write()`].
 unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
     pending_reads::wait_for_place(&transfer.rows)?;
     if in_place::is_for(transfer) {
