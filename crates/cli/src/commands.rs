@@ -2,6 +2,7 @@
 
 pub(crate) mod certs;
 pub(crate) mod checkpoint;
+pub(crate) mod driver_checkpoint;
 pub(crate) mod guard;
 pub(crate) mod images;
 pub(crate) mod inspect;

@@ -103,6 +103,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Bench(flags) => katydid_bench::main(&flags, commands::certs::for_loopback),
         Command::Doctor(flags) => doctor::main(&flags),
         Command::Worker(flags) => commands::worker::main(&flags),
+        Command::DriverCheckpoint(flags) => commands::driver_checkpoint::main(&flags),
         Command::JobGuard(flags) => commands::guard::main(&flags),
         Command::JobRanks(flags) => commands::ranks::main(&flags),
         Command::JobSpace(flags) => commands::namespace::keep(flags),

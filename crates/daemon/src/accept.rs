@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
 use crate::control::{name, printable_name};
+use crate::keepers::{self, KeeperError};
 use crate::listen::{Listener, Peer};
 use crate::lobby::{Lobby, NewConnection};
 use crate::nvml_service::{self, WatchError};
@@ -61,6 +62,8 @@ enum Refusal {
     NoKey(io::Error),
     #[error(transparent)]
     Watch(WatchError),
+    #[error(transparent)]
+    Keeper(KeeperError),
 }
 
 impl Refusal {
@@ -73,6 +76,10 @@ impl Refusal {
             Self::Pool(_) => RefusalCode::BUSY,
             Self::Watch(WatchError::Full) | Self::Visit(AssignError::Busy) => RefusalCode::CROWDED,
             Self::HandOver(_) | Self::Gone | Self::NoKey(_) | Self::Watch(_) => RefusalCode::INTERNAL,
+            Self::Keeper(KeeperError::Admission(_)) => RefusalCode::BUSY,
+            Self::Keeper(KeeperError::Tenants | KeeperError::Network) => RefusalCode::NOT_ALLOWED,
+            Self::Keeper(KeeperError::NoSession) => RefusalCode::NO_SESSION,
+            Self::Keeper(_) => RefusalCode::INTERNAL,
             Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
         }
     }
@@ -178,6 +185,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
     }
     match pending.hello() {
         hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
+        hello if hello.claim.role == Role::KEEPER => keep(shared, pending, peer, place),
         hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, place),
         _ => {
             if let Err(refusal) = admit(shared, &pending, peer, place) {
@@ -202,6 +210,20 @@ fn watch(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlo
             watching.wait(shared);
         }
         Err(error) => refuse(shared, pending, peer, &Refusal::Watch(error)),
+    }
+}
+
+/// Has a process save a session's worker, or restore one, for as long as that goes on.
+fn keep(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot) {
+    let program = describe(pending.hello(), peer);
+    drop(place);
+    let kept = match pending.hello().claim.key.is_none() {
+        true => keepers::restore(shared, pending, program, peer.is_own()),
+        false => keepers::save(shared, pending, peer.is_own()),
+    };
+    if let Err(refused) = kept {
+        let (pending, error) = *refused;
+        refuse(shared, pending, peer, &Refusal::Keeper(error));
     }
 }
 

@@ -15,6 +15,7 @@ mod admin;
 mod control;
 mod descriptors;
 pub mod examine;
+mod keepers;
 mod listen;
 mod lobby;
 mod nvml_processes;

@@ -37,6 +37,9 @@ use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
 use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::mind;
 
+/// How long keepers may take to be reaped.
+const KEEPERS_END_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What a server is to do.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -64,6 +67,8 @@ pub struct ServerConfig {
     pub host_memory: Option<u64>,
     /// Show OpenCL programs processors that come by another way than a unix socket.
     pub cpu_opencl: bool,
+    /// Save and restore workers as processes for peers that come by another way than a unix socket.
+    pub worker_images: bool,
     /// What programs must have been built from.
     pub build: Build,
     /// How long a program may take to say hello.
@@ -207,6 +212,8 @@ impl Drop for Server {
             // A thread that panicked has ended too.
             let _ = thread.join();
         }
+        // Keepers' sessions have threads that no thread here waits for.
+        self.shared.sessions.wait_until_none(KEEPERS_END_TIMEOUT);
         self.shared.reporter.tell_all_left_out();
     }
 }
@@ -229,6 +236,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
         watchers: NvmlProcesses::default(),
         session_memory: config.session_memory,
         cpu_opencl: config.cpu_opencl,
+        worker_images: config.worker_images,
         driver: config.driver,
         addresses: addresses.map_err(|source| StartError::System { what: "read a socket's address", source })?,
         started: now(),

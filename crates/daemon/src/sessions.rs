@@ -282,6 +282,12 @@ impl Sessions {
         self.changed.notify_all();
     }
 
+    /// Waits until no session is left, or so long.
+    pub(crate) fn wait_until_none(&self, limit: Duration) {
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, |inner| !inner.table.is_empty());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// All sessions that have a worker, oldest first.
     pub(crate) fn list(&self) -> Vec<SessionView> {
         self.lock().table.values().filter(|session| session.worker_pid != 0).cloned().collect()

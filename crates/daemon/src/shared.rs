@@ -30,6 +30,8 @@ pub(crate) struct ServerState {
     pub(crate) watchers: NvmlProcesses,
     pub(crate) session_memory: Option<u64>,
     pub(crate) cpu_opencl: bool,
+    /// Keepers for peers over networks.
+    pub(crate) worker_images: bool,
     pub(crate) driver: String,
     pub(crate) addresses: Vec<Address>,
     pub(crate) started: u64,

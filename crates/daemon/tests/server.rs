@@ -191,6 +191,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         host_memory: None,
         needs_driver: false,
         cpu_opencl: false,
+        worker_images: false,
         build: build(),
         hello_patience: TEST_TIMEOUT,
         verbosity: Verbosity::Private,

@@ -140,7 +140,7 @@ impl Writer {
     }
 
     /// The checkpoint as a reader will find it once this manifest is committed: what it would be good for can be found out
-    /// before that. Nothing can be put any more. Nothing of it is written.
+    /// before that. Nothing of it is written.
     pub fn draft(&self, mut manifest: Manifest) -> Result<Reader> {
         self.chunks.finish()?;
         manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
@@ -150,7 +150,12 @@ impl Writer {
     /// Makes the checkpoint: all chunks that the manifest names must have been put, by this process or a part.
     ///
     /// Identity, sizes, files and packs of the manifest are filled in here.
-    pub fn commit(mut self, mut manifest: Manifest) -> Result<Committed> {
+    pub fn commit(mut self, manifest: Manifest) -> Result<Committed> {
+        self.complete(manifest)
+    }
+
+    /// The same; after a failure what was written is there until the writer goes, for who has yet to read it.
+    pub fn complete(&mut self, mut manifest: Manifest) -> Result<Committed> {
         self.chunks.finish()?;
         let before = self.index.pack_sizes();
         // Packs of those who took part have come since, and ours have places now.

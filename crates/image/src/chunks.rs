@@ -268,13 +268,18 @@ impl Chunks {
         pack.finish()
     }
 
-    /// Finishes all packs and makes them lasting; nothing can be put after it. The second time costs nothing.
+    /// Finishes all packs and makes them lasting. What is put after it goes to others, which take it once more; without, that costs
+    /// nothing.
     pub(crate) fn finish(&self) -> Result<()> {
         self.check_whole()?;
         if self.finished.load(Ordering::SeqCst) && self.open().idle.is_empty() {
             return Ok(());
         }
-        let mut packs = std::mem::take(&mut self.open().idle);
+        let mut packs = {
+            let mut open = self.open();
+            open.count -= open.idle.len();
+            std::mem::take(&mut open.idle)
+        };
         // Those for which no chunk came go without a trace.
         let begun = packs.len();
         packs.retain(|pack| !pack.index.is_empty());

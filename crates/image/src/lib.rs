@@ -40,7 +40,7 @@ pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
 pub use image::{Image, Which, absolute, check_place, is_address};
 pub use manifest::{
     Arena, Build, Criu, Device, FileEntry, Identity, Job, Library, Manifest, PackUse, Program, Region, Session, Sizes,
-    Times,
+    Times, WorkerImage,
 };
 pub use reader::{ImageSource, Reader};
 pub use store::faults::{Fault, Faults};

@@ -193,6 +193,29 @@ pub struct Session {
     pub states: BTreeMap<String, FileEntry>,
     /// Whatever else its worker wants to find again.
     pub notes: BTreeMap<String, serde_json::Value>,
+    /// Its worker's process, of a session that a replay does not bring back.
+    pub worker: Option<WorkerImage>,
+}
+
+/// The process of a worker, as CRIU saved it: with all that only the driver knows, and without the memory of [`Session::regions`] that
+/// lies in arenas.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerImage {
+    /// Version of the CRIU that wrote the files.
+    pub criu: String,
+    /// What its driver calls itself.
+    pub driver: String,
+    /// Its process.
+    pub pid: u32,
+    /// Ids of its threads.
+    pub ids: Vec<u32>,
+    /// Its socket to its server, as `/proc/PID/fd` names it.
+    pub control: String,
+    /// Pipes to its server, in the same way.
+    pub outputs: Vec<String>,
+    /// CRIU's files, by their names.
+    pub files: Vec<Region>,
 }
 
 /// A GPU of a session.
@@ -318,13 +341,20 @@ impl Manifest {
         if !named.into_iter().all(|file| is_file_name(&file.name)) {
             return Err(Fault::Damaged("a file name leads out of the checkpoint"));
         }
+        let workers = self.sessions.iter().filter_map(|session| session.worker.as_ref());
+        let is_own = |file: &Region| is_file_name(&file.name) && !file.name.contains('/');
+        if !workers.flat_map(|worker| &worker.files).all(is_own) {
+            return Err(Fault::Damaged("a file of a worker has a name that leads out of its folder"));
+        }
         Ok(())
     }
 
-    /// The memory of all sessions, and the libraries.
+    /// The memory of all sessions, their workers, and the libraries.
     fn regions(&self) -> impl Iterator<Item = &Region> {
         let sessions = self.sessions.iter().flat_map(|session| &session.regions);
-        sessions.chain(self.libraries.iter().map(|library| &library.contents))
+        let workers = self.sessions.iter().filter_map(|session| session.worker.as_ref());
+        let libraries = self.libraries.iter().map(|library| &library.contents);
+        sessions.chain(workers.flat_map(|worker| &worker.files)).chain(libraries)
     }
 
     /// Every chunk of a session, as often as it is named, with its length.

@@ -17,3 +17,4 @@ pub mod restore;
 pub mod run;
 pub(crate) mod sharing_check;
 pub(crate) mod stages;
+pub(crate) mod worker_images;

@@ -14,6 +14,7 @@
 
 pub mod checkpoint;
 pub mod criu;
+pub mod keeper;
 pub mod process;
 pub mod supervisor;
 mod sync;

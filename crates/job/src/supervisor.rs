@@ -6,6 +6,7 @@ pub mod folder;
 pub mod generations;
 pub mod guard;
 pub mod job;
+pub(crate) mod keeper_link;
 pub mod member_error;
 pub mod members;
 pub mod namespace;

@@ -112,6 +112,33 @@ pub trait Checkpointable {
         progress: &Arc<Progress>,
     ) -> Result<Box<dyn PendingSnapshot>, Failure>;
 
+    /// Gives up what an image of this process cannot have. The session is at rest, its program away, its snapshot in an image.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot. [`Checkpointable::refill`] takes up again what was given up.
+    fn suspend(&mut self) -> Result<(), Failure> {
+        Err("the worker of a session of OpenCL cannot be saved as a process".into())
+    }
+
+    /// Takes that up again, but for what needs the program; `part` is the session in the image.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot; it is then of no use.
+    fn refill(&mut self, _part: &SessionPart, _source: &dyn ImageSource, _progress: &Progress) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// The program comes after [`Checkpointable::refill`], with its pinned memory if the sides share some.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpointable::refill`].
+    fn rejoin(&mut self, _pinned: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Lets a companion control this session, whose link is `link_control`'s.
     fn control(&mut self, link_control: LinkControl) -> Control;
 

@@ -36,6 +36,29 @@
 //! failed `Restore` the worker ends. A session that is paused, and not detached, goes on when its companion is gone; one
 //! that is detached ends with it.
 //!
+//! A session that no replay brings back is kept as the process of its worker. The worker gives up what no image of a process can
+//! have (`Suspend`) and its companion leaves. Another process of its server's, the *keeper* (role *keeper* in the hello), saves the
+//! process, which stands still then:
+//!
+//! ```text
+//! supervisor                                   worker
+//!   ├── Suspend ───────────────────────────────▶│  paused, and its program has left
+//!   │◀────────────────────────────── Suspended ─┤  the connection ends; this is no end of the session
+//!                                              keeper
+//!   ├── Keep ──────────────────────────────────▶│  saves the worker's process
+//!   │◀────────────────────────── Put … and Kept ┤  which stands still
+//!   ├── Free, or the connection's end ─────────▶│  the worker goes on, and waits for a companion
+//!   │◀────────────────────────────────── Freed ─┤
+//!   ├── End ───────────────────────────────────▶│  or it is killed
+//!   │◀────────────────────────────────── Ended ─┤
+//!
+//!   ├── Revive ────────────────────────────────▶│  elsewhere, without a key: restores such a process
+//!   │◀────────────────────── Get … and Revived ─┤  it serves the session of the key that is in `Ready`
+//!                                              worker
+//!   ├── Refill (+ directory) ──────────────────▶│  has its memory again
+//!   │◀───────────────────── Progress … Refilled ┤  paused and detached, as before `Suspend`
+//! ```
+//!
 //! The worker writes an image itself, into a directory whose descriptor comes with the order. Where descriptors cannot pass
 //! (TCP), the supervisor writes it: [`Store::STREAM`]. Then the worker asks for what the image store would answer (`Has`,
 //! `Put`, `PutState`; `Get`, `GetState`). The supervisor answers each question by the message that the question's
@@ -176,6 +199,33 @@ messages! {
         /// zstd level of chunks; 0: as they are.
         level: u32,
     }
+    /// Give up all that the image of a process cannot have: memory of devices in arenas, registrations, the program's memory. Of a
+    /// session that is paused, whose program has left, and whose snapshot is in the image. Answer: `Suspended`.
+    9 Suspend {}
+    /// Take up again what `Suspend` gave up, with contents of the image. Answer: `Refilled`.
+    10 Refill {
+        /// Where the image is.
+        store: Store,
+        /// Name of the session within the checkpoint.
+        session: String,
+        /// Number of the checkpoint.
+        checkpoint: u32,
+        /// The session's key by now.
+        key: Vec<u8>,
+    }
+    /// Keeper: save the process of the session's worker. Answer: `Kept`.
+    11 Keep {}
+    /// Keeper: have the worker go on. Answer: `Freed`.
+    12 Free {}
+    /// Keeper: end the worker. Answer: `Ended`.
+    13 End {}
+    /// Keeper: restore the process of a worker. Answer: `Revived`.
+    14 Revive {
+        /// The worker's image, as JSON.
+        part: Vec<u8>,
+        /// UUIDs of the session's devices in hexadecimal, a line each.
+        devices: String,
+    }
 
     /// Answers `Has`.
     16 Known {
@@ -281,6 +331,22 @@ messages! {
         devices: String,
     }
 
+    /// The worker can be saved as a process. Its companion is to leave.
+    21 Suspended {}
+    /// The session is as it was before `Suspend`.
+    22 Refilled {}
+    /// The worker's process is in the image, though not yet committed, and stands still.
+    23 Kept {
+        /// The worker's image, as JSON.
+        part: Vec<u8>,
+    }
+    /// The worker goes on.
+    24 Freed {}
+    /// The worker is gone.
+    25 Ended {}
+    /// The worker waits for a companion with the session's key. The last word on this connection.
+    26 Revived {}
+
     /// Which of these chunks does the image hold? Answer: `Known`.
     16 Has {
         /// Hashes one after the other, at most [`MAX_HASHES`].
@@ -339,6 +405,12 @@ mod tests {
             },
             ToWorker::Cancel {},
             ToWorker::Write {},
+            ToWorker::Suspend {},
+            ToWorker::Refill { store: Store::STREAM, session: session(), checkpoint: 4, key: vec![5; 16] },
+            ToWorker::Keep {},
+            ToWorker::Free {},
+            ToWorker::End {},
+            ToWorker::Revive { part: b"{}".into(), devices: "00ff".into() },
             ToWorker::Known { known: vec![1, 0, 1] },
             ToWorker::Stored {},
             ToWorker::Chunk { data: vec![7; 100] },
@@ -364,6 +436,12 @@ mod tests {
             FromWorker::Unwritten { text: "no room for the image".into() },
             FromWorker::Prepared {},
             FromWorker::Anew { devices: "GPU-1,GPU-0".into() },
+            FromWorker::Suspended {},
+            FromWorker::Refilled {},
+            FromWorker::Kept { part: b"{}".into() },
+            FromWorker::Freed {},
+            FromWorker::Ended {},
+            FromWorker::Revived {},
             FromWorker::Has { hashes: vec![0xab; 2 * HASH] },
             FromWorker::Put { data: vec![9; 64] },
             FromWorker::PutState { name: "rank-0.journal".into(), data: vec![1, 2, 3], last: 1 },

@@ -156,6 +156,9 @@ impl Role {
     pub const LANE: Self = Self(3);
     /// The process that wants to know which driver the server has: the answer names it, and begins no session.
     pub const INQUIRY: Self = Self(4);
+    /// A supervisor, for the process of its server's that saves a session's worker, or with no key restores one
+    /// ([`companion`](crate::companion)).
+    pub const KEEPER: Self = Self(5);
 }
 
 /// Which session a connection is for.

@@ -11,7 +11,7 @@ use katydid_session_core::Control;
 use katydid_transport::{Delivery, Pending};
 use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused, Role};
 
-use crate::companion::{self, CompanionSlot};
+use crate::companion::{self, CompanionSlot, suspended};
 use crate::control;
 use crate::os::exit::leave;
 use crate::os::log::Log;
@@ -22,7 +22,7 @@ pub(crate) struct AttachPoint {
     /// The daemon's socket.
     pub(crate) control: OwnedFd,
     pub(crate) build: Build,
-    /// What visitors are told.
+    /// What visitors were told when the session began.
     pub(crate) ready: Ready,
     pub(crate) session: Control,
     pub(crate) slot: CompanionSlot,
@@ -64,17 +64,37 @@ impl AttachPoint {
 
     fn let_in(&self, visitor: Pending) {
         match visitor.hello().claim.role {
-            Role::PROGRAM => match self.session.link_control().attach(visitor, &self.build, &self.ready) {
-                Ok(()) => self.slot.program_is_back(),
-                Err(error) => self.log.line(format_args!("a program was not taken back: {error}")),
-            },
-            Role::COMPANION => companion::admit(visitor, &self.build, &self.ready, &self.slot, &self.session),
+            Role::PROGRAM => self.take_back(visitor),
+            Role::COMPANION => companion::admit(visitor, &self.build, &self.ready(), &self.slot, &self.session),
             Role::LANE => {
-                if let Err(error) = self.session.link_control().join(visitor, &self.build, &self.ready) {
+                if let Err(error) = self.session.link_control().join(visitor, &self.build, &self.ready()) {
                     self.log.line(format_args!("a connection for bulk was not let in: {error}"));
                 }
             }
             _ => visitor.refuse(&self.build, &Refused::new(RefusalCode::BAD_HELLO, "this build knows no such role")),
         }
+    }
+
+    fn take_back(&self, program: Pending) {
+        let link_control = self.session.link_control();
+        let no_session = |reason: &str| Refused::new(RefusalCode::NO_SESSION, reason);
+        if self.slot.suspension.is_on() {
+            return program.refuse(&self.build, &no_session("the session is suspended"));
+        }
+        if link_control.takes_any_memory()
+            && let Err(reason) = suspended::rejoin(&self.session, &program)
+        {
+            self.log.line(format_args!("a program was not taken back: {reason}"));
+            return program.refuse(&self.build, &no_session(&reason));
+        }
+        match link_control.attach(program, &self.build, &self.ready()) {
+            Ok(()) => self.slot.program_is_back(),
+            Err(error) => self.log.line(format_args!("a program was not taken back: {error}")),
+        }
+    }
+
+    /// What visitors are told by now.
+    fn ready(&self) -> Ready {
+        self.slot.suspension.ready(&self.ready)
     }
 }

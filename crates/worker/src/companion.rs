@@ -2,11 +2,13 @@
 //! it go on.
 //!
 //! The rule: a session is never left standing. When a companion goes away, a session that is paused goes on, and one
-//! whose program has left ends, since no other process could bring it back.
+//! whose program has left ends, since no other process could bring it back. One that is suspended waits for its next companion, for as
+//! long as that may take.
 
 pub(crate) mod preparation;
 pub(crate) mod snapshot;
 pub(crate) mod store;
+pub(crate) mod suspended;
 pub(crate) mod writer;
 
 use std::io;
@@ -23,7 +25,8 @@ use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
 use self::preparation::Preparation;
 use self::snapshot::{CurrentSnapshot, PendingSnapshots, SnapshotOrder};
-use self::store::{ImageClient, Output};
+use self::store::{ImageClient, Input, Output};
+use self::suspended::Suspension;
 use self::writer::{CompanionWriter, failed};
 use crate::os::exit::leave;
 use crate::os::log::Log;
@@ -35,6 +38,7 @@ pub(crate) struct CompanionSlot {
     /// A rebuilt session is its program's from here on, though the program may know that before we do.
     is_taken_up: Arc<AtomicBool>,
     pub(crate) under_way: PendingSnapshots,
+    pub(crate) suspension: Suspension,
 }
 
 impl CompanionSlot {
@@ -141,7 +145,7 @@ struct CompanionSession {
 
 impl CompanionSession {
     fn serve(mut self) {
-        if let Some(control) = self.companion.session.get() {
+        if let Some(control) = self.companion.session.get().filter(|_| !self.companion.slot.suspension.is_on()) {
             // What can be found out for a snapshot while the program runs is.
             control.prepare();
         }
@@ -168,6 +172,9 @@ impl CompanionSession {
     fn obey(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
         if self.preparation.as_ref().is_some_and(|preparation| !preparation.is_done()) {
             return Some(failed("the session is being prepared for a snapshot"));
+        }
+        if self.companion.slot.suspension.is_on() {
+            return self.refill(control, order, folder);
         }
         Some(match order {
             ToWorker::Pause { .. } if self.is_paused => failed("the session is paused already"),
@@ -208,12 +215,30 @@ impl CompanionSession {
                     Err(error) => failed(format_args!("cannot start a thread: {error}")),
                 }
             }
+            ToWorker::Suspend {} if !self.is_paused || !control.link_control().may_leave() => {
+                failed("a session is suspended only while it is paused and its program may leave")
+            }
+            ToWorker::Suspend {} => match self.companion.slot.suspension.begin(control) {
+                Ok(()) => FromWorker::Suspended {},
+                Err(text) => failed(text),
+            },
             ToWorker::Cancel {} if self.at_hand.cancel() => return None,
             ToWorker::Cancel {} => failed("no snapshot is being written"),
             ToWorker::Write {} if self.at_hand.write() => return None,
             ToWorker::Write {} => failed("no snapshot waits to be written"),
             other => failed(format_args!("{other:?} makes no sense now")),
         })
+    }
+
+    /// All that a suspended session can be ordered. It was paused before, and stays so.
+    fn refill(&mut self, control: &Control, order: ToWorker, folder: Option<OwnedFd>) -> Option<FromWorker> {
+        let ToWorker::Refill { store, session, checkpoint, key } = order else {
+            return Some(failed("the session is suspended"));
+        };
+        self.is_paused = true;
+        let input = Input::open(store, folder, checkpoint, &self.companion.asker);
+        let begun = self.companion.slot.suspension.end(control, &self.companion.voice, input, (session, &key));
+        begun.err().map(failed)
     }
 
     /// Takes an image at hand, and does what can be done before the session stands still.
@@ -271,6 +296,10 @@ impl CompanionSession {
             }
             leave(0)
         };
+        if self.companion.slot.suspension.is_on() {
+            let slot = self.companion.slot.clone();
+            return self.companion.slot.suspension.wait_for_companion(move || slot.lock().is_some());
+        }
         let link_control = control.link_control();
         if link_control.may_leave() && !link_control.stay() {
             leave(0);

@@ -1,7 +1,8 @@
-//! Images: where they go, damage, other builds, drivers and hosts.
+//! Images: where they go, damage, other builds, drivers and hosts, workers in them.
 
 pub(crate) mod damage;
 pub(crate) mod elsewhere;
 pub(crate) mod moved;
 pub(crate) mod stores;
 pub(crate) mod upgrades;
+pub(crate) mod workers;

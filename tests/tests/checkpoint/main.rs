@@ -14,6 +14,7 @@
 //! - `opencl.rs`: programs of OpenCL, and sessions that move. `kills/departures.rs`: programs that end while their sessions move.
 //! - `images/moved.rs`: images that go to another driver. `images/elsewhere.rs`: images that go to another host.
 //! - `variables.rs`: variables of modules that the next worker's driver puts elsewhere.
+//! - `images/workers.rs`: sessions that no replay brings back, kept as the processes of their workers.
 //! - `frameworks.rs`: programs of PyTorch, CuPy, numba and others.
 //!
 //! Where no CRIU works, the tests are shown as ignored, with the reason.
@@ -60,6 +61,7 @@ use crate::stage::WAYS;
 fn is_steady(name: &str, slice: &Slice, ways: &ScenarioWays) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
         [way, scenario] => ways.is_chosen(way, scenario, slice),
+        [way, images::workers::VARIANT, program] => is_chosen(way, program, slice),
         [_way, images::moved::VARIANT, program] => programs::is_long_lived(program),
         [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
         [way, _variant, program] => programs::is_long_lived(program) && is_chosen(way, program, slice),
@@ -145,6 +147,7 @@ fn main() -> ExitCode {
     trials.extend(frameworks::trials(&places));
     trials.extend(images::moved::trials(&places, &apps));
     trials.extend(images::elsewhere::trials(&places));
+    trials.extend(images::workers::trials(&places, &apps));
     trials.extend(outside::rights::trials(&places));
     if !is_sweep() {
         let slice = Slice::of_this_test();

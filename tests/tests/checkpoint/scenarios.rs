@@ -18,7 +18,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, runs, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 
-use crate::images::{damage, stores, upgrades};
+use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{modes, names, streams, surroundings};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
@@ -87,6 +87,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(surroundings::all())
         .chain(upgrades::all())
         .chain(variables::all())
+        .chain(workers::all())
         .map(trial)
         .collect()
 }

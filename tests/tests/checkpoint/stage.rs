@@ -48,6 +48,16 @@ impl Stage {
         Self::with(places, way, Server::start_with(places, driver, &[], variables)?)
     }
 
+    /// With a server of the driver under test that is started with further options and variables.
+    pub(crate) fn with_flags(
+        places: &Places,
+        way: &str,
+        flags: &[&str],
+        variables: &[(&'static str, OsString)],
+    ) -> Result<Self> {
+        Self::with(places, way, Server::start_with(places, &driver_under_test(), flags, variables)?)
+    }
+
     /// With a server for programs of OpenCL too, whose driver gets these variables as well.
     pub(crate) fn with_opencl(places: &Places, way: &str, further: &[(&'static str, &str)]) -> Result<Self> {
         let places = &opencl::places(places);

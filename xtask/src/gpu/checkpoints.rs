@@ -9,7 +9,7 @@ const ALL: Duration = Duration::from_secs(570);
 
 /// First what stood still once, or is not like anything else; then everything, by how the program is connected, as far as the time
 /// goes: `--only` has each alone, as also frameworks and programs that go on with another driver. OpenCL is a part of its own.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         name: "streams",
         tool: Tool::Tests("checkpoint"),
@@ -50,6 +50,13 @@ const STEPS: [Step; 7] = [
         tool: Tool::Tests("checkpoint"),
         arguments: "framework --test-threads=4",
         seconds: 560,
+        ..Step::ONCE
+    },
+    Step {
+        name: "workers",
+        tool: Tool::Tests("checkpoint"),
+        arguments: "kept_as_a_process --test-threads=4",
+        seconds: 400,
         ..Step::ONCE
     },
     Step {

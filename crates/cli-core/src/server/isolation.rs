@@ -38,6 +38,12 @@ pub struct IsolationFlags {
     /// Programs that come by a unix socket are that user's own, and see processors in any case.
     #[arg(long)]
     pub allow_cpu_opencl: bool,
+    /// Save and restore workers as processes for jobs that come by TCP, TLS or vsock; needs --no-sandbox there.
+    ///
+    /// A checkpoint that no replay would bring back keeps the worker's process instead. An image of a process is code: who can connect
+    /// can have it run with the server's rights. Jobs that come by a unix socket are that user's own, and have this in any case.
+    #[arg(long, requires = "no_sandbox")]
+    pub allow_worker_images: bool,
     /// Start all workers as this user, which a server of root's can; name one with rights to the GPUs' devices and to nothing else.
     ///
     /// Unless given, each worker for tenants has a user of its own, with a number between 61184 and 65519 that no account has; beside
@@ -75,6 +81,7 @@ impl IsolationFlags {
     /// The workers cannot run as the user that is named.
     pub fn apply(self, config: &mut ServerConfig) -> Result<(), Failure> {
         config.cpu_opencl = self.allow_cpu_opencl;
+        config.worker_images = self.allow_worker_images;
         config.worker.passes = Some(worker_env::passes);
         config.worker.set.extend(worker_env::named(&self.worker_env));
         let named = self.worker_user.as_deref().map(worker_user::named).transpose()?;

@@ -111,6 +111,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
         session_memory: None,
         host_memory: None,
         cpu_opencl: true,
+        worker_images: false,
         build: Build::current(SPEC_HASH),
         hello_patience: HELLO_TIMEOUT,
         needs_driver: false,

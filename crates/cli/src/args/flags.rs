@@ -79,6 +79,7 @@ pub(crate) enum Command {
     Certs(CertsFlags),
     Doctor(DoctorFlags),
     Worker(WorkerFlags),
+    DriverCheckpoint(DriverCheckpointFlags),
     JobGuard(GuardFlags),
     JobRanks(RanksFlags),
     JobSpace(SpaceFlags),
@@ -770,6 +771,12 @@ pub(crate) struct WorkerFlags {
     /// Only answer questions about the devices.
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Save or restore the worker of a session, as a process.
+    #[arg(long)]
+    pub(crate) keeper: bool,
+    /// The process to save; without it a keeper restores.
+    #[arg(long, value_name = "PID", requires = "keeper")]
+    pub(crate) saves: Option<u32>,
     /// Give up what no worker needs that serves these.
     #[arg(long, value_name = "WHOM")]
     pub(crate) sandbox: Option<SandboxReach>,
@@ -779,6 +786,32 @@ pub(crate) struct WorkerFlags {
     /// Keep no journal, so that what one costs can be measured: the session cannot be saved.
     #[arg(long)]
     pub(crate) no_journal: bool,
+}
+
+/// Takes a process off its GPUs by the driver's own checkpoint, or puts it back; started by keepers.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct DriverCheckpointFlags {
+    /// As in `serve`.
+    #[arg(long, value_name = "DRIVER")]
+    pub(crate) driver: String,
+    /// The process.
+    #[arg(long)]
+    pub(crate) pid: i32,
+    /// UUID of a GPU that it had, in hexadecimal; each in its order.
+    #[arg(long = "device", value_name = "UUID")]
+    pub(crate) devices: Vec<String>,
+    /// What to do.
+    pub(crate) action: DriverAction,
+}
+
+/// What `driver-checkpoint` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DriverAction {
+    /// Lock and checkpoint.
+    Checkpoint,
+    /// Restore and unlock.
+    Restore,
 }
 
 /// Opens a driver library and prints what it is as JSON; started by `doctor` and `bench`.

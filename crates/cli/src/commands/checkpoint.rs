@@ -41,7 +41,7 @@ pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
         if !report.running {
             woken.run_on();
         }
-        report.warnings.iter().for_each(say);
+        report.worker_images.iter().chain(&report.warnings).for_each(say);
         if flags.json {
             document::write(&report)?;
         } else {
@@ -63,7 +63,7 @@ fn take_every(every: Duration, flags: &CheckpointFlags, request: &Request) -> Ou
         drop(woken);
         match outcome {
             Ok(report) => {
-                report.warnings.iter().for_each(say);
+                report.worker_images.iter().chain(&report.warnings).for_each(say);
                 if flags.json {
                     document::append(&report)?
                 } else {

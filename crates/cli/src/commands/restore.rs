@@ -107,8 +107,11 @@ fn announce(json: bool, opened: &Opened, restored: &Restored) {
     if json {
         let cut: Vec<&str> = restored.cut.iter().map(|file| file.path.as_str()).collect();
         let missing = &restored.missing;
-        let view =
-            json!({"job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing});
+        let workers = opened.worker_images();
+        let view = json!({
+            "job": name, "checkpoint": number, "program": restored.program, "cut": cut, "missing": missing,
+            "worker_images": workers,
+        });
         // The job runs, the process that reads this.
         if let Err(failure) = document::write(&view) {
             say(failure);
@@ -122,6 +125,9 @@ fn announce(json: bool, opened: &Opened, restored: &Restored) {
                 "{} is gone: the processes keep the image's copy, and programs that they start later do not find it",
                 library.display()
             ));
+        }
+        for session in opened.worker_images() {
+            say(format_args!("{session} goes on in the worker that it had, which was restored as a process"));
         }
         say(format_args!("checkpoint {number} runs again as job {name}"));
     }

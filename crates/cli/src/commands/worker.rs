@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use katydid_driver::DriverChoice;
+use katydid_job::keeper::KeeperOptions;
 use katydid_worker::{ImageStore, Sandbox, WorkerOptions};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_type;
@@ -23,6 +24,9 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let control = packets(flags.control_fd).ok_or_else(|| {
         Failure::usage("worker: started by hand: the server starts workers, see `katydid serve --help`")
     })?;
+    if flags.keeper {
+        return keep(flags, control);
+    }
     // For ps and top, which would show the name of the link in /proc. Without it a worker serves as well.
     let _ = rustix::thread::set_name(c"katydid-worker");
     let driver: DriverChoice = flags.driver.parse().unwrap_or_default();
@@ -46,6 +50,15 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
         sandbox,
     };
     Ok(katydid_worker::run(options))
+}
+
+/// Becomes a keeper instead.
+fn keep(flags: &WorkerFlags, control: OwnedFd) -> Outcome {
+    let _ = rustix::thread::set_name(c"katydid-keeper");
+    let layout = Layout::find().map_err(Failure::server)?;
+    let katydid = std::env::current_exe().map_err(Failure::work)?;
+    let (saves, driver, private_criu) = (flags.saves, flags.driver.clone(), layout.criu());
+    Ok(katydid_job::keeper::run(KeeperOptions { control, saves, driver, katydid, private_criu }))
 }
 
 /// What the worker may use of what it was told.

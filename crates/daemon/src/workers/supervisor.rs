@@ -49,6 +49,14 @@ pub(crate) fn mind(shared: &ServerState, worker: Worker, era: u64) {
     supervisor.finish();
 }
 
+/// Minds a process that has a session already, and was never of the pool, until it is dead and reaped.
+pub(crate) fn mind_session(shared: &ServerState, worker: Worker, mind: WorkerHandle) {
+    let (warm, silent, deadline, passed_over, reason) = (true, false, None, None, None);
+    let mut supervisor = WorkerSupervisor { shared, worker, mind, warm, passed_over, silent, deadline, reason };
+    while supervisor.step() {}
+    supervisor.finish();
+}
+
 impl WorkerSupervisor<'_> {
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {

@@ -166,6 +166,16 @@ pub enum CheckpointError {
         "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]
     Rehearsal(CompanionError),
+    /// The same, and their workers cannot be kept as processes.
+    #[error(
+        "a rehearsal of the restore failed, so the job goes on: {cause}; its worker was not kept as a process instead: {also}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
+    )]
+    WorkerImage {
+        /// Why a replay does not bring the session back.
+        cause: CompanionError,
+        /// Why the worker is not kept.
+        also: Box<CheckpointError>,
+    },
     /// The operating system refused.
     #[error("cannot {doing}: {}", why(source))]
     System {

@@ -4,7 +4,8 @@
 //! started without it lets such a program go on at once, since no test would ask for a checkpoint there: a restored program
 //! still knows its later frames. `KATYDID_FAULT=STAGE` fails a checkpoint when it comes to the stage, `STAGE:kill`
 //! ends the supervisor there, as a crash of the machine's would, and `STAGE:stop` stops it until it gets SIGCONT, so that
-//! another process can be killed meanwhile. With `impatience` it does not wait for other jobs at all. Without the variables
+//! another process can be killed meanwhile. With `impatience` it does not wait for other jobs at all; with `no-replay` no rehearsal
+//! brings a session back, which may stand before a stage: `no-replay,keep_workers`. Without the variables
 //! nothing here does anything.
 
 use std::env;
@@ -17,8 +18,9 @@ use crate::supervisor::view::ProgressStep;
 
 /// Names the stage.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
-/// Stands for a stage in it.
+/// Stand for a stage in it.
 const NO_WAIT: &str = "impatience";
+const NO_REPLAY: &str = "no-replay";
 
 /// The failure that a test asked for.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +38,7 @@ pub(crate) fn inject(step: &ProgressStep) -> Result<(), Injected> {
 /// The same at a stage that is none of a checkpoint.
 pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
     let wanted = env::var(FAULT_VARIABLE).unwrap_or_default();
+    let wanted = wanted.strip_prefix(NO_REPLAY).map_or(&*wanted, |rest| rest.trim_start_matches(','));
     let signal = match wanted.strip_prefix(stage) {
         Some("") => return Err(Injected { stage: stage.to_owned() }),
         Some(":kill") => Signal::KILL,
@@ -46,6 +49,11 @@ pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
     // effect before the next line.
     let _ = kill_process(gettid(), signal);
     Ok(())
+}
+
+/// Whether no replay is to bring a session back.
+pub(crate) fn has_no_replay() -> bool {
+    env::var(FAULT_VARIABLE).is_ok_and(|wanted| wanted.split(',').any(|fault| fault == NO_REPLAY))
 }
 
 /// How long to wait for other jobs, which is `usual` for.

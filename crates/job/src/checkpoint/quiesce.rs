@@ -65,6 +65,10 @@ pub(crate) struct Participant {
     /// What its session shares with others, once that is captured.
     sharing: Sharing,
     reached: QuiesceStage,
+    /// Its session has given up what no image of its worker has (`worker_images.rs`).
+    pub(crate) is_suspended: bool,
+    /// Its worker is being saved as a process: the companion is the keeper's.
+    pub(crate) is_kept: bool,
 }
 
 /// All of a job's participants.
@@ -154,7 +158,17 @@ impl<'a> QuiescedJob<'a> {
             let address = address(&member.address)?;
             let companion = Companion::connect(&address, member.key, &session_name(&member))?;
             let (progress, process, sharing, reached) = (Arc::default(), None, Sharing::default(), QuiesceStage::Free);
-            Ok::<_, CheckpointError>(Participant { member, companion, progress, process, sharing, reached })
+            let (is_suspended, is_kept) = (false, false);
+            Ok::<_, CheckpointError>(Participant {
+                member,
+                companion,
+                progress,
+                process,
+                sharing,
+                reached,
+                is_suspended,
+                is_kept,
+            })
         });
         let participants = participants.into_iter().collect::<Result<Vec<Participant>, CheckpointError>>()?;
         Ok(Self { members, participants })
@@ -340,6 +354,11 @@ impl<'a> QuiescedJob<'a> {
 }
 
 impl Participant {
+    /// Whether its session shares anything with others.
+    pub(crate) fn shares(&self) -> bool {
+        self.sharing.is_some()
+    }
+
     fn go_on(&mut self, members: &Members, questions: Questions<'_>) -> Result<(), CheckpointError> {
         self.go(members, Rejoin::Free, questions)
     }

@@ -3,7 +3,8 @@
 //!
 //! The rule: what a restore would accept is accepted, and what it would refuse keeps the job alive. Where nothing could be
 //! found out (no worker, no memory on the device), a checkpoint that leaves the job running is taken with a warning, and
-//! one that would end it is not.
+//! one that would end it is not. A job that is to end is not lost by the first either: its workers are kept as processes
+//! (`worker_images.rs`).
 
 use std::path::Path;
 
@@ -18,7 +19,25 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progres
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{ProgressStep, Request};
 
-/// Rehearses all sessions, those of CUDA and of OpenCL. What comes back is a warning for who asked for the checkpoint.
+/// A session that no replay brings back.
+#[derive(Debug)]
+pub(crate) struct NoReplay {
+    /// Its name.
+    pub(crate) session: String,
+    /// What is not as it was.
+    pub(crate) cause: CompanionError,
+}
+
+/// What has come of a rehearsal.
+#[derive(Debug)]
+pub(crate) enum Rehearsed {
+    /// The checkpoint can be taken, with a warning for who asked for it.
+    Passed(Option<String>),
+    /// These sessions of a job that is to end do not come back.
+    NoReplay(Vec<NoReplay>),
+}
+
+/// Rehearses all sessions, those of CUDA and of OpenCL.
 ///
 /// # Errors
 ///
@@ -29,11 +48,11 @@ pub(crate) fn rehearse(
     stop: &QuiescedJob<'_>,
     (writer, manifest): (&Writer, &Manifest),
     tell: &(dyn Fn(&ProgressStep) + Sync),
-) -> Result<Option<String>, CheckpointError> {
+) -> Result<Rehearsed, CheckpointError> {
     let participants: Vec<&Participant> =
         stop.participants.iter().filter(|participant| participant.member.session != SessionKind::NVML).collect();
     if request.device_only || participants.is_empty() {
-        return Ok(None);
+        return Ok(Rehearsed::Passed(None));
     }
     tell(&ProgressStep::Rehearse);
     fault_injection::inject(&ProgressStep::Rehearse)?;
@@ -51,26 +70,41 @@ pub(crate) fn rehearse(
     };
     let rehearsed = in_parallel(participants, |participant: &Participant| {
         let server = address(&participant.member.address)?;
-        let rebuilt = Companion::rebuild(&server, &participant.companion.session, &plan, &Progress::default());
-        rebuilt.map(drop).map_err(CheckpointError::Companion)
+        let session = &participant.companion.session;
+        let rebuilt = match fault_injection::has_no_replay() {
+            false => Companion::rebuild(&server, session, &plan, &Progress::default()).map(drop),
+            true => Err(CompanionError::Elsewhere { session: session.clone(), text: NO_REPLAY_TEXT.to_owned() }),
+        };
+        Ok(rebuilt.err().map(|cause| NoReplay { session: session.clone(), cause }))
     });
-    match rehearsed.into_iter().collect::<Result<(), CheckpointError>>() {
-        Ok(()) => Ok(None),
-        Err(CheckpointError::Companion(cause)) => judge(request, cause),
-        Err(other) => Err(other),
-    }
+    let lost = rehearsed.into_iter().collect::<Result<Vec<Option<NoReplay>>, CheckpointError>>()?;
+    judge(request, lost.into_iter().flatten().collect())
 }
 
-/// What a failed rehearsal means.
-fn judge(request: &Request, cause: CompanionError) -> Result<Option<String>, CheckpointError> {
-    let is_unknown = matches!(cause, CompanionError::NoRoom { .. } | CompanionError::Connect(_));
+/// What tests that want no replay hear.
+const NO_REPLAY_TEXT: &str = "KATYDID_FAULT wants that no replay brings it back";
+
+/// What sessions that do not come back mean.
+fn judge(request: &Request, lost: Vec<NoReplay>) -> Result<Rehearsed, CheckpointError> {
+    let is_unknown =
+        |cause: &CompanionError| matches!(cause, CompanionError::NoRoom { .. } | CompanionError::Connect(_));
+    let is_certain = lost.iter().all(|session| matches!(session.cause, CompanionError::Elsewhere { .. }));
+    let Some(NoReplay { cause, .. }) = lost.first() else { return Ok(Rehearsed::Passed(None)) };
     if request.force {
-        return Ok(Some(format!("a rehearsal of the restore failed, and --force was given: {cause}")));
+        let warning = format!("a rehearsal of the restore failed, and --force was given: {cause}");
+        return Ok(Rehearsed::Passed(Some(warning)));
     }
-    if is_unknown && !keeps_stopped(request) {
-        return Ok(Some(format!("the restore could not be rehearsed, so this checkpoint may not come back: {cause}")));
+    if lost.iter().all(|session| is_unknown(&session.cause)) && !keeps_stopped(request) {
+        let warning = format!("the restore could not be rehearsed, so this checkpoint may not come back: {cause}");
+        return Ok(Rehearsed::Passed(Some(warning)));
     }
-    Err(CheckpointError::Rehearsal(cause))
+    if is_certain && keeps_stopped(request) {
+        return Ok(Rehearsed::NoReplay(lost));
+    }
+    let mut causes: Vec<CompanionError> = lost.into_iter().map(|session| session.cause).collect();
+    // One that says more than that nothing was found out.
+    let telling = causes.iter().position(|cause| !is_unknown(cause)).unwrap_or(0);
+    Err(CheckpointError::Rehearsal(causes.swap_remove(telling)))
 }
 
 #[cfg(test)]
@@ -79,6 +113,15 @@ mod tests {
 
     fn request(json: &str) -> Request {
         serde_json::from_str(json).unwrap()
+    }
+
+    fn judged(json: &str, cause: CompanionError) -> Result<Rehearsed, CheckpointError> {
+        judge(&request(json), vec![NoReplay { session: "p1".to_owned(), cause }])
+    }
+
+    fn warning(rehearsed: Result<Rehearsed, CheckpointError>) -> String {
+        let Ok(Rehearsed::Passed(Some(warning))) = rehearsed else { panic!("{rehearsed:?}") };
+        warning
     }
 
     fn elsewhere() -> CompanionError {
@@ -90,19 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_would_not_come_back_goes_on_unless_it_is_forced() {
-        let ending = request(r#"{"image":"/i"}"#);
-        let refused = judge(&ending, elsewhere()).unwrap_err().to_string();
+    fn a_job_that_would_not_come_back_goes_on_or_keeps_its_workers_unless_it_is_forced() {
+        let ending = judged(r#"{"image":"/i"}"#, elsewhere());
+        assert!(matches!(ending, Ok(Rehearsed::NoReplay(lost)) if lost.len() == 1));
+        let refused = judged(r#"{"image":"/i","leave_running":true}"#, elsewhere()).unwrap_err().to_string();
         assert!(refused.contains("variable v lies at 2") && refused.contains("--force"), "{refused}");
-        assert!(judge(&request(r#"{"image":"/i","leave_running":true}"#), elsewhere()).is_err(), "it is worth nothing");
-        let forced = judge(&request(r#"{"image":"/i","force":true}"#), elsewhere()).unwrap().unwrap();
+        let forced = warning(judged(r#"{"image":"/i","force":true}"#, elsewhere()));
         assert!(forced.contains("variable v lies at 2"), "{forced}");
     }
 
     #[test]
     fn what_could_not_be_rehearsed_ends_no_job_and_is_told_of_one_that_goes_on() {
-        assert!(judge(&request(r#"{"image":"/i"}"#), no_room()).is_err());
-        let warning = judge(&request(r#"{"image":"/i","leave_running":true}"#), no_room()).unwrap().unwrap();
+        assert!(judged(r#"{"image":"/i"}"#, no_room()).is_err());
+        let warning = warning(judged(r#"{"image":"/i","leave_running":true}"#, no_room()));
         assert!(warning.contains("could not be rehearsed"), "{warning}");
     }
 }

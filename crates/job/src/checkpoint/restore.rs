@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Image, ImageError, Manifest, Reader, Which};
+use katydid_image::{CheckpointNumber, Image, ImageError, Manifest, Reader, Session, Which};
 use katydid_scratch::private;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
@@ -29,6 +29,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::image_notes::ImageNotes;
 use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attended, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
+use crate::checkpoint::worker_images;
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock::Silence;
 use crate::criu::restore_images::{Offered, RestoreImages};
@@ -38,7 +39,7 @@ use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
 use crate::process::{attributes, libraries, shared_memory, stopped, terminals, tree, written_files};
-use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Rebuild};
+use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Questions, Rebuild};
 use crate::supervisor::folder::{Folder, FolderError};
 use crate::supervisor::generations::Generations;
 use crate::supervisor::guard::Guard;
@@ -98,6 +99,11 @@ pub enum RestoreError {
     /// A worker refused, or could not be reached.
     #[error("the GPU side cannot be rebuilt: {0}")]
     Companion(#[from] CompanionError),
+    /// The process of a worker.
+    #[error(
+        "the worker of a session cannot be restored: {0}; its image takes the driver, the kind of GPU and the build of katydid that it was made with, and a server of a user with the rights to restore processes"
+    )]
+    Worker(CompanionError),
     /// A restored program.
     #[error(transparent)]
     Member(#[from] MemberError),
@@ -237,6 +243,13 @@ impl Opened {
         self.passed_over.map(|number| number.0)
     }
 
+    /// Sessions that are kept as the processes of their workers.
+    #[must_use]
+    pub fn worker_images(&self) -> Vec<&str> {
+        let kept = self.manifest().sessions.iter().filter(|session| session.worker.is_some());
+        kept.map(|session| session.name.as_str()).collect()
+    }
+
     /// The checkpoint's number.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -354,8 +367,12 @@ impl Opened {
         let (catalogue, devices) = (&catalogue, around.devices);
         let (device_only, rehearsal, memory) = (false, false, Some(&*self.files));
         let plan = Rebuild { catalogue, directory, device_only, rehearsal, memory, generations, devices };
-        let companions = in_parallel(list, |(session, progress)| {
-            Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?)
+        let companions = in_parallel(list, |(session, progress): (&Session, &Arc<Progress>)| match &session.worker {
+            Some(worker) => {
+                let revived = worker_images::revive(around.server, (session, worker), (catalogue, directory), progress);
+                revived.map_err(RestoreError::Worker)
+            }
+            None => Ok(Companion::rebuild(around.server, &session.name, &plan, progress)?),
         });
         companions.into_iter().collect()
     }
@@ -397,6 +414,9 @@ impl Opened {
             match attended(companion, &catalogue, rejoin) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
                 rejoined => rejoined?,
+            }
+            if self.manifest().sessions.iter().any(|it| it.name == companion.session && it.worker.is_some()) {
+                companion.proceed(Questions::Refused, &Progress::default())?;
             }
             held.push((member, pid));
         }

@@ -33,10 +33,10 @@ use crate::checkpoint::frozen::Frozen;
 use crate::checkpoint::image_notes::ImageNotes;
 use crate::checkpoint::quiesce::{Programs, QuiescedJob, Workers, session_name};
 use crate::checkpoint::recovery::Recovery;
-use crate::checkpoint::rehearsal::rehearse;
+use crate::checkpoint::rehearsal::{Rehearsed, rehearse};
 use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, now, options};
 use crate::checkpoint::stages::Stages;
-use crate::checkpoint::{fault_injection, obstacles};
+use crate::checkpoint::{fault_injection, obstacles, worker_images};
 use crate::criu::files_img::FilesImage;
 use crate::criu::tool::{After, Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
@@ -81,7 +81,7 @@ pub(crate) fn take(
     let image = Image::create_or_open(path)?;
     let mut left = MAX_ATTEMPTS;
     while left > 0 {
-        let writer = image.begin(options(request))?;
+        let mut writer = image.begin(options(request))?;
         let (criu, libraries, attributes) = (criu.as_ref(), OnceLock::new(), OnceLock::new());
         let attempt =
             Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries, attributes };
@@ -101,16 +101,19 @@ pub(crate) fn take(
         let CheckpointParts { mut stop, sessions, processes, criu: part, frozen, stopped } = taken;
         let libraries = attempt.libraries.into_inner().unwrap_or_default();
         let times = Times { began, written: now(), stopped_us: micros(stopped) };
-        let manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
-        let rehearsed = rehearse(job, request, &stop, (&writer, &manifest), tell);
-        let committed = rehearsed.and_then(|warning| Ok((warning, commit(writer, manifest, tell)?)));
-        let (warning, committed) = match committed {
+        let mut manifest = Manifest { libraries, ..manifest(job, &members, sessions, part, times) };
+        let committed = rehearse_and_commit(job, request, &mut stop, (&mut writer, &mut manifest), tell);
+        let (warning, worker_images, committed) = match committed {
             Ok(committed) => committed,
             Err(error) if keeps_stopped(request) => return Err(undo(&mut stop, frozen, Questions::Refused, error)),
             Err(error) => return Err(error),
         };
         *lock(&job.recovery) = Some(Recovery::of_stop(path.to_owned(), image.id(), committed.number, &stop));
-        let (running, warnings) = clean_up(request, &image, frozen, warning, tell);
+        drop(writer);
+        let (running, mut warnings) = clean_up(request, &image, frozen, warning, tell);
+        if let Err(error) = worker_images::end(&mut stop) {
+            warnings.push(format!("a worker that was saved has not been ended: {error}"));
+        }
         return Ok(Report {
             checkpoint: committed.number.0,
             image: path.to_owned(),
@@ -123,11 +126,31 @@ pub(crate) fn take(
             stopped_us: micros(stopped),
             took_us: micros(since.elapsed()),
             stages_us: stages.end(),
+            worker_images,
             running,
             warnings,
         });
     }
     Err(CheckpointError::Restless)
+}
+
+/// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for it,
+/// and the sessions that are kept so.
+fn rehearse_and_commit(
+    job: &JobState,
+    request: &Request,
+    stop: &mut QuiescedJob<'_>,
+    (writer, manifest): (&mut Writer, &mut Manifest),
+    tell: &(dyn Fn(&ProgressStep) + Sync),
+) -> Result<(Option<String>, Vec<String>, Committed), CheckpointError> {
+    let (warning, kept) = match rehearse(job, request, stop, (writer, manifest), tell)? {
+        Rehearsed::Passed(warning) => (warning, Vec::new()),
+        Rehearsed::NoReplay(lost) => (None, worker_images::take(stop, (writer, manifest), lost, tell)?),
+    };
+    match commit(writer, manifest, tell) {
+        Ok(committed) => Ok((warning, kept, committed)),
+        Err(error) => Err(worker_images::give_back(stop, writer, manifest, error)),
+    }
 }
 
 /// Ends the program if that is wanted, and removes old checkpoints; whether the program runs on, and warnings. The checkpoint
@@ -156,13 +179,13 @@ fn clean_up(
 
 /// Makes it a checkpoint.
 fn commit(
-    writer: Writer,
-    manifest: Manifest,
+    writer: &mut Writer,
+    manifest: &Manifest,
     tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Committed, CheckpointError> {
     tell(&ProgressStep::Commit);
     fault_injection::inject(&ProgressStep::Commit)?;
-    Ok(writer.commit(manifest)?)
+    Ok(writer.complete(manifest.clone())?)
 }
 
 /// One try; a second one is made when a program came to the job meanwhile.

@@ -322,6 +322,17 @@ impl Criu {
         self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, remap_lock)
     }
 
+    /// The same for the process of a worker, which no other process is below of, and that has no files of its own. `external` is what
+    /// CRIU does not look behind.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub(crate) fn prepare_worker(&self, root: u32, folder: &Path, external: Vec<String>) -> Result<Dumper, CriuError> {
+        let dump = Dump { root, folder: folder.to_owned(), external, after: After::Stopped };
+        self.start_dumper(dump, NetworkLock::Skip, None)
+    }
+
     fn start_dumper(
         &self,
         dump: Dump,

@@ -19,6 +19,7 @@ use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, com
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};
 use katydid_wire::envelope::EnvelopeError;
+use katydid_wire::handshake::Ready;
 use katydid_wire::key::SessionKey;
 use katydid_wire::sharing::Sharing;
 
@@ -247,7 +248,11 @@ impl Companion {
     /// [`CompanionError::Connect`].
     pub fn connect(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
         let (talk, ready) = companion(address, key, CONNECT_TIMEOUT)?;
-        Ok(Self {
+        Ok(Self::over(talk, &ready, address, session))
+    }
+
+    pub(crate) fn over(talk: ControlChannel, ready: &Ready, address: &Address, session: &str) -> Self {
+        Self {
             talk,
             session: session.to_owned(),
             is_local: matches!(address, Address::Unix(_)),
@@ -257,7 +262,42 @@ impl Companion {
             pieces: HashMap::new(),
             state: StateRead::default(),
             moved: Vec::new(),
-        })
+        }
+    }
+
+    /// Has a session that is paused, and whose program has left, give up what no image of its worker's process can have. It is of no
+    /// use until it is refilled.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub(crate) fn suspend(&mut self) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::Suspend {}, None, SILENCE_TIMEOUT, Questions::Refused, None)? {
+            FromWorker::Suspended {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has it take that up again, with what the image has; `key` is the session's by now. It is paused and waits for its program.
+    ///
+    /// # Errors
+    ///
+    /// What the worker says.
+    pub(crate) fn refill(
+        &mut self,
+        catalogue: &Catalogue<'_>,
+        directory: Option<BorrowedFd<'_>>,
+        key: SessionKey,
+        progress: &Progress,
+    ) -> Result<(), CompanionError> {
+        let directory = directory.filter(|_| self.is_local);
+        let CheckpointNumber(checkpoint) = catalogue.reader.number();
+        let store = if directory.is_some() { Store::DIRECTORY } else { Store::STREAM };
+        let order = ToWorker::Refill { store, session: self.session.clone(), checkpoint, key: key.0.to_vec() };
+        match self.order(&order, directory, SILENCE_TIMEOUT, Questions::Read(catalogue), Some(progress))? {
+            FromWorker::Refilled {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Brings the session to rest, after all of its `frames`.
@@ -495,7 +535,7 @@ impl Companion {
         Ok(())
     }
 
-    fn order(
+    pub(crate) fn order(
         &mut self,
         order: &ToWorker,
         fd: Option<BorrowedFd<'_>>,
@@ -624,7 +664,7 @@ impl Companion {
         CompanionError::ControlChannel { session: self.session.clone(), source }
     }
 
-    fn unexpected(&self, word: &FromWorker) -> CompanionError {
+    pub(crate) fn unexpected(&self, word: &FromWorker) -> CompanionError {
         let name = format!("{word:?}");
         let what = format!("{} was not asked for", name.split(' ').next().unwrap_or_default());
         CompanionError::Breach { session: self.session.clone(), what }
@@ -661,7 +701,7 @@ mod tests {
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
     use katydid_wire::companion::MAX_MESSAGE;
-    use katydid_wire::handshake::{Build, Ready};
+    use katydid_wire::handshake::Build;
 
     use super::*;
 

@@ -173,6 +173,8 @@ pub enum ProgressStep {
     },
     /// Other workers find out whether the sessions come back.
     Rehearse,
+    /// Workers of sessions that do not are saved as processes.
+    KeepWorkers,
     /// What makes the checkpoint complete is written.
     Commit,
     /// Sessions are rebuilt on another server.
@@ -231,6 +233,9 @@ pub struct Report {
     /// How long each of its stages took, in microseconds.
     #[serde(default)]
     pub stages_us: BTreeMap<String, u64>,
+    /// Sessions that are kept as the processes of their workers, since no replay brings them back, and why: a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub worker_images: Vec<String>,
     /// Whether the program goes on.
     pub running: bool,
     /// What failed once the checkpoint was there.

@@ -87,6 +87,18 @@ impl Checkpointable for Session {
         Ok(Box::new(Self::snapshot(self, name, options, sink, progress)?))
     }
 
+    fn suspend(&mut self) -> Result<(), Failure> {
+        Ok(Self::suspend(self)?)
+    }
+
+    fn refill(&mut self, part: &SessionPart, source: &dyn ImageSource, progress: &Progress) -> Result<(), Failure> {
+        Ok(Self::refill(self, part, source, progress)?)
+    }
+
+    fn rejoin(&mut self, pinned: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
+        Ok(Self::rejoin(self, pinned)?)
+    }
+
     fn control(&mut self, link_control: LinkControl) -> Control {
         self.main_loop.control(link_control)
     }

@@ -113,6 +113,37 @@ impl DeviceMemory {
         Ok(())
     }
 
+    /// Gives all memory back, which nothing uses; the books stay. What was given back before is no failure.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn unmap_all(&self, driver: &Driver) -> Result<(), CUresult> {
+        for (_, address, size) in self.ranges() {
+            // SAFETY: a grown piece of an arena, which nothing uses, by the caller's word.
+            match unsafe { driver.cuMemUnmap(address, size as usize) } {
+                CUresult::SUCCESS | CUresult::ERROR_INVALID_VALUE => {}
+                code => return Err(code),
+            }
+        }
+        Ok(())
+    }
+
+    /// Backs every range again that was unmapped: with new memory, which has no contents yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceMemory::grow`].
+    pub(crate) fn map_again(&self, driver: &Driver) -> Result<(), CUresult> {
+        // After an attempt that has failed some are there.
+        self.unmap_all(driver)?;
+        for (device, address, size) in self.ranges() {
+            let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+            back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?;
+        }
+        Ok(())
+    }
+
     /// Every backed range: ordinal of its device, address, size.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (i32, u64, u64)> {
         let of_device = |(ordinal, chunks): (usize, &'_ Chunks<()>)| {

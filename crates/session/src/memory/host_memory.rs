@@ -164,12 +164,14 @@ pub struct HostMemory {
     shared: Option<OwnedFd>,
     /// In a rehearsal: what stands for all memory of the host.
     stand_in: Option<OwnedFd>,
+    /// The program has a copy of what was shared, and will bring it.
+    awaits_program: bool,
 }
 
 impl HostMemory {
     /// An arena over the whole length of which private memory is mapped, readable and writable.
     pub fn private(arena: Reservation) -> Self {
-        Self { arena, blocks: Arc::default(), is_stale: false, shared: None, stand_in: None }
+        Self { arena, blocks: Arc::default(), is_stale: false, shared: None, stand_in: None, awaits_program: false }
     }
 
     /// An arena over the whole length of which the program's memory is mapped, readable and writable. That memory never
@@ -198,7 +200,61 @@ impl HostMemory {
         if let Some(shared) = shared {
             self.shared = Some(self.arena.join(shared)?);
         }
+        self.awaits_program = false;
         Ok(())
+    }
+
+    /// Ends the registrations and keeps the books; gives up what the program shares, which it will bring again. Contents of pages
+    /// that are the worker's alone stay.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn suspend(&mut self, driver: &Driver) -> Result<(), CUresult> {
+        for (address, _) in self.known_blocks() {
+            // SAFETY: a registered block, which nothing uses.
+            match unsafe { driver.cuMemHostUnregister(pointer(address).cast()) } {
+                // An attempt before has come so far.
+                CUresult::SUCCESS | CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED => {}
+                code => return Err(code),
+            }
+        }
+        if self.shared.take().is_some() {
+            let Range { start, end } = self.arena.range();
+            self.awaits_program = true;
+            self.arena.unmap(0, end - start).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`HostMemory::join`] is still to come after [`HostMemory::suspend`].
+    pub(crate) fn awaits_program(&self) -> bool {
+        self.awaits_program
+    }
+
+    /// Registers again what [`HostMemory::suspend`] has unregistered. A context is current.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub(crate) fn register_again(&self, driver: &Driver) -> Result<(), CUresult> {
+        for (address, size) in self.known_blocks() {
+            if self.is_shared() && self.is_inside(address) {
+                large_pages::gather(address, size);
+            }
+            match register(driver, address, size) {
+                CUresult::SUCCESS | CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED => {}
+                code => return Err(code),
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that the driver knows, or knew before [`HostMemory::suspend`]: address and size.
+    fn known_blocks(&self) -> Vec<(u64, u64)> {
+        let blocks = self.blocks.lock();
+        let known = blocks.iter().filter(|block| matches!(block.2, BlockUse::Registered(context) if *context != 0));
+        known.map(|(address, size, _)| (address, size)).collect()
     }
 
     /// From here on what is registered has no contents: little memory stands for all of it.

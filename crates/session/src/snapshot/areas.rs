@@ -37,6 +37,8 @@ use crate::memory::virtual_memory::Memory;
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
+/// Kind of the areas that are grown pieces of arenas.
+pub(super) const ARENA: &str = "arena";
 /// Kind of the areas that are host pages.
 pub(super) const PINNED: &str = "pinned";
 /// Flags of arrays whose texels are mapped like virtual memory: sparse ones, and those mapped later.
@@ -117,6 +119,17 @@ pub(super) fn code_areas(session: &Session, contexts: &Contexts) -> Result<Areas
     Ok(finder.areas)
 }
 
+/// The grown pieces of arenas alone.
+///
+/// # Errors
+///
+/// As [`areas`].
+pub(super) fn arena_areas(session: &Session, contexts: &Contexts) -> Result<Areas, SnapshotError> {
+    let mut finder = AreaFinder::new(session, contexts);
+    finder.arenas(session)?;
+    Ok(finder.areas)
+}
+
 struct AreaFinder<'a> {
     driver: Arc<Driver>,
     contexts: &'a Contexts,
@@ -143,7 +156,7 @@ impl<'a> AreaFinder<'a> {
             _ => CHUNK_BYTES,
         };
         let address = match place {
-            AreaLocation::Linear(address) if kind == "arena" => address,
+            AreaLocation::Linear(address) if kind == ARENA => address,
             AreaLocation::Host(address) | AreaLocation::Heap(address) => address,
             _ => 0,
         };
@@ -164,7 +177,7 @@ impl<'a> AreaFinder<'a> {
         for (device, address, size) in session.device.ranges() {
             let context = self.contexts.of_device(device)?;
             let name = format!("arena of GPU {device} at {address:#x}");
-            self.add("arena", name, address, (device, context), size, AreaLocation::Linear(address));
+            self.add(ARENA, name, address, (device, context), size, AreaLocation::Linear(address));
         }
         Ok(())
     }

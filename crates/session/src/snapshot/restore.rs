@@ -6,6 +6,8 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+mod suspend;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 

@@ -57,6 +57,15 @@ impl StagedPart {
         self.context = if self.refused { 0 } else { context };
     }
 
+    /// Ends the registration; the next use makes it again.
+    fn unregister(&mut self, driver: &Driver) {
+        if self.is_registered() {
+            // SAFETY: registered by `register`; nothing is under way in it.
+            let _ = unsafe { driver.cuMemHostUnregister(pointer(self.address)) };
+        }
+        (self.context, self.refused) = (0, false);
+    }
+
     fn forget_context(&mut self, context: u32) {
         if self.context == context {
             self.context = 0;
@@ -123,6 +132,12 @@ impl StagingArea {
     /// The piece is in use from now on, until one of the functions below gives it back.
     pub(crate) fn occupy(&self, piece: usize) {
         word(self.busy_words[piece]).store(1, Ordering::Release);
+    }
+
+    /// Ends all registrations, while nothing is under way.
+    pub(crate) fn unregister(&mut self, driver: &Driver) {
+        self.words.unregister(driver);
+        self.pieces.iter_mut().for_each(|piece| piece.unregister(driver));
     }
 
     /// A context is gone, and the registrations made in it.

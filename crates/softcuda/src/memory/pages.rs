@@ -207,9 +207,14 @@ pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
     done(number.min(0))?;
     // SAFETY: a fresh descriptor without another owner.
     let file = unsafe { OwnedFd::from_raw_fd(number) };
-    // SAFETY: the descriptor is open.
-    done(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })?;
+    lengthen(&file, size)?;
     Ok(file)
+}
+
+/// Makes a memory file so long.
+pub(crate) fn lengthen(file: &OwnedFd, size: u64) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    done(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })
 }
 
 /// Gives the pages of a part of a memory file back to the system; best effort.

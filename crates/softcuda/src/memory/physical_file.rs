@@ -1,8 +1,8 @@
-//! The memory file of a device, which holds the blocks of `cuMemCreate` one after the other.
+//! The memory file of a device, which holds the blocks of `cuMemCreate` one after the other. It is as long as it takes: who saves the
+//! process (CRIU) looks at every page of it, holes too.
 
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use katydid_cuda_sys::CUresult;
 
@@ -11,29 +11,44 @@ use crate::memory::pages;
 
 /// Offsets that a memory file can have in all.
 const FILE: u64 = 1 << 46;
+/// What it becomes longer by, at least.
+const GROWTH: u64 = 1 << 30;
 
 /// The memory file of a device.
 pub(crate) struct PhysicalFile {
     file: OnceLock<Option<OwnedFd>>,
-    next: AtomicU64,
+    places: Mutex<Places>,
+}
+
+/// How far the file is used, and how long it is.
+#[derive(Debug, Default)]
+struct Places {
+    next: u64,
+    length: u64,
 }
 
 impl PhysicalFile {
     /// Nothing is made before the first block.
     pub(crate) fn new() -> Self {
-        Self { file: OnceLock::new(), next: AtomicU64::new(0) }
+        Self { file: OnceLock::new(), places: Mutex::default() }
     }
 
     /// Made at first use; without it no block can be had.
     pub(crate) fn file(&self) -> Outcome<&OwnedFd> {
-        let file = self.file.get_or_init(|| pages::memory_file(FILE).ok());
+        let file = self.file.get_or_init(|| pages::memory_file(0).ok());
         file.as_ref().ok_or(CUresult::ERROR_OPERATING_SYSTEM)
     }
 
     /// A place for `size` bytes in the file, behind all that were taken before; one that the file has not takes nothing.
     pub(crate) fn take_place(&self, size: u64) -> Outcome<u64> {
-        let behind = |next: u64| next.checked_add(size).filter(|end| *end <= FILE);
-        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, behind);
-        taken.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+        let file = self.file()?;
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = places.next.checked_add(size).filter(|end| *end <= FILE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if end > places.length {
+            let length = end.max(places.length + GROWTH).min(FILE);
+            pages::lengthen(file, length).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+            places.length = length;
+        }
+        Ok(std::mem::replace(&mut places.next, end))
     }
 }

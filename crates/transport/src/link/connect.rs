@@ -131,7 +131,25 @@ pub fn companion(
     key: SessionKey,
     timeout: Duration,
 ) -> Result<(ControlChannel, Ready), ConnectError> {
-    let hello = hello_without_session(Role::COMPANION, key);
+    control_channel(address, Role::COMPANION, key, timeout)
+}
+
+/// Asks the server at `address` for a process that saves the worker of the session `key`; without one, that restores a worker, whose
+/// session's key is in the answer.
+///
+/// # Errors
+/// As [`connect`].
+pub fn keeper(address: &Address, key: SessionKey, timeout: Duration) -> Result<(ControlChannel, Ready), ConnectError> {
+    control_channel(address, Role::KEEPER, key, timeout)
+}
+
+fn control_channel(
+    address: &Address,
+    role: Role,
+    key: SessionKey,
+    timeout: Duration,
+) -> Result<(ControlChannel, Ready), ConnectError> {
+    let hello = hello_without_session(role, key);
     let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
     let talk = ControlChannel::over(line, MAX_MESSAGE).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };

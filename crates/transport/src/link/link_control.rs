@@ -64,8 +64,8 @@ pub struct LinkControl {
 
 struct LinkState {
     kind: LinkKind,
-    /// Device and inode of each memory that came with the program.
-    memory: Vec<(u64, u64)>,
+    /// Device and inode of each memory that came with the program; none while a program may come with another.
+    memory: Mutex<Option<Vec<(u64, u64)>>>,
     /// What the program gets each time it comes.
     pieces: Option<OwnedFd>,
     attachment: Mutex<Attachment>,
@@ -91,12 +91,17 @@ struct LinkState {
     reclaim_requests: AtomicU32,
 }
 
+/// Takes the memory that a program comes with in place of what it left with.
+pub(crate) type Adopt = Box<dyn Fn(&[OwnedFd]) -> io::Result<()> + Send + Sync>;
+
 /// How a link tells of what is no frame.
 pub(crate) struct Signals {
     /// Wakes a reading thread that sleeps in shared memory.
     pub(crate) nudge: Box<dyn Fn() + Send + Sync>,
     /// Sends a reclaim notice to the program, and gives the notice's number; none where that is sent.
     pub(crate) reclaim_notice: Option<Box<dyn Fn() -> u32 + Send + Sync>>,
+    /// How a program with memory of its own is taken back.
+    pub(crate) adopt: Adopt,
 }
 
 /// What the reading thread does.
@@ -143,7 +148,7 @@ impl LinkControl {
         Ok(Self {
             state: Arc::new(LinkState {
                 kind,
-                memory,
+                memory: Mutex::new(Some(memory)),
                 pieces,
                 attachment,
                 changed,
@@ -210,14 +215,10 @@ impl LinkControl {
             attachment.socket = None;
             self.state.joined.clear();
         }
-        let fits = || {
-            let same = identities(program.fds()).is_ok_and(|memory| memory == self.state.memory);
-            program.hello().link == self.state.kind && same
-        };
         let refusal = match () {
             () if attachment.socket.is_some() => Some(AttachError::NotAway),
-            () if !fits() => Some(AttachError::OtherLink),
-            () => None,
+            () if program.hello().link != self.state.kind => Some(AttachError::OtherLink),
+            () => self.take_memory(program.fds()).err(),
         };
         if let Some(refusal) = refusal {
             program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, refusal.to_string()));
@@ -229,6 +230,38 @@ impl LinkControl {
         self.state.changed.notify_all();
         self.look_up();
         Ok(())
+    }
+
+    /// The program that comes next has copies of the memory that it left with, by an image of both: from here on nothing is known of
+    /// that. Its link stays as it was.
+    pub fn forget_memory(&self) {
+        *self.memory() = None;
+    }
+
+    /// Whether a program that comes is one with memory of its own.
+    #[must_use]
+    pub fn takes_any_memory(&self) -> bool {
+        self.memory().is_none()
+    }
+
+    /// A program has come with this memory, which must be what it left with, unless that was forgotten.
+    fn take_memory(&self, fds: &[OwnedFd]) -> Result<(), AttachError> {
+        let found = identities(fds)?;
+        let mut memory = self.memory();
+        match &*memory {
+            Some(known) if *known == found => Ok(()),
+            Some(_) => Err(AttachError::OtherLink),
+            None => {
+                (self.state.signals.adopt)(fds)?;
+                *memory = Some(found);
+                Ok(())
+            }
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Option<Vec<(u64, u64)>>> {
+        // No code under this lock panics.
+        self.state.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The program has closed `socket`. True if it may come back: then our end is closed as well, after what was sent.

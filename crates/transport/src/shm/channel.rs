@@ -154,6 +154,12 @@ impl RingMemory {
         self.is_registered.load(Ordering::Relaxed) && self.shared.word(WORKER_BARRIERS).load(Ordering::Relaxed) == 1
     }
 
+    /// Wakes the worker's thread that sleeps here, whether or not it says that it does.
+    pub(crate) fn wake_all(&self) {
+        self.flag(RingSide::Consumer).store(0, Ordering::Release);
+        wait::wake(self.flag(RingSide::Consumer));
+    }
+
     fn flag(&self, side: RingSide) -> &AtomicU32 {
         self.shared.word(match side {
             RingSide::Producer => PROGRAM_ASLEEP,

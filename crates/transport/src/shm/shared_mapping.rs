@@ -12,7 +12,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap, munmap,
+};
 
 /// Copies up to this length move words; longer ones use the string instruction, which takes a while to start.
 const MAX_WORDWISE_BYTES: usize = 256;
@@ -55,6 +57,13 @@ impl SharedMapping {
             Err(_) => unsafe { mmap_anonymous(place, self.length, access, flags | MapFlags::PRIVATE) },
         }?;
         self.keep_from_children()
+    }
+
+    /// The same file once more, wherever there is room.
+    pub(crate) fn second_view(&self) -> io::Result<Self> {
+        // SAFETY: a length of 0 before makes a further mapping of the same pages, which are shared; this one stays.
+        let base = unsafe { mremap(self.base.cast(), 0, self.length, MremapFlags::MAYMOVE) }?;
+        Ok(Self { base: base.cast(), length: self.length, abandoned: AtomicBool::new(false) })
     }
 
     /// Maps another file, of the same length, where the one before was.

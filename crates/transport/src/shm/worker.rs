@@ -63,6 +63,17 @@ fn reclaim_notice(shared: &SharedMapping) -> u32 {
     number
 }
 
+/// Maps another channel where the one before was: a copy of it. A thread that sleeps in that one wakes and looks into the new one.
+fn adopt(shared: &Arc<SharedMapping>, fds: &[OwnedFd]) -> io::Result<()> {
+    let channel = fds.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let before = shared.second_view()?;
+    shared.put_back(channel)?;
+    let ring = RingMemory::new(Arc::clone(shared));
+    ring.announce_barriers();
+    RingMemory::new(Arc::new(before)).wake_all();
+    Ok(())
+}
+
 impl ShmWorker {
     /// Maps a channel that has been checked, the first of `fds`. The next frame in it is number `sequence`.
     pub(crate) fn new(socket: Connection, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
@@ -75,9 +86,11 @@ impl ShmWorker {
         ring.announce_barriers();
         let nudged = RingMemory::new(Arc::clone(&shared));
         let notified = Arc::clone(&shared);
+        let adopting = Arc::clone(&shared);
         let signals = Signals {
             nudge: Box::new(move || nudged.wake(RingSide::Consumer)),
             reclaim_notice: Some(Box::new(move || reclaim_notice(&notified))),
+            adopt: Box::new(move |fds| adopt(&adopting, fds)),
         };
         let link_control = LinkControl::new(LinkKind::SHM, socket, fds, Some(pieces), signals)?;
         link_control.count(sequence);

@@ -39,7 +39,7 @@ impl StreamWorker {
             socket,
             &[],
             None,
-            Signals { nudge: Box::new(|| ()), reclaim_notice: None },
+            Signals { nudge: Box::new(|| ()), reclaim_notice: None, adopt: Box::new(|_| Ok(())) },
         )?;
         link_control.count(sequence);
         let replier = Arc::new(StreamReplier { link_control: link_control.clone() });

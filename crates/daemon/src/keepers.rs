@@ -1,0 +1,156 @@
+//! Keepers: processes that save the worker of a session as a process, or restore one that was saved so
+//! (`katydid_wire::companion`).
+//!
+//! A keeper has the rights of the server, which saving a process takes, and no sandbox; and an image of a process is code. So only a
+//! server that serves its own user alone has any, or one that was told to. One that saves lives as long as its connection. One that restores is what the server knows as the session's
+//! worker: the worker that it has restored is below it, has its end of the control socket, and ends with it. The thread that greeted
+//! the supervisor minds either, because a process of ours ends with the thread that started it.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use katydid_transport::{AcceptError, Pending};
+use katydid_wire::note::Note;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::sessions::{AdmissionError, Program, new_key};
+use crate::shared::ServerState;
+use crate::workers::handle::{AssignError, WorkerHandle};
+use crate::workers::spawn::{Worker, WorkerCommand, spawn};
+use crate::workers::supervisor::mind_session;
+use crate::workers::users::RunsAs;
+
+/// Why there is no keeper.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeeperError {
+    /// Others use the server too.
+    #[error(
+        "workers of this server serve several users and run in a sandbox that no image of a process keeps; use a server that listens \
+         on unix sockets alone, or start it with --no-sandbox"
+    )]
+    Tenants,
+    /// The peer is none of the server's own user.
+    #[error(
+        "this server keeps no worker as a process for who comes by TCP, TLS or vsock, since who has one restored runs code with its \
+         rights; come by its unix socket, or start it with --allow-worker-images"
+    )]
+    Network,
+    /// No such session.
+    #[error("this server has no session with that key; it may have ended, or be on another server")]
+    NoSession,
+    /// No place for a session.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// No key.
+    #[error("no key could be made for the session: {0}")]
+    NoKey(io::Error),
+    /// No process.
+    #[error("no process could be started to save or restore the worker: {0}")]
+    Start(io::Error),
+    /// It did not take the supervisor.
+    #[error("the supervisor could not be handed over: {0}")]
+    HandOver(#[from] AcceptError),
+    /// The same, of one that restores.
+    #[error("the supervisor could not be handed over: {0}")]
+    Assign(#[from] AssignError),
+}
+
+/// Has a process save the worker of the session that the supervisor has the key of; returns with its end.
+pub(crate) fn save(shared: &ServerState, pending: Pending, is_own: bool) -> Result<(), Box<(Pending, KeeperError)>> {
+    match may_keep(shared, is_own).and_then(|()| begin_save(shared, &pending)) {
+        Ok(keeper) => {
+            drop(pending);
+            wait(shared, keeper);
+            Ok(())
+        }
+        Err(error) => Err(Box::new((pending, error))),
+    }
+}
+
+fn begin_save(shared: &ServerState, pending: &Pending) -> Result<Worker, KeeperError> {
+    let command = command(shared);
+    let (_, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(KeeperError::NoSession)?;
+    let saves = ["--saves".into(), worker.pid().to_string().into()];
+    let command = WorkerCommand { arguments: [command.arguments, saves.into()].concat(), ..command };
+    let keeper = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start)?;
+    pending.hand_over(&*keeper.control, &shared.build, &[])?;
+    Ok(keeper)
+}
+
+/// Returns when the process has ended, or the server stops.
+fn wait(shared: &ServerState, mut keeper: Worker) {
+    loop {
+        let output = keeper.output.source().unwrap_or(keeper.pidfd.as_fd());
+        let mut events = [keeper.pidfd.as_fd(), shared.stop.as_fd(), output]
+            .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+        let due = poll(&mut events, None).is_ok_and(|due| due > 0);
+        let [exit, stop, said] = events.map(|event| due && !event.revents().is_empty());
+        if said {
+            keeper.output.read(&shared.reporter);
+        }
+        if exit || stop {
+            break;
+        }
+    }
+    keeper.reap();
+    keeper.output.finish(&shared.reporter);
+}
+
+/// Has a process restore a worker for a session of `program`; returns with the session's end.
+pub(crate) fn restore(
+    shared: &ServerState,
+    pending: Pending,
+    program: Program,
+    is_own: bool,
+) -> Result<(), Box<(Pending, KeeperError)>> {
+    match may_keep(shared, is_own).and_then(|()| begin_restore(shared, &pending, program)) {
+        Ok((keeper, handle)) => {
+            drop(pending);
+            mind_session(shared, keeper, handle);
+            Ok(())
+        }
+        Err(error) => Err(Box::new((pending, error))),
+    }
+}
+
+fn begin_restore(
+    shared: &ServerState,
+    pending: &Pending,
+    program: Program,
+) -> Result<(Worker, WorkerHandle), KeeperError> {
+    let command = command(shared);
+    let key = new_key().map_err(KeeperError::NoKey)?;
+    let id = shared.sessions.admit(program)?;
+    let begun = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start).and_then(|keeper| {
+        let handle = WorkerHandle::new(&keeper, 0);
+        shared.sessions.serve(id, &handle);
+        shared.sessions.open(id, key, handle.clone());
+        let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors: false }.encode();
+        handle.assign(id, |control| pending.hand_over(control, &shared.build, &note))?;
+        Ok((keeper, handle))
+    });
+    begun.inspect_err(|_| drop(shared.sessions.end(id)))
+}
+
+/// Whether a peer may have keepers.
+fn may_keep(shared: &ServerState, is_own: bool) -> Result<(), KeeperError> {
+    if shared.worker.serves_tenants {
+        return Err(KeeperError::Tenants);
+    }
+    if is_own || shared.worker_images { Ok(()) } else { Err(KeeperError::Network) }
+}
+
+/// As a worker, with one argument more, the server's rights and all of its environment.
+fn command(shared: &ServerState) -> WorkerCommand {
+    let worker = &shared.worker;
+    let mut arguments = Vec::new();
+    let mut given = worker.arguments.iter();
+    while let Some(argument) = given.next() {
+        match argument.to_str() {
+            Some("--sandbox") => drop(given.next()),
+            _ => arguments.push(argument.clone()),
+        }
+    }
+    arguments.push("--keeper".into());
+    WorkerCommand { arguments, passes: None, runs_as: RunsAs::default(), ..worker.clone() }
+}

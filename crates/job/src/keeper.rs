@@ -1,0 +1,91 @@
+//! The keeper: a process of a server's that saves the worker of a session as a process, or restores one
+//! (`katydid_wire::companion`). It has the server's rights, and a supervisor that knows the session's key tells it what to do.
+//!
+//! ```text
+//! save:     driver's own checkpoint ── CRIU's dump ── the image        the worker stands still in CRIU's hand
+//!           let go ── driver's restore                                 or it is killed
+//! restore:  CRIU's restore, with our end of the control socket ── driver's restore ── we wait for the worker's end
+//! ```
+//!
+//! The rule: a worker that is saved goes on when the supervisor is gone, unless that had it ended.
+
+mod driver;
+mod files;
+mod revived;
+mod saved;
+mod supervisor;
+
+use std::process::ExitCode;
+
+use katydid_transport::{ControlChannel, Pending};
+use katydid_wire::SPEC_HASH;
+use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
+use katydid_wire::handshake::{Build, Ready};
+use katydid_wire::note::Note;
+
+use crate::keeper::revived::Revived;
+use crate::keeper::saved::SavedWorker;
+pub use crate::keeper::supervisor::KeeperOptions;
+use crate::keeper::supervisor::{KeeperError, Supervisor};
+
+/// Serves the supervisor that the server hands over, to the end of that connection, or of the worker that was restored.
+pub fn run(options: KeeperOptions) -> ExitCode {
+    let build = Build::current(SPEC_HASH);
+    let Ok(Some((peer, note))) = Pending::receive(&options.control, &build) else { return ExitCode::FAILURE };
+    let key = Note::decode(&note).key;
+    let ready = Ready { worker_pid: std::process::id(), key, driver: options.driver.clone(), arenas: Vec::new() };
+    let line = peer.consent(&build, &ready).map_err(|error| error.to_string());
+    let talk = line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE).map_err(|error| error.to_string()));
+    let Ok(talk) = talk else { return ExitCode::FAILURE };
+    let supervisor = Supervisor::over(talk);
+    match options.saves {
+        Some(pid) => save(&supervisor, &options, pid),
+        None => restore(supervisor, options),
+    }
+}
+
+/// Saves, until the supervisor is gone.
+fn save(supervisor: &Supervisor, options: &KeeperOptions, pid: u32) -> ExitCode {
+    let mut saved: Option<SavedWorker> = None;
+    while let Ok(order) = supervisor.hear() {
+        let done = match (order, saved.take()) {
+            (ToWorker::Keep {}, None) => SavedWorker::new(options, pid, supervisor).map(|(worker, part)| {
+                saved = Some(worker);
+                FromWorker::Kept { part }
+            }),
+            (ToWorker::Free {}, Some(worker)) => worker.free().map(|()| FromWorker::Freed {}),
+            (ToWorker::End {}, Some(worker)) => worker.end().map(|()| FromWorker::Ended {}),
+            (order, kept) => {
+                saved = kept;
+                Err(KeeperError::new(format_args!("{order:?} makes no sense now")))
+            }
+        };
+        let word = done.unwrap_or_else(|error| FromWorker::Failed { text: error.to_string() });
+        if supervisor.say(&word).is_err() {
+            break;
+        }
+    }
+    // There is no other process to tell what fails.
+    let freed = saved.map_or(Ok(()), SavedWorker::free);
+    if freed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Restores, and waits for the worker's end.
+fn restore(supervisor: Supervisor, options: KeeperOptions) -> ExitCode {
+    let revived = match supervisor.hear() {
+        Ok(ToWorker::Revive { part, devices }) => Revived::new(options, &part, &devices, &supervisor),
+        Ok(order) => Err(KeeperError::new(format_args!("{order:?} makes no sense now"))),
+        Err(_) => return ExitCode::FAILURE,
+    };
+    match revived {
+        Ok(worker) => {
+            let told = supervisor.say(&FromWorker::Revived {});
+            drop(supervisor);
+            if told.is_err() { ExitCode::FAILURE } else { worker.wait() }
+        }
+        Err(error) => {
+            let _ = supervisor.say(&FromWorker::Failed { text: error.to_string() });
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! NVIDIA's own checkpoint of a worker (`cuCheckpointProcess*`), which takes its contexts, code and handles off the devices and puts
+//! them back at their addresses. A process of its own opens the driver for that.
+//!
+//! softcuda has none: all of it is ordinary memory of the worker, which CRIU saves.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use katydid_wire::handshake::SOFTCUDA;
+
+use crate::keeper::supervisor::{KeeperError, system};
+
+/// The hidden command.
+const COMMAND: &str = "driver-checkpoint";
+/// What comes before a driver's version in the name of NVIDIA's.
+const NVIDIA: &str = "NVIDIA ";
+/// Where NVIDIA's kernel module tells its version.
+const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Take the process off the devices.
+    Checkpoint,
+    /// Put it back.
+    Restore,
+}
+
+impl Action {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "checkpoint",
+            Self::Restore => "restore",
+        }
+    }
+}
+
+/// A driver that workers have.
+#[derive(Debug, Clone)]
+pub(super) struct WorkerDriver {
+    /// As the command line spells it.
+    pub(super) choice: String,
+    /// What it calls itself.
+    pub(super) name: String,
+}
+
+impl WorkerDriver {
+    /// That of a process: NVIDIA's if it has a device of that open, else softcuda.
+    pub(super) fn of(choice: &str, pid: u32) -> Self {
+        let name = if has_nvidia(pid) { format!("{NVIDIA}{}", version()) } else { SOFTCUDA.to_owned() };
+        Self { choice: choice.to_owned(), name }
+    }
+
+    /// Whether a worker that had this one can be restored here.
+    pub(super) fn check(&self) -> Result<(), KeeperError> {
+        let here = version();
+        match self.name.strip_prefix(NVIDIA) {
+            Some(version) if version == here => Ok(()),
+            Some(_) => Err(KeeperError(format!(
+                "the worker's image was made with {}, and only the same driver takes it back; here is {}",
+                self.name,
+                if here.is_empty() { "none of NVIDIA's".to_owned() } else { format!("{NVIDIA}{here}") }
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the driver do that with a process. `devices`: UUIDs of those that it had, in hexadecimal, a line each.
+    pub(super) fn run(&self, katydid: &Path, action: Action, pid: u32, devices: &str) -> Result<(), KeeperError> {
+        if self.name == SOFTCUDA {
+            return Ok(());
+        }
+        let mut command = Command::new(katydid);
+        command.args([COMMAND, "--driver", &self.choice, "--pid", &pid.to_string()]);
+        command.args(devices.lines().flat_map(|device| ["--device", device])).arg(action.word());
+        let output = command.stdin(Stdio::null()).output().map_err(system("start the driver's checkpoint"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim();
+        let said = if said.is_empty() { output.status.to_string() } else { said.replace('\n', "; ") };
+        Err(KeeperError(format!("the driver's own checkpoint: {said}")))
+    }
+}
+
+fn version() -> String {
+    std::fs::read_to_string(KERNEL_MODULE).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+/// Whether a process has a device of NVIDIA's open.
+fn has_nvidia(pid: u32) -> bool {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    targets.any(|target| target.to_string_lossy().starts_with("/dev/nvidia"))
+}

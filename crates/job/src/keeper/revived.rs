@@ -1,0 +1,161 @@
+//! A worker that was restored as a process.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+use katydid_image::WorkerImage;
+use katydid_scratch::{Scratch, private};
+use rustix::process::Signal;
+
+use crate::criu::tool::Criu;
+use crate::keeper::driver::{Action, WorkerDriver};
+use crate::keeper::files;
+use crate::keeper::supervisor::{KeeperError, KeeperOptions, Supervisor, system};
+use crate::process::tree;
+use crate::supervisor::guard::Guard;
+use crate::supervisor::namespace::JobNamespaces;
+use crate::supervisor::{folder, namespace};
+
+/// Ids are set apart from the worker's by this much.
+const ID_GAP: u32 = 100;
+
+/// A worker below us.
+pub(super) struct Revived {
+    /// Whose child it is.
+    guard: Guard,
+    /// What to wait for: the worker, or the first process of its namespaces, which ends as it does.
+    child: u32,
+}
+
+impl Revived {
+    /// Restores a worker out of its image; it has our end of the control socket then, which we have not.
+    pub(super) fn new(
+        options: KeeperOptions,
+        part: &[u8],
+        devices: &str,
+        supervisor: &Supervisor,
+    ) -> Result<Self, KeeperError> {
+        let image: WorkerImage = serde_json::from_slice(part).map_err(KeeperError::new)?;
+        let driver = WorkerDriver { choice: options.driver.clone(), name: image.driver.clone() };
+        driver.check()?;
+        let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(KeeperError::new)?;
+        let scratch = Scratch::new("worker").map_err(system("make a folder for CRIU's files"))?;
+        let place = Place { files: scratch.path().join("criu"), work: scratch.path().join("work") };
+        private::folder(&place.files).map_err(system("make a folder for CRIU's files"))?;
+        private::folder(&place.work).map_err(system("make a folder for CRIU's files"))?;
+        files::get(supervisor, &image.files, &place.files)?;
+        let ends = GivenEnds::new(&image, options.control)?;
+        let (guard, child, pid) = raise(&criu, &options.katydid, &image, &place, &ends)?;
+        drop(ends);
+        let revived = Self { guard, child };
+        tree::signal(&tree::tree(pid).map_err(system("find the worker"))?, Signal::CONT);
+        driver.run(&options.katydid, Action::Restore, pid, devices)?;
+        Ok(revived)
+    }
+
+    /// Waits for its end.
+    pub(super) fn wait(mut self) -> ExitCode {
+        let status = self.guard.wait(self.child);
+        let code = status.ok().and_then(|status| u8::try_from(status.code()?).ok());
+        ExitCode::from(code.unwrap_or(u8::MAX))
+    }
+}
+
+/// Where CRIU's files are, and what it writes.
+struct Place {
+    files: std::path::PathBuf,
+    work: std::path::PathBuf,
+}
+
+/// What the worker gets in place of its ends of other processes' sockets and pipes.
+struct GivenEnds {
+    /// By the names that they had.
+    all: Vec<(String, OwnedFd)>,
+}
+
+impl GivenEnds {
+    fn new(image: &WorkerImage, control: OwnedFd) -> Result<Self, KeeperError> {
+        let mut all = vec![(image.control.clone(), control)];
+        for output in &image.outputs {
+            // Passed on to CRIU, so without the flag that would close it.
+            let copy = rustix::io::dup(io::stderr().as_fd());
+            all.push((output.clone(), copy.map_err(io::Error::from).map_err(system("copy our standard error"))?));
+        }
+        Ok(Self { all })
+    }
+
+    fn inherit(&self) -> Vec<OsString> {
+        let option = |(name, fd): &(String, OwnedFd)| {
+            [OsString::from("--inherit-fd"), format!("fd[{}]:{name}", fd.as_raw_fd()).into()]
+        };
+        self.all.iter().flat_map(option).collect()
+    }
+}
+
+/// Has CRIU make the process, stopped: where an id of it is another process's, in namespaces of its own. Gives the guard, its child,
+/// and the worker.
+fn raise(
+    criu: &Criu,
+    katydid: &Path,
+    image: &WorkerImage,
+    place: &Place,
+    ends: &GivenEnds,
+) -> Result<(Guard, u32, u32), KeeperError> {
+    let inherit = ends.inherit();
+    if !image.ids.iter().any(|id| tree::exists(*id)) {
+        let raised = criu.restore(katydid, &place.files, &place.work, &[], &inherit, None);
+        let (guard, pid) = raised.map_err(KeeperError::new)?;
+        return Ok((guard, pid, pid));
+    }
+    split(criu, katydid, image, place, &inherit)
+}
+
+fn split(
+    criu: &Criu,
+    katydid: &Path,
+    image: &WorkerImage,
+    place: &Place,
+    inherit: &[OsString],
+) -> Result<(Guard, u32, u32), KeeperError> {
+    let failed = system("restore the worker in namespaces of its own");
+    Criu::make_statistics(&place.work).map_err(&failed)?;
+    let restore = criu.restore_command(&place.files, &place.work, inherit);
+    let highest = image.ids.iter().copied().max().unwrap_or(0);
+    let space = JobNamespaces {
+        known_folder: place.work.clone(),
+        folder: place.work.clone(),
+        note: Criu::note(&place.work),
+        last_id: highest.saturating_add(ID_GAP),
+        files: place.files.clone(),
+        shared: place.work.join("shared.json"),
+        terminals: Vec::new(),
+    };
+    fs::write(&space.shared, "[]").map_err(&failed)?;
+    let _lent = criu.lend();
+    let keeper = namespace::keeper(katydid, &space, &restore);
+    let guard = Guard::spawn(katydid, &keeper, &[], |command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    });
+    let mut guard = guard.map_err(&failed)?;
+    let mut line = String::new();
+    if let Some(out) = guard.stdout() {
+        BufReader::new(out).read_line(&mut line).map_err(&failed)?;
+    }
+    let inner: Option<u32> = line.trim().parse().ok();
+    let child = guard.first();
+    let processes = tree::tree(child).map_err(&failed)?;
+    let found = processes.iter().find(|process| Some(tree::seen_by_itself(process.pid)) == inner);
+    let Some(worker) = found.map(|process| process.pid) else {
+        let mut said = Vec::new();
+        if let Some(mut stderr) = guard.stderr() {
+            stderr.read_to_end(&mut said).map_err(&failed)?;
+        }
+        return Err(KeeperError::new(criu.failure(&place.work, &said)));
+    };
+    guard.restored();
+    Ok((guard, child, worker))
+}

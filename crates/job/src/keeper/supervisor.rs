@@ -1,0 +1,72 @@
+//! The connection of a keeper to its supervisor, what a keeper is told when it starts, and why it fails.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use katydid_transport::{ControlChannel, ControlError};
+use katydid_wire::companion::{FromWorker, ToWorker};
+
+/// How long an answer of the supervisor's may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a keeper is told on its command line.
+#[derive(Debug)]
+pub struct KeeperOptions {
+    /// The worker's end of a socket pair to the server.
+    pub control: OwnedFd,
+    /// The process that the server knows as the session's worker, of a keeper that saves.
+    pub saves: Option<u32>,
+    /// Which driver workers open, as the command line spells it.
+    pub driver: String,
+    /// The `katydid` that hidden commands are run of.
+    pub katydid: PathBuf,
+    /// Where our own CRIU would be.
+    pub private_criu: PathBuf,
+}
+
+/// Why a keeper does not do what it is told, for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct KeeperError(pub(super) String);
+
+impl KeeperError {
+    pub(super) fn new(text: impl std::fmt::Display) -> Self {
+        Self(text.to_string())
+    }
+}
+
+/// What the system said while it was asked to do something.
+pub(super) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> KeeperError {
+    move |source| KeeperError(format!("cannot {doing}: {source}"))
+}
+
+/// The connection to the supervisor.
+pub(super) struct Supervisor {
+    talk: ControlChannel,
+}
+
+impl Supervisor {
+    pub(super) fn over(talk: ControlChannel) -> Self {
+        Self { talk }
+    }
+
+    /// The next order.
+    pub(super) fn hear(&self) -> Result<ToWorker, ControlError> {
+        Ok(ToWorker::decode(&self.talk.listen()?.bytes)?)
+    }
+
+    pub(super) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
+        self.talk.send(&word.encode()?, &[])
+    }
+
+    /// Asks about the image.
+    pub(super) fn ask(&self, question: &FromWorker) -> Result<ToWorker, KeeperError> {
+        self.say(question).map_err(KeeperError::new)?;
+        let answer = self.talk.receive(ANSWER_TIMEOUT).map_err(KeeperError::new)?;
+        match ToWorker::decode(&answer.bytes).map_err(KeeperError::new)? {
+            ToWorker::StoreFailed { text } => Err(KeeperError(text)),
+            answer => Ok(answer),
+        }
+    }
+}

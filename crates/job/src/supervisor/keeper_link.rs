@@ -1,0 +1,87 @@
+//! The supervisor's end of a connection to a keeper (`crate::keeper`), which saves a session's worker as a process, or restores one.
+
+use std::time::Duration;
+
+use katydid_image::{Session, WorkerImage, Writer};
+use katydid_transport::{Address, keeper};
+use katydid_wire::companion::{FromWorker, ToWorker};
+use katydid_wire::key::SessionKey;
+
+use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progress, Questions};
+
+/// How long a server may take to start a keeper.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a keeper may take for an order, beside questions about the image: a driver or CRIU that stands still is ended before.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
+
+impl Companion {
+    /// Connects to a process of the server's that saves the worker of the session `key`, or without one restores a worker. Its orders
+    /// are those below.
+    ///
+    /// # Errors
+    ///
+    /// [`CompanionError::Connect`]: the server has no such processes, or has not that session.
+    pub(crate) fn keeper(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
+        let (talk, ready) = keeper(address, key, CONNECT_TIMEOUT)?;
+        Ok(Self::over(talk, &ready, address, session))
+    }
+
+    /// Has it save the worker, which stands still then, as long as this connection lasts.
+    ///
+    /// # Errors
+    ///
+    /// What it says; the worker goes on.
+    pub(crate) fn keep(&mut self, writer: &Writer) -> Result<WorkerImage, CompanionError> {
+        match self.order(&ToWorker::Keep {}, None, ORDER_TIMEOUT, Questions::Write(writer), None)? {
+            FromWorker::Kept { part } => serde_json::from_slice(&part)
+                .map_err(|error| CompanionError::Breach { session: self.session.clone(), what: error.to_string() }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has it let the worker go on.
+    ///
+    /// # Errors
+    ///
+    /// What it says.
+    pub(crate) fn free(&mut self) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::Free {}, None, ORDER_TIMEOUT, Questions::Refused, None)? {
+            FromWorker::Freed {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has it end the worker.
+    ///
+    /// # Errors
+    ///
+    /// What it says.
+    pub(crate) fn end(&mut self) -> Result<(), CompanionError> {
+        match self.order(&ToWorker::End {}, None, ORDER_TIMEOUT, Questions::Refused, None)? {
+            FromWorker::Ended {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has it restore the worker of a session.
+    ///
+    /// # Errors
+    ///
+    /// What it says; nothing of the worker is left.
+    pub(crate) fn revive(
+        &mut self,
+        catalogue: &Catalogue<'_>,
+        session: &Session,
+        worker: &WorkerImage,
+        progress: &Progress,
+    ) -> Result<(), CompanionError> {
+        let part = serde_json::to_vec(worker)
+            .map_err(|error| CompanionError::Breach { session: self.session.clone(), what: error.to_string() })?;
+        let devices: Vec<&str> = session.devices.iter().map(|device| device.uuid.as_str()).collect();
+        let order = ToWorker::Revive { part, devices: devices.join("\n") };
+        match self.order(&order, None, ORDER_TIMEOUT, Questions::Read(catalogue), Some(progress))? {
+            FromWorker::Revived {} => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A session whose worker is saved as a process, or was restored as one: it stands still, and has no companion for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use katydid_session_core::{Checkpointable, Control, Failure, Progress};
+use katydid_transport::Pending;
+use katydid_wire::companion::FromWorker;
+use katydid_wire::handshake::Ready;
+use katydid_wire::key::SessionKey;
+
+use crate::companion::store::Input;
+use crate::companion::writer::{CompanionWriter, failed};
+use crate::os::exit::leave;
+
+/// How long a worker that goes on waits for its next companion, counted in pauses: in an image of the process no time passes.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSES: u32 = 1200;
+/// How often the companion hears how far a refill is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Whether the session is suspended, and what has changed with that.
+#[derive(Clone, Default)]
+pub(crate) struct Suspension(Arc<SuspensionState>);
+
+#[derive(Default)]
+struct SuspensionState {
+    is_on: AtomicBool,
+    /// A refill is under way.
+    is_refilled: AtomicBool,
+    /// The key of the session in the server that it has come to.
+    key: Mutex<Option<SessionKey>>,
+}
+
+impl Suspension {
+    /// Whether it is suspended now.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_on.load(SeqCst)
+    }
+
+    /// What visitors are told, by what they were told when the session began.
+    pub(crate) fn ready(&self, ready: &Ready) -> Ready {
+        let key = *self.0.key.lock().unwrap_or_else(PoisonError::into_inner);
+        Ready { key: key.unwrap_or(ready.key), ..ready.clone() }
+    }
+
+    /// Suspends a session that is paused, and whose program has left.
+    pub(crate) fn begin(&self, control: &Control) -> Result<(), String> {
+        if self.0.is_on.swap(true, SeqCst) {
+            return Err("the session is suspended already".to_owned());
+        }
+        // Whatever becomes of it: the program brings its memory when it comes next.
+        control.link_control().forget_memory();
+        let suspended = control.with(|session: &mut dyn Checkpointable| session.suspend());
+        suspended.ok_or("the session has ended")?.map_err(|error| error.to_string())
+    }
+
+    /// The companion has left: the session waits for the next one, and for that one only so long.
+    pub(crate) fn wait_for_companion(&self, is_there: impl Fn() -> bool + Send + 'static) {
+        let suspension = self.clone();
+        let wait = move || {
+            for _ in 0..PAUSES {
+                thread::sleep(PAUSE);
+                if !suspension.is_on() || is_there() {
+                    return;
+                }
+            }
+            leave(0);
+        };
+        // Without a thread it ends with its server.
+        let _ = thread::Builder::new().name("suspended".into()).spawn(wait);
+    }
+
+    /// Has the session take up again what it gave up, in a thread of its own: the companion hears `Refilled` or `Failed`.
+    pub(crate) fn end(
+        &self,
+        control: &Control,
+        voice: &Arc<CompanionWriter>,
+        input: katydid_image::Result<Input>,
+        (name, key): (String, &[u8]),
+    ) -> Result<(), String> {
+        let key = <[u8; 16]>::try_from(key).map_err(|_| "that is no key of a session")?;
+        if !self.is_on() || self.0.is_refilled.swap(true, SeqCst) {
+            return Err("the session is not suspended".to_owned());
+        }
+        *self.0.key.lock().unwrap_or_else(PoisonError::into_inner) = Some(SessionKey(key));
+        let (suspension, control, voice) = (self.clone(), control.clone(), Arc::clone(voice));
+        let work = move || {
+            let refilled = input.map_err(Failure::from).and_then(|input| refill(&control, &voice, input, &name));
+            suspension.0.is_refilled.store(false, SeqCst);
+            let word = match refilled {
+                Ok(()) => {
+                    suspension.0.is_on.store(false, SeqCst);
+                    FromWorker::Refilled {}
+                }
+                Err(error) => failed(error),
+            };
+            // A companion that is gone is noticed by the thread that listens.
+            let _ = voice.say(&word);
+        };
+        let thread = thread::Builder::new().name("refill".into()).spawn(work);
+        thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+    }
+}
+
+/// Has the main loop do it, with words on how far that is.
+fn refill(control: &Control, voice: &CompanionWriter, input: Input, name: &str) -> Result<(), Failure> {
+    let part = input.part(name)?;
+    let progress = Arc::new(Progress::default());
+    let (told, (answer, answered)) = (Arc::clone(&progress), sync_channel(1));
+    let control = control.clone();
+    let order = move || {
+        let refill = move |session: &mut dyn Checkpointable| session.refill(&part, input.source(), &progress);
+        let _ = answer.send(control.with(refill).unwrap_or_else(|| Err("the session has ended".into())));
+    };
+    thread::Builder::new().name("refilling".into()).spawn(order)?;
+    loop {
+        match answered.recv_timeout(PROGRESS_INTERVAL) {
+            Ok(refilled) => return refilled,
+            Err(RecvTimeoutError::Timeout) => {
+                let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
+                if voice.say(&word).is_err() {
+                    told.cancel();
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err("a thread has failed".into()),
+        }
+    }
+}
+
+/// The program of a session that was suspended has come: has the session take its memory.
+///
+/// # Errors
+///
+/// Why it cannot.
+pub(crate) fn rejoin(control: &Control, program: &Pending) -> Result<(), String> {
+    let pinned = program.pinned().map(|fd| fd.try_clone_to_owned()).transpose().map_err(|error| error.to_string())?;
+    let rejoin = move |session: &mut dyn Checkpointable| {
+        session.rejoin(pinned.as_ref().map(std::os::fd::AsFd::as_fd)).map_err(|error| error.to_string())
+    };
+    control.with_running(rejoin).unwrap_or_else(|| Err("the session has ended".to_owned()))
+}

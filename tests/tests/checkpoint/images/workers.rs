@@ -1,0 +1,236 @@
+//! Sessions that no replay brings back, and that are kept as the processes of their workers. `KATYDID_FAULT=no-replay` has every
+//! rehearsal of a supervisor say so, whatever the driver is.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use katydid_tests::catalog::{App, Variant};
+use katydid_tests::job::{Job, Plan};
+use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::server::Server;
+use katydid_tests::trial;
+use katydid_tests::verdict::kept_path;
+use katydid_tests::way::Way;
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use crate::programs::shown;
+use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
+use crate::stage::{LIMIT, Stage, continues, kept_of, said, way_to};
+
+const NO_REPLAY: Option<&str> = Some("no-replay");
+/// Frames of programs at which they are checkpointed, each in the worker that the checkpoint before has brought back.
+const POINTS: [u64; 2] = [8, 40];
+/// Programs that keep one kind of state each.
+const PROGRAMS: [&str; 13] = [
+    "long_loop",
+    "kept_arrays",
+    "kept_attributes",
+    "kept_callbacks",
+    "kept_events",
+    "kept_graphs",
+    "kept_green",
+    "kept_host_memory",
+    "kept_modules",
+    "kept_pointers",
+    "kept_pools",
+    "kept_symbols",
+    "kept_threads",
+];
+/// The same in a name of a test.
+pub(crate) const VARIANT: &str = "kept_as_a_process";
+
+/// The scenarios' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    const ON_TWO_WAYS: [(&str, Scenario); 2] = [
+        ("a_worker_kept_as_a_process_goes_on_if_the_checkpoint_fails", failed),
+        ("a_worker_kept_as_a_process_is_restored_twice_at_once", twice),
+    ];
+    const ON_ONE_WAY: [(&str, Scenario, &str); 6] = [
+        ("a_variable_that_is_pointed_to_comes_back_with_a_worker_kept_as_a_process", pointed, "shm"),
+        ("a_worker_kept_as_a_process_serves_another_server", another_server, "shm"),
+        ("a_worker_of_a_private_server_is_kept_as_a_process", private, "shm"),
+        ("no_worker_of_a_server_of_several_users_is_kept_as_a_process", tenants, "shm"),
+        ("no_worker_is_kept_as_a_process_for_a_peer_over_a_network", over_a_network, "tcp"),
+        ("a_worker_not_kept_as_a_process_for_want_of_criu_goes_on", without_criu, "shm"),
+    ];
+    let two = ON_TWO_WAYS.into_iter().flat_map(|(name, scenario)| ["shm", "tcp"].map(|way| (name, scenario, way)));
+    two.chain(ON_ONE_WAY)
+}
+
+/// A test a program and way.
+pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
+    let found = PROGRAMS.iter().filter_map(|name| apps.iter().find(|app| app.name == *name));
+    let each = found.flat_map(|app| ["shm", "tcp"].map(|way| (app, way)));
+    let trial = |(app, way): (&App, &'static str)| {
+        let (places, name, variant) = (places.clone(), app.name.clone(), app.variants()[0]);
+        let is_missing = places.why_not_built(&name, variant).is_some();
+        let trial = trial::test(format!("{way}::{VARIANT}::{name}"), move || {
+            program(&places, way, (&name, variant)).map_err(shown)
+        });
+        trial.with_ignored_flag(is_missing)
+    };
+    each.map(trial).collect()
+}
+
+/// What has a server keep workers as processes that also listens on TCP.
+const OPEN: [&str; 2] = ["--no-sandbox", "--allow-worker-images"];
+
+fn open_stage(places: &Places, way: &str) -> Result<Stage> {
+    Stage::with_flags(places, way, &OPEN, &[])
+}
+
+fn plan<'a>(points: &'a [u64]) -> Plan<'a> {
+    Plan { points, fault: NO_REPLAY, ..Plan::default() }
+}
+
+/// Checkpoints a job, which ends; it is kept by its worker's process, and says so. How much was written by then.
+fn kept(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
+    let outcome = job.checkpoint(&stage.image(image), &[])?;
+    let (server, errors) = (stage.server.log(), job.errors_so_far()?);
+    ensure!(
+        outcome.status.success(),
+        "the checkpoint failed: {}--- the job\n{errors}--- the server\n{server}",
+        said(&outcome)
+    );
+    let view: Value = serde_json::from_str(&outcome.text())?;
+    let sessions = view["worker_images"].as_array().map_or(0, Vec::len);
+    ensure!(sessions > 0, "no worker was kept as a process: {}", said(&outcome));
+    ensure!(outcome.errors().contains("is kept as the process of its worker"), "it says nothing: {}", said(&outcome));
+    let written = job.output_so_far()?.len();
+    was_stopped(job)?;
+    Ok(written)
+}
+
+/// A chain: each checkpoint is of the job that the one before was restored to.
+fn program(places: &Places, way: &str, program: (&str, Variant)) -> Result<()> {
+    let stage = open_stage(places, way)?;
+    let wanted = fs::read_to_string(kept_path(places, program.0)).context("cannot read the kept output")?;
+    let mut job = stage.start_by("job", program, &plan(&POINTS))?;
+    let (mut written, mut taken) = (0, 0);
+    for _ in POINTS {
+        if !job.holds_itself()? {
+            break;
+        }
+        written += kept(&stage, job, "image")?;
+        taken += 1;
+        let verified = images(places, "verify", &stage.image("image"))?;
+        ensure!(verified.status.success(), "the image: {}", said(&verified));
+        job = stage.restore_by("job", "image", &plan(&POINTS))?;
+    }
+    ensure!(taken > 0, "it ended before its first point");
+    let outcome = job.finish(LIMIT)?;
+    continues(&wanted, (written, written), &outcome)
+        .with_context(|| format!("the server said: {}", stage.server.log()))?;
+    stage.is_clean()
+}
+
+/// Starts the loop, which comes to its point.
+fn looped<'a>(stage: &'a Stage, fault: &str) -> Result<Job<'a>> {
+    looped_to(stage, fault, &[60])
+}
+
+/// The same with further points.
+fn looped_to<'a>(stage: &'a Stage, fault: &str, points: &[u64]) -> Result<Job<'a>> {
+    let mut job = stage.start_by("loop", LOOP, &Plan { points, fault: Some(fault), ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+    Ok(job)
+}
+
+/// The checkpoint is refused for this, and the job goes on.
+fn goes_on(places: &Places, stage: &Stage, job: Job<'_>, why: &str) -> Result<()> {
+    let outcome = job.checkpoint(&stage.image("image"), &[])?;
+    ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(why), "{}", said(&outcome));
+    went_on(places, job).with_context(|| format!("the server said: {}", stage.server.log()))?;
+    stage.is_clean()
+}
+
+fn failed(places: &Places, way: &str) -> Result<()> {
+    for stage in ["keep_workers", "commit"] {
+        let it = open_stage(places, way)?;
+        let job = looped(&it, &format!("no-replay,{stage}"))?;
+        goes_on(places, &it, job, &format!("a failure at stage {stage}")).with_context(|| stage.to_owned())?;
+    }
+    Ok(())
+}
+
+/// What a replay would refuse: the program was told where a variable lies, and other workers put it elsewhere.
+fn pointed(places: &Places, way: &str) -> Result<()> {
+    const STEPS: [&str; 2] = ["30", "told"];
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("bytes");
+    fs::write(&file, "4096\n")?;
+    let server = Server::start_with(places, "soft", &OPEN, &[("KATYDID_SOFT_DISPLACE", file.clone().into())])?;
+    let stage = Stage { way: way_to(way, &server)?, server, ..open_stage(places, way)? };
+    let program = ("kept_variables", Variant::Plain);
+    let undisturbed = stage.start("undisturbed", program, &STEPS, &[])?.finish(LIMIT)?;
+    ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
+    let mut job = stage.start("told", program, &STEPS, &[40])?;
+    ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
+    fs::write(&file, "8192\n")?;
+    let written = kept(&stage, job, "image")?;
+    let outcome = stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    continues(&undisturbed.text(), (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+fn tenants(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let job = looped(&stage, "no-replay")?;
+    goes_on(places, &stage, job, "workers of this server serve several users")
+}
+
+fn over_a_network(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_flags(places, way, &["--no-sandbox"], &[])?;
+    let job = looped(&stage, "no-replay")?;
+    goes_on(places, &stage, job, "keeps no worker as a process for who comes by TCP")
+}
+
+fn without_criu(places: &Places, way: &str) -> Result<()> {
+    let none: [(&'static str, OsString); 1] = [("KATYDID_CRIU", "/bin/false".into())];
+    let stage = Stage::with_flags(places, way, &OPEN, &none)?;
+    let job = looped(&stage, "no-replay")?;
+    goes_on(places, &stage, job, "its worker was not kept as a process instead")
+}
+
+/// The second one finds the ids of the worker taken, and has namespaces of its own.
+fn twice(places: &Places, way: &str) -> Result<()> {
+    let stage = open_stage(places, way)?;
+    let written = kept(&stage, looped_to(&stage, "no-replay", &[60, 90])?, "image")?;
+    let mut first = stage.restore_by("loop", "image", &plan(&[90]))?;
+    ensure!(first.holds_itself()?, "the first one ended: {}", first.errors_so_far()?);
+    let second = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &second).context("the second")?;
+    // It goes on without a checkpoint: its supervisor lets it.
+    drop(first);
+    stage.is_clean()
+}
+
+fn another_server(places: &Places, way: &str) -> Result<()> {
+    let mut stage = open_stage(places, way)?;
+    let written = kept(&stage, looped(&stage, "no-replay")?, "image")?;
+    let server = Server::start(places, &driver_under_test(), &OPEN)?;
+    stage.way = Way::through(&server)[0].clone();
+    stage.server = server;
+    let outcome = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
+}
+
+fn private(places: &Places, way: &str) -> Result<()> {
+    let mut stage = Stage::new(places, way)?;
+    stage.way = Way::Private { driver: driver_under_test() };
+    let written = kept(&stage, looped(&stage, "no-replay")?, "image")?;
+    let outcome = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_of(places, LOOP.0)?, (written, written), &outcome)?;
+    ensure!(has_worker(&stage.image("image"))?, "the manifest names no worker");
+    stage.is_clean()
+}
+
+/// Whether the manifest of the first checkpoint has the image of a worker.
+fn has_worker(image: &Path) -> Result<bool> {
+    let manifest: Value = serde_json::from_slice(&fs::read(image.join("checkpoints/000001/manifest.json"))?)?;
+    Ok(manifest["content"]["sessions"][0]["worker"]["files"].as_array().is_some_and(|files| !files.is_empty()))
+}
