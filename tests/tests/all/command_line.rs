@@ -394,6 +394,7 @@ fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()>
         }
         let mut command = katydid(&places, arguments);
         command.uid(user).gid(user).env("XDG_RUNTIME_DIR", &runtime).env("HOME", &runtime).env("TMPDIR", &runtime);
+        command.env("KATYDID_CACHE", runtime.join("cache"));
         Ok(command)
     };
     let mut jobs = Vec::new();
@@ -421,6 +422,10 @@ fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()>
     Ok(())
 }
 
+/// Names of jobs that no test beside this one has: `ps` of root shows those too.
+const PRIVATE: &str = "private_for_ps";
+const SERVED: &str = "served_for_ps";
+
 #[test]
 fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
     let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
@@ -439,8 +444,8 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
         Ok(running)
     };
     let mut jobs = [
-        idle(&["--driver", "soft", "--name", "private"], &there)?,
-        idle(&["--server", &address, "--name", "served"], &here)?,
+        idle(&["--driver", "soft", "--name", PRIVATE], &there)?,
+        idle(&["--server", &address, "--name", SERVED], &here)?,
     ];
     let names = |arguments: &[&str]| -> Result<Vec<String>> {
         let mut command = katydid(&places, &[&["ps", "--json"], arguments].concat());
@@ -449,10 +454,10 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
         Ok(sessions.iter().filter_map(|session| session["name"].as_str().map(str::to_owned)).collect())
     };
     let all = names(&[])?;
-    for name in ["private", "served"] {
+    for name in [PRIVATE, SERVED] {
         ensure!(all.iter().filter(|found| *found == name).count() == 1, "not {name} once in {all:?}");
     }
-    ensure!(names(&["--server", &address])? == ["served"], "by the address of a server with --admin");
+    ensure!(names(&["--server", &address])? == [SERVED], "by the address of a server with --admin");
     jobs.iter_mut().for_each(Running::close_input);
     for job in jobs {
         job.finish(WAIT_TIMEOUT)?;
