@@ -58,11 +58,16 @@ pub fn folder(path: &Path) -> io::Result<()> {
 }
 
 /// Gives the owner of a new folder what a umask has taken. Workers in a sandbox may not change modes, and need not under another.
+/// A folder that another process has removed meanwhile is left to its next use.
 pub(crate) fn give_back(path: &Path) -> io::Result<()> {
-    if fs::metadata(path)?.permissions().mode() & 0o777 == FOLDER {
-        return Ok(());
+    let changed = fs::metadata(path).and_then(|there| match there.permissions().mode() & 0o777 {
+        FOLDER => Ok(()),
+        _ => fs::set_permissions(path, Permissions::from_mode(FOLDER)),
+    });
+    match changed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        changed => changed,
     }
-    fs::set_permissions(path, Permissions::from_mode(FOLDER))
 }
 
 /// Makes a folder and those above it, as far as they are not there.

@@ -1,8 +1,10 @@
 //! What is wrong with flags, variables and files is told in one line before anything runs.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
+
+use rustix::fs::inotify;
 
 use crate::common::{Home, stand_in};
 
@@ -68,22 +70,25 @@ fn a_wrong_config_file_is_refused_whatever_a_flag_says() {
     }
 }
 
-/// The file is gone as soon as it is opened.
 #[test]
 fn the_config_file_is_read_once() {
     let home = Home::new();
     let server = stand_in(&home, "softcuda");
     fs::create_dir_all(home.path(".config/katydid")).unwrap();
     let file = home.path(".config/katydid/config.toml");
-    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-    let writes = std::thread::spawn(move || {
-        let mut pipe = File::options().write(true).open(&file).unwrap();
-        fs::remove_file(&file).unwrap();
-        writeln!(pipe, "server = '{server}'").unwrap();
-    });
+    fs::write(&file, format!("server = '{server}'\n")).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+    // Two openings in a row would be told as one; a closing is between them.
+    inotify::add_watch(&watch, &file, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
     let output = home.output(&["run", "--", "echo", RAN]);
-    writes.join().unwrap();
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(RAN), "{output:?}");
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&watch, &mut buffer);
+    let mut opened = 0;
+    while let Ok(event) = reader.next() {
+        opened += u32::from(event.events().contains(inotify::ReadFlags::OPEN));
+    }
+    assert_eq!(opened, 1);
 }
 
 #[test]
