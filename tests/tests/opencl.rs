@@ -33,7 +33,7 @@ use katydid_tests::server::{Server, ServerError};
 use katydid_tests::traffic::{Manner, counting};
 use katydid_tests::trial;
 use katydid_tests::verdict::{judge, judge_beside};
-use katydid_tests::watch::{exists, until};
+use katydid_tests::watch::{runs, until};
 use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -579,7 +579,7 @@ fn tried_by_intruder(
         return Err([outcome.text(), outcome.errors()].concat().into());
     };
     let child: u32 = child.trim().parse()?;
-    until("the worker's child ends with its worker", || !exists(child))?;
+    until("the worker's child ends with its worker", || !runs(child))?;
     Ok(Some(text.to_owned()))
 }
 

@@ -1,6 +1,7 @@
 //! What is wrong with flags, variables and files is told in one line before anything runs.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::process::{Command, Stdio};
 
