@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
@@ -19,6 +20,8 @@ use tempfile::TempDir;
 
 const ALICE: u32 = 65533;
 const BOB: u32 = 65534;
+/// `ps` of a user shows the jobs of other tests too that run as that user.
+static TURN: Mutex<()> = Mutex::new(());
 /// More steps than a test waits for, of so many milliseconds each.
 const LONG: [&str; 2] = ["100000", "10"];
 
@@ -123,6 +126,7 @@ fn is_refused(outcome: &Outcome) -> Result<()> {
 /// A folder without mounts of its own stands in for a machine, or a container, that keeps this user from `/dev/null`.
 #[test]
 fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let places = Places::of_this_test()?;
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -148,6 +152,7 @@ fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
 
 #[test]
 fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
     let (mut of_alice, mut of_bob) = (alice.serve()?, bob.serve()?);
     let mut job = alice.start(&alice.socket(), "alice", "long_loop", &LONG)?;
@@ -174,6 +179,7 @@ fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
 
 #[test]
 fn users_of_one_tls_server_see_no_sessions_of_each_other() -> Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
     let server = Server::start_sealed(&alice.places, &driver_under_test(), &[])?;
     let (address, certs) = server.tls().and_then(|tls| tls.split_once("?certs=")).context("no TLS")?;
