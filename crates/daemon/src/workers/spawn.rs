@@ -2,7 +2,8 @@
 //!
 //! - A worker runs with address randomisation (ASLR) off, so that a driver places module globals at the same addresses each
 //!   time.
-//! - It has a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker.
+//! - It has a session and a process group of its own, so that Ctrl-C on a terminal reaches the server and not the worker.
+//!   CRIU could not save it with a session from outside of the container that the server is in.
 //! - It dies with the thread that started it, so that a killed server leaves no worker. That thread must therefore live as
 //!   long as the server: only the pool's own thread calls [`spawn`].
 //!
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 use katydid_scratch::Scratch;
 use katydid_transport::lender_sockets;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open, setrlimit};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open, setrlimit, setsid};
 
 use crate::control;
 use crate::descriptors::before_raise;
@@ -178,7 +179,7 @@ pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Wo
         command.arg("--user").arg(user.spelled(claim.is_some()));
     }
     let (words, writes) = output::pipe()?;
-    command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes).process_group(0);
+    command.envs(how.set.iter().cloned()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(writes);
     how.unset.iter().for_each(|name| {
         command.env_remove(name);
     });
@@ -245,6 +246,7 @@ struct Start {
 impl Start {
     /// Runs in the child, between fork and exec.
     fn prepare(&self) -> io::Result<()> {
+        setsid()?;
         if let Some(before) = self.descriptors {
             setrlimit(Resource::Nofile, before)?;
         }
