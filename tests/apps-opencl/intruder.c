@@ -5,7 +5,7 @@
 //                           environment of the worker's parent, to trace and to signal that, to make sockets and namespaces, to find
 //                           a variable in the environment of the worker itself, to connect to that unix socket, to change the mode and
 //                           the times of that file, which it may read, to make a folder, a pipe and a file in that module cache, to make memory that
-//                           stays, and to make a process group. Last comes the number of a child that it leaves behind
+//                           stays, and to give a child a process group of its own. Last comes the number of that child, which it leaves behind
 #include "check.h"
 
 static const char *source =
@@ -42,7 +42,7 @@ static long call(long number, long a, long b, long c, long d, unsigned places) {
 }
 
 enum {
-    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, MKDIR = 83, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
+    READ = 0, WRITE = 1, OPEN = 2, SHMGET = 29, GETPID = 39, SOCKET = 41, CONNECT = 42, SOCKETPAIR = 53, CLONE = 56, KILL = 62, MKDIR = 83, CHMOD = 90, FCHMOD = 91, PTRACE = 101,
     SETPGID = 109, GETPPID = 110, MKNOD = 133, SETPRIORITY = 141, SCHED_SETAFFINITY = 203, UTIMES = 235, FCHMODAT = 268, UNSHARE = 272, IO_URING = 425, CLONE3 = 435, FCHMODAT2 = 452
 };
 
@@ -133,9 +133,12 @@ static void files_and_what_stays(const char *socket, const char *open, const cha
     // CLONE_PARENT | SIGCHLD
     say("a child of the server's", call(CLONE, 0x8000 | 17, 0, 0, 0, 0));
     say("memory that stays", call(SHMGET, 0, 4096, 01600, 0, 0));
-    say("another process group", call(SETPGID, 0, 0, 0, 0, 0));
     // SIGCHLD; in the child the driver's thread goes on, and finds nothing to do.
-    printf("child %ld\n", call(CLONE, 17, 0, 0, 0, 0));
+    long child = call(CLONE, 17, 0, 0, 0, 0);
+    // The worker leads its session, so the kernel would refuse it a group of its own in any case.
+    say("another process group for a child", call(SETPGID, child, 0, 0, 0, 0));
+    call(SETPGID, child, call(GETPID, 0, 0, 0, 0, 0), 0, 0, 0);
+    printf("child %ld\n", child);
 }
 
 int main(int count, char **words) {

@@ -595,7 +595,7 @@ fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
         keys: refused\nanother terminal: refused\n\
         a folder in the module cache: refused\na pipe in the module cache: refused\na file in the module cache: done\n\
         priorities of its user: refused\nthe server's processors: refused\n\
-        a child of the server's: refused\nmemory that stays: refused\nanother process group: refused\n";
+        a child of the server's: refused\nmemory that stays: refused\nanother process group for a child: refused\n";
     // As root only the sandbox is left: whatever modes say, root may.
     for (way, further) in [(0, &[][..]), (1, &[]), (1, &["--worker-user", "root"])] {
         if !further.is_empty() && !rustix::process::geteuid().is_root() {
@@ -627,7 +627,7 @@ fn free_intruder(places: &Places) -> Result<(), Box<dyn Error>> {
         "its mode: done",
         "its times: done",
         "a folder in the module cache: done",
-        "another process group: done",
+        "another process group for a child: done",
     ];
     let is_free = expected.iter().all(|line| text.lines().any(|found| found == *line));
     let has_all = tried_by_intruder(places, &["--worker-env", OPERATORS.0], |server| Way::through(server)[0].clone())?;

@@ -352,12 +352,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_runs_in_its_own_group_without_randomisation() {
-        let mut worker = spawn(
-            &shell("read -r p _ < /proc/self/stat; [ \"$(cat /proc/$$/personality)\" = 00040000 ]"),
-            &MemoryLimits::default(),
-        )
-        .unwrap();
+    fn a_worker_leads_a_session_and_a_group_without_randomisation() {
+        let looks = "read -r _ _ _ _ group session _ < /proc/$$/stat
+            [ $group = $$ ] && [ $session = $$ ] && [ \"$(cat /proc/$$/personality)\" = 00040000 ]";
+        let mut worker = spawn(&shell(looks), &MemoryLimits::default()).unwrap();
         wait_for_end(&worker);
         assert_eq!(worker.outcome(), "exit status: 0");
     }
