@@ -262,6 +262,11 @@ fn silent_connections_lock_no_program_out() -> Result<()> {
 #[test]
 fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
     let bench = Bench::new(&[])?;
+    // A worker on its way takes descriptors too.
+    until("the server's workers are warm", || {
+        let found = bench.server.admin("/v1/server");
+        found.is_ok_and(|view| view["workers"]["warming"] == 0 && view["workers"]["ready"] != 0)
+    })?;
     let before = held(&bench.server);
     let mut silent = Vec::new();
     for address in bench.addresses() {
