@@ -11,7 +11,6 @@ use katydid_wire::opencl::message::{kdclMap, kdclUnmap};
 
 use crate::commands::transfer::image_box;
 use crate::host::pending_reads;
-use crate::objects::event;
 use crate::objects::maps::{Map, UnmapAction};
 use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
@@ -68,13 +67,7 @@ fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: 
     if told.lies != 0 {
         transfer.memory.learn_lies(order.worker);
     }
-    if !blocking {
-        order.done();
-        return Ok(());
-    }
-    event::wait_for(&[event])?;
-    order.ended();
-    Ok(())
+    order.sent(blocking)
 }
 
 /// The end of such a map. The command, if there is nothing to be done but to have its turn.

@@ -7,7 +7,7 @@ use katydid_opencl_sys::{Code, cl_command_queue, cl_event};
 use katydid_wire::opencl::list as lists;
 
 use crate::ffi::arguments::list;
-use crate::objects::event::Event;
+use crate::objects::event::{self, Event};
 use crate::objects::handle::{HeldObject, Object, ids, object, objects, release};
 use crate::objects::queue::Queue;
 use crate::process::session;
@@ -114,6 +114,17 @@ impl PendingCommand {
     /// Whether it does.
     pub(crate) fn blocks(&self) -> bool {
         self.blocks
+    }
+
+    /// The command was sent. The program goes on, or waits for its event if `blocking`.
+    pub(crate) fn sent(self, blocking: bool) -> Result<(), Code> {
+        if !blocking {
+            self.done();
+            return Ok(());
+        }
+        event::wait_for(&[self.event()])?;
+        self.ended();
+        Ok(())
     }
 
     /// The command has ended, and so has what was before it in a queue that keeps its order.

@@ -8,7 +8,6 @@ use katydid_wire::opencl::IN_SVM;
 use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 
 use crate::host::rows::Direction;
-use crate::objects::event;
 use crate::objects::pending_command::PendingCommand;
 use crate::objects::svm::RANGES;
 use crate::process::session;
@@ -53,11 +52,5 @@ pub(crate) fn run(
             session::call(&kdclRead { queue, event, memory, form, landing: 0, waits })?;
         }
     }
-    if !blocking {
-        order.done();
-        return Ok(());
-    }
-    event::wait_for(&[event])?;
-    order.ended();
-    Ok(())
+    order.sent(blocking)
 }
