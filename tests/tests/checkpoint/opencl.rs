@@ -26,6 +26,8 @@ use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, 
 
 /// The program of the scenarios.
 const KEPT: &str = "kept_objects";
+/// That of images.
+const IMAGES: &str = "kept_images";
 /// Two kinds of PoCL's CPU devices.
 const TWO_DEVICES: (&str, &str) = ("POCL_DEVICES", "pthread basic");
 
@@ -67,10 +69,12 @@ enum Takes {
 }
 
 /// Scenarios, their ways, and the drivers that they take.
-const SCENARIOS: [(&str, Scenario, &[&str], Takes); 15] = [
+const SCENARIOS: [(&str, Scenario, &[&str], Takes); 17] = [
     ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
     ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
+    ("images_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", images_move, &["shm"], Takes::Opencl),
+    ("images_in_memory_of_both_sides_move_to_another_device", images_move_on, &["shm"], Takes::Pocl),
     (
         "fine_grained_memory_moves_with_its_program_and_to_no_device_that_cannot_have_it",
         fine_moves,
@@ -242,6 +246,30 @@ fn buffers_move(places: &Places, way: &str) -> Result<()> {
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
     to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(places))])
+}
+
+/// The same of images, among them one that the program has mapped, and writes to at its new place.
+fn images_move(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[])?;
+    let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(IMAGES)?);
+    let job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130, 200], ..Plan::default() })?;
+    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(places))])
+}
+
+/// And to a device that takes them over in place, by a migration and by a restore.
+fn images_move_on(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(places, way, &[TWO_DEVICES])?;
+    let (kept, home) = (stage.kept_of_opencl(IMAGES)?, address(&stage.server, way)?);
+    let mut job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130], ..Plan::default() })?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    moves(&job, &home, &["--device", "basic"])?;
+    ensure!(job.holds_itself()?, "the job ended before its second point");
+    let before = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    let outcome = stage.restore("mover", "image", &["--device", "pthread"])?.finish(LIMIT)?;
+    continues(&kept, (before, before), &outcome)?;
+    stage.is_clean()
 }
 
 /// A program asks for sizes here, and for binaries where the compiler makes larger ones of it, and the other way round.
