@@ -2,7 +2,8 @@
 //!
 //! On a processor such a buffer lies there on both sides, so that a map copies nothing. Elsewhere the driver copies from the
 //! device right into the mapped memory, and back. A block is used again when the driver has destroyed its buffer, which is
-//! after all commands that use it: its callback says so.
+//! after all commands that use it: its callback says so. That of an image whose commands are known to have ended is used again
+//! at once, since the worker executes what is sent later after the image's release.
 #![expect(unsafe_code, reason = "maps memory at the addresses that both sides agreed on")]
 
 use std::ops::Range;

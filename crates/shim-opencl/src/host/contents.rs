@@ -59,6 +59,11 @@ impl Contents {
         }
     }
 
+    /// Whether a kernel has had it as an argument.
+    pub(crate) fn is_argument(&self) -> bool {
+        self.is_argument.load(Ordering::SeqCst)
+    }
+
     /// Its memory has another name from now on, so that no thread knows what is there.
     pub(crate) fn share(&self) {
         self.is_shared.store(true, Ordering::SeqCst);
@@ -66,7 +71,7 @@ impl Contents {
 
     /// Whether no command and no program has given it any: a read of it brings anything.
     pub(crate) fn are_undefined(&self) -> bool {
-        self.version(0) == Some(ContentsVersion { writes: 0, launches: 0 }) && !self.is_argument.load(Ordering::SeqCst)
+        self.version(0) == Some(ContentsVersion { writes: 0, launches: 0 }) && !self.is_argument()
     }
 
     /// What they are now, after so many launches of the context; none if no thread can know.
@@ -74,7 +79,7 @@ impl Contents {
         if self.is_shared.load(Ordering::SeqCst) {
             return None;
         }
-        let launches = if self.is_argument.load(Ordering::SeqCst) { launches + 1 } else { 0 };
+        let launches = if self.is_argument() { launches + 1 } else { 0 };
         Some(ContentsVersion { writes: self.writes.load(Ordering::Acquire), launches })
     }
 }

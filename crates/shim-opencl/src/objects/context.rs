@@ -103,9 +103,14 @@ impl Context {
         self.launches.load(Ordering::Acquire)
     }
 
+    /// Queues that it has had so far.
+    pub(crate) fn queues(&self) -> u32 {
+        self.queues.load(Ordering::SeqCst)
+    }
+
     /// Whether it has had one queue at most.
     pub(crate) fn has_one_queue(&self) -> bool {
-        self.queues.load(Ordering::SeqCst) <= 1
+        self.queues() <= 1
     }
 
     /// Calls the functions that are told of the end, the last one first. No function is told of errors any more.

@@ -66,13 +66,17 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
 
     fn handle(&self) -> Self::Handle;
 
-    /// The last reference is gone, and the worker has been told.
+    /// The last reference is gone, and the worker is about to be told.
+    fn ending(&self) {}
+
+    /// The same, and the worker has been told.
     fn ended(&self) {}
 }
 
-/// Makes a type one of objects: the kind's number, the code, the handle, the most objects at a time.
+/// Makes a type one of objects: the kind's number, the code, the handle, the most objects at a time, and
+/// what is done when one ends.
 macro_rules! kind_of_object {
-    ($object:ident $handle:ident $kind:ident $wrong:ident $most:ident $(, $ended:item)?) => {
+    ($object:ident $handle:ident $kind:ident $wrong:ident $most:ident $(, $method:item)*) => {
         impl $crate::objects::handle::Object for $object {
             const KIND: u32 = katydid_wire::opencl::kind::$kind;
             const WRONG: katydid_opencl_sys::Code = katydid_opencl_sys::Code::$wrong;
@@ -96,7 +100,7 @@ macro_rules! kind_of_object {
                 katydid_opencl_sys::$handle(std::ptr::with_exposed_provenance_mut(self.base.handle))
             }
 
-            $($ended)?
+            $($method)*
         }
     };
 }
@@ -202,6 +206,7 @@ fn drop_reference<T: Object>(object: &Arc<T>, reference: u64) {
     if object.base().references.fetch_sub(reference, Ordering::AcqRel) != reference {
         return;
     }
+    object.ending();
     // Told before the handle is free: a new object of the same number is made after.
     let _ = session::enqueue(&kdclRelease { object: object.base().id });
     object.ended();

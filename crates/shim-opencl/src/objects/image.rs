@@ -22,7 +22,7 @@ use crate::objects::handle::{Base, HeldObject, Object, make, object};
 use crate::objects::image_facts::{self, ImageForm, KnownForms};
 use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
-use crate::objects::memory::{Memory, for_driver, has_contents, inherited, lend};
+use crate::objects::memory::{Memory, for_driver, has_contents, inherited};
 use crate::objects::svm::RANGES;
 use crate::process::session;
 
@@ -230,7 +230,7 @@ unsafe fn create(
     let made = unsafe { make_image(&wanted, properties, block.as_ref(), &mut is_lent) };
     match (made, block) {
         (Ok(memory), Some(block)) if is_lent => {
-            lend(&memory, block, give_back)?;
+            memory.keep(block, give_back);
             Ok(memory.handle())
         }
         (made, block) => {

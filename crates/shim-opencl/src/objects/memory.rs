@@ -27,7 +27,7 @@ use crate::objects::image_shape::{ImageKind, ImageShape};
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::maps::Maps;
 use crate::objects::pending_command::PendingCommand;
-use crate::objects::queue::Queue;
+use crate::objects::queue::{self, Queue};
 use crate::objects::svm::RANGES;
 use crate::process::per_worker::PerWorker;
 use crate::process::session;
@@ -43,6 +43,13 @@ const MEMORY_FLAGS: u64 = 0x3ff;
 const KERNEL: u64 = 0b111;
 /// Which accesses the program has.
 const PROGRAM: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
+
+/// Memory of both sides that an image lies in, and what is done with it in the end.
+#[derive(Debug)]
+struct LentBlock {
+    block: Block,
+    free: fn(Block),
+}
 
 /// A memory object.
 #[derive(Debug)]
@@ -63,6 +70,8 @@ pub(crate) struct Memory {
     pub(crate) host: usize,
     /// Its first byte in memory that the worker has too, where it is mapped; 0: it has none.
     pub(crate) shared: usize,
+    /// That memory, if it is an image's, until the image ends.
+    lent: Mutex<Option<LentBlock>>,
     /// 1: it is an image, and a worker's driver uses that memory in place.
     lies: PerWorker,
     /// Whether it may lie in the zero-copy area of the worker.
@@ -80,7 +89,18 @@ pub(crate) struct Memory {
 
 kind_of_object! {
     Memory cl_mem MEMORY INVALID_MEM_OBJECT HANDLES,
+    fn ending(&self) {
+        if !self.is_at_rest()
+            && let Some(LentBlock { block, free }) = self.take_lent()
+        {
+            // Of a session that has failed there is nothing to wait for.
+            let _ = lend(self, block, free);
+        }
+    },
     fn ended(&self) {
+        if let Some(LentBlock { block, free }) = self.take_lent() {
+            free(block);
+        }
         if self.image.is_some() {
             KEPT_PAGES.forget(self.contents.number);
         }
@@ -100,6 +120,7 @@ impl Memory {
             offset: 0,
             host: 0,
             shared: 0,
+            lent: Mutex::new(None),
             lies: PerWorker::default(),
             is_zero_copy: AtomicBool::new(false),
             accepted_in: PerWorker::default(),
@@ -150,6 +171,21 @@ impl Memory {
         self.contents.share();
         self.learn_lies(worker);
         Self { shared, ..self }
+    }
+
+    /// Has an image keep the block that it lies in; `free` is done with that once no command uses the image any more.
+    pub(crate) fn keep(&self, block: Block, free: fn(Block)) {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(LentBlock { block, free });
+    }
+
+    fn take_lent(&self) -> Option<LentBlock> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether all commands that may use it are known to have ended: its memory is free once the worker has executed its release,
+    /// and what is sent after that may use the memory for something else.
+    fn is_at_rest(&self) -> bool {
+        !self.contents.is_argument() && queue::are_at_rest(&self.context)
     }
 
     /// Notes that a worker's driver uses that memory in place.

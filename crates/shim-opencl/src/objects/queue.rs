@@ -146,6 +146,19 @@ impl Progress {
     }
 }
 
+/// Whether all commands of a context are known to have ended: each queue that it has had is still there, and keeps its order.
+pub(crate) fn are_at_rest(context: &Context) -> bool {
+    /// Of more queues in all, none is looked at.
+    const MAX_QUEUES: u32 = 8;
+    let made = context.queues();
+    if made == 0 || made > MAX_QUEUES {
+        return made == 0;
+    }
+    let live = Queue::table().live();
+    let own = || live.iter().filter(|queue| queue.context.base.id == context.base.id);
+    own().count() == made as usize && own().all(|queue| queue.is_in_order() && queue.progress.is_idle())
+}
+
 /// A thread that copies, however it ends.
 struct CopyGuard<'a>(&'a AtomicU32);
 
