@@ -113,8 +113,9 @@ pub struct Intel {
     pub places: Places,
 }
 
-/// Its programs: SPIR-V, which PoCL 3.1 does not have, and fine-grained shared virtual memory, which does not come from the heap.
-pub const OF_INTEL: [&str; 2] = ["kept_spirv", "kept_fine_svm"];
+/// Its programs: SPIR-V, which PoCL 3.1 does not have, fine-grained shared virtual memory, which does not come from the heap, and
+/// formats of images that kernels only read.
+pub const OF_INTEL: [&str; 3] = ["kept_spirv", "kept_fine_svm", "image_accesses"];
 
 /// The driver that `cargo xtask setup` fetches beside PoCL.
 #[must_use]

@@ -214,7 +214,7 @@ unsafe extern "C" fn set_argument(_: cl_kernel, _: u32, _: usize, value: *const 
 }
 
 #[expect(unsafe_code, reason = "a driver's function")]
-unsafe extern "C" fn release(_: cl_mem) -> i32 {
+pub(crate) unsafe extern "C" fn release(_: cl_mem) -> i32 {
     0
 }
 

@@ -24,7 +24,7 @@ use crate::calls::notify::{self, Notify};
 use crate::drivers::call::{driver, make};
 use crate::drivers::driver::device_value;
 use crate::handlers::info::facts;
-use crate::memory::host::{Maps, maps};
+use crate::memory::host::{KERNEL_ACCESSES, Maps, maps};
 use crate::memory::initial_data::InitialData;
 use crate::memory::zero_copy_area;
 use crate::objects::lifetimes::ObjectRef;
@@ -239,7 +239,7 @@ pub(crate) fn kdclImage(
         None => filled(message.flags, &data),
     };
     if !data.is_empty() {
-        check_data(api, context.handle, &format, &shape, data.len())?;
+        check_data(api, (context.handle, message.flags), &format, &shape, data.len())?;
     }
     let handle = make!(api, clCreateImage(context.handle, flags, &raw const format, &raw const shape, place))?;
     let elementSize = number_of_image(api, handle, IMAGE_ELEMENT_SIZE);
@@ -286,7 +286,7 @@ impl Session {
             return Ok(filled(message.flags, &InitialData::Own(Cow::Borrowed(&[]))));
         }
         let api = self.shared.objects.get::<cl_context>(message.context)?.api;
-        let bytes = packed_bytes(api, context, format, shape)?;
+        let bytes = packed_bytes(api, (context, message.flags), format, shape)?;
         if bytes as u64 > message.room {
             return Err(Code::INVALID_IMAGE_SIZE.into());
         }
@@ -309,22 +309,23 @@ impl Session {
     }
 }
 
-/// A driver reads as many bytes as the shape says, so the data must hold them.
+/// `of`: a context, and the image's flags. A driver reads as many bytes as the shape says, so the data must hold them.
 fn check_data(
     api: &katydid_opencl_sys::Dispatch,
-    context: cl_context,
+    of: (cl_context, u64),
     format: &cl_image_format,
     shape: &cl_image_desc,
     length: usize,
 ) -> Result<(), Code> {
     let fits = shape.image_row_pitch == 0 && shape.image_slice_pitch == 0;
-    if fits && packed_bytes(api, context, format, shape)? == length { Ok(()) } else { Err(Code::INVALID_IMAGE_SIZE) }
+    if fits && packed_bytes(api, of, format, shape)? == length { Ok(()) } else { Err(Code::INVALID_IMAGE_SIZE) }
 }
 
-/// Bytes of an image without gaps. How large an element is the driver tells of an image of one element.
+/// Bytes of an image without gaps. How large an element is the driver tells of an image of one element, with the accesses of the
+/// flags: of some formats it has no image that kernels write to.
 fn packed_bytes(
     api: &katydid_opencl_sys::Dispatch,
-    context: cl_context,
+    (context, flags): (cl_context, u64),
     format: &cl_image_format,
     shape: &cl_image_desc,
 ) -> Result<usize, Code> {
@@ -339,7 +340,8 @@ fn packed_bytes(
         image_slice_pitch: 0,
         ..*shape
     };
-    let probe = make!(api, clCreateImage(context, 0, format, &raw const one, ptr::null_mut()))?;
+    let access = flags & KERNEL_ACCESSES;
+    let probe = make!(api, clCreateImage(context, access, format, &raw const one, ptr::null_mut()))?;
     let element = number_of_image(api, probe, IMAGE_ELEMENT_SIZE) as usize;
     driver!(api, clReleaseMemObject(probe)).ok()?;
     let bytes =
@@ -397,4 +399,58 @@ pub(crate) fn kdclMemoryCallback(
     code.ok()?;
     session.destructors.entry(message.memory).or_default().push(message.token);
     Ok(message::kdclMemoryCallbackReply {})
+}
+
+#[cfg(test)]
+mod tests {
+    use katydid_opencl_sys::constant::{MEM_OBJECT_IMAGE2D, MEM_READ_ONLY};
+
+    use super::*;
+    use crate::tests::{empty_table, release};
+
+    /// Has images that kernels read, and no others.
+    unsafe extern "C" fn create_image(
+        _: cl_context,
+        flags: u64,
+        _: *const cl_image_format,
+        _: *const cl_image_desc,
+        _: *mut void,
+        code: *mut i32,
+    ) -> cl_mem {
+        let answer = if flags == MEM_READ_ONLY { Code::SUCCESS } else { Code::IMAGE_FORMAT_NOT_SUPPORTED };
+        // SAFETY: the session asks for the code.
+        unsafe { code.write(answer.0) };
+        if flags == MEM_READ_ONLY { cl_mem(ptr::without_provenance_mut(64)) } else { cl_mem::NULL }
+    }
+
+    /// Elements have four bytes.
+    unsafe extern "C" fn image_info(_: cl_mem, _: u32, _: usize, value: *mut void, _: *mut usize) -> i32 {
+        // SAFETY: room for a number.
+        unsafe { value.cast::<u64>().write_unaligned(4) };
+        0
+    }
+
+    #[test]
+    fn elements_are_those_of_an_image_with_the_same_accesses() {
+        let mut api = empty_table();
+        api.clCreateImage = Some(create_image);
+        api.clGetImageInfo = Some(image_info);
+        api.clReleaseMemObject = Some(release);
+        let format = cl_image_format { image_channel_order: 0x10c1, image_channel_data_type: 0x10d2 };
+        let shape = cl_image_desc {
+            image_type: MEM_OBJECT_IMAGE2D,
+            image_width: 5,
+            image_height: 3,
+            image_depth: 0,
+            image_array_size: 0,
+            image_row_pitch: 0,
+            image_slice_pitch: 0,
+            num_mip_levels: 0,
+            num_samples: 0,
+            mem_object: cl_mem::NULL,
+        };
+        let of = |flags| packed_bytes(&api, (cl_context::NULL, flags), &format, &shape);
+        assert_eq!(of(MEM_READ_ONLY | MEM_COPY_HOST_PTR), Ok(60));
+        assert_eq!(of(MEM_COPY_HOST_PTR), Err(Code::IMAGE_FORMAT_NOT_SUPPORTED));
+    }
 }

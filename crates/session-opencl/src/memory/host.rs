@@ -24,8 +24,12 @@ use crate::memory::address::pointer;
 use crate::memory::staged::Lease;
 use crate::memory::unshared_pages::Apart;
 
-/// A kind of image in a context: the context, the kind, order and type of channels.
-pub(crate) type ImageKind = (u32, u32, u32, u32);
+/// A kind of image in a context: the context, the kind, order and type of channels, and the accesses that kernels have.
+pub(crate) type ImageKind = (u32, u32, u32, u32, u64);
+
+/// The accesses that kernels have to a memory object, among its flags: `CL_MEM_READ_WRITE` and the like. Drivers have some formats
+/// for some of them alone.
+pub(crate) const KERNEL_ACCESSES: u64 = 0b111;
 
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.

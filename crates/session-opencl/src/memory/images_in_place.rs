@@ -19,7 +19,7 @@ use crate::contents::Copier;
 use crate::drivers::call::{driver, make};
 use crate::handlers::number_of_image;
 use crate::journal;
-use crate::memory::host::{Maps, maps};
+use crate::memory::host::{KERNEL_ACCESSES, Maps, maps};
 use crate::state::Session;
 
 /// Elements of an image of ours in each direction that its kind has, and bytes of one at most.
@@ -57,7 +57,7 @@ impl Session {
         if message.place == 0 || had_own || !is_simple || maps() != Maps::Lie {
             return Ok(None);
         }
-        let Some(element) = self.element_in_place(message.context, format, shape) else { return Ok(None) };
+        let Some(element) = self.element_in_place(message, format, shape) else { return Ok(None) };
         let bytes = region(shape).iter().try_fold(element, |all, size| all.checked_mul(*size as u64));
         if bytes.is_none_or(|bytes| bytes > message.room) {
             return Ok(None);
@@ -68,9 +68,16 @@ impl Session {
         Ok(Some((others | MEM_USE_HOST_PTR, place)))
     }
 
-    /// Bytes of an element, if the driver of a context has images of a kind and format in place.
-    fn element_in_place(&mut self, context: u32, format: &cl_image_format, shape: &cl_image_desc) -> Option<u64> {
-        let kind = (context, shape.image_type, format.image_channel_order, format.image_channel_data_type);
+    /// Bytes of an element, if the driver of a context has images of a kind, format and accesses in place.
+    fn element_in_place(
+        &mut self,
+        message: &kdclImage<'_>,
+        format: &cl_image_format,
+        shape: &cl_image_desc,
+    ) -> Option<u64> {
+        let (context, access) = (message.context, message.flags & KERNEL_ACCESSES);
+        let channels = (format.image_channel_order, format.image_channel_data_type);
+        let kind = (context, shape.image_type, channels.0, channels.1, access);
         if let Some(known) = self.images_in_place.get(&kind) {
             return *known;
         }
@@ -78,7 +85,7 @@ impl Session {
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
         let are_whole = devices.iter().all(|device| self.whole(*device) == *device);
         let found = (are_whole && self.is_of_processors(context)).then(|| self.copier(context).ok()).flatten();
-        let element = found.and_then(|copier| copier.has_image_in_place(format, shape));
+        let element = found.and_then(|copier| copier.has_image_in_place(access, format, shape));
         self.images_in_place.insert(kind, element);
         element
     }
@@ -86,9 +93,7 @@ impl Session {
 
 impl Copier {
     /// Bytes of an element, if the driver reads and writes an image where its memory was given, without gaps.
-    fn has_image_in_place(&self, format: &cl_image_format, shape: &cl_image_desc) -> Option<u64> {
-        /// `CL_MEM_READ_WRITE`: kernels read and write the image.
-        const READ_WRITE: u64 = 1;
+    fn has_image_in_place(&self, access: u64, format: &cl_image_format, shape: &cl_image_desc) -> Option<u64> {
         let small = |size: usize| size.min(SIDE);
         let small = cl_image_desc {
             image_width: SIDE,
@@ -100,7 +105,7 @@ impl Copier {
             ..*shape
         };
         let mut memory = Box::new(Probe([0; PROBE_BYTES]));
-        let (start, flags) = ((&raw mut memory.0).cast::<void>(), READ_WRITE | MEM_USE_HOST_PTR);
+        let (start, flags) = ((&raw mut memory.0).cast::<void>(), access | MEM_USE_HOST_PTR);
         let made = make!(self.api, clCreateImage(self.context, flags, format, &raw const small, start));
         let image = made.ok()?;
         let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE);
