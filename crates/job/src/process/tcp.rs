@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::getxattr;
 
 use crate::process::tree::Process;
 
@@ -12,6 +14,12 @@ const PROC_NET_FILES: [&str; 2] = ["tcp", "tcp6"];
 const LISTEN_STATE: &str = "0A";
 /// How the two queues of a socket begin that has sent everything.
 const EMPTY_SEND_QUEUE: &str = "00000000:";
+/// The attribute of a socket that names its protocol.
+const PROTOCOL_ATTRIBUTE: &str = "system.sockprotoname";
+/// Room for such a name; the kernel's are of 32 bytes.
+const MAX_PROTOCOL_BYTES: usize = 64;
+/// How the names begin of the protocols that the lists are of.
+const TCP_NAME: &[u8] = b"TCP";
 /// Begin of the names of CRIU's files about connections.
 const TCP_STREAM_PREFIX: &str = "tcp-stream-";
 
@@ -22,7 +30,7 @@ pub(crate) static TEST_LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 /// Whether any of the processes has one now. Sockets that cannot be looked at count.
 pub(crate) fn is_connected(processes: &[Process]) -> bool {
     processes.iter().any(|process| {
-        let sockets = sockets(process.pid);
+        let sockets = tcp_sockets(process.pid);
         !sockets.is_empty()
             && PROC_NET_FILES.iter().any(|list| {
                 match fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)) {
@@ -64,7 +72,11 @@ struct End {
 fn ends(processes: &[Process]) -> BTreeMap<(String, String), End> {
     let mut pairs = BTreeMap::new();
     for process in processes {
-        let sockets = sockets(process.pid);
+        let sockets = tcp_sockets(process.pid);
+        // The kernel looks at each place of its table for a list, which takes milliseconds where that is large.
+        if sockets.is_empty() {
+            continue;
+        }
         for list in PROC_NET_FILES {
             let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
             let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
@@ -85,11 +97,30 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 
 /// Inodes of the sockets that a process has open.
 pub(crate) fn sockets(pid: u32) -> BTreeSet<String> {
+    open_sockets(pid).map(|(inode, _)| inode).collect()
+}
+
+/// Those of TCP, and those whose protocol the kernel does not tell.
+fn tcp_sockets(pid: u32) -> BTreeSet<String> {
+    let may_be_tcp = |descriptor: &Path| protocol(descriptor).is_none_or(|name| name.starts_with(TCP_NAME));
+    open_sockets(pid).filter(|(_, descriptor)| may_be_tcp(descriptor)).map(|(inode, _)| inode).collect()
+}
+
+/// Inodes of sockets, and where their descriptors are.
+fn open_sockets(pid: u32) -> impl Iterator<Item = (String, PathBuf)> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
-    targets
-        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
-        .collect()
+    entries.filter_map(|entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        Some((inode.to_owned(), entry.path()))
+    })
+}
+
+/// The kernel's name for a socket's protocol, `TCP` and `TCPv6` among them.
+fn protocol(descriptor: &Path) -> Option<Vec<u8>> {
+    let mut name = [0; MAX_PROTOCOL_BYTES];
+    let length = getxattr(descriptor, PROTOCOL_ATTRIBUTE, &mut name[..]).ok()?;
+    name.get(..length).map(<[u8]>::to_vec)
 }
 
 /// A line of the kernel's list of sockets.
@@ -114,9 +145,13 @@ fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
     use std::sync::PoisonError;
     use std::time::{Duration, Instant};
+
+    use rustix::fs::fstat;
 
     use super::*;
 
@@ -130,6 +165,22 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(is_connected(&us()));
+    }
+
+    #[test]
+    fn sockets_of_other_protocols_are_none_of_tcp() {
+        let inode = |socket: &dyn AsFd| fstat(socket).unwrap().st_ino.to_string();
+        let (stream, _other) = UnixStream::pair().unwrap();
+        let (datagrams, listener) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let (all, of_tcp) = (sockets(std::process::id()), tcp_sockets(std::process::id()));
+        assert!([inode(&stream), inode(&datagrams), inode(&listener)].iter().all(|inode| all.contains(inode)));
+        assert!(of_tcp.contains(&inode(&listener)));
+        assert!(!of_tcp.contains(&inode(&stream)) && !of_tcp.contains(&inode(&datagrams)));
+        // A kernel without this protocol has no list of it.
+        if let Ok(listener) = TcpListener::bind("[::1]:0") {
+            assert!(tcp_sockets(std::process::id()).contains(&inode(&listener)));
+        }
     }
 
     #[test]
