@@ -28,7 +28,11 @@ const BYTES_PER_WORK_SECOND: u64 = 1 << 20;
 const MAX_WORK_IN_LIMITS: u32 = 10;
 /// How often the processes are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// A wait is polled less often from here on, so that the polls themselves are not taken for work.
+/// A wait is polled less often as it goes on, so that tests beside it have the processor: after this share of its time.
+const POLLS_PER_WAIT: u32 = 50;
+/// Up to this, in which states that come and go are still seen.
+const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// A wait is polled less often still from here on, so that the polls themselves are not taken for work.
 const LONG_WAIT: Duration = Duration::from_secs(10);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -174,7 +178,8 @@ fn counted(elapsed: Duration, stalled: Duration) -> Duration {
 }
 
 fn poll_interval(elapsed: Duration, interval: Duration) -> Duration {
-    interval.max((elapsed.saturating_sub(LONG_WAIT) / 100).min(MAX_POLL_INTERVAL))
+    let long = (elapsed.saturating_sub(LONG_WAIT) / 100).min(MAX_POLL_INTERVAL);
+    interval.max((elapsed / POLLS_PER_WAIT).min(SHORT_POLL_INTERVAL)).max(long)
 }
 
 /// Time since the machine started in which some process waited for a processor; nothing where the kernel does not count it.
@@ -258,7 +263,10 @@ mod tests {
     #[test]
     fn a_long_wait_is_polled_less_often() {
         let ms = Duration::from_millis;
-        assert_eq!(poll_interval(ms(500), ms(2)), ms(2));
+        assert_eq!(poll_interval(ms(90), ms(2)), ms(2));
+        assert_eq!(poll_interval(ms(250), ms(2)), ms(5));
+        assert_eq!(poll_interval(ms(5_000), ms(2)), ms(10));
+        assert_eq!(poll_interval(ms(5_000), ms(50)), ms(50));
         assert_eq!(poll_interval(ms(20_000), ms(2)), ms(100));
         assert_eq!(poll_interval(ms(500_000), ms(2)), ms(200));
     }
