@@ -233,7 +233,7 @@ pub const ALL: &[Setting] = &[
         "KATYDID_OPENCL_APART",
         Reader::Server,
         SettingValue::Words(&["off"]),
-        "buffers stay in the dump of a checkpoint, to compare ([OpenCL](opencl.md))",
+        "`off`: do not unshare zero-copy buffers before a dump; only for measurements ([OpenCL](opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_ASIDE",
@@ -304,7 +304,12 @@ pub const ALL: &[Setting] = &[
         "whether a trace has times of the GPU, as `trace --no-gpu`",
     ),
     setting("KATYDID_WORKER", Reader::Own, SettingValue::Text, "this process is a worker"),
-    setting("KATYDID_WORKER_NOTE", Reader::Own, SettingValue::Text, "what a worker that starts again was told before"),
+    setting(
+        "KATYDID_WORKER_NOTE",
+        Reader::Own,
+        SettingValue::Text,
+        "hand-over note that a worker passes to itself when it re-executes",
+    ),
     setting(TOLD, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
     setting(
         "KATYDID_CHECKPOINT_AT",
