@@ -22,11 +22,9 @@
 //   bound     has a mapping with memory of the first node only (mbind)
 //   spread    takes memory of all nodes in turn (MPOL_INTERLEAVE), and has a shared mapping that prefers the first (MPOL_PREFERRED)
 //   flusher   writes for a file system (PR_SET_IO_FLUSHER)
-//   lease     has a lease that another open of its file is breaking
 //   session   has a child whose child is in a session that its leader has left
 //   ended     has a child that has ended in such a session, and has not waited for it
 //   peer      has a socket that another user has made, who is gone
-//   senders   has not read a datagram of a sender with an address, which it looks at at its end
 //   events    has not read an event of a file that it watches
 //   suspended has a child that SIGTSTP has stopped, and hears at its end which signal that was
 //
@@ -49,7 +47,6 @@
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -144,14 +141,6 @@ static void is_still_set(const char *kind) {
     CHECK(asked, "get_mempolicy");
 }
 
-// The file has no other name when this returns, and its lease is being broken for as long as the kernel waits.
-static void break_lease() {
-    char name[] = "/tmp/changed_process.XXXXXX";
-    int file = mkstemp(name);
-    must(file >= 0 && signal(SIGIO, SIG_IGN) != SIG_ERR && fcntl(file, F_SETLEASE, F_WRLCK) == 0, "F_SETLEASE");
-    must(open(name, O_RDONLY | O_NONBLOCK) < 0 && unlink(name) == 0, "an open that breaks the lease");
-}
-
 static int make_pair(void *other) {
     int *pair = static_cast<int *>(other);
     if (setgid(65534) != 0 || setuid(65534) != 0) _exit(1);
@@ -165,35 +154,6 @@ static void get_a_foreign_pair() {
     int status = 1;
     pid_t child = clone(make_pair, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, pair);
     must(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a foreign pair");
-}
-
-static socklen_t named(sockaddr_un &address, const char *name) {
-    address = {};
-    address.sun_family = AF_UNIX;
-    // In the kernel's own space of names.
-    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "changed_process.%d.%s", getpid(), name);
-    return socklen_t(sizeof address.sun_family + 1 + length);
-}
-
-static int datagrams = -1;
-
-static void send_a_datagram() {
-    sockaddr_un to, from;
-    socklen_t to_length = named(to, "to"), from_length = named(from, "from");
-    datagrams = socket(AF_UNIX, SOCK_DGRAM, 0);
-    int sender = socket(AF_UNIX, SOCK_DGRAM, 0);
-    must(bind(datagrams, reinterpret_cast<sockaddr *>(&to), to_length) == 0, "bind");
-    must(bind(sender, reinterpret_cast<sockaddr *>(&from), from_length) == 0, "bind");
-    must(sendto(sender, "x", 1, 0, reinterpret_cast<sockaddr *>(&to), to_length) == 1 && close(sender) == 0, "sendto");
-}
-
-static void read_the_datagram() {
-    if (datagrams < 0) return;
-    sockaddr_un from, expected;
-    socklen_t length = sizeof from, expected_length = named(expected, "from");
-    char byte;
-    must(recvfrom(datagrams, &byte, 1, 0, reinterpret_cast<sockaddr *>(&from), &length) == 1, "recvfrom");
-    CHECK(length == expected_length && memcmp(&from, &expected, length) == 0, "the datagram is from another sender");
 }
 
 // Both ends of a connection; false where there is no such protocol.
@@ -358,14 +318,10 @@ static pid_t change(const char *kind) {
         sent = fill(ends);
     } else if (strcmp(kind, "halves") == 0) {
         get_halves();
-    } else if (strcmp(kind, "lease") == 0) {
-        break_lease();
     } else if (strcmp(kind, "ended") == 0) {
         get_an_ended_child();
     } else if (strcmp(kind, "peer") == 0) {
         get_a_foreign_pair();
-    } else if (strcmp(kind, "senders") == 0) {
-        send_a_datagram();
     } else if (strcmp(kind, "events") == 0) {
         int watch = inotify_init1(IN_CLOEXEC), file = inotify_add_watch(watch, "/proc/self/exe", IN_OPEN);
         must(watch >= 0 && file >= 0 && close(open("/proc/self/exe", O_RDONLY)) == 0, "inotify");
@@ -409,7 +365,6 @@ int main(int argc, char **argv) {
     if (strcmp(kind, "suspended") == 0) has_stopped_by(child, SIGTSTP);
     is_still_set(kind);
     use_halves();
-    read_the_datagram();
     if (child > 0) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);

@@ -2,6 +2,7 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod dump_progress;
+pub(crate) mod filelocks_img;
 pub(crate) mod files_img;
 pub mod io_uring_filter;
 pub(crate) mod kernel_data;

@@ -1,6 +1,7 @@
 //! What a process of a job has, as the kernel shows it.
 
 pub(crate) mod attributes;
+pub(crate) mod descriptors;
 pub mod inherited_fds;
 pub(crate) mod injection;
 pub(crate) mod libraries;

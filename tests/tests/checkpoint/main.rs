@@ -2,6 +2,7 @@
 //!
 //! - `programs.rs`: every program of `tests/apps`, checkpointed at random calls.
 //! - `scenarios.rs`: chains, kills at every stage, restores in twos.
+//! - `descriptors.rs`: descriptors of which CRIU keeps a part.
 //! - `jobs.rs`: processes. `processes.rs`: processes that others lock.
 //! - `outside/names.rs`: files. `outside/surroundings.rs`: files and folders around a job. `outside/streams.rs`: standard streams.
 //! - `images/stores.rs`: images. `images/damage.rs`: damaged images. `outside/modes.rs`: who may read what is written.
@@ -25,6 +26,7 @@
 //! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
 mod books;
+mod descriptors;
 mod frameworks;
 mod idle;
 mod images;

@@ -33,8 +33,7 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
     ("what_criu_would_not_restore_is_refused_by_name", lost),
 ];
 /// Kinds that CRIU dumps and does not restore, and words of the refusal.
-const LOST: [(&str, &str); 9] = [
-    ("lease", "has a lease (F_SETLEASE) that another open of the file is breaking"),
+const LOST: [(&str, &str); 7] = [
     ("session", "is in a session whose leader has ended"),
     ("ended", "has ended in a session whose leader has ended too"),
     ("peer", "has a unix socket whose peer was another user"),
@@ -42,7 +41,6 @@ const LOST: [(&str, &str); 9] = [
     ("network", "has a network namespace of its own"),
     // These go on between tries, and may have read what there is and ended by the last one.
     ("unsent", "no checkpoint"),
-    ("senders", "no checkpoint"),
     ("events", "no checkpoint"),
 ];
 

@@ -22,7 +22,7 @@ use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{modes, names, streams, surroundings};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{books, idle, jobs, lent, processes, refused, sealed, variables};
+use crate::{books, descriptors, idle, jobs, lent, processes, refused, sealed, variables};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -72,6 +72,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(chaos::all())
         .chain(damage::all())
         .chain(departures::all())
+        .chain(descriptors::all())
         .chain(failover::all())
         .chain(idle::all())
         .chain(jobs::all())

@@ -110,21 +110,33 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
     },
-    /// What CRIU sends anew, by another sender.
+    /// What no restore could send once more.
     #[error(
-        "{program} (process {pid}) has not read datagrams whose senders have addresses, and CRIU would lose these: try again in a moment"
+        "{program} (process {pid}) has not read datagrams of a unix socket, and no restore could send them again: {why}; try again in a moment"
     )]
-    Senders {
+    Datagrams {
+        /// Name of the program.
+        program: String,
+        /// Process id of the program.
+        pid: u32,
+        /// What is in the way.
+        why: &'static str,
+    },
+    /// What CRIU leaves out.
+    #[error(
+        "{program} (process {pid}) has not read events of the files that it watches (inotify, fanotify), and CRIU would lose them: try again in a moment"
+    )]
+    Events {
         /// Name of the program.
         program: String,
         /// Process id of the program.
         pid: u32,
     },
-    /// What CRIU leaves out.
+    /// What CRIU would restore in part.
     #[error(
-        "{program} (process {pid}) has not read events of the files that it watches (inotify), and CRIU would lose them: try again in a moment"
+        "{program} (process {pid}) watches a file with IN_ONESHOT or IN_EXCL_UNLINK that has no name any more, and CRIU would lose these: remove the watch"
     )]
-    Events {
+    Watches {
         /// Name of the program.
         program: String,
         /// Process id of the program.
@@ -228,7 +240,7 @@ impl CheckpointError {
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Criu(error) => error.passes(),
-            Self::Unsent { .. } | Self::Senders { .. } | Self::Events { .. } | Self::Descriptors => true,
+            Self::Unsent { .. } | Self::Datagrams { .. } | Self::Events { .. } | Self::Descriptors => true,
             _ => false,
         }
     }

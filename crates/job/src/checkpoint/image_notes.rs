@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::process::attributes::Attributes;
+use crate::process::descriptors::datagrams::Queue;
+use crate::process::descriptors::watches::Watch;
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
 use crate::process::written_files::Written;
@@ -37,6 +39,15 @@ pub(crate) struct ImageNotes {
     /// Ends of connections over TCP: their own address, and the other one's.
     #[serde(default)]
     pub(crate) connections: Vec<(String, String)>,
+    /// By whom datagrams were sent that it had not read.
+    #[serde(default)]
+    pub(crate) datagrams: Vec<Queue>,
+    /// Watches of files of which CRIU forgets a part.
+    #[serde(default)]
+    pub(crate) watches: Vec<Watch>,
+    /// Unix sockets whose process makes their other end too, by inodes.
+    #[serde(default)]
+    pub(crate) makers: Vec<u64>,
     /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
     pub(crate) ids: Vec<u32>,
     /// Those of processes that a signal had stopped: they stay so.
@@ -76,6 +87,9 @@ mod tests {
             shared: Vec::new(),
             terminals: vec![2],
             connections: vec![("0100007F:A3E1".to_owned(), "0100007F:0050".to_owned())],
+            datagrams: Vec::new(),
+            watches: Vec::new(),
+            makers: vec![7],
             ids: vec![7, 8],
             stopped: vec![8],
             attributes: attributes::read(&[Process { pid: std::process::id(), parent: 1, state: 'R' }]),

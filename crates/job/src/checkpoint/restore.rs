@@ -30,10 +30,12 @@ use crate::checkpoint::image_notes::ImageNotes;
 use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attended, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::worker_images;
+use crate::criu::filelocks_img;
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock::Silence;
 use crate::criu::restore_images::{Offered, RestoreImages};
 use crate::criu::tool::{Criu, CriuError};
+use crate::process::descriptors::{datagrams, leases, watches};
 use crate::process::libraries::{Folders, LibraryError};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
@@ -387,7 +389,13 @@ impl Opened {
         around: &Surroundings<'_>,
     ) -> Result<(), RestoreError> {
         let processes = tree::tree(raised.program).map_err(system("list the processes"))?;
-        attributes::set(&self.notes.attributes, &processes).iter().for_each(|line| (around.waits)(line));
+        let refused = [
+            attributes::set(&self.notes.attributes, &processes),
+            watches::set(&self.notes.watches, &processes),
+            datagrams::send_again(&self.notes.datagrams, &processes),
+            leases::set(&filelocks_img::broken(&self.files).map_err(system("read CRIU's list of locks"))?, &processes),
+        ];
+        refused.iter().flatten().for_each(|line| (around.waits)(line));
         let ids: HashMap<u32, u32> =
             processes.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();
         self.stop_by_terminals(&processes);
@@ -652,7 +660,7 @@ impl Streams {
         let ours = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         let controlling = terminals::controlling();
         let offered = Offered { is_terminal: ours.map(isatty), has_controlling: controlling.is_some() };
-        let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered);
+        let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered, &opened.notes.makers);
         let images = images.map_err(system("rewrite CRIU's files"))?;
         let copy = |fd: BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
         let mut given = Vec::new();

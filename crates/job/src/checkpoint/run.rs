@@ -41,7 +41,10 @@ use crate::criu::files_img::FilesImage;
 use crate::criu::tool::{After, Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
 use crate::process::attributes::Attributes;
+use crate::process::descriptors::datagrams::Unsendable;
+use crate::process::descriptors::{datagrams, peers, watches};
 use crate::process::shared_memory::Segment;
+use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
 use crate::process::{attributes, libraries, shared_memory, stdio, tcp, terminals, tree, unix_session, written_files};
@@ -431,12 +434,10 @@ impl<'j> Attempt<'j, '_> {
         if let Some(pid) = tcp::unsent(&after) {
             return Err(CheckpointError::Unsent { program: tree::name(pid), pid });
         }
-        if let Some(pid) = sk_queues_img::with_senders(&after) {
-            return Err(CheckpointError::Senders { program: tree::name(pid), pid });
-        }
-        if let Some(pid) = sk_queues_img::with_events(&after) {
+        if let Some(pid) = watches::with_events(&after) {
             return Err(CheckpointError::Events { program: tree::name(pid), pid });
         }
+        let notes = self.beside_criu(&after, &folder, notes)?;
         let part = part(
             criu,
             tree::seen_by_itself(self.root),
@@ -444,6 +445,23 @@ impl<'j> Attempt<'j, '_> {
             &noted,
         )?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })
+    }
+
+    /// Notes what CRIU leaves out of unread datagrams, watches and peers of sockets.
+    fn beside_criu(&self, after: &[Process], folder: &Path, notes: ImageNotes) -> Result<ImageNotes, CheckpointError> {
+        let failed = |source| CheckpointError::System { doing: "read what CRIU found open", source };
+        let saved = sk_queues_img::counts(folder).map_err(failed)?;
+        let replaced = |standard: &Standard| match standard {
+            Standard::Socket { inode } => Some(*inode),
+            _ => None,
+        };
+        let but: Vec<u64> = self.job.stdio.iter().filter_map(replaced).collect();
+        let datagrams = datagrams::note(after, &saved, &but)
+            .map_err(|Unsendable { pid, why }| CheckpointError::Datagrams { program: tree::name(pid), pid, why })?;
+        let watches = watches::note(after, &files_img::watched(folder).map_err(failed)?)
+            .map_err(|pid| CheckpointError::Watches { program: tree::name(pid), pid })?;
+        let makers = peers::makers(after, &files_img::unix_pairs(folder).map_err(failed)?);
+        Ok(ImageNotes { datagrams, watches, makers, ..notes })
     }
 
     /// Copies shared memory, and takes away the names that CRIU gave for the time of the dump.
@@ -545,6 +563,9 @@ fn notes(job: &JobState, processes: &[Process], earlier: &[Attributes]) -> Image
         shared: Vec::new(),
         terminals: terminals::numbers(processes),
         connections: Vec::new(),
+        datagrams: Vec::new(),
+        watches: Vec::new(),
+        makers: Vec::new(),
         written: written_files::written(processes).into_iter().filter(|file| !is_standard(file)).collect(),
         ids: processes.iter().flat_map(|process| tree::ids(process.pid)).collect(),
         stopped: tree::stopped(processes).into_iter().chain(job.stopped.ids()).collect(),

@@ -29,6 +29,17 @@ pub(crate) const FILES_MAGIC: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// The field of a regular file, `file_entry.reg`.
 pub(crate) const REGULAR: u64 = 3;
+/// That of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`.
+const UNIX: u64 = 16;
+const INODE: u64 = 2;
+const PEER: u64 = 8;
+/// That of inotify, `file_entry.ify`; `inotify_file_entry.wd`; `inotify_wd_entry.i_ino`, `.s_dev`, `.f_handle`; `fh_entry.path`.
+const INOTIFY: u64 = 13;
+const WATCHES: u64 = 5;
+const WATCHED_INODE: u64 = 2;
+const WATCHED_DEVICE: u64 = 5;
+const WATCHED_HANDLE: u64 = 7;
+const HANDLE_PATH: u64 = 4;
 /// `reg_file_entry.id`, `.name`, `.size`.
 const ID: u64 = 1;
 const NAME: u64 = 6;
@@ -69,6 +80,56 @@ struct Regular<'a> {
     id: u64,
     name: &'a [u8],
     size: Option<u64>,
+}
+
+/// The ids by which CRIU calls unix sockets, by their inodes.
+///
+/// # Errors
+///
+/// There is no `files.img` in the folder, or it cannot be read.
+pub(crate) fn unix_sockets(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
+    let socket = |message| {
+        let entry = Fields(message).bytes_in(UNIX)?;
+        Some((Fields(entry).number_in(INODE)?, Fields(entry).number_in(ID)?))
+    };
+    Ok(messages(&bounded(&folder.join(FILE_NAMES[0]))?, FILES_MAGIC).filter_map(socket).collect())
+}
+
+/// The other end of each unix socket that has one, by inodes.
+///
+/// # Errors
+///
+/// There is no `files.img` in the folder, or it cannot be read.
+pub(crate) fn unix_pairs(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
+    let files = bounded(&folder.join(FILE_NAMES[0]))?;
+    Ok(messages(&files, FILES_MAGIC).filter_map(unix_pair).collect())
+}
+
+/// The inodes of a unix socket and of its other end.
+pub(crate) fn unix_pair(message: &[u8]) -> Option<(u64, u64)> {
+    let entry = Fields(message).bytes_in(UNIX)?;
+    let peer = Fields(entry).number_in(PEER).filter(|peer| *peer != 0)?;
+    Some((Fields(entry).number_in(INODE)?, peer))
+}
+
+/// Where CRIU found files that inotify watches, below the root folder of the first process: by inode and device.
+///
+/// # Errors
+///
+/// There is no `files.img` in the folder, or it cannot be read.
+pub(crate) fn watched(folder: &Path) -> io::Result<BTreeMap<(u64, u64), PathBuf>> {
+    let watch = |entry: &[u8]| {
+        let path = Fields(Fields(entry).bytes_in(WATCHED_HANDLE)?).bytes_in(HANDLE_PATH)?;
+        let file = (Fields(entry).number_in(WATCHED_INODE)?, Fields(entry).number_in(WATCHED_DEVICE)?);
+        Some((file, PathBuf::from(OsStr::from_bytes(path))))
+    };
+    let files = bounded(&folder.join(FILE_NAMES[0]))?;
+    let inotify = messages(&files, FILES_MAGIC).filter_map(|message| Fields(message).bytes_in(INOTIFY));
+    let entries = inotify.flat_map(Fields).filter_map(|(field, value)| match value {
+        FieldValue::Bytes(entry) if field == WATCHES => Some(entry),
+        _ => None,
+    });
+    Ok(entries.filter_map(watch).collect())
 }
 
 /// Reads the folder of a dump.

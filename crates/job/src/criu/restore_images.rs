@@ -12,6 +12,8 @@
 //! | pipe, socket, or regular file of standard output or error | the restoring side's stream of the same number |
 //! | a duplicate at another number | the stream of its kind: for reading, for writing, a terminal for both |
 //! | regular file of standard input | unchanged: CRIU opens it at its path and offset |
+//! | two ends of a connection of unix sockets | the one that is to make both stands behind the other |
+//! | lease that another open is breaking | left out (`process/descriptors/leases.rs`) |
 //! | periodic timerfd with an expiry that was not read | armed for its next period; CRIU finds no time left and would disarm it |
 //!
 //! The rule: the dump stays as it is. A message that is not understood is copied as it is.
@@ -25,7 +27,8 @@ use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
 
-use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, bounded, bounded_if_any, messages};
+use crate::criu::filelocks_img;
+use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, bounded, bounded_if_any, messages, unix_pair};
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 use crate::process::stdio::Standard;
 use crate::process::terminals::Modes;
@@ -102,12 +105,19 @@ struct Split {
 }
 
 impl RestoreImages {
-    /// Rewrites the dump in `from` into the empty folder `to`; `then` tells what the standard streams were.
+    /// Rewrites the dump in `from` into the empty folder `to`; `then` tells what the standard streams were, `makers` which unix sockets
+    /// have to stand behind their other ends, by inodes (`process/descriptors/peers.rs`).
     ///
     /// # Errors
     ///
     /// A file cannot be read, written or linked.
-    pub(crate) fn new(from: &Path, to: PathBuf, then: &[Standard; 3], offered: Offered) -> io::Result<Self> {
+    pub(crate) fn new(
+        from: &Path,
+        to: PathBuf,
+        then: &[Standard; 3],
+        offered: Offered,
+        makers: &[u64],
+    ) -> io::Result<Self> {
         let files = bounded(&from.join("files.img"))?;
         let terminals = terminals(&bounded_if_any(&from.join("tty-info.img"))?);
         let mut splits = BTreeMap::new();
@@ -119,7 +129,7 @@ impl RestoreImages {
             }
             splits.insert(id, split);
         }
-        let mut written = vec!["files.img".to_owned(), "tty-info.img".to_owned()];
+        let mut written = ["files.img", "tty-info.img", filelocks_img::FILE_NAME].map(str::to_owned).to_vec();
         let mut next =
             messages(&files, FILES_MAGIC).filter_map(|file| Fields(file).number_in(ID)).max().unwrap_or(0) + 1;
         for entry in fs::read_dir(from)? {
@@ -132,10 +142,14 @@ impl RestoreImages {
                 symlink(from.join(&name), to.join(&name))?;
             }
         }
-        private::write(&to.join("files.img"), rewritten_files(&files, &splits))?;
+        private::write(&to.join("files.img"), rewritten_files(&files, &splits, makers))?;
         let kept = bounded_if_any(&from.join("tty-info.img"))?;
         if !kept.is_empty() {
             private::write(&to.join("tty-info.img"), internal_terminals(&kept, &files, &splits))?;
+        }
+        let locks = bounded_if_any(&from.join(filelocks_img::FILE_NAME))?;
+        if !locks.is_empty() {
+            private::write(&to.join(filelocks_img::FILE_NAME), filelocks_img::without_broken(&locks))?;
         }
         let mut streams: Vec<usize> = splits.values().flat_map(|split| split.ids.iter().map(|(to, _)| *to)).collect();
         streams.sort_unstable();
@@ -304,9 +318,9 @@ fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) 
     out
 }
 
-fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
+fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>, makers: &[u64]) -> Vec<u8> {
     let mut out = begin(FILES_MAGIC);
-    for message in messages(bytes, FILES_MAGIC) {
+    for message in ordered(bytes, makers) {
         let Some((id, split)) = Fields(message).number_in(ID).and_then(|id| Some((id, splits.get(&id)?))) else {
             push(&mut out, &armed(message).unwrap_or_else(|| message.to_vec()));
             continue;
@@ -319,6 +333,20 @@ fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
         }
     }
     out
+}
+
+/// The files of a dump, with the makers of unix sockets behind their other ends.
+fn ordered<'a>(bytes: &'a [u8], makers: &[u64]) -> Vec<&'a [u8]> {
+    let mut files: Vec<&[u8]> = messages(bytes, FILES_MAGIC).collect();
+    let pairs = files.iter().enumerate().filter_map(|(at, file)| Some((at, unix_pair(file)?)));
+    let places: BTreeMap<u64, (usize, u64)> = pairs.map(|(at, (inode, peer))| (inode, (at, peer))).collect();
+    for maker in makers {
+        let Some((at, peer)) = places.get(maker) else { continue };
+        if let Some((other, _)) = places.get(peer).filter(|(other, _)| other > at) {
+            files.swap(*at, *other);
+        }
+    }
+    files
 }
 
 /// A `file_entry` of a regular file that is inherited.
@@ -439,7 +467,7 @@ mod tests {
         fs::create_dir(&from).unwrap();
         fs::create_dir(&to).unwrap();
         dump(&from, timer);
-        let images = RestoreImages::new(&from, to, then, offered).unwrap();
+        let images = RestoreImages::new(&from, to, then, offered, &[]).unwrap();
         (folder, images)
     }
 
@@ -486,6 +514,21 @@ mod tests {
         assert_eq!(behind(&images)[5], (5, Some("/in".to_owned())));
         let (_folder, images) = rewritten(&[Standard::Other, file(), Standard::Other], NO_TERMINAL, [0; 5]);
         assert_eq!(behind(&images)[5], (5, stream(1)));
+    }
+
+    #[test]
+    fn who_makes_a_connection_stands_behind_its_other_end() {
+        let socket =
+            |inode, peer| entry(6, inode, UNIX, Message::default().number(1, inode).number(2, inode).number(8, peer));
+        let list = [socket(1, 4), socket(2, 3), socket(3, 2), socket(4, 1), socket(5, 0)];
+        let mut bytes = begin(FILES_MAGIC);
+        list.iter().for_each(|message| push(&mut bytes, message));
+        let order = |makers: &[u64]| -> Vec<u64> {
+            ordered(&bytes, makers).into_iter().filter_map(|file| Fields(file).number_in(ID)).collect()
+        };
+        assert_eq!(order(&[]), [1, 2, 3, 4, 5]);
+        assert_eq!(order(&[1, 3, 5, 6]), [4, 2, 3, 1, 5]);
+        assert_eq!(order(&[2]), [1, 3, 2, 4, 5]);
     }
 
     #[test]

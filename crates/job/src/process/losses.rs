@@ -2,11 +2,11 @@
 //!
 //! | what | read from |
 //! |---|---|
-//! | a lease that another open is breaking | `/proc/PID/fdinfo` |
 //! | a file without a name on a read-only mount | `/proc/PID/fd` |
 //! | a session whose leader has ended, below a process of another one | `/proc/PID/stat` |
 //! | a child of the first process that has ended in such a session, and was not waited for | `/proc/PID/stat` |
 //! | credentials of a socket's peer | `SO_PEERCRED` |
+//! | a watch of a whole file system | `/proc/PID/fdinfo` |
 //!
 //! The rule: what cannot be looked at counts for nothing; CRIU looks at it again.
 
@@ -18,13 +18,18 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getegid, geteuid, pidfd_getfd, pidfd_open};
+use rustix::process::{getegid, geteuid};
 
+use crate::process::descriptors::remote::descriptor;
 use crate::process::tree;
 use crate::process::tree::Process;
 
 /// What the kernel writes behind a name that is gone.
 const NO_NAME: &str = " (deleted)";
+
+/// What it calls fanotify, and how a line about a mark of a whole file system begins.
+const FANOTIFY: &str = "anon_inode:[fanotify]";
+const OF_FILE_SYSTEM: &str = "fanotify sdev:";
 
 /// What would be lost, and what helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +38,6 @@ pub(crate) struct Loss {
     pub(crate) remedy: &'static str,
 }
 
-const LEASE: Loss = Loss {
-    what: "has a lease (F_SETLEASE) that another open of the file is breaking",
-    remedy: "give the lease back, or wait until it is broken (/proc/sys/fs/lease-break-time)",
-};
 const READ_ONLY: Loss =
     Loss { what: "has a file open that has no name any more, on a read-only mount", remedy: "close the file" };
 const SESSION: Loss = Loss {
@@ -50,6 +51,11 @@ const ENDED: Loss = Loss {
 const PEER: Loss = Loss {
     what: "has a unix socket whose peer was another user or group (SO_PEERCRED)",
     remedy: "close the socket, or make it as the user of `katydid run`",
+};
+
+const FILE_SYSTEM: Loss = Loss {
+    what: "watches a whole file system (FAN_MARK_FILESYSTEM)",
+    remedy: "remove the mark, or use FAN_MARK_MOUNT",
 };
 
 /// The first process that would lose something.
@@ -66,23 +72,17 @@ fn of_descriptors(pid: u32, tree: &[Process]) -> Option<Loss> {
         if target.starts_with("socket:") {
             return has_other_peer(pid, number.parse().ok()?, tree).then_some(PEER);
         }
+        if target.starts_with(FANOTIFY) {
+            let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
+            return info.lines().any(|line| line.starts_with(OF_FILE_SYSTEM)).then_some(FILE_SYSTEM);
+        }
         if !target.starts_with('/') {
             return None;
         }
         let is_read_only = || statvfs(&link).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY));
         let has_no_name = || fs::metadata(&link).is_ok_and(|found| std::os::unix::fs::MetadataExt::nlink(&found) == 0);
-        if target.ends_with(NO_NAME) && has_no_name() && is_read_only() {
-            return Some(READ_ONLY);
-        }
-        let locks = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
-        is_breaking(&locks).then_some(LEASE)
+        (target.ends_with(NO_NAME) && has_no_name() && is_read_only()).then_some(READ_ONLY)
     })
-}
-
-/// `lock: 1: LEASE  BREAKING  READ 7 fe:00:12 0 EOF`.
-fn is_breaking(fdinfo: &str) -> bool {
-    let mut locks = fdinfo.lines().filter_map(|line| line.strip_prefix("lock:"));
-    locks.any(|lock| lock.split_ascii_whitespace().skip(1).take(2).eq(["LEASE", "BREAKING"]))
 }
 
 /// Whether a socket's peer was of another user or group than we are, by whom CRIU makes sockets, and of the job. Peers outside
@@ -94,14 +94,8 @@ fn has_other_peer(pid: u32, number: i32, tree: &[Process]) -> bool {
     !tree::exists(of) || tree.iter().any(|process| process.pid == of)
 }
 
-/// A descriptor of another process, as one of ours; none for a process that has ended, or that does not let us.
-pub(crate) fn descriptor(pid: u32, number: i32) -> Option<OwnedFd> {
-    let process = pidfd_open(tree::raw(pid)?, PidfdFlags::empty()).ok()?;
-    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
-}
-
 /// The credentials of a unix socket's peer; none of another socket. A peer that never was, or of another namespace, has no id.
-fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
+pub(crate) fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes as many bytes as are said to be there at most.
@@ -175,13 +169,6 @@ mod tests {
 
     fn process(pid: u32, parent: u32) -> Process {
         Process { pid, parent, state: 'S' }
-    }
-
-    #[test]
-    fn leases_that_are_broken_are_told_from_those_that_hold() {
-        let info = |state: &str| format!("pos:\t0\nflags:\t02\nlock:\t1: {state} 7 fe:00:12 0 EOF\n");
-        assert!(is_breaking(&info("LEASE  BREAKING  READ")));
-        assert!(!is_breaking(&info("LEASE  ACTIVE    WRITE")) && !is_breaking(&info("FLOCK  ADVISORY  WRITE")));
     }
 
     #[test]

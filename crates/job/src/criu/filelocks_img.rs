@@ -1,0 +1,88 @@
+//! Leases that CRIU noted as being broken: out of `filelocks.img` of a dump, and the same file without them.
+//!
+//! | what | where |
+//! |---|---|
+//! | magic | two u32 |
+//! | then, for each lock, length of a message | u32 |
+//! | the message, in protocol buffers | `file_lock_entry`: field 1 is its kind, 2 its type, 3 the process, 4 the descriptor |
+
+use std::io;
+use std::path::Path;
+
+use crate::criu::files_img::{MAGIC, bounded_if_any, messages};
+use crate::criu::protobuf::Fields;
+use crate::process::descriptors::leases::BrokenLease;
+
+/// Its name, and its second magic number.
+pub(crate) const FILE_NAME: &str = "filelocks.img";
+const LOCKS: [u8; 4] = [0x16, 0x36, 0x32, 0x54];
+/// `file_lock_entry.flag`, `.type`, `.pid`, `.fd`.
+const KIND: u64 = 1;
+const TYPE: u64 = 2;
+const PROCESS: u64 = 3;
+const NUMBER: u64 = 4;
+/// The kind of a lease, and the bit in the type of one that is being broken.
+const LEASE: u64 = 8;
+const BREAKING: u64 = 4;
+
+/// The leases of a dump that are being broken.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub(crate) fn broken(folder: &Path) -> io::Result<Vec<BrokenLease>> {
+    let locks = bounded_if_any(&folder.join(FILE_NAME))?;
+    Ok(messages(&locks, LOCKS).filter_map(lease).collect())
+}
+
+/// The file without them.
+pub(crate) fn without_broken(locks: &[u8]) -> Vec<u8> {
+    let mut out = [MAGIC, LOCKS].concat();
+    for message in messages(locks, LOCKS).filter(|message| lease(message).is_none()) {
+        out.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend(message);
+    }
+    out
+}
+
+fn lease(message: &[u8]) -> Option<BrokenLease> {
+    let number = |field| Fields(message).number_in(field);
+    let kind = number(TYPE)?;
+    let is_one = number(KIND)? == LEASE && kind & BREAKING != 0;
+    let keeps_reading = kind & !BREAKING == u64::from(libc::F_RDLCK.unsigned_abs());
+    let (pid, number) = (u32::try_from(number(PROCESS)?).ok()?, i32::try_from(number(NUMBER)?).ok()?);
+    is_one.then_some(BrokenLease { pid, number, keeps_reading })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::criu::protobuf::Message;
+
+    fn file(entries: &[[u64; 4]]) -> Vec<u8> {
+        let mut bytes = [MAGIC, LOCKS].concat();
+        for entry in entries {
+            let fields = (1..).zip(entry);
+            let message = fields.fold(Message::default(), |message, (field, value)| message.number(field, *value));
+            let message = message.number(5, 0).number(6, 0).encoded();
+            bytes.extend((message.len() as u32).to_le_bytes());
+            bytes.extend(message);
+        }
+        bytes
+    }
+
+    #[test]
+    fn broken_leases_are_told_from_other_locks() {
+        let (held, flock) = ([LEASE, 1, 7, 3], [2, 1, 7, 4]);
+        let whole = file(&[held, [LEASE, BREAKING | 2, 7, 5], flock, [LEASE, BREAKING, 8, 6]]);
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(broken(folder.path()).unwrap(), []);
+        std::fs::write(folder.path().join(FILE_NAME), &whole).unwrap();
+        let lease = |pid, number, keeps_reading| BrokenLease { pid, number, keeps_reading };
+        assert_eq!(broken(folder.path()).unwrap(), [lease(7, 5, false), lease(8, 6, true)]);
+        assert_eq!(without_broken(&whole), file(&[held, flock]));
+        for length in 0..whole.len() {
+            assert!(without_broken(&whole[..length]).len() <= whole.len());
+        }
+    }
+}

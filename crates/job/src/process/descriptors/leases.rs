@@ -1,0 +1,184 @@
+//! Leases of files (`F_SETLEASE`) that other opens are breaking.
+//!
+//! CRIU takes such a lease and breaks it once more, by which its process hears a second signal, or ends by it. So restored processes, which
+//! stand still, take it themselves without it, and our own opens break it, while no process is told of that (`F_SETOWN`). The
+//! holder has the time of `/proc/sys/fs/lease-break-time` once more to give the lease back.
+//!
+//! The rule: what the restoring side refuses is said by name, and the program goes on without the lease.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
+use crate::process::injection::Tracee;
+use crate::process::tree;
+use crate::process::tree::Process;
+
+/// Commands of `fcntl` that the libc crate lacks: `F_SETOWN_EX` and `F_GETOWN_EX`.
+const SET_OWNER: i32 = 15;
+const GET_OWNER: i32 = 16;
+/// Bytes of a `struct f_owner_ex`, and so many that a process is lent.
+const OWNER_SIZE: usize = 8;
+const MAX_OWNERS: usize = 512;
+
+/// A lease that another open is breaking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BrokenLease {
+    /// A process that has the file open, as it sees itself.
+    pub(crate) pid: u32,
+    /// Its descriptor there.
+    pub(crate) number: i32,
+    /// Whether a lease to read is to be left, not none.
+    pub(crate) keeps_reading: bool,
+}
+
+/// A restored process that takes leases.
+struct Holder {
+    tracee: Tracee,
+    /// Where owners of descriptors are put meanwhile.
+    owners: u64,
+}
+
+/// Has restored processes, which stand still, take their leases and breaks these; what was refused, a line each.
+pub(crate) fn set(all: &[BrokenLease], processes: &[Process]) -> Vec<String> {
+    let mut refused = Vec::new();
+    let mut holders = BTreeMap::new();
+    let mut taken = Vec::new();
+    let mut note = |lease: &BrokenLease, error: &io::Error| {
+        refused.push(format!("a lease of a file (F_SETLEASE) of process {} is not restored: {error}", lease.pid));
+    };
+    for (at, lease) in all.iter().enumerate().take(MAX_OWNERS) {
+        let taking = holder(lease, processes, &mut holders).and_then(|(pid, holder)| {
+            let owner = holder.owners + (at * OWNER_SIZE) as u64;
+            holder.take(pid, lease, owner).map(|()| (pid, lease, owner))
+        });
+        match taking {
+            Ok(done) => taken.push(done),
+            Err(error) => note(lease, &error),
+        }
+    }
+    // None of them can be taken once one of the same file is being broken.
+    for (pid, lease, owner) in taken {
+        let broken = break_lease(pid, lease);
+        let told = holders.get(&pid).map_or(Ok(()), |holder| holder.set_owner(lease, owner));
+        if let Err(error) = broken.and(told) {
+            note(lease, &error);
+        }
+    }
+    refused
+}
+
+/// The process of a lease, traced.
+fn holder<'a>(
+    lease: &BrokenLease,
+    processes: &[Process],
+    holders: &'a mut BTreeMap<u32, Holder>,
+) -> io::Result<(u32, &'a Holder)> {
+    let process = processes.iter().find(|process| tree::seen_by_itself(process.pid) == lease.pid);
+    let pid = process.ok_or(io::ErrorKind::NotFound)?.pid;
+    let holder = match holders.entry(pid) {
+        std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+        std::collections::btree_map::Entry::Vacant(place) => place.insert(Holder::new(pid)?),
+    };
+    Ok((pid, holder))
+}
+
+impl Holder {
+    fn new(pid: u32) -> io::Result<Self> {
+        let mut tracee = Tracee::attach(pid, pid)?;
+        let owners = tracee.lend(&[0; OWNER_SIZE * MAX_OWNERS])?;
+        Ok(Self { tracee, owners })
+    }
+
+    /// Takes a lease that is to be broken, and has no process told of that.
+    fn take(&self, pid: u32, lease: &BrokenLease, owner: u64) -> io::Result<()> {
+        let only_reads = access(pid, lease.number)? == libc::O_RDONLY;
+        let kind = if only_reads && !lease.keeps_reading { libc::F_RDLCK } else { libc::F_WRLCK };
+        self.control(lease, libc::F_SETLEASE, kind.cast_unsigned().into())?;
+        self.control(lease, GET_OWNER, owner)?;
+        self.control(lease, libc::F_SETOWN, 0)
+    }
+
+    fn set_owner(&self, lease: &BrokenLease, owner: u64) -> io::Result<()> {
+        self.control(lease, SET_OWNER, owner)
+    }
+
+    fn control(&self, lease: &BrokenLease, command: i32, argument: u64) -> io::Result<()> {
+        let number = lease.number.cast_unsigned().into();
+        let arguments = [number, command.cast_unsigned().into(), argument, 0, 0, 0];
+        self.tracee.call(libc::SYS_fcntl, arguments).map(drop)
+    }
+}
+
+/// For what a descriptor was opened.
+fn access(pid: u32, number: i32) -> io::Result<i32> {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.map(|flags| flags & libc::O_ACCMODE).ok_or_else(|| io::Error::other("the descriptor has no flags"))
+}
+
+/// Opens the file as the open did that breaks the lease.
+fn break_lease(pid: u32, lease: &BrokenLease) -> io::Result<()> {
+    let access = if lease.keeps_reading { OFlags::RDONLY } else { OFlags::WRONLY };
+    let file = Path::new("/proc").join(pid.to_string()).join("fd").join(lease.number.to_string());
+    match open(file, access | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::WOULDBLOCK) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(io::Error::other("the file has no lease")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Signal, kill_process};
+
+    use super::*;
+
+    /// The kernel's word for the lease that a process has by a descriptor.
+    fn lease_of(pid: u32, number: i32) -> Option<String> {
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap();
+        let line = info.lines().find(|line| line.contains("LEASE"))?.to_owned();
+        Some(line.split_ascii_whitespace().skip(2).take(3).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn leases_are_taken_and_broken_and_no_signal_is_heard() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["read", "write", "both"].map(|name| folder.path().join(name));
+        names.iter().for_each(|name| fs::write(name, "").unwrap());
+        // The second reader has a lease of its own on the first file.
+        let script = "exec 3<\"$0\" 4<\"$0\" 5>>\"$1\" 6<>\"$2\"; echo ready; read line; echo $line";
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", script])
+            .args(&names)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let child = child.as_mut().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        kill_process(tree::raw(child.id()).unwrap(), Signal::STOP).unwrap();
+        let lease = |number, keeps_reading| BrokenLease { pid: child.id(), number, keeps_reading };
+        let all = [lease(3, false), lease(4, false), lease(5, true), lease(6, false)];
+        let processes = [Process { pid: child.id(), parent: std::process::id(), state: 'T' }];
+        assert_eq!(set(&all, &processes), Vec::<String>::new());
+        let found = [3, 4, 5, 6].map(|number| lease_of(child.id(), number).unwrap_or_default());
+        assert_eq!(
+            found,
+            ["LEASE BREAKING UNLCK", "LEASE BREAKING UNLCK", "LEASE BREAKING READ", "LEASE BREAKING UNLCK"]
+        );
+        assert!(set(&[lease(9, false)], &processes)[0].contains("is not restored"));
+        kill_process(tree::raw(child.id()).unwrap(), Signal::CONT).unwrap();
+        child.stdin.take().unwrap().write_all(b"heard none\n").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "heard none");
+        assert!(child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,92 @@
+//! Which process is to make a connection of unix sockets at a restore: its id is what the ends tell of their peers (`SO_PEERCRED`).
+//!
+//! CRIU has one process make both ends: the lowest id that has the one which stands last in its list of files. So the end is noted that
+//! has to stand last. The two of `socketpair` tell the process that made them, which comes again if it has an end still and has
+//! the lowest id that does. Those of a listener tell the one that listened and the one that connected: the second is told again, by the
+//! end that was accepted, which has the listener's name.
+
+use std::collections::BTreeMap;
+
+use rustix::net::getsockname;
+
+use crate::process::descriptors::datagrams::Name;
+use crate::process::descriptors::remote::{descriptor, sockets};
+use crate::process::losses::peer;
+use crate::process::tree;
+use crate::process::tree::Process;
+
+/// One end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct End {
+    /// The lowest id of a process that has it, as that sees itself.
+    holder: u32,
+    /// The process that it tells, as that sees itself; none that has ended.
+    told: Option<u32>,
+    has_name: bool,
+}
+
+/// Inodes of the ends that have to stand last, of processes that stand still. `pairs`: the other end of each, by inodes.
+pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u64> {
+    let mut ends: BTreeMap<u64, End> = BTreeMap::new();
+    for Process { pid, .. } in processes {
+        let seen = tree::seen_by_itself(*pid);
+        for (number, inode) in sockets(*pid).filter(|(_, inode)| pairs.contains_key(inode)) {
+            if let Some(end) = ends.get_mut(&inode) {
+                end.holder = end.holder.min(seen);
+            } else if let Some(fd) = descriptor(*pid, number) {
+                let told = peer(&fd).and_then(|peer| u32::try_from(peer.pid).ok());
+                let told = told.filter(|told| processes.iter().any(|process| process.pid == *told));
+                let has_name = !Name::of(getsockname(&fd).ok()).is_none();
+                ends.insert(inode, End { holder: seen, told: told.map(tree::seen_by_itself), has_name });
+            }
+        }
+    }
+    let found = pairs.iter().filter(|(one, other)| one < other).filter_map(|(one, other)| {
+        let is_one = is_first_the_maker(ends.get(one)?, ends.get(other)?)?;
+        Some(if is_one { *one } else { *other })
+    });
+    found.collect()
+}
+
+/// Whether the first of two ends has to stand last; none where that changes nothing.
+fn is_first_the_maker(one: &End, other: &End) -> Option<bool> {
+    let right = |maker: &End| [one, other].iter().filter(|end| end.told == Some(maker.holder)).count();
+    match right(one).cmp(&right(other)) {
+        std::cmp::Ordering::Equal => (one.has_name != other.has_name).then_some(other.has_name),
+        order => Some(order.is_gt()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(holder: u32, told: u32, has_name: bool) -> End {
+        End { holder, told: Some(told), has_name }
+    }
+
+    #[test]
+    fn the_process_that_made_a_pair_makes_it_again() {
+        let (parents, childs) = (end(7, 7, false), end(9, 7, false));
+        assert_eq!(is_first_the_maker(&parents, &childs), Some(true));
+        assert_eq!(is_first_the_maker(&childs, &parents), Some(false));
+        assert_eq!(is_first_the_maker(&end(8, 7, false), &childs), None, "it has neither");
+    }
+
+    #[test]
+    fn an_accepted_end_tells_again_who_connected() {
+        let (client, server) = (end(9, 7, false), end(7, 9, true));
+        assert_eq!(is_first_the_maker(&client, &server), Some(true));
+        assert_eq!(is_first_the_maker(&server, &client), Some(false));
+    }
+
+    #[test]
+    fn ends_of_ours_are_looked_at() {
+        use std::os::unix::net::UnixStream;
+        let (one, other) = UnixStream::pair().unwrap();
+        let inode = |end: &UnixStream| rustix::fs::fstat(end).unwrap().st_ino;
+        let pairs = BTreeMap::from([(inode(&one), inode(&other)), (inode(&other), inode(&one))]);
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        assert_eq!(makers(&us, &pairs), Vec::<u64>::new(), "either is right");
+    }
+}

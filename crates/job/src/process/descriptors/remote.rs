@@ -1,0 +1,42 @@
+//! Descriptors of other processes, as ours. The rule: what cannot be looked at is left out; CRIU looks at it again.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::process::tree;
+
+/// How the kernel begins the name of a socket.
+pub(crate) const SOCKET: &[u8] = b"socket:";
+
+/// A descriptor of another process, as one of ours; none for a process that has ended, or that does not let us.
+pub(crate) fn descriptor(pid: u32, number: i32) -> Option<OwnedFd> {
+    let process = pidfd_open(tree::raw(pid)?, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
+}
+
+/// The numbers of what a process has open whose name in `/proc/PID/fd` begins so.
+pub(crate) fn numbers(pid: u32, begin: &[u8]) -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let is_it = target.as_os_str().as_bytes().starts_with(begin);
+        entry.file_name().to_str().filter(|_| is_it)?.parse().ok()
+    })
+}
+
+/// The sockets of a process: their numbers and inodes.
+pub(crate) fn sockets(pid: u32) -> impl Iterator<Item = (i32, u64)> {
+    numbers(pid, SOCKET).filter_map(move |number| {
+        let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+        Some((number, inode))
+    })
+}
+
+/// As [`numbers`], with each as a descriptor of ours.
+pub(crate) fn named(pid: u32, begin: &[u8]) -> impl Iterator<Item = (i32, OwnedFd)> {
+    numbers(pid, begin).filter_map(move |number| Some((number, descriptor(pid, number)?)))
+}

@@ -1,0 +1,177 @@
+//! Watches of files, inotify's and fanotify's, as far as CRIU does not keep them.
+//!
+//! | what | after CRIU's restore | here |
+//! |---|---|---|
+//! | events that were not read | gone | a process with such is found, so that the checkpoint is refused |
+//! | that a watch ends with its first event (`IN_ONESHOT`), or leaves out files without a name (`IN_EXCL_UNLINK`) | forgotten | noted, and set again while restored processes stand still |
+//!
+//! The rule: what the restoring side refuses is said by name. Linux tells of these two since 5.19.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::inotify::{WatchFlags, add_watch, remove_watch};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::ioctl_fionread;
+use serde::{Deserialize, Serialize};
+
+use crate::process::descriptors::remote::{descriptor, named, numbers};
+use crate::process::tree;
+use crate::process::tree::Process;
+
+/// What the kernel calls them.
+const INOTIFY: &[u8] = b"anon_inode:inotify";
+const KINDS: [&[u8]; 2] = [INOTIFY, b"anon_inode:[fanotify]"];
+/// The bits of a mask that CRIU sets again: `IN_ALL_EVENTS`.
+const EVENTS: u32 = 0xfff;
+
+/// A file that CRIU found watched: inode and device, as the kernel tells them.
+pub(crate) type FileId = (u64, u64);
+
+/// A watch with more than events in its mask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Watch {
+    /// A process that has it, as it sees itself.
+    pid: u32,
+    /// The descriptor of inotify there.
+    number: i32,
+    wd: i32,
+    mask: u32,
+    /// The file, below the root folder of the first process.
+    path: PathBuf,
+}
+
+/// A line of `/proc/PID/fdinfo/N` about a watch.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    wd: i32,
+    mask: u32,
+    file: FileId,
+}
+
+/// A process, of those that stand still, with events that it has not read.
+pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
+    let has_some =
+        |pid: u32, kind: &[u8]| named(pid, kind).any(|(_, watch)| ioctl_fionread(&watch).is_ok_and(|bytes| bytes > 0));
+    tree.iter().map(|process| process.pid).find(|pid| KINDS.iter().any(|kind| has_some(*pid, kind)))
+}
+
+/// Notes the watches of processes, which stand still, that CRIU would restore without a part of their masks. `paths`: where CRIU found
+/// watched files.
+///
+/// # Errors
+///
+/// The process with one of a file that CRIU found nowhere.
+pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> Result<Vec<Watch>, u32> {
+    let mut all = Vec::new();
+    for process in processes {
+        for number in numbers(process.pid, INOTIFY) {
+            let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", process.pid)).unwrap_or_default();
+            for Line { wd, mask, file } in lines(&info).filter(|line| line.mask & !EVENTS != 0) {
+                let path = paths.get(&file).ok_or(process.pid)?.clone();
+                all.push(Watch { pid: tree::seen_by_itself(process.pid), number, wd, mask, path });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Sets what CRIU left out of watches of restored processes, which stand still; what was refused, a line each.
+pub(crate) fn set(all: &[Watch], processes: &[Process]) -> Vec<String> {
+    let Some(first) = processes.first().map(|process| process.pid) else { return Vec::new() };
+    let refused = all.iter().filter_map(|watch| {
+        let process = processes.iter().find(|process| tree::seen_by_itself(process.pid) == watch.pid);
+        let done = match process {
+            Some(process) => watch.set(process.pid, first),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        let told = |error| {
+            let Watch { pid, path, .. } = watch;
+            format!("flags of a watch of {} of process {pid} are not restored: {error}", path.display())
+        };
+        done.err().map(told)
+    });
+    refused.collect()
+}
+
+impl Watch {
+    fn set(&self, pid: u32, first: u32) -> io::Result<()> {
+        let inotify = descriptor(pid, self.number).ok_or(io::ErrorKind::NotFound)?;
+        let path = Path::new(&format!("/proc/{first}/root")).join(self.path.strip_prefix("/").unwrap_or(&self.path));
+        let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let wd = add_watch(&inotify, link, WatchFlags::from_bits_retain(self.mask))?;
+        if wd == self.wd {
+            return Ok(());
+        }
+        // That made a watch of another file.
+        remove_watch(&inotify, wd)?;
+        Err(io::Error::other("another file is there"))
+    }
+}
+
+/// `inotify wd:1 ino:2a sdev:800001 mask:3 ignored_mask:0 …`, all hexadecimal.
+fn lines(fdinfo: &str) -> impl Iterator<Item = Line> {
+    fdinfo.lines().filter_map(|line| {
+        let rest = line.strip_prefix("inotify ")?;
+        let number = |name: &str| {
+            let mut words = rest.split_ascii_whitespace().filter_map(|word| word.split_once(':'));
+            words.find(|(known, _)| *known == name).and_then(|(_, value)| u64::from_str_radix(value, 16).ok())
+        };
+        let small = |name| u32::try_from(number(name)?).ok();
+        Some(Line {
+            wd: i32::try_from(number("wd")?).ok()?,
+            mask: small("mask")?,
+            file: (number("ino")?, number("sdev")?),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::inotify::{CreateFlags, init};
+
+    use super::*;
+
+    fn us() -> [Process; 1] {
+        [Process { pid: std::process::id(), parent: 1, state: 'R' }]
+    }
+
+    /// Held by tests with watches of this process.
+    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn events_that_were_not_read_are_found() {
+        let _alone = LOCK.lock().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let watch = init(CreateFlags::empty()).unwrap();
+        add_watch(&watch, folder.path(), WatchFlags::CREATE).unwrap();
+        assert_eq!(with_events(&us()), None);
+        fs::write(folder.path().join("new"), "").unwrap();
+        assert_eq!(with_events(&us()), Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_watch_gets_all_of_its_mask_again() {
+        let _alone = LOCK.lock().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let inotify = init(CreateFlags::NONBLOCK).unwrap();
+        let mask = WatchFlags::CREATE | WatchFlags::ONESHOT | WatchFlags::EXCL_UNLINK;
+        let wd = add_watch(&inotify, folder.path(), mask).unwrap();
+        let info = || fs::read_to_string(format!("/proc/self/fdinfo/{}", inotify.as_raw_fd())).unwrap();
+        let Line { file, .. } = lines(&info()).next().unwrap();
+        assert_eq!(note(&us(), &BTreeMap::new()), Err(std::process::id()));
+        let noted = note(&us(), &[(file, folder.path().to_owned())].into()).unwrap();
+        // As CRIU restores it.
+        add_watch(&inotify, folder.path(), WatchFlags::CREATE).unwrap();
+        assert_eq!(lines(&info()).next().unwrap().mask, WatchFlags::CREATE.bits());
+        assert_eq!(set(&noted, &us()), Vec::<String>::new());
+        assert_eq!(lines(&info()).next().unwrap(), Line { wd, mask: mask.bits(), file });
+        let elsewhere = Watch { path: "/".into(), ..noted[0].clone() };
+        assert!(set(&[elsewhere], &us())[0].contains("another file is there"));
+        assert_eq!(lines(&info()).count(), 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! Descriptors of which CRIU keeps a part: leases, watches, unread datagrams, peers of sockets. Of each kind one program has some in
+//! the middle of its steps, and looks at its end whether they are as they were.
+
+use anyhow::{Result, bail, ensure};
+use katydid_tests::catalog::Variant;
+use katydid_tests::job::Job;
+use katydid_tests::places::Places;
+use rustix::process::geteuid;
+
+use crate::scenarios::{Scenario, was_stopped};
+use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+
+const PROGRAM: (&str, Variant) = ("open_descriptors", Variant::Static);
+/// A frame in the middle of its steps.
+const MIDDLE: u64 = 40;
+const KEPT: [&str; 5] = ["leases", "inherited", "senders", "watches", "peers"];
+/// Kinds that are refused, words of the refusal, and whether they take root. The last two go on between tries, and may have read what
+/// there is and ended by the last one.
+const REFUSED: [(&str, &str, bool); 3] = [
+    ("marks", "watches a whole file system", true),
+    ("empty", "no checkpoint", false),
+    ("queued", "no checkpoint", false),
+];
+
+const ON_EVERY_WAY: [(&str, Scenario); 2] = [
+    ("what_a_process_has_open_is_so_after_a_restore", kept),
+    ("what_a_process_has_open_is_so_if_it_goes_on", left_running),
+];
+
+/// The trials' names and ways.
+pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    every.chain([("descriptors_that_cannot_be_restored_are_refused_by_name", refused as Scenario, "shm")])
+}
+
+/// A job of this kind, at its point.
+fn started<'a>(stage: &'a Stage, kind: &str) -> Result<Job<'a>> {
+    let mut job = stage.start(kind, PROGRAM, &[kind], &[MIDDLE])?;
+    if !job.holds_itself()? {
+        bail!("{kind}: the program did not come to its point: {}", said(&job.finish(LIMIT)?));
+    }
+    Ok(job)
+}
+
+/// What the program prints, whatever its kind is.
+fn undisturbed(stage: &Stage) -> Result<String> {
+    let outcome = stage.start("undisturbed", PROGRAM, &["none"], &[])?.finish(LIMIT)?;
+    ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+    Ok(outcome.text())
+}
+
+fn kept(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let text = undisturbed(&stage)?;
+    for kind in KEPT {
+        let job = started(&stage, kind)?;
+        stage.checkpoint(&job, kind, &[])?;
+        let written = job.output_so_far()?.len();
+        was_stopped(job)?;
+        let outcome = stage.restore(kind, kind, &[])?.finish(LIMIT)?;
+        let errors = outcome.errors();
+        ensure!(!errors.contains("not restored"), "{kind}: {errors}");
+        continues(&text, (written, written), &outcome)?;
+    }
+    stage.is_clean()
+}
+
+fn left_running(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    let text = undisturbed(&stage)?;
+    for kind in KEPT {
+        let job = started(&stage, kind)?;
+        stage.checkpoint(&job, kind, &["--leave-running"])?;
+        let outcome = job.finish(LIMIT)?;
+        ensure!(outcome.status.success() && outcome.text() == text, "{kind}: {}", said(&outcome));
+    }
+    stage.is_clean()
+}
+
+fn refused(places: &Places, way: &str) -> Result<()> {
+    let stage = Stage::new(places, way)?;
+    for (kind, words, takes_root) in REFUSED {
+        if takes_root && !geteuid().is_root() {
+            continue;
+        }
+        let job = started(&stage, kind)?;
+        let answer = job.checkpoint(&stage.image("image"), &[])?;
+        ensure!(!answer.status.success() && answer.errors().contains(words), "{kind}: {}", said(&answer));
+        let outcome = job.finish(LIMIT)?;
+        ensure!(outcome.status.success(), "{kind}: {}", said(&outcome));
+    }
+    stage.is_clean()
+}
