@@ -76,6 +76,7 @@ fn keep(
     // From here on it has to be refilled, whatever comes.
     participant.is_suspended = true;
     suspended?;
+    fault_injection::inject_at("suspend")?;
     // The worker is saved without a companion: this ends the connection to it.
     std::mem::swap(&mut participant.companion, &mut keeper);
     drop(keeper);

@@ -12,6 +12,7 @@ use katydid_tests::places::{Places, driver_under_test};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
 use katydid_tests::verdict::kept_path;
+use katydid_tests::watch::{runs, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -44,8 +45,9 @@ pub(crate) const VARIANT: &str = "kept_as_a_process";
 
 /// The scenarios' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    const ON_TWO_WAYS: [(&str, Scenario); 2] = [
+    const ON_TWO_WAYS: [(&str, Scenario); 3] = [
         ("a_worker_kept_as_a_process_goes_on_if_the_checkpoint_fails", failed),
+        ("a_supervisor_killed_while_its_workers_are_kept_leaves_none_and_no_checkpoint", supervisor_killed),
         ("a_worker_kept_as_a_process_is_restored_twice_at_once", twice),
     ];
     const ON_ONE_WAY: [(&str, Scenario, &str); 6] = [
@@ -147,13 +149,52 @@ fn goes_on(places: &Places, stage: &Stage, job: Job<'_>, why: &str) -> Result<()
     stage.is_clean()
 }
 
+/// What comes between the suspend of a worker and the commit.
+const STAGES: [&str; 3] = ["suspend", "keep_workers", "commit"];
+
 fn failed(places: &Places, way: &str) -> Result<()> {
-    for stage in ["keep_workers", "commit"] {
+    for stage in STAGES {
         let it = open_stage(places, way)?;
         let job = looped(&it, &format!("no-replay,{stage}"))?;
         goes_on(places, &it, job, &format!("a failure at stage {stage}")).with_context(|| stage.to_owned())?;
     }
     Ok(())
+}
+
+/// The program ends with its supervisor, as one without a worker's image does, and what is restored is the checkpoint before.
+fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
+    for at in STAGES {
+        killed_at(places, way, &format!("no-replay,{at}:kill")).with_context(|| format!("killed at {at}"))?;
+    }
+    Ok(())
+}
+
+fn killed_at(places: &Places, way: &str, fault: &str) -> Result<()> {
+    let stage = open_stage(places, way)?;
+    let mut job = stage.start("loop", LOOP, &[], &[60, 90])?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &["--leave-running"])?;
+    job.kill_everything(&stage.server)?;
+    drop(job);
+    let plan = Plan { points: &[60, 90], fault: Some(fault), ..Plan::default() };
+    let mut job = stage.restore_by("loop", "image", &plan)?;
+    ensure!(job.holds_itself()?, "the restored job ended before its point: {}", job.errors_so_far()?);
+    let worker = stage.server.workers_of(1)?;
+    let processes = [tree(job.pid()), worker].concat();
+    let outcome = job.checkpoint(&stage.image("image"), &[])?;
+    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
+    until("program and worker are gone", || !processes.iter().any(|pid| runs(*pid)))
+        .with_context(|| format!("the server said: {}", stage.server.log()))?;
+    drop(job);
+    stage.server.workers_of(0)?;
+    let second = stage.image("image").join("checkpoints/000002/manifest.json");
+    ensure!(!second.exists(), "there is a second checkpoint");
+    let verified = images(places, "verify", &stage.image("image"))?;
+    ensure!(verified.status.success(), "the image: {}", said(&verified));
+    let outcome = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
+    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    stage.is_clean()
 }
 
 /// What a replay would refuse: the program was told where a variable lies, and other workers put it elsewhere.
