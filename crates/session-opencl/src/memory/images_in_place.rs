@@ -75,18 +75,25 @@ impl Session {
         format: &cl_image_format,
         shape: &cl_image_desc,
     ) -> Option<u64> {
+        /// Read-write, write-only, read-only, and what is read-write because nothing is said.
+        const ACCESSES: [u64; 4] = [1, 2, 4, 0];
         let (context, access) = (message.context, message.flags & KERNEL_ACCESSES);
         let channels = (format.image_channel_order, format.image_channel_data_type);
-        let kind = (context, shape.image_type, channels.0, channels.1, access);
-        if let Some(known) = self.images_in_place.get(&kind) {
-            return *known;
+        let kind = |access: u64| (context, shape.image_type, channels.0, channels.1, access);
+        let found = |access: u64| self.images_in_place.get(&kind(access)).copied();
+        if let Some(known) = found(access) {
+            return known;
+        }
+        // Where images lie is no matter of what kernels do with them.
+        if let Some(element) = ACCESSES.into_iter().find_map(|other| found(other).flatten()) {
+            return Some(element);
         }
         // PoCL 3.1 ends the process at a write of an image on a part of a device.
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
         let are_whole = devices.iter().all(|device| self.whole(*device) == *device);
         let found = (are_whole && self.is_of_processors(context)).then(|| self.copier(context).ok()).flatten();
         let element = found.and_then(|copier| copier.has_image_in_place(access, format, shape));
-        self.images_in_place.insert(kind, element);
+        self.images_in_place.insert(kind(access), element);
         element
     }
 }
