@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
-    IMAGE_BUFFER, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D,
-    MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_USE_HOST_PTR,
+    IMAGE_BUFFER, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY,
+    MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
@@ -165,9 +165,11 @@ impl Wanted {
         is_plain && self.parent.is_none() && self.element.is_some()
     }
 
-    /// Kind, format and flags.
+    /// Kind, format and flags as the driver has them of an image in place: its memory is given to it, whatever the program says of
+    /// memory.
     fn form(&self) -> ImageForm {
-        (self.desc.image_type, self.format.image_channel_order, self.format.image_channel_data_type, self.told)
+        let flags = self.told & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR | MEM_USE_HOST_PTR);
+        (self.desc.image_type, self.format.image_channel_order, self.format.image_channel_data_type, flags)
     }
 
     /// Tells the worker; what it answers, or would.
