@@ -19,7 +19,7 @@ pub(crate) fn tell_unknown() {
 
 /// What programs that we start are told of the names that [`tell_unknown`] has named; none where there is nothing to tell.
 pub(crate) fn told() -> Option<(&'static str, String)> {
-    let names: Vec<String> = env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    let names = settings::readable(env::vars_os().map(|(name, _)| name));
     let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();
     (!unknown.is_empty()).then(|| (settings::TOLD, unknown.join(",")))
 }

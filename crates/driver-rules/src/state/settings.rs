@@ -4,6 +4,7 @@
 //! no command has started the program, by the library. `docs/environment.md` has its table from here; tests hold the sources and
 //! that page to the list.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -427,10 +428,16 @@ pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
     all
 }
 
+/// Names of variables as messages have them: what is no UTF-8 in one is replaced.
+pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = String> {
+    names.into_iter().map(|name| name.to_string_lossy().into_owned())
+}
+
 /// Those of this process's environment that no process has told of yet.
 pub fn unknown_here() -> Vec<Unknown> {
-    let told = std::env::var(TOLD).unwrap_or_default();
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let told = std::env::var_os(TOLD).unwrap_or_default();
+    let told = told.to_string_lossy();
+    let names = readable(std::env::vars_os().map(|(name, _)| name));
     unknown(names.filter(|name| !told.split(',').any(|told| told == name)))
 }
 
@@ -473,6 +480,8 @@ pub fn table() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     /// What stands around the table.
@@ -505,6 +514,17 @@ mod tests {
     #[test]
     fn control_characters_of_a_name_are_not_written() {
         assert!(!named("A\x1b[2J")[0].to_string().contains('\x1b'));
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_named_as_far_as_it_is_one() {
+        let name = OsString::from_vec([PREFIX.as_bytes(), b"LAN\xff"].concat());
+        let found = unknown(readable([name]));
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].name.as_str(), found[0].nearest),
+            (format!("{PREFIX}LAN\u{fffd}").as_str(), Some("KATYDID_LANES"))
+        );
     }
 
     #[test]
