@@ -42,14 +42,17 @@ impl FromStr for Filter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let rules = text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(rule);
-        let rules: Vec<(bool, Rule)> = rules.collect::<Result<_, _>>()?;
-        if rules.is_empty() { Err("names no function".to_owned()) } else { Ok(Self { rules }) }
+        let rules = text.split(',').map(str::trim).map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { rules })
     }
 }
 
 fn rule(word: &str) -> Result<(bool, Rule), String> {
-    let (is_shown, word) = word.strip_prefix('!').map_or((true, word), |word| (false, word));
+    let (is_shown, word) = word.strip_prefix('!').map_or((true, word), |word| (false, word.trim_start()));
+    if word.is_empty() {
+        let place = if is_shown { "between two commas, or at an end of the list," } else { "behind !" };
+        return Err(format!("a name is missing: write one {place} or take the sign away"));
+    }
     let group = GROUPS.iter().find(|(name, _)| *name == word);
     let rule = match (word, group) {
         (ALL, _) => Rule::All,
@@ -123,6 +126,14 @@ mod tests {
     fn a_name_of_nothing_is_refused_with_what_there_is() {
         let error = "cuLaunchKernal".parse::<Filter>().unwrap_err();
         assert!(error.contains("cuLaunchKernal") && error.contains("launch, copy"), "{error}");
-        assert!("".parse::<Filter>().is_err() && ",".parse::<Filter>().is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_missing_is_refused() {
+        for text in ["", ",", " ", "launch,", ",launch", "launch,,copy", "!", "launch,!", "! ,launch"] {
+            let error = text.parse::<Filter>().unwrap_err();
+            assert!(error.contains("a name is missing"), "{text:?}: {error}");
+        }
+        assert_eq!(shown("! cuInit , !copy", &["cuInit", "cuMemcpyHtoD_v2", "cuLaunchKernel"]), ["cuLaunchKernel"]);
     }
 }
