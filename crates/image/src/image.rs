@@ -25,7 +25,7 @@ use crate::store::faults::Faults;
 use crate::store::lease_terms::Terms;
 use crate::store::local::Local;
 #[cfg(feature = "objects")]
-use crate::store::object::Objects;
+use crate::store::object::{Objects, parts_of};
 use crate::store::{Input, Lock, Store};
 
 /// The file that makes a folder an image.
@@ -243,6 +243,28 @@ fn store_at(place: &Path, create: bool) -> Result<Arc<dyn Store>> {
         Some(address) => store_at_address(address),
         None => Ok(Arc::new(Local::at(place, create, None)?)),
     }
+}
+
+/// Whether a place is written as one: a path, or an address of an object store. Nothing is asked.
+///
+/// # Errors
+///
+/// How such an address is written.
+pub fn check_address(place: &Path) -> Result<()> {
+    match place.to_str().filter(|_| is_address(place)) {
+        Some(address) => address_parts(address),
+        None => Ok(()),
+    }
+}
+
+#[cfg(feature = "objects")]
+fn address_parts(address: &str) -> Result<()> {
+    parts_of(address).map(drop)
+}
+
+#[cfg(not(feature = "objects"))]
+fn address_parts(address: &str) -> Result<()> {
+    store_at_address(address).map(drop)
 }
 
 #[cfg(feature = "objects")]

@@ -108,6 +108,7 @@ pub(crate) fn request(flags: &ImageFlags) -> Result<Request, Failure> {
 
 /// Where an image is, for the process that has another folder; an address of an object store is that already.
 pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
+    katydid_image::check_address(image).map_err(Failure::usage)?;
     katydid_image::absolute(image).map_err(|error| {
         Failure::usage(format!("{}: cannot tell where that is: {error}; give its absolute path", image.display()))
     })

@@ -182,7 +182,7 @@ fn table(lines: &[ImageLine]) -> Table {
 
 /// `images verify`
 fn verify(flags: &VerifyFlags) -> Outcome {
-    let image = Image::open(&flags.image).map_err(Failure::work)?;
+    let image = open(&flags.image)?;
     let (began, shown) = (Instant::now(), Mutex::new((Progress::on_stderr(), Instant::now())));
     if let Ok(shown) = shown.lock() {
         shown.0.show(&bar(0, 0, "", Duration::ZERO));
@@ -224,7 +224,7 @@ fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 /// `images gc`
 fn gc(flags: &GcFlags) -> Outcome {
-    let image = Image::open(&flags.image).map_err(Failure::work)?;
+    let image = open(&flags.image)?;
     let remove = flags.remove.iter().copied().map(CheckpointNumber).collect();
     let keep = Keep { newest: flags.keep.map(|keep| keep as usize), remove, dry_run: flags.dry_run };
     let cleared = image.collect(&keep).map_err(Failure::work)?;
@@ -248,6 +248,12 @@ fn said(cleared: &Cleared, dry_run: bool) -> String {
         Size(cleared.bytes_after),
         Size(cleared.bytes_before)
     )
+}
+
+/// The image that a command line names.
+pub(crate) fn open(place: &Path) -> Result<Image, Failure> {
+    katydid_image::check_address(place).map_err(Failure::usage)?;
+    Image::open(place).map_err(Failure::work)
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use katydid_image::{CheckpointNumber, Image, Manifest, Region, Session, Which};
+use katydid_image::{CheckpointNumber, Manifest, Region, Session, Which};
 use serde::Serialize;
 
 use crate::args::flags::InspectFlags;
+use crate::commands::images;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::date::date;
 use katydid_cli_core::output::document;
@@ -25,7 +26,7 @@ struct View {
 
 /// Runs the command.
 pub(crate) fn main(flags: &InspectFlags) -> Outcome {
-    let image = Image::open(&flags.image).map_err(Failure::work)?;
+    let image = images::open(&flags.image)?;
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let manifest = image.manifest(which).map_err(Failure::work)?;
     let checkpoints = image.checkpoints().map_err(Failure::work)?;

@@ -1,5 +1,7 @@
 //! Requests to an object store, below the prefix of one place.
 
+use std::env;
+use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -11,6 +13,9 @@ use tokio::runtime::Runtime;
 
 use super::lease_terms::{Hold, Terms};
 use crate::error::{ImageError, Result};
+
+/// How addresses begin.
+pub(super) const SCHEME: &str = "s3://";
 
 /// What all handles of one place share.
 pub(super) struct Bucket {
@@ -26,9 +31,50 @@ pub(super) struct Bucket {
     pub(super) hold: Hold,
 }
 
-/// An error of the client, which has tried again by itself whatever may be tried again.
+/// An error of the client, which has tried again by itself whatever may be tried again; with the variables that may be wrong, at an
+/// address.
 pub(super) fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
-    ImageError::io(place, action, io::Error::other(error))
+    let remedy = if place.starts_with(SCHEME) { remedy(&error, |name| env::var_os(name)) } else { String::new() };
+    ImageError::io(place, action, io::Error::other(StoreError { error, remedy }))
+}
+
+/// What the client says, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}{remedy}")]
+struct StoreError {
+    #[source]
+    error: Error,
+    remedy: String,
+}
+
+/// What a user who asks is known by.
+const CREDENTIALS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+/// From what else the client knows who asks.
+const OTHER_CREDENTIALS: [&str; 4] = [
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+];
+
+/// Which variables to look at, by what failed and what is set.
+fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String {
+    // Checkpoints are written by the job's supervisor.
+    const WHOSE: &str = "(of a checkpoint, for the job's `katydid run`)";
+    let is_set = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
+    let missing: Vec<&str> = CREDENTIALS.into_iter().filter(|name| !is_set(name)).collect();
+    let is_known = missing.is_empty() || (missing.len() == CREDENTIALS.len() && OTHER_CREDENTIALS.iter().any(is_set));
+    match error {
+        Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::InvalidPath { .. } => String::new(),
+        _ if !is_known => {
+            let (names, is) = (missing.join(" and "), if missing.len() == 1 { "is" } else { "are" });
+            format!("; {names} {is} not set: set {} {WHOSE}", CREDENTIALS.join(" and "))
+        }
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            format!("; see whether {} may use this bucket {WHOSE}", CREDENTIALS.join(" and "))
+        }
+        _ => format!("; see whether there is such a bucket at AWS_ENDPOINT in AWS_REGION {WHOSE}"),
+    }
 }
 
 impl Bucket {
@@ -90,5 +136,39 @@ impl Bucket {
         let name = |path: &Path| path.filename().unwrap_or_default().to_owned();
         let objects = listed.objects.iter().map(|meta| name(&meta.location)).collect();
         Ok((objects, listed.common_prefixes.iter().map(name).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied() -> Error {
+        Error::Unauthenticated { path: "lock".to_owned(), source: "403".into() }
+    }
+
+    fn unreached() -> Error {
+        Error::Generic { store: "S3", source: "no answer".into() }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_else_what_may_be_wrong() {
+        let said = |error: &Error, set: &[&str]| remedy(error, |name| set.contains(&name).then(|| "x".into()));
+        for error in [denied(), unreached()] {
+            assert!(said(&error, &[]).starts_with("; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set: set "));
+            assert!(said(&error, &CREDENTIALS[..1]).starts_with("; AWS_SECRET_ACCESS_KEY is not set: set AWS_ACCESS"));
+            assert!(said(&error, &CREDENTIALS[1..]).starts_with("; AWS_ACCESS_KEY_ID is not set"));
+        }
+        for set in [&CREDENTIALS[..], &OTHER_CREDENTIALS[..1]] {
+            assert!(said(&denied(), set).contains("may use this bucket"));
+            assert!(said(&unreached(), set).contains("AWS_ENDPOINT in AWS_REGION"));
+        }
+    }
+
+    #[test]
+    fn only_an_address_has_to_do_with_variables() {
+        let told = |place| failed(place, "list this place", unreached()).to_string();
+        assert!(told("s3://bucket/prefix/").contains("AWS_"), "{}", told("s3://bucket/prefix/"));
+        assert_eq!(told("objects:x"), "objects:x: cannot list this place: Generic S3 error: no answer");
     }
 }

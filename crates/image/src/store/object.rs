@@ -16,7 +16,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
 
-use super::bucket::{Bucket, failed};
+use super::bucket::{Bucket, SCHEME, failed};
 use super::lease::LOCK;
 use super::lease_terms::{Hold, Terms};
 use super::local::PART;
@@ -44,11 +44,7 @@ impl Objects {
     /// The place at `s3://bucket/prefix`; who asks, and at which endpoint, is in the variables that AWS's tools use
     /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
     pub(crate) fn at(address: &str) -> Result<Self> {
-        let (bucket, prefix) =
-            match address.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
-                Some((bucket, prefix)) if !bucket.is_empty() => (bucket, prefix),
-                _ => return Err(ImageError::unfit(address, "no address of an object store: write s3://BUCKET/PREFIX")),
-            };
+        let (bucket, prefix) = parts_of(address)?;
         // An earlier choice of the process stands.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let built = AmazonS3Builder::from_env().with_bucket_name(bucket).build();
@@ -56,6 +52,7 @@ impl Objects {
         Self::new(Arc::new(objects), prefix, address.to_owned(), Terms::default())
     }
 
+    /// The place in a store that the caller has made.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String, terms: Terms) -> Result<Self> {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(SIDE_BY_SIDE).enable_all().build();
@@ -64,6 +61,17 @@ impl Objects {
         let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
         let hold = Hold::default();
         Ok(Self(Arc::new(Bucket { objects, prefix, address, runtime, scratch, terms, hold })))
+    }
+}
+
+/// Bucket and prefix of an address.
+pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
+    match address.strip_prefix(SCHEME).map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
+        Some((bucket, prefix)) if !bucket.is_empty() => Ok((bucket, prefix)),
+        _ => Err(ImageError::unfit(
+            address,
+            "no address of an object store: write s3://BUCKET/PREFIX, with s3 in small letters",
+        )),
     }
 }
 
