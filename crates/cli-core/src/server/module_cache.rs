@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use katydid_client::cache;
 use katydid_daemon::RunsAs;
 use katydid_scratch::Scratch;
+use katydid_worker::ImageStore;
 
 use crate::args::config::{self, ConfigFile};
 use crate::args::size::Size;
@@ -44,6 +45,16 @@ pub enum FolderError {
     Open {
         /// The file or folder.
         path: PathBuf,
+    },
+    /// It is for something else, whose files workers must not get.
+    #[error(
+        "{path}: cannot be the module cache: {found} lies there, which is no module; name an empty or new folder with --module-cache"
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// What lies there.
+        found: String,
     },
 }
 
@@ -172,6 +183,11 @@ fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
     if !is_ours || may_others != 0 {
         return Err(FolderError::Open { path: path.to_owned() });
     }
+    let foreign = fs::read_dir(path).map_err(system)?.flatten().find(|entry| !ImageStore::owns(&entry.file_name()));
+    if let Some(foreign) = foreign {
+        let found = foreign.file_name().to_string_lossy().into_owned();
+        return Err(FolderError::Foreign { path: path.to_owned(), found });
+    }
     check_writable(path).and_then(|()| give(path, runs_as)).map_err(system)
 }
 
@@ -216,6 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_is_for_something_else_is_refused_and_one_of_modules_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a".repeat(64), "new-x".to_owned()] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        make_private(folder.path(), &RunsAs::Server).unwrap();
+        fs::write(folder.path().join("letter.txt"), "").unwrap();
+        let error = make_private(folder.path(), &RunsAs::Server).unwrap_err().to_string();
+        assert!(error.contains("letter.txt") && error.contains("--module-cache"), "{error}");
+    }
+
+    #[test]
     fn a_folder_that_cannot_be_written_to_is_refused_with_the_reason() {
         let above = tempfile::tempdir().unwrap();
         assert!(check_writable(above.path()).is_ok() && check_writable(&above.path().join("a/b")).is_ok());
@@ -224,10 +252,8 @@ mod tests {
         assert!(check_writable(&file).is_err() && check_writable(&file.join("below")).is_err());
         assert_eq!(fs::read_dir(above.path()).unwrap().count(), 1, "a trial has left something");
         // Not even root makes files there.
-        assert!(matches!(
-            make_private(Path::new("/proc/self/fdinfo"), &RunsAs::Server),
-            Err(FolderError::System { .. })
-        ));
+        let kernel_s = Path::new("/proc/self/fdinfo");
+        assert!(check_writable(kernel_s).is_err() && make_private(kernel_s, &RunsAs::Server).is_err());
     }
 
     #[test]

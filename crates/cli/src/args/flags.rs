@@ -146,6 +146,33 @@ fn some_bytes(text: &str) -> Result<Size, String> {
     }
 }
 
+/// Workers kept ready: each is a process with a driver.
+const MAX_WARM: usize = 1024;
+
+/// More than any machine has room for is a mistake.
+fn warm_workers(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > MAX_WARM => {
+            Err(format!("each is a process that runs all the time: give at most {MAX_WARM}"))
+        }
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("write a number from 0 on ({error})")),
+    }
+}
+
+/// What a worker and its driver hold before any program has come: softcuda some 20 MiB, a GPU's driver more.
+const MIN_HOST_MEMORY: u64 = 64 << 20;
+
+/// Under a limit below that a worker would be ended before it serves.
+fn worker_memory(text: &str) -> Result<Size, String> {
+    match some_bytes(text)? {
+        size if size.0 < MIN_HOST_MEMORY => {
+            Err(format!("a worker and its driver need as much by themselves: give {} or more", Size(MIN_HOST_MEMORY)))
+        }
+        size => Ok(size),
+    }
+}
+
 /// A name that a server could not be told.
 fn session_name(text: &str) -> Result<String, String> {
     match text.len() {
@@ -483,7 +510,7 @@ pub(crate) struct ServeFlags {
     #[arg(long)]
     pub(crate) require_gpu: bool,
     /// Workers kept ready for programs to come.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = warm_workers)]
     pub(crate) warm: usize,
     /// Sessions at a time; further programs are refused with a text.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
@@ -495,7 +522,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) peer_connections: u16,
     /// Most memory of this machine that one session may hold, softcuda's devices included: three quarters of it, if not given.
-    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = worker_memory)]
     pub(crate) host_memory: Option<Size>,
     /// Most device memory any one session may hold, such as 16GiB.
     #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
@@ -881,8 +908,23 @@ mod tests {
     fn limits_that_serve_no_program_are_refused() {
         for flag in ["--max-sessions", "--peer-sessions", "--peer-connections", "--session-memory", "--host-memory"] {
             assert_eq!(Flags::try_parse_from(["katydid", "serve", flag, "0"]).unwrap_err().exit_code(), 2, "{flag}");
-            assert!(Flags::try_parse_from(["katydid", "serve", flag, "1"]).is_ok(), "{flag}");
+            let least = if flag == "--host-memory" { "64M" } else { "1" };
+            assert!(Flags::try_parse_from(["katydid", "serve", flag, least]).is_ok(), "{flag}");
         }
+    }
+
+    #[test]
+    fn numbers_with_which_a_server_could_not_run_are_refused_with_the_remedy() {
+        for (flag, value, remedy) in [
+            ("--host-memory", "1", "64 MiB or more"),
+            ("--host-memory", "63M", "64 MiB or more"),
+            ("--warm", "1000000", "at most 1024"),
+            ("--warm", "many", "from 0 on"),
+        ] {
+            let error = Flags::try_parse_from(["katydid", "serve", flag, value]).unwrap_err().to_string();
+            [flag, value, remedy].iter().for_each(|word| assert!(error.contains(word), "no {word} in {error}"));
+        }
+        assert!(Flags::try_parse_from(["katydid", "serve", "--warm", "0"]).is_ok());
     }
 
     #[test]

@@ -28,6 +28,7 @@ use katydid_cli_core::server::{worker_env, worker_user};
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let (quiet, requires_gpu, driver) = (flags.quiet, flags.require_gpu, flags.driver.clone());
     check_mps(&flags)?;
+    check_warm(flags.warm, flags.max_sessions)?;
     check_folders(&flags.isolation.worker_folder)?;
     worker_env::check(&flags.isolation.worker_env)?;
     raise_descriptors();
@@ -167,6 +168,16 @@ fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     }
 }
 
+/// Workers beyond the sessions that are allowed would never meet a program.
+fn check_warm(warm: usize, max_sessions: usize) -> Result<(), Failure> {
+    match warm > max_sessions {
+        true => Err(Failure::usage(format!(
+            "--warm {warm}: only {max_sessions} sessions are allowed at a time, so more workers would never be used; give {max_sessions} at most, or raise --max-sessions"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// A folder that is not there would be left out without a word.
 fn check_folders(folders: &[PathBuf]) -> Result<(), Failure> {
     match folders.iter().find(|folder| !folder.is_dir()) {
@@ -189,6 +200,13 @@ mod tests {
         assert!(check_folders(&[folder.path().to_owned()]).is_ok());
         let error = check_folders(&[folder.path().to_owned(), lost.clone()]).unwrap_err();
         assert!(matches!(&error, Failure::Usage(text) if text.contains(lost.to_str().unwrap())), "{error}");
+    }
+
+    #[test]
+    fn no_more_workers_wait_than_there_may_be_sessions() {
+        assert!(check_warm(1, 1).is_ok() && check_warm(0, 1).is_ok());
+        let error = check_warm(2, 1).unwrap_err();
+        assert!(matches!(&error, Failure::Usage(text) if text.contains("--max-sessions")), "{error}");
     }
 
     #[test]

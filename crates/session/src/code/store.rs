@@ -9,6 +9,7 @@
 //! sent, whatever became of the file. Beyond its limit, the store removes the images that were least recently asked for.
 
 use std::collections::hash_map::RandomState;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
 use std::hash::BuildHasher;
@@ -158,6 +159,15 @@ impl ImageStore {
         Ok(())
     }
 
+    /// Whether a file or folder of this name in the store's folder is the store's.
+    #[must_use]
+    pub fn owns(name: &OsStr) -> bool {
+        // What was in the way of an image is set aside behind a dot.
+        let image = Path::new(name).file_stem().and_then(OsStr::to_str);
+        name.as_encoded_bytes().starts_with(UNFINISHED_PREFIX.as_bytes())
+            || image.is_some_and(|name| blake3::Hash::from_hex(name).is_ok())
+    }
+
     fn path_of(&self, hash: &Hash) -> PathBuf {
         self.folder.join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
     }
@@ -241,6 +251,18 @@ mod tests {
             assert!(has(store, b"one") && has(store, b"the other"));
             assert_eq!(store.get(&name(b"one"), 4), None);
         }
+    }
+
+    #[test]
+    fn its_own_files_are_told_from_others() {
+        let (folder, store) = store(1000);
+        store.put(b"one").unwrap();
+        fs::create_dir_all(store.path_of(&name(b"two")).join("below")).unwrap();
+        store.put(b"two").unwrap();
+        fs::write(folder.path().join("new-left"), "").unwrap();
+        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(names.len() == 4 && names.iter().all(|name| ImageStore::owns(name)), "{names:?}");
+        assert!(["passwd", "self", "1", "abcd", ".new-x"].iter().all(|name| !ImageStore::owns(name.as_ref())));
     }
 
     #[test]
