@@ -46,6 +46,8 @@ const WORKER_ATTEMPTS: usize = 3;
 enum Refusal {
     #[error("this server serves CUDA and OpenCL only; start the program with the same release of Katydid")]
     OtherKind,
+    #[error("no session begins in role {0}; use the same release of Katydid on both sides")]
+    OtherRole(u32),
     #[error(transparent)]
     Admission(#[from] AdmissionError),
     #[error(transparent)]
@@ -70,7 +72,7 @@ impl Refusal {
     /// What a program can tell apart; the text is for people.
     fn code(&self) -> RefusalCode {
         match self {
-            Self::OtherKind => RefusalCode::BAD_HELLO,
+            Self::OtherKind | Self::OtherRole(_) => RefusalCode::BAD_HELLO,
             Self::Admission(_) => RefusalCode::BUSY,
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
@@ -184,6 +186,10 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
         return;
     }
     match pending.hello() {
+        hello if !is_in_role(hello) => {
+            let refusal = Refusal::OtherRole(hello.claim.role.0);
+            refuse(shared, pending, peer, &refusal);
+        }
         hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
         hello if hello.claim.role == Role::KEEPER => keep(shared, pending, peer, place),
         hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, place),
@@ -192,6 +198,18 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
                 refuse(shared, pending, peer, &refusal);
             }
         }
+    }
+}
+
+/// Whether a peer may come so. What a worker would refuse as well is refused before it costs one: a worker that has refused its first
+/// peer ends.
+fn is_in_role(hello: &Hello) -> bool {
+    match hello.claim.role {
+        Role::PROGRAM | Role::INQUIRY | Role::KEEPER => true,
+        Role::COMPANION => hello.session != SessionKind::NVML,
+        // Beside another connection, so there is a session.
+        Role::LANE => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
+        _ => false,
     }
 }
 

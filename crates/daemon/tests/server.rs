@@ -299,6 +299,35 @@ fn programs_beyond_the_limit_are_refused_until_a_place_is_free() {
     bench.served("third");
 }
 
+/// A peer that has said hello in this role, without a session's key.
+fn in_role(bench: &Bench, hello: Hello, role: Role) -> UnixStream {
+    let mut stream = bench.connect();
+    let claim = SessionClaim { role, ..SessionClaim::NEW };
+    stream.write_all(&Hello { claim, ..hello }.encode(&build()).unwrap()).unwrap();
+    stream
+}
+
+#[test]
+fn a_role_in_which_no_session_begins_costs_no_worker() {
+    // A program that waits would have one started.
+    let bench = Bench::with("serve", |config| config.warm = 0);
+    let nvml = Hello { session: SessionKind::NVML, ..hello("a") };
+    for (hello, role) in [
+        (hello("a"), Role(0)),
+        (hello("a"), Role(7)),
+        (hello("a"), Role(u32::MAX)),
+        (hello("a"), Role::LANE),
+        (nvml.clone(), Role::COMPANION),
+        (nvml, Role(9)),
+    ] {
+        let refused = bench.refused(in_role(&bench, hello, role));
+        assert_eq!(refused.code, RefusalCode::BAD_HELLO, "{role:?}");
+        assert!(refused.text.contains(&role.0.to_string()) && refused.text.contains("release"), "{refused}");
+    }
+    let workers = bench.server.as_ref().unwrap().workers();
+    assert_eq!((workers.ready, workers.warming, workers.last_failure), (0, 0, None));
+}
+
 #[test]
 fn a_program_begins_when_the_worker_before_it_has_given_its_memory_back() {
     let bench = Bench::new("linger");
