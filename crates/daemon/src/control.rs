@@ -12,6 +12,7 @@
 //! | `visited`                 | it has taken in a visitor that was passed on to it         |
 //! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
+//! | `saved`                   | it has saved a worker, and is about to end that            |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
 //! | `holds BYTES`             | before it exits because that is more than it may hold      |
 //!
@@ -74,6 +75,8 @@ pub(crate) enum Message {
     },
     /// It has taken a visitor of its session in.
     Visited,
+    /// It has saved the worker of a session, and is about to end that.
+    Saved,
     /// Words of a newer worker.
     Unknown,
 }
@@ -102,6 +105,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Message {
         ("ended", "") => Message::Ended,
         ("visited", "") => Message::Visited,
         ("short", rest) => short(rest).unwrap_or(Message::Unknown),
+        ("saved", "") => Message::Saved,
         ("given", rest) => given(rest).unwrap_or(Message::Unknown),
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
         _ => Message::Unknown,
@@ -200,6 +204,7 @@ mod tests {
         assert_eq!(parse(b"holds 4096"), Message::Holds(4096));
         assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });
         assert_eq!(parse(b"given 2 3"), Message::Given { session: 2, number: 3 });
+        assert_eq!(parse(b"saved"), Message::Saved);
     }
 
     #[test]

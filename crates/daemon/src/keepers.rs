@@ -69,11 +69,12 @@ pub(crate) fn save(shared: &ServerState, pending: Pending, is_own: bool) -> Resu
 
 fn begin_save(shared: &ServerState, pending: &Pending) -> Result<Worker, KeeperError> {
     let command = command(shared);
-    let (_, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(KeeperError::NoSession)?;
+    let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(KeeperError::NoSession)?;
     let saves = ["--saves".into(), worker.pid().to_string().into()];
     let command = WorkerCommand { arguments: [command.arguments, saves.into()].concat(), ..command };
     let keeper = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start)?;
     pending.hand_over(&*keeper.control, &shared.build, &[])?;
+    shared.sessions.is_saved_by(id, &keeper.control);
     Ok(keeper)
 }
 

@@ -5,11 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_wire::key::SessionKey;
 
+use crate::control::{self, Message};
 use crate::places::Origin;
 use crate::view::SessionView;
 use crate::workers::handle::{SessionId, WorkerHandle};
@@ -79,6 +81,8 @@ struct Inner {
     ending: BTreeSet<SessionId>,
     /// Who has yet to give back what lies idle, by who wants it and that one's count.
     requests: BTreeMap<ReclaimRequest, BTreeSet<SessionId>>,
+    /// Control sockets of processes that save the worker of a session.
+    savers: BTreeMap<SessionId, Arc<OwnedFd>>,
     stopping: bool,
 }
 
@@ -244,6 +248,21 @@ impl Sessions {
         }
     }
 
+    /// A process saves the session's worker, and says on this socket when it is about to end it.
+    pub(crate) fn is_saved_by(&self, id: SessionId, saver: &Arc<OwnedFd>) {
+        let mut inner = self.lock();
+        if inner.table.contains_key(&id) {
+            inner.savers.insert(id, Arc::clone(saver));
+        }
+    }
+
+    /// Whether the session's worker was ended by the process that has saved it.
+    pub(crate) fn was_saved(&self, id: SessionId) -> bool {
+        let saver = self.lock().savers.remove(&id);
+        let mut words = saver.iter().flat_map(|saver| std::iter::from_fn(|| control::receive(saver).ok().flatten()));
+        words.any(|word| word == Message::Saved)
+    }
+
     /// A session finds no memory on a device: the others are to give back what they hold idle. It is told when they have.
     pub(crate) fn send_request(&self, id: SessionId, number: u64, device: &str) {
         let mut inner = self.lock();
@@ -268,6 +287,7 @@ impl Sessions {
         let mut inner = self.lock();
         self.changed.notify_all();
         inner.ending.remove(&id);
+        inner.savers.remove(&id);
         inner.served.remove(&id);
         inner.origins.remove(&id);
         inner.requests.retain(|(session, _), _| *session != id);
@@ -339,10 +359,7 @@ pub(crate) fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
-
     use super::*;
-    use crate::control;
 
     #[test]
     fn a_full_table_refuses_until_a_session_ends() {
@@ -458,6 +475,20 @@ mod tests {
         assert_eq!(told(&workers[0]), Vec::<String>::new());
         sessions.end(3).unwrap();
         assert_eq!(told(&workers[0]), ["answered 5"]);
+    }
+
+    #[test]
+    fn the_end_of_a_worker_that_was_saved_is_known_as_such() {
+        let (sessions, _workers) = served(2);
+        for (id, words) in [(1, &[&b"saved"[..]][..]), (2, &[])] {
+            let (ours, theirs) = control::pair().unwrap();
+            sessions.is_saved_by(id, &Arc::new(ours));
+            for word in words {
+                rustix::net::send(&theirs, word, rustix::net::SendFlags::empty()).unwrap();
+            }
+            drop(theirs);
+            assert_eq!(sessions.was_saved(id), !words.is_empty());
+        }
     }
 
     #[test]

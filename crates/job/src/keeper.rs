@@ -22,11 +22,15 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
 use katydid_wire::handshake::{Build, Ready};
 use katydid_wire::note::Note;
+use rustix::net::{SendFlags, send};
 
 use crate::keeper::revived::Revived;
 use crate::keeper::saved::SavedWorker;
 pub use crate::keeper::supervisor::KeeperOptions;
 use crate::keeper::supervisor::{KeeperError, Supervisor};
+
+/// What the server hears before a worker that was saved is ended.
+const SAVED: &[u8] = b"saved";
 
 /// Serves the supervisor that the server hands over, to the end of that connection, or of the worker that was restored.
 pub fn run(options: KeeperOptions) -> ExitCode {
@@ -54,7 +58,11 @@ fn save(supervisor: &Supervisor, options: &KeeperOptions, pid: u32) -> ExitCode 
                 FromWorker::Kept { part }
             }),
             (ToWorker::Free {}, Some(worker)) => worker.free().map(|()| FromWorker::Freed {}),
-            (ToWorker::End {}, Some(worker)) => worker.end().map(|()| FromWorker::Ended {}),
+            (ToWorker::End {}, Some(worker)) => {
+                // Before it, so that the server knows of it when it finds the worker dead.
+                let _ = send(&options.control, SAVED, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                worker.end().map(|()| FromWorker::Ended {})
+            }
             (order, kept) => {
                 saved = kept;
                 Err(KeeperError::new(format_args!("{order:?} makes no sense now")))

@@ -137,7 +137,7 @@ impl WorkerSupervisor<'_> {
                     self.shared.sessions.given(id, (session, number));
                 }
             }
-            Message::Warm(_) | Message::Unknown => {}
+            Message::Warm(_) | Message::Saved | Message::Unknown => {}
         }
     }
 
@@ -185,9 +185,11 @@ impl WorkerSupervisor<'_> {
     /// A program that simply ends makes its worker exit with 0, which needs no mention of the worker.
     fn end_session(&self, id: SessionId, outcome: &str) {
         let source = self.shared.sessions.origin(id).map_or(LineSource::Others, LineSource::Peer);
+        let was_saved = self.shared.sessions.was_saved(id);
         let Some(session) = self.shared.sessions.end(id) else { return };
         let reason = match &self.reason {
             Some(reason) => format!(": {reason}"),
+            None if was_saved => format!(": its worker {} was saved as a process, and ended", session.worker_pid),
             None if outcome == "exit status: 0" || self.shared.pool.is_stopping() => String::new(),
             None => format!(": its worker {} ended with {outcome}", session.worker_pid),
         };
