@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
@@ -175,6 +176,11 @@ fn processes_that_see_other_devices_share_those_that_they_have() -> Result<()> {
     goes_on(holds)
 }
 
+fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process")?;
+    kill_process(pid, signal).context("cannot be signalled")
+}
+
 #[test]
 fn no_program_waits_for_one_that_is_stopped() -> Result<()> {
     let bench = Bench::new()?;
@@ -183,19 +189,38 @@ fn no_program_waits_for_one_that_is_stopped() -> Result<()> {
         // Below the supervisor is the job's guard, and below that the program.
         let programs: Vec<u32> = children(idle.pid()).into_iter().flat_map(children).collect();
         ensure!(programs.len() == 1, "{programs:?} below {}", idle.pid());
-        let signal = |signal| {
-            let pid = i32::try_from(programs[0]).ok().and_then(Pid::from_raw).context("no process")?;
-            kill_process(pid, signal).context("cannot be signalled")
-        };
-        signal(Signal::STOP)?;
+        signal(programs[0], Signal::STOP)?;
         until("the program stands still", || is_stopped(programs[0]))?;
         for _ in 0..2 {
             is_out_of_memory(&bench.take(&way, "block")?).with_context(|| way.to_string())?;
         }
-        signal(Signal::CONT)?;
+        signal(programs[0], Signal::CONT)?;
         // It has heard of it by then, or will when it is asked once more.
         until("it gives its memory back", || bench.take(&way, "block").is_ok_and(|outcome| has(&outcome).is_ok()))?;
         goes_on(idle).with_context(|| way.to_string())?;
+    }
+    Ok(())
+}
+
+/// Natively its memory is free with it. Here its worker has that, which may be late on a busy machine: as here, where it stands still.
+#[test]
+fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
+    let bench = Bench::new()?;
+    for way in bench.ways() {
+        let mut holds = Running::start(&mut bench.fixture(&way, &["hold", MUCH]), Stdio::piped())?;
+        holds.wait_for("ready", WAIT_TIMEOUT)?;
+        let worker = bench.server.workers_of(1)?[0];
+        signal(worker, Signal::STOP)?;
+        until("the worker stands still", || is_stopped(worker))?;
+        let programs: Vec<u32> = children(holds.pid()).into_iter().flat_map(children).collect();
+        programs.iter().try_for_each(|program| signal(*program, Signal::KILL))?;
+        holds.finish(WAIT_TIMEOUT)?;
+        let takes = Running::start(&mut bench.fixture(&way, &["takes", "block", MORE]), Stdio::null())?;
+        // Longer than it is waited for programs that live.
+        std::thread::sleep(Duration::from_secs(2));
+        signal(worker, Signal::CONT)?;
+        has(&takes.finish(WAIT_TIMEOUT)?).with_context(|| way.to_string())?;
+        bench.server.workers_of(0)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@
 //! | `ended`                   | its program is gone, and so will it be                     |
 //! | `visited`                 | it has taken in a visitor that was passed on to it         |
 //! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
+//! | `asked SESSION N`         | its program lives, and was asked for that session's N      |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
 //! | `saved`                   | it has saved a worker, and is about to end that            |
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
@@ -21,6 +22,7 @@
 //! | message                   | when                                                       |
 //! |---------------------------|------------------------------------------------------------|
 //! | `give SESSION N DEVICE`   | that session is short: what lies idle here is to go back   |
+//! | `asked N`                 | only programs are waited for that this one's N was told to |
 //! | `answered N`              | all others have done what they could for this one's N      |
 //!
 //! A worker that a program has subverted can
@@ -66,6 +68,13 @@ pub(crate) enum Message {
         /// Which device.
         device: String,
     },
+    /// Its session has asked its program, which lives, for what another one's wants.
+    Asked {
+        /// The other session.
+        session: u64,
+        /// That one's count.
+        number: u64,
+    },
     /// Its session has done what it could for another one's.
     Given {
         /// The other session.
@@ -106,7 +115,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Message {
         ("visited", "") => Message::Visited,
         ("short", rest) => short(rest).unwrap_or(Message::Unknown),
         ("saved", "") => Message::Saved,
-        ("given", rest) => given(rest).unwrap_or(Message::Unknown),
+        ("asked", rest) => {
+            request(rest).map_or(Message::Unknown, |(session, number)| Message::Asked { session, number })
+        }
+        ("given", rest) => {
+            request(rest).map_or(Message::Unknown, |(session, number)| Message::Given { session, number })
+        }
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
         _ => Message::Unknown,
     }
@@ -124,9 +138,10 @@ fn short(rest: &str) -> Option<Message> {
         .then_some(Message::Short { number: number.parse().ok()?, device: device.to_owned() })
 }
 
-fn given(rest: &str) -> Option<Message> {
+/// A session, and its count.
+fn request(rest: &str) -> Option<(u64, u64)> {
     let (session, number) = rest.split_once(' ')?;
-    Some(Message::Given { session: session.parse().ok()?, number: number.parse().ok()? })
+    Some((session.parse().ok()?, number.parse().ok()?))
 }
 
 /// Most characters of a peer's text that are shown.
@@ -204,6 +219,7 @@ mod tests {
         assert_eq!(parse(b"holds 4096"), Message::Holds(4096));
         assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });
         assert_eq!(parse(b"given 2 3"), Message::Given { session: 2, number: 3 });
+        assert_eq!(parse(b"asked 2 3"), Message::Asked { session: 2, number: 3 });
         assert_eq!(parse(b"saved"), Message::Saved);
     }
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_wire::key::SessionKey;
 
@@ -19,6 +19,9 @@ use crate::workers::handle::{SessionId, WorkerHandle};
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
 /// what one held.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a session is waited for that is about to end, or has not said yet that its program was asked for idle memory: what a
+/// worker that ends may take. A busy machine lets workers wait for seconds; one that takes longer stands still.
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of device memory that are worth the wait.
 const MIN_AWAITED_BYTES: u64 = 256 << 20;
 
@@ -80,10 +83,30 @@ struct Inner {
     /// Whose program is gone, and whose worker is about to end.
     ending: BTreeSet<SessionId>,
     /// Who has yet to give back what lies idle, by who wants it and that one's count.
-    requests: BTreeMap<ReclaimRequest, BTreeSet<SessionId>>,
+    requests: BTreeMap<ReclaimRequest, AskedSessions>,
+    /// Since when a session is about to end, or has been asked to give and has not said anything.
+    silent: BTreeMap<SessionId, Instant>,
     /// Control sockets of processes that save the worker of a session.
     savers: BTreeMap<SessionId, Arc<OwnedFd>>,
     stopping: bool,
+}
+
+/// Whom a reclaim request waits for.
+#[derive(Debug, Default)]
+struct AskedSessions {
+    /// Workers that have not looked yet, and those that are about to end: none of them waits for its program.
+    workers: BTreeSet<SessionId>,
+    /// Those whose programs live and were asked.
+    programs: BTreeSet<SessionId>,
+    /// The session that is short knows that only programs are waited for.
+    is_told: bool,
+}
+
+impl AskedSessions {
+    fn forget(&mut self, id: SessionId) {
+        self.workers.remove(&id);
+        self.programs.remove(&id);
+    }
 }
 
 impl Inner {
@@ -94,9 +117,19 @@ impl Inner {
     /// Has all other sessions give back what they hold idle of a device. One that is about to end gives all: it is waited for.
     fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
-        let others = self.served.keys().copied().filter(|other| *other != id);
-        let waiting = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line)).collect();
-        self.requests.insert((id, number), waiting);
+        let others: Vec<SessionId> = self.served.keys().copied().filter(|other| *other != id).collect();
+        let mut asked = AskedSessions::default();
+        for other in others {
+            if !self.ending.contains(&other) && !self.tell(other, &line) {
+                continue;
+            }
+            // One that stands still is waited for once, and not by each that is short.
+            let since = self.silent.entry(other).or_insert_with(Instant::now);
+            if since.elapsed() < RECLAIM_TIMEOUT {
+                asked.workers.insert(other);
+            }
+        }
+        self.requests.insert((id, number), asked);
         let own = self.requests.range((id, 0)..=(id, u64::MAX));
         if own.clone().count() > MAX_RECLAIM_REQUESTS
             && let Some((&oldest, _)) = own.clone().next()
@@ -106,20 +139,38 @@ impl Inner {
         }
     }
 
-    /// A session has done what it could for a reclaim request.
-    fn given(&mut self, id: SessionId, request: ReclaimRequest) {
-        if let Some(waiting) = self.requests.get_mut(&request) {
-            waiting.remove(&id);
+    /// A session has asked its program for what a reclaim request wants, or has done what it could.
+    fn heard(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
+        if self.ending.contains(&id) {
+            return;
+        }
+        self.silent.remove(&id);
+        if let Some(asked) = self.requests.get_mut(&request) {
+            let was_awaited = asked.workers.remove(&id);
+            if is_given {
+                asked.programs.remove(&id);
+            } else if was_awaited {
+                asked.programs.insert(id);
+            }
         }
     }
 
-    /// Tells the sessions that ask that no process is waited for any more.
+    /// Tells the sessions that ask that only programs are waited for any more, or no session.
     fn answer(&mut self) {
-        let answered: Vec<ReclaimRequest> =
-            self.requests.extract_if(.., |_, waiting| waiting.is_empty()).map(|(request, _)| request).collect();
-        for (id, number) in answered {
+        let mut lines = Vec::new();
+        self.requests.retain(|(id, number), asked| {
+            let is_over = asked.workers.is_empty() && asked.programs.is_empty();
+            if is_over {
+                lines.push((*id, format!("answered {number}")));
+            } else if asked.workers.is_empty() && !asked.is_told {
+                asked.is_told = true;
+                lines.push((*id, format!("asked {number}")));
+            }
+            !is_over
+        });
+        for (id, line) in lines {
             // One that is gone needs no answer.
-            let _ = self.tell(id, &format!("answered {number}"));
+            let _ = self.tell(id, &line);
         }
     }
 
@@ -243,8 +294,8 @@ impl Sessions {
     /// No process uses the session any more, and its worker is about to end.
     pub(crate) fn is_ending(&self, id: SessionId) {
         let mut inner = self.lock();
-        if inner.table.contains_key(&id) {
-            inner.ending.insert(id);
+        if inner.table.contains_key(&id) && inner.ending.insert(id) {
+            inner.silent.insert(id, Instant::now());
         }
     }
 
@@ -270,10 +321,17 @@ impl Sessions {
         inner.answer();
     }
 
-    /// A session has done what it could for another one's reclaim request.
-    pub(crate) fn given(&self, id: SessionId, request: (SessionId, u64)) {
+    /// A session has asked its program for what another one's reclaim request wants.
+    pub(crate) fn asked(&self, id: SessionId, request: ReclaimRequest) {
         let mut inner = self.lock();
-        inner.given(id, request);
+        inner.heard(id, request, false);
+        inner.answer();
+    }
+
+    /// A session has done what it could for another one's reclaim request.
+    pub(crate) fn given(&self, id: SessionId, request: ReclaimRequest) {
+        let mut inner = self.lock();
+        inner.heard(id, request, true);
         inner.answer();
     }
 
@@ -287,11 +345,12 @@ impl Sessions {
         let mut inner = self.lock();
         self.changed.notify_all();
         inner.ending.remove(&id);
+        inner.silent.remove(&id);
         inner.savers.remove(&id);
         inner.served.remove(&id);
         inner.origins.remove(&id);
         inner.requests.retain(|(session, _), _| *session != id);
-        inner.requests.values_mut().for_each(|waiting| _ = waiting.remove(&id));
+        inner.requests.values_mut().for_each(|asked| asked.forget(id));
         inner.answer();
         inner.table.remove(&id)
     }
@@ -489,6 +548,38 @@ mod tests {
             drop(theirs);
             assert_eq!(sessions.was_saved(id), !words.is_empty());
         }
+    }
+
+    #[test]
+    fn a_session_that_is_short_hears_when_only_programs_are_waited_for() {
+        let (sessions, workers) = served(4);
+        sessions.is_ending(4);
+        sessions.send_request(1, 5, "0");
+        sessions.asked(2, (1, 5));
+        sessions.given(3, (1, 5));
+        // What it says does not count: its memory is free with its end.
+        sessions.given(4, (1, 5));
+        assert_eq!(told(&workers[0]), Vec::<String>::new());
+        sessions.end(4).unwrap();
+        assert_eq!(told(&workers[0]), ["asked 5"]);
+        sessions.given(2, (1, 5));
+        assert_eq!(told(&workers[0]), ["answered 5"]);
+    }
+
+    #[test]
+    fn a_worker_that_stands_still_is_waited_for_once() {
+        let (sessions, workers) = served(3);
+        sessions.is_ending(3);
+        sessions.send_request(1, 1, "0");
+        for since in sessions.lock().silent.values_mut() {
+            *since -= RECLAIM_TIMEOUT;
+        }
+        sessions.send_request(1, 2, "0");
+        assert_eq!(told(&workers[0]), ["answered 2"]);
+        assert_eq!(told(&workers[1]), ["give 1 1 0", "give 1 2 0"]);
+        sessions.asked(2, (1, 1));
+        sessions.send_request(1, 3, "0");
+        assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has looked again");
     }
 
     #[test]

@@ -49,8 +49,9 @@ impl AttachPoint {
                     self.let_in(*visitor);
                 }
                 Ok(Some(Delivery::Text(line))) => {
-                    let notify = || self.session.link_control().request_reclaim();
-                    self.peers.hear(&line, self.control.as_fd(), notify);
+                    let link = self.session.link_control();
+                    let (is_over, notify) = (|| link.is_over(), || link.request_reclaim());
+                    self.peers.hear(&line, self.control.as_fd(), is_over, notify);
                 }
                 // The daemon is gone, and the session with it.
                 Ok(None) => leave(0),

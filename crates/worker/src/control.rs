@@ -11,6 +11,7 @@
 //! | `ended`            | its program is gone, and so will it be                      |
 //! | `visited`          | it has taken in a visitor that was passed on to it          |
 //! | `short N DEVICE`   | its program finds no memory; N counts such packets          |
+//! | `asked SESSION N`  | its program lives, and was asked for that session's N       |
 //! | `given SESSION N`  | its program has done what it could for that session's N     |
 //!
 //! A daemon that does not read never holds up a session: a packet that does not fit the socket is dropped.
@@ -64,9 +65,15 @@ pub(crate) fn visited(control: BorrowedFd<'_>) {
     say(control, "visited");
 }
 
-/// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address.
-pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) {
-    say(control, &format!("short {number} {device}"));
+/// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address. Whether the daemon will
+/// hear of it.
+pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) -> bool {
+    say(control, &format!("short {number} {device}"))
+}
+
+/// Says that the program of this session lives, and was asked for what another one's reclaim request wants.
+pub(crate) fn asked(control: BorrowedFd<'_>, request: ReclaimRequest) {
+    say(control, &format!("asked {} {}", request.session, request.number));
 }
 
 /// Says that this session has done what it could for another one's reclaim request.
@@ -79,6 +86,8 @@ pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
 pub(crate) enum DaemonMessage {
     /// `give SESSION N DEVICE`: that session's reclaim request number N.
     Give(ReclaimRequest, String),
+    /// `asked N`: only programs that live are waited for any more, for this session's.
+    Asked(u64),
     /// `answered N`: the others have done what they could for this session's.
     Answered(u64),
 }
@@ -93,16 +102,17 @@ pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
             let request = ReclaimRequest { session: number()?, number: number()? };
             Some(DaemonMessage::Give(request, words.next()?.to_owned()))
         }
+        "asked" => Some(DaemonMessage::Asked(number()?)),
         "answered" => Some(DaemonMessage::Answered(number()?)),
         _ => None,
     }
 }
 
-fn say(control: BorrowedFd<'_>, line: &str) {
+/// Whether it was sent. Where not, the daemon is gone or busy: no process is left to tell, or it will ask again in a second.
+fn say(control: BorrowedFd<'_>, line: &str) -> bool {
     let bytes = line.as_bytes();
     let packet = bytes.get(..MAX_PACKET).unwrap_or(bytes);
-    // The daemon is gone or busy: no process is left to tell, or it will ask again in a second.
-    let _ = send(control, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    send(control, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
 }
 
 #[cfg(test)]
@@ -132,6 +142,7 @@ mod tests {
     fn what_the_daemon_says_is_read_and_nonsense_is_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
         assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(DaemonMessage::Give(request, "0000:01:00.0".to_owned())));
+        assert_eq!(hear(b"asked 8"), Some(DaemonMessage::Asked(8)));
         assert_eq!(hear(b"answered 9"), Some(DaemonMessage::Answered(9)));
         for line in [&b"give 3 7"[..], b"give 3 x 0", b"answered", b"answered -1", b"", b"\xff", b"take 1 2 3"] {
             assert_eq!(hear(line), None);

@@ -24,10 +24,9 @@ struct Daemon {
 }
 
 impl ReclaimPeers for Daemon {
-    fn send_request(&self, device: u32, number: u64) {
-        if let Some(device) = self.devices.get(device as usize) {
-            control::short(self.control.as_fd(), number, device);
-        }
+    fn send_request(&self, device: u32, number: u64) -> bool {
+        let device = self.devices.get(device as usize);
+        device.is_some_and(|device| control::short(self.control.as_fd(), number, device))
     }
 
     fn given(&self, request: ReclaimRequest) {
@@ -53,20 +52,63 @@ impl SessionPeers {
         }
     }
 
-    /// Does what the daemon says. `notify` notifies the program of a reclaim request and gives the notice's number, none if there is no
-    /// program to reach.
-    pub(crate) fn hear(&self, line: &[u8], control: BorrowedFd<'_>, notify: impl FnOnce() -> Option<u32>) {
+    /// Does what the daemon says. `is_over`: the program has ended, and so will the worker, which frees all it has. `notify` notifies the
+    /// program of a reclaim request and gives the notice's number, none if there is no program to reach.
+    pub(crate) fn hear(
+        &self,
+        line: &[u8],
+        control: BorrowedFd<'_>,
+        is_over: impl FnOnce() -> bool,
+        notify: impl FnOnce() -> Option<u32>,
+    ) {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.reclaim) {
+            (DaemonMessage::Asked(number), Some(reclaim)) => reclaim.are_asked(number),
             (DaemonMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
-            (DaemonMessage::Answered(_), None) => {}
+            (DaemonMessage::Asked(_) | DaemonMessage::Answered(_), None) => {}
+            // The monitor may not have come to see it yet, on a busy machine.
+            (DaemonMessage::Give(..), _) if is_over() => control::ended(control),
             (DaemonMessage::Give(request, device), reclaim) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match reclaim.as_ref().zip(ordinal) {
-                    Some((reclaim, ordinal)) => reclaim.asked(request, ordinal as u32, notify),
+                    Some((reclaim, ordinal)) if reclaim.ask(request, ordinal as u32, notify) => {
+                        control::asked(control, request);
+                    }
+                    Some(_) => {}
                     None => control::given(control, request),
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+
+    use super::*;
+
+    /// What the daemon hears when it asks for memory of a session's only device.
+    fn answers(peers: &SessionPeers, is_over: bool, notice: Option<u32>) -> Vec<String> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        peers.connect(ours.try_clone().unwrap());
+        peers.hear(b"give 7 1 0000:01:00.0", ours.as_fd(), || is_over, || notice);
+        let mut buffer = [0; 64];
+        let next = || recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok();
+        let lengths: Vec<usize> = std::iter::from_fn(next).map(|(_, length)| length).collect();
+        assert!(lengths.len() <= 1);
+        lengths.iter().map(|length| String::from_utf8_lossy(&buffer[..*length]).into_owned()).collect()
+    }
+
+    #[test]
+    fn a_session_whose_program_has_ended_says_so_and_not_that_it_has_given() {
+        let devices: Arc<[String]> = Arc::from(["0000:01:00.0".to_owned()]);
+        let with_idle = || SessionPeers::new(Arc::default(), Arc::clone(&devices));
+        assert_eq!(answers(&with_idle(), true, Some(1)), ["ended"]);
+        assert_eq!(answers(&SessionPeers::default(), true, None), ["ended"]);
+        // Nothing lies idle there.
+        assert_eq!(answers(&with_idle(), false, Some(1)), ["given 7 1"]);
+        assert_eq!(answers(&SessionPeers::default(), false, None), ["given 7 1"]);
     }
 }

@@ -428,7 +428,7 @@ impl AttachPoint<'_> {
                 self.refuse(*visitor);
             }
             // A session that has no program yet can have none give back what lies idle.
-            Ok(Some(Delivery::Text(line))) => peers.hear(&line, self.control.as_fd(), || None),
+            Ok(Some(Delivery::Text(line))) => peers.hear(&line, self.control.as_fd(), || false, || None),
             // The daemon is gone, and the session with it.
             Ok(None) => leave(0),
             Err(error) => {

@@ -132,6 +132,11 @@ impl WorkerSupervisor<'_> {
                     self.shared.sessions.send_request(id, number, &device);
                 }
             }
+            Message::Asked { session, number } => {
+                if let Some(id) = self.mind.session() {
+                    self.shared.sessions.asked(id, (session, number));
+                }
+            }
             Message::Given { session, number } => {
                 if let Some(id) = self.mind.session() {
                     self.shared.sessions.given(id, (session, number));

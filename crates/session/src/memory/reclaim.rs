@@ -6,9 +6,12 @@
 //! program ◀── reply ── its worker ◀─ server ◀─ other workers ◀── kdReclaimDone ─┘
 //! ```
 //!
-//! The rule: no thread waits for long for a program that does nothing. A reclaim request is over after [`REQUEST_TIMEOUT`] in which no memory has
-//! come free, and a program that has left a reclaim notice unanswered for so long is not notified again before it has answered.
-//! Where no thread is short of memory, nothing of this is sent.
+//! The rule: no thread waits for long for a program that does nothing. Once only programs are waited for, a reclaim request is over after
+//! [`PROGRAM_TIMEOUT`] in which no memory has come free, and a program that has left a reclaim notice unanswered for so long is not
+//! notified again before it has answered. Where no thread is short of memory, nothing of this is sent.
+//!
+//! A worker is another matter: the memory of a program that has ended is free natively, and here once its worker has seen that and
+//! ended. So it is waited for workers that have not looked yet, or are about to end, for as long as a busy machine may take.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
@@ -16,7 +19,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long it is waited for programs that give nothing back.
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+const PROGRAM_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long it is waited for workers, which do nothing but look and end. One that needs longer stands still.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether memory has come free.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -31,8 +36,9 @@ pub struct ReclaimRequest {
 
 /// The way to the other sessions.
 pub trait ReclaimPeers: Send + Sync {
-    /// Has them give back what they hold idle of a device; [`Reclaim::answered`] tells that they have.
-    fn send_request(&self, device: u32, number: u64);
+    /// Has them give back what they hold idle of a device; [`Reclaim::are_asked`] tells that only their programs are waited for,
+    /// [`Reclaim::answered`] that they have. Whether they will hear of it.
+    fn send_request(&self, device: u32, number: u64) -> bool;
 
     /// This session has done what it could for one of them.
     fn given(&self, request: ReclaimRequest);
@@ -51,8 +57,8 @@ pub struct Reclaim {
 struct ReclaimState {
     /// Reclaim requests of this session so far.
     last: u64,
-    /// Those that wait, and whether they are answered.
-    requests: BTreeMap<u64, bool>,
+    /// Those that wait.
+    requests: BTreeMap<u64, RequestState>,
     /// Devices of which the program holds memory idle.
     idle: BTreeSet<u32>,
     /// Devices of which others want memory, and the program has not asked yet: bit n is device n.
@@ -61,6 +67,28 @@ struct ReclaimState {
     notices: VecDeque<PendingNotice>,
     /// The last one that it has answered.
     given: Option<u32>,
+}
+
+/// How far a reclaim request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RequestState {
+    /// There are workers that have not looked at it, or are about to end.
+    Sent,
+    /// Programs are asked.
+    Asked,
+    /// The others have done what they could.
+    Answered,
+}
+
+impl RequestState {
+    /// How long it is waited in which nothing has come free.
+    fn timeout(self) -> Duration {
+        match self {
+            Self::Sent => WORKER_TIMEOUT,
+            Self::Asked => PROGRAM_TIMEOUT,
+            Self::Answered => Duration::ZERO,
+        }
+    }
 }
 
 /// A reclaim notice that the program has not answered.
@@ -82,24 +110,33 @@ impl Reclaim {
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        state.requests.insert(number, false);
+        state.requests.insert(number, RequestState::Sent);
         drop(state);
-        peers.send_request(device, number);
-        Some(number)
+        let is_sent = peers.send_request(device, number);
+        if !is_sent {
+            self.lock().requests.remove(&number);
+        }
+        is_sent.then_some(number)
     }
 
     /// Waits until a reclaim request is answered, or nothing has come free for long; `free` says how much is.
     pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
-        let (mut most, mut deadline) = (free(), Instant::now() + REQUEST_TIMEOUT);
+        let (mut most, mut since, mut before) = (free(), Instant::now(), RequestState::Sent);
         let mut state = self.lock();
-        while state.requests.get(&number) == Some(&false) && Instant::now() < deadline {
+        while let Some(&request) = state.requests.get(&number) {
+            if request != before {
+                (since, before) = (Instant::now(), request);
+            }
+            if since.elapsed() >= request.timeout() {
+                break;
+            }
             let (back, look) = self.answered.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             state = back;
             if look.timed_out() {
                 drop(state);
                 let now = free();
                 if now > most {
-                    (most, deadline) = (now, Instant::now() + REQUEST_TIMEOUT);
+                    (most, since) = (now, Instant::now());
                 }
                 state = self.lock();
             }
@@ -107,10 +144,19 @@ impl Reclaim {
         state.requests.remove(&number);
     }
 
+    /// Of the other sessions only programs are waited for any more, which live and were asked.
+    pub fn are_asked(&self, number: u64) {
+        self.advance(number, RequestState::Asked);
+    }
+
     /// The other sessions have done what they could for a reclaim request of this session.
     pub fn answered(&self, number: u64) {
-        if let Some(is_answered) = self.lock().requests.get_mut(&number) {
-            *is_answered = true;
+        self.advance(number, RequestState::Answered);
+    }
+
+    fn advance(&self, number: u64, to: RequestState) {
+        if let Some(request) = self.lock().requests.get_mut(&number) {
+            *request = to;
         }
         self.answered.notify_all();
     }
@@ -121,8 +167,8 @@ impl Reclaim {
     }
 
     /// Another session wants memory of a device. `notify` notifies the program and gives the notice's number, none if it
-    /// cannot be reached.
-    pub fn asked(&self, request: ReclaimRequest, device: u32, notify: impl FnOnce() -> Option<u32>) {
+    /// cannot be reached. Whether the program is waited for; else the session has done what it could.
+    pub fn ask(&self, request: ReclaimRequest, device: u32, notify: impl FnOnce() -> Option<u32>) -> bool {
         let number = self.want(device).and_then(|is_new| {
             let number = notify();
             if number.is_none() && is_new {
@@ -132,10 +178,14 @@ impl Reclaim {
         });
         let mut state = self.lock();
         match number.filter(|number| state.given != Some(*number)) {
-            Some(number) => state.notices.push_back(PendingNotice { number, at: Instant::now(), request }),
+            Some(number) => {
+                state.notices.push_back(PendingNotice { number, at: Instant::now(), request });
+                true
+            }
             None => {
                 drop(state);
                 self.report_completed(request);
+                false
             }
         }
     }
@@ -144,7 +194,7 @@ impl Reclaim {
     /// program that has nothing to give, or does not answer.
     fn want(&self, device: u32) -> Option<bool> {
         let mut state = self.lock();
-        let is_silent = state.notices.front().is_some_and(|first| first.at.elapsed() > REQUEST_TIMEOUT);
+        let is_silent = state.notices.front().is_some_and(|first| first.at.elapsed() > PROGRAM_TIMEOUT);
         let is_willing = state.idle.contains(&device) && !is_silent;
         is_willing.then(|| {
             let is_new = state.wanted & bit(device) == 0;
@@ -196,8 +246,9 @@ mod tests {
     struct Notes(Arc<Mutex<Vec<String>>>);
 
     impl ReclaimPeers for Notes {
-        fn send_request(&self, device: u32, number: u64) {
+        fn send_request(&self, device: u32, number: u64) -> bool {
             self.0.lock().unwrap().push(format!("request {device} {number}"));
+            device < 8
         }
 
         fn given(&self, request: ReclaimRequest) {
@@ -232,12 +283,34 @@ mod tests {
             waiting.join().unwrap();
         });
         let (began, number, free) = (Instant::now(), reclaim.send_request(3).unwrap(), Mutex::new(0));
+        reclaim.are_asked(number);
         reclaim.wait(number, || {
             let mut free = free.lock().unwrap();
             *free = (*free + 1).min(4);
             *free
         });
-        assert!(began.elapsed() >= REQUEST_TIMEOUT + 2 * POLL_INTERVAL && reclaim.lock().requests.is_empty());
+        assert!(began.elapsed() >= PROGRAM_TIMEOUT + 2 * POLL_INTERVAL && reclaim.lock().requests.is_empty());
+    }
+
+    #[test]
+    fn workers_that_have_not_looked_are_waited_for_longer_than_programs() {
+        let (reclaim, _) = connected();
+        let (began, number) = (Instant::now(), reclaim.send_request(3).unwrap());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| reclaim.wait(number, || 0));
+            std::thread::sleep(2 * PROGRAM_TIMEOUT);
+            assert!(!waiting.is_finished(), "a worker that is late counts as a program that does nothing");
+            reclaim.are_asked(number);
+            waiting.join().unwrap();
+        });
+        assert!(began.elapsed() >= 3 * PROGRAM_TIMEOUT && reclaim.lock().requests.is_empty());
+    }
+
+    #[test]
+    fn what_no_other_session_hears_of_is_not_waited_for() {
+        let (reclaim, notes) = connected();
+        assert_eq!(reclaim.send_request(8), None);
+        assert!(told(&notes) == ["request 8 1"] && reclaim.lock().requests.is_empty());
     }
 
     #[test]
@@ -245,12 +318,12 @@ mod tests {
         let (reclaim, notes) = connected();
         let request = |number| ReclaimRequest { session: 7, number };
         reclaim.is_idle(1);
-        reclaim.asked(request(1), 0, || panic!("it has nothing"));
-        reclaim.asked(request(2), 1, || None);
+        reclaim.ask(request(1), 0, || panic!("it has nothing"));
+        reclaim.ask(request(2), 1, || None);
         assert_eq!(told(&notes), ["given 7 1", "given 7 2"]);
-        reclaim.asked(request(3), 1, || Some(1));
-        reclaim.asked(request(4), 1, || Some(2));
-        reclaim.asked(request(5), 1, || Some(3));
+        reclaim.ask(request(3), 1, || Some(1));
+        reclaim.ask(request(4), 1, || Some(2));
+        reclaim.ask(request(5), 1, || Some(3));
         reclaim.given(9);
         assert_eq!(told(&notes), Vec::<String>::new());
         reclaim.given(2);
@@ -264,18 +337,18 @@ mod tests {
         let (reclaim, _) = connected();
         let request = |number| ReclaimRequest { session: 7, number };
         [0, 3].into_iter().for_each(|device| reclaim.is_idle(device));
-        reclaim.asked(request(1), 3, || {
+        reclaim.ask(request(1), 3, || {
             assert_eq!(reclaim.take_wanted(), 0b1000);
             Some(1)
         });
         assert_eq!(reclaim.take_wanted(), 0);
-        reclaim.asked(request(2), 0, || Some(2));
-        reclaim.asked(request(3), 3, || Some(3));
+        reclaim.ask(request(2), 0, || Some(2));
+        reclaim.ask(request(3), 3, || Some(3));
         // One that cannot be reached now has a reclaim notice before it all the same.
-        reclaim.asked(request(4), 0, || None);
-        reclaim.asked(request(5), 1, || panic!("it has nothing"));
+        reclaim.ask(request(4), 0, || None);
+        reclaim.ask(request(5), 1, || panic!("it has nothing"));
         assert_eq!(reclaim.take_wanted(), 0b1001);
-        reclaim.asked(request(6), 0, || None);
+        reclaim.ask(request(6), 0, || None);
         assert_eq!(reclaim.take_wanted(), 0);
     }
 
@@ -283,7 +356,7 @@ mod tests {
     fn an_answer_may_come_before_its_notice_is_noted() {
         let (reclaim, notes) = connected();
         reclaim.is_idle(0);
-        reclaim.asked(ReclaimRequest { session: 7, number: 1 }, 0, || {
+        reclaim.ask(ReclaimRequest { session: 7, number: 1 }, 0, || {
             reclaim.given(5);
             Some(5)
         });
@@ -295,12 +368,12 @@ mod tests {
         let (reclaim, notes) = connected();
         let request = |number| ReclaimRequest { session: 7, number };
         reclaim.is_idle(0);
-        reclaim.asked(request(1), 0, || Some(1));
-        reclaim.lock().notices[0].at -= 2 * REQUEST_TIMEOUT;
-        reclaim.asked(request(2), 0, || panic!("it is silent"));
+        reclaim.ask(request(1), 0, || Some(1));
+        reclaim.lock().notices[0].at -= 2 * PROGRAM_TIMEOUT;
+        reclaim.ask(request(2), 0, || panic!("it is silent"));
         reclaim.given(1);
         assert_eq!(told(&notes), ["given 7 2", "given 7 1"]);
-        reclaim.asked(request(3), 0, || Some(2));
+        reclaim.ask(request(3), 0, || Some(2));
         assert_eq!(told(&notes), Vec::<String>::new());
     }
 }

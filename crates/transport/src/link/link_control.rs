@@ -278,6 +278,13 @@ impl LinkControl {
         !is_current || attachment.may_leave
     }
 
+    /// Whether the program has closed its end for good. Who waits for that need not have seen it yet.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let is_closed = |socket: Arc<Connection>| is_hung_up(socket.as_fd(), Some(&Timespec::default()));
+        !self.may_leave() && self.socket().is_some_and(is_closed)
+    }
+
     /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
     /// second. Nothing on links that share memory, and nothing while something is being sent, which tells as much.
     /// Whether it said so on the first connection.
