@@ -16,6 +16,7 @@ use katydid_transport::compression::CompressionMode;
 use katydid_transport::{Address, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionClaim, SessionKind};
+use katydid_wire::key::SessionKey;
 
 use crate::environment::{OpenError, program_name, variable};
 use crate::session::{FaultHandler, Session, session_mark};
@@ -84,6 +85,7 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: offers.arenas(),
         link_timeout: link_timeout()?,
+        place: place(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
     if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
@@ -132,6 +134,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
         link_timeout: link_timeout()?,
+        place: place(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
     adjust(&*connection.link)?;
@@ -184,6 +187,11 @@ fn setting(name: &str) -> Result<Option<String>, OpenError> {
     problem.map_or(Ok(value), |problem| Err(OpenError::Setting(problem)))
 }
 
+/// The place that `katydid run` has at the server for the program's first session; one that is taken by now counts as none.
+fn place() -> SessionKey {
+    variable(settings::PLACE).and_then(|text| SessionKey::from_spelled(&text)).unwrap_or(SessionKey::NONE)
+}
+
 /// Whether the environment names a server.
 pub fn has_server() -> bool {
     variable("KATYDID_SERVER").is_some()
@@ -206,6 +214,7 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: Vec::new(),
         link_timeout: link_timeout()?,
+        place: SessionKey::NONE,
     };
     let link = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?.link;
     adjust(&*link)?;

@@ -7,17 +7,18 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use katydid_transport::{AcceptError, Identity, Pending};
+use katydid_transport::{AcceptError, Connection, Identity, Pending};
 use katydid_wire::handshake::{Hello, LinkKind, Ready, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use crate::control::{name, printable_name};
@@ -62,6 +63,8 @@ enum Refusal {
     Gone,
     #[error("no key could be made for the session: {0}")]
     NoKey(io::Error),
+    #[error("the server has no descriptor left for the connection: {0}")]
+    NoConnection(io::Error),
     #[error(transparent)]
     Watch(WatchError),
     #[error(transparent)]
@@ -77,7 +80,9 @@ impl Refusal {
             Self::Pool(PoolError::Failed(_)) => RefusalCode::DRIVER,
             Self::Pool(_) => RefusalCode::BUSY,
             Self::Watch(WatchError::Full) | Self::Visit(AssignError::Busy) => RefusalCode::CROWDED,
-            Self::HandOver(_) | Self::Gone | Self::NoKey(_) | Self::Watch(_) => RefusalCode::INTERNAL,
+            Self::HandOver(_) | Self::Gone | Self::NoKey(_) | Self::NoConnection(_) | Self::Watch(_) => {
+                RefusalCode::INTERNAL
+            }
             Self::Keeper(KeeperError::Admission(_)) => RefusalCode::BUSY,
             Self::Keeper(KeeperError::Tenants | KeeperError::Network) => RefusalCode::NOT_ALLOWED,
             Self::Keeper(KeeperError::NoSession) => RefusalCode::NO_SESSION,
@@ -191,6 +196,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
             refuse(shared, pending, peer, &refusal);
         }
         hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
+        hello if hello.claim.role == Role::RESERVATION => reserve(shared, pending, peer, place),
         hello if hello.claim.role == Role::KEEPER => keep(shared, pending, peer, place),
         hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, place),
         _ => {
@@ -205,7 +211,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
 /// peer ends.
 fn is_in_role(hello: &Hello) -> bool {
     match hello.claim.role {
-        Role::PROGRAM | Role::INQUIRY | Role::KEEPER => true,
+        Role::PROGRAM | Role::INQUIRY | Role::RESERVATION | Role::KEEPER => true,
         Role::COMPANION => hello.session != SessionKind::NVML,
         // Beside another connection, so there is a session.
         Role::LANE => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
@@ -247,17 +253,79 @@ fn keep(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot
 
 /// Tells a peer which driver workers have, or why a program would get none now.
 fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
-    let known = shared.sessions.check_room(Some(peer.origin)).map_err(Refusal::from);
-    let driver = match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT)?)) {
-        Ok(driver) => driver.name,
-        Err(refusal) => {
-            return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
-        }
-    };
-    let ready = Ready { worker_pid: 0, key: SessionKey::NONE, driver, arenas: Vec::new() };
-    if let Err(error) = pending.consent(&shared.build, &ready) {
+    let known = shared.sessions.check_room(Some(peer.origin), &pending.hello().place).map_err(Refusal::from);
+    match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT)?)) {
+        Ok(driver) => drop(tell_driver(shared, pending, peer, driver.name, SessionKey::NONE)),
+        Err(refusal) => pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
+    }
+}
+
+/// Tells a peer which driver workers have, and gives its connection.
+fn tell_driver(
+    shared: &ServerState,
+    pending: Pending,
+    peer: &Peer,
+    driver: String,
+    key: SessionKey,
+) -> Option<Connection> {
+    let ready = Ready { worker_pid: 0, key, driver, arenas: Vec::new() };
+    let told = pending.consent(&shared.build, &ready).inspect_err(|error| {
         let line = format_args!("{}: could not be told the driver: {error}", peer.name);
         shared.reporter.note_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
+    });
+    told.ok()
+}
+
+/// Keeps a place for a program that the peer is about to start, until that has come or the peer has gone.
+fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot) {
+    let (id, key) = match begin_reservation(shared, &pending, peer) {
+        Ok(reserved) => reserved,
+        Err(refusal) => return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
+    };
+    // From here on it counts as a session.
+    drop(place);
+    match shared.pool.driver(WORKER_TIMEOUT) {
+        Ok(driver) => {
+            let connection = tell_driver(shared, pending, peer, driver.name, key);
+            if let Some(connection) = connection.filter(|_| id.is_some()) {
+                wait_for_end(shared, &connection);
+            }
+        }
+        Err(error) => {
+            let refusal = Refusal::Pool(error);
+            pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
+        }
+    }
+    if let Some(id) = id {
+        shared.sessions.release(id);
+    }
+}
+
+/// The place that is kept, if another process has none kept for the same program already, and its key.
+fn begin_reservation(
+    shared: &ServerState,
+    pending: &Pending,
+    peer: &Peer,
+) -> Result<(Option<SessionId>, SessionKey), Refusal> {
+    let (program, known) = (describe(pending.hello(), peer), pending.hello().place);
+    let key = new_key().map_err(Refusal::NoKey)?;
+    let keeper = pending.socket().try_clone_to_owned().map_err(Refusal::NoConnection)?;
+    let id = shared.sessions.reserve(program, &known, key, keeper)?;
+    Ok((id, id.map_or(known, |_| key)))
+}
+
+/// Returns when the peer has gone, or the connection was shut down, or the server stops.
+fn wait_for_end(shared: &ServerState, connection: &Connection) {
+    loop {
+        let ends = PollFlags::RDHUP;
+        let mut events = [
+            PollFd::from_borrowed_fd(connection.as_fd(), ends),
+            PollFd::from_borrowed_fd(shared.stop.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut events, None) {
+            Ok(0) | Err(Errno::INTR) => {}
+            _ => return,
+        }
     }
 }
 
@@ -272,7 +340,7 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, place: GreetingSl
     let program = describe(pending.hello(), peer);
     let words =
         format!("{} (process {} from {}, {})", printable_name(&program.name), program.pid, program.peer, program.link);
-    let id = shared.sessions.admit(program)?;
+    let id = shared.sessions.admit(program, &pending.hello().place)?;
     // From here on it counts as a session.
     drop(place);
     match hand_over(shared, id, pending, peer) {

@@ -121,7 +121,7 @@ fn begin_restore(
 ) -> Result<(Worker, WorkerHandle), KeeperError> {
     let command = command(shared);
     let key = new_key().map_err(KeeperError::NoKey)?;
-    let id = shared.sessions.admit(program)?;
+    let id = shared.sessions.admit(program, &pending.hello().place)?;
     let begun = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start).and_then(|keeper| {
         let handle = WorkerHandle::new(&keeper, 0);
         shared.sessions.serve(id, &handle);

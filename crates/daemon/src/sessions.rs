@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use katydid_wire::key::SessionKey;
+use rustix::net::{Shutdown, shutdown};
 
 use crate::control::{self, Message};
 use crate::places::Origin;
@@ -86,6 +87,8 @@ struct Inner {
     requests: BTreeMap<ReclaimRequest, AskedSessions>,
     /// Since when a session is about to end, or has been asked to give and has not said anything.
     silent: BTreeMap<SessionId, Instant>,
+    /// Places that are kept for programs to come: by which key, and the connection of the process that has each kept.
+    reserved: BTreeMap<SessionId, (SessionKey, Arc<OwnedFd>)>,
     /// Control sockets of processes that save the worker of a session.
     savers: BTreeMap<SessionId, Arc<OwnedFd>>,
     stopping: bool,
@@ -174,6 +177,32 @@ impl Inner {
         }
     }
 
+    /// The place that is kept by this key. Every key is looked at, whether or not one before it matched.
+    fn reserved(&self, key: &SessionKey) -> Option<SessionId> {
+        let matching = self.reserved.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
+        matching.fold(None, |_, (id, _)| Some(*id))
+    }
+
+    /// Takes the place that is kept by this key; the process that has it kept need not any more.
+    fn claim(&mut self, key: &SessionKey) -> Option<SessionId> {
+        let id = self.reserved(key).filter(|_| !self.stopping)?;
+        if let Some((_, keeper)) = self.reserved.remove(&id) {
+            let _ = shutdown(&*keeper, Shutdown::Both);
+        }
+        Some(id)
+    }
+
+    /// The number of another place, if there is one for this peer.
+    fn new_place(&mut self, limits: &Sessions, origin: Option<Origin>) -> Result<SessionId, AdmissionError> {
+        match self.refusal(limits, origin) {
+            Some(refusal) => Err(refusal),
+            None => {
+                self.last += 1;
+                Ok(self.last)
+            }
+        }
+    }
+
     /// Why there is no place for a session of this peer.
     fn refusal(&self, limits: &Sessions, origin: Option<Origin>) -> Option<AdmissionError> {
         let of_peer = |origin| self.origins.values().filter(|known| **known == origin).count();
@@ -215,35 +244,64 @@ impl Sessions {
         self.most_of_peer
     }
 
-    /// Whether a program of this peer would be let in now.
-    pub(crate) fn check_room(&self, origin: Option<Origin>) -> Result<(), AdmissionError> {
-        match self.wait_for_ends(origin).refusal(self, origin) {
+    /// Whether a program of this peer would be let in now; so is one for which a place is kept.
+    pub(crate) fn check_room(&self, origin: Option<Origin>, place: &SessionKey) -> Result<(), AdmissionError> {
+        let inner = self.wait_for_ends(origin, place);
+        match inner.refusal(self, origin).filter(|_| inner.reserved(place).is_none()) {
             Some(refusal) => Err(refusal),
             None => Ok(()),
         }
     }
 
-    /// Takes a place in the table, before a worker is sought: its worker is 0 until [`Sessions::serve`]. Waits a little for
-    /// sessions that are about to end.
-    pub(crate) fn admit(&self, program: Program) -> Result<SessionId, AdmissionError> {
-        let mut inner = self.wait_for_ends(program.origin);
-        if let Some(refusal) = inner.refusal(self, program.origin) {
-            return Err(refusal);
-        }
-        inner.last += 1;
-        let id = inner.last;
+    /// Takes a place in the table, before a worker is sought: that which is kept by the key `place`, or another one. Its worker is 0
+    /// until [`Sessions::serve`]. Waits a little for sessions that are about to end.
+    pub(crate) fn admit(&self, program: Program, place: &SessionKey) -> Result<SessionId, AdmissionError> {
+        let mut inner = self.wait_for_ends(program.origin, place);
+        let id = match inner.claim(place) {
+            Some(id) => id,
+            None => inner.new_place(self, program.origin)?,
+        };
+        inner.origins.remove(&id);
         inner.origins.extend(program.origin.map(|origin| (id, origin)));
         inner.table.insert(id, view(id, program));
         Ok(id)
     }
 
+    /// Keeps a place for a program to come, which says `key` then. None: one is kept by `place` already. `keeper`: the connection of
+    /// the process that wants this, which is shut down once the program has come.
+    pub(crate) fn reserve(
+        &self,
+        program: Program,
+        place: &SessionKey,
+        key: SessionKey,
+        keeper: OwnedFd,
+    ) -> Result<Option<SessionId>, AdmissionError> {
+        let mut inner = self.wait_for_ends(program.origin, place);
+        if inner.reserved(place).is_some() {
+            return Ok(None);
+        }
+        let id = inner.new_place(self, program.origin)?;
+        inner.origins.extend(program.origin.map(|origin| (id, origin)));
+        inner.table.insert(id, view(id, program));
+        inner.reserved.insert(id, (key, Arc::new(keeper)));
+        Ok(Some(id))
+    }
+
+    /// The process that had a place kept does not any more: without a program there it is free.
+    pub(crate) fn release(&self, id: SessionId) {
+        if self.lock().reserved.remove(&id).is_some() {
+            self.end(id);
+        }
+    }
+
     /// Natively a process has ended when its memory is there again: who begins after it finds it. Here a program may begin
     /// while the worker of one before it ends, and waits as long as that holds much, or has the last place.
-    fn wait_for_ends(&self, origin: Option<Origin>) -> MutexGuard<'_, Inner> {
+    fn wait_for_ends(&self, origin: Option<Origin>, place: &SessionKey) -> MutexGuard<'_, Inner> {
         let inner = self.lock();
         let before = inner.ending.clone();
         let is_held_up = |inner: &mut Inner| {
-            let wants_place = !inner.ending.is_empty() && inner.refusal(self, origin).is_some();
+            let is_without = || inner.reserved(place).is_none() && inner.refusal(self, origin).is_some();
+            let wants_place = !inner.ending.is_empty() && is_without();
             !inner.stopping && (wants_place || before.iter().any(|id| inner.is_ending_with_much(*id)))
         };
         let waited = self.changed.wait_timeout_while(inner, WORKER_END_TIMEOUT, is_held_up);
@@ -347,6 +405,7 @@ impl Sessions {
         inner.ending.remove(&id);
         inner.silent.remove(&id);
         inner.savers.remove(&id);
+        inner.reserved.remove(&id);
         inner.served.remove(&id);
         inner.origins.remove(&id);
         inner.requests.retain(|(session, _), _| *session != id);
@@ -420,19 +479,23 @@ pub(crate) fn now() -> u64 {
 mod tests {
     use super::*;
 
+    fn admit(sessions: &Sessions) -> Result<SessionId, AdmissionError> {
+        sessions.admit(Program::default(), &SessionKey::NONE)
+    }
+
     #[test]
     fn a_full_table_refuses_until_a_session_ends() {
         let sessions = Sessions::new(1, 1);
-        let first = sessions.admit(Program::default()).unwrap();
-        assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Full { most: 1 }));
+        let first = admit(&sessions).unwrap();
+        assert_eq!(admit(&sessions), Err(AdmissionError::Full { most: 1 }));
         sessions.end(first).unwrap();
-        assert_eq!(sessions.admit(Program::default()), Ok(2));
+        assert_eq!(admit(&sessions), Ok(2));
     }
 
     #[test]
     fn a_peer_of_a_network_has_its_share_and_others_the_rest() {
         let sessions = Sessions::new(4, 2);
-        let of = |origin| sessions.admit(Program { origin: Some(origin), ..Program::default() });
+        let of = |origin| sessions.admit(Program { origin: Some(origin), ..Program::default() }, &SessionKey::NONE);
         let address = |last| Origin::of(std::net::IpAddr::from([10, 0, 0, last]));
         assert_eq!((of(address(1)), of(address(1))), (Ok(1), Ok(2)));
         assert_eq!(of(address(1)), Err(AdmissionError::PeerFull { most: 2 }));
@@ -444,7 +507,9 @@ mod tests {
     #[test]
     fn a_user_of_this_machine_may_have_all_sessions() {
         let sessions = Sessions::new(2, 1);
-        let of = |user| sessions.admit(Program { origin: Some(Origin::User(user)), ..Program::default() });
+        let of = |user| {
+            sessions.admit(Program { origin: Some(Origin::User(user)), ..Program::default() }, &SessionKey::NONE)
+        };
         assert_eq!((of(0), of(0), of(0)), (Ok(1), Ok(2), Err(AdmissionError::Full { most: 2 })));
     }
 
@@ -452,17 +517,17 @@ mod tests {
     fn a_stopping_server_admits_no_program() {
         let sessions = Sessions::new(1, 1);
         sessions.stop();
-        assert_eq!(sessions.admit(Program::default()), Err(AdmissionError::Stopping));
+        assert_eq!(admit(&sessions), Err(AdmissionError::Stopping));
     }
 
     /// Admits a program while the first session, which held so much, is about to end; it is over when this is called.
     fn admit_after(most: usize, held: u64, over: impl Fn(&Sessions) + Sync) -> Result<SessionId, AdmissionError> {
         let sessions = Sessions::new(most, most);
-        let first = sessions.admit(Program::default()).unwrap();
+        let first = admit(&sessions).unwrap();
         sessions.usage(first, held, 1);
         sessions.is_ending(first);
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| sessions.admit(Program::default()));
+            let next = scope.spawn(|| admit(&sessions));
             over(&sessions);
             next.join().unwrap()
         })
@@ -501,7 +566,7 @@ mod tests {
         let sessions = Sessions::new(8, 8);
         let workers = (1..=count).map(|id| {
             let (ours, theirs) = control::pair().unwrap();
-            assert_eq!(sessions.admit(Program::default()), Ok(id));
+            assert_eq!(admit(&sessions), Ok(id));
             sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(ours, id));
             theirs
         });
@@ -537,20 +602,6 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_worker_that_was_saved_is_known_as_such() {
-        let (sessions, _workers) = served(2);
-        for (id, words) in [(1, &[&b"saved"[..]][..]), (2, &[])] {
-            let (ours, theirs) = control::pair().unwrap();
-            sessions.is_saved_by(id, &Arc::new(ours));
-            for word in words {
-                rustix::net::send(&theirs, word, rustix::net::SendFlags::empty()).unwrap();
-            }
-            drop(theirs);
-            assert_eq!(sessions.was_saved(id), !words.is_empty());
-        }
-    }
-
-    #[test]
     fn a_session_that_is_short_hears_when_only_programs_are_waited_for() {
         let (sessions, workers) = served(4);
         sessions.is_ending(4);
@@ -582,6 +633,58 @@ mod tests {
         assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has looked again");
     }
 
+    /// The end of the connection of a process that has a place kept, and the key.
+    fn reserved(sessions: &Sessions) -> (Result<Option<SessionId>, AdmissionError>, SessionKey, OwnedFd) {
+        let (key, (ours, theirs)) = (new_key().unwrap(), control::pair().unwrap());
+        (sessions.reserve(Program::default(), &SessionKey::NONE, key, ours), key, theirs)
+    }
+
+    #[test]
+    fn a_place_that_is_kept_is_that_of_the_program_that_has_its_key() {
+        let sessions = Sessions::new(1, 1);
+        let (place, key, keeper) = reserved(&sessions);
+        assert_eq!(place, Ok(Some(1)));
+        assert_eq!(reserved(&sessions).0, Err(AdmissionError::Full { most: 1 }));
+        assert_eq!(admit(&sessions), Err(AdmissionError::Full { most: 1 }));
+        assert_eq!(sessions.check_room(None, &SessionKey::NONE), Err(AdmissionError::Full { most: 1 }));
+        assert_eq!(sessions.check_room(None, &key), Ok(()));
+        // A program below has no second one kept.
+        let (ours, _theirs) = control::pair().unwrap();
+        assert_eq!(sessions.reserve(Program::default(), &key, new_key().unwrap(), ours), Ok(None));
+        let program = Program { name: "train".to_owned(), ..Program::default() };
+        assert_eq!(sessions.admit(program.clone(), &key), Ok(1));
+        assert!(control::receive(&keeper).unwrap().is_none(), "the connection is shut down");
+        sessions.release(1);
+        assert_eq!(sessions.admit(program, &key), Err(AdmissionError::Full { most: 1 }));
+        assert_eq!(sessions.end(1).unwrap().name, "train");
+    }
+
+    #[test]
+    fn a_place_that_is_not_kept_any_more_is_free() {
+        let sessions = Sessions::new(1, 1);
+        let (place, key, _keeper) = reserved(&sessions);
+        sessions.release(place.unwrap().unwrap());
+        assert_eq!(sessions.admit(Program::default(), &key), Ok(2));
+        sessions.end(2).unwrap();
+        let (_, key, _keeper) = reserved(&sessions);
+        sessions.stop();
+        assert_eq!(sessions.admit(Program::default(), &key), Err(AdmissionError::Stopping));
+    }
+
+    #[test]
+    fn the_end_of_a_worker_that_was_saved_is_known_as_such() {
+        let (sessions, _workers) = served(2);
+        for (id, words) in [(1, &[&b"saved"[..]][..]), (2, &[])] {
+            let (ours, theirs) = control::pair().unwrap();
+            sessions.is_saved_by(id, &Arc::new(ours));
+            for word in words {
+                rustix::net::send(&theirs, word, rustix::net::SendFlags::empty()).unwrap();
+            }
+            drop(theirs);
+            assert_eq!(sessions.was_saved(id), !words.is_empty());
+        }
+    }
+
     #[test]
     fn a_request_is_answered_at_once_without_peers_and_waits_for_those_that_end() {
         let (sessions, workers) = served(1);
@@ -609,8 +712,8 @@ mod tests {
     #[test]
     fn only_sessions_with_a_worker_are_listed() {
         let sessions = Sessions::new(8, 8);
-        let waiting = sessions.admit(Program::default()).unwrap();
-        let served = sessions.admit(Program::default()).unwrap();
+        let waiting = admit(&sessions).unwrap();
+        let served = admit(&sessions).unwrap();
         let (control, _worker) = control::pair().unwrap();
         sessions.serve(served, &WorkerHandle::of_session(control, served));
         sessions.usage(served, 4096, 7);

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
 use katydid_transport::{Address, Pending};
 use katydid_wire::handshake::{
-    Build, Hello, LINK_TIMEOUT, LinkKind, RefusalCode, Refused, Role, SessionClaim, SessionKind,
+    Build, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, Ready, RefusalCode, Refused, Role, SessionClaim, SessionKind,
 };
+use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
@@ -154,6 +155,13 @@ impl Bench {
         Refused::decode(&answer).unwrap()
     }
 
+    /// Whether a program is served now.
+    fn refused_or_served(&self, name: &str) -> bool {
+        let mut first = [0];
+        // A worker of these tests answers with its note, which begins with a word.
+        self.program(name).read_exact(&mut first).is_ok() && first == *b"k"
+    }
+
     fn sessions(&self) -> Vec<SessionView> {
         let mut stream = UnixStream::connect(self.folder.path().join("admin")).unwrap();
         stream.write_all(b"GET /v1/sessions HTTP/1.0\r\n\r\n").unwrap();
@@ -209,6 +217,7 @@ fn hello(name: &str) -> Hello {
         name: name.into(),
         arenas: Vec::new(),
         link_timeout: LINK_TIMEOUT,
+        place: SessionKey::NONE,
     }
 }
 
@@ -326,6 +335,33 @@ fn a_role_in_which_no_session_begins_costs_no_worker() {
     }
     let workers = bench.server.as_ref().unwrap().workers();
     assert_eq!((workers.ready, workers.warming, workers.last_failure), (0, 0, None));
+}
+
+#[test]
+fn a_place_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
+    let bench = Bench::with("serve", |config| config.max_sessions = 1);
+    let reserve = || {
+        let mut stream = in_role(&bench, hello("katydid"), Role::RESERVATION);
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).unwrap();
+        Ready::decode(&answer[..length], &build()).map(|ready| (stream, ready.key))
+    };
+    let (mut keeper, place) = reserve().unwrap();
+    assert!(bench.sessions().is_empty(), "none has begun");
+    for refused in [bench.program("stranger"), in_role(&bench, hello(""), Role::INQUIRY)] {
+        assert_eq!(bench.refused(refused).code, RefusalCode::BUSY);
+    }
+    assert!(matches!(reserve(), Err(HandshakeError::Refused(refused)) if refused.code == RefusalCode::BUSY));
+    let mut program = bench.connect();
+    program.write_all(&Hello { place, ..hello("awaited") }.encode(&build()).unwrap()).unwrap();
+    until("the session", || bench.sessions().first().is_some_and(|session| session.name == "awaited"));
+    assert_eq!(keeper.read(&mut [0]).unwrap(), 0, "the place is not kept any more");
+    drop(program);
+    until("the end of the session", || bench.sessions().is_empty());
+    // One that is given up is free.
+    drop(reserve().unwrap());
+    until("a place", || reserve().is_ok());
+    until("a session", || bench.refused_or_served("next"));
 }
 
 #[test]

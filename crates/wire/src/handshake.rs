@@ -159,6 +159,9 @@ impl Role {
     /// A supervisor, for the process of its server's that saves a session's worker, or with no key restores one
     /// ([`companion`](crate::companion)).
     pub const KEEPER: Self = Self(5);
+    /// The process that is about to start a program: a place for its session is kept as long as the connection is, and the answer
+    /// has the key of the place.
+    pub const RESERVATION: Self = Self(6);
 }
 
 /// Which session a connection is for.
@@ -223,6 +226,9 @@ pub struct Hello {
     /// Seconds without a sign of life after which either side takes the link for cut; 0: no limit. A hello that ends before
     /// it stands for [`LINK_TIMEOUT`].
     pub link_timeout: u32,
+    /// The key of a place that is kept for the session ([`Role::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
+    /// before it stands: none. A key that is not known, or not any more, is as none.
+    pub place: SessionKey,
 }
 
 /// The worker's consent.
@@ -326,6 +332,9 @@ impl Hello {
         put_text(&mut message, "the session's name", &self.name)?;
         put_arenas(&mut message, &self.arenas)?;
         put_u32(&mut message, self.link_timeout);
+        if !self.place.is_none() {
+            message.extend_from_slice(&self.place.0);
+        }
         finish(message)
     }
 
@@ -344,8 +353,9 @@ impl Hello {
         let (program, name) = (fields.text()?, fields.text()?);
         let arenas = fields.arenas()?;
         let link_timeout = if fields.is_empty() { LINK_TIMEOUT } else { fields.u32()? };
+        let place = if fields.is_empty() { SessionKey::NONE } else { SessionKey(fields.array()?) };
         fields.end()?;
-        Ok(Self { session, claim, link, pid, memory_quota, program, name, arenas, link_timeout })
+        Ok(Self { session, claim, link, pid, memory_quota, program, name, arenas, link_timeout, place })
     }
 }
 
@@ -590,6 +600,7 @@ mod tests {
             name: "nächtlich".into(),
             arenas: vec![ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 1 << 40 }],
             link_timeout: 7,
+            place: SessionKey([0x33; 16]),
         }
     }
 
@@ -612,6 +623,8 @@ mod tests {
     #[test]
     fn messages_survive_a_round_trip() {
         assert_eq!(Hello::decode(&hello().encode(&build()).unwrap(), &build()), Ok(hello()));
+        let without_place = Hello { place: SessionKey::NONE, ..hello() };
+        assert_eq!(Hello::decode(&without_place.encode(&build()).unwrap(), &build()), Ok(without_place));
         assert_eq!(Ready::decode(&ready().encode(&build()).unwrap(), &build()), Ok(ready()));
         let refused = Refused::new(RefusalCode::BUSY, "all 8 workers are taken");
         assert_eq!(Refused::decode(&refused.encode(&build()).unwrap()), Ok(refused.clone()));
@@ -678,7 +691,7 @@ mod tests {
 
     #[test]
     fn a_huge_count_is_refused_before_it_sizes_anything() {
-        let mut message = Hello { arenas: vec![], ..hello() }.encode(&build()).unwrap();
+        let mut message = Hello { arenas: vec![], place: SessionKey::NONE, ..hello() }.encode(&build()).unwrap();
         // Behind the count of no arenas there is the link timeout.
         let at = message.len() - 8;
         message[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());

@@ -69,6 +69,39 @@ fn a_full_server_is_3_and_one_line() -> Result<()> {
     Ok(())
 }
 
+/// The one that comes second is told before its program runs, whichever program would have made a call first.
+#[test]
+fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
+    let places = Places::of_this_test()?;
+    let server = Server::start(&places, &driver_under_test(), &["--max-sessions", "1"])?;
+    for address in [server.unix(), server.tcp().to_owned()] {
+        let folder = tempfile::tempdir()?;
+        let go = folder.path().join("go");
+        let script =
+            format!("echo begun; until [ -e '{}' ]; do sleep 0.1; done; exec '{}' idle", go.display(), fixture()?);
+        let mut command = katydid(&places, &["run", "--server", &address, "--", "sh", "-c", &script]);
+        let mut first = Running::start(&mut command, Stdio::piped())?;
+        first.wait_for("begun", WAIT_TIMEOUT)?;
+        for command in ["run", "trace"] {
+            let refused = run(&[command, "--server", &server.unix(), "--", "echo", RAN], &[])?;
+            is_refused(&refused, 3, &["1 sessions", "--max-sessions"])?;
+        }
+        fs::write(&go, "")?;
+        first.wait_for("ready", WAIT_TIMEOUT)?;
+        first.close_input();
+        let outcome = first.finish(WAIT_TIMEOUT)?;
+        ensure!(outcome.status.success(), "{}: {}", outcome.ending(), outcome.errors());
+        server.workers_of(0)?;
+    }
+    // One without a session gives its place back, and what runs below it has that.
+    let inner = format!("'{}' run --server '{}' -- echo '{RAN}'", places.katydid().display(), server.unix());
+    for _ in 0..3 {
+        let outcome = run(&["run", "--server", &server.unix(), "--", "sh", "-c", &inner], &[])?;
+        ensure!(outcome.text().contains(RAN), "{}: {}", outcome.ending(), outcome.errors());
+    }
+    Ok(())
+}
+
 #[test]
 fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
     let places = Places::of_this_test()?;
@@ -612,8 +645,9 @@ fn every_variable_is_in_the_one_list_and_its_table() -> Result<()> {
         ["KATYDID_JOBS", "KATYDID_ONE", "KATYDID_TWO", "KATYDID_T"].map(str::to_owned).into();
     let missing: Vec<&String> = read.difference(&list).filter(|name| !made_up.contains(*name)).collect();
     ensure!(missing.is_empty(), "not in crates/driver-rules/src/state/settings.rs: {missing:?}");
-    // Its name is in the list alone, which both sides use.
-    let unread: Vec<&String> = list.difference(&read).filter(|name| *name != "KATYDID_TOLD").collect();
+    // Their names are in the list alone, which both sides use.
+    let shared: BTreeSet<String> = ["KATYDID_TOLD", "KATYDID_PLACE"].map(str::to_owned).into();
+    let unread: Vec<&String> = list.difference(&read).filter(|name| !shared.contains(*name)).collect();
     ensure!(unread.is_empty(), "in the list, and read by nothing: {unread:?}");
     let table = names_in(&fs::read_to_string(root.join("docs/environment.md"))?);
     let untold: Vec<&String> = list.difference(&table).collect();

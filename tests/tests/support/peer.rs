@@ -8,6 +8,7 @@ use katydid_tests::deadline::Patient;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT, LinkKind, SessionClaim, SessionKind};
+use katydid_wire::key::SessionKey;
 
 /// A connection over any family of sockets.
 pub(crate) trait Connection: Read + Write + Send {}
@@ -43,5 +44,6 @@ pub(crate) fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
         name: "peer".to_owned(),
         arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
         link_timeout: LINK_TIMEOUT,
+        place: SessionKey::NONE,
     }
 }

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use katydid_driver_rules::state::settings;
-use katydid_transport::{Address, ConnectError, TlsError, driver_at};
+use katydid_transport::{Address, ConnectError, ReservedPlace, TlsError, driver_at, reserve};
 use katydid_wire::handshake::SOFTCUDA;
+use katydid_wire::key::SessionKey;
 
 use crate::args::config::{self, ConfigError, ConfigFile};
 use crate::output::failure::Failure;
@@ -221,8 +222,21 @@ impl NamedServer {
     /// As [`NamedServer::greet`]; where a GPU is required, a driver that is softcuda's is refused.
     pub fn greet_for(&self, requires_gpu: bool) -> Result<String, Failure> {
         let driver = self.greet()?;
+        self.check_gpu(&driver, requires_gpu).map(|()| driver)
+    }
+
+    /// The same, and a place is kept for the session of a program that the caller is about to start: two that come at once to a
+    /// server with one place are told so before a program runs.
+    pub fn reserve_for(&self, requires_gpu: bool) -> Result<ReservedPlace, Failure> {
+        self.reach().map_err(Failure::server)?;
+        let reserved = reserve(&self.address, own_place(), greet_timeout()).map_err(refusal)?;
+        self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
+    }
+
+    /// Refuses softcuda where a GPU is required.
+    fn check_gpu(&self, driver: &str, requires_gpu: bool) -> Result<(), Failure> {
         if driver != SOFTCUDA || !requires_gpu {
-            return Ok(driver);
+            return Ok(());
         }
         let (address, origin) = (self.address.place(), &self.origin);
         let flag = if let Origin::Flag(flag) = origin { flag } else { FLAG };
@@ -237,9 +251,19 @@ impl NamedServer {
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {
         self.reach().map_err(Failure::server)?;
-        let said = std::env::var(CONNECT_TIMEOUT_VARIABLE).ok();
-        driver_at(&self.address, settings::connect_timeout(said.as_deref())).map_err(refusal)
+        driver_at(&self.address, own_place(), greet_timeout()).map_err(refusal)
     }
+}
+
+/// The place that is kept for the program that this process is of, if it is one's.
+fn own_place() -> SessionKey {
+    let spelled = std::env::var(settings::PLACE).ok();
+    spelled.and_then(|spelled| SessionKey::from_spelled(&spelled)).unwrap_or(SessionKey::NONE)
+}
+
+/// How long a server may take to answer a hello.
+fn greet_timeout() -> Duration {
+    settings::connect_timeout(std::env::var(CONNECT_TIMEOUT_VARIABLE).ok().as_deref())
 }
 
 /// Why a server that can be reached lets no program in. Certificates of ours that are not there are a mistake of the caller.

@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
+use katydid_driver_rules::state::settings;
 use katydid_job::criu::io_uring_filter;
 use katydid_job::process::stdio::Standard;
 use katydid_job::supervisor::folder;
@@ -17,7 +18,7 @@ use katydid_job::supervisor::folder::{Folder, FolderError};
 use katydid_job::supervisor::generations::Generations;
 use katydid_job::supervisor::job::{Job, JobError, Settings};
 use katydid_job::supervisor::ranks::{Launcher, RankPlace, Task};
-use katydid_transport::Address;
+use katydid_transport::{Address, ReservedPlace};
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
 
@@ -69,6 +70,8 @@ pub(crate) struct Launch {
     layout: Layout,
     /// The program may have rings of the kernel (io_uring), and no checkpoint while it has.
     has_rings: bool,
+    /// This process starts the program, so a place at the server can be kept for it meanwhile.
+    keeps_place: bool,
 }
 
 impl Launch {
@@ -96,7 +99,7 @@ impl Launch {
         if known.is_none() && is_soft(&driver) {
             prepare_for_softcuda(&mut command);
         }
-        Ok(Self { command, known, driver, requires_gpu, layout, has_rings: false })
+        Ok(Self { command, known, driver, requires_gpu, layout, has_rings: false, keeps_place: true })
     }
 
     /// Sets a variable of the program.
@@ -144,6 +147,8 @@ impl Launch {
     /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.
     pub(crate) fn attend(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
         let end = launcher.end().map_err(Failure::work)?;
+        // The launcher starts the ranks.
+        self.keeps_place = false;
         let name = flags.session.name.clone().unwrap_or_else(|| launcher.name());
         let job = self.open(&name, launcher.command(), launcher.stdio(), None).map_err(Failure::work)?;
         let attend = |_: &mut Self, started: &dyn Fn(u32)| {
@@ -190,7 +195,13 @@ impl Launch {
         };
         match self.known.take() {
             Some(known) => {
-                reach(&known, self.requires_gpu, &mut self.command)?;
+                let _place = match self.keeps_place {
+                    true => Some(self.reserve(&known)?),
+                    false => {
+                        reach(&known, self.requires_gpu, &mut self.command)?;
+                        None
+                    }
+                };
                 self.serve_by(&known.address.to_string(), job);
                 work(self, &started)
             }
@@ -206,6 +217,16 @@ impl Launch {
                 done
             }
         }
+    }
+
+    /// As [`reach`], and a place is kept for the program's session until that begins, as long as the answer is.
+    fn reserve(&mut self, known: &NamedServer) -> Result<ReservedPlace, Failure> {
+        let place = known.reserve_for(self.requires_gpu)?;
+        if place.driver == SOFTCUDA {
+            prepare_for_softcuda(&mut self.command);
+        }
+        self.set(settings::PLACE, place.key.spelled());
+        Ok(place)
     }
 
     /// Names the server to the program, and to those of its job that begin after a restore.

@@ -66,6 +66,7 @@ impl Stage {
             name: String::new(),
             arenas: vec![],
             link_timeout: LINK_TIMEOUT,
+            place: SessionKey::NONE,
         };
         let (connection, worker) = thread::scope(|scope| {
             let worker = scope.spawn(|| {

@@ -14,6 +14,8 @@ use crate::state::units;
 pub const PREFIX: &str = "KATYDID_";
 /// Names that the command has told of already, with commas between them, so that the program's libraries need not.
 pub const TOLD: &str = "KATYDID_TOLD";
+/// The key of the place that the command has at the server for the session of its program.
+pub const PLACE: &str = "KATYDID_PLACE";
 /// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// In place of no limit.
@@ -310,6 +312,12 @@ pub const ALL: &[Setting] = &[
         Reader::Own,
         SettingValue::Text,
         "hand-over note that a worker passes to itself when it re-executes",
+    ),
+    setting(
+        PLACE,
+        Reader::Own,
+        SettingValue::Text,
+        "the place at the server that is kept for the program's first session",
     ),
     setting(TOLD, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
     setting(

@@ -839,6 +839,7 @@ mod tests {
             name: String::new(),
             arenas: Vec::new(),
             link_timeout: LINK_TIMEOUT,
+            place: SessionKey::NONE,
         }
     }
 

@@ -52,6 +52,7 @@ pub(crate) fn hello(link: LinkKind) -> Hello {
         name: String::new(),
         arenas: vec![ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 30 }],
         link_timeout: LINK_TIMEOUT,
+        place: SessionKey::NONE,
     }
 }
 

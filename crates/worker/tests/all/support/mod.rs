@@ -161,6 +161,7 @@ impl Program {
             name: String::new(),
             arenas: offers.arenas(),
             link_timeout: LINK_TIMEOUT,
+            place: SessionKey::NONE,
         };
         let connection = connect(&address, &hello, &Build::current(SPEC_HASH), TEST_TIMEOUT).unwrap();
         let arenas = offers.settle(&connection.ready.arenas).unwrap();
