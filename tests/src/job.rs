@@ -353,5 +353,5 @@ fn has_holder(view: &Value) -> bool {
 /// Whether a member of a job, as the control socket shows it, is with its worker and holds itself at a point. One that has
 /// lost its worker there is looked after already.
 pub fn holds_itself(member: &Value) -> bool {
-    member["reached"].is_u64() && member["standing"] == "present"
+    member["reached"].is_u64() && member["state"] == "present"
 }

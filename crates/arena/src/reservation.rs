@@ -15,7 +15,7 @@ use thiserror::Error;
 /// Mappings are made of these.
 const PAGE_BYTES: u64 = 4096;
 
-/// Why a range could not be reserved, or used as wished.
+/// Why a range could not be reserved, or used as asked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReserveError {

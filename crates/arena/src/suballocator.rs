@@ -134,8 +134,8 @@ impl Suballocator {
             let block_end = from.checked_next_multiple_of(align)?.checked_add(length)?;
             let enough =
                 block_end.max(start + 1).checked_next_multiple_of(GRANULARITY).filter(|enough| *enough <= end)?;
-            let wished = start.saturating_add(at_least).checked_next_multiple_of(GRANULARITY).unwrap_or(end);
-            Some(start..enough.max(wished.min(end)))
+            let requested = start.saturating_add(at_least).checked_next_multiple_of(GRANULARITY).unwrap_or(end);
+            Some(start..enough.max(requested.min(end)))
         })
     }
 

@@ -32,15 +32,15 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::server::private_server::PrivateServer;
 
 /// How long a program works at a time.
-const TURN: Duration = Duration::from_millis(5);
+const ROUND_TIME: Duration = Duration::from_millis(5);
 /// Pairs of programs; the second number is that of quick runs.
 const PAIRS: [u32; 2] = [24, 6];
 /// How often each of a pair does each work.
-const TURNS: u32 = 5;
+const ROUNDS_PER_PAIR: u32 = 5;
 /// Turns in which the worker's processor time is counted.
-const TURNS_ALONE: u32 = 40;
+const ROUNDS_ALONE: u32 = 40;
 /// How long workers of programs that have ended may take to end.
-const FAREWELL: Duration = Duration::from_secs(30);
+const WORKER_EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A thing to do once, what it is called in JSON, and what for people.
 struct JournalWorkload {
@@ -98,7 +98,7 @@ pub(super) fn body(cuda: &mut Cuda) -> Outcome {
 /// Nanoseconds each, what the worker does for it included, and how many there were.
 fn turn(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u32), CudaError> {
     let (start, mut count) = (Instant::now(), 0_u32);
-    while start.elapsed() < TURN {
+    while start.elapsed() < ROUND_TIME {
         (0..BATCH).try_for_each(|_| once(cuda))?;
         cuda.synchronise()?;
         count += BATCH;
@@ -137,7 +137,7 @@ fn taken(server: &PrivateServer, layout: &Layout) -> Result<[f64; WORKS.len()], 
     let mut taken = [0.0; WORKS.len()];
     for (work, taken) in WORKS.iter().zip(&mut taken) {
         let (before, mut count) = (processor_time(worker)?, 0);
-        for _ in 0..TURNS_ALONE {
+        for _ in 0..ROUNDS_ALONE {
             count += ask(&mut program, work)?.1;
         }
         *taken = (processor_time(worker)? - before) as f64 / f64::from(count);
@@ -147,7 +147,7 @@ fn taken(server: &PrivateServer, layout: &Layout) -> Result<[f64; WORKS.len()], 
 
 /// The worker of the only program, once those of earlier ones are gone.
 fn only_worker(server: &PrivateServer) -> Result<u32, String> {
-    let end = Instant::now() + FAREWELL;
+    let end = Instant::now() + WORKER_EXIT_TIMEOUT;
     loop {
         match server.worker_pids()[..] {
             [worker] => return Ok(worker),
@@ -192,7 +192,7 @@ fn start(server: &PrivateServer, layout: &Layout) -> Result<Program, String> {
 fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; WORKS.len()], String> {
     let mut programs = [start(&servers[0], layout)?, start(&servers[1], layout)?];
     let mut all: [Vec<f64>; WORKS.len()] = Default::default();
-    for turn in 0..=TURNS {
+    for turn in 0..=ROUNDS_PER_PAIR {
         for (work, ratios) in WORKS.iter().zip(&mut all) {
             let mut taken = [0.0; 2];
             for which in [turn as usize % 2, (turn as usize + 1) % 2] {

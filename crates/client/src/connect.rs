@@ -168,8 +168,8 @@ fn link_timeout() -> Result<u32, OpenError> {
 fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
     // A connection that is gone again is told of by the first call.
     let _ = link.limit_silence(silence()?);
-    let wish = setting("KATYDID_PACKING")?.and_then(|word| CompressionMode::named(&word));
-    compression::choose(wish.unwrap_or_default());
+    let requested = setting("KATYDID_PACKING")?.and_then(|word| CompressionMode::named(&word));
+    compression::choose(requested.unwrap_or_default());
     let lanes = setting("KATYDID_LANES")?.and_then(|number| number.parse().ok());
     link.allow_bulk_connections(lanes.unwrap_or_else(bulk_connections_here));
     Ok(())

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use katydid_transport::{Address, ControlChannel, ControlError, LinkError, QuiesceGate};
 use katydid_wire::handshake::{LinkKind, SessionKind};
-use katydid_wire::job::{FromProgram, HIDDEN, INCARNATIONS, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
+use katydid_wire::job::{FromProgram, GENERATIONS_FILE, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
 use katydid_wire::key::SessionKey;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, accessat, flock};
@@ -99,10 +99,10 @@ impl Job {
 
 /// The generations of this program's job, the present one first: its start and each restore has a number, which the supervisor
 /// notes beside the job socket. None outside of jobs.
-pub fn incarnations() -> Vec<u64> {
+pub fn generations() -> Vec<u64> {
     let noted = || {
         let socket = variable(VARIABLE)?;
-        std::fs::read_to_string(Path::new(&socket).parent()?.join(INCARNATIONS)).ok()
+        std::fs::read_to_string(Path::new(&socket).parent()?.join(GENERATIONS_FILE)).ok()
     };
     noted().unwrap_or_default().lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
 }
@@ -116,7 +116,7 @@ fn read_stops(text: &str) -> Option<Vec<u64>> {
 
 /// Where the program's session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum MemberState {
     /// With its worker.
     Present,
     /// Let go of its worker.
@@ -125,7 +125,7 @@ enum Standing {
     WorkerLost,
 }
 
-/// A session as the keeper of its program's job needs it.
+/// A session as the job thread of its program's job needs it.
 pub trait SupervisedSession: Sync {
     /// Which API it speaks.
     fn kind(&self) -> SessionKind;
@@ -150,37 +150,37 @@ pub trait SupervisedSession: Sync {
 }
 
 /// The job thread of one session.
-pub struct Keeper<'a> {
+pub struct JobThread<'a> {
     session: &'a dyn SupervisedSession,
     link: &'a dyn QuiesceGate,
     job: Job,
     address: String,
     kind: LinkKind,
-    standing: Standing,
+    state: MemberState,
     is_held: bool,
     attempts: u32,
     /// For the way back, while the program is away.
     spare: SpareDescriptors,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> JobThread<'a> {
     /// For a session at `address`; none if its link cannot be held.
     pub fn new(session: &'a dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
         let link = session.quiesce_gate()?;
-        let (address, standing) = (address.to_string(), Standing::Present);
-        let mut keeper = Self {
+        let (address, state) = (address.to_string(), MemberState::Present);
+        let mut job_thread = Self {
             session,
             link,
             job,
             address,
             kind,
-            standing,
+            state,
             is_held: false,
             attempts: 0,
             spare: SpareDescriptors::default(),
         };
-        keeper.arm();
-        Some(keeper)
+        job_thread.arm();
+        Some(job_thread)
     }
 
     /// Keeps the session until the process ends, or the session does.
@@ -191,7 +191,7 @@ impl<'a> Keeper<'a> {
                     self.spare = SpareDescriptors::default();
                     self.serve(&channel);
                 }
-                None if self.standing == Standing::Present => thread::sleep(RECONNECT_INTERVAL),
+                None if self.state == MemberState::Present => thread::sleep(RECONNECT_INTERVAL),
                 None => self.wait_eagerly(),
             }
             self.do_without();
@@ -227,11 +227,11 @@ impl<'a> Keeper<'a> {
 
     /// There is no supervisor at this moment.
     fn do_without(&mut self) {
-        match self.standing {
-            Standing::Present if self.is_held || self.link.reached().is_some() => self.release(),
-            Standing::Present if self.link.is_lost() => self.give_up("its worker has ended"),
-            Standing::WorkerLost => self.give_up("its worker has ended, and so has the supervisor of its job"),
-            Standing::Present | Standing::Away => {}
+        match self.state {
+            MemberState::Present if self.is_held || self.link.reached().is_some() => self.release(),
+            MemberState::Present if self.link.is_lost() => self.give_up("its worker has ended"),
+            MemberState::WorkerLost => self.give_up("its worker has ended, and so has the supervisor of its job"),
+            MemberState::Present | MemberState::Away => {}
         }
     }
 
@@ -246,7 +246,7 @@ impl<'a> Keeper<'a> {
                 }
                 let word = channel.listen()?;
                 let order = ToProgram::decode(&word.bytes)?;
-                let before = self.standing;
+                let before = self.state;
                 if let Some(answer) = self.obey(order) {
                     self.tell(channel, &answer)?;
                     if matches!(answer, FromProgram::Released {} | FromProgram::Resumed {}) {
@@ -254,7 +254,7 @@ impl<'a> Keeper<'a> {
                         self.release();
                     }
                 }
-                if before == Standing::Present && self.standing == Standing::Away {
+                if before == MemberState::Present && self.state == MemberState::Away {
                     return Ok(());
                 }
             }
@@ -272,10 +272,10 @@ impl<'a> Keeper<'a> {
             key: self.link.key(),
             address: self.address.clone(),
             link: self.kind.0,
-            state: match self.standing {
-                Standing::Present => 0,
-                Standing::Away => 1,
-                Standing::WorkerLost => 2,
+            state: match self.state {
+                MemberState::Present => 0,
+                MemberState::Away => 1,
+                MemberState::WorkerLost => 2,
             },
             frames: self.link.frames(),
             program: program_name(),
@@ -290,7 +290,7 @@ impl<'a> Keeper<'a> {
     fn wait(&mut self, channel: &ControlChannel) -> Result<bool, ControlError> {
         let supervisor = PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN);
         let notify_fd = self.link.notify_fd().map(|notify_fd| PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
-        let watched = self.link.socket().filter(|_| self.standing == Standing::Present);
+        let watched = self.link.socket().filter(|_| self.state == MemberState::Present);
         let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
         let mut all: Vec<PollFd<'_>> = [Some(supervisor), notify_fd, worker].into_iter().flatten().collect();
         // An interrupted wait is repeated by the caller.
@@ -299,8 +299,8 @@ impl<'a> Keeper<'a> {
         if let Some(notify_fd) = self.link.notify_fd() {
             quiet(notify_fd);
         }
-        if self.standing == Standing::Present && self.link.is_lost() {
-            self.standing = Standing::WorkerLost;
+        if self.state == MemberState::Present && self.link.is_lost() {
+            self.state = MemberState::WorkerLost;
             self.tell(channel, &FromProgram::Lost { frames: self.link.hold() })?;
         }
         if let Some(frames) = self.link.reached() {
@@ -311,28 +311,27 @@ impl<'a> Keeper<'a> {
 
     /// Carries an order out, but for letting frames flow; the answer says how that went.
     fn obey(&mut self, order: ToProgram) -> Option<FromProgram> {
-        match (order, self.standing) {
-            (ToProgram::Hold {}, Standing::Present) => {
+        match (order, self.state) {
+            (ToProgram::Hold {}, MemberState::Present) => {
                 self.is_held = true;
                 Some(FromProgram::Held { frames: self.link.hold() })
             }
-            (ToProgram::Leave {}, Standing::Present) if self.is_held => Some(self.leave()),
-            (ToProgram::Resume { address, key }, Standing::Away | Standing::WorkerLost) => Some(
+            (ToProgram::Leave {}, MemberState::Present) if self.is_held => Some(self.leave()),
+            (ToProgram::Resume { address, key }, MemberState::Away | MemberState::WorkerLost) => Some(
                 self.resume(address, key)
                     .map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Resumed {}),
             ),
-            (ToProgram::Rejoin { address, key }, Standing::Away | Standing::WorkerLost) => {
+            (ToProgram::Rejoin { address, key }, MemberState::Away | MemberState::WorkerLost) => {
                 let rejoined = self.resume(address, key).map(|()| self.is_held = true);
                 Some(rejoined.map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Rejoined {}))
             }
-            (ToProgram::Release {}, Standing::Present) => Some(FromProgram::Released {}),
-            (ToProgram::GiveUp { text }, Standing::Away | Standing::WorkerLost) => {
+            (ToProgram::Release {}, MemberState::Present) => Some(FromProgram::Released {}),
+            (ToProgram::GiveUp { text }, MemberState::Away | MemberState::WorkerLost) => {
                 self.give_up(&text);
                 None
             }
-            (order, standing) => {
-                let text =
-                    format!("{order:?} makes no sense while the program is {standing:?}, held: {}", self.is_held);
+            (order, state) => {
+                let text = format!("{order:?} makes no sense while the program is {state:?}, held: {}", self.is_held);
                 Some(FromProgram::Failed { text })
             }
         }
@@ -345,7 +344,7 @@ impl<'a> Keeper<'a> {
         let forks = fork::hold();
         self.link.resume(&server, key, RESUME_TIMEOUT).map_err(|error| error.to_string())?;
         drop(forks);
-        (self.address, self.standing) = (address, Standing::Present);
+        (self.address, self.state) = (address, MemberState::Present);
         self.session.resumed();
         Ok(())
     }
@@ -358,7 +357,7 @@ impl<'a> Keeper<'a> {
         self.session.leaving();
         match self.link.leave() {
             Ok(frames) => {
-                (self.standing, self.spare) = (Standing::Away, spare);
+                (self.state, self.spare) = (MemberState::Away, spare);
                 FromProgram::Left { frames }
             }
             Err(error) => {
@@ -389,9 +388,9 @@ const THREAD_STACK_BYTES: usize = 1 << 20;
 
 /// Starts the thread that does what the supervisor of the program's job asks for.
 pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) {
-    let Some(keeper) = Keeper::new(session, job, address, kind) else { return };
+    let Some(job_thread) = JobThread::new(session, job, address, kind) else { return };
     let name = if session.kind() == SessionKind::CUDA { THREAD } else { "katydid-job-cl" };
-    if threads::start(name, THREAD_STACK_BYTES, move || keeper.run()).is_err() {
+    if threads::start(name, THREAD_STACK_BYTES, move || job_thread.run()).is_err() {
         say("there is no thread to keep the job with: it cannot be checkpointed");
     }
 }

@@ -6,7 +6,7 @@
 
 use katydid_cuda_sys::CUuuid;
 
-/// Positions of the worker's devices in the order that the program wishes: `PCI_BUS_ID` counts by `addresses`, such as
+/// Positions of the worker's devices in the order that the program asked for: `PCI_BUS_ID` counts by `addresses`, such as
 /// `0000:19:00.0`; `FASTEST_FIRST`, which is also meant by any other word and none, leaves the driver's own order.
 pub fn ordered(setting: Option<&str>, addresses: &[&str]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..addresses.len()).collect();

@@ -4,7 +4,7 @@
 //! A keeper has the rights of the server, which saving a process takes, and no sandbox; and an image of a process is code. So only a
 //! server that serves its own user alone has any, or one that was told to. One that saves lives as long as its connection. One that restores is what the server knows as the session's
 //! worker: the worker that it has restored is below it, has its end of the control socket, and ends with it. The thread that greeted
-//! the supervisor minds either, because a process of ours ends with the thread that started it.
+//! the supervisor watches either, because a process of ours ends with the thread that started it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use crate::sessions::{AdmissionError, Program, new_key};
 use crate::shared::ServerState;
 use crate::workers::handle::{AssignError, WorkerHandle};
 use crate::workers::spawn::{Worker, WorkerCommand, spawn};
-use crate::workers::supervisor::mind_session;
+use crate::workers::supervisor::supervise_session;
 use crate::workers::users::RunsAs;
 
 /// Why there is no keeper.
@@ -107,7 +107,7 @@ pub(crate) fn restore(
     match may_keep(shared, is_own).and_then(|()| begin_restore(shared, &pending, program)) {
         Ok((keeper, handle)) => {
             drop(pending);
-            mind_session(shared, keeper, handle);
+            supervise_session(shared, keeper, handle);
             Ok(())
         }
         Err(error) => Err(Box::new((pending, error))),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accept thread ─ silent connections; a short-lived thread for each that speaks: hello, admission, hand-over
-//! pool thread   ─ a thread a worker: minds it until it is reaped
+//! pool thread   ─ a thread a worker: supervises it until it is reaped
 //! admin thread  ─ HTTP on the admin socket
 //! host-memory   ─ looks at what workers hold
 //! ```
@@ -35,7 +35,7 @@ use crate::view::WorkersView;
 use crate::workers::control_group::ControlGroups;
 use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
 use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
-use crate::workers::supervisor::mind;
+use crate::workers::supervisor::supervise;
 
 /// How long keepers may take to be reaped.
 const KEEPERS_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -199,7 +199,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shared.sessions.stop();
         let idle = self.shared.pool.stop();
-        // The counter of a fresh eventfd has room for a one; the minders kill their workers now.
+        // The counter of a fresh eventfd has room for a one; the supervisors kill their workers now.
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_le_bytes());
         drop(idle);
         if let Some(measured) = &self.shared.memory_limits.measured {
@@ -277,7 +277,7 @@ fn fill_pool(shared: &ServerState) {
     thread::scope(|scope| {
         while let Some(era) = shared.pool.wait_for_need() {
             let started = spawn(&shared.worker, &shared.memory_limits)
-                .and_then(|worker| start_minder(scope, shared, worker, era));
+                .and_then(|worker| start_supervisor(scope, shared, worker, era));
             if let Err(error) = started {
                 shared.start_failed(&format!("{}: {error}", shared.worker.program.display()));
             }
@@ -285,12 +285,12 @@ fn fill_pool(shared: &ServerState) {
     });
 }
 
-fn start_minder<'scope>(
+fn start_supervisor<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope ServerState,
     worker: Worker,
     era: u64,
 ) -> io::Result<()> {
-    let builder = thread::Builder::new().name(format!("minder-{}", worker.pid()));
-    builder.spawn_scoped(scope, move || mind(shared, worker, era)).map(drop)
+    let builder = thread::Builder::new().name(format!("worker-{}", worker.pid()));
+    builder.spawn_scoped(scope, move || supervise(shared, worker, era)).map(drop)
 }

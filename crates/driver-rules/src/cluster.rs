@@ -26,7 +26,7 @@ pub struct ClusterLimits {
     pub most: u32,
 }
 
-/// The cluster that launch attributes ask for; none of any size is no wish.
+/// The cluster that launch attributes ask for; none of any size asks for nothing.
 #[inline]
 pub fn asked(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
     let attribute = attributes.iter().rfind(|attribute| attribute.id == launch_attribute::CLUSTER_DIMENSION)?;
@@ -74,7 +74,7 @@ mod tests {
     const PLAIN: ClusterLimits = ClusterLimits { fixed: None, is_needed: false, most: MAX_PORTABLE_CLUSTER_BLOCKS };
     const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
-    fn wish(cluster: Cluster) -> [CUlaunchAttribute; 1] {
+    fn requested(cluster: Cluster) -> [CUlaunchAttribute; 1] {
         let mut attribute =
             CUlaunchAttribute { id: launch_attribute::CLUSTER_DIMENSION, ..CUlaunchAttribute::default() };
         attribute.value[0] = u64::from(cluster[0]) | u64::from(cluster[1]) << 32;
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn attributes_ask_for_three_sides_or_none() {
-        assert_eq!(asked(&wish([2, 3, 4])), Some([2, 3, 4]));
-        assert_eq!((asked(&wish([0; 3])), asked(&[])), (None, None));
+        assert_eq!(asked(&requested([2, 3, 4])), Some([2, 3, 4]));
+        assert_eq!((asked(&requested([0; 3])), asked(&[])), (None, None));
         assert_eq!((fixed([2, 1, 1]), fixed([2, 0, 1])), (Some([2, 1, 1]), None));
     }
 

@@ -53,7 +53,7 @@ impl Session {
         for (id, entry) in self.journal.of(kind::MEMORY) {
             let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { continue };
             // What lies in memory of the program's is kept with the program.
-            if !self.lies_in_host.contains(&id) {
+            if !self.is_in_host.contains(&id) {
                 areas.extend(self.area_of(id, entry, &object)?);
             }
         }

@@ -59,9 +59,9 @@ impl Session {
         Ok(session)
     }
 
-    /// A session that is to be rebuilt, and whose program comes later. `wishes` are devices to use in place of those that
+    /// A session that is to be rebuilt, and whose program comes later. `requested` are devices to use in place of those that
     /// it had: lines of `NEW` or `OLD=NEW`.
-    pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, wishes: String) -> Self {
+    pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, requested: String) -> Self {
         Self {
             shared: Arc::new(OpenclShared::new(usage, capture)),
             here: devices::describe(&platforms),
@@ -82,15 +82,15 @@ impl Session {
             ending: Vec::new(),
             outlasting: Vec::new(),
             taken_for_done: HashMap::new(),
-            wishes,
+            requested,
             staging: None,
             staging_known: HashMap::new(),
             zero_copy: None,
-            shelf_known: HashMap::new(),
-            on_shelf: HashMap::new(),
+            zero_copy_known: HashMap::new(),
+            in_zero_copy: HashMap::new(),
             host: None,
             images_in_place: HashMap::new(),
-            lies_in_host: HashSet::new(),
+            is_in_host: HashSet::new(),
             mapped_in_host: HashSet::new(),
             was_in_host: HashSet::new(),
             host_maps: HashMap::new(),
@@ -104,8 +104,8 @@ impl Session {
     pub fn attach(&mut self, link: &dyn WorkerLink) {
         self.staging_known.clear();
         self.staging = link.staging().map(StagingArea::new);
-        self.on_shelf.clear();
-        self.zero_copy = link.shelf().map(ZeroCopyArea::new);
+        self.in_zero_copy.clear();
+        self.zero_copy = link.zero_copy().map(ZeroCopyArea::new);
     }
 
     /// Memory at addresses that the program was told, which is its own, or is to be when it comes.

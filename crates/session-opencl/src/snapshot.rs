@@ -72,7 +72,7 @@ struct Snapshot {
     state: Vec<u8>,
     captured: Captured,
     /// Until all is written; the last field, so that whatever reads there is gone before.
-    _shelf: Option<RetainedPages>,
+    _zero_copy: Option<RetainedPages>,
 }
 
 impl Session {
@@ -88,10 +88,10 @@ impl Session {
         progress: &Arc<Progress>,
     ) -> Result<impl katydid_session_core::PendingSnapshot + use<>, Failure> {
         let state = self.state()?;
-        let zero_copy = self.clear_shelf();
+        let zero_copy = self.clear_zero_copy_area();
         let captured = self.capture(sink, progress)?;
         let part = self.part(name, &state.platforms);
-        Ok(Snapshot { part, state: state.encode(), captured, _shelf: zero_copy })
+        Ok(Snapshot { part, state: state.encode(), captured, _zero_copy: zero_copy })
     }
 
     /// How what is alive was made, at any moment between two frames.
@@ -106,7 +106,7 @@ impl Session {
         let state = self.made()?;
         let mut part = self.part(name, &state.platforms);
         part.notes.insert(OUTLINE.to_owned(), true.into());
-        Ok(Snapshot { part, state: state.encode(), captured: Captured::default(), _shelf: None })
+        Ok(Snapshot { part, state: state.encode(), captured: Captured::default(), _zero_copy: None })
     }
 
     /// What a manifest says of the session, without contents.
@@ -131,9 +131,9 @@ impl Session {
     /// As [`Session::restore_snapshot`] says it.
     pub(crate) fn rehearse_snapshot(&mut self, part: &SessionPart, source: &dyn ImageSource) -> Result<(), Failure> {
         let mut state = state_of(part, source)?;
-        let wishes = std::mem::take(&mut self.wishes);
+        let requested = std::mem::take(&mut self.requested);
         self.replay.filled = filled_objects(part);
-        Ok(self.rebuild(&mut state, &wishes)?)
+        Ok(self.rebuild(&mut state, &requested)?)
     }
 
     /// Makes this session, in which nothing has happened, the one of an image; or of an outline, and then, the next time, of an
@@ -149,15 +149,15 @@ impl Session {
         progress: &Progress,
     ) -> Result<(), Failure> {
         let mut state = state_of(part, source)?;
-        let wishes = std::mem::take(&mut self.wishes);
+        let requested = std::mem::take(&mut self.requested);
         if is_outline(part) {
-            self.rehearsal = Some(self.rehearse(state, &wishes)?);
+            self.rehearsal = Some(self.rehearse(state, &requested)?);
             return Ok(());
         }
         self.replay.filled = filled_objects(part);
         match self.rehearsal.take() {
             Some(rehearsal) => self.rebuild_on(&rehearsal, &mut state).map_err(elsewhere)?,
-            None => self.rebuild(&mut state, &wishes)?,
+            None => self.rebuild(&mut state, &requested)?,
         }
         self.put_back(&state, &part.regions, source, progress)?;
         self.map_again(&state.mapped)?;

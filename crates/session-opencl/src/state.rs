@@ -56,7 +56,7 @@ pub struct Session {
     /// The last write of each context that the program took for done when it was enqueued.
     pub(crate) taken_for_done: HashMap<u32, HeldEvent>,
     /// Devices to use in place of those that the session had, if it is rebuilt.
-    pub(crate) wishes: String,
+    pub(crate) requested: String,
     /// None on a stream.
     pub(crate) staging: Option<StagingArea>,
     /// What contexts know of it.
@@ -64,15 +64,15 @@ pub struct Session {
     /// Memory that the program may read; none on a stream, and before the program is there.
     pub(crate) zero_copy: Option<Arc<ZeroCopyArea>>,
     /// Whether buffers of contexts may lie there.
-    pub(crate) shelf_known: HashMap<u32, bool>,
+    pub(crate) zero_copy_known: HashMap<u32, bool>,
     /// Where buffers are that do.
-    pub(crate) on_shelf: HashMap<u32, u64>,
+    pub(crate) in_zero_copy: HashMap<u32, u64>,
     /// Memory that the program has too; none on a stream.
     pub(crate) host: Option<HostMemory>,
     /// Bytes of an element of images that may lie in it, by kind; none of kinds that may not.
     pub(crate) images_in_place: HashMap<ImageKind, Option<u64>>,
     /// Memory objects that lie in it.
-    pub(crate) lies_in_host: HashSet<u32>,
+    pub(crate) is_in_host: HashSet<u32>,
     /// Those that the driver maps there, whether or not they lie there.
     pub(crate) mapped_in_host: HashSet<u32>,
     /// Those that lay there before this worker came: which of their parts the program has mapped is not known.

@@ -146,10 +146,10 @@ impl Session {
         self.store = Some(store);
     }
 
-    /// The session of an image will lend to, and borrow from, programs that live in the first of these incarnations of its job
+    /// The session of an image will lend to, and borrow from, programs that live in the first of these generations of its job
     /// (8 bytes each).
-    pub fn live_in(&mut self, incarnations: &[u8]) {
-        self.shares.live_in(incarnations);
+    pub fn live_in(&mut self, generations: &[u8]) {
+        self.shares.live_in(generations);
     }
 
     /// The program of a rebuilt session is there, with its pinned memory if that is its own.

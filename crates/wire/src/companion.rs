@@ -175,8 +175,8 @@ messages! {
         checkpoint: u32,
         /// 1: the program lives on and has its host memory, nothing of it is in the image.
         device_only: u32,
-        /// The incarnations of its job, 8 bytes each, the one in which the session will live first.
-        incarnations: Vec<u8>,
+        /// The generations of its job, 8 bytes each, the one in which the session will live first.
+        generations: Vec<u8>,
         /// Devices to use in place of those that the session had. For OpenCL: a line each, `NEW` or `OLD=NEW`. For CUDA: UUIDs of
         /// all devices in hexadecimal, a line each, in the order of the session's.
         devices: String,
@@ -399,7 +399,7 @@ mod tests {
                 session: session(),
                 checkpoint: 4,
                 device_only: 0,
-                incarnations: vec![7; 16],
+                generations: vec![7; 16],
                 devices: "cpu".into(),
                 rehearsal: 1,
             },

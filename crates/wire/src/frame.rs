@@ -192,7 +192,7 @@ pub struct ReplyHead {
 }
 
 /// The thread that beats name; no program has one of this number.
-const BEAT: u32 = u32::MAX;
+const HEARTBEAT_THREAD: u32 = u32::MAX;
 /// The same of reclaim notices.
 const RECLAIM_NOTICE: u32 = u32::MAX - 1;
 
@@ -208,7 +208,7 @@ pub struct Beat {
 impl From<Beat> for ReplyHead {
     fn from(beat: Beat) -> Self {
         let status = u32::from(beat.is_busy);
-        Self { status, deferred: 0, output: 0, thread: BEAT, sequence: beat.frames }
+        Self { status, deferred: 0, output: 0, thread: HEARTBEAT_THREAD, sequence: beat.frames }
     }
 }
 

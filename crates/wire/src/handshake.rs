@@ -25,7 +25,7 @@ use crate::key::SessionKey;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"KATYDID\0";
 /// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// Bytes common to all handshake messages.
 pub const PREFIX: usize = 72;
 /// Largest handshake message, prefix included.
@@ -111,7 +111,7 @@ impl fmt::Display for Build {
 pub struct MessageKind(pub u32);
 
 impl MessageKind {
-    /// Program to server: the wish for a session.
+    /// Program to server: the request for a session.
     pub const HELLO: Self = Self(1);
     /// Worker to program: the session begins.
     pub const READY: Self = Self(2);
@@ -204,7 +204,7 @@ pub struct ArenaRange {
     pub length: u64,
 }
 
-/// The program's wish for a session.
+/// The program's request for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// What is to be served.
@@ -647,7 +647,7 @@ mod tests {
         let theirs = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
         let error = Hello::decode(&hello().encode(&theirs).unwrap(), &build()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("katydid 0.1.0 (protocol 6, interface abababab)"), "{text}");
+        assert!(text.contains("katydid 0.1.0 (protocol 7, interface abababab)"), "{text}");
         assert!(text.contains("katydid 2.0.0 (protocol 9, interface cdcdcdcd)"), "{text}");
         let answer = Refused::from(&error).encode(&build()).unwrap();
         let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &theirs) else { panic!("no refusal") };

@@ -35,8 +35,8 @@ pub const PROTOCOL: u32 = 2;
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
 pub const VARIABLE: &str = "KATYDID_JOB";
-/// The file beside the job socket with the incarnations of the job, as hexadecimal numbers, a line each, the present one first.
-pub const INCARNATIONS: &str = "incarnations";
+/// The file beside the job socket with the generations of the job, as hexadecimal numbers, a line each, the present one first.
+pub const GENERATIONS_FILE: &str = "incarnations";
 /// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
 pub const HIDDEN: &str = "hidden";
 

@@ -12,7 +12,7 @@ use crate::codec::Field;
 pub struct SessionKey(pub [u8; 16]);
 
 impl SessionKey {
-    /// No session: the wish for a new one.
+    /// No session: the request for a new one.
     pub const NONE: Self = Self([0; 16]);
 
     /// Whether this is [`SessionKey::NONE`].

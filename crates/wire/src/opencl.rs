@@ -137,7 +137,7 @@ pub mod land {
 }
 
 /// Whether an image lies in the memory that its message names.
-pub mod lies {
+pub mod in_place {
     /// It does not: the program has the memory back.
     pub const NO: u32 = 0;
     /// It does, and the driver uses it in place.
@@ -146,7 +146,7 @@ pub mod lies {
     pub const SURE: u32 = 2;
 }
 
-/// Buffers from this size on, in bytes, may lie on the worker's shelf, from which the program reads them itself.
+/// Buffers from this size on, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.
 pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
 /// In place of a place: no buffer of this context does.
 pub const NO_ZERO_COPY: u64 = u64::MAX;

@@ -4,7 +4,7 @@
 use crate::codec::{CodecError, Field as _, Reader};
 
 /// Bytes by which a lender is known.
-pub const DOOR: usize = 8;
+pub const LENDER_ID: usize = 8;
 /// Bytes by which a thing is known that it lends.
 pub const SECRET: usize = 16;
 /// Note of a session in an image that had lent something.
@@ -14,7 +14,7 @@ pub const LENDS: &str = "lends";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// The session's own; none as long as it has lent nothing.
-    pub door: Option<[u8; DOOR]>,
+    pub lender_id: Option<[u8; LENDER_ID]>,
     /// What others hold of its.
     pub held: Vec<SharedHolding>,
     /// What it holds of others.
@@ -36,7 +36,7 @@ pub struct SharedHolding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Borrowing {
     /// Whose.
-    pub door: [u8; DOOR],
+    pub lender_id: [u8; LENDER_ID],
     /// Which.
     pub secret: [u8; SECRET],
 }
@@ -50,7 +50,7 @@ impl Sharing {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.door.map_or_else(Vec::new, Vec::from).put(&mut out);
+        self.lender_id.map_or_else(Vec::new, Vec::from).put(&mut out);
         (self.held.len() as u32).put(&mut out);
         for held in &self.held {
             held.secret.to_vec().put(&mut out);
@@ -59,7 +59,7 @@ impl Sharing {
         }
         (self.borrowed.len() as u32).put(&mut out);
         for it in &self.borrowed {
-            it.door.to_vec().put(&mut out);
+            it.lender_id.to_vec().put(&mut out);
             it.secret.to_vec().put(&mut out);
         }
         out
@@ -72,20 +72,20 @@ impl Sharing {
     /// They are cut, or more than that.
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new("what a session shares", bytes);
-        let mut it = Self { door: exactly(reader.take()?), ..Self::default() };
+        let mut it = Self { lender_id: exactly(reader.take()?), ..Self::default() };
         for _ in 0..reader.take::<u32>()? {
             let secret = exactly(reader.take()?).unwrap_or_default();
             it.held.push(SharedHolding { secret, holders: reader.take()?, is_lent: reader.take::<u8>()? != 0 });
         }
         for _ in 0..reader.take::<u32>()? {
-            let door = exactly(reader.take()?).unwrap_or_default();
-            it.borrowed.push(Borrowing { door, secret: exactly(reader.take()?).unwrap_or_default() });
+            let lender_id = exactly(reader.take()?).unwrap_or_default();
+            it.borrowed.push(Borrowing { lender_id, secret: exactly(reader.take()?).unwrap_or_default() });
         }
         reader.finish(it)
     }
 }
 
-/// None of another length: there is no such door.
+/// None of another length: there is no such lender.
 fn exactly<const N: usize>(bytes: Vec<u8>) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }
@@ -97,8 +97,11 @@ mod tests {
     #[test]
     fn both_directions_survive_the_way_and_damage_is_noticed() {
         let held = vec![SharedHolding { secret: [1; SECRET], holders: 3, is_lent: true }];
-        let all =
-            Sharing { door: Some([7; DOOR]), held, borrowed: vec![Borrowing { door: [2; DOOR], secret: [3; SECRET] }] };
+        let all = Sharing {
+            lender_id: Some([7; LENDER_ID]),
+            held,
+            borrowed: vec![Borrowing { lender_id: [2; LENDER_ID], secret: [3; SECRET] }],
+        };
         for sharing in [all, Sharing::default()] {
             let bytes = sharing.encode();
             assert_eq!(Sharing::decode(&bytes), Ok(sharing));

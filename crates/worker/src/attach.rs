@@ -37,7 +37,7 @@ impl AttachPoint {
     ///
     /// When the system gives no thread.
     pub(crate) fn open(self) -> std::io::Result<()> {
-        thread::Builder::new().name("door".into()).spawn(move || self.attend())?;
+        thread::Builder::new().name("attach".into()).spawn(move || self.attend())?;
         Ok(())
     }
 

@@ -42,7 +42,7 @@ use crate::reexec;
 use crate::running::{self, EmptySession, RunningSession, ServerView, lower};
 use crate::warm::WarmDriver;
 
-/// How often the companion hears how far it is, and how often the process that waits for an order looks who is at the door.
+/// How often the companion hears how far it is, and how often the process that waits for an order looks who asks for it.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a companion that has a worker may say nothing.
@@ -71,9 +71,9 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
             return ExitCode::FAILURE;
         }
     };
-    let door = AttachPoint { control: &control, build, log: &log, program: Mutex::default() };
-    let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker, &door);
-    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker, &door)) {
+    let attach_point = AttachPoint { control: &control, build, log: &log, program: Mutex::default() };
+    let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker, &attach_point);
+    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker, &attach_point)) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
             hearing.is_refused.store(true, SeqCst);
@@ -98,7 +98,7 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
     let _ = next.send(companion);
     let name = rebuilt.name.clone();
-    match take_up(rebuilt, &ready, &door, &companion_slot, &slot) {
+    match take_up(rebuilt, &ready, &attach_point, &companion_slot, &slot) {
         Ok(begun) => running::run(begun, &name),
         Err(reason) => {
             log.line(format_args!("the session {name} could not be taken up: {reason}"));
@@ -198,9 +198,9 @@ fn rebuild(
     note: &Note,
     voice: &Arc<CompanionWriter>,
     asker: &Arc<ImageClient>,
-    door: &AttachPoint<'_>,
+    attach_point: &AttachPoint<'_>,
 ) -> Result<RebuiltSession, FromWorker> {
-    let ToWorker::Restore { store, session: name, checkpoint, devices, incarnations, device_only, rehearsal } = order
+    let ToWorker::Restore { store, session: name, checkpoint, devices, generations, device_only, rehearsal } = order
     else {
         return Err(failed("there is no session yet"));
     };
@@ -211,14 +211,14 @@ fn rebuild(
         true => opencl::blank(&warm, note, &part, &devices),
         false => match reexec::order(&warm.facts, &devices).map_err(failed)? {
             Some(devices) => return Err(FromWorker::Anew { devices }),
-            None => blank(warm, note, &part, &input, &incarnations),
+            None => blank(warm, note, &part, &input, &generations),
         },
     };
     let EmptySession { session, ranges, driver, log, concerns } = blank.map_err(failed)?;
-    let control = door.control.try_clone().map_err(failed)?;
+    let control = attach_point.control.try_clone().map_err(failed)?;
     // While it waits for memory, too, others give back what they hold idle.
     concerns.peers.connect(control);
-    restore(&mut *session, (&part, &input), options, voice, (door, &concerns.peers))?;
+    restore(&mut *session, (&part, &input), options, voice, (attach_point, &concerns.peers))?;
     Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns })
 }
 
@@ -228,7 +228,7 @@ fn complete(
     hearing: &OrderThread,
     voice: &Arc<CompanionWriter>,
     asker: &Arc<ImageClient>,
-    door: &AttachPoint<'_>,
+    attach_point: &AttachPoint<'_>,
 ) -> Result<RebuiltSession, FromWorker> {
     if !opencl::is_outline(&rebuilt.part) {
         return Ok(rebuilt);
@@ -245,11 +245,11 @@ fn complete(
                     return Err(failed("what was made ahead was made for another session"));
                 }
                 let options = RestoreOptions::default();
-                restore(&mut *session, (&part, &input), options, voice, (door, &concerns.peers))?;
+                restore(&mut *session, (&part, &input), options, voice, (attach_point, &concerns.peers))?;
                 return Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns });
             }
             Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
-            Err(RecvTimeoutError::Timeout) => door.turn_away(&concerns.peers),
+            Err(RecvTimeoutError::Timeout) => attach_point.turn_away(&concerns.peers),
             // The thread that hears never ends before the process.
             Err(RecvTimeoutError::Disconnected) => leave(1),
         }
@@ -262,7 +262,7 @@ fn blank(
     note: &Note,
     part: &SessionPart,
     input: &Input,
-    incarnations: &[u8],
+    generations: &[u8],
 ) -> Result<EmptySession, String> {
     let state = journal_of(part, input.source()).map_err(|error| error.to_string())?;
     let opening = Opening::read(&state).map_err(|error| error.to_string())?;
@@ -277,7 +277,7 @@ fn blank(
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);
     let setup = Setup { driver, facts, map, device, host, capture, warm: contexts, carrier, usage: shared };
     let session = Box::leak(Box::new(Session::without_program(setup)));
-    session.live_in(incarnations);
+    session.live_in(generations);
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
     let concerns = ServerView { usage, peers: SessionPeers::new(session.reclaim(), devices) };
     Ok(EmptySession { session, ranges, driver: name, log: Log::kept(real), concerns })
@@ -294,7 +294,7 @@ fn restore(
     (part, input): (&SessionPart, &Input),
     options: RestoreOptions,
     voice: &CompanionWriter,
-    (door, peers): (&AttachPoint<'_>, &SessionPeers),
+    (attach_point, peers): (&AttachPoint<'_>, &SessionPeers),
 ) -> Result<(), FromWorker> {
     let progress = Progress::default();
     let (is_done, done) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
@@ -302,7 +302,7 @@ fn restore(
         let told = &progress;
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
-            while door.hear_until(&is_done, peers) {
+            while attach_point.hear_until(&is_done, peers) {
                 let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
                 if voice.say(&word).is_err() {
                     told.cancel();
@@ -331,13 +331,13 @@ fn refusal(failure: Failure) -> FromWorker {
 fn take_up(
     rebuilt: RebuiltSession,
     ready: &Ready,
-    door: &AttachPoint<'_>,
+    attach_point: &AttachPoint<'_>,
     companion_slot: &CompanionSlot,
     slot: &OnceLock<Control>,
 ) -> Result<RunningSession, String> {
     let RebuiltSession { session, part, input, log, concerns, .. } = rebuilt;
-    let (control, build) = (door.control, door.build);
-    let program = door.await_program(&concerns.peers);
+    let (control, build) = (attach_point.control, attach_point.build);
+    let program = attach_point.await_program(&concerns.peers);
     let complete = session.restore_host(program.pinned(), &part, input.source());
     if let Err(reason) = complete.map_err(|error| error.to_string()) {
         program.refuse(build, &Refused::new(RefusalCode::NO_SESSION, reason.clone()));

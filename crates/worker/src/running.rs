@@ -59,7 +59,7 @@ pub(crate) struct EmptySession {
     pub(crate) concerns: ServerView,
 }
 
-/// Starts the monitor and opens the door to visitors.
+/// Starts the monitor and lets visitors attach.
 ///
 /// # Errors
 ///
@@ -88,8 +88,9 @@ pub(crate) fn accompany(
         let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
         session_control = Some(controlled.clone());
         peers.connect(again()?);
-        let door = AttachPoint { control, build, ready, session: controlled, slot, peers, log: Arc::clone(&log) };
-        door.open().map_err(failed("start a thread"))?;
+        let attach_point =
+            AttachPoint { control, build, ready, session: controlled, slot, peers, log: Arc::clone(&log) };
+        attach_point.open().map_err(failed("start a thread"))?;
     }
     let meter = UsageReporter::new(control.try_clone().map_err(failed("watch the server"))?, usage);
     Ok(RunningSession { session, link, log, under_way, meter, session_control })

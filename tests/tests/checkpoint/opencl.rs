@@ -42,18 +42,18 @@ const WAYS_AND_PACKED: [&str; 4] = [WAYS[0], WAYS[1], WAYS[2], PACKED];
 
 /// Settings that change what a worker does, and programs for them.
 ///
-/// `KATYDID_OPENCL_ASIDE` moves the copies of contents to the device or to host memory while a program stands still; by
+/// `KATYDID_OPENCL_COPIES` moves the copies of contents to the device or to host memory while a program stands still; by
 /// default a child keeps those of PoCL. `KATYDID_OPENCL_MAPS=driver` maps as on a device that is no processor;
-/// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_APART=off` leaves host memory in the dump of the program.
+/// `KATYDID_OPENCL_MAPS=copy` as after a restore. `KATYDID_OPENCL_UNSHARE=off` leaves host memory in the dump of the program.
 /// `KATYDID_OPENCL_STAGING=pinned` has the driver know the staging area.
 const OTHERWISE: [(&str, &str, &str); 8] = [
-    ("aside_in_device", "KATYDID_OPENCL_ASIDE=device", "kept_objects"),
-    ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_objects"),
-    ("aside_in_host", "KATYDID_OPENCL_ASIDE=host", "kept_svm"),
+    ("aside_in_device", "KATYDID_OPENCL_COPIES=device", "kept_objects"),
+    ("aside_in_host", "KATYDID_OPENCL_COPIES=host", "kept_objects"),
+    ("aside_in_host", "KATYDID_OPENCL_COPIES=host", "kept_svm"),
     ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_copies"),
     ("maps_copy", "KATYDID_OPENCL_MAPS=copy", "kept_maps"),
     ("maps_of_the_driver", "KATYDID_OPENCL_MAPS=driver", "kept_copies"),
-    ("nothing_is_apart", "KATYDID_OPENCL_APART=off", "kept_apart"),
+    ("nothing_is_apart", "KATYDID_OPENCL_UNSHARE=off", "kept_apart"),
     ("staging_is_known", "KATYDID_OPENCL_STAGING=pinned", "kept_copies"),
 ];
 
@@ -241,7 +241,7 @@ fn moves_in_mid_run(places: &Places, way: &str) -> Result<()> {
 /// that when the session comes back.
 fn buffers_move(places: &Places, way: &str) -> Result<()> {
     const COPIES: &str = "kept_copies";
-    let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_APART", "off")])?;
+    let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_UNSHARE", "off")])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
@@ -307,7 +307,7 @@ fn fine_moves(places: &Places, way: &str) -> Result<()> {
 fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
     const LARGE: u64 = 16 << 20;
     let arguments: &[&str] = &["16", "10", "0", "host"];
-    for (is_apart, further) in [(true, &[][..]), (false, &[("KATYDID_OPENCL_APART", "off")])] {
+    for (is_apart, further) in [(true, &[][..]), (false, &[("KATYDID_OPENCL_UNSHARE", "off")])] {
         let stage = Stage::with_opencl(places, way, further)?;
         let undisturbed = stage.start_opencl("plain", "kept_large", &Plan { arguments, ..Plan::default() })?;
         let right = undisturbed.finish(LIMIT)?.text();
@@ -332,7 +332,7 @@ fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
 fn reads_aside(places: &Places, way: &str) -> Result<()> {
     /// Many chunks.
     const ARGUMENTS: &[&str] = &["32", "10"];
-    let stage = Stage::with_opencl(places, way, &[("POCL_DEVICES", "basic"), ("KATYDID_OPENCL_ASIDE", "device")])?;
+    let stage = Stage::with_opencl(places, way, &[("POCL_DEVICES", "basic"), ("KATYDID_OPENCL_COPIES", "device")])?;
     let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
     let right = stage.start_opencl("plain", "kept_large", &plan)?.finish(LIMIT)?.text();
     let mut job = stage.start_opencl("aside", "kept_large", &Plan { points: &[40], ..plan })?;

@@ -34,7 +34,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// From now on; interrupts and the wish to end are caught, so that nothing is left lying about.
+    /// From now on; interrupts and requests to end are caught, so that nothing is left lying about.
     pub(super) fn within(time: Duration) -> std::io::Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {

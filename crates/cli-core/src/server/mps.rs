@@ -44,9 +44,9 @@ const LAST_REST: Duration = Duration::from_secs(30);
 pub struct Mps {
     /// Mode 0700; removed after the service, whose sockets are in it.
     folder: Arc<Scratch>,
-    /// The end of this is what the minder ends with.
+    /// The end of this is what the supervisor ends with.
     stop: Option<OwnedFd>,
-    minder: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
     revived: RestartHook,
 }
 
@@ -66,9 +66,10 @@ impl Mps {
         let (folder, revived) = (Arc::new(folder), RestartHook::default());
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(Failure::server)?;
         let (tell, told) = mpsc::channel();
-        let minder = MpsSupervisor { folder: Arc::clone(&folder), stopped, revived: Arc::clone(&revived) };
-        let minder = thread::Builder::new().name("mps".to_owned()).spawn(move || minder.mind(&tell));
-        let service = Self { folder, stop: Some(stop), minder: Some(minder.map_err(Failure::server)?), revived };
+        let supervisor = MpsSupervisor { folder: Arc::clone(&folder), stopped, revived: Arc::clone(&revived) };
+        let supervisor = thread::Builder::new().name("mps".to_owned()).spawn(move || supervisor.supervise(&tell));
+        let service =
+            Self { folder, stop: Some(stop), supervisor: Some(supervisor.map_err(Failure::server)?), revived };
         told.recv().unwrap_or_else(|_| Err(Failure::server("--mps: the service's thread has ended")))?;
         Ok(service)
     }
@@ -95,7 +96,7 @@ impl Drop for Mps {
     fn drop(&mut self) {
         self.stop = None;
         // A thread that panicked has ended too, and the service with it.
-        let _ = self.minder.take().map(JoinHandle::join);
+        let _ = self.supervisor.take().map(JoinHandle::join);
     }
 }
 
@@ -109,7 +110,7 @@ struct MpsSupervisor {
 
 impl MpsSupervisor {
     /// Keeps a service going until it is to end; tells how its first start went.
-    fn mind(&self, tell: &mpsc::Sender<Result<(), Failure>>) {
+    fn supervise(&self, tell: &mpsc::Sender<Result<(), Failure>>) {
         let mut started = self.start();
         let first = started.as_mut().map(drop).map_err(|error| Failure::server(error.to_string()));
         if tell.send(first).is_err() {

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use katydid_client::job::{Job, Keeper};
+use katydid_client::job::{Job, JobThread};
 use katydid_client::session::Session;
 use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
@@ -82,8 +82,8 @@ impl Stage {
         let listener = Some(UnixListener::bind(folder.path().join("job")).unwrap());
         let lock = Some(File::create(folder.path().join("lock")).unwrap());
         flock(lock.as_ref().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
-        let keeper = Keeper::new(session, Job::new(folder.path().join("job"), stops), &address, kind).unwrap();
-        thread::spawn(move || keeper.run());
+        let job_thread = JobThread::new(session, Job::new(folder.path().join("job"), stops), &address, kind).unwrap();
+        thread::spawn(move || job_thread.run());
         Self { folder, session, server, link_control, taken: Mutex::new(taken), listener, lock }
     }
 

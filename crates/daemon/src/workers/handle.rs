@@ -164,7 +164,7 @@ impl WorkerHandle {
     }
 
     /// The worker is dead; says what it was for.
-    pub(crate) fn bury(&self) -> Assignment {
+    pub(crate) fn take_assignment(&self) -> Assignment {
         std::mem::replace(&mut *self.lock(), Assignment::Dead)
     }
 

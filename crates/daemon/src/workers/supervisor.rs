@@ -26,7 +26,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 struct WorkerSupervisor<'a> {
     shared: &'a ServerState,
     worker: Worker,
-    mind: WorkerHandle,
+    handle: WorkerHandle,
     warm: bool,
     /// Why `auto` took softcuda.
     passed_over: Option<String>,
@@ -38,21 +38,21 @@ struct WorkerSupervisor<'a> {
     reason: Option<String>,
 }
 
-/// Minds `worker`, which was started in this era of the pool and counts as warming there, until it is dead and reaped.
-pub(crate) fn mind(shared: &ServerState, worker: Worker, era: u64) {
-    let mind = WorkerHandle::new(&worker, era);
+/// Supervises `worker`, which was started in this era of the pool and counts as warming there, until it is dead and reaped.
+pub(crate) fn supervise(shared: &ServerState, worker: Worker, era: u64) {
+    let handle = WorkerHandle::new(&worker, era);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
     let (warm, passed_over) = (false, None);
     let mut supervisor =
-        WorkerSupervisor { shared, worker, mind, warm, passed_over, silent: false, deadline, reason: None };
+        WorkerSupervisor { shared, worker, handle, warm, passed_over, silent: false, deadline, reason: None };
     while supervisor.step() {}
     supervisor.finish();
 }
 
-/// Minds a process that has a session already, and was never of the pool, until it is dead and reaped.
-pub(crate) fn mind_session(shared: &ServerState, worker: Worker, mind: WorkerHandle) {
+/// Supervises a process that has a session already, and was never of the pool, until it is dead and reaped.
+pub(crate) fn supervise_session(shared: &ServerState, worker: Worker, handle: WorkerHandle) {
     let (warm, silent, deadline, passed_over, reason) = (true, false, None, None, None);
-    let mut supervisor = WorkerSupervisor { shared, worker, mind, warm, passed_over, silent, deadline, reason };
+    let mut supervisor = WorkerSupervisor { shared, worker, handle, warm, passed_over, silent, deadline, reason };
     while supervisor.step() {}
     supervisor.finish();
 }
@@ -121,24 +121,24 @@ impl WorkerSupervisor<'_> {
             Message::Failed(reason) | Message::Refused(reason) => self.reason = Some(reason),
             Message::Holds(bytes) => self.reason = Some(self.shared.memory_limits.limit.reason(bytes)),
             Message::Usage { device_memory, calls } => {
-                if let Some(id) = self.mind.session() {
+                if let Some(id) = self.handle.session() {
                     self.shared.sessions.usage(id, device_memory, calls);
                 }
             }
             Message::Ended => self.is_ending(),
-            Message::Visited => self.mind.has_taken_in(),
+            Message::Visited => self.handle.has_taken_in(),
             Message::Short { number, device } => {
-                if let Some(id) = self.mind.session() {
+                if let Some(id) = self.handle.session() {
                     self.shared.sessions.send_request(id, number, &device);
                 }
             }
             Message::Asked { session, number } => {
-                if let Some(id) = self.mind.session() {
+                if let Some(id) = self.handle.session() {
                     self.shared.sessions.asked(id, (session, number));
                 }
             }
             Message::Given { session, number } => {
-                if let Some(id) = self.mind.session() {
+                if let Some(id) = self.handle.session() {
                     self.shared.sessions.given(id, (session, number));
                 }
             }
@@ -151,15 +151,15 @@ impl WorkerSupervisor<'_> {
         self.warm = true;
         self.deadline = None;
         let found = DriverFound { name, passed_over: self.passed_over.take() };
-        let driver = self.mind.driver.get_or_init(|| found);
-        if self.shared.pool.ready(&self.mind, driver) {
+        let driver = self.handle.driver.get_or_init(|| found);
+        if self.shared.pool.ready(&self.handle, driver) {
             self.shared.driver_changed(driver);
         }
     }
 
     /// The process that comes next may wait for the worker's end.
     fn is_ending(&self) {
-        if let Some(id) = self.mind.session() {
+        if let Some(id) = self.handle.session() {
             self.shared.sessions.is_ending(id);
         }
     }
@@ -170,7 +170,7 @@ impl WorkerSupervisor<'_> {
         let outcome = self.worker.outcome();
         self.worker.output.finish(&self.shared.reporter);
         self.reason = self.worker.over_limit.take().or(self.reason.take());
-        match self.mind.bury() {
+        match self.handle.take_assignment() {
             Assignment::Session(id) => self.end_session(id, &outcome),
             Assignment::Dismissed => {}
             _ if self.shared.pool.is_stopping() => {}
@@ -180,8 +180,8 @@ impl WorkerSupervisor<'_> {
     }
 
     fn lose(&self, outcome: &str) {
-        self.shared.pool.lost(&self.mind);
-        let pid = self.mind.pid();
+        self.shared.pool.lost(&self.handle);
+        let pid = self.handle.pid();
         self.shared
             .reporter
             .problem(format_args!("the ready worker {pid} ended unused ({outcome}); another is started"));

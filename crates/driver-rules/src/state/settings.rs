@@ -233,13 +233,13 @@ pub const ALL: &[Setting] = &[
         "libraries of OpenCL drivers, and no others",
     ),
     setting(
-        "KATYDID_OPENCL_APART",
+        "KATYDID_OPENCL_UNSHARE",
         Reader::Server,
         SettingValue::Words(&["off"]),
         "`off`: do not unshare zero-copy buffers before a dump; only for measurements ([OpenCL](opencl.md))",
     ),
     setting(
-        "KATYDID_OPENCL_ASIDE",
+        "KATYDID_OPENCL_COPIES",
         Reader::Server,
         SettingValue::Words(&["process", "device", "host"]),
         "the one way by which contents are copied aside, to compare ([OpenCL](opencl.md))",
@@ -251,7 +251,7 @@ pub const ALL: &[Setting] = &[
         "the one way by which buffers are mapped, to compare ([OpenCL](opencl.md))",
     ),
     setting(
-        "KATYDID_OPENCL_SHELF",
+        "KATYDID_OPENCL_ZERO_COPY",
         Reader::Server,
         SettingValue::Words(&["off"]),
         "buffers lie in the driver's own memory, to compare ([OpenCL](opencl.md))",

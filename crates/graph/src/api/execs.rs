@@ -111,8 +111,8 @@ impl<B: Backend> Graphs<B> {
     }
 
     /// Refuses an upload into a stream that is none, or is captured, before anything is made.
-    fn may_upload(&self, wish: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> Outcome {
-        if uploads(wish) { self.refuse_captured(self.backend.stream(wish.hUploadStream)?) } else { Ok(()) }
+    fn may_upload(&self, requested: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> Outcome {
+        if uploads(requested) { self.refuse_captured(self.backend.stream(requested.hUploadStream)?) } else { Ok(()) }
     }
 
     pub unsafe fn exec_flags(&self, exec: CUgraphExec, out: *mut u64) -> Outcome {
@@ -186,8 +186,8 @@ impl<B: Backend> Graphs<B> {
 }
 
 /// Whether an instantiation has its graph uploaded as well.
-fn uploads(wish: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> bool {
-    wish.flags & u64::from(instantiate_flags::UPLOAD) != 0
+fn uploads(requested: &CUDA_GRAPH_INSTANTIATE_PARAMS) -> bool {
+    requested.flags & u64::from(instantiate_flags::UPLOAD) != 0
 }
 
 /// Only kernels, copies and fills can be left out.

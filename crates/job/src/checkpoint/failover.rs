@@ -15,7 +15,7 @@ use crate::checkpoint::fault_injection;
 use crate::checkpoint::quiesce::{Rejoin, address, attended, rejoin, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::supervisor::companion::{Catalogue, Companion, Progress, Rebuild};
-use crate::supervisor::members::{Member, Standing};
+use crate::supervisor::members::{Member, MemberState};
 use crate::supervisor::state::JobState;
 use crate::sync::lock;
 
@@ -28,7 +28,7 @@ impl JobState {
         // A checkpoint at hand ends first: it fails, or it is the one to go back to.
         let turn = lock(&self.exclusive);
         let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
-        if member.standing != Standing::WorkerLost {
+        if member.state != MemberState::WorkerLost {
             return;
         }
         let outcome = self.recovery_of(&member).and_then(|recovery| {

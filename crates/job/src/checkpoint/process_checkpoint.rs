@@ -31,7 +31,7 @@ use crate::checkpoint::stages::Stages;
 use crate::process::tree;
 use crate::supervisor::companion::{CompanionError, Questions};
 use crate::supervisor::member_error::MemberError;
-use crate::supervisor::members::{Member, Standing};
+use crate::supervisor::members::{Member, MemberState};
 use crate::supervisor::question::{Answerer, Question};
 use crate::supervisor::state::JobState;
 use crate::supervisor::view::{ProgressStep, Request};
@@ -162,7 +162,7 @@ impl JobState {
 
     /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
     fn lock_member(&self, member: Member, patience: Duration) -> Result<(), Refusal> {
-        if member.standing != Standing::Present {
+        if member.state != MemberState::Present {
             return Err(Refusal::new(code::NOT_READY, "it is not with its worker"));
         }
         let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;

@@ -25,7 +25,7 @@ use crate::checkpoint::sharing_check;
 use crate::process::tree;
 use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Plan, Progress, Questions};
 use crate::supervisor::member_error::MemberError;
-use crate::supervisor::members::{Member, Members, Standing};
+use crate::supervisor::members::{Member, MemberState, Members};
 
 /// How long a program may take to answer an order; it does so between two instructions of a thread of its own.
 pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -150,7 +150,7 @@ impl<'a> QuiescedJob<'a> {
     pub(crate) fn of(members: &'a Members, list: Vec<Member>) -> Result<Self, CheckpointError> {
         for member in &list {
             let twins = list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
-            if member.standing != Standing::Present || twins > 1 {
+            if member.state != MemberState::Present || twins > 1 {
                 return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, twins });
             }
         }

@@ -14,7 +14,7 @@ const LENDS: &str =
     "has lent memory or an event to a program that this checkpoint has no part in: have it closed there first";
 /// No session would make it again.
 const FREED: &str = "has freed memory or an event that another program still has open: close it there first";
-/// A program that moves has another worker, while the old one still has its door.
+/// A program that moves has another worker, while the old one still has its lender id.
 const MOVES: &str =
     "shares memory or events with another program, which cannot be moved: close them on both participants first";
 
@@ -27,17 +27,17 @@ pub(crate) fn check<'a>(
             let all = participants.clone().flat_map(|(_, sharing)| &sharing.borrowed);
             all.filter(|it| **it == of).count() as u64
         };
-        let own = sharing.door.unwrap_or_default();
+        let own = sharing.lender_id.unwrap_or_default();
         for held in &sharing.held {
             match held.is_lent {
-                _ if holders(Borrowing { door: own, secret: held.secret }) != u64::from(held.holders) => {
+                _ if holders(Borrowing { lender_id: own, secret: held.secret }) != u64::from(held.holders) => {
                     return Err(refused(member, LENDS));
                 }
                 true => {}
                 false => return Err(refused(member, FREED)),
             }
         }
-        let is_here = |it: &Borrowing| participants.clone().any(|(_, lender)| lender.door == Some(it.door));
+        let is_here = |it: &Borrowing| participants.clone().any(|(_, lender)| lender.lender_id == Some(it.lender_id));
         if !sharing.borrowed.iter().all(is_here) {
             return Err(refused(member, HOLDS));
         }
@@ -60,13 +60,13 @@ fn refused(member: &Member, what: &'static str) -> CheckpointError {
 mod tests {
     use katydid_wire::handshake::SessionKind;
     use katydid_wire::key::SessionKey;
-    use katydid_wire::sharing::{DOOR, SECRET, SharedHolding};
+    use katydid_wire::sharing::{LENDER_ID, SECRET, SharedHolding};
 
     use super::*;
-    use crate::supervisor::members::Standing;
+    use crate::supervisor::members::MemberState;
 
-    const MINE: [u8; DOOR] = [1; DOOR];
-    const THEIRS: [u8; DOOR] = [2; DOOR];
+    const MINE: [u8; LENDER_ID] = [1; LENDER_ID];
+    const THEIRS: [u8; LENDER_ID] = [2; LENDER_ID];
 
     fn member(pid: u32) -> Member {
         Member {
@@ -77,7 +77,7 @@ mod tests {
             address: String::new(),
             link: 1,
             program: "rank".to_owned(),
-            standing: Standing::Present,
+            state: MemberState::Present,
             frames: 0,
             reached: None,
         }
@@ -87,8 +87,8 @@ mod tests {
         SharedHolding { secret: [secret; SECRET], holders, is_lent: true }
     }
 
-    fn of(door: [u8; DOOR], secret: u8) -> Borrowing {
-        Borrowing { door, secret: [secret; SECRET] }
+    fn of(lender_id: [u8; LENDER_ID], secret: u8) -> Borrowing {
+        Borrowing { lender_id, secret: [secret; SECRET] }
     }
 
     fn outcome(sharing: &[Sharing]) -> Result<(), String> {
@@ -98,15 +98,16 @@ mod tests {
 
     /// Each of two has what the other one lends, one of them twice.
     fn family() -> [Sharing; 2] {
-        let one = Sharing { door: Some(MINE), held: vec![held(7, 1)], borrowed: vec![of(THEIRS, 8), of(THEIRS, 8)] };
-        let other = Sharing { door: Some(THEIRS), held: vec![held(8, 2)], borrowed: vec![of(MINE, 7)] };
+        let one =
+            Sharing { lender_id: Some(MINE), held: vec![held(7, 1)], borrowed: vec![of(THEIRS, 8), of(THEIRS, 8)] };
+        let other = Sharing { lender_id: Some(THEIRS), held: vec![held(8, 2)], borrowed: vec![of(MINE, 7)] };
         [one, other]
     }
 
     #[test]
     fn those_who_share_among_each_other_are_kept_together() {
         assert_eq!(outcome(&family()), Ok(()));
-        assert_eq!(outcome(&[Sharing::default(), Sharing { door: Some(MINE), ..Sharing::default() }]), Ok(()));
+        assert_eq!(outcome(&[Sharing::default(), Sharing { lender_id: Some(MINE), ..Sharing::default() }]), Ok(()));
     }
 
     #[test]

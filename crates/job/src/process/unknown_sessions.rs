@@ -77,7 +77,7 @@ mod tests {
     use katydid_wire::key::SessionKey;
 
     use super::*;
-    use crate::supervisor::members::Standing;
+    use crate::supervisor::members::MemberState;
 
     fn member(pid: u32) -> Member {
         Member {
@@ -88,7 +88,7 @@ mod tests {
             address: String::new(),
             link: 1,
             program: String::new(),
-            standing: Standing::Present,
+            state: MemberState::Present,
             frames: 0,
             reached: None,
         }

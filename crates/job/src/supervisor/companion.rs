@@ -492,7 +492,7 @@ impl Companion {
             session: self.session.clone(),
             checkpoint,
             device_only: u32::from(plan.device_only),
-            incarnations: plan.generations.encode(),
+            generations: plan.generations.encode(),
             devices: plan.devices.to_owned(),
             rehearsal: u32::from(plan.rehearsal),
         };

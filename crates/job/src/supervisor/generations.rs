@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use katydid_scratch::private;
-use katydid_wire::job::INCARNATIONS;
+use katydid_wire::job::GENERATIONS_FILE;
 use serde::{Deserialize, Serialize};
 
 /// Numbers, the last one first; none is 0.
@@ -37,7 +37,7 @@ impl Generations {
     /// The file cannot be written.
     pub(crate) fn note(&self, folder: &Path) -> io::Result<()> {
         let lines: Vec<String> = self.0.iter().map(|number| format!("{number:016x}")).collect();
-        private::write(&folder.join(INCARNATIONS), lines.join("\n"))
+        private::write(&folder.join(GENERATIONS_FILE), lines.join("\n"))
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
         assert!(one.0[0] != other.0[0] && one.0[0] != first.0[0] && one.0[1..] == first.0);
         assert_eq!(one.encode(), [one.0[0].to_le_bytes(), first.0[0].to_le_bytes()].concat());
         one.note(folder.path()).unwrap();
-        let noted = fs::read_to_string(folder.path().join(INCARNATIONS)).unwrap();
+        let noted = fs::read_to_string(folder.path().join(GENERATIONS_FILE)).unwrap();
         assert_eq!(noted, format!("{:016x}\n{:016x}", one.0[0], first.0[0]));
     }
 }

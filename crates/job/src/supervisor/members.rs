@@ -43,7 +43,7 @@ const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Whether a member can be spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum MemberState {
     /// Connected to its worker.
     Present,
     /// It has let go of its worker, and its connection has ended or will.
@@ -51,7 +51,6 @@ pub enum Standing {
     /// It is back and waits for `Resume`.
     Back,
     /// It lost its worker and waits for `Resume` or `GiveUp`.
-    #[serde(rename = "bereft")]
     WorkerLost,
 }
 
@@ -73,7 +72,7 @@ pub struct Member {
     /// Its file name.
     pub program: String,
     /// What can be said to it.
-    pub standing: Standing,
+    pub state: MemberState,
     /// Frames it had sent when it last said so.
     pub frames: u64,
     /// The frame at which it holds itself, as it was told to.
@@ -275,7 +274,7 @@ impl Members {
     /// Notes that the member lets go of its worker: the end of its connection is expected. One that has lost its worker has
     /// nothing to let go of.
     pub fn set_away(&self, id: u64) {
-        self.pass(id, Standing::Present, Standing::Away);
+        self.pass(id, MemberState::Present, MemberState::Away);
     }
 
     /// Drops a member that will not come back.
@@ -302,15 +301,15 @@ impl Members {
 
     /// A member that was to leave has stayed, unless it has lost its worker meanwhile.
     pub fn set_present(&self, id: u64) {
-        self.pass(id, Standing::Away, Standing::Present);
+        self.pass(id, MemberState::Away, MemberState::Present);
         self.forget_silent(id);
     }
 
     /// Has a member that stands as `from` says stand as `to` says.
-    fn pass(&self, id: u64, from: Standing, to: Standing) {
+    fn pass(&self, id: u64, from: MemberState, to: MemberState) {
         self.change(id, |member| {
-            if member.standing == from {
-                member.standing = to;
+            if member.state == from {
+                member.state = to;
             }
         });
     }
@@ -330,7 +329,7 @@ impl Members {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let is_back = |entry: &MemberEntry| {
-                matches!(entry.member.standing, Standing::Back | Standing::WorkerLost).then_some(())
+                matches!(entry.member.state, MemberState::Back | MemberState::WorkerLost).then_some(())
             };
             match self.wait_for(id, left.min(SILENCE_POLL_INTERVAL), is_back) {
                 Err(MemberError::Silent { program, pid, .. }) if is_over() => {
@@ -357,7 +356,7 @@ impl Members {
         is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Member>, MemberError> {
         let is_it = |member: &Member| (member.pid, member.session) == (pid, session);
-        let waits = |entry: &&MemberEntry| is_it(&entry.member) && entry.member.standing == Standing::Back;
+        let waits = |entry: &&MemberEntry| is_it(&entry.member) && entry.member.state == MemberState::Back;
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
@@ -441,7 +440,7 @@ impl Members {
         state.next += 1;
         let connection = state.next;
         let known = state.entries.iter().position(|entry| {
-            entry.member.standing == Standing::Away
+            entry.member.state == MemberState::Away
                 && entry.member.pid == member.pid
                 && entry.member.key.matches(&member.key)
         });
@@ -480,7 +479,7 @@ impl Members {
             }
             FromProgram::Lost { frames } => {
                 entry.member.frames = *frames;
-                entry.member.standing = Standing::WorkerLost;
+                entry.member.state = MemberState::WorkerLost;
                 Some(Event::Lost { id })
             }
             FromProgram::Held { frames } | FromProgram::Left { frames } => {
@@ -493,7 +492,7 @@ impl Members {
             }
             // With its new worker from this moment on: the next word may be that it has come to a frame.
             FromProgram::Resumed {} | FromProgram::Rejoined {} => {
-                (entry.member.standing, entry.member.reached) = (Standing::Present, None);
+                (entry.member.state, entry.member.reached) = (MemberState::Present, None);
                 None
             }
             _ => None,
@@ -519,7 +518,7 @@ impl Members {
                 return true;
             }
             entry.stream = None;
-            entry.member.standing == Standing::Away
+            entry.member.state == MemberState::Away
         });
         self.0.changed.notify_all();
     }
@@ -594,16 +593,16 @@ impl UnknownPeer {
         else {
             return None;
         };
-        let standing = match state {
-            0 => Standing::Present,
-            1 => Standing::Back,
-            _ => Standing::WorkerLost,
+        let state = match state {
+            0 => MemberState::Present,
+            1 => MemberState::Back,
+            _ => MemberState::WorkerLost,
         };
         stream.set_read_timeout(None).ok()?;
         // A program that reads nothing is not waited for.
         stream.set_write_timeout(Some(INTRODUCTION_TIMEOUT)).ok()?;
         let session = SessionKind(session);
-        let member = Member { id: 0, pid, session, key, address, link, program, standing, frames, reached: None };
+        let member = Member { id: 0, pid, session, key, address, link, program, state, frames, reached: None };
         let (id, connection) = self.0.entry(member, stream)?;
         Some((self.0.clone(), id, connection))
     }

@@ -20,7 +20,7 @@ use crate::process::stopped::Stopped;
 use crate::supervisor::folder;
 use crate::supervisor::folder::Folder;
 use crate::supervisor::generations::Generations;
-use crate::supervisor::members::{Member, Members, Standing};
+use crate::supervisor::members::{Member, MemberState, Members};
 use crate::supervisor::ranks::Task;
 use crate::supervisor::view::{ProgressStep, Report};
 use crate::sync::lock;
@@ -128,7 +128,7 @@ impl JobState {
     pub(crate) fn release_reached(&self, which: impl Fn(&Member) -> bool) {
         // One that is not with its worker goes on when it is brought back to one.
         let holds = |member: &Member| {
-            member.reached.is_some() && member.standing == Standing::Present && !self.locked_processes.has(member.id)
+            member.reached.is_some() && member.state == MemberState::Present && !self.locked_processes.has(member.id)
         };
         for member in self.members.list().into_iter().filter(|member| holds(member) && which(member)) {
             // One that has ended meanwhile needs no order.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use katydid_wire::handshake::SessionKind;
 use serde::{Deserialize, Serialize};
 
-use crate::supervisor::members::{Member, Standing};
+use crate::supervisor::members::{Member, MemberState};
 
 /// The answer to `GET /v1/job`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +38,8 @@ pub struct MemberView {
     pub program: String,
     /// `cuda` or `opencl`: what its session speaks.
     pub api: String,
-    /// `present`, `away`, `back` or `rebuild_lost_session`.
-    pub standing: Standing,
+    /// `present`, `away`, `back` or `worker_lost`.
+    pub state: MemberState,
     /// Frames it had sent when it last said so.
     pub frames: u64,
     /// The frame at which it holds itself, as `KATYDID_CHECKPOINT_AT` told it; null: none.
@@ -57,7 +57,7 @@ impl From<Member> for MemberView {
             pid: member.pid,
             program: member.program,
             api: if member.session == SessionKind::OPENCL { "opencl" } else { "cuda" }.to_owned(),
-            standing: member.standing,
+            state: member.state,
             frames: member.frames,
             reached: member.reached,
             link: link.to_owned(),

@@ -59,7 +59,7 @@ pub enum SessionError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A message that has an answer came without the wish for one.
+    /// A message that has an answer came without a request for one.
     #[error("the program sent {message} without waiting for its reply")]
     NoReplyWanted {
         /// Name of the message.

@@ -81,7 +81,7 @@ impl EventPoller {
 
 fn begin() -> Result<Sender<QueuedEvent>, SessionError> {
     let (sender, receiver) = channel();
-    start_thread("lookout".to_owned(), move || look(&receiver))?;
+    start_thread("event-poller".to_owned(), move || look(&receiver))?;
     Ok(sender)
 }
 

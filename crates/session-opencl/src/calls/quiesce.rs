@@ -1,7 +1,7 @@
 //! What of a session of OpenCL is in flight, and how a worker keeps it ([`Checkpointable`], [`Restorable`]).
 //!
 //! At rest, every queue is empty: a marker behind everything that it has is at its end. No call waits, but for the
-//! program's upcall thread; every callback that is due has come from the lookout. Those that no thread has fetched are kept.
+//! program's upcall thread; every callback that is due has come from the event poller. Those that no thread has fetched are kept.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Session {
         self.outlasting.push(event);
     }
 
-    /// Whether a callback is due that the lookout has not found yet.
+    /// Whether a callback is due that the event poller has not found yet.
     fn awaits_callbacks(&self) -> bool {
         self.shared.callbacks.waiting().iter().any(|callback| {
             let Ok(event) = HeldEvent::of(&self.shared.objects, callback.event) else {

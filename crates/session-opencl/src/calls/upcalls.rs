@@ -1,4 +1,4 @@
-//! Callbacks that are due: the lookout and the drivers' threads put them here, the program's upcall thread fetches them.
+//! Callbacks that are due: the event poller and the drivers' threads put them here, the program's upcall thread fetches them.
 //!
 //! Nothing waits for a callback to have run: OpenCL promises no more than that it will be called. Nothing here ends a
 //! wait when the program dies: its worker exits, and every wait with it.

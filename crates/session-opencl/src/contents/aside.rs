@@ -29,7 +29,7 @@ use crate::memory::svm::PAGE_BYTES;
 use crate::state::Session;
 
 /// Names where copies are made, to compare the ways: `process`, `device` or `host`.
-const WAY_VARIABLE: &str = "KATYDID_OPENCL_ASIDE";
+const WAY_VARIABLE: &str = "KATYDID_OPENCL_COPIES";
 
 /// Where copies may be made; memory of the worker's always.
 #[derive(Debug, Clone, Copy)]

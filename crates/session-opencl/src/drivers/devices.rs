@@ -20,18 +20,18 @@ const TYPES: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceError {
     /// What was named is not here.
-    #[error("there is no device {wish:?} here; there are: {have}")]
+    #[error("there is no device {requested:?} here; there are: {have}")]
     Unknown {
         /// What was named.
-        wish: String,
+        requested: String,
         /// Numbers and names.
         have: String,
     },
-    /// A wish for a device that the session does not have.
-    #[error("the program has no device {wish:?}; it has: {had}")]
+    /// A requested device that the session does not have.
+    #[error("the program has no device {requested:?}; it has: {had}")]
     NotHad {
         /// What was named.
-        wish: String,
+        requested: String,
         /// Numbers and names.
         had: String,
     },
@@ -129,7 +129,7 @@ fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDe
     })
 }
 
-/// Finds a device here for each that the session had. `wishes` are lines of `NEW` or `OLD=NEW`.
+/// Finds a device here for each that the session had. `requested` are lines of `NEW` or `OLD=NEW`.
 ///
 /// # Errors
 ///
@@ -137,26 +137,26 @@ fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDe
 pub(crate) fn assign(
     had: &[journal::Platform],
     here: &[journal::Platform],
-    wishes: &str,
+    requested: &str,
 ) -> Result<Assignment, DeviceError> {
     let (old, new) = (flat(had), flat(here));
     let (mut all, mut particular) = (None, Vec::new());
-    for wish in wishes.lines().map(str::trim).filter(|wish| !wish.is_empty()) {
-        let (which, word) = wish.split_once('=').map_or((None, wish), |(old, new)| (Some(old), new));
-        let unknown = || DeviceError::Unknown { wish: word.to_owned(), have: names(&new) };
+    for requested in requested.lines().map(str::trim).filter(|requested| !requested.is_empty()) {
+        let (which, word) = requested.split_once('=').map_or((None, requested), |(old, new)| (Some(old), new));
+        let unknown = || DeviceError::Unknown { requested: word.to_owned(), have: names(&new) };
         let target = find(&new, word).ok_or_else(unknown)?;
         match which {
             None => all = Some(target),
             Some(which) => {
-                let not_had = || DeviceError::NotHad { wish: which.to_owned(), had: names(&old) };
+                let not_had = || DeviceError::NotHad { requested: which.to_owned(), had: names(&old) };
                 particular.push((find(&old, which).ok_or_else(not_had)?.place, target));
             }
         }
     }
     let mut devices = Vec::new();
     for known in &old {
-        let wished = particular.iter().find(|(place, _)| *place == known.place).map(|(_, target)| *target);
-        let found = wished.or(all.filter(|_| known.device.is_used)).or_else(|| same(known, &old, &new));
+        let requested = particular.iter().find(|(place, _)| *place == known.place).map(|(_, target)| *target);
+        let found = requested.or(all.filter(|_| known.device.is_used)).or_else(|| same(known, &old, &new));
         if found.is_none() && known.device.is_used {
             return Err(DeviceError::Gone { name: known.device.name.clone(), have: names(&new) });
         }
@@ -238,9 +238,9 @@ mod tests {
     fn wishes_name_numbers_types_and_parts_of_names() {
         let had = [platform("a", vec![device("My CPU", 2, true), device("other", 2, false)])];
         let here = [platform("a", vec![device("other", 2, false)]), platform("n", vec![device("Big GPU", 4, false)])];
-        for wish in ["1", "gpu", "big", "cpu=gpu", "0=Big", "my=1"] {
-            let found = assign(&had, &here, wish).unwrap();
-            assert_eq!(found.devices[0], Some(((1, 0), true)), "{wish}");
+        for requested in ["1", "gpu", "big", "cpu=gpu", "0=Big", "my=1"] {
+            let found = assign(&had, &here, requested).unwrap();
+            assert_eq!(found.devices[0], Some(((1, 0), true)), "{requested}");
             // Of another platform than the one that the used device is of now.
             assert_eq!((found.devices[1], &found.platforms[..]), (None, &[Some(1)][..]));
         }
@@ -250,7 +250,7 @@ mod tests {
     fn what_cannot_be_is_named() {
         let had = [platform("a", vec![device("x", 2, true), device("y", 2, true)])];
         let here = [platform("a", vec![device("x", 2, false)]), platform("b", vec![device("z", 4, false)])];
-        let text = |wish| assign(&had, &here, wish).unwrap_err().to_string();
+        let text = |requested| assign(&had, &here, requested).unwrap_err().to_string();
         assert_eq!(
             text(""),
             "the program uses the device y, which is not here; there are: 0 x, 1 z; name one with --device"

@@ -33,7 +33,7 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
         of::CONTEXT => {
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);
-            session.shelf_known.remove(&message.object);
+            session.zero_copy_known.remove(&message.object);
             session.images_in_place.retain(|(context, ..), _| *context != message.object);
             session.listeners.remove(&message.object);
             session.taken_for_done.remove(&message.object);
@@ -53,8 +53,8 @@ pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message
 impl Session {
     /// Forgets what is known of a memory object.
     fn let_memory_end(&mut self, id: u32) {
-        self.on_shelf.remove(&id);
-        self.lies_in_host.remove(&id);
+        self.in_zero_copy.remove(&id);
+        self.is_in_host.remove(&id);
         self.mapped_in_host.remove(&id);
         self.was_in_host.remove(&id);
         self.given_pipes.remove(&id);

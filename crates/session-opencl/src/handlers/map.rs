@@ -116,15 +116,15 @@ pub(crate) fn kdclMap(
     message: message::kdclMap<'_>,
 ) -> Result<message::kdclMapReply, Fault> {
     let (names, arguments) = ((message.queue, message.event, message.memory), Arguments::new("kdclMap", message.waits));
-    let lies = u32::from(session.lies_in_host.contains(&message.memory));
+    let in_place = u32::from(session.is_in_host.contains(&message.memory));
     if session.is_image(message.memory) {
         let region = ImageRegion::read(session, names, message.address, arguments)?;
-        if lies == 1 || message.flags & MAP_WRITE_INVALIDATE_REGION != 0 {
+        if in_place == 1 || message.flags & MAP_WRITE_INVALIDATE_REGION != 0 {
             mark(session, &region.command)?;
         } else {
             region.copy(session, true)?;
         }
-        return Ok(message::kdclMapReply { lies });
+        return Ok(message::kdclMapReply { in_place });
     }
     let region = Region::read(session, names, message.address, arguments)?;
     if session.mapped_in_host.contains(&message.memory) {
@@ -140,7 +140,7 @@ pub(crate) fn kdclMap(
         })?;
     }
     session.count_map(message.address, true);
-    Ok(message::kdclMapReply { lies })
+    Ok(message::kdclMapReply { in_place })
 }
 
 /// The region is the device's again, with what the program may have written there.
@@ -153,7 +153,7 @@ pub(crate) fn kdclUnmap(
     let arguments = Arguments::new("kdclUnmap", message.waits);
     if session.is_image(message.memory) {
         let region = ImageRegion::read(session, names, message.address, arguments)?;
-        if message.writes == 0 || session.lies_in_host.contains(&message.memory) {
+        if message.writes == 0 || session.is_in_host.contains(&message.memory) {
             mark(session, &region.command)?;
         } else {
             region.copy(session, false)?;

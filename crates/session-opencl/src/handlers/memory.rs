@@ -16,7 +16,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{IN_HOST, lies, message, query};
+use katydid_wire::opencl::{IN_HOST, in_place, message, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::{Fault, SessionError};
@@ -138,7 +138,7 @@ pub(crate) fn kdclBuffer(
     if !session.shared.usage.allows(message.size) {
         return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
     }
-    let block = if message.place == 0 { session.shelf_block(message.context, message.size) } else { None };
+    let block = if message.place == 0 { session.zero_copy_block(message.context, message.size) } else { None };
     let (flags, place) = match &block {
         Some(block) => zero_copy_area::beginning(block, message.flags, &data),
         None => session.beginning(&message, &data)?,
@@ -154,7 +154,7 @@ pub(crate) fn kdclBuffer(
     if flags & MEM_USE_HOST_PTR != 0 && session.is_in_host(message.place) {
         session.mapped_in_host.insert(message.memory);
         if session.is_of_processors(message.context) && maps() == Maps::Lie {
-            session.lies_in_host.insert(message.memory);
+            session.is_in_host.insert(message.memory);
             if session.replay.is_on {
                 session.was_in_host.insert(message.memory);
             }
@@ -162,7 +162,7 @@ pub(crate) fn kdclBuffer(
     }
     let object = Object { handle, api, size: message.size };
     if let Some(block) = block {
-        session.put_on_shelf(message.memory, &object, block);
+        session.put_in_zero_copy_area(message.memory, &object, block);
     }
     let mut made_of = vec![session.shared.objects.hold::<cl_context>(message.context)?];
     made_of.extend(in_svm);
@@ -181,12 +181,12 @@ pub(crate) fn kdclSubBuffer(
     let flags = message.flags & !(MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR);
     let place = (&raw const region).cast();
     let handle = make!(parent.api, clCreateSubBuffer(parent.handle, flags, BUFFER_CREATE_TYPE_REGION, place))?;
-    for like in [&mut session.lies_in_host, &mut session.mapped_in_host] {
+    for like in [&mut session.is_in_host, &mut session.mapped_in_host] {
         if like.contains(&message.parent) {
             like.insert(message.memory);
         }
     }
-    session.part_on_shelf(message.memory, message.parent, message.origin);
+    session.part_in_zero_copy_area(message.memory, message.parent, message.origin);
     let whole = session.shared.objects.hold::<cl_mem>(message.parent)?;
     session.bind_memory(message.memory, Object { handle, api: parent.api, size: 0 }, vec![whole], 0)?;
     Ok(message::kdclSubBufferReply {})
@@ -254,7 +254,7 @@ pub(crate) fn kdclImage(
     }
     session.bind_memory(message.memory, Object { handle, api, size: elementSize }, made_of, counted)?;
     if in_place.is_some() {
-        session.lies_in_host.insert(message.memory);
+        session.is_in_host.insert(message.memory);
     }
     let mut facts = Vec::new();
     if head.wants_reply {
@@ -262,14 +262,14 @@ pub(crate) fn kdclImage(
         facts.extend(self::facts(session, message.memory, query::MEMORY, &[MEM_SIZE]));
     }
     let is_sure = session.shared.usage.quota() == 0;
-    let lies = if in_place.is_none() {
-        lies::NO
+    let in_place = if in_place.is_none() {
+        in_place::NO
     } else if is_sure {
-        lies::SURE
+        in_place::SURE
     } else {
-        lies::IN_PLACE
+        in_place::IN_PLACE
     };
-    Ok(message::kdclImageReply { elementSize, lies, facts })
+    Ok(message::kdclImageReply { elementSize, in_place, facts })
 }
 
 impl Session {

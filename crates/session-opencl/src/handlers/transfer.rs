@@ -301,7 +301,7 @@ pub(crate) fn kdclReadNow(
     }))
 }
 
-/// Waits until a copy from or to a buffer on the shelf would be done, and tells where its bytes are. Of these the driver reads
+/// Waits until a copy from or to a buffer in the zero-copy area would be done, and tells where its bytes are. Of these the driver reads
 /// or writes the first, in its place among the commands.
 pub(crate) fn kdclZeroCopy(
     session: &mut Session,
@@ -312,7 +312,7 @@ pub(crate) fn kdclZeroCopy(
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
-    let (place, turn) = session.shelf_place(message.memory, at);
+    let (place, turn) = session.zero_copy_place(message.memory, at);
     if matches!(place, 0 | NO_ZERO_COPY) {
         return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, turn })));
     }

@@ -162,8 +162,8 @@ impl Session {
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub(crate) fn rebuild(&mut self, state: &mut JournalState, wishes: &str) -> Result<(), RebuildError> {
-        let ground = self.take_ground(state, wishes)?;
+    pub(crate) fn rebuild(&mut self, state: &mut JournalState, requested: &str) -> Result<(), RebuildError> {
+        let ground = self.take_ground(state, requested)?;
         let records = std::mem::take(&mut state.records);
         self.complete(state, &ground, &Rest { ended: Vec::new(), records: &records })
     }
@@ -173,8 +173,8 @@ impl Session {
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub(crate) fn rehearse(&mut self, mut state: JournalState, wishes: &str) -> Result<Rehearsal, RebuildError> {
-        let ground = self.take_ground(&state, wishes)?;
+    pub(crate) fn rehearse(&mut self, mut state: JournalState, requested: &str) -> Result<Rehearsal, RebuildError> {
+        let ground = self.take_ground(&state, requested)?;
         let (platforms, records) = (state.platforms.clone(), std::mem::take(&mut state.records));
         self.complete(&mut state, &ground, &Rest { ended: Vec::new(), records: &records })?;
         Ok(Rehearsal { ground, platforms, records })
@@ -189,7 +189,7 @@ impl Session {
         let records = std::mem::take(&mut state.records);
         let rest = rehearsal.rest(&state.platforms, &records).ok_or(RebuildError::Another)?;
         // Those that an image has contents of do not lie in the program's memory.
-        let lies_there = |buffer: &u32| self.lies_in_host.contains(buffer) && !rest.ended.contains(buffer);
+        let lies_there = |buffer: &u32| self.is_in_host.contains(buffer) && !rest.ended.contains(buffer);
         if self.replay.filled.iter().any(lies_there) {
             return Err(RebuildError::Another);
         }
@@ -197,9 +197,9 @@ impl Session {
     }
 
     /// Gives devices here to a session in which nothing has happened.
-    fn take_ground(&mut self, state: &JournalState, wishes: &str) -> Result<DeviceBasis, RebuildError> {
+    fn take_ground(&mut self, state: &JournalState, requested: &str) -> Result<DeviceBasis, RebuildError> {
         let here = std::mem::take(&mut self.here);
-        let assignment = devices::assign(&state.platforms, &here, wishes)?;
+        let assignment = devices::assign(&state.platforms, &here, requested)?;
         self.bind_devices(&assignment)?;
         Ok(DeviceBasis { assignment, here })
     }

@@ -15,7 +15,7 @@ const VARIABLE: &str = "KATYDID_OPENCL_STAGING";
 const MIN_STAGED_BYTES: u64 = 32 << 20;
 
 /// What the environment wants of every context, if it wants anything.
-fn wish() -> Option<StagingState> {
+fn requested() -> Option<StagingState> {
     match env::var_os(VARIABLE)?.to_str()? {
         "plain" => Some(StagingState::Plain),
         "pinned" => Some(StagingState::Counting(MIN_STAGED_BYTES)),
@@ -30,8 +30,8 @@ impl Session {
         let context = self.journal.get(queue).map_or(0, |entry| entry.made.frame.word(4));
         let known = match self.staging_known.remove(&context) {
             Some(known) => known,
-            None if self.is_of_processors(context) => wish().unwrap_or(StagingState::Plain),
-            None => wish().unwrap_or(StagingState::Counting(0)),
+            None if self.is_of_processors(context) => requested().unwrap_or(StagingState::Plain),
+            None => requested().unwrap_or(StagingState::Counting(0)),
         };
         let known = match known {
             StagingState::Counting(passed) if passed + bytes > MIN_STAGED_BYTES => {

@@ -32,13 +32,13 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Set to `off`, leaves all buffers where they are, and in the dump: to compare the ways.
-const VARIABLE: &str = "KATYDID_OPENCL_APART";
+const VARIABLE: &str = "KATYDID_OPENCL_UNSHARE";
 
 impl Session {
     /// Buffers that would be parted from the program now, and their pages.
     fn to_be_parted(&self) -> Vec<(u32, Range<u64>)> {
         let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
-        let all = self.lies_in_host.iter().filter(|_| !is_off);
+        let all = self.is_in_host.iter().filter(|_| !is_off);
         all.filter_map(|id| Some((*id, self.unmapped(*id)?))).collect()
     }
 
@@ -61,7 +61,7 @@ impl Session {
         for (id, _) in parted {
             let parts: Vec<u32> = self.parts_of(id).collect();
             for id in parts.into_iter().chain([id]) {
-                self.lies_in_host.remove(&id);
+                self.is_in_host.remove(&id);
                 self.mapped_in_host.remove(&id);
             }
         }
@@ -92,7 +92,7 @@ impl Session {
 
     /// Parts of a buffer.
     fn parts_of(&self, id: u32) -> impl Iterator<Item = u32> {
-        self.lies_in_host.iter().copied().filter(move |part| {
+        self.is_in_host.iter().copied().filter(move |part| {
             let made = self.journal.get(*part).filter(|entry| entry.is_made_by::<kdclSubBuffer>());
             let message = made.and_then(|entry| kdclSubBuffer::decode(entry.made.frame.payload()).ok());
             message.is_some_and(|message| message.parent == id)

@@ -1,4 +1,4 @@
-//! Which buffers lie on the shelf ([`crate::memory::zero_copy_area`]), and where.
+//! Which buffers lie in the zero-copy area ([`crate::memory::zero_copy_area`]), and where.
 
 #![expect(unsafe_code, reason = "has a driver use memory of both sides")]
 
@@ -14,30 +14,30 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Set to `off`, has all buffers lie in the driver's own memory: to compare the ways.
-const VARIABLE: &str = "KATYDID_OPENCL_SHELF";
+const VARIABLE: &str = "KATYDID_OPENCL_ZERO_COPY";
 /// What a driver writes to see where it lands.
 const PROBE_WORD: u64 = 0x6b61_7479_6469_6431;
 
 /// What a driver calls when a buffer is destroyed, once: its block is free.
 unsafe extern "C" fn destroyed(_: cl_mem, data: *mut void) {
-    // SAFETY: made by `Session::put_on_shelf` for this one call.
+    // SAFETY: made by `Session::put_in_zero_copy_area` for this one call.
     drop(unsafe { Box::from_raw(data.cast::<AreaBlock>()) });
 }
 
 impl Session {
-    /// Room on the shelf for a new buffer, if it may lie there: it is large, has no other place, and its driver uses memory where
+    /// Room in the zero-copy area for a new buffer, if it may lie there: it is large, has no other place, and its driver uses memory where
     /// it is.
-    pub(crate) fn shelf_block(&mut self, context: u32, size: u64) -> Option<AreaBlock> {
-        if size < ZERO_COPY_MIN_BYTES || self.replay.is_on || !self.has_shelf(context) {
+    pub(crate) fn zero_copy_block(&mut self, context: u32, size: u64) -> Option<AreaBlock> {
+        if size < ZERO_COPY_MIN_BYTES || self.replay.is_on || !self.has_zero_copy_area(context) {
             return None;
         }
         self.zero_copy.as_ref()?.take(size)
     }
 
-    /// Whether buffers of a context may lie on the shelf. Its driver is tried once.
-    fn has_shelf(&mut self, context: u32) -> bool {
+    /// Whether buffers of a context may lie in the zero-copy area. Its driver is tried once.
+    fn has_zero_copy_area(&mut self, context: u32) -> bool {
         let Some(zero_copy) = self.zero_copy.clone() else { return false };
-        if let Some(known) = self.shelf_known.get(&context) {
+        if let Some(known) = self.zero_copy_known.get(&context) {
             return *known;
         }
         let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
@@ -46,29 +46,29 @@ impl Session {
             copier.writes_to(page.pointer(), PROBE_WORD).ok()
         };
         let has = !is_off && self.is_of_processors(context) && uses_it(self) == Some(true);
-        self.shelf_known.insert(context, has);
+        self.zero_copy_known.insert(context, has);
         has
     }
 
     /// A buffer was made in a block: from now on the program may read it there.
-    pub(crate) fn put_on_shelf(&mut self, id: u32, object: &Object<cl_mem>, block: AreaBlock) {
-        self.on_shelf.insert(id, block.place);
+    pub(crate) fn put_in_zero_copy_area(&mut self, id: u32, object: &Object<cl_mem>, block: AreaBlock) {
+        self.in_zero_copy.insert(id, block.place);
         let data = Box::into_raw(Box::new(block)).cast();
         // Where the driver does not tell of the end, the block is used until the session's.
         let _ = driver!(object.api, clSetMemObjectDestructorCallback(object.handle, Some(destroyed), data));
     }
 
     /// A part of a buffer is where that is.
-    pub(crate) fn part_on_shelf(&mut self, id: u32, parent: u32, origin: u64) {
-        if let Some(place) = self.on_shelf.get(&parent) {
-            self.on_shelf.insert(id, place + origin);
+    pub(crate) fn part_in_zero_copy_area(&mut self, id: u32, parent: u32, origin: u64) {
+        if let Some(place) = self.in_zero_copy.get(&parent) {
+            self.in_zero_copy.insert(id, place + origin);
         }
     }
 
-    /// Where a buffer's bytes from `at` on are on the shelf, counted from 1; 0 or [`NO_ZERO_COPY`] if they are not. And the shelf's
+    /// Where a buffer's bytes from `at` on are in the zero-copy area, counted from 1; 0 or [`NO_ZERO_COPY`] if they are not. And the zero-copy area's
     /// turn.
-    pub(crate) fn shelf_place(&self, memory: u32, at: u64) -> (u64, u32) {
-        let place = match self.on_shelf.get(&memory) {
+    pub(crate) fn zero_copy_place(&self, memory: u32, at: u64) -> (u64, u32) {
+        let place = match self.in_zero_copy.get(&memory) {
             Some(place) => place.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY - 1),
             None if self.has_none(memory) => NO_ZERO_COPY,
             None => 0,
@@ -81,12 +81,12 @@ impl Session {
         let made = self.journal.get(memory).filter(|entry| entry.is_made_by::<kdclBuffer<'_>>());
         let message = made.and_then(|entry| kdclBuffer::decode(entry.made.frame.payload()).ok());
         self.zero_copy.is_none()
-            || message.is_some_and(|message| self.shelf_known.get(&message.context) == Some(&false))
+            || message.is_some_and(|message| self.zero_copy_known.get(&message.context) == Some(&false))
     }
 
-    /// What is on the shelf is the worker's alone from now on, and stays in its pages as long as the value lives.
-    pub(crate) fn clear_shelf(&mut self) -> Option<RetainedPages> {
-        self.on_shelf.clear();
+    /// What is in the zero-copy area is the worker's alone from now on, and stays in its pages as long as the value lives.
+    pub(crate) fn clear_zero_copy_area(&mut self) -> Option<RetainedPages> {
+        self.in_zero_copy.clear();
         self.zero_copy.as_ref().map(ZeroCopyArea::clear)
     }
 }

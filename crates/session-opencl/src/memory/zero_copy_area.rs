@@ -1,7 +1,7 @@
-//! The shelf: memory behind the staging pieces, which the program maps too. Buffers of processors lie there, so that the program
+//! The zero-copy area: memory behind the staging pieces, which the program maps too. Buffers of processors lie there, so that the program
 //! copies out of them and to them itself, once, as a driver in its own process would; commands only say when.
 //!
-//! The rule: what is on the shelf is what the driver has, as long as `Session::shelf_place` names its place. A snapshot ends
+//! The rule: what is in the zero-copy area is what the driver has, as long as `Session::zero_copy_place` names its place. A snapshot ends
 //! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
 //! program goes on seeing what was there at that moment, and is told of no place any more. Pages that no thread writes to are still
 //! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use katydid_arena::Suballocator;
 use katydid_opencl_sys::constant::{MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_USE_HOST_PTR};
 use katydid_opencl_sys::void;
-use katydid_transport::{SHELF_TURN, SHELF_WRITERS, ShelfMemory};
+use katydid_transport::{ZERO_COPY_TURN, ZERO_COPY_WRITERS, ZeroCopyMemory};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
@@ -29,7 +29,7 @@ use crate::memory::initial_data::InitialData;
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// How long copies of the program's that have begun may take. They only move memory.
 const COPY_TIMEOUT: Duration = Duration::from_secs(2);
-/// The shelf and who has what of it.
+/// The zero-copy area and who has what of it.
 #[derive(Debug)]
 pub(crate) struct ZeroCopyArea {
     file: OwnedFd,
@@ -51,11 +51,11 @@ struct AreaState {
     left: Vec<u64>,
 }
 
-/// While this lives, what was on the shelf when it was cleared stays in its pages.
+/// While this lives, what was in the zero-copy area when it was cleared stays in its pages.
 #[derive(Debug)]
 pub(crate) struct RetainedPages(Arc<ZeroCopyArea>);
 
-/// Bytes of the shelf, until this is dropped.
+/// Bytes of the zero-copy area, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct AreaBlock {
     zero_copy: Arc<ZeroCopyArea>,
@@ -64,8 +64,8 @@ pub(crate) struct AreaBlock {
 
 impl ZeroCopyArea {
     /// An empty one.
-    pub(crate) fn new(memory: ShelfMemory) -> Arc<Self> {
-        let ShelfMemory { file, offset, start, length } = memory;
+    pub(crate) fn new(memory: ZeroCopyMemory) -> Arc<Self> {
+        let ZeroCopyMemory { file, offset, start, length } = memory;
         let mut room = Suballocator::new(0..length as u64);
         room.grow(0..length as u64);
         // The first page has words of both sides, and is no block.
@@ -113,9 +113,9 @@ impl ZeroCopyArea {
         unsafe { AtomicU32::from_ptr(self.address(offset as u64).cast()) }
     }
 
-    /// The number that changes whenever the shelf is cleared.
+    /// The number that changes whenever the zero-copy area is cleared.
     pub(crate) fn turn(&self) -> u32 {
-        self.word(SHELF_TURN).load(Ordering::SeqCst)
+        self.word(ZERO_COPY_TURN).load(Ordering::SeqCst)
     }
 
     /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
@@ -124,9 +124,9 @@ impl ZeroCopyArea {
         let mut books = self.books();
         books.snapshots += 1;
         let kept = RetainedPages(Arc::clone(self));
-        self.word(SHELF_TURN).fetch_add(1, Ordering::SeqCst);
+        self.word(ZERO_COPY_TURN).fetch_add(1, Ordering::SeqCst);
         let begun = Instant::now();
-        while self.word(SHELF_WRITERS).load(Ordering::SeqCst) != 0 {
+        while self.word(ZERO_COPY_WRITERS).load(Ordering::SeqCst) != 0 {
             if begun.elapsed() > COPY_TIMEOUT {
                 return kept;
             }
@@ -200,7 +200,7 @@ mod tests {
     /// The largest block that there is.
     const ALL: u64 = 6 << 20;
 
-    /// A shelf, and the same memory as a program has it.
+    /// A zero-copy area, and the same memory as a program has it.
     fn zero_copy() -> (Arc<ZeroCopyArea>, *const u8) {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, PAGE_BYTES + LENGTH as u64).unwrap();
@@ -211,7 +211,7 @@ mod tests {
         };
         let (start, program) = (map(&file), map(&file));
         (
-            ZeroCopyArea::new(ShelfMemory { file, offset: PAGE_BYTES, start: start.cast(), length: LENGTH }),
+            ZeroCopyArea::new(ZeroCopyMemory { file, offset: PAGE_BYTES, start: start.cast(), length: LENGTH }),
             program.cast(),
         )
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_sees_what_is_written_until_the_shelf_is_cleared() {
+    fn the_program_sees_what_is_written_until_the_zero_copy_area_is_cleared() {
         let (zero_copy, program) = zero_copy();
         let block = zero_copy.take(5000).unwrap();
         let seen = program.wrapping_add(block.place as usize);
@@ -245,14 +245,14 @@ mod tests {
     fn what_the_program_is_writing_is_waited_for() {
         let (zero_copy, _) = zero_copy();
         let turn = zero_copy.turn();
-        zero_copy.word(SHELF_WRITERS).store(1, Ordering::SeqCst);
+        zero_copy.word(ZERO_COPY_WRITERS).store(1, Ordering::SeqCst);
         thread::scope(|scope| {
             let clearing = scope.spawn(|| zero_copy.clear());
             while zero_copy.turn() == turn {
                 thread::yield_now();
             }
             assert!(!clearing.is_finished());
-            zero_copy.word(SHELF_WRITERS).store(0, Ordering::SeqCst);
+            zero_copy.word(ZERO_COPY_WRITERS).store(0, Ordering::SeqCst);
             clearing.join().unwrap();
         });
         assert_eq!(zero_copy.turn(), turn + 1);

@@ -62,9 +62,9 @@ fn device(driver: &Driver, ordinal: i32) -> Result<DeviceFacts, CUresult> {
 /// Of `cuMemCreate`, in bytes.
 fn granularity(driver: &Driver, device: i32) -> Result<u64, CUresult> {
     let location = CUmemLocation { type_: location_type::DEVICE, id: device };
-    let wish = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
-    // SAFETY: `wish` and the output are locals. 0 asks for the minimum.
-    let bytes = ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const wish, 0) })?;
+    let requested = CUmemAllocationProp { type_: allocation_type::PINNED, location, ..Default::default() };
+    // SAFETY: `requested` and the output are locals. 0 asks for the minimum.
+    let bytes = ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const requested, 0) })?;
     Ok(bytes as u64)
 }
 

@@ -76,7 +76,7 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the session's door to borrowers, once the contents are there: a worker that is given up before, because its
+    /// Opens the session's lender socket to borrowers, once the contents are there: a worker that is given up before, because its
     /// driver chose other addresses, must lend nothing.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 //! names       count u32, then name and layout u64 of each message
 //! records     count u32, then `record.rs` of session-core; twice: what needs no program, and what waits for it
 //! times       `event_times.rs`
-//! loans       since version 2: door bytes (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
+//! loans       since version 2: lender id (none: nothing was lent); count u32, then kind u32 (1 range, 2 block, 3 event),
 //!             its address or id u64, length u64, secret bytes
 //! sketches    since version 3, among the records: room of executable graphs that are made later
 //! streams     since version 4, among the records: how many there were at once
@@ -155,7 +155,7 @@ impl Pending {
 
 impl Loans {
     fn put(&self, out: &mut Vec<u8>) {
-        self.door.map_or_else(Vec::new, Vec::from).put(out);
+        self.lender_id.map_or_else(Vec::new, Vec::from).put(out);
         (self.loans.len() as u32).put(out);
         for Loan { subject, length, secret } in &self.loans {
             let (kind, id): (u32, u64) = match *subject {
@@ -172,8 +172,8 @@ impl Loans {
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, StateError> {
         let damaged = || StateError::Damaged { what: "what is lent" };
-        let door = reader.take::<Vec<u8>>()?;
-        let door = if door.is_empty() { None } else { Some(door.try_into().map_err(|_| damaged())?) };
+        let lender_id = reader.take::<Vec<u8>>()?;
+        let lender_id = if lender_id.is_empty() { None } else { Some(lender_id.try_into().map_err(|_| damaged())?) };
         let mut loans = Vec::new();
         for _ in 0..reader.take::<u32>()? {
             let (kind, id, length) = (reader.take::<u32>()?, reader.take::<u64>()?, reader.take()?);
@@ -187,7 +187,7 @@ impl Loans {
             let secret = reader.take::<Vec<u8>>()?.try_into().map_err(|_| damaged())?;
             loans.push(Loan { subject, length, secret });
         }
-        Ok(Self { door, loans })
+        Ok(Self { lender_id, loans })
     }
 }
 

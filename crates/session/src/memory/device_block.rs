@@ -38,14 +38,14 @@ pub(super) fn make(
     sharing: u32,
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let location = CUmemLocation { type_: location_type::DEVICE, id: device };
-    let wish = CUmemAllocationProp {
+    let requested = CUmemAllocationProp {
         type_: allocation_type::PINNED,
         requestedHandleTypes: sharing,
         location,
         ..Default::default()
     };
-    // SAFETY: `wish` and the output outlive the call.
-    ask(|out| unsafe { driver.cuMemCreate(out, size as usize, &raw const wish, 0) })
+    // SAFETY: `requested` and the output outlive the call.
+    ask(|out| unsafe { driver.cuMemCreate(out, size as usize, &raw const requested, 0) })
 }
 
 /// Reading and writing for `device`.

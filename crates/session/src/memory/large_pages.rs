@@ -3,7 +3,7 @@
 //!
 //! Memory files get small pages unless the administrator says otherwise. But what a file holds already can be
 //! gathered into large pages, whatever the setting (Linux 6.1), as long as nothing is pinned: so before it is
-//! registered. A wish and no more: where the system does not follow it, memory is as it was.
+//! registered. A request and no more: where the system does not follow it, memory is as it was.
 
 #![expect(unsafe_code, reason = "advises the system about mapped memory")]
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
-use katydid_transport::share::{Borrowed, DOOR, INCARNATION, Lease, Lender, Lent, NAME, SECRET};
+use katydid_transport::share::{Borrowed, GENERATION, LENDER_ID, Lease, Lender, Lent, NAME, SECRET};
 use katydid_wire::sharing::Sharing;
 
 use crate::device::ask::ask;
@@ -45,16 +45,16 @@ pub(crate) struct Loan {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Loans {
     /// None: nothing was ever lent.
-    pub(crate) door: Option<[u8; DOOR]>,
+    pub(crate) lender_id: Option<[u8; LENDER_ID]>,
     pub(crate) loans: Vec<Loan>,
 }
 
 /// What a session lends to, and borrows from, other sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// The incarnations of its job that an image's session was told of, the present one first. They count more than those in
+    /// The generations of its job that an image's session was told of, the present one first. They count more than those in
     /// messages, of which one may have been made before the checkpoint.
-    incarnations: Vec<u64>,
+    generations: Vec<u64>,
     lender: Option<Lender>,
     /// What is lent: each once, however often a handle is asked for.
     lent: BTreeMap<SharedObject, Loan>,
@@ -73,14 +73,14 @@ impl Shares {
         Some(self.lender.as_ref()?.name(&loan.secret))
     }
 
-    /// Lends descriptors, in an incarnation of the program's job that counts for the first loan.
+    /// Lends descriptors, in a generation of the program's job that counts for the first loan.
     ///
     /// # Errors
     ///
     /// `OPERATING_SYSTEM`.
     pub(crate) fn lend(
         &mut self,
-        incarnation: u64,
+        generation: u64,
         (subject, length): (SharedObject, u64),
         pieces: Vec<Lent>,
     ) -> Result<[u8; NAME], CUresult> {
@@ -88,8 +88,8 @@ impl Shares {
         // A range of another length began at the same address before.
         self.end(subject);
         if self.lender.is_none() {
-            let incarnation = self.incarnations.first().copied().unwrap_or(incarnation);
-            self.lender = Some(Lender::open(incarnation).map_err(failed)?);
+            let generation = self.generations.first().copied().unwrap_or(generation);
+            self.lender = Some(Lender::open(generation).map_err(failed)?);
         }
         let lender = self.lender.as_ref().ok_or(CUresult::ERROR_UNKNOWN)?;
         let secret = lender.lend(pieces).map_err(failed)?;
@@ -97,20 +97,24 @@ impl Shares {
         Ok(lender.name(&secret))
     }
 
-    /// The incarnations of its job, that in which the session is restored first.
-    pub(crate) fn live_in(&mut self, incarnations: &[u8]) {
-        self.incarnations = numbers(incarnations);
+    /// The generations of its job, that in which the session is restored first.
+    pub(crate) fn live_in(&mut self, generations: &[u8]) {
+        self.generations = numbers(generations);
     }
 
-    /// Lends behind the door of an image what was lent there.
+    /// Lends behind the socket of an image what was lent there.
     ///
     /// # Errors
     ///
     /// `OPERATING_SYSTEM`.
-    pub(crate) fn open_again(&mut self, door: [u8; DOOR], all: Vec<(Loan, Vec<Lent>)>) -> Result<(), CUresult> {
+    pub(crate) fn open_again(
+        &mut self,
+        lender_id: [u8; LENDER_ID],
+        all: Vec<(Loan, Vec<Lent>)>,
+    ) -> Result<(), CUresult> {
         self.lent = all.iter().map(|(loan, _)| (loan.subject, *loan)).collect();
         let lent = all.into_iter().map(|(loan, pieces)| (loan.secret, pieces));
-        let lender = Lender::open_again(door, self.incarnations.first().copied().unwrap_or(0), lent);
+        let lender = Lender::open_again(lender_id, self.generations.first().copied().unwrap_or(0), lent);
         self.lender = Some(lender.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?);
         Ok(())
     }
@@ -122,7 +126,7 @@ impl Shares {
 
     /// For an image.
     pub(crate) fn loans(&self) -> Loans {
-        Loans { door: self.lender.as_ref().map(Lender::door), loans: self.lent.values().copied().collect() }
+        Loans { lender_id: self.lender.as_ref().map(Lender::lender_id), loans: self.lent.values().copied().collect() }
     }
 
     /// Something has ended, or is not to be lent any more.
@@ -141,7 +145,7 @@ impl Shares {
         ended.into_iter().for_each(|subject| self.end(subject));
     }
 
-    /// Borrows what a name stands for; behind it stand the incarnations of the program's job, the present one first. Names of
+    /// Borrows what a name stands for; behind it stand the generations of the program's job, the present one first. Names of
     /// this very session are refused with 201, as drivers refuse handles in the process that made them; those that lead to
     /// nothing with 400.
     pub(crate) fn borrow(&self, message: &[u8]) -> Result<Borrowed, CUresult> {
@@ -150,15 +154,15 @@ impl Shares {
         if self.lender.as_ref().is_some_and(|lender| lender.is_own(&name)) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
-        // Where this session was rebuilt the lender's may be about to have its door.
-        let may_move = !self.incarnations.is_empty();
+        // Where this session was rebuilt the lender's may be about to have its socket.
+        let may_move = !self.generations.is_empty();
         katydid_transport::share::borrow(&name, may_move).map_err(|_| CUresult::ERROR_INVALID_HANDLE)
     }
 
-    /// Where what has a name is now: in the present incarnation of the job, if the name is of any of its.
+    /// Where what has a name is now: in the present generation of the job, if the name is of any of its.
     fn present(&self, mut name: [u8; NAME], told: &[u8]) -> [u8; NAME] {
-        let told = if self.incarnations.is_empty() { numbers(told) } else { self.incarnations.clone() };
-        let place = &mut name[DOOR..DOOR + INCARNATION];
+        let told = if self.generations.is_empty() { numbers(told) } else { self.generations.clone() };
+        let place = &mut name[LENDER_ID..LENDER_ID + GENERATION];
         if let Some(present) = told.first().filter(|_| told.iter().any(|number| number.to_le_bytes() == *place)) {
             place.copy_from_slice(&present.to_le_bytes());
         }
@@ -220,7 +224,7 @@ impl Shares {
         let borrowed =
             leases.chain(self.mapped.values().map(|(_, lease)| lease)).map(|lease| lease.borrowing).collect();
         Sharing {
-            door: self.lender.as_ref().map(Lender::door),
+            lender_id: self.lender.as_ref().map(Lender::lender_id),
             held: self.lender.as_ref().map_or_else(Vec::new, Lender::stand_still),
             borrowed,
         }
@@ -288,10 +292,10 @@ mod tests {
     }
 
     #[test]
-    fn names_of_earlier_incarnations_lead_to_the_present_one_and_others_where_they_are() {
+    fn names_of_earlier_generations_lead_to_the_present_one_and_others_where_they_are() {
         let name = |number: u64| {
             let mut name = [9; NAME];
-            name[DOOR..DOOR + INCARNATION].copy_from_slice(&number.to_le_bytes());
+            name[LENDER_ID..LENDER_ID + GENERATION].copy_from_slice(&number.to_le_bytes());
             name
         };
         let told = |numbers: [u64; 3]| numbers.map(u64::to_le_bytes).concat();
@@ -303,7 +307,7 @@ mod tests {
         shares.live_in(&[40_u64, 30, 20, 10].map(u64::to_le_bytes).concat());
         assert_eq!(found(&shares), [40; 4].map(name));
         let lent = shares.lend(30, (EVENT, 0), Vec::new()).unwrap();
-        assert_eq!(lent[DOOR..DOOR + INCARNATION], 40_u64.to_le_bytes());
+        assert_eq!(lent[LENDER_ID..LENDER_ID + GENERATION], 40_u64.to_le_bytes());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use katydid_cuda_sys::CUresult;
-use katydid_transport::{BUFFERS, Buffer, Buffers};
+use katydid_transport::{BUFFER_COUNT, Buffer, Buffers};
 use katydid_wire::message::{cuEventCreate, cuEventRecord, kdContextRelease, kdCopyIn, kdCopyOut};
 
 use super::fake::{calls, fail_next};
@@ -15,7 +15,7 @@ const BULK_BYTES: u32 = 200_000;
 
 /// What a driver is asked for when a buffer is used for the first time.
 fn registered(buffers: &Buffers, number: usize) -> String {
-    format!("register {:#x} {:#x}", buffers.pointer(number).addr(), katydid_transport::BUFFER)
+    format!("register {:#x} {:#x}", buffers.pointer(number).addr(), katydid_transport::BUFFER_BYTES)
 }
 
 /// The GPU comes to the end of what was to be done with a buffer.
@@ -84,7 +84,7 @@ fn much_is_copied_out_by_the_main_loop_into_a_buffer_and_sent_from_there() {
     assert_eq!(called.iter().filter(|call| **call == format!("out {source:#x} {BULK_BYTES} 0x0")).count(), 1);
     assert!(called.last().unwrap().starts_with("record "), "{called:?}");
     // Nothing is left of it.
-    while take_all(&buffers).len() != BUFFERS {
+    while take_all(&buffers).len() != BUFFER_COUNT {
         std::thread::yield_now();
     }
 }

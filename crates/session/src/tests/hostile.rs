@@ -25,7 +25,7 @@ fn each_breach_is_named_in_the_session_s_last_words() {
         ("an opcode of the future", u16::MAX, true, &[], "opcode 65535"),
         ("a cut payload", kdCopyIn::OPCODE, false, &[0; 11], "kdCopyIn"),
         ("a payload with a tail", cuStreamQuery::OPCODE, true, &[0; 5], "cuStreamQuery"),
-        ("a call without a wish for its reply", kdFacts::OPCODE, false, &[], "without waiting"),
+        ("a call without a place for its reply", kdFacts::OPCODE, false, &[], "without waiting"),
         ("an id from nowhere", cuStreamQuery::OPCODE, true, &[255, 255, 255, 255], "stream 4294967295"),
         ("a new object at an id from nowhere", cuStreamCreate::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "stream"),
         ("an event from nowhere", cuEventRecord::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "event"),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use katydid_cuda_sys::{CUresult, CUstream, host_register_flags};
 use katydid_driver::Driver;
-use katydid_transport::{BUFFER, BUFFERS, Buffers, PIECE_BYTES, PIECES, Staging, StagingPiece};
+use katydid_transport::{BUFFER_BYTES, BUFFER_COUNT, Buffers, PIECE_BYTES, PIECES, Staging, StagingPiece};
 
 use crate::calls::fault::{Fault, SessionError};
 
@@ -95,9 +95,9 @@ impl StagingArea {
 
     /// Takes down the addresses of what the worker alone sees.
     pub(crate) fn of_buffers(buffers: &Buffers) -> Self {
-        let pieces =
-            (0..BUFFERS).map(|number| StagedPart::new(buffers.pointer(number).expose_provenance() as u64, BUFFER));
-        let busy_words = (0..BUFFERS).map(|number| buffers.word(number).expose_provenance() as u64);
+        let pieces = (0..BUFFER_COUNT)
+            .map(|number| StagedPart::new(buffers.pointer(number).expose_provenance() as u64, BUFFER_BYTES));
+        let busy_words = (0..BUFFER_COUNT).map(|number| buffers.word(number).expose_provenance() as u64);
         Self::of(buffers.words(), pieces.collect(), busy_words.collect())
     }
 

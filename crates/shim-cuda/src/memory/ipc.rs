@@ -4,7 +4,7 @@
 //! reservation of this program's own; the same handle opened again gives the same address. A handle of an event names the
 //! worker too, which gives the borrower's the driver's handle: that is another one after a restore, the name is not.
 //!
-//! A name holds the incarnation of the lender's job. Handles that were given out before this program's job was restored lead
+//! A name holds the generation of the lender's job. Handles that were given out before this program's job was restored lead
 //! to its members as they are since, not to those of other restores.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_client::job::incarnations;
+use katydid_client::job::generations;
 use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 use katydid_driver_rules::memory::{check_open, check_open_once};
@@ -125,14 +125,14 @@ impl LentBlocks {
     }
 }
 
-/// The incarnation of this program's job; 0 outside of jobs.
-pub(crate) fn incarnation() -> u64 {
-    incarnations().first().copied().unwrap_or(0)
+/// The generation of this program's job; 0 outside of jobs.
+pub(crate) fn generation() -> u64 {
+    generations().first().copied().unwrap_or(0)
 }
 
-/// A name as workers borrow by it: with the incarnations of this program's job behind it.
+/// A name as workers borrow by it: with the generations of this program's job behind it.
 pub(crate) fn told(name: [u8; NAME]) -> Vec<u8> {
-    name.into_iter().chain(incarnations().into_iter().flat_map(u64::to_le_bytes)).collect()
+    name.into_iter().chain(generations().into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
 /// Memory is about to be freed: its handles lead to nothing from here on, also for a program that is told so right after this.
@@ -161,7 +161,7 @@ pub(crate) fn lend(region: &Region) -> Result<CUipcMemHandle, CUresult> {
     let (shim, wrong) = (shim()?, CUresult::ERROR_INVALID_VALUE);
     let device = device::all()?.get(region.device as usize).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reply =
-        call(&kdMemoryLend { incarnation: incarnation(), memory: 0, address: region.start, length: region.size })?;
+        call(&kdMemoryLend { generation: generation(), memory: 0, address: region.start, length: region.size })?;
     LENT_BLOCKS.note(region.start);
     let name = reply.name.as_slice().try_into().map_err(|_| shim.session.broken("kdMemoryLend"))?;
     if region.size >> SIZE_BITS != 0 {
@@ -276,7 +276,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let reply = call(&kdEventLend { incarnation: incarnation(), event: wire(event)? })?;
+    let reply = call(&kdEventLend { generation: generation(), event: wire(event)? })?;
     object(event)?.is_shared.store(true, Ordering::Relaxed);
     let mut reserved = [0; 64];
     let bytes = EVENT.iter().chain(&reply.name).copied();

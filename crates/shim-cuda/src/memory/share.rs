@@ -68,8 +68,8 @@ pub(crate) unsafe fn export(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let memory = virtual_memory::wire_of(handle, FILE_DESCRIPTOR)?;
-    let incarnation = ipc::incarnation();
-    let reply = shim()?.session.call(0, &kdMemoryLend { incarnation, memory, address: 0, length: 0 })?;
+    let generation = ipc::generation();
+    let reply = shim()?.session.call(0, &kdMemoryLend { generation, memory, address: 0, length: 0 })?;
     let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     UnorderedWork::begin_for_good();
     target.write(file.into_raw_fd());

@@ -31,7 +31,7 @@ use crate::memory::device_backing::in_need;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::{Shim, shim};
 
-/// Where reservations without a wish go: between the places of the arenas.
+/// Where reservations without a requested address go: between the places of the arenas.
 const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
 const RESERVATION_ATTEMPTS: u32 = 64;
@@ -43,8 +43,8 @@ pub(crate) struct Allocation {
     slot: SlabSlot,
     /// Where its memory is; devices by the program's ordinal.
     location: CUmemLocation,
-    /// What the program wished for in sharing and use, word by word.
-    wishes: (u32, u8, u8),
+    /// What the program asked for in sharing and use, word by word.
+    requested: (u32, u8, u8),
     size: u64,
     uses: Mutex<Uses>,
 }
@@ -62,7 +62,7 @@ struct Uses {
 impl Allocation {
     /// What it was created with.
     fn properties(&self) -> CUmemAllocationProp {
-        let (sharing, compression, rdma) = self.wishes;
+        let (sharing, compression, rdma) = self.requested;
         CUmemAllocationProp {
             type_: allocation_type::PINNED,
             requestedHandleTypes: sharing,
@@ -235,7 +235,7 @@ impl VirtualRanges {
     }
 }
 
-/// At the wished address if that is free on both sides, else elsewhere.
+/// At the requested address if that is free on both sides, else elsewhere.
 ///
 /// # Safety
 ///
@@ -273,7 +273,7 @@ pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
 /// `ERROR_INVALID_VALUE` for any other.
 pub(crate) fn wire_of(handle: CUmemGenericAllocationHandle, sharing: u32) -> Result<u32, CUresult> {
     let allocation = allocation(handle)?;
-    let is_shareable = allocation.wishes.0 & sharing != 0;
+    let is_shareable = allocation.requested.0 & sharing != 0;
     if is_shareable { Ok(allocation.wire()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
@@ -289,7 +289,7 @@ pub(crate) fn adopt(
         let device = device.map_or(0, |ordinal| ordinal as i32);
         let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
         let location = CUmemLocation { type_: location_type::DEVICE, id: device };
-        Ok(Allocation { slot, location, wishes: (sharing, 0, 0), size, uses })
+        Ok(Allocation { slot, location, requested: (sharing, 0, 0), size, uses })
     })?;
     Ok(allocation.slot.handle as u64)
 }
@@ -359,16 +359,16 @@ pub(crate) unsafe fn create(
     if flags != 0 || size == 0 || properties.type_ != allocation_type::PINNED {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let wish = travelling(&properties)?;
+    let requested = travelling(&properties)?;
     let make = || {
         let _order = VIRTUAL_MEMORY.lock();
         ALLOCATIONS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
-            shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &wish })?;
+            shim.session.call(0, &kdMemoryCreate { memory: slot.index + 1, size, properties: &requested })?;
             let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
-            let wishes = (sharing, compression, properties.gpuDirectRDMACapable);
+            let requested = (sharing, compression, properties.gpuDirectRDMACapable);
             let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
             let location = rules::told_location(properties.location);
-            Ok(Allocation { slot, location, wishes, size, uses })
+            Ok(Allocation { slot, location, requested, size, uses })
         })
     };
     let device = Some(properties.location).filter(|place| place.type_ == location_type::DEVICE);
@@ -500,8 +500,8 @@ pub(crate) unsafe fn granularity(
 ) -> Result<(), CUresult> {
     // SAFETY: null or writable, and null or readable, by the contract.
     let (target, properties) = unsafe { (out(target)?, properties.as_ref()) };
-    let wish = travelling(properties.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
-    let reply = shim()?.session.call(0, &kdMemoryGranularity { option, properties: &wish })?;
+    let requested = travelling(properties.ok_or(CUresult::ERROR_INVALID_VALUE)?)?;
+    let reply = shim()?.session.call(0, &kdMemoryGranularity { option, properties: &requested })?;
     target.write(reply.granularity as usize);
     Ok(())
 }

@@ -49,7 +49,7 @@ pub(crate) unsafe fn map(
     let (region, writes) = (transfer.rows, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
     let back = UnmapAction::InPlace(transfer.extent, writes);
     let is_plain = order.event() == 0 && !order.has_waits();
-    if memory.lies(order.worker) && is_plain && (!blocking || have_ended_before(&order)?) {
+    if memory.is_in_place(order.worker) && is_plain && (!blocking || have_ended_before(&order)?) {
         if blocking { order.ended() } else { order.skipped() }
     } else {
         by_worker(order, &transfer, blocking, flags)?;
@@ -64,8 +64,8 @@ fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: 
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
     let told = session::call(&kdclMap { queue, event, memory, flags, address, waits: &waits })?;
-    if told.lies != 0 {
-        transfer.memory.learn_lies(order.worker);
+    if told.in_place != 0 {
+        transfer.memory.learn_in_place(order.worker);
     }
     order.sent(blocking)
 }
@@ -75,7 +75,7 @@ pub(crate) fn unmap(order: PendingCommand, transfer: &Transfer, writes: bool) ->
     if writes {
         pending_reads::wait_for_place(&transfer.rows)?;
     }
-    if !writes || transfer.memory.lies(order.worker) {
+    if !writes || transfer.memory.is_in_place(order.worker) {
         return Ok(Some(order));
     }
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);

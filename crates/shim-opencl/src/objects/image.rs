@@ -11,7 +11,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::{kdclImage, kdclImageReply};
-use katydid_wire::opencl::{lies, query};
+use katydid_wire::opencl::{in_place, query};
 
 use crate::ffi::arguments::pairs;
 use crate::host::arena::{self, Block};
@@ -180,10 +180,10 @@ impl Wanted {
             && is_sure(&self.context, worker, &self.form(), (&self.desc, self.rows.len()))?
         {
             session::enqueue(message)?;
-            return Ok(kdclImageReply { elementSize: element as u64, lies: lies::SURE, facts: facts.clone() });
+            return Ok(kdclImageReply { elementSize: element as u64, in_place: in_place::SURE, facts: facts.clone() });
         }
         let made = session::call(message)?;
-        if made.lies == lies::SURE && facts.as_ref() == Some(&made.facts) {
+        if made.in_place == in_place::SURE && facts.as_ref() == Some(&made.facts) {
             known_forms(&self.context).learn(worker, self.form());
         }
         Ok(made)
@@ -285,7 +285,7 @@ unsafe fn make_image(
             },
         )?;
         let memory = wanted.object(base, properties, worker, &told);
-        *is_lent = told.lies != lies::NO;
+        *is_lent = told.in_place != in_place::NO;
         // Maps of what the program has itself are made there.
         Ok(if *is_lent && memory.host == 0 { memory.lying(shared, worker) } else { memory })
     })

@@ -73,7 +73,7 @@ pub(crate) struct Memory {
     /// That memory, if it is an image's, until the image ends.
     lent: Mutex<Option<LentBlock>>,
     /// 1: it is an image, and a worker's driver uses that memory in place.
-    lies: PerWorker,
+    in_place: PerWorker,
     /// Whether it may lie in the zero-copy area of the worker.
     pub(crate) is_zero_copy: AtomicBool,
     /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
@@ -121,7 +121,7 @@ impl Memory {
             host: 0,
             shared: 0,
             lent: Mutex::new(None),
-            lies: PerWorker::default(),
+            in_place: PerWorker::default(),
             is_zero_copy: AtomicBool::new(false),
             accepted_in: PerWorker::default(),
             properties: Vec::new(),
@@ -169,7 +169,7 @@ impl Memory {
     /// Has an image lie in memory that the worker has too, from an address on, as that worker told.
     pub(crate) fn lying(self, shared: usize, worker: u32) -> Self {
         self.contents.share();
-        self.learn_lies(worker);
+        self.learn_in_place(worker);
         Self { shared, ..self }
     }
 
@@ -189,13 +189,13 @@ impl Memory {
     }
 
     /// Notes that a worker's driver uses that memory in place.
-    pub(crate) fn learn_lies(&self, worker: u32) {
-        self.lies.learn(worker, |_| 1);
+    pub(crate) fn learn_in_place(&self, worker: u32) {
+        self.in_place.learn(worker, |_| 1);
     }
 
     /// Whether that of a worker does.
-    pub(crate) fn lies(&self, worker: u32) -> bool {
-        self.lies.get(worker) != 0
+    pub(crate) fn is_in_place(&self, worker: u32) -> bool {
+        self.in_place.get(worker) != 0
     }
 
     /// Adds what the worker told of it.

@@ -55,7 +55,7 @@ fn piece(memory: &Memory, extent: &Extent) -> Option<usize> {
 pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction: Direction) -> Result<bool, Code> {
     let (memory, rows) = (&transfer.memory, &transfer.rows);
     let is_plain = order.event() == 0 && !order.has_waits();
-    let Some(address) = piece(memory, &transfer.extent).filter(|_| is_plain && memory.lies(order.worker)) else {
+    let Some(address) = piece(memory, &transfer.extent).filter(|_| is_plain && memory.is_in_place(order.worker)) else {
         return Ok(false);
     };
     // A write takes its bytes at once, so that no program waits for what is before it.

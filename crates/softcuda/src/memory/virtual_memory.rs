@@ -44,7 +44,7 @@ fn holding(all: &mut Reservations, start: u64, size: u64) -> Outcome<&mut Reserv
     inside.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// `cuMemAddressReserve`: at `wanted` if that is free (0: no wish), else anywhere.
+/// `cuMemAddressReserve`: at `wanted` if that is free (0: no address is requested), else anywhere.
 pub(crate) fn reserve(size: u64, align: u64, wanted: u64) -> Outcome<u64> {
     let align = rules::reservation(size, align, wanted, 0)?;
     let there =

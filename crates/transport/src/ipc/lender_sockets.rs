@@ -4,7 +4,7 @@
 //! only under the names of lenders. A request is one packet, and the answer is another one with the socket:
 //!
 //! ```text
-//! worker: what to make (1 byte), door (8), generation (8) ─▶ server
+//! worker: what to make (1 byte), lender id (8), generation (8) ─▶ server
 //! worker ◀─ 0 and the socket, or the number of an error (4)  server
 //! ```
 
@@ -14,7 +14,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use katydid_wire::sharing::DOOR;
+use katydid_wire::sharing::LENDER_ID;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 use rustix::net::{
@@ -25,12 +25,12 @@ use rustix::process::{Uid, geteuid};
 use crate::os::fdpass;
 
 /// Bytes of the generation of a lender's job, a little-endian number; 0 outside of jobs.
-pub const INCARNATION: usize = 8;
+pub const GENERATION: usize = 8;
 /// A socket to which borrowers connect.
 const LISTENING: u8 = 1;
 /// A socket that is connected to a lender.
 const CONNECTED: u8 = 2;
-const REQUEST: usize = 1 + DOOR + INCARNATION;
+const REQUEST: usize = 1 + LENDER_ID + GENERATION;
 /// Bytes of a server's answers that a worker has not read: the kernel rounds them up to few packets.
 const UNREAD: usize = 1;
 /// Borrowers that wait to be let in.
@@ -75,30 +75,30 @@ pub(crate) fn user() -> Uid {
 }
 
 /// A listening socket of a lender.
-pub(crate) fn listen(door: &[u8], incarnation: &[u8]) -> io::Result<UnixListener> {
+pub(crate) fn listen(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixListener> {
     match BROKER.get() {
-        Some(broker) => Ok(broker.request(LISTENING, door, incarnation)?.into()),
-        None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(door, incarnation))?),
+        Some(broker) => Ok(broker.request(LISTENING, lender_id, generation)?.into()),
+        None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
     }
 }
 
 /// A socket that is connected to a lender.
-pub(crate) fn connect(door: &[u8], incarnation: &[u8]) -> io::Result<UnixStream> {
+pub(crate) fn connect(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixStream> {
     match BROKER.get() {
-        Some(broker) => Ok(broker.request(CONNECTED, door, incarnation)?.into()),
-        None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(door, incarnation))?),
+        Some(broker) => Ok(broker.request(CONNECTED, lender_id, generation)?.into()),
+        None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
     }
 }
 
-fn name(door: &[u8], incarnation: &[u8]) -> String {
+fn name(lender_id: &[u8], generation: &[u8]) -> String {
     let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("katydid-lender-{}-{}", digits(door), digits(incarnation))
+    format!("katydid-lender-{}-{}", digits(lender_id), digits(generation))
 }
 
 impl Broker {
-    fn request(&self, what: u8, door: &[u8], incarnation: &[u8]) -> io::Result<OwnedFd> {
+    fn request(&self, what: u8, lender_id: &[u8], generation: &[u8]) -> io::Result<OwnedFd> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = [&[what], door, incarnation].concat();
+        let request = [&[what], lender_id, generation].concat();
         send(&*socket, &request, SendFlags::NOSIGNAL)?;
         let mut code = [0; 4];
         let (length, mut made) = fdpass::receive(socket.as_fd(), &mut code, RecvFlags::empty())?;
@@ -127,10 +127,10 @@ pub fn answer(worker: BorrowedFd<'_>) -> io::Result<()> {
     let Some(request) = request.get(..length).filter(|request| request.len() == REQUEST) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (door, incarnation) = request[1..].split_at(DOOR);
+    let (lender_id, generation) = request[1..].split_at(LENDER_ID);
     let made = match request[0] {
-        LISTENING => make(&name(door, incarnation), listening),
-        CONNECTED => make(&name(door, incarnation), connected),
+        LISTENING => make(&name(lender_id, generation), listening),
+        CONNECTED => make(&name(lender_id, generation), connected),
         _ => return Err(io::ErrorKind::InvalidData.into()),
     };
     let (code, made) = match &made {
@@ -174,14 +174,14 @@ mod tests {
     fn a_server_makes_both_ends_and_passes_errors_on() {
         let (server, worker) = broker();
         let serve = thread::spawn(move || while answer(server.as_fd()).is_ok() {});
-        let (door, generation) = ([0x5a; DOOR], std::process::id().to_le_bytes());
+        let (lender_id, generation) = ([0x5a; LENDER_ID], std::process::id().to_le_bytes());
         let generation = [generation, [7; 4]].concat();
-        let error = worker.request(CONNECTED, &door, &generation).unwrap_err();
+        let error = worker.request(CONNECTED, &lender_id, &generation).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let listener = UnixListener::from(worker.request(LISTENING, &door, &generation).unwrap());
-        let error = worker.request(LISTENING, &door, &generation).unwrap_err();
+        let listener = UnixListener::from(worker.request(LISTENING, &lender_id, &generation).unwrap());
+        let error = worker.request(LISTENING, &lender_id, &generation).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let mut one = UnixStream::from(worker.request(CONNECTED, &door, &generation).unwrap());
+        let mut one = UnixStream::from(worker.request(CONNECTED, &lender_id, &generation).unwrap());
         let (mut other, _) = listener.accept().unwrap();
         one.write_all(b"text").unwrap();
         let mut text = [0; 4];
@@ -201,7 +201,7 @@ mod tests {
         }
         let mut unread = 0;
         for number in 0..64_u8 {
-            let request = [&[LISTENING][..], &[number; DOOR], &[9; INCARNATION]].concat();
+            let request = [&[LISTENING][..], &[number; LENDER_ID], &[9; GENERATION]].concat();
             send(&*socket, &request, SendFlags::empty()).unwrap();
             answer(server.as_fd()).unwrap();
         }

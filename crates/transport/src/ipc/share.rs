@@ -1,12 +1,12 @@
 //! Memory that one worker lends to another on the same machine: descriptors, handed over a socket of the lender's.
 //!
 //! A lender listens on a socket without a place in any folder. For what it lends it makes a name of 32 bytes: 8 of the
-//! door, which is random; 8 of the generation of its job, which is another one after each restore; and 16 that no process
+//! id of the lender, which is random; 8 of the generation of its job, which is another one after each restore; and 16 that no process
 //! guesses. The first two lead to the socket. A process of the same user that shows the name gets the descriptors; so do
 //! workers of tenants, whose sockets are their server's ([`lender_sockets`]).
 //! The connection stays as long as the borrower needs them, so that a lender knows whether a borrower does.
 //!
-//! A lender out of an image opens the same door again, in the generation that it is restored in. What it lends is found
+//! A lender out of an image listens under the same id again, in the generation that it is restored in. What it lends is found
 //! by a session that was restored with it, and not taken for what another restore of the image, or the first run, lends.
 //!
 //! While a lender's session stands still, borrowers wait; where it goes on in another worker, they wait for that one.
@@ -20,9 +20,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use crate::ipc::lender_sockets::INCARNATION;
+pub use crate::ipc::lender_sockets::GENERATION;
 use katydid_wire::sharing::{Borrowing, SharedHolding};
-pub use katydid_wire::sharing::{DOOR, SECRET};
+pub use katydid_wire::sharing::{LENDER_ID, SECRET};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::socket_peercred;
@@ -32,7 +32,7 @@ use crate::ipc::lender_sockets;
 use crate::os::fdpass;
 
 /// Bytes of a name: which lender, which generation of its job, and which of the things that it lends.
-pub const NAME: usize = DOOR + INCARNATION + SECRET;
+pub const NAME: usize = LENDER_ID + GENERATION + SECRET;
 /// Pieces that one name may stand for.
 const MAX_PIECES: u32 = 4096;
 /// Those that hold something of a lender, each with a thread; further ones are turned away.
@@ -43,11 +43,11 @@ const MAX_STRANGERS: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
-/// How long a borrower waits for a lender that stands still, or has hung up and may open its door elsewhere.
+/// How long a borrower waits for a lender that stands still, or has hung up and may open its socket elsewhere.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a borrower looks for a door that it finds closed: between two workers of one session it is closed.
+/// How long a borrower looks for a socket that it finds closed: between two workers of one session it is closed.
 const CLOSED_DOOR_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two attempts to open a door that another worker has, to find one open, or to let a borrower in.
+/// Between two attempts to open a socket that another worker has, to find one open, or to let a borrower in.
 const DOOR_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A descriptor and the bytes behind it.
@@ -114,40 +114,40 @@ impl ShareState {
 /// A lender. It lends as long as the process lives.
 #[derive(Debug)]
 pub struct Lender {
-    door: [u8; DOOR],
-    incarnation: u64,
+    lender_id: [u8; LENDER_ID],
+    generation: u64,
     state: Arc<ShareState>,
 }
 
 impl Lender {
-    /// Opens a new door, in a generation of the program's job, and starts a thread that attends to it.
+    /// Opens a new socket, in a generation of the program's job, and starts a thread that attends to it.
     ///
     /// # Errors
     ///
     /// What the system says.
-    pub fn open(incarnation: u64) -> io::Result<Self> {
-        let door = random()?;
-        let listener = lender_sockets::listen(&door, &incarnation.to_le_bytes())?;
-        let lender = Self { door, incarnation, state: Arc::default() };
+    pub fn open(generation: u64) -> io::Result<Self> {
+        let lender_id = random()?;
+        let listener = lender_sockets::listen(&lender_id, &generation.to_le_bytes())?;
+        let lender = Self { lender_id, generation, state: Arc::default() };
         let state = Arc::clone(&lender.state);
         thread::Builder::new().name("lender".into()).spawn(move || attend(&listener, &state))?;
         Ok(lender)
     }
 
-    /// Opens the door of an earlier worker: at once, or as soon as that has left it. Behind it is what that has lent, under
+    /// Opens the socket of an earlier worker: at once, or as soon as that has left it. Behind it is what that has lent, under
     /// the same secrets.
     ///
     /// # Errors
     ///
     /// What the system says.
     pub fn open_again(
-        door: [u8; DOOR],
-        incarnation: u64,
+        lender_id: [u8; LENDER_ID],
+        generation: u64,
         lent: impl IntoIterator<Item = ([u8; SECRET], Vec<Lent>)>,
     ) -> io::Result<Self> {
-        let generation = incarnation.to_le_bytes();
-        let mut listener = unless_taken(lender_sockets::listen(&door, &generation))?;
-        let lender = Self { door, incarnation, state: Arc::default() };
+        let bytes = generation.to_le_bytes();
+        let mut listener = unless_taken(lender_sockets::listen(&lender_id, &bytes))?;
+        let lender = Self { lender_id, generation, state: Arc::default() };
         lender.state.books().items = lent.into_iter().map(|(secret, pieces)| (secret, Arc::new(pieces))).collect();
         let state = Arc::clone(&lender.state);
         let listen = move || {
@@ -157,7 +157,7 @@ impl Lender {
                     // A worker that its session has left ends soon.
                     None => thread::sleep(DOOR_RETRY_INTERVAL),
                 }
-                let Ok(next) = unless_taken(lender_sockets::listen(&door, &generation)) else { return };
+                let Ok(next) = unless_taken(lender_sockets::listen(&lender_id, &bytes)) else { return };
                 listener = next;
             }
         };
@@ -166,8 +166,8 @@ impl Lender {
     }
 
     /// By what it is known, but for the generation.
-    pub fn door(&self) -> [u8; DOOR] {
-        self.door
+    pub fn lender_id(&self) -> [u8; LENDER_ID] {
+        self.lender_id
     }
 
     /// Lends pieces in their order, under a new secret.
@@ -185,9 +185,9 @@ impl Lender {
     pub fn name(&self, secret: &[u8; SECRET]) -> [u8; NAME] {
         let mut name = [0; NAME];
         let parts = self
-            .door
+            .lender_id
             .iter()
-            .chain(self.incarnation.to_le_bytes().as_slice())
+            .chain(self.generation.to_le_bytes().as_slice())
             .chain(secret)
             .copied()
             .collect::<Vec<u8>>();
@@ -202,7 +202,7 @@ impl Lender {
 
     /// Whether a name is one of this lender's.
     pub fn is_own(&self, name: &[u8; NAME]) -> bool {
-        name.starts_with(&self.door) && name[DOOR..].starts_with(&self.incarnation.to_le_bytes())
+        name.starts_with(&self.lender_id) && name[LENDER_ID..].starts_with(&self.generation.to_le_bytes())
     }
 
     /// Hands nothing over until [`Lender::go_on`]; what others hold at this moment.
@@ -242,7 +242,7 @@ pub struct Lease {
     _connection: UnixStream,
 }
 
-/// Borrows what a name stands for. With `may_move` its door may be closed for a moment, since the lender's session changes
+/// Borrows what a name stands for. With `may_move` its socket may be closed for a moment, since the lender's session changes
 /// workers: then it is looked for again.
 ///
 /// # Errors
@@ -252,7 +252,7 @@ pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
     let (generation, borrowing) = parts(name);
     let (since, mut limit) = (Instant::now(), if may_move { CLOSED_DOOR_TIMEOUT } else { Duration::ZERO });
     loop {
-        let connection = lender_sockets::connect(&borrowing.door, &generation);
+        let connection = lender_sockets::connect(&borrowing.lender_id, &generation);
         let outcome = connection.and_then(|connection| borrow_over(connection, borrowing));
         match outcome.as_ref().map_err(io::Error::kind) {
             // The worker has ended without an answer: its session may go on in another one.
@@ -298,14 +298,14 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// The generation that a name leads to, and what it names there.
-fn parts(name: &[u8; NAME]) -> ([u8; INCARNATION], Borrowing) {
-    let mut borrowing = Borrowing { door: [0; DOOR], secret: [0; SECRET] };
-    let mut generation = [0; INCARNATION];
-    let (door, rest) = name.split_at(DOOR);
-    let (incarnation, secret) = rest.split_at(INCARNATION);
-    borrowing.door.copy_from_slice(door);
+fn parts(name: &[u8; NAME]) -> ([u8; GENERATION], Borrowing) {
+    let mut borrowing = Borrowing { lender_id: [0; LENDER_ID], secret: [0; SECRET] };
+    let mut generation = [0; GENERATION];
+    let (lender_id, rest) = name.split_at(LENDER_ID);
+    let (number, secret) = rest.split_at(GENERATION);
+    borrowing.lender_id.copy_from_slice(lender_id);
     borrowing.secret.copy_from_slice(secret);
-    generation.copy_from_slice(incarnation);
+    generation.copy_from_slice(number);
     (generation, borrowing)
 }
 
@@ -422,7 +422,7 @@ mod tests {
         let name = lender.name(&lender.lend(vec![file("first"), file("second one")]).unwrap());
         assert!(lender.is_own(&name));
         let (borrowed, again) = (borrow(&name, false).unwrap(), borrow(&name, false).unwrap());
-        assert_eq!(borrowed.lease.borrowing, Borrowing { door: lender.door(), secret: secret_of(&name) });
+        assert_eq!(borrowed.lease.borrowing, Borrowing { lender_id: lender.lender_id(), secret: secret_of(&name) });
         assert_eq!(held(&lender), [(secret_of(&name), 2, true)]);
         drop(again);
         lender.end(&secret_of(&name));
@@ -446,30 +446,30 @@ mod tests {
 
     /// As two restores of one image beside each other, and the first run beside both.
     #[test]
-    fn incarnations_of_a_door_do_not_meet() {
+    fn generations_of_a_lender_do_not_meet() {
         let first = Lender::open(1).unwrap();
         let name = lent(&first, "first");
-        let in_incarnation = |number: u64| {
+        let in_generation = |number: u64| {
             let mut name = name;
-            name[DOOR..DOOR + INCARNATION].copy_from_slice(&number.to_le_bytes());
+            name[LENDER_ID..LENDER_ID + GENERATION].copy_from_slice(&number.to_le_bytes());
             name
         };
         let others = [2, 3].map(|number| {
             let lent = [(secret_of(&name), vec![file(&format!("restored {number}"))])];
-            Lender::open_again(first.door(), number, lent).unwrap()
+            Lender::open_again(first.lender_id(), number, lent).unwrap()
         });
-        assert!(others.iter().all(|other| !other.is_own(&name)) && others[0].is_own(&in_incarnation(2)));
-        let found = [2, 3].map(|number| borrowed_text(&in_incarnation(number)));
+        assert!(others.iter().all(|other| !other.is_own(&name)) && others[0].is_own(&in_generation(2)));
+        let found = [2, 3].map(|number| borrowed_text(&in_generation(number)));
         assert_eq!(found, ["restored 2", "restored 3"]);
         assert_eq!(borrowed_text(&name), "first");
-        assert_eq!(borrow(&in_incarnation(4), true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(borrow(&in_generation(4), true).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
 
     #[test]
     fn those_that_show_no_name_cost_so_many_threads_and_keep_no_other_out() {
         let lender = Lender::open(0).unwrap();
         let name = lent(&lender, "text");
-        let connect = || lender_sockets::connect(&lender.door(), &0_u64.to_le_bytes()).unwrap();
+        let connect = || lender_sockets::connect(&lender.lender_id(), &0_u64.to_le_bytes()).unwrap();
         let silent: Vec<UnixStream> = (0..4 * MAX_STRANGERS)
             .map(|count| {
                 let connection = connect();
@@ -502,13 +502,13 @@ mod tests {
         });
     }
 
-    /// The old worker hangs up, and the door is closed for a while.
+    /// The old worker hangs up, and the socket is closed for a while.
     #[test]
     fn a_borrower_follows_a_lender_that_changes_workers() {
-        let lender = Lender { door: random().unwrap(), incarnation: 5, state: Arc::default() };
+        let lender = Lender { lender_id: random().unwrap(), generation: 5, state: Arc::default() };
         let name = lender.name(&[7; SECRET]);
-        let old = lender_sockets::listen(&lender.door, &5_u64.to_le_bytes()).unwrap();
-        let _new = Lender::open_again(lender.door, 5, [([7; SECRET], vec![file("moved")])]).unwrap();
+        let old = lender_sockets::listen(&lender.lender_id, &5_u64.to_le_bytes()).unwrap();
+        let _new = Lender::open_again(lender.lender_id, 5, [([7; SECRET], vec![file("moved")])]).unwrap();
         let borrower = thread::spawn(move || borrowed_text(&name));
         drop(old.accept().unwrap());
         drop(old);
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn a_door_through_which_no_borrower_can_come_is_not_polled() {
         let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("door")).unwrap();
+        let listener = UnixListener::bind(folder.path().join("lender_id")).unwrap();
         // As where there are no descriptors left: it fails at once.
         listener.set_nonblocking(true).unwrap();
         let begun = Instant::now();

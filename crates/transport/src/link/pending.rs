@@ -26,7 +26,7 @@ use crate::tls::record::{SEALS, Seals};
 /// Longest note that the daemon gives a program on its way, in bytes.
 const MAX_NOTE: usize = 64 * 1024;
 
-/// Why a program's wish came to nothing. The program has been told already, where it could be.
+/// Why a program's request came to nothing. The program has been told already, where it could be.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcceptError {
@@ -265,7 +265,7 @@ impl Hangup {
     }
 }
 
-/// Whether the descriptors are what the wished link is made of.
+/// Whether the descriptors are what the requested link is made of.
 pub(crate) fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptError> {
     let unusable = |what| AcceptError::SharedMemory { what };
     let has_pinned = pinned_length(hello).is_some();

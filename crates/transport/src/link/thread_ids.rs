@@ -1,7 +1,7 @@
 //! Which thread of the program is which on the wire.
 //!
 //! A thread takes the lowest free id at its first use of a link and keeps it until it ends; the id's number, from
-//! 1, is its `thread` in frames. ThreadIds are a bitmap of atomics: a lock could be held by another thread during a fork,
+//! 1, is its `thread` in frames. Thread ids are a bitmap of atomics: a lock could be held by another thread during a fork,
 //! and the child's own thread ends with the same destructor as its parent's.
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ pub(crate) struct ThreadIds {
     left: Mutex<Vec<u32>>,
 }
 
-/// A id of this thread.
+/// An id of this thread.
 struct ThreadId {
     ids: Weak<ThreadIds>,
     number: u32,
@@ -153,7 +153,7 @@ impl ThreadIds {
 }
 
 impl Drop for ThreadId {
-    /// A id whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
+    /// An id whose reply is still due (the thread was cancelled) stays taken, so that no other thread gets the reply.
     fn drop(&mut self) {
         if let (false, Some(ids)) = (self.in_call, self.ids.upgrade()) {
             ids.free(self.number);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_its_seat_and_a_later_one_gets_it() {
+    fn a_thread_keeps_its_id_and_a_later_one_gets_it() {
         let ids = ThreadIds::new();
         assert_eq!((ids.number().unwrap(), ids.number().unwrap()), (1, 1));
         assert_eq!(number_in_a_new_thread(&ids), 2);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_seat_is_the_limit() {
+    fn the_last_id_is_the_limit() {
         let ids = ThreadIds::new();
         let mut all: Vec<ThreadId> = std::iter::from_fn(|| ids.take().ok()).collect();
         assert_eq!((all.len(), all.last().unwrap().number), (MAX_THREADS, MAX_THREADS as u32));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_whose_reply_is_due_is_not_given_to_others() {
+    fn an_id_whose_reply_is_due_is_not_given_to_others() {
         let ids = ThreadIds::new();
         let mut id = ids.take().unwrap();
         id.in_call = true;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_left_keeps_its_seat_until_its_reply_has_come() {
+    fn a_call_that_was_left_keeps_its_id_until_its_reply_has_come() {
         let ids = ThreadIds::new();
         assert_eq!(ids.call(|_| false, Ok).unwrap(), 1);
         leave_call(&ids);

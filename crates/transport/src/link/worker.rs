@@ -7,7 +7,7 @@ use katydid_wire::frame::{FrameError, FrameHead, HEAD, Output, ReplyHead};
 use crate::link::error::LinkError;
 use crate::link::link_control::LinkControl;
 use crate::link::pending::Hangup;
-use crate::shm::staging::{ShelfMemory, Staging};
+use crate::shm::staging::{Staging, ZeroCopyMemory};
 use crate::stream::bulk::Buffers;
 
 /// A frame as the worker gets it: copied out of what the program can write.
@@ -66,7 +66,7 @@ pub trait WorkerLink: Send {
     }
 
     /// Memory for what the program may read; none on stream links.
-    fn shelf(&self) -> Option<ShelfMemory> {
+    fn zero_copy(&self) -> Option<ZeroCopyMemory> {
         None
     }
 

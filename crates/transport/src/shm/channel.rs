@@ -26,8 +26,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Where the reply for a thread is put; threads count from 1.
 pub(crate) fn reply_place(thread: u32) -> Option<usize> {
-    let seat = (thread as usize).checked_sub(1).filter(|seat| *seat < MAX_THREADS)?;
-    Some(REPLY_PLACES + seat * REPLY_PLACE_LENGTH)
+    let index = (thread as usize).checked_sub(1).filter(|index| *index < MAX_THREADS)?;
+    Some(REPLY_PLACES + index * REPLY_PLACE_LENGTH)
 }
 
 /// The place of a reply as the sides see it that tell each other of it.

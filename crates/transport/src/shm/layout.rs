@@ -72,17 +72,17 @@ pub const PIECE_BYTES: usize = 4 << 20;
 /// Number of pieces.
 pub const PIECES: usize = 16;
 
-/// Where the shelf begins: behind all pieces.
-pub(crate) const SHELF: usize = PIECES * PIECE_BYTES;
-/// Bytes of the shelf. It takes no memory but for what lies on it.
-pub(crate) const SHELF_LENGTH: usize = 64 << 30;
-/// Bytes of all pieces and the shelf.
-pub(crate) const STAGING_LENGTH: usize = SHELF + SHELF_LENGTH;
+/// Where the zero-copy area begins: behind all pieces.
+pub(crate) const ZERO_COPY: usize = PIECES * PIECE_BYTES;
+/// Bytes of the zero-copy area. It takes no memory but for what lies on it.
+pub(crate) const ZERO_COPY_LENGTH: usize = 64 << 30;
+/// Bytes of all pieces and the zero-copy area.
+pub(crate) const STAGING_LENGTH: usize = ZERO_COPY + ZERO_COPY_LENGTH;
 
 /// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
 /// puts its own, which a restored worker has to find again (`worker/src/os/layout.rs`).
 pub(crate) const CHANNEL_ADDRESS: usize = 0x4c00_0000_0000;
-/// The same for the staging pieces and the shelf, behind the channel; and for the buffers of a stream link, behind these.
+/// The same for the staging pieces and the zero-copy area, behind the channel; and for the buffers of a stream link, behind these.
 pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);
 /// Address at which the buffers of a stream link are asked for.
 pub(crate) const BULK_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 40);

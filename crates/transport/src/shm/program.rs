@@ -100,7 +100,7 @@ impl ShmProgram {
             .set_access(REPLY_PLACES, CHANNEL_LENGTH - REPLY_PLACES, false)
             .map_err(LinkError::system("close the places for replies"))?;
         shared.populate(RING, RING_WINDOW);
-        map.close_shelf().map_err(LinkError::system("close the shelf"))?;
+        map.close_zero_copy().map_err(LinkError::system("close the zero-copy area"))?;
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
         let keep = |fd, name, address| Ok(MappedFd::new(above_standard(fd)?, name, address));
@@ -120,7 +120,7 @@ impl ShmProgram {
             shared,
             socket,
             spin: Spin::for_work(),
-            room: Spin::new(wait::MEMORY),
+            room: Spin::new(wait::MAX_MEMORY_SPIN_NS),
             reconnect,
             memory: memory.map_err(LinkError::system("keep the shared memory"))?,
             pinned_length,

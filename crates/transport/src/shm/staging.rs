@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::link::batch;
 use crate::link::error::LinkError;
 use crate::os::descriptor::Descriptor;
-use crate::shm::layout::{BUSY_WORDS, PAGE_BYTES, PIECE_BYTES, PIECES, SHELF, SHELF_LENGTH};
+use crate::shm::layout::{BUSY_WORDS, PAGE_BYTES, PIECE_BYTES, PIECES, ZERO_COPY, ZERO_COPY_LENGTH};
 use crate::shm::piece::StagingPiece;
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging_map::StagingMap;
@@ -30,10 +30,10 @@ const PIECE_WAIT: Duration = Duration::from_micros(20);
 /// Between two looks whether the worker is still there.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The shelf in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
+/// The zero-copy area in a worker: memory of its own making that its program maps too, and may read ([`Staging::look`]). Nothing lies
 /// there before the worker says so.
 #[derive(Debug)]
-pub struct ShelfMemory {
+pub struct ZeroCopyMemory {
     /// What both have mapped.
     pub file: OwnedFd,
     /// Where in the file it begins.
@@ -44,17 +44,17 @@ pub struct ShelfMemory {
     pub length: usize,
 }
 
-/// Where on the shelf the number of its turn is, which the worker counts on before it takes what lies there for itself; and the
+/// Where in the zero-copy area the number of its turn is, which the worker counts on before it takes what lies there for itself; and the
 /// number of threads of the program that are copying to it. Nothing else lies in the first page.
-pub const SHELF_TURN: usize = 0;
-/// Offset of the word that counts the program's threads that copy to the shelf.
-pub const SHELF_WRITERS: usize = 64;
+pub const ZERO_COPY_TURN: usize = 0;
+/// Offset of the word that counts the program's threads that copy to the zero-copy area.
+pub const ZERO_COPY_WRITERS: usize = 64;
 
-/// Offset in the memory of both, if so many bytes are on the shelf there.
-fn on_shelf(offset: u64, length: usize) -> Option<usize> {
+/// Offset in the memory of both, if so many bytes are in the zero-copy area there.
+fn in_zero_copy(offset: u64, length: usize) -> Option<usize> {
     let start = usize::try_from(offset).ok()?;
-    let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= SHELF_LENGTH);
-    fits.then(|| SHELF + start)
+    let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= ZERO_COPY_LENGTH);
+    fits.then(|| ZERO_COPY + start)
 }
 
 /// One side's view of the staging map.
@@ -70,7 +70,7 @@ pub struct Staging {
 impl Staging {
     /// Busy words in `channel`, pieces in `map`.
     pub(crate) fn new(channel: Arc<SharedMapping>, map: StagingMap, peer: Option<Arc<Descriptor>>) -> Self {
-        Self { channel, map, peer, spin: Spin::new(wait::MEMORY) }
+        Self { channel, map, peer, spin: Spin::new(wait::MAX_MEMORY_SPIN_NS) }
     }
 
     /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE_BYTES`]; none if all are in use.
@@ -146,13 +146,13 @@ impl Staging {
         self.map.with(|memory| copy(memory.pointer(piece.start())))
     }
 
-    /// Program: a number that changes whenever what the worker had on its shelf is there no more.
+    /// Program: a number that changes whenever what the worker had in its zero-copy area is there no more.
     #[must_use]
     pub fn absences(&self) -> u64 {
         self.map.absences()
     }
 
-    /// Program: runs `copy` with the place on the shelf where `length` bytes begin that were there when [`Staging::absences`]
+    /// Program: runs `copy` with the place in the zero-copy area where `length` bytes begin that were there when [`Staging::absences`]
     /// had this value; none if they are not there any more, or there is no such place. The rules are those of
     /// as [`Staging::with`] allows.
     ///
@@ -164,11 +164,11 @@ impl Staging {
         (offset, length): (u64, usize),
         copy: impl FnOnce(*const u8) -> T,
     ) -> Result<Option<T>, LinkError> {
-        let Some(start) = on_shelf(offset, length) else { return Ok(None) };
-        self.map.with_shelf(absences, start..start + length, |memory| copy(memory.pointer(start)))
+        let Some(start) = in_zero_copy(offset, length) else { return Ok(None) };
+        self.map.with_zero_copy(absences, start..start + length, |memory| copy(memory.pointer(start)))
     }
 
-    /// Program: the same for a copy to the shelf, whose worker has said which turn it is: none also if that has passed. The
+    /// Program: the same for a copy to the zero-copy area, whose worker has said which turn it is: none also if that has passed. The
     /// worker waits for the copy before it ends a turn.
     ///
     /// # Errors
@@ -179,12 +179,12 @@ impl Staging {
         (offset, length): (u64, usize),
         copy: impl FnOnce(*mut u8) -> T,
     ) -> Result<Option<T>, LinkError> {
-        let Some(start) = on_shelf(offset, length) else { return Ok(None) };
-        let within = self.map.with_shelf(absences, start..start + length, |memory| {
-            let writers = memory.word(SHELF + SHELF_WRITERS);
+        let Some(start) = in_zero_copy(offset, length) else { return Ok(None) };
+        let within = self.map.with_zero_copy(absences, start..start + length, |memory| {
+            let writers = memory.word(ZERO_COPY + ZERO_COPY_WRITERS);
             // Either the worker sees this thread, or this thread the next turn: both are in one order for all.
             writers.fetch_add(1, Ordering::SeqCst);
-            let is_now = memory.word(SHELF + SHELF_TURN).load(Ordering::SeqCst) == turn;
+            let is_now = memory.word(ZERO_COPY + ZERO_COPY_TURN).load(Ordering::SeqCst) == turn;
             let done = is_now.then(|| copy(memory.pointer(start)));
             writers.fetch_sub(1, Ordering::SeqCst);
             done
@@ -192,9 +192,14 @@ impl Staging {
         within.map(Option::flatten)
     }
 
-    /// Worker: the shelf as this process has it, behind the pieces in `file`.
-    pub(crate) fn shelf(&self, file: OwnedFd) -> ShelfMemory {
-        ShelfMemory { file, offset: SHELF as u64, start: self.map.memory().pointer(SHELF), length: SHELF_LENGTH }
+    /// Worker: the zero-copy area as this process has it, behind the pieces in `file`.
+    pub(crate) fn zero_copy(&self, file: OwnedFd) -> ZeroCopyMemory {
+        ZeroCopyMemory {
+            file,
+            offset: ZERO_COPY as u64,
+            start: self.map.memory().pointer(ZERO_COPY),
+            length: ZERO_COPY_LENGTH,
+        }
     }
 
     /// Worker: start of the piece's [`PIECE_BYTES`] bytes in this process, for the driver. Valid as long as the link.
@@ -319,24 +324,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_to_the_shelf_is_there_and_another_turn_has_none_of_it() {
+    fn what_is_copied_to_the_zero_copy_area_is_there_and_another_turn_has_none_of_it() {
         let (program, worker) = both_sides();
-        program.map.close_shelf().unwrap();
+        program.map.close_zero_copy().unwrap();
         let (absences, bytes) = (program.absences(), (PAGE_BYTES as u64, 1));
-        // SAFETY: a byte of the shelf, which no other thread has.
+        // SAFETY: a byte of the zero-copy area, which no other thread has.
         #[expect(unsafe_code, reason = "copies to memory of both sides")]
         let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));
-        let seen = worker.map.memory().pointer(SHELF + PAGE_BYTES);
+        let seen = worker.map.memory().pointer(ZERO_COPY + PAGE_BYTES);
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };
         assert_eq!((read(seen), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
-        let words = [SHELF_TURN, SHELF_WRITERS].map(|word| worker.map.memory().word(SHELF + word));
+        let words = [ZERO_COPY_TURN, ZERO_COPY_WRITERS].map(|word| worker.map.memory().word(ZERO_COPY + word));
         words[0].store(1, Ordering::SeqCst);
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);
         assert_eq!(words[1].load(Ordering::SeqCst), 0);
-        for beyond in [(SHELF_LENGTH as u64, 1), (u64::MAX, 2), (0, 0)] {
+        for beyond in [(ZERO_COPY_LENGTH as u64, 1), (u64::MAX, 2), (0, 0)] {
             assert!(program.look(absences, beyond, read).unwrap().is_none(), "{beyond:?}");
         }
     }

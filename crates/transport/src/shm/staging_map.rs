@@ -5,7 +5,7 @@
 //! program that lets go of its worker puts it away. (Giving pages back instead would be wrong: the driver of a worker that
 //! lives has registered them, and its GPU would go on using those.)
 //!
-//! Behind the pieces lies the shelf ([`crate::shm::staging::ShelfMemory`]): what a worker has on it, its program may read.
+//! Behind the pieces lies the zero-copy area ([`crate::shm::staging::ZeroCopyMemory`]): what a worker has on it, its program may read.
 //!
 //! The rule: the program's threads touch the memory only within [`StagingMap::with`], which waits while it is away. What lies in
 //! pieces that are in use at that time is set aside, and written to the memory that the next worker gives.
@@ -19,14 +19,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::{PIECE_BYTES, PIECES_ADDRESS, SHELF, SHELF_LENGTH, STAGING_LENGTH};
+use crate::shm::layout::{PIECE_BYTES, PIECES_ADDRESS, STAGING_LENGTH, ZERO_COPY, ZERO_COPY_LENGTH};
 use crate::shm::piece::StagingPiece;
 use crate::shm::shared_mapping::SharedMapping;
 
-/// The program may touch this much of the shelf at a time, once it has touched a byte of it.
-const SHELF_PART: usize = 64 << 20;
+/// The program may touch this much of the zero-copy area at a time, once it has touched a byte of it.
+const ZERO_COPY_PART: usize = 64 << 20;
 /// Words of 64 parts each.
-const SHELF_WORDS: usize = SHELF_LENGTH / SHELF_PART / 64;
+const ZERO_COPY_WORDS: usize = ZERO_COPY_LENGTH / ZERO_COPY_PART / 64;
 /// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
 const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,9 +34,9 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct StagingMap {
     memory: SharedMapping,
-    /// Parts of the shelf that may be touched, a bit each. A program has none open at first: `mlockall` fills whatever may be
-    /// touched, which would be all of the shelf.
-    open_parts: [AtomicU64; SHELF_WORDS],
+    /// Parts of the zero-copy area that may be touched, a bit each. A program has none open at first: `mlockall` fills whatever may be
+    /// touched, which would be all of the zero-copy area.
+    open_parts: [AtomicU64; ZERO_COPY_WORDS],
     access: Mutex<Access>,
     changed: Condvar,
 }
@@ -64,24 +64,24 @@ impl StagingMap {
         Ok(Self { memory, open_parts, access: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Program: the shelf is looked at in large pages, of which fewer are to be found, and each part is closed until then.
+    /// Program: the zero-copy area is looked at in large pages, of which fewer are to be found, and each part is closed until then.
     ///
     /// # Errors
     /// What the system said.
-    pub(crate) fn close_shelf(&self) -> io::Result<()> {
-        self.memory.use_large_pages(SHELF);
-        self.memory.set_access(SHELF, SHELF_LENGTH, false)?;
+    pub(crate) fn close_zero_copy(&self) -> io::Result<()> {
+        self.memory.use_large_pages(ZERO_COPY);
+        self.memory.set_access(ZERO_COPY, ZERO_COPY_LENGTH, false)?;
         self.open_parts.iter().for_each(|word| word.store(0, Ordering::Release));
         Ok(())
     }
 
-    /// Opens the parts of the shelf that these bytes of the memory are in, and the first one, which has the turn.
-    fn open_shelf(&self, bytes: Range<usize>) -> io::Result<()> {
-        let parts = (bytes.start - SHELF) / SHELF_PART..(bytes.end - SHELF).div_ceil(SHELF_PART);
+    /// Opens the parts of the zero-copy area that these bytes of the memory are in, and the first one, which has the turn.
+    fn open_zero_copy(&self, bytes: Range<usize>) -> io::Result<()> {
+        let parts = (bytes.start - ZERO_COPY) / ZERO_COPY_PART..(bytes.end - ZERO_COPY).div_ceil(ZERO_COPY_PART);
         for part in iter::once(0).chain(parts) {
             let (word, bit) = (&self.open_parts[part / 64], 1 << (part % 64));
             if word.load(Ordering::Acquire) & bit == 0 {
-                self.memory.set_access(SHELF + part * SHELF_PART, SHELF_PART, true)?;
+                self.memory.set_access(ZERO_COPY + part * ZERO_COPY_PART, ZERO_COPY_PART, true)?;
                 word.fetch_or(bit, Ordering::Release);
             }
         }
@@ -111,17 +111,17 @@ impl StagingMap {
         Ok(work(&self.memory))
     }
 
-    /// How often the memory was put away. What was seen to lie on the shelf lies there as long as this is the same.
+    /// How often the memory was put away. What was seen to lie in the zero-copy area lies there as long as this is the same.
     pub(crate) fn absences(&self) -> u64 {
         self.access().absences
     }
 
-    /// Runs `work`, which may touch these bytes of the shelf; none if that was put away since there were so many `absences`, or
+    /// Runs `work`, which may touch these bytes of the zero-copy area; none if that was put away since there were so many `absences`, or
     /// cannot be opened.
     ///
     /// # Errors
     /// As [`StagingMap::with`].
-    pub(crate) fn with_shelf<T>(
+    pub(crate) fn with_zero_copy<T>(
         &self,
         absences: u64,
         bytes: Range<usize>,
@@ -129,7 +129,7 @@ impl StagingMap {
     ) -> Result<Option<T>, LinkError> {
         // While `work` runs, no thread puts it away.
         self.with(|memory| {
-            let is_there = self.absences() == absences && self.open_shelf(bytes).is_ok();
+            let is_there = self.absences() == absences && self.open_zero_copy(bytes).is_ok();
             is_there.then(|| work(memory))
         })
     }
@@ -178,7 +178,7 @@ impl StagingMap {
     pub(crate) fn bring_back(&self, fd: impl AsFd) -> io::Result<()> {
         let mut access = self.access();
         self.memory.put_back(fd)?;
-        self.close_shelf()?;
+        self.close_zero_copy()?;
         access.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
         access.is_abandoned = false;
         self.open(access);
@@ -256,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_on_the_shelf_before_it_was_put_away_is_not_looked_at() {
+    fn what_lay_in_the_zero_copy_area_before_it_was_put_away_is_not_looked_at() {
         let area = StagingMap::new(file()).unwrap();
         let before = area.absences();
-        assert_eq!(area.with_shelf(before, SHELF..SHELF + 1, |_| 1).unwrap(), Some(1));
+        assert_eq!(area.with_zero_copy(before, ZERO_COPY..ZERO_COPY + 1, |_| 1).unwrap(), Some(1));
         area.put_away(|_| 0).unwrap();
         area.bring_back(file()).unwrap();
-        assert_eq!(area.with_shelf(before, SHELF..SHELF + 1, |_| 1).unwrap(), None);
-        assert_eq!(area.with_shelf(area.absences(), SHELF..SHELF + 1, |_| 1).unwrap(), Some(1));
+        assert_eq!(area.with_zero_copy(before, ZERO_COPY..ZERO_COPY + 1, |_| 1).unwrap(), None);
+        assert_eq!(area.with_zero_copy(area.absences(), ZERO_COPY..ZERO_COPY + 1, |_| 1).unwrap(), Some(1));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, RECLAIM_REQUESTS, REPL
 use crate::shm::reply;
 use crate::shm::ring::{Broken, Consumer, Memory as _, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
-use crate::shm::staging::{ShelfMemory, Staging};
+use crate::shm::staging::{Staging, ZeroCopyMemory};
 use crate::shm::staging_map::StagingMap;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
@@ -103,7 +103,7 @@ impl ShmWorker {
             replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
             staging: Staging::new(shared, map, None),
             link_control,
-            spin: Spin::new(wait::MEMORY),
+            spin: Spin::new(wait::MAX_MEMORY_SPIN_NS),
         })
     }
 
@@ -224,10 +224,10 @@ impl WorkerLink for ShmWorker {
         Some(&self.staging)
     }
 
-    fn shelf(&self) -> Option<ShelfMemory> {
+    fn zero_copy(&self) -> Option<ZeroCopyMemory> {
         // Without another descriptor, the program reads what it is sent.
         let file = self.link_control.pieces()?.try_clone_to_owned().ok()?;
-        Some(self.staging.shelf(file))
+        Some(self.staging.zero_copy(file))
     }
 
     fn hangup(&self) -> Hangup {

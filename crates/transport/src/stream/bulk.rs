@@ -21,20 +21,20 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::shm::layout::BULK_ADDRESS;
 
 /// Buffers of a link: as much memory as the staging pieces of shared memory have.
-pub const BUFFERS: usize = 64;
+pub const BUFFER_COUNT: usize = 64;
 /// Bytes of a buffer: any payload fits.
-pub const BUFFER: usize = MAX_FRAME.next_multiple_of(PAGE_BYTES);
+pub const BUFFER_BYTES: usize = MAX_FRAME.next_multiple_of(PAGE_BYTES);
 const PAGE_BYTES: usize = 4096;
 /// Between two words, so that the GPU's writes do not meet in one line of a cache.
 const WORD_STRIDE: usize = 64;
 /// The page of the words lies in front of the buffers.
-const LENGTH: usize = PAGE_BYTES + BUFFERS * BUFFER;
+const AREA_BYTES: usize = PAGE_BYTES + BUFFER_COUNT * BUFFER_BYTES;
 /// Between two looks for a buffer. A GPU reads one in some 20 µs.
-const NAP: Duration = Duration::from_micros(20);
+const BUFFER_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// For so long a buffer is looked for.
 const BUFFER_WAIT_LIMIT: Duration = Duration::from_millis(2);
 
-const _: () = assert!(BUFFERS * WORD_STRIDE <= PAGE_BYTES);
+const _: () = assert!(BUFFER_COUNT * WORD_STRIDE <= PAGE_BYTES);
 
 /// The buffers of a link, and their words. Pages that were never used take no memory.
 #[derive(Debug)]
@@ -59,8 +59,8 @@ impl Buffers {
         let place = ptr::with_exposed_provenance_mut(BULK_ADDRESS);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let base = unsafe { mmap_anonymous(place, LENGTH, access, flags) }?;
-        Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFERS).rev().collect()) }))
+        let base = unsafe { mmap_anonymous(place, AREA_BYTES, access, flags) }?;
+        Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFER_COUNT).rev().collect()) }))
     }
 
     /// A buffer that is not in use, by the GPU either; the one that was used last, whose memory is most likely at hand.
@@ -82,15 +82,15 @@ impl Buffers {
             if begun.elapsed() >= BUFFER_WAIT_LIMIT {
                 return None;
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(BUFFER_POLL_INTERVAL);
         }
     }
 
-    /// Start of the [`BUFFER`] bytes of buffer `number`, which is below [`BUFFERS`], for the driver.
+    /// Start of the [`BUFFER_BYTES`] bytes of buffer `number`, which is below [`BUFFER_COUNT`], for the driver.
     #[must_use]
     pub fn pointer(&self, number: usize) -> *mut u8 {
-        assert!(number < BUFFERS, "a buffer's number");
-        self.base.wrapping_add(PAGE_BYTES + number * BUFFER)
+        assert!(number < BUFFER_COUNT, "a buffer's number");
+        self.base.wrapping_add(PAGE_BYTES + number * BUFFER_BYTES)
     }
 
     /// Address of a buffer's word, inside [`Buffers::words`]: anything but 0 keeps the buffer from being given out.
@@ -106,7 +106,7 @@ impl Buffers {
     }
 
     fn word_at(&self, number: usize) -> &AtomicU32 {
-        assert!(number < BUFFERS, "a buffer's number");
+        assert!(number < BUFFER_COUNT, "a buffer's number");
         // SAFETY: in bounds by the assertion, and aligned; the mapping lives as long as the borrow of `self`, and every access
         // but the GPU uses words as atomics.
         unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * WORD_STRIDE).cast()) }
@@ -121,7 +121,7 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and buffers keep it alive. An error would mean that it is gone already.
-        let _ = unsafe { munmap(self.base.cast(), LENGTH) };
+        let _ = unsafe { munmap(self.base.cast(), AREA_BYTES) };
     }
 }
 
@@ -134,7 +134,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Which one it is, below [`BUFFERS`].
+    /// Which one it is, below [`BUFFER_COUNT`].
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
@@ -149,7 +149,7 @@ impl Buffer {
 
     /// Makes it hold `length` bytes, of whatever value, and lends them; none if it has not so many.
     pub fn lend(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.length = Some(length).filter(|length| *length <= BUFFER)?;
+        self.length = Some(length).filter(|length| *length <= BUFFER_BYTES)?;
         // SAFETY: within this owner's buffer, by the check above; they are bytes, so whatever they hold is valid.
         Some(unsafe { slice::from_raw_parts_mut(self.all.pointer(self.number), length) })
     }
@@ -173,9 +173,9 @@ mod tests {
     fn a_buffer_has_one_owner_at_a_time_and_they_run_out() {
         let buffers = Buffers::new().unwrap();
         let mut all: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
-        assert_eq!((all.len(), buffers.take().is_some()), (BUFFERS, false));
+        assert_eq!((all.len(), buffers.take().is_some()), (BUFFER_COUNT, false));
         for (at, buffer) in all.iter_mut().enumerate() {
-            buffer.lend(BUFFER).unwrap().fill(at as u8);
+            buffer.lend(BUFFER_BYTES).unwrap().fill(at as u8);
         }
         assert!(all.iter().enumerate().all(|(at, buffer)| buffer.bytes().iter().all(|byte| *byte == at as u8)));
         let number = all.swap_remove(5).number();
@@ -190,7 +190,7 @@ mod tests {
         word(&buffers, number).store(1, Ordering::Release);
         drop(buffer);
         let others: Vec<Buffer> = std::iter::from_fn(|| buffers.try_take()).collect();
-        assert!(others.len() == BUFFERS - 1 && others.iter().all(|other| other.number() != number));
+        assert!(others.len() == BUFFER_COUNT - 1 && others.iter().all(|other| other.number() != number));
         word(&buffers, number).store(0, Ordering::Release);
         assert_eq!(buffers.try_take().map(|buffer| buffer.number()), Some(number));
     }
@@ -199,12 +199,12 @@ mod tests {
     fn a_buffer_holds_any_payload_and_no_more() {
         let buffers = Buffers::new().unwrap();
         let mut buffer = buffers.try_take().unwrap();
-        assert!(buffer.lend(MAX_FRAME).is_some() && buffer.lend(BUFFER + 1).is_none());
+        assert!(buffer.lend(MAX_FRAME).is_some() && buffer.lend(BUFFER_BYTES + 1).is_none());
         assert!(
             buffer.bytes().len() == MAX_FRAME && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE_BYTES)
         );
         let (start, length) = buffers.words();
         let words = start.addr()..start.addr() + length;
-        assert!((0..BUFFERS).all(|number| words.contains(&buffers.word(number).addr())));
+        assert!((0..BUFFER_COUNT).all(|number| words.contains(&buffers.word(number).addr())));
     }
 }

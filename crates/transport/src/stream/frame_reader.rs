@@ -58,7 +58,7 @@ impl FrameReader {
     }
 
     fn ahead(ahead: usize) -> Self {
-        let (buffer, spin) = (Vec::with_capacity(ahead), Spin::new(wait::SYSTEM));
+        let (buffer, spin) = (Vec::with_capacity(ahead), Spin::new(wait::MAX_SYSTEM_SPIN_NS));
         Self { buffer, start: 0, ahead, spin, opener: None, is_between: true }
     }
 
@@ -186,7 +186,7 @@ impl FrameReader {
         self.append_to(socket, length - buffer.skip() - buffer.size(), bytes)
     }
 
-    /// Looks for a while before it sleeps; 0 is the end of the stream, none a wish that the reader look up.
+    /// Looks for a while before it sleeps; 0 is the end of the stream, none a request that the reader look up.
     fn receive_ahead(
         &mut self,
         socket: BorrowedFd<'_>,

@@ -1,7 +1,7 @@
 //! Waiting for a word of shared memory, or for a socket: first awake, then asleep.
 //!
 //! How long to stay awake adapts: a wait that ended awake makes it twice as long as that wait was; waits that ended asleep halve
-//! it. One in [`PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
+//! it. One in [`WAITS_PER_PROBE`] of those in vain lasts as long as any may, to find out whether waits have become shorter. So a thread
 //! that waits for long kernels costs next to no processor time.
 //!
 //! Beside work that never sleeps ([`Contention`]) waits sleep at once, which teaches nothing.
@@ -18,27 +18,27 @@ use crate::sync::contention::Contention;
 
 /// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
 /// long as its GPU works.
-pub(crate) const MEMORY: u32 = 200_000;
+pub(crate) const MAX_MEMORY_SPIN_NS: u32 = 200_000;
 /// The same for what the GPU is at work for: a copy of 256 MiB takes five milliseconds, programs that choose the size of their
 /// launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual machine. A thread that spins longer than
-/// [`MEMORY`] lets others run between looks.
-pub(crate) const WORK: u32 = 20_000_000;
+/// [`MAX_MEMORY_SPIN_NS`] lets others run between looks.
+pub(crate) const MAX_WORK_SPIN_NS: u32 = 20_000_000;
 /// The same for what only a system call tells, and on two processors, where the awaited side may need this one.
-pub(crate) const SYSTEM: u32 = 30_000;
+pub(crate) const MAX_SYSTEM_SPIN_NS: u32 = 30_000;
 /// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two
 /// would sleep in each round, never find out that it need not, and take twice as long (measured on an H200).
-const SHORTEST: u32 = 20_000;
+const MIN_SPIN_NS: u32 = 20_000;
 /// One wait in so many that follow waits in vain is a long one.
-const PROBE: u32 = 16;
+const WAITS_PER_PROBE: u32 = 16;
 /// Who has looked for so long lets others run between looks.
-const EAGER: Duration = Duration::from_nanos(MEMORY as u64);
+const EAGER_SPIN: Duration = Duration::from_nanos(MAX_MEMORY_SPIN_NS as u64);
 /// Looks between two readings of the clock.
-const LOOKS: u32 = 16;
+const POLLS_PER_CLOCK_READ: u32 = 16;
 /// Looks at memory before the first reading, one to three microseconds: an answer that is there by then came as soon as answers
 /// can, and clocks took a fifth of such a round trip.
-const FIRST_LOOKS: u32 = 64;
+const POLLS_BEFORE_CLOCK: u32 = 64;
 /// How long a sleeper trusts that it will be woken, before it looks whether its peer is still there.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const PEER_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How long waits of one kind stay awake.
 #[derive(Debug)]
@@ -59,21 +59,21 @@ impl Spin {
     /// For waits until another thread has something to say.
     #[must_use]
     pub fn for_word() -> Self {
-        Self::new(MEMORY)
+        Self::new(MAX_MEMORY_SPIN_NS)
     }
 
     /// For waits until the GPU has done something.
     #[must_use]
     pub fn for_work() -> Self {
-        Self::new(WORK)
+        Self::new(MAX_WORK_SPIN_NS)
     }
 
-    /// Starts with the longest time, which is [`MEMORY`], [`WORK`] or [`SYSTEM`]; on a single processor, where the awaited side could not
+    /// Starts with the longest time, which is [`MAX_MEMORY_SPIN_NS`], [`MAX_WORK_SPIN_NS`] or [`MAX_SYSTEM_SPIN_NS`]; on a single processor, where the awaited side could not
     /// run, with none.
     pub(crate) fn new(longest: u32) -> Self {
         match available_parallelism().map_or(2, NonZero::get) {
             1 => Self::of(0, true),
-            2 => Self::of(SYSTEM.min(longest), true),
+            2 => Self::of(MAX_SYSTEM_SPIN_NS.min(longest), true),
             _ => Self::of(longest, false),
         }
     }
@@ -83,7 +83,7 @@ impl Spin {
             nanoseconds: AtomicU32::new(longest),
             in_vain: AtomicU32::new(0),
             longest: AtomicU32::new(longest),
-            first: if yields || longest <= SYSTEM { LOOKS } else { FIRST_LOOKS },
+            first: if yields || longest <= MAX_SYSTEM_SPIN_NS { POLLS_PER_CLOCK_READ } else { POLLS_BEFORE_CLOCK },
             yields,
             contention: Contention::of_process(),
         }
@@ -91,8 +91,8 @@ impl Spin {
 
     /// Has all waits be short from now on: the program wants its threads to sleep while they wait.
     pub(crate) fn disable_spin(&self) {
-        self.longest.fetch_min(SHORTEST, Ordering::Relaxed);
-        self.nanoseconds.fetch_min(SHORTEST, Ordering::Relaxed);
+        self.longest.fetch_min(MIN_SPIN_NS, Ordering::Relaxed);
+        self.nanoseconds.fetch_min(MIN_SPIN_NS, Ordering::Relaxed);
     }
 
     fn longest(&self) -> u32 {
@@ -116,13 +116,13 @@ impl Spin {
         }
         let (begun, budget) = (Instant::now(), Duration::from_nanos(self.budget().into()));
         loop {
-            let value = look(LOOKS, &mut found);
+            let value = look(POLLS_PER_CLOCK_READ, &mut found);
             let waited = begun.elapsed();
             if value.is_some() || waited >= budget {
                 self.learn(value.is_some().then_some(waited));
                 return value;
             }
-            if (self.yields || waited >= EAGER) && !self.contention.yield_now() {
+            if (self.yields || waited >= EAGER_SPIN) && !self.contention.yield_now() {
                 return found();
             }
         }
@@ -131,7 +131,7 @@ impl Spin {
     /// How long to look this time.
     fn budget(&self) -> u32 {
         let in_vain = self.in_vain.load(Ordering::Relaxed);
-        let is_probe = in_vain > 0 && in_vain.is_multiple_of(PROBE);
+        let is_probe = in_vain > 0 && in_vain.is_multiple_of(WAITS_PER_PROBE);
         if is_probe { self.longest() } else { self.nanoseconds.load(Ordering::Relaxed) }
     }
 
@@ -142,7 +142,7 @@ impl Spin {
             Some(waited) => (before.max(u32::try_from(waited.as_nanos() * 2).unwrap_or(u32::MAX)), 0),
             None => (before / 2, self.in_vain.load(Ordering::Relaxed).wrapping_add(1)),
         };
-        self.nanoseconds.store(next.clamp(SHORTEST, self.longest().max(SHORTEST)), Ordering::Relaxed);
+        self.nanoseconds.store(next.clamp(MIN_SPIN_NS, self.longest().max(MIN_SPIN_NS)), Ordering::Relaxed);
         self.in_vain.store(in_vain, Ordering::Relaxed);
     }
 }
@@ -157,7 +157,7 @@ fn look<T>(times: u32, found: &mut impl FnMut() -> Option<T>) -> Option<T> {
 /// Sleeps while `word` is `value`, for a tenth of a second at most. May return early for no reason.
 pub(crate) fn sleep(word: &AtomicU32, value: u32) {
     // Every outcome (woken, changed, interrupted, timed out) means the same to the caller: look again.
-    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&NAP));
+    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&PEER_CHECK_INTERVAL));
 }
 
 /// Sleeps while `word` is `value`, until another thread wakes it. May return early for no reason.
@@ -178,57 +178,57 @@ mod tests {
 
     #[test]
     fn what_is_there_is_found_without_waiting() {
-        assert_eq!(Spin::new(MEMORY).until(|| Some(5)), Some(5));
+        assert_eq!(Spin::new(MAX_MEMORY_SPIN_NS).until(|| Some(5)), Some(5));
     }
 
     #[test]
     fn what_comes_at_once_teaches_nothing_but_that_waits_are_not_in_vain() {
-        let spin = Spin::of(MEMORY, false);
+        let spin = Spin::of(MAX_MEMORY_SPIN_NS, false);
         (0..10).for_each(|_| spin.learn(None));
         let mut looks = 0;
         let found = spin.until(|| {
             looks += 1;
-            (looks == FIRST_LOOKS).then_some(())
+            (looks == POLLS_BEFORE_CLOCK).then_some(())
         });
         let (budget, in_vain) = (spin.nanoseconds.load(Ordering::Relaxed), spin.in_vain.load(Ordering::Relaxed));
-        assert_eq!((found, budget, in_vain), (Some(()), SHORTEST, 0));
+        assert_eq!((found, budget, in_vain), (Some(()), MIN_SPIN_NS, 0));
     }
 
     #[test]
     fn waits_in_vain_become_shorter_but_not_nothing() {
-        let spin = Spin::of(MEMORY, false);
+        let spin = Spin::of(MAX_MEMORY_SPIN_NS, false);
         for _ in 0..10 {
             assert_eq!(spin.until(|| None::<()>), None);
         }
-        assert_eq!(spin.nanoseconds.load(Ordering::Relaxed), SHORTEST);
+        assert_eq!(spin.nanoseconds.load(Ordering::Relaxed), MIN_SPIN_NS);
     }
 
     #[test]
     fn a_wait_that_has_become_short_is_found_out_and_learnt_from() {
-        let spin = Spin::of(MEMORY, false);
-        let budgets: Vec<u32> = (0..2 * PROBE)
+        let spin = Spin::of(MAX_MEMORY_SPIN_NS, false);
+        let budgets: Vec<u32> = (0..2 * WAITS_PER_PROBE)
             .map(|_| {
                 spin.learn(None);
                 spin.budget()
             })
             .collect();
-        assert_eq!(budgets.iter().filter(|budget| **budget == MEMORY).count(), 2);
+        assert_eq!(budgets.iter().filter(|budget| **budget == MAX_MEMORY_SPIN_NS).count(), 2);
         spin.learn(Some(Duration::from_micros(45)));
         assert_eq!((spin.budget(), spin.in_vain.load(Ordering::Relaxed)), (90_000, 0));
         spin.learn(Some(Duration::from_secs(100)));
-        assert_eq!(spin.budget(), MEMORY);
+        assert_eq!(spin.budget(), MAX_MEMORY_SPIN_NS);
     }
 
     #[test]
     fn calm_waits_are_short_whatever_is_learnt() {
-        let (spin, none) = (Spin::of(WORK, false), Spin::of(0, true));
+        let (spin, none) = (Spin::of(MAX_WORK_SPIN_NS, false), Spin::of(0, true));
         spin.disable_spin();
         none.disable_spin();
-        assert_eq!((spin.budget(), none.longest()), (SHORTEST, 0));
+        assert_eq!((spin.budget(), none.longest()), (MIN_SPIN_NS, 0));
         spin.learn(Some(Duration::from_millis(3)));
-        assert_eq!(spin.budget(), SHORTEST);
-        (0..PROBE).for_each(|_| spin.learn(None));
-        assert_eq!(spin.budget(), SHORTEST);
+        assert_eq!(spin.budget(), MIN_SPIN_NS);
+        (0..WAITS_PER_PROBE).for_each(|_| spin.learn(None));
+        assert_eq!(spin.budget(), MIN_SPIN_NS);
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn beside_others_waits_are_short_and_teach_nothing() {
         static OTHERS: Contention = Contention::for_ever();
-        let (mut spin, mut looks) = (Spin { contention: &OTHERS, ..Spin::of(WORK, true) }, 0);
+        let (mut spin, mut looks) = (Spin { contention: &OTHERS, ..Spin::of(MAX_WORK_SPIN_NS, true) }, 0);
         let mut count = |spin: &Spin| {
             let found = spin.until(|| {
                 looks += 1;
@@ -253,10 +253,10 @@ mod tests {
             assert_eq!(found, None);
             std::mem::take(&mut looks)
         };
-        assert_eq!(count(&spin), LOOKS + 1);
-        assert_eq!((spin.budget(), spin.in_vain.load(Ordering::Relaxed)), (WORK, 0));
+        assert_eq!(count(&spin), POLLS_PER_CLOCK_READ + 1);
+        assert_eq!((spin.budget(), spin.in_vain.load(Ordering::Relaxed)), (MAX_WORK_SPIN_NS, 0));
         spin.contention = Box::leak(Box::new(Contention::new()));
-        assert!(count(&spin) > LOOKS + 1);
+        assert!(count(&spin) > POLLS_PER_CLOCK_READ + 1);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::companion::writer::{CompanionWriter, failed};
 use crate::os::exit::leave;
 
 /// How long a worker that goes on waits for its next companion, counted in pauses: in an image of the process no time passes.
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSES: u32 = 1200;
+const COMPANION_POLL_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_COMPANION_POLLS: u32 = 1200;
 /// How often the companion hears how far a refill is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -63,8 +63,8 @@ impl Suspension {
     pub(crate) fn wait_for_companion(&self, is_there: impl Fn() -> bool + Send + 'static) {
         let suspension = self.clone();
         let wait = move || {
-            for _ in 0..PAUSES {
-                thread::sleep(PAUSE);
+            for _ in 0..MAX_COMPANION_POLLS {
+                thread::sleep(COMPANION_POLL_INTERVAL);
                 if !suspension.is_on() || is_there() {
                     return;
                 }

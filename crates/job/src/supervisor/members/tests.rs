@@ -180,8 +180,8 @@ fn a_member_that_has_resumed_is_present_before_its_next_word() {
     say(&theirs, &FromProgram::Resumed {});
     say(&theirs, &FromProgram::Reached { frames: 12 });
     heard.recv().unwrap();
-    let Member { standing, reached, .. } = members.list().remove(0);
-    assert_eq!((standing, reached), (Standing::Present, Some(12)));
+    let Member { state, reached, .. } = members.list().remove(0);
+    assert_eq!((state, reached), (MemberState::Present, Some(12)));
 }
 
 #[test]
@@ -220,11 +220,11 @@ fn what_a_program_says_unasked_is_an_event() {
     assert_eq!(members.list()[0].reached, Some(12));
     say(&theirs, &FromProgram::Lost { frames: 13 });
     assert_eq!(heard.recv().unwrap(), Event::Lost { id });
-    assert_eq!(members.list()[0].standing, Standing::WorkerLost);
+    assert_eq!(members.list()[0].state, MemberState::WorkerLost);
     // It cannot let go of it any more, nor stay with it.
     members.set_away(id);
     members.set_present(id);
-    assert_eq!(members.list()[0].standing, Standing::WorkerLost);
+    assert_eq!(members.list()[0].state, MemberState::WorkerLost);
     members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
 }
 
@@ -291,4 +291,11 @@ fn a_stranger_is_no_member() {
     // The connection is closed, which is how it learns.
     assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert!(members.list().is_empty());
+}
+
+#[test]
+fn states_have_the_names_that_the_admin_page_gives_them() {
+    let all = [MemberState::Present, MemberState::Away, MemberState::Back, MemberState::WorkerLost];
+    let names = all.map(|state| serde_json::to_value(state).unwrap());
+    assert_eq!(names, ["present", "away", "back", "worker_lost"]);
 }

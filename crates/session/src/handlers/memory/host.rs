@@ -20,7 +20,7 @@ use crate::state::Session;
 /// Bytes of a reply that describe the data.
 const REPLY_HEAD_BYTES: usize = 4;
 
-/// Registers a block. What the program wished for its mapping is of no matter: it is always portable and mapped.
+/// Registers a block. What the program asks for its mapping is of no matter: it is always portable and mapped.
 pub(crate) fn kdHostRegister(
     session: &mut Session,
     _head: &FrameHead,

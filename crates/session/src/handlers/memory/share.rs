@@ -31,7 +31,7 @@ pub(crate) fn kdMemoryLend(
     _head: &FrameHead,
     message: kdMemoryLend,
 ) -> Called<kdMemoryLendReply> {
-    let kdMemoryLend { incarnation, memory, address, length, .. } = message;
+    let kdMemoryLend { generation, memory, address, length, .. } = message;
     let (subject, offset, size) = if memory == 0 {
         let ranges = session.device.pieces(address, length)?;
         let first = ranges.first().map_or(address, |(start, _)| *start);
@@ -39,7 +39,7 @@ pub(crate) fn kdMemoryLend(
     } else {
         ((SharedObject::Block(memory), 0), 0, session.virtual_memory.block_and_size(memory)?.1)
     };
-    done(kdMemoryLendReply { offset, size, name: session.lend(incarnation, subject)?.to_vec() })
+    done(kdMemoryLendReply { offset, size, name: session.lend(generation, subject)?.to_vec() })
 }
 
 /// Lends memory of an arena no more: the program has freed it.
@@ -54,12 +54,12 @@ pub(crate) fn kdMemoryTakeBack(
 
 impl Session {
     /// The name of something that is lent, from now on if it was not.
-    fn lend(&mut self, incarnation: u64, (subject, length): (SharedObject, u64)) -> Result<[u8; NAME], Fault> {
+    fn lend(&mut self, generation: u64, (subject, length): (SharedObject, u64)) -> Result<[u8; NAME], Fault> {
         if let Some(name) = self.shares.name_of(subject, length) {
             return Ok(name);
         }
         let pieces = self.pieces_of(subject, length)?;
-        Ok(self.shares.lend(incarnation, (subject, length), pieces)?)
+        Ok(self.shares.lend(generation, (subject, length), pieces)?)
     }
 
     /// Lends what the session of an image had lent, under the same names.
@@ -68,7 +68,7 @@ impl Session {
     ///
     /// What the driver says to a piece, or the system.
     pub(crate) fn lend_again(&mut self, loans: Loans) -> Result<(), Fault> {
-        let Some(door) = loans.door else { return Ok(()) };
+        let Some(lender_id) = loans.lender_id else { return Ok(()) };
         let mut all = Vec::with_capacity(loans.loans.len());
         for loan in loans.loans {
             if let SharedObject::Event(event) = loan.subject {
@@ -76,7 +76,7 @@ impl Session {
             }
             all.push((loan, self.pieces_of(loan.subject, loan.length)?));
         }
-        Ok(self.shares.open_again(door, all)?)
+        Ok(self.shares.open_again(lender_id, all)?)
     }
 
     /// What a borrower gets.
@@ -241,7 +241,7 @@ pub(crate) fn kdForeignUnmap(
 
 /// Lends an event: its borrowers get the driver's handle.
 pub(crate) fn kdEventLend(session: &mut Session, _head: &FrameHead, message: kdEventLend) -> Called<kdEventLendReply> {
-    let name = session.lend(message.incarnation, (SharedObject::Event(message.event), 0))?;
+    let name = session.lend(message.generation, (SharedObject::Event(message.event), 0))?;
     done(kdEventLendReply { name: name.to_vec() })
 }
 

@@ -97,15 +97,15 @@ pub(crate) fn kdMemoryCreate(
     message: kdMemoryCreate<'_>,
 ) -> Called<kdMemoryCreateReply> {
     session.virtual_memory.check_new(message.memory)?;
-    let wish = properties(session, message.properties, "kdMemoryCreate")?;
+    let requested = properties(session, message.properties, "kdMemoryCreate")?;
     let is_rehearsal = session.device.is_rehearsal();
     let size = if is_rehearsal { block_for(message.size) } else { message.size } as usize;
-    let (driver, memory) = (Arc::clone(&session.shared.driver), memory_of(&wish));
+    let (driver, memory) = (Arc::clone(&session.shared.driver), memory_of(&requested));
     if memory != Memory::Host && message.size > session.device.left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
-    // SAFETY: `wish` and the output outlive the call.
-    let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const wish, 0) });
+    // SAFETY: `requested` and the output outlive the call.
+    let make = || ask(|out| unsafe { driver.cuMemCreate(out, size, &raw const requested, 0) });
     let handle = match make() {
         // A snapshot held memory: now it does not.
         Err(CUresult::ERROR_OUT_OF_MEMORY) if session.make_way()? => make(),
@@ -120,10 +120,10 @@ pub(crate) fn kdMemoryCreate(
 }
 
 /// What a block with these properties is made of: the driver does not tell later what one is used for.
-fn memory_of(wish: &CUmemAllocationProp) -> Memory {
-    if is_host(wish.location) {
+fn memory_of(requested: &CUmemAllocationProp) -> Memory {
+    if is_host(requested.location) {
         Memory::Host
-    } else if wish.usage & TILE_POOL != 0 {
+    } else if requested.usage & TILE_POOL != 0 {
         Memory::Tiles
     } else {
         Memory::Device
@@ -217,11 +217,11 @@ pub(crate) fn kdMemoryGranularity(
     _head: &FrameHead,
     message: kdMemoryGranularity<'_>,
 ) -> Called<kdMemoryGranularityReply> {
-    let wish = properties(session, message.properties, "kdMemoryGranularity")?;
+    let requested = properties(session, message.properties, "kdMemoryGranularity")?;
     let (driver, option) = (session.driver(), message.option);
     // SAFETY: both pointers are locals' for the call.
     let granularity =
-        ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const wish, option) })?;
+        ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const requested, option) })?;
     done(kdMemoryGranularityReply { granularity: granularity as u64 })
 }
 

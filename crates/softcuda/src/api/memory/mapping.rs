@@ -19,7 +19,7 @@ use crate::memory::virtual_memory;
 use crate::process::state;
 
 api! {
-    /// The wished address is taken if it is free; otherwise the range lies elsewhere.
+    /// The requested address is taken if it is free; otherwise the range lies elsewhere.
     fn cuMemAddressReserve(start: Out<u64>, size: usize, align: usize, wanted: u64, flags: u64) {
         state::ready()?;
         check_no_flags(flags)?;

@@ -13,14 +13,14 @@ use crate::stream::program::StreamProgram;
 
 /// How long a thread that listens for reclaim notices leaves what has come to others: the longer, the longer they have read all of it.
 /// A worker that waits for the program's idle memory waits longer than this.
-const LAG: Duration = Duration::from_millis(20);
-const LONGEST_LAG: Duration = Duration::from_millis(320);
+const LISTEN_DELAY: Duration = Duration::from_millis(20);
+const MAX_LISTEN_DELAY: Duration = Duration::from_millis(320);
 
 impl StreamProgram {
     /// The next reclaim notice, once there is one.
     pub(super) fn listen(&self) -> Result<u32, LinkError> {
         self.reclaim_requests.install().map_err(LinkError::system("listen for the worker"))?;
-        let mut lag = LAG;
+        let mut lag = LISTEN_DELAY;
         loop {
             let (reclaim_notice, is_left) = self.take_notice();
             if let Some(number) = reclaim_notice {
@@ -38,7 +38,7 @@ impl StreamProgram {
             let heard = self.heard.load(Ordering::Relaxed);
             self.wait_for_word(Some(lag))?;
             let is_busy = self.heard.load(Ordering::Relaxed) != heard;
-            lag = if is_busy { (2 * lag).min(LONGEST_LAG) } else { LAG };
+            lag = if is_busy { (2 * lag).min(MAX_LISTEN_DELAY) } else { LISTEN_DELAY };
             if self.socket.is_connected() && self.hear(self.socket.get()?) {
                 self.ended(look)?;
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::stream::program::StreamProgram;
 
 /// Between two looks whether another thread still writes to the memory of a call that was left.
-const MOMENT: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 impl StreamProgram {
     /// The calling thread, of this thread id, has left a call. True: the thread id can be used again, as replies are told apart by the
@@ -21,7 +21,7 @@ impl StreamProgram {
             (waiter.is_left, waiter.buffer) = (true, None);
         }
         while desk.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_filling) {
-            desk = self.unread.wait_timeout(desk, MOMENT).unwrap_or_else(PoisonError::into_inner).0;
+            desk = self.unread.wait_timeout(desk, RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         desk.waiting.retain(|_, waiter| !(waiter.is_left && waiter.reply.is_some()));
         let Some(frames) = desk.take_back(thread) else { return true };
