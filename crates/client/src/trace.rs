@@ -342,7 +342,7 @@ fn header_bytes(pid: u32, program: &str) -> [u8; HEADER] {
 #[non_exhaustive]
 pub enum TraceError {
     /// The operating system could not read it.
-    #[error("{path}: cannot read the trace")]
+    #[error("{path}: cannot read the trace: {source}")]
     Read {
         /// The file asked for.
         path: PathBuf,

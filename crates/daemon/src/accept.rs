@@ -57,7 +57,7 @@ enum Refusal {
     HandOver(AssignError),
     #[error("this server has no session with that key; it may have ended, or be on another server")]
     NoSession,
-    #[error("the session's worker cannot be reached ({0}); it may just have ended")]
+    #[error("the worker of the session cannot be reached ({0}); it may just have ended")]
     Visit(AssignError),
     #[error("the program has hung up while it waited for a worker")]
     Gone,

@@ -48,10 +48,10 @@ pub(crate) enum KeeperError {
     #[error("no process could be started to save or restore the worker: {0}")]
     Start(io::Error),
     /// It did not take the supervisor.
-    #[error("the supervisor could not be handed over: {0}")]
+    #[error("the supervisor's connection could not be passed to the process that saves the worker: {0}")]
     HandOver(#[from] AcceptError),
     /// The same, of one that restores.
-    #[error("the supervisor could not be handed over: {0}")]
+    #[error("the supervisor's connection could not be passed to the process that restores the worker: {0}")]
     Assign(#[from] AssignError),
 }
 

@@ -26,7 +26,7 @@ pub enum ChunkError {
     #[error(transparent)]
     Load(Failure),
     /// The work was cancelled.
-    #[error("it was given up")]
+    #[error("it was cancelled")]
     Cancelled,
 }
 
@@ -67,7 +67,7 @@ pub fn put_each(
 ///
 /// # Errors
 ///
-/// What the image says of a chunk, or that it was given up.
+/// What the image says of a chunk, or that it was cancelled.
 pub fn read_all(
     chunks: Vec<(ChunkId, &mut [u8])>,
     source: &dyn ImageSource,

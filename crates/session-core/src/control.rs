@@ -53,7 +53,7 @@ pub enum QuiesceError {
         why: &'static str,
     },
     /// An error that no checkpoint can keep.
-    #[error("{what} is ruined by error {error}, which only its end can repair")]
+    #[error("{what} has the sticky error {error}, which only its end clears")]
     Ruined {
         /// What.
         what: String,

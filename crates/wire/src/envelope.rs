@@ -19,7 +19,7 @@ pub const HEAD: usize = 8;
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// The announced length cannot be.
-    #[error("a message of {length} bytes was announced; they have {HEAD} to {most}")]
+    #[error("a message of {length} bytes was announced; messages have {HEAD} to {most} bytes")]
     Length {
         /// As announced.
         length: u32,
@@ -50,7 +50,7 @@ pub enum EnvelopeError {
     #[error(transparent)]
     Fields(#[from] CodecError),
     /// The caller's own message fits no envelope.
-    #[error("a message of {length} bytes does not fit; they have at most {most}")]
+    #[error("a message of {length} bytes does not fit; messages have at most {most} bytes")]
     TooLarge {
         /// What it would take.
         length: usize,

@@ -37,10 +37,10 @@ const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 /// program must go on as if nothing had been asked.
 const REFUSALS: [(&str, &[&str]); 21] = [
     // These ruin a context, on purpose, before they end.
-    ("device_assert", &["is ruined by error 710"]),
-    ("illegal_address", &["is ruined by error 700"]),
-    ("launch_blocking", &["is ruined by error 700"]),
-    ("torch.device_assertion", &["is ruined by error 710"]),
+    ("device_assert", &["has the sticky error 710"]),
+    ("illegal_address", &["has the sticky error 700"]),
+    ("launch_blocking", &["has the sticky error 700"]),
+    ("torch.device_assertion", &["has the sticky error 710"]),
     // Streams of these wait for values that the program writes later, which it cannot while it is held.
     ("stream_values", &["waits for a value that is never written"]),
     ("context_events", &["waits for a value that is never written"]),

@@ -17,7 +17,7 @@ pub enum DurationArgError {
     #[error(transparent)]
     Text(#[from] DurationError),
     /// Nothing at all, or more than a year.
-    #[error("must be more than nothing and less than a year")]
+    #[error("must be between 1ms and a year")]
     Bounds,
 }
 

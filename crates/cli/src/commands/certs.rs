@@ -45,7 +45,7 @@ enum CertsError {
     Read { path: PathBuf, source: io::Error, remedy: &'static str },
     #[error("{}: cannot be written: {source}; name a folder of yours with room", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("{}: is no key: {source}; {remedy}", path.display())]
+    #[error("{}: it is no private key: {source}; {remedy}", path.display())]
     Key { path: PathBuf, source: rcgen::Error, remedy: &'static str },
     #[error("{}: exists already; {remedy}", path.display())]
     Exists { path: PathBuf, remedy: &'static str },
@@ -56,10 +56,10 @@ enum CertsError {
     #[error("a certificate for a server needs the names or numbers that programs connect to: --name gpu-host")]
     NoName,
     #[error(
-        "--name: {0:?} is no name or number of a machine that programs could connect to; give one such as gpu-host"
+        "--name: {0:?} is neither a host name nor an IP address, such as gpu-host or 10.0.0.7; give one such as gpu-host"
     )]
     NoMachine(String),
-    #[error("--name: an empty name is none: leave it out, or give one such as alice")]
+    #[error("--name: it is empty: leave it out, or give one such as alice")]
     NoUser,
     #[error("no certificate can be valid for {0} days from now: give --days a smaller number")]
     Days(u32),

@@ -35,7 +35,7 @@ pub enum AskError {
     #[error("there is no process {0}")]
     NoProcess(i32),
     /// The process belongs to another user.
-    #[error("process {0} may be asked for by its own user and by root")]
+    #[error("process {0} belongs to another user: run this as that user or as root")]
     Denied(i32),
     /// It has no session of CUDA.
     #[error("process {0} does not use CUDA")]
@@ -44,7 +44,7 @@ pub enum AskError {
     #[error("process {0} belongs to no job: only programs that `katydid run` has started can be locked")]
     NoJob(i32),
     /// Its supervisor has ended.
-    #[error("the job of process {0} has no supervisor any more")]
+    #[error("the supervisor of process {0}'s job has ended; start the job again with `katydid run`")]
     SupervisorGone(i32),
     /// The supervisor refuses; the text may be empty where the code says all.
     #[error("{text}")]

@@ -55,17 +55,17 @@ pub(crate) struct ControlGroup {
 /// Why there are none.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoGroups {
-    #[error("root does not run it")]
+    #[error("the server does not run as root")]
     NotRoot,
-    #[error("its control group is not one of version 2")]
+    #[error("the server's control group is not of version 2")]
     NoVersion2,
-    #[error("systemd has not left its control group to it (Delegate=yes)")]
+    #[error("systemd has not delegated the server's control group to it (Delegate=yes)")]
     NotDelegated,
-    #[error("the memory controller is not in its control group")]
+    #[error("the server's control group lacks the memory controller")]
     NoMemory,
-    #[error("other processes are in its control group")]
+    #[error("other processes are in the server's control group")]
     NotAlone,
-    #[error("its control group: {0}")]
+    #[error("the server's control group: {0}")]
     System(#[from] io::Error),
 }
 

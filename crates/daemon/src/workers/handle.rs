@@ -177,7 +177,7 @@ impl WorkerHandle {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AssignError {
     /// It died before the program came.
-    #[error("the worker had died")]
+    #[error("the worker has ended")]
     Dead,
     /// The program could not be sent to it.
     #[error("the worker could not be reached: {0}")]

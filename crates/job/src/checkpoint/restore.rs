@@ -76,7 +76,7 @@ pub enum RestoreError {
     )]
     NoProgram(u32),
     /// Its notes are not there.
-    #[error("checkpoint {0} lacks the supervisor's notes: it was written by another release; restore it with that")]
+    #[error("checkpoint {0} lacks the supervisor's notes: another release wrote it; restore it with that release")]
     NoNotes(u32),
     /// Devices were chosen, and no session can use the choice.
     #[error("--device chooses devices of OpenCL, and checkpoint {0} has no session of that: leave it out")]
@@ -103,7 +103,7 @@ pub enum RestoreError {
     Companion(#[from] CompanionError),
     /// The process of a worker.
     #[error(
-        "the worker of a session cannot be restored: {0}; its image takes the driver, the kind of GPU and the build of katydid that it was made with, and a server of a user with the rights to restore processes"
+        "the worker of a session cannot be restored: {0}; it needs the driver, the kind of GPU and the build of katydid that its image was made with, and a server whose user may restore processes"
     )]
     Worker(CompanionError),
     /// A restored program.

@@ -42,7 +42,7 @@ const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
 /// Others did not give way.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{}: files there that have lost their names are checkpointed and restored by one after the other, and {who} did not give way for {} s: try again when it has ended",
+    "{}: checkpoints and restores of deleted files there take turns, and {who} has held the lock for {} s: try again when it has ended",
     locked.display(), limit.as_secs()
 )]
 pub struct LinkRemapLockError {

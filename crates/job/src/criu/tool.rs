@@ -137,7 +137,7 @@ pub enum CriuError {
     },
     /// A signal ended it.
     #[error(
-        "CRIU was killed before it could {doing} the program, by a user or for want of memory: try again; the last it wrote: {last}"
+        "CRIU was killed before it could {doing} the program, by a user or because memory ran out: try again; the last it wrote: {last}"
     )]
     Killed {
         /// `dump` or `restore`.

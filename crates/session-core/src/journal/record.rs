@@ -12,7 +12,7 @@ use katydid_wire::codec::{CodecError, Field as _, Reader};
 #[non_exhaustive]
 pub enum StateError {
     /// The bytes are something else.
-    #[error("this is no state of a session")]
+    #[error("this is no session state")]
     Magic,
     /// Written by a newer release.
     #[error(
@@ -28,7 +28,7 @@ pub enum StateError {
     #[error("the state of the session is damaged: {0}")]
     Codec(#[from] CodecError),
     /// A field has a value that it cannot have.
-    #[error("the state of the session is damaged: {what} cannot be")]
+    #[error("the state of the session is damaged: {what} has an impossible value")]
     Damaged {
         /// Which.
         what: &'static str,

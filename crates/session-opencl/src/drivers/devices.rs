@@ -20,7 +20,7 @@ const TYPES: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceError {
     /// What was named is not here.
-    #[error("there is no device {requested:?} here; there are: {have}")]
+    #[error("there is no device {requested:?}; this server has: {have}")]
     Unknown {
         /// What was named.
         requested: String,

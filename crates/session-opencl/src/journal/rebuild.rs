@@ -96,7 +96,7 @@ pub(crate) enum RebuildError {
     },
     /// The driver gives other addresses.
     #[error(
-        "shared virtual memory of {size} bytes was at {was:#x}, and the driver here does not give that address: memory of the program may point there, so it cannot go on here"
+        "shared virtual memory of {size} bytes was at {was:#x}, and the driver here does not give that address: the program's memory may point there, so the session cannot be restored here"
     )]
     Moved {
         /// The length of the allocation in bytes.

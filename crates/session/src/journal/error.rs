@@ -78,7 +78,7 @@ pub enum RebuildError {
     },
     /// There is not as much memory as there was.
     #[error(
-        "the device has no memory for {message}, and had none in {} s: others use it, or it has less than the one before",
+        "the device had no memory for {message} for {} s: other processes use it, or it has less than the one before",
         MEMORY_TIMEOUT.as_secs()
     )]
     NoMemory {
@@ -98,7 +98,7 @@ pub enum RebuildError {
     },
     /// The driver chose another number or address, which device memory may hold.
     #[error(
-        "{what} was {was:#x} and would be {is:#x} now: memory of the program may point there, so it cannot go on here"
+        "{what} was {was:#x} and would be {is:#x} now: the program's memory may point there, so the session cannot be restored here"
     )]
     Moved {
         /// What moved: a variable, a texture object, a handle.

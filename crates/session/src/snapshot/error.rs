@@ -18,7 +18,7 @@ pub enum SnapshotError {
         code: CUresult,
     },
     /// The program went on, and ruined a context from which contents were still to be fetched.
-    #[error("a context is ruined by error {} ({}), so that no call can {what} any more: only its end repairs it", code.0, name(*code))]
+    #[error("a context has the sticky error {} ({}), so no call can {what} any more: only its end clears it", code.0, name(*code))]
     Ruined {
         /// What was tried.
         what: &'static str,
@@ -91,7 +91,7 @@ pub enum SnapshotError {
         block: u32,
     },
     /// The snapshot was cancelled.
-    #[error("given up on request")]
+    #[error("cancelled by the supervisor")]
     Cancelled,
     /// The image and the rebuilt session do not go together.
     #[error("the image has {kind} {name} ({bytes} bytes at {address:#x}), the rebuilt session has none like it")]
@@ -218,7 +218,10 @@ mod tests {
     fn a_ruined_context_is_told_from_a_refusal() {
         let error = refused("copy contents of memory");
         let text = error(CUresult::ERROR_ASSERT).to_string();
-        assert!(text.contains("is ruined by error 710 (CUDA_ERROR_ASSERT)") && text.contains("only its end"), "{text}");
+        assert!(
+            text.contains("has the sticky error 710 (CUDA_ERROR_ASSERT)") && text.contains("only its end"),
+            "{text}"
+        );
         assert!(matches!(error(CUresult(715)), SnapshotError::Ruined { .. }));
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult(709), CUresult(720)] {
             assert!(matches!(error(code), SnapshotError::Driver { .. }), "{}", code.0);

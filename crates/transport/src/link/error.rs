@@ -41,7 +41,7 @@ pub enum LinkError {
         limit: usize,
     },
     /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::link::gate::with_lock_held`]).
-    #[error("the link is held, and the frame was not sent")]
+    #[error("a checkpoint holds the link, so the frame was not sent")]
     Held,
     /// This process is a fork of the one that made the link.
     #[error("a forked process cannot use its parent's session; initialise the GPU after the fork")]

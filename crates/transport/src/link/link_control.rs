@@ -37,7 +37,7 @@ const SEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 #[non_exhaustive]
 pub enum AttachError {
     /// The session's program is here, or has not been allowed to leave.
-    #[error("the session's program has not left it")]
+    #[error("the session's program is still connected")]
     NotAway,
     /// Another program, or a copy of the session's.
     #[error("the program came back with another kind of link, or with other memory")]
@@ -46,10 +46,10 @@ pub enum AttachError {
     #[error("the session's program has left it")]
     Away,
     /// A bulk connection of another kind of link, or one that is there already.
-    #[error("the link has no place for such a lane")]
+    #[error("the link takes no such bulk connection")]
     NoPlace,
     /// A bulk connection cannot be served.
-    #[error("the worker cannot read a lane: {0}")]
+    #[error("the worker cannot read a bulk connection: {0}")]
     System(#[from] io::Error),
     /// The connection failed.
     #[error(transparent)]

@@ -63,7 +63,7 @@ pub enum AcceptError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// It speaks TLS where that is not spoken, or does not where it is.
-    #[error("it was told: {text}")]
+    #[error("it is refused: {text}")]
     WrongProtocol {
         /// What it was told.
         text: &'static str,

@@ -54,7 +54,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The other side refuses us.
-    #[error("the other side refuses us: {reason}")]
+    #[error("the other side refuses our certificate: {reason}")]
     Refused {
         /// Why, as far as TLS can tell.
         reason: String,
