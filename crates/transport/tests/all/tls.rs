@@ -75,7 +75,7 @@ fn a_servers_certificate_is_refused_with_the_reason_on_both_sides() {
     ] {
         let (program, server) = refused(server, client());
         assert!(program.contains(at_program), "{program}");
-        assert!(server.contains(at_server) && server.contains("refuses us"), "{server}");
+        assert!(server.contains(at_server) && server.contains("refuses our certificate"), "{server}");
     }
 }
 

@@ -152,7 +152,7 @@ impl SnapshotWork {
             self.at_hand.free();
             return;
         }
-        let ordered = ordered.recv().map_err(|_| "it was given up".to_owned());
+        let ordered = ordered.recv().map_err(|_| "it was cancelled".to_owned());
         let written = ordered.and_then(|()| self.write(&mut *taken, &output));
         let finished = written.and_then(|part| {
             let output = Arc::into_inner(output).ok_or("the image is still being written")?;

@@ -3,7 +3,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{App, Variant};
@@ -163,10 +165,14 @@ fn failed(places: &Places, way: &str) -> Result<()> {
 
 /// The program ends with its supervisor, as one without a worker's image does, and what is restored is the checkpoint before.
 fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
-    for at in STAGES {
-        killed_at(places, way, &format!("no-replay,{at}:kill")).with_context(|| format!("killed at {at}"))?;
-    }
-    Ok(())
+    // At once: each waits for a worker that waits for another supervisor.
+    thread::scope(|scope| {
+        let kill = |at| scope.spawn(move || killed_at(places, way, &format!("no-replay,{at}:kill")));
+        STAGES.map(|at| (at, kill(at))).into_iter().try_for_each(|(at, killed)| {
+            let outcome = killed.join().unwrap_or_else(|panic| resume_unwind(panic));
+            outcome.with_context(|| format!("killed at {at}"))
+        })
+    })
 }
 
 fn killed_at(places: &Places, way: &str, fault: &str) -> Result<()> {
