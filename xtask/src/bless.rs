@@ -25,8 +25,14 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("tables of measured figures");
     pages::write(tree)?;
     step("golden files of the crates");
-    let packages =
-        ["katydid-api-codegen", "katydid-driver-rules", "katydid-ptx", "katydid-ptx-exec", "katydid-ptx-forms"];
+    let packages = [
+        "katydid-api-codegen",
+        "katydid-cli",
+        "katydid-driver-rules",
+        "katydid-ptx",
+        "katydid-ptx-exec",
+        "katydid-ptx-forms",
+    ];
     let mut cargo = shell::cargo(&tree.root, &["test", "--quiet"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     shell::run(cargo.env("KATYDID_BLESS", "1"))?;
