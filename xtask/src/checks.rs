@@ -2,6 +2,7 @@
 
 mod changelog;
 mod command_tree;
+mod constants;
 pub(crate) mod coverage;
 pub(crate) mod deny;
 mod evidence;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::checks::changelog;
+use crate::checks::constants;
 use crate::checks::evidence::{self, Evidence};
 use crate::checks::prose::prose_lines;
 use crate::checks::sentences;
@@ -55,6 +56,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         faults.extend(broken(&tree.root, page, &pages));
         faults.extend(unknown(page, &list));
         faults.extend(lost_symbols(page, &symbols));
+        faults.extend(wrong_constants(&tree.root, page));
     }
     let all_spans = pages.iter().flat_map(|page| prose_lines(&page.text)).flat_map(|(_, text)| spans(text));
     faults.extend(symbols::unused(all_spans));
@@ -137,6 +139,14 @@ fn lost_symbols(page: &Page, symbols: &Symbols) -> Vec<String> {
         prose_lines(&page.text).flat_map(|(number, text)| spans(text).into_iter().map(move |span| (number, span)));
     let lost = spans.flat_map(|(number, span)| symbols.faults(span).into_iter().map(move |fault| (number, fault)));
     lost.map(|(number, fault)| format!("{}:{number}: {fault}", page.path.display())).collect()
+}
+
+/// Constants that a page names with another value than the source has.
+fn wrong_constants(root: &Path, page: &Page) -> Vec<String> {
+    let lines = prose_lines(&page.text);
+    let wrong = lines
+        .flat_map(|(number, text)| constants::faults(root, &spans(text)).into_iter().map(move |fault| (number, fault)));
+    wrong.map(|(number, fault)| format!("{}:{number}: {fault}", page.path.display())).collect()
 }
 
 /// A page whose tables are not what the data give.
