@@ -7,6 +7,7 @@
 
 pub(crate) mod company;
 mod connection;
+pub mod hang;
 pub mod stacks;
 
 use std::fs;

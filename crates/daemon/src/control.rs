@@ -188,9 +188,8 @@ pub(crate) fn is_obeyed(letter: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::{Duration, Instant};
 
+    use katydid_tests::deadline::hang::until;
     use rustix::net::{SendFlags, send};
 
     use super::*;
@@ -252,10 +251,7 @@ mod tests {
         drop(theirs);
         assert_eq!(receive(&ours), Ok(Some(Message::Warm("x".into()))));
         // A child that another test has just forked has a copy of that end, for a moment.
-        let soon = Instant::now() + Duration::from_secs(60);
-        while receive(&ours) == Err(Errno::AGAIN) && Instant::now() < soon {
-            thread::yield_now();
-        }
+        until("the end of the child's copy", || receive(&ours) != Err(Errno::AGAIN));
         assert_eq!(receive(&ours), Ok(None));
     }
 

@@ -340,20 +340,15 @@ fn bind_tcp(address: &Address, host: &str, port: u16, insecure: bool) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::{Duration, Instant};
+
+    use katydid_tests::deadline::hang::until;
 
     use super::*;
 
     /// Binds where no process listens any more. A child that another test has just forked has a copy of the listener, for a moment.
     fn bind_again(path: &Path) -> (UnixListener, SocketFile) {
-        let soon = Instant::now() + Duration::from_secs(60);
-        loop {
-            match bind_unix(path) {
-                Err(ListenError::Live { .. }) if Instant::now() < soon => thread::yield_now(),
-                bound => return bound.unwrap(),
-            }
-        }
+        until("the end of the child's copy", || !matches!(bind_unix(path), Err(ListenError::Live { .. })));
+        bind_unix(path).unwrap()
     }
 
     fn tcp(host: &str) -> Address {

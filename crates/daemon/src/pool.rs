@@ -260,9 +260,9 @@ fn outcome<T>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use katydid_tests::deadline::hang::hang_limit;
 
-    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+    use super::*;
 
     #[test]
     fn as_many_workers_are_started_as_are_wanted() {
@@ -291,7 +291,7 @@ mod tests {
     fn a_program_that_waits_learns_of_the_failure_of_its_own_attempt() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(TEST_TIMEOUT).map(|_| ()));
+            let program = scope.spawn(|| pool.take(hang_limit()).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.failed("no driver");
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_wait_that_is_given_up_ends() {
         let pool = Pool::new(0);
-        assert_eq!(pool.driver_unless(TEST_TIMEOUT, &|| true), Err(PoolError::Stopping));
+        assert_eq!(pool.driver_unless(hang_limit(), &|| true), Err(PoolError::Stopping));
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
     fn stopping_wakes_everybody() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(TEST_TIMEOUT).map(|_| ()));
+            let program = scope.spawn(|| pool.take(hang_limit()).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.stop();
             assert_eq!(program.join().unwrap(), Err(PoolError::Stopping));

@@ -12,9 +12,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio, exit};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
+use katydid_tests::deadline::hang::{hang_limit, until};
 use katydid_transport::{Address, Pending};
 use katydid_wire::handshake::{
     Build, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, Ready, RefusalCode, Refused, Role, SessionClaim, SessionKind,
@@ -25,9 +26,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-
-/// What never takes this long, unless it never comes.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn build() -> Build {
     Build::current([7; 32])
@@ -127,7 +125,7 @@ impl Bench {
 
     fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.folder.path().join("sock")).unwrap();
-        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(hang_limit())).unwrap();
         stream
     }
 
@@ -201,7 +199,7 @@ fn config(folder: &Path, fake: &str) -> ServerConfig {
         cpu_opencl: false,
         worker_images: false,
         build: build(),
-        hello_patience: TEST_TIMEOUT,
+        hello_patience: hang_limit(),
         verbosity: Verbosity::Private,
     }
 }
@@ -218,14 +216,6 @@ fn hello(name: &str) -> Hello {
         arenas: Vec::new(),
         link_timeout: LINK_TIMEOUT,
         place: SessionKey::NONE,
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !done() {
-        assert!(Instant::now() < deadline, "never came: {what}");
-        sleep(Duration::from_millis(5));
     }
 }
 

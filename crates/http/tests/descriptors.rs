@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use katydid_http::{Answer, HttpServer, Limits};
+use katydid_tests::deadline::hang::hang_limit;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
@@ -28,11 +28,10 @@ fn a_connection_that_could_not_be_taken_is_not_the_last_one() {
     all.pop().unwrap();
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    let minute = Duration::from_secs(60);
     let refused = Some(rustix::io::Errno::MFILE.raw_os_error());
-    assert_eq!(problems.recv_timeout(minute).unwrap(), refused);
+    assert_eq!(problems.recv_timeout(hang_limit()).unwrap(), refused);
     drop(all);
-    stream.set_read_timeout(Some(minute)).unwrap();
+    stream.set_read_timeout(Some(hang_limit())).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("200 OK"), "{answer}");

@@ -12,7 +12,7 @@ mod s3;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::{CHUNK, commit, contents, noise, put_session, save};
@@ -20,6 +20,7 @@ use failing::{Failing, How};
 use katydid_image::{
     CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Terms, Which,
 };
+use katydid_tests::deadline::hang::until;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
@@ -135,14 +136,6 @@ fn a_lock_that_was_given_to_another_is_not_taken_from_it() {
     // No holder renews it, and none said that it would.
     let hasty = Image::in_object_store_for(objects, "a", Terms { orphaned: Duration::ZERO, ..Terms::default() });
     assert!(matches!(hasty.unwrap().begin(Options::default()), Err(ImageError::Locked { .. })));
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what} did not come to pass within a minute");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 #[test]

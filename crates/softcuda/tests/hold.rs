@@ -8,9 +8,9 @@
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUcontext, CUresult, CUstream};
+use katydid_tests::deadline::hang::until;
 
 /// A kernel that counts in `words[1]` that it has begun, waits until `words[0]` is set, and leaves 7 in `words[2]`.
 const PTX: &CStr = c".version 7.0
@@ -144,11 +144,7 @@ impl Scene {
     }
 
     fn until_begun(&self) {
-        let limit = Instant::now() + Duration::from_secs(60);
-        while self.word(1) == 0 {
-            assert!(Instant::now() < limit, "the kernel does not begin");
-            std::thread::yield_now();
-        }
+        until("the kernel has begun", || self.word(1) != 0);
     }
 }
 

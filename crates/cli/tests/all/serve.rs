@@ -11,11 +11,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{Home, Serving};
+use katydid_tests::deadline::hang::hang_limit;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// The server of these tests gives a program this long to say hello.
-const LONGER_THAN_A_HELLO: Duration = Duration::from_secs(30);
 
 fn unix_of(home: &Home) -> String {
     format!("unix:{}", home.path("k.sock").display())
@@ -228,7 +226,7 @@ fn strangers_at_the_door_leave_the_server_running() {
     let oversized = [b"KATYDID\0".as_slice(), &u32::MAX.to_le_bytes(), &[0; 60]].concat();
     for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(4).as_slice(), &[0xff; 4096], &oversized, b""] {
         let mut stream = TcpStream::connect(tcp).unwrap();
-        stream.set_read_timeout(Some(LONGER_THAN_A_HELLO)).unwrap();
+        stream.set_read_timeout(Some(hang_limit())).unwrap();
         // The server may hang up before all is written; whatever it says before, it does hang up.
         let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read_to_end(&mut Vec::new());
@@ -245,7 +243,7 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
     assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
     drop(silent);
     let mut stranger = UnixStream::connect(home.path("k.sock")).unwrap();
-    stranger.set_read_timeout(Some(LONGER_THAN_A_HELLO)).unwrap();
+    stranger.set_read_timeout(Some(hang_limit())).unwrap();
     // As above: it may be hung up on before all is written.
     let _ = stranger.write_all(&[0x55; 128]);
     let mut answer = Vec::new();

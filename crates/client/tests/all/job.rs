@@ -14,6 +14,7 @@ use katydid_client::job::{Job, JobThread};
 use katydid_client::session::Session;
 use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{Address, ControlChannel, Event, LinkControl, OutgoingReply, Pending};
 use katydid_wire::frame::Output;
@@ -25,7 +26,6 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::{Shutdown, shutdown};
 use tempfile::TempDir;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const KEY: SessionKey = SessionKey([7; 16]);
 const NOTHING: kdCopyIn<'_> = kdCopyIn { destination: 0, stream: 0, data: &[] };
 
@@ -70,10 +70,10 @@ impl Stage {
         };
         let (connection, worker) = thread::scope(|scope| {
             let worker = scope.spawn(|| {
-                let pending = Pending::accept(server.accept().unwrap().0.into(), &build(), TEST_TIMEOUT).unwrap();
+                let pending = Pending::accept(server.accept().unwrap().0.into(), &build(), hang_limit()).unwrap();
                 pending.open(&build(), &ready(), 0).unwrap()
             });
-            (connect(&address, &hello, &build(), TEST_TIMEOUT).unwrap(), worker.join().unwrap())
+            (connect(&address, &hello, &build(), hang_limit()).unwrap(), worker.join().unwrap())
         });
         let link_control = worker.link_control().unwrap();
         let (tell, taken) = channel();
@@ -103,7 +103,7 @@ impl Stage {
 
     /// Takes the program back.
     fn take_back(&self) {
-        let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), TEST_TIMEOUT).unwrap();
+        let pending = Pending::accept(self.server.accept().unwrap().0.into(), &build(), hang_limit()).unwrap();
         self.link_control.attach(pending, &build(), &ready()).unwrap();
     }
 
@@ -139,7 +139,7 @@ struct Supervisor(ControlChannel);
 
 impl Supervisor {
     fn hear(&self) -> FromProgram {
-        FromProgram::decode(&self.0.receive(TEST_TIMEOUT).unwrap().bytes).unwrap()
+        FromProgram::decode(&self.0.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
     fn say(&self, order: &ToProgram) {

@@ -7,15 +7,14 @@ use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
 use katydid_client::connect::open_nvml;
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::{LinkError, Pending};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Ready};
 use katydid_wire::key::SessionKey;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The program's environment: the server, and how long that may be silent, in seconds.
 const SERVER: &str = "KATYDID_SERVER";
 const SHORT_LINK_TIMEOUT: (&str, &str) = ("KATYDID_LINK_TIMEOUT", "3s");
@@ -36,11 +35,11 @@ fn a_server_that_is_silent_is_not_waited_for_for_ever() {
         let listener = &listener;
         scope.spawn(move || {
             let build = Build::current(SPEC_HASH);
-            let program = Pending::accept(listener.accept().unwrap().0.into(), &build, TEST_TIMEOUT).unwrap();
+            let program = Pending::accept(listener.accept().unwrap().0.into(), &build, hang_limit()).unwrap();
             let ready = Ready { worker_pid: 1, key: SessionKey::NONE, driver: "NVML".to_owned(), arenas: Vec::new() };
             let link = program.open(&build, &ready, 0).unwrap();
             // Until the program has ended, or is hung up on.
-            let _ = told.recv_timeout(TEST_TIMEOUT / 2);
+            let _ = told.recv_timeout(hang_limit());
             drop(link);
         });
         let mut program = Command::new(env::current_exe().unwrap());

@@ -293,9 +293,9 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
-    use super::*;
+    use katydid_tests::deadline::hang::until;
 
-    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+    use super::*;
 
     #[test]
     fn what_the_kernel_says_is_read_whatever_a_process_is_called() {
@@ -333,10 +333,7 @@ mod tests {
         assert_eq!(child.wait_with_signal(), Some(9));
         assert!(watch.ended().unwrap().contains("--host-memory"), "{watch:?}");
         let members = |group| members(&BTreeSet::from([group])).remove(&group).unwrap_or_default();
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        while members(child.id()).iter().any(|process| *process != child.id()) {
-            assert!(Instant::now() < deadline, "a child is left");
-        }
+        until("the end of the children", || members(child.id()).iter().all(|process| *process == child.id()));
         drop(watch);
         memory.stop();
         looks.join().unwrap();

@@ -10,10 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use katydid_http::{Answer, HttpServer, Limits, Request};
+use katydid_tests::deadline::hang::hang_limit;
 use tempfile::TempDir;
-
-/// What never takes this long, unless it never comes.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A socket in a folder of its own.
 struct Bench {
@@ -39,7 +37,7 @@ impl Bench {
 
     fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.folder.path().join("socket")).unwrap();
-        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(hang_limit())).unwrap();
         stream
     }
 
@@ -134,7 +132,7 @@ fn who_sends_slowly_or_not_at_all_is_hung_up_on() {
 
 #[test]
 fn silent_connections_make_room_for_others() {
-    let bench = Bench::echo(Limits { connections: 4, request: TEST_TIMEOUT, ..Limits::default() });
+    let bench = Bench::echo(Limits { connections: 4, request: hang_limit(), ..Limits::default() });
     let mut silent: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
     assert_eq!(status(&bench.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")), "200");
     assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the oldest goes");
@@ -148,7 +146,7 @@ const LARGE: usize = 8 << 20;
 #[test]
 fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
     let limits =
-        Limits { connections: 4, answers: 2, request: TEST_TIMEOUT, answer: TEST_TIMEOUT, ..Limits::default() };
+        Limits { connections: 4, answers: 2, request: hang_limit(), answer: hang_limit(), ..Limits::default() };
     let bench = Bench::new(limits, |_| Answer::json(200, &"x".repeat(LARGE)));
     let mut readers: Vec<UnixStream> = (0..2).map(|_| bench.connect()).collect();
     for reader in &mut readers {
@@ -167,7 +165,7 @@ fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
 fn work_goes_on_for_its_client_under_a_flood_of_connections() {
     let (begin, begun) = mpsc::channel();
     let begun = Mutex::new(begun);
-    let limits = Limits { connections: 4, answers: 1, request: TEST_TIMEOUT, ..Limits::default() };
+    let limits = Limits { connections: 4, answers: 1, request: hang_limit(), ..Limits::default() };
     let bench = Bench::new(limits, move |request| {
         if request.method == "POST" {
             begun.lock().unwrap().recv().unwrap();
@@ -196,7 +194,7 @@ const MANY: usize = 20_000;
 fn who_does_not_read_holds_up_no_work_and_hears_how_it_ended() {
     let (done, is_done) = mpsc::channel();
     let done = Mutex::new(done);
-    let limits = Limits { answer: TEST_TIMEOUT, ..Limits::default() };
+    let limits = Limits { answer: hang_limit(), ..Limits::default() };
     let bench = Bench::new(limits, move |_| {
         let done = done.lock().unwrap().clone();
         Answer::lines(move |lines| {
@@ -207,7 +205,7 @@ fn who_does_not_read_holds_up_no_work_and_hears_how_it_ended() {
     });
     let mut stream = bench.connect();
     stream.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
-    is_done.recv_timeout(TEST_TIMEOUT).expect("the work waits for its client");
+    is_done.recv_timeout(hang_limit()).expect("the work waits for its client");
     let answer = heard(&mut stream);
     assert!(answer.ends_with("\n\"the end\"\n"), "{}", &answer[answer.len() - 200..]);
     assert!(answer.lines().count() < MANY, "nothing was left out: the test shows nothing");

@@ -698,6 +698,7 @@ mod tests {
     use std::thread;
 
     use katydid_image::{Image, Manifest, Options, Which};
+    use katydid_tests::deadline::hang::hang_limit;
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
     use katydid_wire::companion::MAX_MESSAGE;
@@ -705,18 +706,16 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(60);
-
     /// A server whose workers answer so, each once.
     fn serve(listener: &UnixListener, answers: Vec<FromWorker>) {
         let build = Build::current(SPEC_HASH);
         for answer in answers {
             let (socket, _) = listener.accept().unwrap();
-            let visitor = Pending::accept(socket.into(), &build, SOON).unwrap();
+            let visitor = Pending::accept(socket.into(), &build, hang_limit()).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
             let talk = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
-            let order = ToWorker::decode(&talk.receive(SOON).unwrap().bytes).unwrap();
+            let order = ToWorker::decode(&talk.receive(hang_limit()).unwrap().bytes).unwrap();
             assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
             talk.send(&answer.encode().unwrap(), &[]).unwrap();
         }

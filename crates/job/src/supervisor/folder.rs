@@ -619,6 +619,8 @@ mod tests {
     use std::fs::DirBuilder;
     use std::os::unix::fs::DirBuilderExt;
 
+    use katydid_tests::deadline::hang::hang_limit;
+
     use super::*;
 
     #[test]
@@ -713,8 +715,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(50));
                 flock(&copy, FlockOperation::Unlock).unwrap();
             });
-            let deadline = Instant::now() + Duration::from_secs(60);
-            clear_behind(std::process::id(), &[jobs.path().to_owned()], deadline);
+            clear_behind(std::process::id(), &[jobs.path().to_owned()], Instant::now() + hang_limit());
         });
         assert!(!path.exists());
     }

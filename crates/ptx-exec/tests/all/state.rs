@@ -5,7 +5,7 @@
 use crate::common::{Device, busy, launch};
 use katydid_ptx_exec::{FaultKind, Grid, Kernel, Launch, Limits, Progress, StateError, Switch};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The busy kernel on a device, and where it puts its results.
 struct Scene {
@@ -82,15 +82,12 @@ fn a_switch_pauses_all_threads_within_a_bounded_number_of_instructions_and_the_g
     let mut grid = Grid::new(launch(&program, [4, 1, 1], [64, 1, 1], &[flag])).unwrap();
     let (switch, limits) = (Switch::new(), Limits { threads: 2, budget: u64::MAX });
     let mut run = || grid.run(&device, limits, &switch);
-    let asked = Instant::now();
     std::thread::scope(|scope| {
         let running = scope.spawn(&mut run);
         std::thread::sleep(Duration::from_millis(20));
         switch.pause();
         assert_eq!(running.join().unwrap(), Ok(Progress::Paused));
     });
-    // Some 20,000 instructions: thousands of times the time that they take.
-    assert!(asked.elapsed() < Duration::from_secs(60));
     assert_eq!(run(), Ok(Progress::Paused), "as long as the switch asks for it");
     device.set_word(flag, 1);
     switch.resume();

@@ -158,8 +158,8 @@ pub(super) fn pages(range: &Range<u64>, page: u64) -> Range<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::{Duration, Instant};
+
+    use katydid_tests::deadline::hang::until;
 
     use super::*;
 
@@ -181,12 +181,8 @@ mod tests {
         let start = memory.as_ptr().expose_provenance() as u64;
         let pages = pages(&(start..start + (1 << 20)), 4096);
         let frozen = Frozen::new(std::slice::from_ref(&pages)).unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
         // The child gives pages back when its turn comes.
-        while frozen.has(&pages) {
-            assert!(Instant::now() < until, "the pages are still there");
-            thread::yield_now();
-        }
+        until("the pages are gone", || !frozen.has(&pages));
         assert!(frozen.read(pages.start - 1, &mut [0]).is_ok());
     }
 

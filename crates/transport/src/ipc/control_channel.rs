@@ -169,11 +169,10 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
+    use katydid_tests::deadline::hang::hang_limit;
     use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
 
     use super::*;
-
-    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn pair() -> (ControlChannel, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -189,7 +188,7 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         ours.send(&ToProgram::Hold {}.encode().unwrap(), &[file.as_fd()]).unwrap();
         ours.send(&ToProgram::GiveUp { text: "x".repeat(40_000) }.encode().unwrap(), &[]).unwrap();
-        let first = theirs.receive(TEST_TIMEOUT).unwrap();
+        let first = theirs.receive(hang_limit()).unwrap();
         assert_eq!((ToProgram::decode(&first.bytes), first.fds.len()), (Ok(ToProgram::Hold {}), 1));
         let second = theirs.listen().unwrap();
         assert!(matches!(ToProgram::decode(&second.bytes), Ok(ToProgram::GiveUp { text }) if text.len() == 40_000));
@@ -203,7 +202,7 @@ mod tests {
         let (ours, theirs) = pair();
         assert!(matches!(theirs.receive(Duration::from_millis(5)), Err(ControlError::Deadline(_))));
         ours.send(&ToProgram::Release {}.encode().unwrap(), &[]).unwrap();
-        assert_eq!(ToProgram::decode(&theirs.receive(TEST_TIMEOUT).unwrap().bytes), Ok(ToProgram::Release {}));
+        assert_eq!(ToProgram::decode(&theirs.receive(hang_limit()).unwrap().bytes), Ok(ToProgram::Release {}));
     }
 
     #[test]
@@ -215,7 +214,7 @@ mod tests {
             theirs.close();
             theirs
         });
-        ours.part(TEST_TIMEOUT);
+        ours.part(hang_limit());
         assert!(matches!(ours.receive(Duration::ZERO), Err(ControlError::Closed)));
         drop(other.join().unwrap());
     }

@@ -380,10 +380,9 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    use super::*;
+    use katydid_tests::deadline::hang::hang_limit;
 
-    /// Far more than anything here needs.
-    const SOON: Duration = Duration::from_secs(30);
+    use super::*;
 
     fn file(text: &str) -> Lent {
         let file = tempfile::tempfile().unwrap();
@@ -498,7 +497,7 @@ mod tests {
             assert!(comes.recv_timeout(Duration::from_millis(50)).is_err());
             lender.state.books().items.insert(secret_of(&name), Arc::new(vec![file("later")]));
             lender.go_on();
-            assert_eq!(comes.recv_timeout(SOON).unwrap(), "later");
+            assert_eq!(comes.recv_timeout(hang_limit()).unwrap(), "later");
         });
     }
 

@@ -204,6 +204,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::thread;
 
+    use katydid_tests::deadline::hang::hang_limit;
+
     use super::*;
 
     #[test]
@@ -255,7 +257,7 @@ mod tests {
         let ours = Descriptor::new(ours.into()).unwrap();
         assert!(ours.expect_end());
         thread::scope(|scope| {
-            scope.spawn(|| ours.part(Duration::from_secs(60)));
+            scope.spawn(|| ours.part(hang_limit()));
             assert!(is_hung_up(theirs.as_fd(), None), "the peer is told");
             shutdown(&theirs, Shutdown::Both).unwrap();
         });

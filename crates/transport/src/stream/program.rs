@@ -818,6 +818,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::thread;
 
+    use katydid_tests::deadline::hang::hang_limit;
     use katydid_wire::frame::Output;
     use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind};
 
@@ -825,7 +826,6 @@ mod tests {
     use crate::link::pending::Pending;
     use crate::link::worker::OutgoingReply;
 
-    const SOON: Duration = Duration::from_secs(60);
     const KEY: SessionKey = SessionKey([7; 16]);
 
     fn hello() -> Hello {
@@ -846,7 +846,7 @@ mod tests {
     /// A worker that answers one request.
     fn answer_one(listener: &UnixListener, build: &Build, ready: &Ready) {
         let program = listener.accept().unwrap().0;
-        let mut link = Pending::accept(program.into(), build, SOON).unwrap().open(build, ready, 0).unwrap();
+        let mut link = Pending::accept(program.into(), build, hang_limit()).unwrap().open(build, ready, 0).unwrap();
         let FrameHead { thread, sequence, .. } = link.next().unwrap().frame().unwrap().head;
         let (output, payload) = (Output::default(), &b"here"[..]);
         let answer = OutgoingReply { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
@@ -874,7 +874,7 @@ mod tests {
             thread::yield_now();
         }
         assert!(matches!(program.broken(UNASKED), LinkError::Protocol { .. }));
-        assert_eq!(told.recv_timeout(SOON), Ok(true));
+        assert_eq!(told.recv_timeout(hang_limit()), Ok(true));
     }
 
     /// A thread has read a part of what a worker said, and is slow to find that this is gone.
@@ -895,7 +895,7 @@ mod tests {
         assert!(old.head(program.socket.get().unwrap()).is_err() && program.is_lost());
         thread::scope(|scope| {
             scope.spawn(|| answer_one(&listener, &build, &ready));
-            let resumed = scope.spawn(|| program.resume(&address, KEY, SOON));
+            let resumed = scope.spawn(|| program.resume(&address, KEY, hang_limit()));
             let mut looks = 0;
             while program.desk().frames.is_none() && looks < 40 {
                 thread::sleep(Duration::from_millis(5));

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::proxy::Proxy;
-use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello, work};
+use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, answer, answer_in_parts, build, hello, work};
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer, WorkerLink};
 use katydid_wire::frame::HEAD;
@@ -24,7 +25,7 @@ fn link_over(server: &Server) -> (Proxy, Box<dyn ProgramLink>, Box<dyn WorkerLin
     let proxy = Proxy::to(&server.address);
     let (link, worker) = thread::scope(|scope| {
         let worker = scope.spawn(|| server.serve());
-        let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT).unwrap();
+        let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), hang_limit()).unwrap();
         (connection.link, worker.join().unwrap())
     });
     (proxy, link, worker)

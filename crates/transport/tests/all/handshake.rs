@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::common::{Path, Server, TEST_TIMEOUT, build, hello};
+use crate::common::{Path, Server, build, hello};
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{AcceptError, Address, ConnectError, Pending};
 use katydid_wire::handshake::{Build, HandshakeError, LinkKind, Ready, RefusalCode, Refused};
@@ -44,7 +45,7 @@ fn send_raw(socket: &UnixStream, message: &[u8], fds: &[BorrowedFd<'_>]) {
 fn refusal_for(message: &[u8], fds: &[BorrowedFd<'_>]) -> (AcceptError, Refused) {
     let (mut program, server) = UnixStream::pair().unwrap();
     send_raw(&program, message, fds);
-    let error = Pending::accept(server.into(), &build(), TEST_TIMEOUT).unwrap_err();
+    let error = Pending::accept(server.into(), &build(), hang_limit()).unwrap_err();
     let mut answer = Vec::new();
     program.read_to_end(&mut answer).unwrap();
     (error, Refused::decode(&answer).unwrap())
@@ -55,8 +56,8 @@ fn two_builds_refuse_each_other_and_both_users_read_both_names() {
     let server = Server::new(Path::Unix);
     let theirs = Build { protocol: 7, spec_hash: [0xee; 32], release: "9.9.9".into() };
     std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| Pending::accept(server.accept(), &theirs, TEST_TIMEOUT));
-        let error = connect(&server.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT).err().unwrap();
+        let accepted = scope.spawn(|| Pending::accept(server.accept(), &theirs, hang_limit()));
+        let error = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit()).err().unwrap();
         let told = accepted.join().unwrap().unwrap_err();
         for text in [error.to_string(), told.to_string()] {
             assert!(
@@ -70,10 +71,10 @@ fn two_builds_refuse_each_other_and_both_users_read_both_names() {
 #[test]
 fn a_missing_server_is_told_with_the_address_and_the_remedy() {
     let address: Address = "unix:/nonexistent/socket".parse().unwrap();
-    let text = connect(&address, &hello(LinkKind::SHM), &build(), TEST_TIMEOUT).err().unwrap().to_string();
+    let text = connect(&address, &hello(LinkKind::SHM), &build(), hang_limit()).err().unwrap().to_string();
     assert!(text.contains("katydid serve --listen unix:/nonexistent/socket"), "{text}");
     let address: Address = "tcp://127.0.0.1:1".parse().unwrap();
-    let error = connect(&address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT).err().unwrap();
+    let error = connect(&address, &hello(LinkKind::STREAM), &build(), hang_limit()).err().unwrap();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
 }
 
@@ -97,7 +98,7 @@ fn a_program_that_leaves_early_is_no_mystery() {
         let (mut program, server) = UnixStream::pair().unwrap();
         program.write_all(sent).unwrap();
         drop(program);
-        let error = Pending::accept(server.into(), &build(), TEST_TIMEOUT).unwrap_err();
+        let error = Pending::accept(server.into(), &build(), hang_limit()).unwrap_err();
         assert!(matches!(error, AcceptError::Closed), "{error}");
     }
 }
@@ -109,7 +110,7 @@ fn a_stranger_is_turned_away() {
     let mut stranger = TcpStream::connect((host.as_str(), *port)).unwrap();
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{}", "X".repeat(40));
     stranger.write_all(&request.as_bytes()[..72]).unwrap();
-    let error = Pending::accept(server.accept(), &build(), TEST_TIMEOUT).unwrap_err();
+    let error = Pending::accept(server.accept(), &build(), hang_limit()).unwrap_err();
     assert!(matches!(error, AcceptError::Handshake(HandshakeError::NotKatydid { .. })), "{error}");
 }
 
@@ -147,14 +148,14 @@ fn a_flood_of_descriptors_ends_the_handshake() {
     let (program, server) = UnixStream::pair().unwrap();
     let message = hello(LinkKind::SHM).encode(&build()).unwrap();
     send_raw(&program, &message, &[program.as_fd(); 8]);
-    let error = Pending::accept(server.into(), &build(), TEST_TIMEOUT).unwrap_err();
+    let error = Pending::accept(server.into(), &build(), hang_limit()).unwrap_err();
     assert!(matches!(error, AcceptError::System { .. }), "{error}");
 }
 
 #[test]
 fn shared_memory_is_refused_over_a_network_before_anything_is_sent() {
     let address: Address = "tcp://127.0.0.1:1".parse().unwrap();
-    let error = connect(&address, &hello(LinkKind::SHM), &build(), TEST_TIMEOUT).err().unwrap();
+    let error = connect(&address, &hello(LinkKind::SHM), &build(), hang_limit()).err().unwrap();
     assert!(matches!(error, ConnectError::NoSharedMemory { .. }), "{error}");
 }
 
@@ -163,10 +164,10 @@ fn a_refusal_of_the_daemon_reaches_the_user_in_its_own_words() {
     let server = Server::new(Path::Tcp);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let pending = Pending::accept(server.accept(), &build(), TEST_TIMEOUT).unwrap();
+            let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
             pending.refuse(&build(), &Refused::new(RefusalCode::BUSY, "all 4 workers are taken; try later"));
         });
-        let error = connect(&server.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT).err().unwrap();
+        let error = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit()).err().unwrap();
         assert!(error.to_string().contains("all 4 workers are taken; try later"), "{error}");
     });
 }
@@ -175,8 +176,8 @@ fn a_refusal_of_the_daemon_reaches_the_user_in_its_own_words() {
 fn another_worker_gets_the_program_when_the_first_is_gone() {
     let server = Server::new(Path::Shm);
     std::thread::scope(|scope| {
-        let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::SHM), &build(), TEST_TIMEOUT));
-        let pending = Pending::accept(server.accept(), &build(), TEST_TIMEOUT).unwrap();
+        let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::SHM), &build(), hang_limit()));
+        let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
         let (daemon, dead) = control();
         drop(dead);
         assert!(pending.hand_over(&daemon, &build(), b"").is_err());
@@ -203,7 +204,7 @@ fn a_hand_over_of_garbage_is_an_error() {
 
 /// Refuses the next program because of the crowd.
 fn turn_away(socket: OwnedFd) {
-    let pending = Pending::accept(socket, &build(), TEST_TIMEOUT).unwrap();
+    let pending = Pending::accept(socket, &build(), hang_limit()).unwrap();
     pending.refuse(&build(), &Refused::new(RefusalCode::CROWDED, "too many programs are connecting at once"));
 }
 
@@ -213,9 +214,9 @@ fn a_crowded_server_is_asked_again_until_the_time_is_over() {
         let server = Server::new(path);
         let link = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), TEST_TIMEOUT));
+            let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), hang_limit()));
             (0..3).for_each(|_| turn_away(server.accept()));
-            let pending = Pending::accept(server.accept(), &build(), TEST_TIMEOUT).unwrap();
+            let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
             let ready = Ready { worker_pid: 7, key: SessionKey::NONE, driver: "soft".into(), arenas: vec![] };
             let _link = pending.open(&build(), &ready, 0).unwrap();
             assert_eq!(program.join().unwrap().ok().unwrap().ready, ready);
@@ -246,8 +247,8 @@ fn a_crowded_server_is_asked_again_until_the_time_is_over() {
 fn a_worker_that_takes_no_program_in_is_not_waited_for() {
     let server = Server::new(Path::Unix);
     std::thread::scope(|scope| {
-        let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT));
-        let pending = Pending::accept(server.accept(), &build(), TEST_TIMEOUT).unwrap();
+        let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit()));
+        let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
         let (daemon, _worker) = control();
         let refused = (0..10_000).find_map(|_| pending.hand_over(&daemon, &build(), b"").err()).unwrap();
         let AcceptError::System { source, .. } = refused else { panic!("{refused}") };

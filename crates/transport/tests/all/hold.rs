@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, ScopedJoinHandle};
 
-use crate::common::{self, ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, build, hello, work};
+use crate::common::{self, ADD, ECHO, EXIT, Path, SUM, Server, build, hello, work};
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{
     AttachError, ConnectError, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, StagingPiece,
@@ -48,7 +49,7 @@ impl Host {
                 let (pending, ready) = self.accept();
                 pending.open(&build(), &ready, 0).unwrap()
             });
-            let connection = connect(&self.server.address, &self.hello(), &build(), TEST_TIMEOUT).unwrap();
+            let connection = connect(&self.server.address, &self.hello(), &build(), hang_limit()).unwrap();
             (connection, worker.join().unwrap())
         })
     }
@@ -66,7 +67,7 @@ impl Host {
                 assert_eq!((pending.hello().claim.key, pending.hello().claim.frames), (KEY, frames));
                 link_control.attach(pending, &build(), &ready).unwrap();
             });
-            gate.resume(&self.server.address, KEY, TEST_TIMEOUT).unwrap();
+            gate.resume(&self.server.address, KEY, hang_limit()).unwrap();
         });
         assert_eq!(gate.frames(), frames);
         gate.release();
@@ -320,7 +321,7 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
                 let (pending, ready) = host.accept();
                 work(pending.open(&build(), &ready, frames).unwrap())
             });
-            gate.resume(&host.server.address, KEY, TEST_TIMEOUT).unwrap();
+            gate.resume(&host.server.address, KEY, hang_limit()).unwrap();
             assert!(!late.is_finished());
             gate.release();
             assert_eq!(late.join().unwrap(), 0_u64.to_le_bytes());
@@ -352,7 +353,7 @@ fn a_held_thread_hears_that_the_link_is_useless() {
         }
         common::answer(&worker.replier(), head.thread, head.sequence + 7, b"!");
         for _ in 0..2 {
-            assert_eq!(told.recv_timeout(TEST_TIMEOUT), Ok(true), "{path:?}");
+            assert_eq!(told.recv_timeout(hang_limit()), Ok(true), "{path:?}");
         }
     }
 }
@@ -466,7 +467,7 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
             while how == "lost" && !gate.is_lost() {
                 thread::yield_now();
             }
-            gate.resume(&host.server.address, KEY, TEST_TIMEOUT).unwrap();
+            gate.resume(&host.server.address, KEY, hang_limit()).unwrap();
             gate.release();
             assert!(has_piece(&connection, piece) && is_kept_from_others(&connection, piece));
             connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
@@ -521,7 +522,7 @@ fn a_program_that_has_not_left_or_is_another_one_is_refused() {
         let link_control = worker.link_control().unwrap();
         let visit = |expected: fn(&AttachError) -> bool| {
             thread::scope(|scope| {
-                let stranger = scope.spawn(|| connect(&host.server.address, &host.hello(), &build(), TEST_TIMEOUT));
+                let stranger = scope.spawn(|| connect(&host.server.address, &host.hello(), &build(), hang_limit()));
                 let (pending, ready) = host.accept();
                 let refused = link_control.attach(pending, &build(), &ready).unwrap_err();
                 assert!(expected(&refused), "{path:?}: {refused}");

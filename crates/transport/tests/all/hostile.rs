@@ -7,8 +7,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use crate::common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello};
+use crate::common::{ECHO, Path, Server, build, hello};
 use crate::random::Random;
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{ConnectError, ConnectedLink, LinkError, Pending, WorkerLink};
 use katydid_wire::frame::FrameHead;
@@ -46,7 +47,7 @@ fn worker_of(link: LinkKind) -> (Box<dyn WorkerLink>, UnixStream, Option<OwnedFd
     hello.arenas.clear();
     let channel = (link == LinkKind::SHM).then(|| sealed(CHANNEL));
     send_with(&socket, &hello.encode(&build()).unwrap(), channel.as_slice());
-    let pending = Pending::accept(server.accept(), &build(), TEST_TIMEOUT).unwrap();
+    let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
     (pending.open(&build(), &ready(), 0).unwrap(), socket, channel)
 }
 
@@ -162,7 +163,7 @@ fn answered_with(
 ) -> (Result<ConnectedLink, ConnectError>, UnixStream, Option<OwnedFd>) {
     let server = Server::new(Path::Unix);
     std::thread::scope(|scope| {
-        let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), TEST_TIMEOUT));
+        let program = scope.spawn(|| connect(&server.address, &hello(link), &build(), hang_limit()));
         let socket = UnixStream::from(server.accept());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::common::proxy::{Network, Ways};
-use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, TEST_TIMEOUT, answer, answer_in_parts, build, hello};
+use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, answer, answer_in_parts, build, hello};
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{
     Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,
@@ -64,7 +65,7 @@ impl Host {
     fn link(&self, network: Option<&Network>) -> (ConnectedLink, Box<dyn WorkerLink>) {
         let address = network.map_or(&self.address, |network| &network.address).clone();
         let hello = Hello { arenas: vec![], ..hello(LinkKind::STREAM) };
-        let program = thread::spawn(move || connect(&address, &hello, &build(), TEST_TIMEOUT).unwrap());
+        let program = thread::spawn(move || connect(&address, &hello, &build(), hang_limit()).unwrap());
         let worker = self.programs.recv().unwrap().open(&build(), &ready(), 0).unwrap();
         *self.present.lock().unwrap() = worker.link_control();
         let connection = program.join().unwrap();
@@ -359,7 +360,7 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
             link_control.detach();
             assert_eq!(gate.leave().unwrap(), frames);
             thread::scope(|scope| {
-                scope.spawn(|| gate.resume(&network.address, KEY, TEST_TIMEOUT).unwrap());
+                scope.spawn(|| gate.resume(&network.address, KEY, hang_limit()).unwrap());
                 link_control.attach(host.programs.recv().unwrap(), &build(), &ready()).unwrap();
             });
             gate.release();
@@ -374,7 +375,7 @@ fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
     let claim = SessionClaim { role: Role::LANE, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
-    connect(&host.address, &hello, &build(), TEST_TIMEOUT).map(drop).map_err(|error| error.to_string())
+    connect(&host.address, &hello, &build(), hang_limit()).map(drop).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::thread;
 
 use crate::common::certs::{Authority, CLIENT, EXPIRED, NOT_YET, SERVER, VALID};
 use crate::common::proxy::Proxy;
-use crate::common::{ECHO, Path, Server, TEST_TIMEOUT, build, hello, work};
+use crate::common::{ECHO, Path, Server, build, hello, work};
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{AUTHORITY, Address, CERTIFICATE, Identity, KEY};
 use katydid_wire::handshake::{LinkKind, Ready};
@@ -23,7 +24,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 fn refusal(server: &Server, address: &Address) -> (String, String) {
     thread::scope(|scope| {
         let accepted = scope.spawn(|| server.greet().map(drop));
-        let program = connect(address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT);
+        let program = connect(address, &hello(LinkKind::STREAM), &build(), hang_limit());
         let program = program.map(drop).unwrap_err().to_string();
         (program, accepted.join().unwrap().unwrap_err().to_string())
     })
@@ -112,7 +113,7 @@ fn a_program_looks_at_its_own_certificate_first() {
     let Address::Tls { host, port, .. } = server.address.clone() else { unreachable!() };
     let told = |certs: Option<PathBuf>| {
         let address = Address::Tls { host: host.clone(), port, certs };
-        let told = connect(&address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT);
+        let told = connect(&address, &hello(LinkKind::STREAM), &build(), hang_limit());
         told.map(drop).unwrap_err().to_string()
     };
     let mine = |valid| authority.issue("alice", CLIENT, valid);
@@ -160,7 +161,7 @@ fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
             let _ = socket.read_to_end(&mut heard);
             heard
         });
-        let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT);
+        let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit());
         let told = told.map(drop).unwrap_err().to_string();
         assert!(told.contains("the other side does not speak TLS"), "{told}");
         stranger.join().unwrap()
@@ -237,7 +238,7 @@ fn a_network_sees_nothing_of_what_is_said() {
         proxy.there.record();
         thread::scope(|scope| {
             let worker = scope.spawn(|| work(server.serve()));
-            let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), TEST_TIMEOUT).unwrap();
+            let connection = connect(&proxy.address, &hello(LinkKind::STREAM), &build(), hang_limit()).unwrap();
             let mut reply = Vec::new();
             connection.link.call(ECHO, 0, &[b"in the clear?"], &mut reply).unwrap();
             assert_eq!(reply, b"in the clear?");

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{
     AcceptError, Address, ConnectedLink, Identity, LinkError, OutgoingReply, Pending, Replier, WorkerLink,
@@ -27,8 +28,6 @@ use tempfile::TempDir;
 
 use certs::Authority;
 
-/// Long enough for any machine; only a hang reaches it.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Opcodes of the echo worker.
 pub(crate) const ECHO: u16 = 1;
 pub(crate) const ADD: u16 = 2;
@@ -114,8 +113,8 @@ impl Server {
     /// The next program that says hello.
     pub(crate) fn greet(&self) -> Result<Pending, AcceptError> {
         match &self.certs {
-            None => Pending::accept(self.accept(), &build(), TEST_TIMEOUT),
-            Some(folder) => Pending::accept_encrypted(self.accept(), &build(), Identity::read(folder)?, TEST_TIMEOUT),
+            None => Pending::accept(self.accept(), &build(), hang_limit()),
+            Some(folder) => Pending::accept_encrypted(self.accept(), &build(), Identity::read(folder)?, hang_limit()),
         }
     }
 
@@ -148,7 +147,7 @@ pub(crate) fn link(path: Path) -> (ConnectedLink, Box<dyn WorkerLink>) {
     let kind = if matches!(path, Path::Shm) { LinkKind::SHM } else { LinkKind::STREAM };
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| server.serve());
-        let connection = connect(&server.address, &hello(kind), &build(), TEST_TIMEOUT).unwrap();
+        let connection = connect(&server.address, &hello(kind), &build(), hang_limit()).unwrap();
         (connection, worker.join().unwrap())
     })
 }

@@ -68,16 +68,14 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     use std::thread;
-    use std::time::Duration;
 
     use katydid_image::{ChunkId, Sink};
+    use katydid_tests::deadline::hang::hang_limit;
     use katydid_transport::ControlChannel;
     use katydid_wire::companion::{MAX_MESSAGE, Store, ToWorker};
 
     use super::*;
     use crate::companion::store::ImageClient;
-
-    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Asks for what the image has.
     struct ReadingPrecopy;
@@ -107,7 +105,7 @@ mod tests {
     }
 
     fn heard(talk: &ControlChannel) -> FromWorker {
-        FromWorker::decode(&talk.receive(TEST_TIMEOUT).unwrap().bytes).unwrap()
+        FromWorker::decode(&talk.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crate::support::{KEY, Program, Way, on_every_way};
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::{ControlChannel, ProgramLink, bypass_gate, companion};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::companion::{FromWorker, ToWorker};
@@ -18,8 +18,6 @@ use katydid_wire::message::{
 };
 
 const GRANULE: u64 = 2 << 20;
-/// Only a hang reaches it.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 50;
 
 /// A link that several threads use.
@@ -50,14 +48,14 @@ struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     fn new(program: &'a Program) -> Self {
-        let (talk, ready) = companion(&program.address, KEY, TEST_TIMEOUT).unwrap();
+        let (talk, ready) = companion(&program.address, KEY, hang_limit()).unwrap();
         assert!(ready.key.matches(&KEY));
         Self { program, talk }
     }
 
     fn order(&self, order: &ToWorker) -> FromWorker {
         self.talk.send(&order.encode().unwrap(), &[]).unwrap();
-        FromWorker::decode(&self.talk.receive(TEST_TIMEOUT).unwrap().bytes).unwrap()
+        FromWorker::decode(&self.talk.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
     /// Brings the session to rest; the answer is the number of frames then.
@@ -80,8 +78,8 @@ impl<'a> Supervisor<'a> {
         assert_eq!(self.order(&ToWorker::Detach {}), FromWorker::Detached {});
         assert_eq!(gate.leave().unwrap(), executed);
         self.go_on();
-        gate.resume(&self.program.address, KEY, TEST_TIMEOUT).unwrap();
-        let word = FromWorker::decode(&self.talk.receive(TEST_TIMEOUT).unwrap().bytes).unwrap();
+        gate.resume(&self.program.address, KEY, hang_limit()).unwrap();
+        let word = FromWorker::decode(&self.talk.receive(hang_limit()).unwrap().bytes).unwrap();
         assert_eq!(word, FromWorker::Attached {});
         gate.release();
     }
@@ -173,7 +171,7 @@ on_every_way! {
         let supervisor = Supervisor::new(&program);
         supervisor.pause();
         // A second companion at the same time would make two of one checkpoint.
-        let busy = companion(&program.address, KEY, TEST_TIMEOUT).unwrap_err().to_string();
+        let busy = companion(&program.address, KEY, hang_limit()).unwrap_err().to_string();
         assert!(busy.contains("has a companion already"), "{busy}");
         drop(supervisor);
         program.link.quiesce_gate().unwrap().release();

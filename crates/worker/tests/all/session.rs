@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::time::{Duration, Instant};
-
 use crate::support::{self, Program, Way, on_every_way};
+use katydid_tests::deadline::hang::until;
 use katydid_wire::facts::{ContextFacts, Facts, FunctionFacts, decode_names};
 use katydid_wire::message::{
     cuCtxSynchronize, cuEventCreate, cuEventRecord, cuEventSynchronize, cuStreamCreate, cuStreamSynchronize,
@@ -216,11 +215,7 @@ on_every_way! {
         let _ = program.link.enqueue(<kdFacts as katydid_wire::codec::Message>::OPCODE, 0, &[]);
         let Program { link, .. } = &mut program;
         link.abandon();
-        let begun = Instant::now();
-        while program.worker.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the worker outlives its program");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("the end of the worker", || program.worker.try_wait().unwrap().is_some());
     }
 }
 

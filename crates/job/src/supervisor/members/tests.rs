@@ -2,10 +2,11 @@
 
 use std::sync::mpsc;
 
+use katydid_tests::deadline::hang::hang_limit;
+
 use super::*;
 
 const KEY: SessionKey = SessionKey([7; 16]);
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A job socket, and where its events are heard.
 fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<Event>) {
@@ -74,7 +75,7 @@ fn an_order_is_answered_by_the_one_it_was_given_to() {
             assert_eq!(order_of(&theirs), ToProgram::Hold {});
             say(&theirs, &FromProgram::Held { frames: 40 + u64::from(member.pid) });
         });
-        let answer = members.order(member.id, &ToProgram::Hold {}, TEST_TIMEOUT).unwrap();
+        let answer = members.order(member.id, &ToProgram::Hold {}, hang_limit()).unwrap();
         assert_eq!(answer, FromProgram::Held { frames: 40 + u64::from(member.pid) });
         thread.join().unwrap();
     }
@@ -85,7 +86,7 @@ fn an_order_is_answered_by_the_one_it_was_given_to() {
 fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
     let (folder, members, _heard) = socket();
     let theirs = shim(&folder, 7, 0);
-    theirs.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    theirs.set_read_timeout(Some(hang_limit())).unwrap();
     let id = until(&members, |list| list.len() == 1)[0].id;
     let hold = |id, patience| members.order(id, &ToProgram::Hold {}, patience);
     assert!(matches!(hold(id, Duration::from_millis(1)), Err(MemberError::Silent { pid: 7, .. })));
@@ -93,7 +94,7 @@ fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
     assert_eq!(order_of(&theirs), ToProgram::Hold {});
     say(&theirs, &FromProgram::Held { frames: 41 });
     until(&members, |list| list[0].frames == 41);
-    assert!(matches!(hold(id, TEST_TIMEOUT), Err(MemberError::Silent { pid: 7, .. })));
+    assert!(matches!(hold(id, hang_limit()), Err(MemberError::Silent { pid: 7, .. })));
     // It learns that no supervisor will release it, and comes back.
     assert_eq!((&theirs).read(&mut [0; 1]).unwrap(), 0);
     drop(theirs);
@@ -105,7 +106,7 @@ fn a_silent_member_is_told_nothing_more_until_it_has_come_back() {
         say(&theirs, &FromProgram::Held { frames: 4 });
         theirs
     });
-    assert_eq!(hold(id, TEST_TIMEOUT).unwrap(), FromProgram::Held { frames: 4 });
+    assert_eq!(hold(id, hang_limit()).unwrap(), FromProgram::Held { frames: 4 });
     drop(thread.join().unwrap());
 }
 
@@ -115,14 +116,14 @@ fn a_refusal_and_an_end_are_errors_that_name_the_program() {
     let theirs = shim(&folder, 9, 0);
     let id = until(&members, |list| list.len() == 1)[0].id;
     let ours = members.clone();
-    let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, TEST_TIMEOUT));
+    let thread = thread::spawn(move || ours.order(id, &ToProgram::Leave {}, hang_limit()));
     assert_eq!(order_of(&theirs), ToProgram::Leave {});
     say(&theirs, &FromProgram::Failed { text: "a descriptor is gone".into() });
     let error = thread.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("app (process 9)") && error.ends_with("a descriptor is gone"), "{error}");
     drop(theirs);
     until(&members, <[Member]>::is_empty);
-    assert!(matches!(members.order(id, &ToProgram::Hold {}, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
+    assert!(matches!(members.order(id, &ToProgram::Hold {}, hang_limit()), Err(MemberError::Gone { .. })));
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_member_that_left_comes_back_to_the_same_entry() {
     say(&theirs, &FromProgram::Left { frames: 8 });
     drop(theirs);
     let theirs = shim(&folder, 5, 1);
-    members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
+    members.wait_back(id, hang_limit(), &|| false).unwrap();
     assert_eq!((members.list().len(), members.arrivals()), (1, 1));
     members.set_home(id, "unix:/elsewhere", KEY);
     assert_eq!(members.list()[0].address, "unix:/elsewhere");
@@ -153,8 +154,8 @@ fn an_answer_is_heard_though_its_member_has_ended_since() {
     members.lock().answers.insert(id, None);
     members.hear(id, id, FromProgram::Released {});
     members.leave(id, id);
-    assert_eq!(members.answer(id, TEST_TIMEOUT).unwrap(), FromProgram::Released {});
-    assert!(matches!(members.answer(id, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
+    assert_eq!(members.answer(id, hang_limit()).unwrap(), FromProgram::Released {});
+    assert!(matches!(members.answer(id, hang_limit()), Err(MemberError::Gone { .. })));
 }
 
 #[test]
@@ -164,12 +165,12 @@ fn an_answer_is_heard_though_the_program_is_known_to_have_ended_before_it_is_rea
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.close();
     let ours = members.clone();
-    let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, TEST_TIMEOUT));
+    let thread = thread::spawn(move || ours.order(id, &ToProgram::Release {}, hang_limit()));
     assert_eq!(order_of(&theirs), ToProgram::Release {});
     say(&theirs, &FromProgram::Released {});
     drop(theirs);
     assert_eq!(thread.join().unwrap().unwrap(), FromProgram::Released {});
-    assert!(matches!(members.answer(id, TEST_TIMEOUT), Err(MemberError::Gone { .. })));
+    assert!(matches!(members.answer(id, hang_limit()), Err(MemberError::Gone { .. })));
 }
 
 #[test]
@@ -192,7 +193,7 @@ fn no_thread_waits_for_a_program_that_has_ended() {
     members.set_away(id);
     drop(theirs);
     let ours = members.clone();
-    let thread = thread::spawn(move || ours.wait_back(id, TEST_TIMEOUT, &|| false));
+    let thread = thread::spawn(move || ours.wait_back(id, hang_limit(), &|| false));
     members.close();
     assert!(matches!(thread.join().unwrap(), Err(MemberError::Gone { .. })));
     members.forget(id);
@@ -206,7 +207,7 @@ fn no_thread_waits_for_a_process_that_has_ended_while_it_was_away() {
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
     drop(theirs);
-    assert!(matches!(members.wait_back(id, TEST_TIMEOUT, &|| true), Err(MemberError::Gone { pid: 5, .. })));
+    assert!(matches!(members.wait_back(id, hang_limit(), &|| true), Err(MemberError::Gone { pid: 5, .. })));
     let short = Duration::from_millis(1);
     assert!(matches!(members.wait_back(id, short, &|| false), Err(MemberError::Silent { pid: 5, .. })));
 }
@@ -225,7 +226,7 @@ fn what_a_program_says_unasked_is_an_event() {
     members.set_away(id);
     members.set_present(id);
     assert_eq!(members.list()[0].state, MemberState::WorkerLost);
-    members.wait_back(id, TEST_TIMEOUT, &|| false).unwrap();
+    members.wait_back(id, hang_limit(), &|| false).unwrap();
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a_hidden_socket_is_not_found() {
     let id = until(&members, |list| list.len() == 1)[0].id;
     members.set_away(id);
     drop(theirs);
-    members.wait_silent(id, TEST_TIMEOUT).unwrap();
+    members.wait_silent(id, hang_limit()).unwrap();
 }
 
 #[test]

@@ -13,10 +13,10 @@ use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use katydid_arena::{Offers, Settled};
 use katydid_tests::cargo::softcuda;
+use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{Address, Pending, ProgramLink};
 use katydid_wire::SPEC_HASH;
@@ -30,8 +30,6 @@ use tempfile::TempDir;
 
 /// Tells the test binary that it is the worker; its control socket is descriptor 0.
 const ROLE: &str = "KATYDID_TEST_WORKER";
-/// Nothing here takes so long, even on a loaded machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Programs share this process, and with it the addresses of the arenas.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -107,7 +105,7 @@ fn serve_all(mut accept: impl FnMut() -> OwnedFd + Send + 'static, control: Owne
         let build = Build::current(SPEC_HASH);
         let note = [note, format!("\nkey {}", KEY.spelled()).as_bytes()].concat();
         loop {
-            let pending = Pending::accept(accept(), &build, TEST_TIMEOUT).unwrap();
+            let pending = Pending::accept(accept(), &build, hang_limit()).unwrap();
             pending.hand_over(control.as_fd(), &build, &note).unwrap();
         }
     });
@@ -163,7 +161,7 @@ impl Program {
             link_timeout: LINK_TIMEOUT,
             place: SessionKey::NONE,
         };
-        let connection = connect(&address, &hello, &Build::current(SPEC_HASH), TEST_TIMEOUT).unwrap();
+        let connection = connect(&address, &hello, &Build::current(SPEC_HASH), hang_limit()).unwrap();
         let arenas = offers.settle(&connection.ready.arenas).unwrap();
         if let (Some(arena), Some(shared)) = (&arenas.pinned, &connection.pinned) {
             let range = arena.range();

@@ -1,0 +1,99 @@
+//! Waits of tests that run in one process, as those of the crates do. What they wait for comes from threads of their own, sooner or
+//! later, so no wait has a limit of its own: a busy machine would reach it.
+//!
+//! A watchdog ends the process when all of it has stood still ([`Deadline`]), and writes what it waited for and the stacks of its
+//! threads.
+
+use std::process;
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::{Deadline, GivenUp};
+
+/// In place of no limit, where a function takes one.
+const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
+/// So long may all of the process stand still: longer than anything that tests wait for on purpose.
+const STANDSTILL: Duration = Duration::from_secs(180);
+/// How often a state is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How often the watchdog looks.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Waits of this process for a state.
+static WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A limit for a function under test that nothing but a hang reaches: the watchdog is there before.
+pub fn hang_limit() -> Duration {
+    static WATCHDOG: Once = Once::new();
+    WATCHDOG.call_once(|| {
+        // Without it a hang is one until the tests are ended from outside.
+        let _ = thread::Builder::new().name("watchdog".to_owned()).spawn(|| watch(STANDSTILL));
+    });
+    LONGER_THAN_ANY_TEST
+}
+
+/// Waits until `state` holds.
+pub fn until(what: &str, mut state: impl FnMut() -> bool) {
+    hang_limit();
+    if state() {
+        return;
+    }
+    let entry = format!("{what} (thread {})", thread::current().name().unwrap_or("?"));
+    let waits = || WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    waits().push(entry.clone());
+    while !state() {
+        thread::sleep(POLL_INTERVAL);
+    }
+    let mut waits = waits();
+    if let Some(at) = waits.iter().position(|known| *known == entry) {
+        waits.swap_remove(at);
+    }
+}
+
+/// Ends the process once it has stood still for so long.
+fn watch(limit: Duration) {
+    let begin = || Deadline::of_process(process::id(), limit);
+    let mut deadline = begin();
+    loop {
+        match deadline.over() {
+            Some(why @ GivenUp::Still { .. }) => {
+                let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner).join(", ");
+                eprintln!("the tests of this process {why}; they wait for: {waits}\n{}", deadline.stacks());
+                process::abort();
+            }
+            // A process of many tests may work for long.
+            Some(_) => deadline = begin(),
+            None => thread::sleep(LOOK_INTERVAL),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_state_that_comes_is_waited_for_and_forgotten() {
+        let looks = AtomicUsize::new(0);
+        until("the third look", || looks.fetch_add(1, Ordering::Relaxed) >= 2);
+        assert_eq!(looks.load(Ordering::Relaxed), 3);
+        assert!(WAITS.lock().unwrap().iter().all(|wait| !wait.starts_with("the third look")));
+    }
+
+    #[test]
+    fn a_process_that_stands_still_is_ended_and_says_what_it_waits_for() {
+        const ALONE: &str = "KATYDID_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            thread::spawn(|| until("what never comes", || false));
+            return watch(Duration::from_secs(1));
+        }
+        let mut command = process::Command::new(std::env::current_exe().unwrap());
+        let name = "deadline::hang::tests::a_process_that_stands_still_is_ended_and_says_what_it_waits_for";
+        let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("what never comes") && said.contains("thread"), "{said}");
+    }
+}
