@@ -3,6 +3,7 @@
 //! A page is one shell in a terminal, in an empty home folder that has the programs of the first tutorial. A line behind `$ ` is a
 //! command, one behind `> ` goes on with it, and all others are output. Each command has to succeed, and the lines that the
 //! page shows have to come in their order; `...` stands for anything. Further output is fine: a page need not show all.
+//! A user may try a page again, so each is typed twice in the same folder.
 //!
 //! Pages name ports. Another free one is put in the place of each, so that pages can run at once, and beside a server.
 
@@ -13,7 +14,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::gate::lasting_port;
 use katydid_tests::places::Places;
@@ -132,16 +133,25 @@ fn run(places: &Places, steps: &[Step]) -> Result<()> {
     let ports: BTreeMap<&str, String> = PORTS.iter().map(|&port| (port, format!(":{}", lasting_port()))).collect();
     furnish(places, home.path())?;
     fs::write(home.path().join("page.sh"), script(steps, &ports))?;
+    for time in ["first", "second"] {
+        let typed = type_page(places, home.path(), steps, &ports);
+        typed.map_err(|error| anyhow!("{error:#}\n(typed for the {time} time)"))?;
+    }
+    Ok(())
+}
+
+/// Types the script in the folder `home`, and compares.
+fn type_page(places: &Places, home: &Path, steps: &[Step], ports: &BTreeMap<&str, String>) -> Result<()> {
     // script(1) has a terminal for the shell, which leads its session.
     let mut command = Command::new("script");
-    command.args(["--quiet", "--flush", "--command", "exec bash --norc page.sh", "/dev/null"]).current_dir(home.path());
+    command.args(["--quiet", "--flush", "--command", "exec bash --norc page.sh", "/dev/null"]).current_dir(home);
     let path = format!("{}:{}", places.dist.join("bin").display(), std::env::var("PATH").unwrap_or_default());
-    command.env_clear().env("PATH", path).env("HOME", home.path()).env("SHELL", "/bin/sh");
-    command.env("XDG_RUNTIME_DIR", home.path().join("run")).env("TERM", "xterm").env("LANG", "C.UTF-8");
+    command.env_clear().env("PATH", path).env("HOME", home).env("SHELL", "/bin/sh");
+    command.env("XDG_RUNTIME_DIR", home.join("run")).env("TERM", "xterm").env("LANG", "C.UTF-8");
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     let text = outcome.text();
-    steps.iter().enumerate().try_for_each(|(number, step)| judge(number, step, &ports, &text))
+    steps.iter().enumerate().try_for_each(|(number, step)| judge(number, step, ports, &text))
 }
 
 /// What a user has in the home folder after the first tutorial.
