@@ -282,8 +282,8 @@ fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingS
         Ok(reserved) => reserved,
         Err(refusal) => return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
     };
-    // From here on it counts as a session.
-    drop(place);
+    // From here on it counts as a session, unless its place was kept before: then it counts as a greeting to its end.
+    let _place = id.is_none().then_some(place);
     match shared.pool.driver(WORKER_TIMEOUT) {
         Ok(driver) => {
             let connection = tell_driver(shared, pending, peer, driver.name, key);

@@ -37,7 +37,7 @@ const MAX_RECLAIM_REQUESTS: usize = 64;
 pub(crate) enum AdmissionError {
     /// As many sessions as the server allows are running.
     #[error(
-        "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them), or raise serve --max-sessions"
+        "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them; a `katydid run` has its place before its program uses a GPU), or raise serve --max-sessions"
     )]
     Full { most: usize },
     /// As many sessions of this peer as the server allows are running.
@@ -85,8 +85,8 @@ struct Inner {
     ending: BTreeSet<SessionId>,
     /// Who has yet to give back what lies idle, by who wants it and that one's count.
     requests: BTreeMap<ReclaimRequest, AskedSessions>,
-    /// Since when a session is about to end, or has been asked to give and has not said anything.
-    silent: BTreeMap<SessionId, Instant>,
+    /// Since when a session is about to end, or owes an answer to a request.
+    silent: BTreeMap<SessionId, (Instant, Option<ReclaimRequest>)>,
     /// Places that are kept for programs to come: by which key, and the connection of the process that has each kept.
     reserved: BTreeMap<SessionId, (SessionKey, Arc<OwnedFd>)>,
     /// Control sockets of processes that save the worker of a session.
@@ -127,7 +127,7 @@ impl Inner {
                 continue;
             }
             // One that stands still is waited for once, and not by each that is short.
-            let since = self.silent.entry(other).or_insert_with(Instant::now);
+            let (since, _) = self.silent.entry(other).or_insert_with(|| (Instant::now(), Some((id, number))));
             if since.elapsed() < RECLAIM_TIMEOUT {
                 asked.workers.insert(other);
             }
@@ -147,7 +147,8 @@ impl Inner {
         if self.ending.contains(&id) {
             return;
         }
-        self.silent.remove(&id);
+        // A worker answers in order. Words on another request are none of those that it owes.
+        self.silent.retain(|silent, (_, owed)| *silent != id || *owed != Some(request));
         if let Some(asked) = self.requests.get_mut(&request) {
             let was_awaited = asked.workers.remove(&id);
             if is_given {
@@ -177,15 +178,18 @@ impl Inner {
         }
     }
 
-    /// The place that is kept by this key. Every key is looked at, whether or not one before it matched.
-    fn reserved(&self, key: &SessionKey) -> Option<SessionId> {
+    /// The place that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited
+    /// takes no place of another one, which would count for neither.
+    fn reserved(&self, key: &SessionKey, origin: Option<Origin>) -> Option<SessionId> {
         let matching = self.reserved.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
-        matching.fold(None, |_, (id, _)| Some(*id))
+        let limited = origin.filter(|origin| origin.is_limited());
+        let is_theirs = |id: &SessionId| limited.is_none_or(|limited| self.origins.get(id) == Some(&limited));
+        matching.fold(None, |_, (id, _)| Some(*id)).filter(is_theirs)
     }
 
     /// Takes the place that is kept by this key; the process that has it kept need not any more.
-    fn claim(&mut self, key: &SessionKey) -> Option<SessionId> {
-        let id = self.reserved(key).filter(|_| !self.stopping)?;
+    fn claim(&mut self, key: &SessionKey, origin: Option<Origin>) -> Option<SessionId> {
+        let id = self.reserved(key, origin).filter(|_| !self.stopping)?;
         if let Some((_, keeper)) = self.reserved.remove(&id) {
             let _ = shutdown(&*keeper, Shutdown::Both);
         }
@@ -247,7 +251,7 @@ impl Sessions {
     /// Whether a program of this peer would be let in now; so is one for which a place is kept.
     pub(crate) fn check_room(&self, origin: Option<Origin>, place: &SessionKey) -> Result<(), AdmissionError> {
         let inner = self.wait_for_ends(origin, place);
-        match inner.refusal(self, origin).filter(|_| inner.reserved(place).is_none()) {
+        match inner.refusal(self, origin).filter(|_| inner.reserved(place, origin).is_none()) {
             Some(refusal) => Err(refusal),
             None => Ok(()),
         }
@@ -257,7 +261,7 @@ impl Sessions {
     /// until [`Sessions::serve`]. Waits a little for sessions that are about to end.
     pub(crate) fn admit(&self, program: Program, place: &SessionKey) -> Result<SessionId, AdmissionError> {
         let mut inner = self.wait_for_ends(program.origin, place);
-        let id = match inner.claim(place) {
+        let id = match inner.claim(place, program.origin) {
             Some(id) => id,
             None => inner.new_place(self, program.origin)?,
         };
@@ -277,7 +281,7 @@ impl Sessions {
         keeper: OwnedFd,
     ) -> Result<Option<SessionId>, AdmissionError> {
         let mut inner = self.wait_for_ends(program.origin, place);
-        if inner.reserved(place).is_some() {
+        if inner.reserved(place, program.origin).is_some() {
             return Ok(None);
         }
         let id = inner.new_place(self, program.origin)?;
@@ -300,7 +304,7 @@ impl Sessions {
         let inner = self.lock();
         let before = inner.ending.clone();
         let is_held_up = |inner: &mut Inner| {
-            let is_without = || inner.reserved(place).is_none() && inner.refusal(self, origin).is_some();
+            let is_without = || inner.reserved(place, origin).is_none() && inner.refusal(self, origin).is_some();
             let wants_place = !inner.ending.is_empty() && is_without();
             !inner.stopping && (wants_place || before.iter().any(|id| inner.is_ending_with_much(*id)))
         };
@@ -353,7 +357,7 @@ impl Sessions {
     pub(crate) fn is_ending(&self, id: SessionId) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) && inner.ending.insert(id) {
-            inner.silent.insert(id, Instant::now());
+            inner.silent.insert(id, (Instant::now(), None));
         }
     }
 
@@ -622,14 +626,17 @@ mod tests {
         let (sessions, workers) = served(3);
         sessions.is_ending(3);
         sessions.send_request(1, 1, "0");
-        for since in sessions.lock().silent.values_mut() {
+        for (since, _) in sessions.lock().silent.values_mut() {
             *since -= RECLAIM_TIMEOUT;
         }
         sessions.send_request(1, 2, "0");
         assert_eq!(told(&workers[0]), ["answered 2"]);
         assert_eq!(told(&workers[1]), ["give 1 1 0", "give 1 2 0"]);
-        sessions.asked(2, (1, 1));
+        sessions.asked(2, (0, 0));
         sessions.send_request(1, 3, "0");
+        assert_eq!(told(&workers[0]), ["answered 3"], "what it says of another request is no answer");
+        sessions.asked(2, (1, 1));
+        sessions.send_request(1, 4, "0");
         assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has looked again");
     }
 
@@ -657,6 +664,18 @@ mod tests {
         sessions.release(1);
         assert_eq!(sessions.admit(program, &key), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.end(1).unwrap().name, "train");
+    }
+
+    #[test]
+    fn a_place_that_is_kept_for_one_address_is_not_another_s() {
+        let sessions = Sessions::new(3, 1);
+        let of =
+            |last| Program { origin: Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last]))), ..Program::default() };
+        let (key, (ours, _theirs)) = (new_key().unwrap(), control::pair().unwrap());
+        assert_eq!(sessions.reserve(of(1), &SessionKey::NONE, key, ours), Ok(Some(1)));
+        assert_eq!(sessions.admit(of(2), &key), Ok(2), "a place of its own");
+        assert_eq!(sessions.admit(of(2), &key), Err(AdmissionError::PeerFull { most: 1 }));
+        assert_eq!(sessions.admit(of(1), &key), Ok(1));
     }
 
     #[test]
