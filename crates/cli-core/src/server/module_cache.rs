@@ -6,8 +6,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, DirEntry, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
@@ -183,12 +184,23 @@ fn make_private(path: &Path, runs_as: &RunsAs) -> Result<(), FolderError> {
     if !is_ours || may_others != 0 {
         return Err(FolderError::Open { path: path.to_owned() });
     }
-    let foreign = fs::read_dir(path).map_err(system)?.flatten().find(|entry| !ImageStore::owns(&entry.file_name()));
+    let foreign = fs::read_dir(path).map_err(system)?.flatten().find(|entry| is_foreign(entry, runs_as));
     if let Some(foreign) = foreign {
         let found = foreign.file_name().to_string_lossy().into_owned();
         return Err(FolderError::Foreign { path: path.to_owned(), found });
     }
     check_writable(path).and_then(|()| give(path, runs_as)).map_err(system)
+}
+
+/// Whether what lies in a cache says that the folder is another's. Where its files are given to the workers' group, only what file
+/// systems and other servers leave there is let pass; elsewhere folders and hidden files are.
+fn is_foreign(entry: &DirEntry, runs_as: &RunsAs) -> bool {
+    let name = entry.file_name();
+    let is_left =
+        name == "lost+found" || [".nfs", ".tmp"].iter().any(|start| name.as_bytes().starts_with(start.as_bytes()));
+    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+    let passes = is_left || (!matches!(runs_as, RunsAs::OwnUser(_)) && (!is_file || name.as_bytes().starts_with(b".")));
+    !ImageStore::owns(&name) && !passes
 }
 
 /// Checks that files can be made in a folder; of one that is not there, in the next one above that is.
@@ -237,6 +249,9 @@ mod tests {
         for name in ["a".repeat(64), "new-x".to_owned()] {
             fs::write(folder.path().join(name), "").unwrap();
         }
+        // What file systems and other servers leave there.
+        [".nfs0001", ".tmpAbc"].iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        fs::create_dir(folder.path().join("lost+found")).unwrap();
         make_private(folder.path(), &RunsAs::Server).unwrap();
         fs::write(folder.path().join("letter.txt"), "").unwrap();
         let error = make_private(folder.path(), &RunsAs::Server).unwrap_err().to_string();
