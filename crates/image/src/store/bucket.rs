@@ -68,7 +68,10 @@ fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String 
         Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::InvalidPath { .. } => String::new(),
         _ if !is_known => {
             let (names, is) = (missing.join(" and "), if missing.len() == 1 { "is" } else { "are" });
-            format!("; {names} {is} not set: set {} {WHOSE}", CREDENTIALS.join(" and "))
+            // A cloud's own machines may ask without them.
+            let role = ", unless this machine has a role that may use the bucket at AWS_ENDPOINT in AWS_REGION";
+            let role = if missing.len() == 1 { "" } else { role };
+            format!("; {names} {is} not set: set {} {WHOSE}{role}", CREDENTIALS.join(" and "))
         }
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             format!("; see whether {} may use this bucket {WHOSE}", CREDENTIALS.join(" and "))
