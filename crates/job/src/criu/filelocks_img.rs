@@ -9,7 +9,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::criu::files_img::{MAGIC, bounded_if_any, messages};
+use crate::criu::files_img::{bounded_if_any, messages, rewritten};
 use crate::criu::protobuf::Fields;
 use crate::process::descriptors::leases::BrokenLease;
 
@@ -35,14 +35,9 @@ pub(crate) fn broken(folder: &Path) -> io::Result<Vec<BrokenLease>> {
     Ok(messages(&locks, LOCKS).filter_map(lease).collect())
 }
 
-/// The file without them.
-pub(crate) fn without_broken(locks: &[u8]) -> Vec<u8> {
-    let mut out = [MAGIC, LOCKS].concat();
-    for message in messages(locks, LOCKS).filter(|message| lease(message).is_none()) {
-        out.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_le_bytes());
-        out.extend(message);
-    }
-    out
+/// The file without them; none where it is not understood to its end.
+pub(crate) fn without_broken(locks: &[u8]) -> Option<Vec<u8>> {
+    rewritten(locks, LOCKS, |message| lease(message).is_none().then(|| message.to_owned()))
 }
 
 fn lease(message: &[u8]) -> Option<BrokenLease> {
@@ -57,6 +52,7 @@ fn lease(message: &[u8]) -> Option<BrokenLease> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::criu::files_img::MAGIC;
     use crate::criu::protobuf::Message;
 
     fn file(entries: &[[u64; 4]]) -> Vec<u8> {
@@ -80,9 +76,12 @@ mod tests {
         std::fs::write(folder.path().join(FILE_NAME), &whole).unwrap();
         let lease = |pid, number, keeps_reading| BrokenLease { pid, number, keeps_reading };
         assert_eq!(broken(folder.path()).unwrap(), [lease(7, 5, false), lease(8, 6, true)]);
-        assert_eq!(without_broken(&whole), file(&[held, flock]));
-        for length in 0..whole.len() {
-            assert!(without_broken(&whole[..length]).len() <= whole.len());
+        assert_eq!(without_broken(&whole), Some(file(&[held, flock])));
+        let ends = [0, 3, 7, 8];
+        for length in (0..whole.len()).filter(|length| !ends.contains(length)) {
+            let cut = without_broken(&whole[..length]);
+            assert!(cut.is_none_or(|cut| file(&[held]).starts_with(&cut) || cut == file(&[held, flock])), "{length}");
         }
+        assert_eq!([without_broken(&whole[..7]), without_broken(&whole[..whole.len() - 1])], [None, None]);
     }
 }

@@ -214,7 +214,11 @@ fn with_names(files: &[u8], remaps: &[u8], renamed: &[Renamed]) -> Result<(Vec<u
 }
 
 /// A file with each message as `new` has it, or without it; none where the file is not understood to its end.
-fn rewritten(bytes: &[u8], magic: [u8; 4], mut new: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+pub(crate) fn rewritten(
+    bytes: &[u8],
+    magic: [u8; 4],
+    mut new: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+) -> Option<Vec<u8>> {
     let mut written = [MAGIC, magic].concat();
     let mut read = bytes.starts_with(&written).then_some(written.len())?;
     for message in messages(bytes, magic) {

@@ -149,7 +149,12 @@ impl RestoreImages {
         }
         let locks = bounded_if_any(&from.join(filelocks_img::FILE_NAME))?;
         if !locks.is_empty() {
-            private::write(&to.join(filelocks_img::FILE_NAME), filelocks_img::without_broken(&locks))?;
+            let place = to.join(filelocks_img::FILE_NAME);
+            match filelocks_img::without_broken(&locks) {
+                Some(others) => private::write(&place, others)?,
+                // CRIU says what is wrong with it.
+                None => symlink(from.join(filelocks_img::FILE_NAME), place)?,
+            }
         }
         let mut streams: Vec<usize> = splits.values().flat_map(|split| split.ids.iter().map(|(to, _)| *to)).collect();
         streams.sort_unstable();
