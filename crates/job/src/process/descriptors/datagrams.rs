@@ -28,9 +28,9 @@ use std::thread;
 
 use katydid_scratch::{Scratch, private};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, OFlags, fstat, open, stat};
+use rustix::fs::{FileType, OFlags, fstat};
 use rustix::net::sockopt::{
-    set_socket_send_buffer_size, set_socket_send_buffer_size_force, socket_domain, socket_type,
+    set_socket_send_buffer_size, set_socket_send_buffer_size_force, socket_domain, socket_passcred, socket_type,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername,
@@ -40,7 +40,7 @@ use rustix::process::{chdir, chroot, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
-use crate::process::descriptors::remote::{SOCKET, descriptor, named};
+use crate::process::descriptors::remote::{SOCKET, descriptor, named, open_in_root};
 use crate::process::tree;
 use crate::process::tree::Process;
 
@@ -161,6 +161,10 @@ fn queue_of(socket: &Socket, senders: &[Name], all: &[Socket]) -> Result<Option<
     if namespace(socket.pid) != namespace("self") {
         return Err("it is in a network namespace of its own");
     }
+    // What is sent once more has the credentials of who restores.
+    if socket_passcred(&socket.fd).unwrap_or(true) {
+        return Err("their socket asks for the credentials of senders (SO_PASSCRED)");
+    }
     let listed = fs::read_to_string(format!("/proc/{}/net/unix", socket.pid)).unwrap_or_default();
     if !is_reached(socket, &listed) {
         return Err("their socket has no name by which it is reached");
@@ -184,17 +188,12 @@ fn is_reached(socket: &Socket, listed: &str) -> bool {
     let mut inodes = listed_inodes(listed, &socket.name);
     let is_listed = inodes.next() == Some(socket.inode) && inodes.next().is_none();
     let Some(path) = socket.name.path() else { return is_listed && !socket.name.is_none() };
-    let found = below_root(socket.pid, path).map(|path| stat(path).is_ok_and(|stat| is_socket(stat.st_mode)));
-    is_listed && found == Some(true)
+    let found = open_in_root(socket.pid, path, OFlags::empty()).and_then(|file| Ok(fstat(&file)?));
+    is_listed && found.is_ok_and(|found| is_socket(found.st_mode))
 }
 
 fn is_socket(mode: u32) -> bool {
     FileType::from_raw_mode(mode) == FileType::Socket
-}
-
-/// Where a process sees an absolute path.
-fn below_root(pid: u32, path: &Path) -> Option<PathBuf> {
-    Some(Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?))
 }
 
 /// The inodes of sockets of this name in the kernel's list, whose columns are: number, references, protocol, flags, type, state, inode,
@@ -310,11 +309,11 @@ fn address(pid: u32, socket: &OwnedFd) -> io::Result<(SocketAddrUnix, Option<Own
     if let Some(name) = name.abstract_name() {
         return Ok((SocketAddrUnix::new_abstract_name(name)?, None));
     }
-    let path = name.path().and_then(|path| below_root(pid, path));
-    let Some((folder, file)) = path.as_deref().and_then(|path| Some((path.parent()?, path.file_name()?))) else {
+    let path = name.path().filter(|path| path.is_absolute());
+    let Some((folder, file)) = path.and_then(|path| Some((path.parent()?, path.file_name()?))) else {
         return Err(io::Error::other("their socket has no name"));
     };
-    let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let folder = open_in_root(pid, folder, OFlags::DIRECTORY)?;
     // A path below `/proc/PID` may be too long for a socket.
     let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(file);
     Ok((SocketAddrUnix::new(&path)?, Some(folder)))
@@ -357,24 +356,25 @@ fn bound_elsewhere(path: &Path) -> io::Result<OwnedFd> {
     let parts = path.parent().into_iter().flat_map(Path::components);
     let parts = parts.filter(|part| matches!(part, Component::Normal(_)));
     private::folders(&root.path().join(parts.collect::<PathBuf>()))?;
-    let (root, address) = (root, SocketAddrUnix::new(path)?);
+    let (above, address) = (root.path().to_owned(), SocketAddrUnix::new(path)?);
     let binder = thread::Builder::new().name("bind".into()).spawn(move || {
         // SAFETY: the thread shares its descriptors with all others as before; its root folder is what it has alone.
         unsafe { unshare_unsafe(UnshareFlags::FS) }?;
-        chroot(root.path())?;
+        chroot(above)?;
         chdir("/")?;
         let socket = unbound()?;
         bind(&socket, &address)?;
-        Ok::<_, io::Error>((socket, root))
+        Ok::<_, io::Error>(socket)
     });
-    let (socket, _root) = binder?.join().map_err(|_| io::Error::other("a thread has ended"))??;
-    Ok(socket)
+    binder?.join().map_err(|_| io::Error::other("a thread has ended"))?
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use rustix::net::sockopt::set_socket_passcred;
 
     use super::*;
 
@@ -444,6 +444,9 @@ mod tests {
         let (to, from) = (UnixDatagram::bind(folder.path().join("to")).unwrap(), abstract_socket("refused"));
         from.send_to(b"text", folder.path().join("to")).unwrap();
         assert!(noted(&to).is_ok_and(|noted| noted.is_some()));
+        set_socket_passcred(&to, true).unwrap();
+        assert_eq!(noted(&to), Err("their socket asks for the credentials of senders (SO_PASSCRED)"));
+        set_socket_passcred(&to, false).unwrap();
         fs::remove_file(folder.path().join("to")).unwrap();
         assert_eq!(noted(&to), Err("their socket has no name by which it is reached"));
         let other = abstract_socket("other");

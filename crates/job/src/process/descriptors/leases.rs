@@ -61,6 +61,7 @@ pub(crate) fn set(all: &[BrokenLease], processes: &[Process]) -> Vec<String> {
             Err(error) => note(lease, &error),
         }
     }
+    all.iter().skip(MAX_OWNERS).for_each(|lease| note(lease, &io::Error::other("there are too many")));
     // None of them can be taken once one of the same file is being broken.
     for (pid, lease, owner) in taken {
         let broken = break_lease(pid, lease);

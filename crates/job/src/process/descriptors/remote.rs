@@ -1,9 +1,12 @@
 //! Descriptors of other processes, as ours. The rule: what cannot be looked at is left out; CRIU looks at it again.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::process::tree;
@@ -15,6 +18,13 @@ pub(crate) const SOCKET: &[u8] = b"socket:";
 pub(crate) fn descriptor(pid: u32, number: i32) -> Option<OwnedFd> {
     let process = pidfd_open(tree::raw(pid)?, PidfdFlags::empty()).ok()?;
     pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()
+}
+
+/// Opens, as a place, what a process sees at an absolute path: links on the way lead to where they lead that process.
+pub(super) fn open_in_root(pid: u32, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let root = open(format!("/proc/{pid}/root"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    Ok(openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?)
 }
 
 /// The numbers of what a process has open whose name in `/proc/PID/fd` begins so.

@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use rustix::fs::OFlags;
 use rustix::fs::inotify::{WatchFlags, add_watch, remove_watch};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::ioctl_fionread;
 use serde::{Deserialize, Serialize};
 
-use crate::process::descriptors::remote::{descriptor, named, numbers};
+use crate::process::descriptors::remote::{descriptor, named, numbers, open_in_root};
 use crate::process::tree;
 use crate::process::tree::Process;
 
@@ -100,8 +100,7 @@ pub(crate) fn set(all: &[Watch], processes: &[Process]) -> Vec<String> {
 impl Watch {
     fn set(&self, pid: u32, first: u32) -> io::Result<()> {
         let inotify = descriptor(pid, self.number).ok_or(io::ErrorKind::NotFound)?;
-        let path = Path::new(&format!("/proc/{first}/root")).join(self.path.strip_prefix("/").unwrap_or(&self.path));
-        let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let file = open_in_root(first, &self.path, OFlags::empty())?;
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let wd = add_watch(&inotify, link, WatchFlags::from_bits_retain(self.mask))?;
         if wd == self.wd {
