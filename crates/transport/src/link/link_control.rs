@@ -281,8 +281,10 @@ impl LinkControl {
     /// Whether the program has closed its end for good. Who waits for that need not have seen it yet.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let is_closed = |socket: Arc<Connection>| is_hung_up(socket.as_fd(), Some(&Timespec::default()));
-        !self.may_leave() && self.socket().is_some_and(is_closed)
+        // Both at one moment: a program that is allowed to leave closes its end, and comes back.
+        let attachment = self.attachment();
+        let is_closed = |socket: &Arc<Connection>| is_hung_up(socket.as_fd(), Some(&Timespec::default()));
+        !attachment.may_leave && attachment.socket.as_ref().is_some_and(is_closed)
     }
 
     /// Tells the program that the worker is there, if it owes it something or is busy otherwise; to be called about once a
