@@ -637,7 +637,7 @@ mod tests {
         let message = hello().encode(&build()).unwrap();
         assert_eq!(message[..8], *b"KATYDID\0");
         assert_eq!(message[8..12], (message.len() as u32).to_le_bytes());
-        assert_eq!(message[12..24], [1, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(message[12..24], [1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(message[24..56], [0xab; 32]);
         assert_eq!(message[56..72], *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0");
     }

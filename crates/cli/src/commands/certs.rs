@@ -311,7 +311,7 @@ mod tests {
             ),
             (CertsCommand::Client(flags(&authority, &root.path().join("c"), &[""])), ["--name", "alice"]),
             (with(&root.path().join("none"), "s", &["x"], false), ["authority.key", "certs init"]),
-            (with(&root.path().join("broken"), "s", &["x"], false), ["is no key", "certs init"]),
+            (with(&root.path().join("broken"), "s", &["x"], false), ["is no private key", "certs init"]),
             (with(&authority, "there", &["x"], false), ["key.pem", "--renew"]),
             (with(&authority, "none", &["x"], true), ["key.pem", "leave out --renew"]),
             (with(&authority, "file", &["x"], false), ["cannot be written", "name a folder"]),

@@ -255,7 +255,7 @@ mod tests {
             text(""),
             "the program uses the device y, which is not here; there are: 0 x, 1 z; name one with --device"
         );
-        assert!(text("7").contains("no device \"7\" here") && text("q=x").contains("no device \"q\""));
+        assert!(text("7").contains("no device \"7\"; this server has") && text("q=x").contains("no device \"q\""));
         assert!(text("y=z").contains("of one platform"));
         let narrow = [platform("a", vec![journal::Device { bits: 32, ..device("x", 2, false) }])];
         assert!(matches!(assign(&had, &narrow, "x"), Err(DeviceError::Bits { was: 64, is: 32, .. })));

@@ -88,7 +88,7 @@ fn turns(places: &Places, way: &str) -> Result<()> {
     ensure!(there == [job.pid()], "a process was made: {there:?}");
     let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
     let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(LIMIT)?;
-    let is_told = outcome.errors().contains("did not give way") && outcome.errors().contains(&us);
+    let is_told = outcome.errors().contains("has held the lock") && outcome.errors().contains(&us);
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     lock.unlock()?;
     continues(&kept, (written, written), &job.finish(LIMIT)?)?;
