@@ -62,9 +62,10 @@ impl Target {
         Ok(Self { server, bystander })
     }
 
-    /// A connection on each kind of socket.
-    fn connections(&self) -> Result<[Box<dyn Connection>; 2]> {
-        Ok([peer::connect(self.server.tcp())?, peer::connect(&self.server.unix())?])
+    /// A connection on each kind of socket. None is open before its turn: a server waits for a hello for seconds only, and the
+    /// worker of the one before may take as long.
+    fn connections(&self) -> impl Iterator<Item = Result<Box<dyn Connection>>> {
+        [self.server.tcp().to_owned(), self.server.unix()].into_iter().map(|address| Ok(peer::connect(&address)?))
     }
 
     /// The bystander goes on, and there is no session but its own.
@@ -128,7 +129,8 @@ fn closes(socket: &mut dyn Connection) -> Result<Vec<u8>> {
 /// Sends `bytes` instead of a hello, to both sockets; both are closed.
 fn instead_of_hello(bytes: &[u8]) -> Result<()> {
     let target = Target::new()?;
-    for mut socket in target.connections()? {
+    for socket in target.connections() {
+        let mut socket = socket?;
         send(&mut socket, bytes)?;
         closes(&mut socket)?;
     }
@@ -138,7 +140,8 @@ fn instead_of_hello(bytes: &[u8]) -> Result<()> {
 /// Opens a session on both sockets and sends `bytes` in it; both are closed, and their workers are gone.
 fn in_a_session(bytes: &[u8]) -> Result<()> {
     let target = Target::new()?;
-    for mut socket in target.connections()? {
+    for socket in target.connections() {
+        let mut socket = socket?;
         session(&mut socket)?;
         send(&mut socket, bytes)?;
         closes(&mut socket)?;
@@ -500,7 +503,8 @@ fn a_connection_closed_in_the_middle_of_a_hello_harms_no_other() -> Result<()> {
     let target = Target::new()?;
     let bytes = hello().encode(&peer::build())?;
     for length in [0, 1, PREFIX - 1, PREFIX, bytes.len() - 1] {
-        for mut socket in target.connections()? {
+        for socket in target.connections() {
+            let mut socket = socket?;
             send(&mut socket, &bytes[..length])?;
         }
     }
@@ -515,7 +519,8 @@ fn a_program_of_another_build_is_refused_with_a_text() -> Result<()> {
         Build { spec_hash: [7; 32], release: "0.0.9".to_owned(), ..peer::build() },
     ];
     for stranger in strangers {
-        for mut socket in target.connections()? {
+        for socket in target.connections() {
+            let mut socket = socket?;
             send(&mut socket, &hello().encode(&stranger)?)?;
             let (kind, bytes) = message(&mut socket)?;
             ensure!(kind == MessageKind::REFUSED, "a message of kind {kind:?}");
@@ -569,7 +574,8 @@ fn a_stream_of_noise_ends_its_session() -> Result<()> {
 #[test]
 fn a_session_closed_in_the_middle_of_a_frame_is_cleaned_up() -> Result<()> {
     let target = Target::new()?;
-    for mut socket in target.connections()? {
+    for socket in target.connections() {
+        let mut socket = socket?;
         session(&mut socket)?;
         target.server.workers_of(2)?;
         send(&mut socket, &frame(1, true, &[0; 64])?[..40])?;
@@ -582,7 +588,7 @@ fn a_session_closed_in_the_middle_of_a_frame_is_cleaned_up() -> Result<()> {
 #[test]
 fn the_server_says_on_standard_error_why_it_ended_a_session() -> Result<()> {
     let target = Target::new()?;
-    let [mut tcp, _] = target.connections()?;
+    let mut tcp = peer::connect(target.server.tcp())?;
     session(&mut tcp)?;
     let before = target.server.log().len();
     send(&mut tcp, &frame(0xfffe, true, &[])?)?;

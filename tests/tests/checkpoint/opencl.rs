@@ -351,7 +351,11 @@ fn devices(places: &Places, way: &str) -> Result<()> {
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
-    ensure!(!unknown.status.success() && unknown.errors().contains("no device \"nowhere\"; this server has"), "{}", said(&unknown));
+    ensure!(
+        !unknown.status.success() && unknown.errors().contains("no device \"nowhere\"; this server has"),
+        "{}",
+        said(&unknown)
+    );
     ensure!(job.holds_itself()?, "the job did not go on after a refusal");
     moves(&job, &home, &["--device", "basic"])?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
