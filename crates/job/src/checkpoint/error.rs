@@ -244,6 +244,11 @@ impl CheckpointError {
             _ => false,
         }
     }
+
+    /// Whether a session of the job was about to end, or had ended.
+    pub(crate) fn is_of_ended_session(&self) -> bool {
+        matches!(self, Self::Companion(error) if error.is_of_ended_session())
+    }
 }
 
 impl From<CompanionError> for CheckpointError {

@@ -85,6 +85,7 @@ pub(crate) fn take(
     let mut left = MAX_ATTEMPTS;
     while left > 0 {
         let mut writer = image.begin(options(request))?;
+        let before = job.members.list().len();
         let (criu, libraries, attributes) = (criu.as_ref(), OnceLock::new(), OnceLock::new());
         let attempt =
             Attempt { job, root, request, writer: &writer, criu, tell, stages: &stages, libraries, attributes };
@@ -96,6 +97,9 @@ pub(crate) fn take(
             }
             Err(error) if error.passes() && since.elapsed() < RETRY_TIME => {
                 thread::sleep(RETRY_INTERVAL);
+                continue;
+            }
+            Err(error) if error.is_of_ended_session() && since.elapsed() < RETRY_TIME && is_fewer(job, before) => {
                 continue;
             }
             Err(error) => return Err(error),
@@ -135,6 +139,12 @@ pub(crate) fn take(
         });
     }
     Err(CheckpointError::Restless)
+}
+
+/// Whether a program of the job has ended in a moment beside others: they are checkpointed without it.
+fn is_fewer(job: &JobState, before: usize) -> bool {
+    thread::sleep(RETRY_INTERVAL);
+    (1..before).contains(&job.members.list().len())
 }
 
 /// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for it,

@@ -15,11 +15,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, ChunkId, FileEntry, ImageSource, Reader, Session, Sink, Writer};
-use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, companion};
+use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, LinkError, companion};
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};
 use katydid_wire::envelope::EnvelopeError;
-use katydid_wire::handshake::Ready;
+use katydid_wire::handshake::{HandshakeError, Ready, RefusalCode};
 use katydid_wire::key::SessionKey;
 use katydid_wire::sharing::Sharing;
 
@@ -181,6 +181,20 @@ pub enum CompanionError {
         /// What it was.
         what: String,
     },
+}
+
+impl CompanionError {
+    /// Whether the session's worker was about to end, or had ended: its program ends beside the others of the job.
+    pub(crate) fn is_of_ended_session(&self) -> bool {
+        match self {
+            Self::Connect(ConnectError::Link { source: LinkError::Closed, .. })
+            | Self::ControlChannel { source: ControlError::Closed, .. } => true,
+            Self::Connect(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. }) => {
+                refused.code == RefusalCode::NO_SESSION
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What a user can do about a connection to a worker that broke.
