@@ -131,7 +131,8 @@ fn a_stream_that_is_busy_holds_the_look_up() {
         stage.wait(waiting);
         (news, fake::calls().len())
     };
-    assert!((0..100).any(|_| once() == (1, 3)));
+    // On a busy machine another thread often comes between.
+    assert!((0..10_000).any(|_| once() == (1, 3)));
 }
 
 /// Waking it again and again adds nothing to the queue.

@@ -386,7 +386,7 @@ fn lanes_of_no_number_or_of_one_that_is_there_are_refused() {
     use_all(&*connection.link, &network);
     for number in [0, 1, LANES as u64, 17, u64::MAX] {
         let told = come_as(&host, number).unwrap_err();
-        assert!(told.contains("no place"), "{number}: {told}");
+        assert!(told.contains("no such bulk connection"), "{number}: {told}");
     }
     mix(&*connection.link, 2, MANY / 2);
     connection.link.enqueue(EXIT, 0, &[]).unwrap();
