@@ -30,7 +30,7 @@ const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// The field of a regular file, `file_entry.reg`.
 pub(crate) const REGULAR: u64 = 3;
 /// That of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`.
-const UNIX: u64 = 16;
+pub(crate) const UNIX: u64 = 16;
 const INODE: u64 = 2;
 const PEER: u64 = 8;
 /// That of inotify, `file_entry.ify`; `inotify_file_entry.wd`; `inotify_wd_entry.i_ino`, `.s_dev`, `.f_handle`; `fh_entry.path`.

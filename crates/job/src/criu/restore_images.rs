@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use katydid_scratch::private;
 
 use crate::criu::filelocks_img;
-use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, bounded, bounded_if_any, messages, unix_pair};
+use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, UNIX, bounded, bounded_if_any, messages, unix_pair};
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 use crate::process::stdio::Standard;
 use crate::process::terminals::Modes;
@@ -43,7 +43,6 @@ const TYPE: u64 = 1;
 const ID: u64 = 2;
 const INET: u64 = 4;
 const TIMER: u64 = 12;
-const UNIX: u64 = 16;
 const PIPE: u64 = 18;
 const TERMINAL: u64 = 19;
 /// `fdinfo_entry`: id, type, descriptor number.
