@@ -19,7 +19,7 @@ const MAX_THREADS: usize = 16;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChunkError {
-    /// The image.
+    /// The image cannot be read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// A chunk's bytes are not to be had.

@@ -38,7 +38,7 @@ pub enum QuiesceError {
     /// Calls that wait for the GPU, or for each other.
     #[error("{calls} calls of the program did not end in the time given; try again, or give more time")]
     Calls {
-        /// How many.
+        /// Calls that are still executing when the deadline passes.
         calls: u64,
     },
     /// The program runs a function for the GPU, and does not end it.
@@ -47,7 +47,7 @@ pub enum QuiesceError {
     /// Work of a device that does not end.
     #[error("{what} did not come to its end in the time given: {why}")]
     Busy {
-        /// Which.
+        /// Stream or queue with unfinished work, as shown to the user.
         what: String,
         /// What may keep it.
         why: &'static str,
@@ -55,9 +55,9 @@ pub enum QuiesceError {
     /// An error that no checkpoint can keep.
     #[error("{what} has the sticky error {error}, which only its end clears")]
     Ruined {
-        /// What.
+        /// Context or queue in the error state, as shown to the user.
         what: String,
-        /// The driver's code.
+        /// Code that the driver returned: the number of a `CUresult`, or an OpenCL code.
         error: String,
     },
     /// The session has ended meanwhile.
@@ -204,7 +204,7 @@ enum LoopOrder {
     Quiesce { frames: u64, deadline: Instant, answer: SyncSender<Result<u64, QuiesceError>> },
     /// Something that needs a session at rest.
     Work(CompanionWork),
-    /// Execute frames again.
+    /// Leaves the state of rest: frames are executed again.
     Resume,
 }
 
@@ -295,7 +295,7 @@ impl Control {
         let _ = self.orders.send(LoopOrder::Resume);
     }
 
-    /// The session's link.
+    /// Handle that pauses and resumes the session's link.
     #[must_use]
     pub fn link_control(&self) -> &LinkControl {
         &self.link_control
@@ -307,7 +307,7 @@ impl Control {
 pub enum Pumped {
     /// So many frames, which were executed.
     Frames(usize),
-    /// The end.
+    /// The program closed its end of the link.
     End,
 }
 

@@ -15,9 +15,9 @@ pub enum UploadError {
     /// The announced size is beyond the bound.
     #[error("{total} bytes were announced; there may be 1 to {most}")]
     TooLarge {
-        /// What was announced.
+        /// Total that the piece announced, in bytes.
         total: u64,
-        /// The bound.
+        /// Largest total allowed, in bytes.
         most: u64,
     },
     /// Pieces for one message name different totals.
@@ -25,7 +25,7 @@ pub enum UploadError {
     Changed {
         /// The first piece's total.
         before: u64,
-        /// This piece's.
+        /// Total that this piece announced, in bytes.
         now: u64,
     },
     /// More bytes came than were announced.
@@ -33,13 +33,13 @@ pub enum UploadError {
     Excess {
         /// Bytes beyond the total.
         excess: u64,
-        /// What was announced.
+        /// Total that the first piece announced, in bytes.
         total: u64,
     },
     /// The system has no memory for it.
     #[error("no memory for {total} bytes of data")]
     NoMemory {
-        /// What was announced.
+        /// Total that the piece announced, in bytes.
         total: u64,
     },
     /// All threads together hold too much.
@@ -47,7 +47,7 @@ pub enum UploadError {
     TooMuch {
         /// Bytes announced in all.
         bytes: u64,
-        /// The bound.
+        /// Most bytes that the session holds of unfinished uploads.
         most: u64,
     },
     /// The message came before all pieces did.
@@ -55,7 +55,7 @@ pub enum UploadError {
     Incomplete {
         /// Bytes that did not come.
         missing: u64,
-        /// What was announced.
+        /// Total that the first piece announced, in bytes.
         total: u64,
     },
     /// A message said that its data had come, and there was none.

@@ -47,7 +47,7 @@ pub enum WaitStatus {
 
 /// What a call waits for, as far as it can be asked about.
 pub trait WaitTarget<A: Api> {
-    /// Asks the driver.
+    /// Asks the driver once, without blocking, whether the work has completed.
     fn query(&mut self, shared: &A::Shared) -> WaitStatus;
 
     /// Whether the device that does it is the machine's processors.

@@ -28,7 +28,7 @@ pub enum SessionError {
     DamagedPart {
         /// Name of the message.
         message: &'static str,
-        /// Which part.
+        /// Name of the part, such as `steps` or `inputs`.
         part: &'static str,
         /// What did not fit.
         reason: String,
@@ -38,15 +38,15 @@ pub enum SessionError {
     BadPart {
         /// Name of the message.
         message: &'static str,
-        /// Which part.
+        /// Name of the part that is cut short or names an absent entry.
         part: &'static str,
     },
     /// An id beyond every id that an honest program could have given.
     #[error("the program named {kind} {id}, but only {known} are known")]
     BadId {
-        /// Kind of handle.
+        /// Kind of object, such as a stream or an event.
         kind: &'static str,
-        /// The id.
+        /// Wire id that the program sent.
         id: u32,
         /// Ids given so far.
         known: usize,
@@ -54,7 +54,7 @@ pub enum SessionError {
     /// An id for a new object that no honest program could give, or one that is taken.
     #[error("the program gave a new object the id {id}, which {why}")]
     BadNewId {
-        /// The id.
+        /// Wire id that the program chose.
         id: u32,
         /// What is wrong with it.
         why: &'static str,
@@ -72,19 +72,19 @@ pub enum SessionError {
         what: &'static str,
         /// First address, or offset.
         address: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         size: u64,
     },
     /// More program threads than a program has.
     #[error("the program uses more than {most} threads")]
     TooManyThreads {
-        /// The bound.
+        /// Most threads of a program that a session serves; each has an executor.
         most: usize,
     },
     /// A thread sent on while its blocking calls were being executed.
     #[error("the program's thread {thread} does not wait for its replies")]
     Impatient {
-        /// The program's thread.
+        /// Thread that sent the frame, as numbered in frame heads (from 1).
         thread: u32,
     },
     /// Data in pieces did not come as announced.
@@ -96,9 +96,9 @@ pub enum SessionError {
     /// The worker's own system failed it.
     #[error("the worker cannot {what}: {reason}")]
     System {
-        /// What it tried.
+        /// Operation that failed, in the infinitive, such as "start a thread".
         what: &'static str,
-        /// The system's words.
+        /// Text of the operating system's error.
         reason: String,
     },
 }

@@ -99,7 +99,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
 
 /// A session whose frames the main loop executes.
 pub trait FrameHandler: Checkpointable + Sized {
-    /// What it speaks.
+    /// API that the session executes: CUDA or OpenCL.
     type Api: Api;
     /// What its calls wait for.
     type Target: WaitTarget<Self::Api>;
@@ -140,7 +140,7 @@ pub trait FrameHandler: Checkpointable + Sized {
 pub enum LoopEnd {
     /// The program has closed its end.
     Closed,
-    /// [`FrameHandler::ends_loop`] says so.
+    /// A message for which [`FrameHandler::ends_loop`] is true came; another loop takes over.
     HandedOver,
 }
 

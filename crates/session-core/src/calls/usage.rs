@@ -30,7 +30,7 @@ impl Usage {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Frames executed.
+    /// Frames that the session has executed, those before a restore included.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)

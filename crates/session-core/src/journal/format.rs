@@ -76,7 +76,7 @@ pub fn take_all<T>(
 pub struct SavedProgress {
     /// The code that waits for the next reply, as replies carry it.
     pub deferred: u32,
-    /// Calls counted.
+    /// Frames that [`Usage::calls`](crate::Usage::calls) had counted.
     pub calls: u64,
     /// Frames executed: the next one has this number.
     pub frames: u64,
@@ -85,7 +85,7 @@ pub struct SavedProgress {
 }
 
 impl SavedProgress {
-    /// Writes it.
+    /// Appends the encoded fields to `out`.
     pub fn put(&self, out: &mut Vec<u8>) {
         self.deferred.put(out);
         self.calls.put(out);

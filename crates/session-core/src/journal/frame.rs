@@ -11,7 +11,7 @@ pub struct Frame {
     pub thread: u32,
     /// The context that was current; 0: any.
     pub context: u32,
-    /// Of its message.
+    /// Number of the message in the session protocol.
     pub opcode: u16,
     payload: Payload,
 }
@@ -53,7 +53,7 @@ impl Frame {
         Self { order, thread, context, opcode, payload: Payload::new(payload) }
     }
 
-    /// Its message's bytes.
+    /// Encoded message, without its frame head.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload.bytes()

@@ -19,7 +19,7 @@ pub enum StateError {
         "the state of the session has version {found}; this build reads up to {newest}: restore it with the release that wrote it"
     )]
     TooNew {
-        /// What it says.
+        /// Format version in the state's head.
         found: u32,
         /// The newest that this build knows.
         newest: u32,
@@ -30,7 +30,7 @@ pub enum StateError {
     /// A field has a value that it cannot have.
     #[error("the state of the session is damaged: {what} has an impossible value")]
     Damaged {
-        /// Which.
+        /// Name of the field.
         what: &'static str,
     },
     /// A message that this build does not have, or has with other fields.
@@ -38,7 +38,7 @@ pub enum StateError {
         "the state of the session holds the message {name} in a form that this build does not know; restore it with the release that wrote it"
     )]
     UnknownMessage {
-        /// Its name.
+        /// Name of the message, as the state spells it.
         name: String,
     },
 }
@@ -70,11 +70,11 @@ impl ReplayStep {
 /// One frame to replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it is.
+    /// How the replay executes this record: as a frame, a launch, or another step.
     pub step: ReplayStep,
     /// Number of the frame.
     pub order: u64,
-    /// The program's thread.
+    /// Thread of the program that sent the frame, numbered from 1.
     pub thread: u32,
     /// The context that was current; 0: any.
     pub context: u32,
@@ -84,7 +84,7 @@ pub struct Record {
     pub image: Option<u32>,
     /// What came in pieces before the frame.
     pub steps: Option<Arc<Vec<u8>>>,
-    /// Its message's bytes.
+    /// Encoded message, without its frame head.
     pub payload: Vec<u8>,
     /// What the program was told.
     pub told: Option<Vec<u8>>,
@@ -131,7 +131,7 @@ impl MessageTable {
         place as u16
     }
 
-    /// Writes the table.
+    /// Appends the names and layouts of the messages to `out`.
     pub fn put(&self, out: &mut Vec<u8>) {
         (self.opcodes.len() as u32).put(out);
         for opcode in &self.opcodes {

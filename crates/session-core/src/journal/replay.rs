@@ -20,7 +20,7 @@ pub enum ReplayError {
     /// The state holds a message that no journal holds.
     #[error("the state of the session is damaged: {message} cannot be part of it")]
     NotKept {
-        /// Its name.
+        /// Name of the message.
         message: &'static str,
     },
     /// A frame breaks the protocol.
