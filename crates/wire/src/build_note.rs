@@ -48,7 +48,7 @@ impl BuildNote {
         Self(note)
     }
 
-    /// All of it.
+    /// The note as it is embedded in the library's file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -78,7 +78,7 @@ pub struct LibraryBuild {
 }
 
 impl LibraryBuild {
-    /// This build.
+    /// Describes the library that this code is compiled into.
     #[must_use]
     pub fn current() -> Self {
         Self {

@@ -10,7 +10,7 @@ pub enum CodecError {
     /// The payload ends inside a field.
     #[error("{message}: payload ends after {length} bytes, inside a field")]
     Short {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
         /// Bytes that were there.
         length: usize,
@@ -18,9 +18,9 @@ pub enum CodecError {
     /// The payload goes on after the last field.
     #[error("{message}: {extra} bytes follow the last field")]
     Long {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
-        /// Bytes too many.
+        /// Bytes behind the last field.
         extra: usize,
     },
 }
@@ -79,7 +79,7 @@ impl Reply for () {
 
 /// A value that has a form in bytes.
 pub trait Field: Sized {
-    /// Appends the value.
+    /// Appends the value's encoding to `out`.
     fn put(&self, out: &mut Vec<u8>);
 
     /// Takes the value from the front of `bytes`; `None` when they do not suffice.

@@ -112,7 +112,7 @@ pub struct MovedVariable {
 }
 
 impl MovedVariable {
-    /// Several as bytes.
+    /// Encodes a list: its length, then each variable.
     #[must_use]
     pub fn encode(all: &[Self]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -227,19 +227,19 @@ messages! {
         devices: String,
     }
 
-    /// Answers `Has`.
+    /// Tells which chunks the image holds; the answer to `Has`.
     16 Known {
         /// A byte for each hash: 1 known, 0 not.
         known: Vec<u8>,
     }
     /// Answers `Put`, `PutState`: it is in the image.
     17 Stored {}
-    /// Answers `Get`.
+    /// Carries one chunk; the answer to `Get`.
     18 Chunk {
         /// The chunk's bytes, at most 2 MiB.
         data: Vec<u8>,
     }
-    /// Answers `GetState`.
+    /// Carries part of a state file; the answer to `GetState`.
     19 State {
         /// Bytes of the file in all.
         total: u64,
@@ -248,7 +248,7 @@ messages! {
     }
     /// Answers any question that failed.
     20 StoreFailed {
-        /// Why.
+        /// Reason, as text for the user.
         text: String,
     }
 }
@@ -276,9 +276,9 @@ messages! {
     }
     /// How far the order at hand is.
     5 Progress {
-        /// Bytes done.
+        /// Bytes of contents processed so far.
         done: u64,
-        /// Bytes in all.
+        /// Bytes of contents to process in all.
         total: u64,
         /// Bytes that the image took.
         written: u64,
@@ -298,14 +298,14 @@ messages! {
     }
     /// The order was not carried out; things are as before it.
     8 Failed {
-        /// Why.
+        /// Reason, as text for the user.
         text: String,
     }
     /// The program has come back to the session that was detached. No answer to an order.
     9 Attached {}
     /// The snapshot that was captured could not be written. The session is unharmed. No answer to an order.
     10 Unwritten {
-        /// Why.
+        /// Reason, as text for the user.
         text: String,
     }
     /// The image is at hand.
@@ -313,7 +313,7 @@ messages! {
     /// The session cannot be rebuilt in this worker, since the driver chose other addresses than those of the image, or since the
     /// outline that was rebuilt in it is of something else. It may be in another worker. The answer to `Restore` then.
     12 Elsewhere {
-        /// What lies where.
+        /// What lies at another address than in the image, as text for the user.
         text: String,
     }
 
@@ -354,21 +354,21 @@ messages! {
     }
     /// Take a chunk. Answer: `Stored`.
     17 Put {
-        /// Its bytes.
+        /// Bytes of the chunk; the store names it by their hash.
         data: Vec<u8>,
     }
     /// Append to a state file of the checkpoint. Answer: `Stored`.
     18 PutState {
         /// Name of the file.
         name: String,
-        /// At most [`STATE_PIECE`].
+        /// Bytes to append, at most [`STATE_PIECE`].
         data: Vec<u8>,
         /// 1: that was all of it.
         last: u32,
     }
     /// Read a chunk. Answer: `Chunk`.
     19 Get {
-        /// Its hash.
+        /// Hash that names the chunk.
         hash: Vec<u8>,
     }
     /// Read from a state file. Answer: `State`.

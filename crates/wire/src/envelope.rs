@@ -21,9 +21,9 @@ pub enum EnvelopeError {
     /// The announced length cannot be.
     #[error("a message of {length} bytes was announced; messages have {HEAD} to {most} bytes")]
     Length {
-        /// As announced.
+        /// Length that the message's head announces, in bytes.
         length: u32,
-        /// The protocol's maximum.
+        /// Most bytes that a message of the protocol has, its head included.
         most: usize,
     },
     /// The bytes are not as many as the message says.
@@ -31,19 +31,19 @@ pub enum EnvelopeError {
     Cut {
         /// What its head says.
         announced: usize,
-        /// What is there.
+        /// Bytes of the message that the caller passed.
         found: usize,
     },
     /// A reserved field is in use.
     #[error("a message's reserved bits {bits:#x} have no meaning")]
     Reserved {
-        /// As found.
+        /// Value of the reserved field, which must be 0.
         bits: u16,
     },
     /// No message of this protocol.
     #[error("message {kind} is not known here; are both sides of the same release?")]
     Unknown {
-        /// As found.
+        /// Number of the message in its head.
         kind: u16,
     },
     /// Its fields are too short or too long.
@@ -54,7 +54,7 @@ pub enum EnvelopeError {
     TooLarge {
         /// What it would take.
         length: usize,
-        /// The protocol's maximum.
+        /// Most bytes that a message of the protocol has, its head included.
         most: usize,
     },
 }

@@ -38,17 +38,17 @@ pub enum FactsError {
     /// A count is beyond its bound.
     #[error("facts name {found} {what}, more than {most}")]
     TooMany {
-        /// What is counted.
+        /// Name of the counted entries, in the plural.
         what: &'static str,
         /// The count found.
         found: u32,
-        /// The bound.
+        /// Most entries allowed.
         most: u32,
     },
     /// Bytes are left after the last field.
     #[error("facts carry {left} bytes too many")]
     Trailing {
-        /// How many.
+        /// Bytes behind the last field.
         left: usize,
     },
 }

@@ -44,7 +44,7 @@ pub enum FrameError {
     /// A bit or byte that must be zero is not; a peer of another protocol version may have set it.
     #[error("reserved bits {bits:#x} are set in the head of a frame; are both sides of one release?")]
     Reserved {
-        /// The offending bits.
+        /// Bits that are set and must be 0.
         bits: u64,
     },
     /// A bulk connection that no link has, or one for a reply that no process waits for.
@@ -59,15 +59,15 @@ pub enum FrameError {
     /// The reply's output is larger than what follows its head, or does not divide as it says.
     #[error("a reply announces {output} bytes of device output within {available}")]
     Output {
-        /// Bytes announced.
+        /// Bytes of device output that the reply announces.
         output: u32,
-        /// Bytes there.
+        /// Bytes behind the reply's head.
         available: usize,
     },
     /// The caller's payload does not fit a frame: it belongs into pieces, or into the staging area.
     #[error("{payload} bytes do not fit one frame (at most {MAX_PAYLOAD}); split them or stage them")]
     TooLarge {
-        /// Bytes of payload.
+        /// Length of the payload in bytes.
         payload: usize,
     },
 }
@@ -157,9 +157,9 @@ impl FrameHead {
 /// Which connections of a stream link carry a frame's payload and its reply: 0 is the first one, other numbers are bulk connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lanes {
-    /// The payload's.
+    /// Connection that carries the payload.
     pub payload: u16,
-    /// The reply's.
+    /// Connection that carries the reply.
     pub reply: u16,
 }
 
@@ -187,7 +187,7 @@ pub struct ReplyHead {
     pub output: u32,
     /// The program's thread that waits for this.
     pub thread: u32,
-    /// The request's number.
+    /// Number of the frame that this answers.
     pub sequence: u64,
 }
 

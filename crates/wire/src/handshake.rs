@@ -46,7 +46,7 @@ pub enum HandshakeError {
     /// The peer is no Katydid: another process connected to a wrong address.
     #[error("the peer does not speak Katydid's protocol (it began with {found:02x?}); is the address right?")]
     NotKatydid {
-        /// Its first bytes.
+        /// First eight bytes that the peer sent, where the magic belongs.
         found: [u8; 8],
     },
     /// Both are Katydid, of builds that do not fit each other.
@@ -69,7 +69,7 @@ pub enum HandshakeError {
     /// The caller's own message is beyond a limit of the format.
     #[error("{what} does not fit a handshake message (limit {limit})")]
     TooLarge {
-        /// The field.
+        /// Name of the field, or `the message`.
         what: &'static str,
         /// Its limit, in bytes or entries.
         limit: usize,
@@ -137,13 +137,13 @@ pub struct SessionKind(pub u32);
 impl SessionKind {
     /// The CUDA driver API.
     pub const CUDA: Self = Self(1);
-    /// OpenCL.
+    /// The OpenCL API.
     pub const OPENCL: Self = Self(2);
     /// NVML, of the server's machine.
     pub const NVML: Self = Self(3);
 }
 
-/// Who connects.
+/// Purpose of a connection, which its first side states in the hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Role(pub u32);
 
@@ -167,7 +167,7 @@ impl Role {
 /// Which session a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionClaim {
-    /// Who connects.
+    /// Purpose of the connection.
     pub role: Role,
     /// The session; [`SessionKey::NONE`]: a new one.
     pub key: SessionKey,
@@ -187,9 +187,9 @@ pub struct ArenaKind(pub u32);
 impl ArenaKind {
     /// Device memory, 1 TiB for each GPU.
     pub const DEVICE: Self = Self(1);
-    /// Pinned host memory.
+    /// Pinned host memory (`cuMemHostAlloc`).
     pub const PINNED: Self = Self(2);
-    /// Managed memory.
+    /// Managed memory (`cuMemAllocManaged`).
     pub const MANAGED: Self = Self(3);
 }
 
@@ -198,9 +198,9 @@ impl ArenaKind {
 pub struct ArenaRange {
     /// What it is for.
     pub kind: ArenaKind,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub length: u64,
 }
 
@@ -231,10 +231,10 @@ pub struct Hello {
     pub place: SessionKey,
 }
 
-/// The worker's consent.
+/// The server's answer that accepts a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
-    /// The worker's process.
+    /// Process id of the session's worker, in the server's namespace.
     pub worker_pid: u32,
     /// Names the session from now on, to the process that may come back to it.
     pub key: SessionKey,
@@ -273,7 +273,7 @@ impl RefusalCode {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the server refused the session: {text}")]
 pub struct Refused {
-    /// For programs.
+    /// Reason, as a number that programs can act on.
     pub code: RefusalCode,
     /// For people: what is wrong, and what to do.
     pub text: String,
@@ -284,9 +284,9 @@ pub struct Refused {
 pub struct Prefix {
     /// Bytes of the whole message.
     pub length: usize,
-    /// What it is.
+    /// Which message of the handshake follows.
     pub kind: MessageKind,
-    /// Who wrote it.
+    /// Build of the side that sent the message.
     pub build: Build,
 }
 

@@ -61,7 +61,7 @@ pub mod ask {
 pub mod state {
     /// It calls as it likes.
     pub const RUNNING: u32 = 0;
-    /// Its calls wait.
+    /// Its calls wait (`CU_PROCESS_STATE_LOCKED`).
     pub const LOCKED: u32 = 1;
     /// They do, and it has no worker.
     pub const CHECKPOINTED: u32 = 2;
@@ -111,9 +111,9 @@ messages! {
 messages! {
     /// A word of the shim.
     FromProgram at most MAX_MESSAGE;
-    /// Who this is.
+    /// Introduces a process to its supervisor.
     1 Member {
-        /// [`PROTOCOL`].
+        /// Version of the job protocol, [`PROTOCOL`].
         protocol: u32,
         /// Which API its session speaks, as in the handshake's `SessionKind`: a process may have one of each.
         session: u32,
@@ -144,11 +144,11 @@ messages! {
     }
     /// The session goes on with the worker that was named.
     4 Resumed {}
-    /// Frames flow again.
+    /// The program's threads send frames again.
     5 Released {}
     /// The order was not carried out; things are as before it.
     6 Failed {
-        /// Why.
+        /// Reason, as text for the user.
         text: String,
     }
     /// The worker is gone without having been let go of. Calls wait for `Resume` or `GiveUp`.
@@ -167,11 +167,11 @@ messages! {
     /// Asks for something to be done to a process of the job. The first and only word on its connection, from any process of the
     /// job's user. Answer: `Told`.
     10 Ask {
-        /// [`PROTOCOL`].
+        /// Version of the job protocol, [`PROTOCOL`].
         protocol: u32,
         /// The process, as it sees itself.
         process: u32,
-        /// One of [`ask`].
+        /// Requested action, one of the constants in [`ask`].
         what: u32,
         /// How long its device may take to come to rest, in milliseconds.
         patience: u32,

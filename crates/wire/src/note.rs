@@ -10,19 +10,19 @@
 
 use crate::key::SessionKey;
 
-/// The daemon's note.
+/// What the daemon tells a worker about its session: limits and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
     /// Bytes of device memory; 0: no limit.
     pub memory: u64,
-    /// The session's key.
+    /// Key by which a program or a supervisor names the session later.
     pub key: SessionKey,
     /// OpenCL programs may use processors, on which their code runs as the server's user.
     pub processors: bool,
 }
 
 impl Note {
-    /// The lines.
+    /// Encodes the note as text, a line for each field.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut lines = String::new();

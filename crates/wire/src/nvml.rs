@@ -22,17 +22,17 @@
 /// A kind of argument, see the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentKind {
-    /// A device.
+    /// A handle of a device, as its number on the server.
     Device,
-    /// A number.
+    /// An integer of up to 32 bits.
     Value,
     /// A number of 64 bits.
     Wide,
-    /// A string.
+    /// A string that ends in NUL.
     Text,
-    /// So many bytes are written.
+    /// A buffer of so many bytes that the function fills.
     Out(usize),
-    /// A text is written.
+    /// A buffer and its length, which the function fills with text.
     Room,
     /// A structure that says its own size.
     Versioned,
@@ -53,7 +53,7 @@ pub enum ArgumentKind {
 pub struct Function {
     /// The library's name for it.
     pub name: &'static str,
-    /// Its arguments.
+    /// Arguments in their order in the C declaration.
     pub arguments: &'static [ArgumentKind],
 }
 
@@ -62,29 +62,29 @@ pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// NVML's codes, as far as any process but the library gives them.
 pub mod code {
-    /// `NVML_SUCCESS`
+    /// `NVML_SUCCESS`: the call succeeded.
     pub const SUCCESS: u32 = 0;
-    /// `NVML_ERROR_UNINITIALIZED`
+    /// `NVML_ERROR_UNINITIALIZED`: the program has not called `nvmlInit_v2`.
     pub const UNINITIALIZED: u32 = 1;
-    /// `NVML_ERROR_INVALID_ARGUMENT`
+    /// `NVML_ERROR_INVALID_ARGUMENT`: an argument is null or out of range.
     pub const INVALID_ARGUMENT: u32 = 2;
-    /// `NVML_ERROR_NOT_SUPPORTED`
+    /// `NVML_ERROR_NOT_SUPPORTED`: the device or Katydid does not offer this.
     pub const NOT_SUPPORTED: u32 = 3;
-    /// `NVML_ERROR_NOT_FOUND`
+    /// `NVML_ERROR_NOT_FOUND`: no device or entry matches.
     pub const NOT_FOUND: u32 = 6;
-    /// `NVML_ERROR_INSUFFICIENT_SIZE`
+    /// `NVML_ERROR_INSUFFICIENT_SIZE`: the caller's buffer is too small.
     pub const INSUFFICIENT_SIZE: u32 = 7;
-    /// `NVML_ERROR_DRIVER_NOT_LOADED`
+    /// `NVML_ERROR_DRIVER_NOT_LOADED`: no driver answers.
     pub const DRIVER_NOT_LOADED: u32 = 9;
-    /// `NVML_ERROR_TIMEOUT`
+    /// `NVML_ERROR_TIMEOUT`: no event came in the time given.
     pub const TIMEOUT: u32 = 10;
-    /// `NVML_ERROR_FUNCTION_NOT_FOUND`
+    /// `NVML_ERROR_FUNCTION_NOT_FOUND`: the server's library lacks the function.
     pub const FUNCTION_NOT_FOUND: u32 = 13;
-    /// `NVML_ERROR_GPU_IS_LOST`
+    /// `NVML_ERROR_GPU_IS_LOST`: the device or the server no longer answers.
     pub const GPU_IS_LOST: u32 = 15;
-    /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`
+    /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`: a structure has an unknown version.
     pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
-    /// `NVML_ERROR_UNKNOWN`
+    /// `NVML_ERROR_UNKNOWN`: an internal error.
     pub const UNKNOWN: u32 = 999;
 }
 
@@ -325,7 +325,7 @@ pub fn opcode(name: &str) -> Option<u16> {
 pub struct ByteReader<'a>(pub &'a [u8]);
 
 impl<'a> ByteReader<'a> {
-    /// The next bytes.
+    /// Takes the next `count` bytes; none if fewer are left.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (part, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -347,7 +347,7 @@ impl<'a> ByteReader<'a> {
         self.word().map(|length| length as usize).filter(|length| *length <= MAX_TEXT_BYTES)
     }
 
-    /// Yes or no.
+    /// Takes one byte, 0 or 1; none for any other.
     pub fn flag(&mut self) -> Option<bool> {
         match self.bytes(1)? {
             [0] => Some(false),
@@ -356,7 +356,7 @@ impl<'a> ByteReader<'a> {
         }
     }
 
-    /// Nothing is left.
+    /// Whether all bytes have been taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

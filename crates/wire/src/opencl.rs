@@ -12,23 +12,23 @@ pub const KIND_SHIFT: u32 = 28;
 
 /// Kinds of objects in ids. Platforms and devices have the numbers of their order in the facts.
 pub mod kind {
-    /// `cl_platform_id`.
+    /// A `cl_platform_id`.
     pub const PLATFORM: u32 = 1;
-    /// `cl_device_id`.
+    /// A `cl_device_id`.
     pub const DEVICE: u32 = 2;
-    /// `cl_context`.
+    /// A `cl_context`.
     pub const CONTEXT: u32 = 3;
-    /// `cl_command_queue`.
+    /// A `cl_command_queue`.
     pub const QUEUE: u32 = 4;
-    /// `cl_mem`.
+    /// A `cl_mem`: buffer, image or pipe.
     pub const MEMORY: u32 = 5;
-    /// `cl_sampler`.
+    /// A `cl_sampler`.
     pub const SAMPLER: u32 = 6;
-    /// `cl_program`.
+    /// A `cl_program`.
     pub const PROGRAM: u32 = 7;
-    /// `cl_kernel`.
+    /// A `cl_kernel`.
     pub const KERNEL: u32 = 8;
-    /// `cl_event`.
+    /// A `cl_event`.
     pub const EVENT: u32 = 9;
 }
 
@@ -41,27 +41,27 @@ pub fn id(kind: u32, number: u32) -> u32 {
 /// What `kdclInfo` asks for: which of the driver's query functions is meant. `object`, and `second` where one is
 /// named, are the objects asked about.
 pub mod query {
-    /// `clGetPlatformInfo`.
+    /// `clGetPlatformInfo` of a platform.
     pub const PLATFORM: u32 = 1;
-    /// `clGetDeviceInfo`.
+    /// `clGetDeviceInfo` of a device.
     pub const DEVICE: u32 = 2;
     /// `clGetSupportedImageFormats`; the parameter is the kind of image, the input its flags.
     pub const IMAGE_FORMATS: u32 = 3;
-    /// `clGetCommandQueueInfo`.
+    /// `clGetCommandQueueInfo` of a queue.
     pub const QUEUE: u32 = 4;
-    /// `clGetMemObjectInfo`.
+    /// `clGetMemObjectInfo` of a memory object.
     pub const MEMORY: u32 = 5;
-    /// `clGetImageInfo`.
+    /// `clGetImageInfo` of an image.
     pub const IMAGE: u32 = 6;
-    /// `clGetPipeInfo`.
+    /// `clGetPipeInfo` of a pipe.
     pub const PIPE: u32 = 7;
-    /// `clGetSamplerInfo`.
+    /// `clGetSamplerInfo` of a sampler.
     pub const SAMPLER: u32 = 8;
-    /// `clGetProgramInfo`.
+    /// `clGetProgramInfo` of a program.
     pub const PROGRAM: u32 = 9;
     /// `clGetProgramBuildInfo`; `second` is the device.
     pub const BUILD: u32 = 10;
-    /// `clGetKernelInfo`.
+    /// `clGetKernelInfo` of a kernel.
     pub const KERNEL: u32 = 11;
     /// `clGetKernelArgInfo`; `second` is the argument's index.
     pub const ARGUMENT: u32 = 12;
@@ -69,9 +69,9 @@ pub mod query {
     pub const WORK_GROUP: u32 = 13;
     /// `clGetKernelSubGroupInfo`; `second` is the device, the input the function's.
     pub const SUB_GROUP: u32 = 14;
-    /// `clGetEventInfo`.
+    /// `clGetEventInfo` of an event.
     pub const EVENT: u32 = 15;
-    /// `clGetEventProfilingInfo`.
+    /// `clGetEventProfilingInfo` of an event, for one parameter.
     pub const PROFILING: u32 = 16;
     /// `clGetEventProfilingInfo` of all parameters: numbers (`u64`), each parameter
     /// with its value, of those that the driver tells.
@@ -93,7 +93,7 @@ pub mod argument {
     pub const OBJECT: u8 = 1;
     /// Local memory: a size only.
     pub const LOCAL: u8 = 2;
-    /// Bytes.
+    /// Plain bytes: a scalar, a vector or a structure.
     pub const PLAIN: u8 = 3;
 }
 
@@ -111,11 +111,11 @@ pub mod value {
 
 /// How `kdclProgram` gives a program.
 pub mod program {
-    /// Source text.
+    /// Source text in OpenCL C (`clCreateProgramWithSource`).
     pub const SOURCE: u32 = 0;
     /// Binaries: devices, lengths, bytes.
     pub const BINARY: u32 = 1;
-    /// Intermediate language.
+    /// Intermediate language, such as SPIR-V (`clCreateProgramWithIL`).
     pub const IL: u32 = 2;
     /// Names of kernels built into devices: devices, text.
     pub const BUILT_IN: u32 = 3;
@@ -124,7 +124,7 @@ pub mod program {
 /// Longest value that a reply carries at once, in bytes; the rest is fetched by `kdclBlob`.
 pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 
-/// What `kdclLand` does.
+/// What `kdclLand` does with a read whose bytes lie in the worker.
 pub mod land {
     /// Fetches what has landed, if the command has ended; with the last byte, or a failure, the landing is over.
     pub const NOW: u32 = 0;

@@ -10,7 +10,7 @@ pub const SECRET: usize = 16;
 /// Note of a session in an image that had lent something.
 pub const LENDS: &str = "lends";
 
-/// Both directions.
+/// What a session lends to other sessions, and what it borrows from them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// The session's own; none as long as it has lent nothing.
@@ -24,7 +24,7 @@ pub struct Sharing {
 /// Memory or an event of a session's that others hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedHolding {
-    /// Which.
+    /// Random bytes that name the lent memory or event.
     pub secret: [u8; SECRET],
     /// How many do; one that holds it twice counts twice.
     pub holders: u32,
@@ -35,9 +35,9 @@ pub struct SharedHolding {
 /// Memory or an event of another session's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Borrowing {
-    /// Whose.
+    /// Id of the session that lends, [`Sharing::lender_id`] there.
     pub lender_id: [u8; LENDER_ID],
-    /// Which.
+    /// Random bytes that name the lent memory or event.
     pub secret: [u8; SECRET],
 }
 
@@ -47,7 +47,7 @@ impl Sharing {
         !self.held.is_empty() || !self.borrowed.is_empty()
     }
 
-    /// As bytes.
+    /// Encodes the record in the form that [`Sharing::decode`] reads.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.lender_id.map_or_else(Vec::new, Vec::from).put(&mut out);

@@ -6,15 +6,15 @@
 /// One change. Names are the header's where they are not ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Change {
-    /// `resourceType`.
+    /// `resourceType`, a `CUresourcetype`: array or mipmapped array.
     pub kind: u32,
     /// Id of the array or mipmap.
     pub array: u32,
-    /// `subresourceType`.
+    /// `subresourceType`, a `CUarraySparseSubresourceType`: sparse level or mip tail.
     pub part: u32,
-    /// `memOperationType`.
+    /// `memOperationType`, a `CUmemOperationType`: map or unmap.
     pub operation: u32,
-    /// `memHandleType`.
+    /// `memHandleType`, a `CUmemHandleType`.
     pub handle_kind: u32,
     /// Id of the block; 0 for none.
     pub memory: u32,
@@ -32,7 +32,7 @@ impl Change {
     /// Bytes of a record.
     pub const BYTES: usize = 10 * 4 + 5 * 8;
 
-    /// As bytes.
+    /// Encodes the record in [`Change::BYTES`] bytes.
     pub fn encode(&self) -> Vec<u8> {
         let Self { kind, array, part, operation, handle_kind, memory, devices, unused, place, offset } = *self;
         let small = [kind, array, part, operation, handle_kind, memory, devices].into_iter().chain(unused);

@@ -9,17 +9,17 @@
 
 use crate::descriptors::texture::{TEXTURE_BYTES, TextureArguments};
 
-/// Bits of [`ReferenceArguments::given`].
+/// Bits of [`ReferenceArguments::given`], one for each property.
 pub mod given {
-    /// Format and channels.
+    /// Format and number of channels (`cuTexRefSetFormat`).
     pub const FORMAT: u32 = 1;
     /// Address mode of the first of three dimensions.
     pub const ADDRESS_MODE: u32 = 2;
-    /// Filter of texels.
+    /// Filter between texels (`cuTexRefSetFilterMode`).
     pub const FILTER: u32 = 0x10;
-    /// Filter of levels.
+    /// Filter between mipmap levels (`cuTexRefSetMipmapFilterMode`).
     pub const LEVEL_FILTER: u32 = 0x20;
-    /// Bias of levels.
+    /// Offset of the mipmap level (`cuTexRefSetMipmapLevelBias`).
     pub const LEVEL_BIAS: u32 = 0x40;
     /// First and last level.
     pub const LEVEL_CLAMP: u32 = 0x80;
@@ -37,21 +37,21 @@ pub mod given {
 
 /// Where numbers lie in a sampler, see [`TextureArguments::sampler`].
 pub mod place {
-    /// Three address modes.
+    /// Address modes of three dimensions, each a `CUaddress_mode`.
     pub const ADDRESS_MODE: usize = 0;
-    /// Filter of texels.
+    /// Filter between texels, a `CUfilter_mode`.
     pub const FILTER: usize = 3;
-    /// Flags.
+    /// Flags of `cuTexRefSetFlags`, such as `CU_TRSF_READ_AS_INTEGER`.
     pub const FLAGS: usize = 4;
-    /// Largest anisotropy.
+    /// Maximum anisotropy, 1 to 16.
     pub const ANISOTROPY: usize = 5;
-    /// Filter of levels.
+    /// Filter between mipmap levels, a `CUfilter_mode`.
     pub const LEVEL_FILTER: usize = 6;
     /// Bias of levels, a float.
     pub const LEVEL_BIAS: usize = 7;
     /// First and last level, floats.
     pub const LEVEL_CLAMP: usize = 8;
-    /// Four floats.
+    /// Border colour: four floats.
     pub const BORDER: usize = 10;
 }
 
@@ -65,7 +65,7 @@ pub struct ReferenceArguments {
 }
 
 impl ReferenceArguments {
-    /// As bytes.
+    /// Encodes the arguments in the layout at the top of this file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.texture.encode();
         bytes.extend(u64::from(self.given).to_le_bytes());
@@ -87,7 +87,7 @@ const FACTS: usize = 16;
 /// What the driver says of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReferenceFacts {
-    /// As [`TextureArguments::sampler`].
+    /// Sampler as the driver reports it, in the layout of [`TextureArguments::sampler`].
     pub sampler: [u32; 14],
     /// Code of the format.
     pub format: u32,
@@ -96,7 +96,7 @@ pub struct ReferenceFacts {
 }
 
 impl ReferenceFacts {
-    /// As bytes.
+    /// Encodes the facts in the layout at the top of this file.
     pub fn encode(&self) -> Vec<u8> {
         let words = self.sampler.into_iter().chain([self.format, self.channels]);
         words.flat_map(u32::to_le_bytes).collect()

@@ -12,7 +12,7 @@ pub const VISIBLE: usize = 4 + 48;
 pub struct ResourcePart(pub u32);
 
 impl ResourcePart {
-    /// Not split.
+    /// The whole resource, which no call has split.
     pub const WHOLE: Self = Self(u32::MAX);
     /// What no group has got.
     pub const REST: Self = Self(u32::MAX - 1);

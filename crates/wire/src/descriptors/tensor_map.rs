@@ -12,12 +12,12 @@ const WORDS: usize = 3 + 4 * MAX_RANK + 2 * MAX_PIXEL_RANK + 7;
 /// Bytes of the layout.
 pub const TENSOR_MAP_BYTES: usize = 8 * WORDS;
 
-/// Which function encodes.
+/// Driver function that encodes the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorMapKind {
-    /// `cuTensorMapEncodeTiled`.
+    /// `cuTensorMapEncodeTiled`: boxes of the tensor's own dimensions.
     Tiled,
-    /// `cuTensorMapEncodeIm2col`.
+    /// `cuTensorMapEncodeIm2col`: boxes of pixels, for convolutions.
     Im2col,
     /// `cuTensorMapEncodeIm2colWide`; its box is in the first place of the corners.
     Im2colWide,
@@ -26,9 +26,9 @@ pub enum TensorMapKind {
 /// The arguments, but for the address. Names are the header's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorMap {
-    /// The function.
+    /// Driver function that the program called.
     pub kind: TensorMapKind,
-    /// `tensorDataType`.
+    /// `tensorDataType`, a `CUtensorMapDataType`.
     pub data_type: u32,
     /// `tensorRank`: 1 to [`MAX_RANK`].
     pub rank: u32,
@@ -38,25 +38,25 @@ pub struct TensorMap {
     pub strides: [u64; MAX_RANK],
     /// `boxDim`, in elements (tiled).
     pub tile: [u32; MAX_RANK],
-    /// `elementStrides`.
+    /// `elementStrides`: steps between loaded elements, in elements.
     pub element_strides: [u32; MAX_RANK],
-    /// `pixelBoxLowerCorner` (im2col).
+    /// `pixelBoxLowerCorner`, in pixels; 0 unless im2col.
     pub lower: [i32; MAX_PIXEL_RANK],
-    /// `pixelBoxUpperCorner` (im2col).
+    /// `pixelBoxUpperCorner`, in pixels; 0 unless im2col.
     pub upper: [i32; MAX_PIXEL_RANK],
-    /// `channelsPerPixel` (im2col).
+    /// `channelsPerPixel` of a box; 0 unless im2col.
     pub channels: u32,
-    /// `pixelsPerColumn` (im2col).
+    /// `pixelsPerColumn` of a box; 0 unless im2col.
     pub pixels: u32,
-    /// `interleave`.
+    /// `interleave`, a `CUtensorMapInterleave`.
     pub interleave: u32,
-    /// `mode` (wide).
+    /// `mode`, a `CUtensorMapIm2ColWideMode`; 0 unless im2col wide.
     pub mode: u32,
-    /// `swizzle`.
+    /// `swizzle`, a `CUtensorMapSwizzle`.
     pub swizzle: u32,
-    /// `l2Promotion`.
+    /// `l2Promotion`, a `CUtensorMapL2promotion`.
     pub promotion: u32,
-    /// `oobFill`.
+    /// `oobFill`, a `CUtensorMapFloatOOBfill`.
     pub fill: u32,
 }
 

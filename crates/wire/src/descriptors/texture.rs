@@ -11,7 +11,7 @@ pub const TEXTURE_BYTES: usize = 8 * WORDS;
 /// The descriptors. Names are the header's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextureArguments {
-    /// `resType`.
+    /// `resType`, a `CUresourcetype`: array, mipmapped array, linear or pitched memory.
     pub kind: u32,
     /// Id of the array or mipmap; 0 for memory.
     pub array: u32,
@@ -34,7 +34,7 @@ pub struct TextureArguments {
 }
 
 impl TextureArguments {
-    /// As bytes.
+    /// Encodes the descriptors in [`TEXTURE_BYTES`] bytes.
     pub fn encode(&self) -> Vec<u8> {
         let Self { kind, array, address, format, channels, size, height, pitch, sampler, view } = *self;
         let mut words = vec![kind.into(), array.into(), address, format.into(), channels.into(), size, height, pitch];

@@ -14,19 +14,19 @@ const MAX_LIMITS: u32 = 64;
 /// What a context answered when it became active.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContextFacts {
-    /// `cuCtxGetId`.
+    /// Unique id of the context, from `cuCtxGetId`.
     pub id: u64,
-    /// `cuCtxGetApiVersion`.
+    /// API version of the context, from `cuCtxGetApiVersion`.
     pub api_version: u32,
-    /// `cuCtxGetFlags`.
+    /// Flags of `CUctx_flags`, from `cuCtxGetFlags`.
     pub flags: u32,
     /// `cuCtxGetStreamPriorityRange`, the lowest priority (numerically largest).
     pub least_priority: i32,
-    /// The highest priority.
+    /// The highest priority (numerically smallest).
     pub greatest_priority: i32,
-    /// `cuCtxGetCacheConfig`.
+    /// Preferred cache, a `CUfunc_cache` from `cuCtxGetCacheConfig`.
     pub cache_config: u32,
-    /// `cuCtxGetSharedMemConfig`.
+    /// Bank size of shared memory, a `CUsharedconfig` from `cuCtxGetSharedMemConfig`.
     pub shared_config: u32,
     /// `cuCtxGetLimit` of ids 0, 1, 2 and so on.
     pub limits: Vec<DriverAnswer<u64>>,

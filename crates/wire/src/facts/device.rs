@@ -24,20 +24,20 @@ pub const P2P_ATTRIBUTES: usize = 5;
 pub struct Facts {
     /// `cuDriverGetVersion` of the worker's library.
     pub driver_version: i32,
-    /// In ordinal order.
+    /// The worker's devices in ordinal order, from 0.
     pub devices: Vec<DeviceFacts>,
     /// `devices.len()` squared entries, row by row: from, to.
     pub peers: Vec<PeerFacts>,
 }
 
-/// One device.
+/// What the driver reports about one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceFacts {
-    /// `cuDeviceGetName`.
+    /// Name from `cuDeviceGetName`, such as `NVIDIA H200`.
     pub name: String,
     /// `cuDeviceGetPCIBusId`, such as `0000:19:00.0`.
     pub pci_bus_id: String,
-    /// `cuDeviceGetUuid`.
+    /// UUID from `cuDeviceGetUuid`.
     pub uuid: [u8; 16],
     /// `cuDeviceTotalMem`, in bytes; not above the session's quota.
     pub total_memory: u64,
@@ -58,7 +58,7 @@ impl DeviceFacts {
 /// What one device may do with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerFacts {
-    /// `cuDeviceCanAccessPeer`.
+    /// 1 if peer access is possible, else 0, from `cuDeviceCanAccessPeer`.
     pub can_access: DriverAnswer<i32>,
     /// `cuDeviceGetP2PAttribute` of ids 1 to 5.
     pub attributes: [DriverAnswer<i32>; P2P_ATTRIBUTES],

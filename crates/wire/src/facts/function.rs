@@ -21,7 +21,7 @@ const MAX_NAMES: u32 = 64 * 1024;
 pub struct ParameterFacts {
     /// From the start of the block.
     pub offset: u32,
-    /// Its size.
+    /// Bytes of the parameter.
     pub size: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct ParameterFacts {
 pub struct FunctionFacts {
     /// Attributes of ids 0, 1, 2 and so on.
     pub attributes: Vec<DriverAnswer<i32>>,
-    /// Parameters in order.
+    /// Offsets and sizes of the parameters, in their order.
     pub parameters: Vec<ParameterFacts>,
 }
 

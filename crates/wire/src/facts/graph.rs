@@ -14,7 +14,7 @@ use super::bytes::{Reader, Writer, repeat};
 const MAX_STEPS: u32 = 1 << 20;
 /// Body graphs of one step.
 const MAX_INNER: u32 = 1 << 16;
-/// Graphs inside graphs.
+/// Levels of nested graphs.
 const MAX_DEPTH: u32 = 64;
 /// Bytes of a kernel's parameters, or of a descriptor.
 const MAX_BYTES: u32 = 64 * 1024;
@@ -39,31 +39,31 @@ pub enum StepWork {
     Empty,
     /// A launch; one of function and kernel is 0.
     Kernel {
-        /// Wire id.
+        /// Wire id of the `CUfunction`; 0 if the node names a `CUkernel`.
         function: u32,
-        /// Wire id.
+        /// Wire id of the `CUkernel`; 0 if the node names a `CUfunction`.
         kernel: u32,
-        /// Wire id.
+        /// Wire id of the context that the kernel runs in.
         context: u32,
         /// Blocks, then threads of a block.
         shape: [u32; 6],
-        /// Dynamic shared memory.
+        /// Dynamic shared memory of a block, in bytes.
         shared: u32,
-        /// Packed parameters.
+        /// Parameters at the offsets that [`ParameterFacts`](super::ParameterFacts) names.
         params: Vec<u8>,
-        /// Ids and values.
+        /// Launch attributes: `CUlaunchAttributeID` and the 64 bytes of its value.
         attributes: Vec<(u32, [u64; 8])>,
     },
     /// A copy between memory that the worker reaches: a `CUDA_MEMCPY3D`.
     Copy {
-        /// Wire id.
+        /// Wire id of the context that copies.
         context: u32,
-        /// The descriptor.
+        /// The `CUDA_MEMCPY3D`, encoded.
         copy: Vec<u8>,
     },
     /// A copy whose source, or target, the program fills or takes: the rows lie without gap in memory of the worker's.
     Staged {
-        /// Wire id.
+        /// Wire id of the context that copies.
         context: u32,
         /// What the program's side knows it by.
         token: u64,
@@ -72,21 +72,21 @@ pub enum StepWork {
         /// The descriptor; its other side is of no account.
         copy: Vec<u8>,
     },
-    /// A fill.
+    /// A memset of rows of elements.
     Fill {
-        /// Wire id.
+        /// Wire id of the context that writes.
         context: u32,
-        /// First address.
+        /// Address of the first element.
         address: u64,
-        /// From row to row.
+        /// Bytes from the start of a row to that of the next.
         pitch: u64,
-        /// What is written.
+        /// Value of each element, in its low bytes.
         value: u32,
-        /// Size of an element.
+        /// Size of an element: 1, 2 or 4 bytes.
         element: u32,
         /// Elements of a row.
         width: u64,
-        /// Rows.
+        /// Number of rows.
         height: u64,
     },
     /// A function of the program.
@@ -94,7 +94,7 @@ pub enum StepWork {
         /// What the program's side knows it by.
         token: u64,
     },
-    /// The inner graph.
+    /// The inner graph, as a whole (a child graph node).
     Child,
     /// Waits for an event, by its wire id.
     Wait(u32),
@@ -102,36 +102,36 @@ pub enum StepWork {
     Record(u32),
     /// Operations on words: operation, address, value, flags.
     Batch {
-        /// Wire id.
+        /// Wire id of the context that operates.
         context: u32,
-        /// In order.
+        /// Operations of `cuStreamBatchMemOp` in their order: operation, address, value, flags.
         words: Vec<(u32, u64, u64, u32)>,
     },
     /// The inner graphs, as the value behind the handle says.
     Conditional {
-        /// Wire id.
+        /// Wire id of the context that the bodies run in.
         context: u32,
-        /// The driver's own.
+        /// The driver's `CUgraphConditionalHandle`.
         handle: u64,
-        /// If, while or switch.
+        /// `CUgraphConditionalNodeType`: if, while or switch.
         kind: u32,
     },
 }
 
-/// One step.
+/// One node of a graph: what it does, and what it waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepFacts {
     /// What it comes after.
     pub before: Vec<EdgeFacts>,
     /// Whether it does anything.
     pub is_enabled: bool,
-    /// What it does.
+    /// Operation of the node, and its parameters.
     pub work: StepWork,
-    /// Graphs inside it.
+    /// Child graph, or bodies of a conditional node, in their order.
     pub inner: Vec<GraphFacts>,
 }
 
-/// One graph.
+/// An executable graph, or one inside another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GraphFacts {
     /// In the order in which its nodes were added.

@@ -13,7 +13,7 @@ const MAX_OPTIONS: u32 = 64;
 /// One `CUjit_option` and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JitOption {
-    /// The `CUjit_option`.
+    /// Number of the option in `CUjit_option`.
     pub id: u32,
     /// What the program stored in the option's pointer.
     pub value: u64,

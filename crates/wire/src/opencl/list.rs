@@ -3,7 +3,7 @@
 
 use crate::codec::Field;
 
-/// Appends a list.
+/// Appends a list to `out`: its length, then each element.
 pub fn put<T: Field>(out: &mut Vec<u8>, list: &[T]) {
     // A list is an argument of one call: far below 2^32 elements.
     (list.len() as u32).put(out);
