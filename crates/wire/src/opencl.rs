@@ -12,23 +12,23 @@ pub const KIND_SHIFT: u32 = 28;
 
 /// Kinds of objects in ids. Platforms and devices have the numbers of their order in the facts.
 pub mod kind {
-    /// A `cl_platform_id`.
+    /// `cl_platform_id`: an OpenCL implementation.
     pub const PLATFORM: u32 = 1;
-    /// A `cl_device_id`.
+    /// `cl_device_id`: a device, or a sub-device.
     pub const DEVICE: u32 = 2;
-    /// A `cl_context`.
+    /// `cl_context`: devices and the objects that they share.
     pub const CONTEXT: u32 = 3;
-    /// A `cl_command_queue`.
+    /// `cl_command_queue`: commands for one device.
     pub const QUEUE: u32 = 4;
-    /// A `cl_mem`: buffer, image or pipe.
+    /// `cl_mem`: a buffer, an image or a pipe.
     pub const MEMORY: u32 = 5;
-    /// A `cl_sampler`.
+    /// `cl_sampler`: how kernels read images.
     pub const SAMPLER: u32 = 6;
-    /// A `cl_program`.
+    /// `cl_program`: code for the devices of a context.
     pub const PROGRAM: u32 = 7;
-    /// A `cl_kernel`.
+    /// `cl_kernel`: a function of a program, with its arguments.
     pub const KERNEL: u32 = 8;
-    /// A `cl_event`.
+    /// `cl_event`: the state of a command.
     pub const EVENT: u32 = 9;
 }
 
