@@ -40,7 +40,7 @@ use crate::transfer::staged::StagingArea;
 
 /// What a session is made of.
 pub struct Setup {
-    /// The driver, initialised.
+    /// Driver library, after `cuInit`.
     pub driver: Arc<Driver>,
     /// What the program is told about the devices.
     pub facts: Facts,

@@ -31,11 +31,11 @@ use crate::transfer::staged::StagingArea;
 pub struct WarmContext {
     /// The device's ordinal, from 0.
     pub device: i32,
-    /// The driver's handle.
+    /// Handle that `cuDevicePrimaryCtxRetain` returned.
     pub handle: CUcontext,
 }
 
-/// One program's state.
+/// State of one program's session: its objects, memory and journal.
 pub struct Session {
     pub(crate) shared: Arc<CudaShared>,
     pub(crate) tables: Tables,

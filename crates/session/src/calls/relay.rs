@@ -46,7 +46,7 @@ pub(crate) enum Relayed {
     Frame(FrameHead, Vec<u8>),
     /// A companion has an order for the main loop.
     Interrupted,
-    /// The last one.
+    /// The link has closed or failed; nothing follows.
     End(Result<(), SessionError>),
 }
 

@@ -36,7 +36,7 @@ struct Books {
 pub(crate) struct Upcalls {
     /// Waiting to be handed out, with the number of the waiting driver thread.
     due: UpcallQueue<(u64, DueUpcall), Books>,
-    /// Something was finished.
+    /// Notified when the program has finished an upcall.
     done: Condvar,
 }
 

@@ -17,9 +17,9 @@ use crate::device::ask::{answer, ask};
 
 /// Attributes of devices that are asked for: CUDA 13 ends below 150.
 const DEVICE_ATTRIBUTES: u32 = 200;
-/// Limits of contexts.
+/// Limits of a context that are asked for (`CUlimit`).
 const LIMITS: u32 = 16;
-/// Attributes of functions.
+/// Attributes of a function that are asked for (`CUfunction_attribute`).
 const FUNCTION_ATTRIBUTES: u32 = 16;
 /// Bytes for a name or a bus id.
 const TEXT: usize = 256;

@@ -39,11 +39,11 @@ pub(super) enum Purpose {
     Room,
 }
 
-/// Builds one graph.
+/// Builds a driver graph from the steps of a message.
 pub(super) struct Builder<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) head: &'a FrameHead,
-    /// By step number.
+    /// Node of each step, by step number, and whether it is enabled.
     pub(crate) steps: Vec<(Built, bool)>,
     /// Wire ids of those that steps run in.
     pub(crate) contexts: BTreeSet<u32>,

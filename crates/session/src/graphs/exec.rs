@@ -87,7 +87,7 @@ impl GraphMemory {
     }
 }
 
-/// One executable graph.
+/// An executable graph (`CUgraphExec`) and what its launches need.
 pub(crate) struct Exec {
     pub(crate) handle: CUgraphExec,
     /// The graph it was made of; null where a draft has it.

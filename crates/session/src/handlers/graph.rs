@@ -42,7 +42,7 @@ pub(crate) fn kdGraphInstantiate(
     done(kdGraphInstantiateReply {})
 }
 
-/// Changes one step.
+/// Changes the parameters of one node of an executable graph.
 pub(crate) fn kdGraphChange(
     session: &mut Session,
     head: &FrameHead,
@@ -67,7 +67,7 @@ pub(crate) fn kdGraphLaunch(session: &mut Session, head: &FrameHead, message: kd
     session.launch_graph(message.exec, stream, context)
 }
 
-/// Prepares a launch.
+/// Prepares a graph's launch in a stream (`cuGraphUpload`).
 pub(crate) fn kdGraphUpload(session: &mut Session, head: &FrameHead, message: kdGraphUpload) -> Enqueued {
     let stream: CUstream = session.handle(head, message.stream)?;
     let handle = session.graphs.exec(message.exec)?.handle;

@@ -25,7 +25,7 @@ pub(crate) fn kdStreamAttribute(
     done(kdStreamAttributeReply { value: value.0.to_vec() })
 }
 
-/// Replaces an attribute.
+/// Sets an attribute of a stream (`cuStreamSetAttribute`).
 pub(crate) fn kdStreamSetAttribute(
     session: &mut Session,
     head: &FrameHead,

@@ -168,7 +168,7 @@ impl Journal {
     }
 }
 
-/// Uses of libraries.
+/// First uses of libraries in contexts.
 impl Journal {
     /// What was just made uses a library.
     pub(super) fn note_use(&mut self, kind: ObjectKind, made: &Frame) {

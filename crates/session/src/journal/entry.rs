@@ -30,7 +30,7 @@ pub(crate) enum ObjectKind {
     Mapping,
     /// Registered host memory, by address.
     Pinned,
-    /// An executable graph.
+    /// An executable graph (`CUgraphExec`).
     Exec,
     /// A conditional handle, by its value.
     Condition,

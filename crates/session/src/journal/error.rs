@@ -22,7 +22,7 @@ pub enum JournalError {
     Faulted {
         /// The program's wire id of the context.
         context: u32,
-        /// The driver's `CUresult`.
+        /// `CUresult` of the context's error.
         code: u32,
     },
     /// A graph that can still be launched names an event that is gone.
@@ -30,7 +30,7 @@ pub enum JournalError {
         "the executable graph {exec} of the program uses the event {event}, which was destroyed; destroy the graph too"
     )]
     GraphEvent {
-        /// The program's number.
+        /// Number that the program gave the executable graph.
         exec: u32,
         /// The program's wire id of the event.
         event: u32,
@@ -73,7 +73,7 @@ pub enum RebuildError {
     Refused {
         /// The name of the message that was replayed.
         message: &'static str,
-        /// The driver's `CUresult`.
+        /// `CUresult` that the driver answered.
         code: u32,
     },
     /// There is not as much memory as there was.
@@ -93,7 +93,7 @@ pub enum RebuildError {
     Code {
         /// The name of the message that was replayed.
         message: &'static str,
-        /// The driver's `CUresult`.
+        /// `CUresult` that the driver answered.
         code: u32,
     },
     /// The driver chose another number or address, which device memory may hold.

@@ -28,7 +28,7 @@ pub(super) struct WantedMemory {
 /// What a session knows while it is rebuilt.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// Answers go nowhere.
+    /// Whether a replay is under way: replies are not sent.
     pub(crate) is_on: bool,
     /// How the frame at hand came out.
     pub(crate) outcome: CUresult,

@@ -68,7 +68,7 @@ pub(crate) struct Pending {
     pub(crate) upcall: Option<FrameHead>,
 }
 
-/// All of it.
+/// Everything that the saved state of a session holds.
 #[derive(Debug)]
 pub(crate) struct JournalState {
     pub(crate) opening: Opening,

@@ -23,7 +23,7 @@ pub(crate) struct StreamHighwater {
 }
 
 impl StreamHighwater {
-    /// One was made.
+    /// Counts a stream that was created.
     #[inline]
     pub(crate) fn made(&mut self, context: u32, order: u64) {
         let pool = self.of(context);
@@ -48,7 +48,7 @@ impl StreamHighwater {
         self.all.resize_with(context + 1, ContextHighwater::default);
     }
 
-    /// One has ended.
+    /// Counts a stream that was destroyed.
     #[inline]
     pub(super) fn ended(&mut self, context: u32) {
         if let Some(pool) = self.all.get_mut(context as usize) {

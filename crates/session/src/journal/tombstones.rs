@@ -19,7 +19,7 @@ const MAX_TOMBSTONES: usize = 64;
 /// Bytes that the images and descriptions of all tombstones may have.
 const MAX_TOMBSTONE_BYTES: usize = 64 << 20;
 
-/// Something that ended.
+/// An object that was destroyed but is replayed for the address layout.
 #[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) entry: ObjectEntry,
@@ -45,7 +45,7 @@ impl Tombstone {
 pub(super) struct Tombstones {
     /// In the order in which they ended.
     pub(super) all: VecDeque<Tombstone>,
-    /// By their contexts.
+    /// First executable graph of each context, by the context's wire id.
     pub(super) first_graphs: BTreeMap<u32, Tombstone>,
 }
 

@@ -60,7 +60,7 @@ impl ContextCharge {
     }
 }
 
-/// All of them.
+/// Device memory that modules, libraries, contexts and managed blocks take.
 #[derive(Debug, Default)]
 pub(crate) struct Holdings {
     pub(super) modules: HashMap<u32, CodeNeeds>,

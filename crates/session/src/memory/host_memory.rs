@@ -152,7 +152,7 @@ fn forget(blocks: &mut Chunks<BlockUse>, is_gone: impl Fn(u64, u64, BlockUse) ->
     }
 }
 
-/// The pinned arena.
+/// Pinned host memory: an arena at the same addresses in the program and the worker.
 #[derive(Debug)]
 pub struct HostMemory {
     /// Keeps the mapping alive.
@@ -413,7 +413,7 @@ impl HostMemory {
 /// Where pages lie.
 #[derive(Debug, PartialEq, Eq)]
 enum PageLocation {
-    /// In the arena.
+    /// In the pinned arena.
     Inside,
     /// Where the program has memory of its own.
     Outside,

@@ -57,7 +57,7 @@ impl PinnedAlloc {
         self.is_registered.store(false, Ordering::Relaxed);
     }
 
-    /// Where they begin.
+    /// Address of the first page.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start
     }

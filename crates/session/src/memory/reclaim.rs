@@ -28,9 +28,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What another session wants, by its number at the server and its own count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReclaimRequest {
-    /// Whose it is.
+    /// Number of the asking session at the server.
     pub session: u64,
-    /// Which of that one's.
+    /// Number of the request, counted by the asking session.
     pub number: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct Reclaim {
 struct ReclaimState {
     /// Reclaim requests of this session so far.
     last: u64,
-    /// Those that wait.
+    /// Pending requests, by their numbers.
     requests: BTreeMap<u64, RequestState>,
     /// Devices of which the program holds memory idle.
     idle: BTreeSet<u32>,
@@ -74,7 +74,7 @@ struct ReclaimState {
 enum RequestState {
     /// There are workers that have not looked at it, or are about to end.
     Sent,
-    /// Programs are asked.
+    /// The programs of other sessions have been asked to free memory.
     Asked,
     /// The others have done what they could.
     Answered,

@@ -32,7 +32,7 @@ pub(crate) enum SharedObject {
     Event(u32),
 }
 
-/// What is lent.
+/// Memory or an event that the session lends to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loan {
     pub(crate) subject: SharedObject,
@@ -124,7 +124,7 @@ impl Shares {
         !self.lent.is_empty()
     }
 
-    /// For an image.
+    /// Loans as an image records them.
     pub(crate) fn loans(&self) -> Loans {
         Loans { lender_id: self.lender.as_ref().map(Lender::lender_id), loans: self.lent.values().copied().collect() }
     }
@@ -240,7 +240,7 @@ impl Shares {
         self.events.contains_key(&id)
     }
 
-    /// Hands over again.
+    /// Lends again after a pause.
     pub(crate) fn go_on(&self) {
         if let Some(lender) = &self.lender {
             lender.go_on();

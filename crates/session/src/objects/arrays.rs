@@ -23,7 +23,7 @@ pub(crate) enum ArrayObject {
     Level(CUarray, u32),
 }
 
-/// One of them.
+/// An array, its context and its size.
 #[derive(Debug, Clone, Copy)]
 struct ArrayEntry {
     held: ArrayObject,
@@ -33,7 +33,7 @@ struct ArrayEntry {
     bytes: u64,
 }
 
-/// All of them.
+/// Arrays and mipmapped arrays of the session, by wire id.
 #[derive(Debug, Default)]
 pub(crate) struct Arrays {
     entries: HashMap<u32, ArrayEntry>,

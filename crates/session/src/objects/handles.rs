@@ -66,7 +66,7 @@ macro_rules! objects {
 
 katydid_cuda_sys::for_each_object!(objects);
 
-/// One live object.
+/// A live object's handle, and the context that it belongs to.
 #[derive(Debug, Clone, Copy)]
 struct HandleEntry<H> {
     handle: H,

@@ -15,13 +15,13 @@ const MAX_REFERENCES: usize = 1 << 16;
 /// What an id stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference {
-    /// To a texture.
+    /// A texture reference (`CUtexref`).
     Texture(CUtexref),
-    /// To a surface.
+    /// A surface reference (`CUsurfref`).
     Surface(CUsurfref),
 }
 
-/// One of them.
+/// A reference, with the module and context that it belongs to.
 #[derive(Debug, Clone, Copy)]
 struct ReferenceEntry {
     reference: Reference,
@@ -31,7 +31,7 @@ struct ReferenceEntry {
     context: u32,
 }
 
-/// All of them.
+/// Texture and surface references of the session, by wire id.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     entries: HashMap<u32, ReferenceEntry>,

@@ -52,7 +52,7 @@ pub(super) struct Area {
 /// The other end of a copy: memory of the worker's.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum WorkerMemory {
-    /// On the device.
+    /// Device memory, by its address.
     Device(u64),
     /// Host memory, registered if the driver let us.
     Host(u64),

@@ -46,7 +46,7 @@ const MAPPED_TEXELS: u32 = 0x40 | 0x80;
 /// A mipmap has at most so many levels, as extents have 32 bits.
 const MAX_MIP_LEVELS: u32 = 32;
 
-/// Everything with contents.
+/// Memory whose contents a snapshot saves, and the records of the objects that hold it.
 pub(super) struct Areas {
     pub(super) all: Vec<Area>,
     pub(super) records: Records,

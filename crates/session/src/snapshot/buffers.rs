@@ -12,7 +12,7 @@ use crate::memory::pinned_alloc::PinnedAlloc;
 
 /// Threads at most; with fewer processors, fewer.
 pub(super) const MAX_THREADS: usize = 16;
-/// Chunks a thread.
+/// Buffers of a chunk each that a thread copies through.
 pub(super) const CHUNKS_PER_THREAD: usize = 2;
 /// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
 /// (`worker/src/os/layout.rs`).

@@ -28,7 +28,7 @@ impl Entered {
 /// The contexts of a session.
 pub(super) struct Contexts {
     driver: Arc<Driver>,
-    /// Id, device, handle.
+    /// Wire id, device ordinal and handle of each context.
     all: Vec<(u32, i32, CUcontext)>,
     /// One for each device that has memory.
     of_device: BTreeMap<i32, CUcontext>,

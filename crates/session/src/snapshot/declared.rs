@@ -9,7 +9,7 @@ use katydid_fatbin::{OwnedImage, Variables};
 
 use super::error::SnapshotError;
 
-/// Variables by image.
+/// Variables that the images of modules declare.
 #[derive(Debug, Default)]
 pub(super) struct Declared {
     /// By the place of the image.

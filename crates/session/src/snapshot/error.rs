@@ -9,10 +9,10 @@ use crate::journal::{JournalError, RebuildError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The driver refused.
+    /// A driver call failed.
     #[error("cannot {what}: the driver answers {}", name(*code))]
     Driver {
-        /// What was tried.
+        /// Operation that failed, in the infinitive.
         what: &'static str,
         /// The `CUresult` that the driver answered.
         code: CUresult,
@@ -20,7 +20,7 @@ pub enum SnapshotError {
     /// The program went on, and ruined a context from which contents were still to be fetched.
     #[error("a context has the sticky error {} ({}), so no call can {what} any more: only its end clears it", code.0, name(*code))]
     Ruined {
-        /// What was tried.
+        /// Operation that failed, in the infinitive.
         what: &'static str,
         /// The error that the context is in.
         code: CUresult,
@@ -34,10 +34,10 @@ pub enum SnapshotError {
     /// Something could not be made again.
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// Operation that failed, in the infinitive.
         what: &'static str,
         /// The error that the system answered.
         source: std::io::Error,
@@ -140,7 +140,7 @@ pub enum SnapshotError {
         variable: String,
         /// Its address in the image.
         before: u64,
-        /// Its address now.
+        /// Its address in this worker.
         now: u64,
         /// What holds the pointer.
         place: String,
@@ -159,7 +159,7 @@ pub enum SnapshotError {
         variable: String,
         /// Its address in the image.
         before: u64,
-        /// Its address now.
+        /// Its address in this worker.
         now: u64,
     },
     /// Functions have other addresses, which memory may hold.
@@ -180,7 +180,7 @@ pub enum SnapshotError {
     Damaged {
         /// What it is a record of.
         what: &'static str,
-        /// What is wrong.
+        /// Reason, as text for the user.
         reason: String,
     },
 }

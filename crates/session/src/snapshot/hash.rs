@@ -17,7 +17,7 @@ use katydid_image::ChunkId;
 
 use crate::device::ask::ask;
 
-/// The kernel's text.
+/// PTX of the hash kernel, with its NUL.
 const TEXT: &str = concat!(include_str!("hash/hash.ptx"), "\0");
 /// Threads of a block: the text counts on it.
 const HASH_BLOCK_THREADS: u32 = 256;

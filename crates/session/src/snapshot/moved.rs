@@ -54,7 +54,7 @@ impl DisplacedVariable {
         SnapshotError::Moved { code, variable, before: self.before, now: self.now }
     }
 
-    /// For the supervisor.
+    /// Describes the variable for the supervisor.
     pub(super) fn told(&self) -> MovedVariable {
         let name = format!("{}: variable {}", self.code, self.variable);
         MovedVariable { name, address: self.before, bytes: self.size }
@@ -95,7 +95,7 @@ pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Ve
     record.variables.iter().map(place).collect()
 }
 
-/// Where variables lay.
+/// Old address ranges of the variables that moved.
 struct Ranges<'a> {
     /// The variables, in the order of their old addresses.
     all: Vec<&'a DisplacedVariable>,

@@ -27,7 +27,7 @@ const MAX_BLOCK_BYTES: u64 = 4 << 30;
 pub(crate) struct Scratch {
     driver: Arc<Driver>,
     start: u64,
-    /// Bytes of addresses.
+    /// Length of the reserved address range, in bytes.
     reserved: u64,
     /// Lengths of what is mapped, one after the other from the start.
     blocks: Vec<u64>,

@@ -32,7 +32,7 @@ thread_local! {
 /// Blocks of addresses, of which the lowest is given first. A module has one for other things, then one for its variables.
 #[derive(Debug, Default)]
 pub(super) struct AddressStock {
-    /// Numbers of blocks.
+    /// Numbers of the blocks in use, from the lowest address.
     pub(super) taken: BTreeSet<u64>,
     /// By the module's handle.
     pub(super) modules: BTreeMap<u64, [u64; 2]>,

@@ -72,7 +72,7 @@ pub(super) struct Stage {
     sequence: u64,
     /// Which of its threads the program sends from.
     pub(super) thread: u32,
-    /// The thread's context.
+    /// Wire id of the thread's current context.
     pub(super) context: u32,
 }
 

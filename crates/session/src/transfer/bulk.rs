@@ -73,7 +73,7 @@ impl CopyEnd {
         Self { stream, end: is_marked.then(|| record(driver, stream)).flatten() }
     }
 
-    /// Waits for it.
+    /// Blocks until the copy is complete; returns the driver's code.
     pub(crate) fn wait(self, driver: &Driver) -> CUresult {
         if let Some(end) = self.end {
             // SAFETY: the event is this value's own.

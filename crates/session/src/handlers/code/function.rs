@@ -19,9 +19,9 @@ use crate::state::Session;
 
 /// A function or a kernel: messages name one of the two and leave the other 0.
 pub(crate) enum Code {
-    /// From a module.
+    /// `CUfunction` of a module.
     Function(CUfunction),
-    /// From a library.
+    /// `CUkernel` of a library.
     Kernel(CUkernel),
 }
 

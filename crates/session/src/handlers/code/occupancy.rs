@@ -25,7 +25,7 @@ pub(crate) fn kdOccupancy(session: &mut Session, head: &FrameHead, message: kdOc
     done(kdOccupancyReply { blocks })
 }
 
-/// `cuOccupancyAvailableDynamicSMemPerBlock`, in bytes.
+/// Answers `cuOccupancyAvailableDynamicSMemPerBlock`, in bytes.
 pub(crate) fn kdAvailableSharedMemory(
     session: &mut Session,
     head: &FrameHead,
@@ -41,7 +41,7 @@ pub(crate) fn kdAvailableSharedMemory(
     done(kdAvailableSharedMemoryReply { size: size as u64 })
 }
 
-/// `cuOccupancyMaxActiveClusters` or `cuOccupancyMaxPotentialClusterSize`.
+/// Answers `cuOccupancyMaxActiveClusters` or `cuOccupancyMaxPotentialClusterSize`.
 pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClusters) -> Called<kdClustersReply> {
     let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
     let mut attribute = CUlaunchAttribute { id: launch_attribute::CLUSTER_DIMENSION, ..CUlaunchAttribute::default() };

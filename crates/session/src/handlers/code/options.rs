@@ -64,7 +64,6 @@ impl JitOptions {
         self.values.push(number(option.value));
     }
 
-    /// Number of options.
     pub(crate) fn count(&self) -> u32 {
         self.ids.len() as u32
     }

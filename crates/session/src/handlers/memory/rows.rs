@@ -29,7 +29,7 @@ const REPLY_HEAD_BYTES: usize = 4;
 struct Rows {
     kind: u32,
     array: CUarray,
-    /// Where memory starts.
+    /// Address of the first byte, where that end is memory.
     address: u64,
     /// First byte, row and slice of an array.
     first: [u64; 3],

@@ -43,7 +43,7 @@ fn bytes_of(it: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
 /// Flags of arrays whose memory is mapped later, and charged with the blocks that it is.
 const DEFERRED_MEMORY_FLAGS: u32 = 0x40 | 0x80;
 
-/// Makes an array.
+/// Creates an array (`cuArrayCreate`, `cuArray3DCreate`).
 pub(crate) fn kdArrayCreate(
     session: &mut Session,
     _head: &FrameHead,
