@@ -20,7 +20,7 @@ use crate::memory::unshared_pages::ReadyPages;
 use crate::memory::zero_copy_area::ZeroCopyArea;
 use crate::objects::held_events::HeldEvent;
 
-/// One program's state.
+/// State of one program's session: its objects, memory and journal.
 pub struct Session {
     pub(crate) shared: Arc<OpenclShared>,
     /// The platforms of this machine, with their devices.

@@ -20,12 +20,12 @@ impl<'a> Arguments<'a> {
         SessionError::BadPart { message: self.message, part }.into()
     }
 
-    /// The next value.
+    /// Takes the next value; `part` names it in the error.
     pub(crate) fn take<T: Field>(&mut self, part: &'static str) -> Result<T, Fault> {
         T::take(&mut self.left).ok_or_else(|| self.damaged(part))
     }
 
-    /// The next list.
+    /// Takes the next list; `part` names it in the error.
     pub(crate) fn list<T: Field>(&mut self, part: &'static str) -> Result<Vec<T>, Fault> {
         list::take(&mut self.left).ok_or_else(|| self.damaged(part))
     }

@@ -11,7 +11,7 @@ pub enum Fault {
     /// The driver's answer, or one in its place; the program gets it.
     #[error("the driver returned {0}")]
     Cl(Code),
-    /// The session ends.
+    /// The message breaks the protocol, or the session cannot go on: it ends.
     #[error(transparent)]
     Fatal(#[from] SessionError),
 }

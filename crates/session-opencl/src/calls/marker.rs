@@ -14,7 +14,7 @@ use crate::objects::object::Object;
 /// A marker behind everything that a queue had.
 #[derive(Debug)]
 pub(crate) struct Marker {
-    /// The queue's id.
+    /// Wire id of the queue.
     pub(crate) queue: u32,
     pub(crate) event: HeldEvent,
 }

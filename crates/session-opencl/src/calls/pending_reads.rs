@@ -50,7 +50,7 @@ impl ReadBuffer {
         Self(Box::new([UnsafeCell::new(byte)]))
     }
 
-    /// For the driver.
+    /// Pointer that the driver writes through.
     pub(crate) fn pointer(&self) -> *mut void {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -114,7 +114,7 @@ pub(crate) enum ReadLocation {
 
 /// When the command ended, or whether it has.
 pub(crate) enum CommandEnd {
-    /// Its event says.
+    /// The command's event tells when it has ended.
     Awaited(HeldEvent),
     /// It had, with this state, in the worker before this one.
     Past(i32),

@@ -56,7 +56,6 @@ impl Session {
         execute_frames(self, link).map(drop)
     }
 
-    /// Executes one frame.
     #[cfg(test)]
     pub(crate) fn execute(&mut self, head: &FrameHead, payload: &[u8]) -> Result<(), SessionError> {
         katydid_session_core::execute(self, head, payload)

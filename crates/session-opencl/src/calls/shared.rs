@@ -18,7 +18,7 @@ use crate::objects::table::Objects;
 
 /// Shared by all threads of a session.
 pub struct OpenclShared {
-    /// Objects by id.
+    /// OpenCL objects of the session, by wire id.
     pub(crate) objects: Objects,
     /// Callbacks that are due.
     pub(crate) upcalls: Upcalls,

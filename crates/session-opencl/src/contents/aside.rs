@@ -50,7 +50,7 @@ impl CopyPaths {
 enum AreaCopy {
     /// At this address of the child's.
     Frozen(Arc<Frozen>, u64),
-    /// On the device.
+    /// In a buffer on the device.
     Device(Scratch),
     /// In memory of the worker's.
     Spare(Spare),

@@ -13,13 +13,13 @@ pub(crate) enum ContentsError {
         kind: &'static str,
         /// Its id, or address.
         object: u64,
-        /// The driver's answer.
+        /// Code that the driver answered.
         code: Code,
     },
     /// The driver lends us no queue.
     #[error("the driver answers {code} when asked for a queue to copy with")]
     Queue {
-        /// The driver's answer.
+        /// Code that the driver answered.
         code: Code,
     },
     /// Levels of an image.

@@ -12,7 +12,7 @@ pub(super) enum AreaLocation {
     Buffer(cl_mem, u64),
     /// Of an image: elements, rows, slices; and its flags.
     Image(cl_mem, [usize; 3], u64),
-    /// Shared virtual memory.
+    /// In shared virtual memory, at this address.
     Svm(u64),
     /// In memory of the worker's.
     PendingRead(Arc<PendingRead>),

@@ -22,17 +22,17 @@ pub(crate) enum DeviceError {
     /// What was named is not here.
     #[error("there is no device {requested:?}; this server has: {have}")]
     Unknown {
-        /// What was named.
+        /// Device that the user requested.
         requested: String,
-        /// Numbers and names.
+        /// Numbers and names of the server's devices.
         have: String,
     },
     /// A requested device that the session does not have.
     #[error("the program has no device {requested:?}; it has: {had}")]
     NotHad {
-        /// What was named.
+        /// Device that the user requested.
         requested: String,
-        /// Numbers and names.
+        /// Numbers and names of the program's devices.
         had: String,
     },
     /// The device of that name is not here.
@@ -40,7 +40,7 @@ pub(crate) enum DeviceError {
     Gone {
         /// The name of the device.
         name: String,
-        /// Numbers and names.
+        /// Numbers and names of the server's devices.
         have: String,
     },
     /// Devices of one platform would be of several.
@@ -56,7 +56,7 @@ pub(crate) enum DeviceError {
     /// Sizes and pointers have other lengths there.
     #[error("the device {name} has addresses of {is} bits, and the program's kernels were given values for {was}")]
     Bits {
-        /// The device here.
+        /// Name of the device here.
         name: String,
         /// What the program was told.
         was: u32,

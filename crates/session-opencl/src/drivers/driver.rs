@@ -48,13 +48,13 @@ pub enum DriverError {
 /// A platform of a driver.
 #[derive(Debug, Clone)]
 pub struct Platform {
-    /// The driver's object.
+    /// Handle that `clGetPlatformIDs` returned.
     pub(crate) handle: cl_platform_id,
     /// The functions of the platform's driver.
     pub(crate) api: &'static Dispatch,
     /// Its devices, each with its type.
     pub(crate) devices: Vec<(cl_device_id, u64)>,
-    /// Its own name.
+    /// `CL_PLATFORM_NAME`, as the driver reports it.
     pub name: String,
 }
 

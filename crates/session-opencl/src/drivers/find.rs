@@ -21,7 +21,7 @@ const KNOWN_LIBRARIES: [&str; 2] = ["libnvidia-opencl.so.1", "libpocl.so.2"];
 const LIBRARY_FOLDERS: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"];
 
-/// Libraries to try.
+/// Libraries that may hold an OpenCL driver, in the order in which they are tried.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Candidates {
     /// Each once, in order.

@@ -48,7 +48,7 @@ impl Command {
         Ok(Self { queue, held, waits, event })
     }
 
-    /// The driver's functions.
+    /// Functions of the queue's driver.
     pub(super) fn api(&self) -> &'static Dispatch {
         self.queue.api
     }

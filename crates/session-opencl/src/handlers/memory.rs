@@ -363,7 +363,7 @@ pub(crate) fn number_of_image(api: &katydid_opencl_sys::Dispatch, image: cl_mem,
     number
 }
 
-/// Makes a pipe.
+/// Creates a pipe (`clCreatePipe`).
 pub(crate) fn kdclPipe(
     session: &mut Session,
     _: &FrameHead,

@@ -136,7 +136,7 @@ impl Session {
     }
 }
 
-/// Gives it back.
+/// Frees shared virtual memory (`clSVMFree`).
 pub(crate) fn kdclSvmFree(session: &mut Session, _: &FrameHead, message: message::kdclSvmFree) -> Result<(), Fault> {
     Ok(session.free_svm(message.address)?)
 }

@@ -31,7 +31,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Bytes without gaps.
+    /// Rows and slices that follow each other without gaps.
     fn packed(start: *mut void) -> Self {
         Self { start, row: 0, slice: 0 }
     }

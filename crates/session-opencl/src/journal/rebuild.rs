@@ -70,7 +70,7 @@ pub(crate) enum RebuildError {
     /// A program does not build here.
     #[error("a program of the session does not build here ({code}); the driver says:\n{log}")]
     Build {
-        /// The driver's answer.
+        /// Code that the driver answered.
         code: Code,
         /// The build log of the driver.
         log: String,
@@ -83,7 +83,7 @@ pub(crate) enum RebuildError {
         "a program of the session was made of a binary for another device or driver than {device}, and cannot go on there"
     )]
     Binary {
-        /// The device here.
+        /// Name of the device here.
         device: String,
     },
     /// It is memory of the program's.
@@ -111,7 +111,7 @@ pub(crate) enum RebuildError {
         kernel: String,
         /// What it was launched with.
         had: String,
-        /// The device here.
+        /// Name of the device here.
         device: String,
         /// What it can have there.
         most: String,
@@ -123,7 +123,7 @@ pub(crate) enum RebuildError {
         kernel: String,
         /// Bytes of local memory that the kernel uses.
         had: u64,
-        /// The device here.
+        /// Name of the device here.
         device: String,
         /// Bytes of local memory that the device has.
         most: u64,

@@ -7,7 +7,7 @@ use katydid_opencl_sys::Code;
 /// What a session knows while it is rebuilt.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// Answers go nowhere.
+    /// Whether a replay is under way: replies are not sent.
     pub(crate) is_on: bool,
     /// How the frame at hand came out.
     pub(crate) outcome: Code,

@@ -29,7 +29,7 @@ use crate::state::Session;
 
 /// Numbers of objects that a program does not know are this and above; the program's side has room for fewer.
 const FIRST_HIDDEN_NUMBER: u32 = 1 << 23;
-/// `CL_PROFILING_COMMAND_QUEUED` to `CL_PROFILING_COMMAND_COMPLETE`.
+/// Parameters of `clGetEventProfilingInfo`: `CL_PROFILING_COMMAND_QUEUED` to `CL_PROFILING_COMMAND_COMPLETE`.
 pub(crate) const PROFILING_PARAMS: std::ops::RangeInclusive<u32> = 0x1280..=0x1284;
 
 /// Why the state of a session cannot be saved. The session is as it was.

@@ -87,7 +87,7 @@ pub(crate) struct PendingRead {
     pub(crate) address: u64,
 }
 
-/// All of it.
+/// Everything that the saved state of a session holds.
 #[derive(Debug, Default)]
 pub(crate) struct JournalState {
     pub(crate) platforms: Vec<Platform>,

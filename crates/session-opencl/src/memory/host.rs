@@ -43,7 +43,7 @@ pub(crate) enum Maps {
     Lie,
     /// All are mapped by their drivers.
     Driver,
-    /// None: commands copy.
+    /// No driver maps buffers: commands copy.
     Copy,
 }
 

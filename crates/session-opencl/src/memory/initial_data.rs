@@ -6,7 +6,7 @@ use katydid_opencl_sys::void;
 
 /// The bytes that a memory object begins with, for as long as the driver makes it.
 pub(crate) enum InitialData<'a> {
-    /// In this process.
+    /// Bytes in memory of this process.
     Own(Cow<'a, [u8]>),
     /// In memory that the program has too, which may change them meanwhile: address and length.
     Shared(*mut void, usize),

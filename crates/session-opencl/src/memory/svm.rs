@@ -72,7 +72,6 @@ impl Svm {
         if lowest - ZONE.start > bytes.saturating_mul(2) { lowest } else { ZONE.end }
     }
 
-    /// Forgets an allocation.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
         let allocation = self.list.remove(&address)?;
         self.mapped.retain(|mapped, _| !(address..address + allocation.size).contains(mapped));

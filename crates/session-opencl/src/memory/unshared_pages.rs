@@ -41,7 +41,7 @@ pub(crate) struct Apart {
     blocks: Mutex<BTreeMap<u64, BufferMemory>>,
 }
 
-/// A buffer's memory.
+/// Memory of a buffer: its length, and where it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BufferMemory {
     length: u64,

@@ -42,7 +42,7 @@ pub(crate) struct ZeroCopyArea {
 
 #[derive(Debug)]
 struct AreaState {
-    /// Places, from 0.
+    /// Free places, in bytes from the start of the area.
     room: Suballocator,
     /// Blocks: bytes by place, and whether their pages are the worker's own by now.
     blocks: BTreeMap<u64, (u64, bool)>,
@@ -63,7 +63,7 @@ pub(crate) struct AreaBlock {
 }
 
 impl ZeroCopyArea {
-    /// An empty one.
+    /// An area without blocks over this memory.
     pub(crate) fn new(memory: ZeroCopyMemory) -> Arc<Self> {
         let ZeroCopyMemory { file, offset, start, length } = memory;
         let mut room = Suballocator::new(0..length as u64);
@@ -164,7 +164,7 @@ impl Drop for RetainedPages {
 }
 
 impl AreaBlock {
-    /// Its first byte.
+    /// Address of the first byte, in the worker.
     pub(crate) fn pointer(&self) -> *mut void {
         self.zero_copy.address(self.place)
     }

@@ -71,7 +71,7 @@ impl OwnedObject {
         self.kind
     }
 
-    /// The driver's object.
+    /// The driver's handle, with the functions of its driver.
     pub(crate) fn object(&self) -> Object<*mut void> {
         self.object
     }

@@ -16,7 +16,7 @@ use crate::objects::object::{Handle, Object};
 
 /// Numbers are below; as many objects of a kind as the program's side has room for.
 const MAX_OBJECTS: usize = 1 << 24;
-/// Kinds are below.
+/// Kinds of objects are numbered below this.
 const KINDS: usize = 10;
 
 /// By kind and number.
