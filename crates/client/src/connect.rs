@@ -30,9 +30,9 @@ pub struct Opened {
     pub arenas: Settled,
     /// The memory of the pinned arena; none on stream links.
     pub pinned: Option<OwnedFd>,
-    /// The server's address.
+    /// Address of the server that accepted the session.
     pub address: Address,
-    /// How frames travel.
+    /// Transport of the frames: shared memory or a stream.
     pub link: LinkKind,
 }
 
@@ -105,9 +105,9 @@ pub type PinnedMemory = (Reservation, OwnedFd);
 pub struct Plain {
     /// Carries the session's calls.
     pub link: Box<dyn ProgramLink>,
-    /// The server's address.
+    /// Address of the server that accepted the session.
     pub address: Address,
-    /// How frames travel.
+    /// Transport of the frames: shared memory or a stream.
     pub kind: LinkKind,
     /// None on stream links, or where both sides have no range in common.
     pub pinned: Option<PinnedMemory>,

@@ -28,7 +28,7 @@ pub enum OpenError {
         "{address}: its driver is softcuda, and KATYDID_REQUIRE_GPU=1 (--require-gpu) wants a GPU's; use a server that has one"
     )]
     NoGpu {
-        /// The server's address.
+        /// Address of the server, from `KATYDID_SERVER` or the default.
         address: Address,
     },
     /// The server could not be reached, or refused.

@@ -22,7 +22,7 @@ fn say_panic(name: &str) {
 pub struct Refusals<const N: usize>([AtomicBool; N]);
 
 impl<const N: usize> Refusals<N> {
-    /// None was refused.
+    /// Starts with no refusal recorded.
     #[expect(clippy::new_without_default, reason = "statics need a constant")]
     pub const fn new() -> Self {
         Self([const { AtomicBool::new(false) }; N])

@@ -117,7 +117,7 @@ fn read_stops(text: &str) -> Option<Vec<u64>> {
 /// Where the program's session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemberState {
-    /// With its worker.
+    /// Connected to its worker.
     Present,
     /// Let go of its worker.
     Away,
@@ -486,7 +486,7 @@ pub(crate) fn is_abandoned(path: &Path) -> bool {
     flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-/// Resets a notification.
+/// Drains the notification, so that `notify_fd` is not readable any more.
 fn quiet(notify_fd: BorrowedFd<'_>) {
     // Nothing there to be read is as good.
     let _ = rustix::io::read(notify_fd, &mut [0; 8]);

@@ -77,7 +77,7 @@ enum Growth<C> {
     Done,
     /// There will be some, as this code says.
     Later(C),
-    /// There is none.
+    /// The server gives no more memory.
     Refused,
 }
 

@@ -23,19 +23,19 @@ pub enum RegionKind {
     Mapped,
     /// Device memory out of a pool.
     Pooled {
-        /// The pool's handle.
+        /// Handle of the pool (`CUmemoryPool`).
         pool: usize,
     },
     /// Pinned host memory out of a pool, out of the pinned arena.
     HostPooled {
-        /// The pool's handle.
+        /// Handle of the pool (`CUmemoryPool`).
         pool: usize,
     },
     /// Memory that the program and the GPU share, out of the pinned arena.
     Managed,
     /// The same out of a pool.
     ManagedPooled {
-        /// The pool's handle.
+        /// Handle of the pool (`CUmemoryPool`).
         pool: usize,
     },
     /// A variable of a module in memory that the program and the GPU share, where the worker's driver put it.

@@ -331,7 +331,8 @@ impl<C: ApiCode> Session<C> {
         self.link.next_reclaim_request().map_err(|_| C::LOST)
     }
 
-    /// As [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).
+    /// Prepares the cheap way to queue frames: see
+    /// [`CallLink::enable_fast_path`](katydid_transport::CallLink::enable_fast_path).
     pub fn enable_fast_path(&self) {
         self.link.enable_fast_path();
     }

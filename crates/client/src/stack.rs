@@ -15,7 +15,7 @@ impl<T> ContextStack<T> {
         Self { contexts: Vec::new() }
     }
 
-    /// The current context.
+    /// Context on top of the calling thread's stack; none if the stack is empty.
     pub fn current(&self) -> Option<&T> {
         self.contexts.last()
     }

@@ -85,7 +85,7 @@ impl Helpers {
         Self(granted)
     }
 
-    /// Number of helpers.
+    /// Helper threads that this value has reserved.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0

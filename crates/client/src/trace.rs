@@ -75,7 +75,7 @@ pub struct TracedCall {
     pub start: u64,
     /// Nanoseconds inside the call.
     pub duration: u64,
-    /// The `CUresult` returned.
+    /// `CUresult` that the call returned.
     pub result: u32,
     /// Answers of the worker that the calling thread waited for meanwhile.
     pub round_trips: u32,
@@ -109,7 +109,7 @@ pub struct Detail {
     pub stream: Option<u64>,
     /// Bytes that it copies, fills or allocates.
     pub bytes: Option<u64>,
-    /// What it launches.
+    /// Name of the kernel that it launches.
     pub kernel: Option<String>,
     /// Blocks of the grid, and threads of a block.
     pub shape: Option<([u32; 3], [u32; 3])>,

@@ -54,7 +54,7 @@ pub enum AskError {
         /// Why it is refused; may be empty.
         text: String,
     },
-    /// The conversation broke.
+    /// The connection to the supervisor failed.
     #[error("the supervisor of process {process}'s job: {source}")]
     ControlChannel {
         /// The process that was asked for.
@@ -67,7 +67,7 @@ pub enum AskError {
     System {
         /// The process that was asked for.
         process: i32,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
