@@ -34,7 +34,7 @@ enum AnswerTarget {
     List(*mut u32, *mut u8, usize, u32),
     /// A count, and behind it handles, for which there is room for so many.
     Devices(*mut u32, *mut usize, u32),
-    /// A handle.
+    /// One handle, written to the program's pointer.
     Handle(*mut usize),
 }
 

@@ -26,7 +26,7 @@ pub extern "C" fn nvmlInit() -> u32 {
     link::start()
 }
 
-/// Starts NVML.
+/// Connects to the server; NVML counts calls, so each needs an `nvmlShutdown`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit_v2() -> u32 {
     link::start()

@@ -18,7 +18,7 @@ fn refuse(said: &AtomicBool, name: &str) -> u32 {
 
 macro_rules! refused {
     ($($name:ident)*) => {$(
-        /// Not supported.
+        /// Returns `NVML_ERROR_NOT_SUPPORTED`, whatever its arguments.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> u32 {
             static SAID: AtomicBool = AtomicBool::new(false);

@@ -35,7 +35,7 @@ use crate::sync::stream;
 
 /// Places begin and end at multiples of this.
 const POOL_GRANULE_BYTES: u64 = 512;
-/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`
+/// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`, which `cuDeviceGetAttribute` is asked for.
 const HANDLE_TYPES: u32 = 119;
 /// Numbers of nodes of the host that are taken for one.
 const MAX_NUMA_NODES: i32 = 64;

@@ -23,7 +23,7 @@ use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
 use crate::sync::stream::UnorderedWork;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only handle type that programs can export.
 const FILE_DESCRIPTOR: u32 = 1;
 /// First bytes of the file of a block; the name follows.
 const BLOCK: [u8; 8] = *b"KATYDIDB";
