@@ -65,7 +65,7 @@ pub(crate) enum Message {
     Short {
         /// Its own count.
         number: u64,
-        /// Which device.
+        /// PCI address of the device, such as `0000:19:00.0`.
         device: String,
     },
     /// Its session has asked its program, which lives, for what another one's wants.

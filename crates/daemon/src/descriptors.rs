@@ -47,7 +47,7 @@ pub(crate) fn before_raise() -> Option<Rlimit> {
 pub(crate) struct Shares {
     /// Places of one listener.
     pub(crate) of_listener: usize,
-    /// Sessions.
+    /// Most sessions at a time.
     pub(crate) sessions: usize,
     /// Descriptors, if they are fewer than all that was asked for needs.
     pub(crate) few: Option<u64>,

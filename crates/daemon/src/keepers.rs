@@ -41,10 +41,10 @@ pub(crate) enum KeeperError {
     /// No place for a session.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
-    /// No key.
+    /// The system gave no random bytes for a session key.
     #[error("no key could be made for the session: {0}")]
     NoKey(io::Error),
-    /// No process.
+    /// The keeper's process cannot be started.
     #[error("no process could be started to save or restore the worker: {0}")]
     Start(io::Error),
     /// It did not take the supervisor.

@@ -29,13 +29,13 @@ pub enum ListenError {
     /// Another server answers there.
     #[error("{path}: a server is listening there already; stop it, or give --listen (or --admin) another path")]
     Live {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// Something that is not ours to remove lies at the path.
     #[error("{path}: exists and is not a socket; remove it, or give another path")]
     NotASocket {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The address would be reachable from other machines.
@@ -44,7 +44,7 @@ pub enum ListenError {
          listen on 127.0.0.1 (ssh -L brings it elsewhere), or say --insecure on a network you trust"
     )]
     BeyondLoopback {
-        /// As given.
+        /// Address from the command line.
         address: Address,
         /// What it stands for.
         ip: IpAddr,
@@ -55,21 +55,21 @@ pub enum ListenError {
          are trusted"
     )]
     BeyondMachine {
-        /// As given.
+        /// Address from the command line.
         address: Address,
     },
     /// The certificates cannot be used.
     #[error("{address}: {source}")]
     Certificates {
-        /// As given.
+        /// Address from the command line.
         address: Address,
-        /// Why not.
+        /// What is wrong with the certificate or its key.
         source: TlsError,
     },
     /// The host name stands for nothing.
     #[error("{address}: cannot find the host ({source}); give an address of this machine")]
     Resolve {
-        /// As given.
+        /// Address from the command line.
         address: Address,
         /// What the resolver said.
         source: io::Error,
@@ -101,7 +101,7 @@ pub(crate) enum Listener {
 const THIS_MACHINE: u32 = 1;
 
 impl Listener {
-    /// Binds `address`.
+    /// Binds and listens on `address`; `insecure` allows addresses that other machines reach without TLS.
     pub(crate) fn bind(address: &Address, insecure: bool) -> Result<Self, ListenError> {
         let listener = match address {
             Address::Unix(path) => bind_unix(path).map(|(listener, file)| Self::Unix(listener, file))?,
@@ -173,7 +173,7 @@ fn check_certificates(address: &Address, folder: Option<&Path>) -> Result<PathBu
     Ok(folder.to_owned())
 }
 
-/// Who connected.
+/// Peer of an accepted connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// `unix`, or address and port.

@@ -23,7 +23,7 @@ pub(crate) enum WatchError {
     /// Too many ask at once.
     #[error("too many programs ask about the devices at once; try again in a second")]
     Full,
-    /// No process.
+    /// The service's process cannot be started.
     #[error("no process could be started to answer: {0}")]
     Start(io::Error),
     /// It did not take the program.

@@ -91,7 +91,7 @@ pub(crate) struct Greetings(Arc<Mutex<GreetingTable>>);
 #[derive(Debug, Default)]
 struct GreetingTable {
     next: u64,
-    /// Oldest first.
+    /// Connections that have not sent their hello yet, oldest first.
     greetings: Vec<PendingGreeting>,
 }
 

@@ -4,12 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `GET /v1/server`.
+/// Body of the reply to `GET /v1/server` on the admin socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerView {
     /// Version of the `katydid` that serves.
     pub version: String,
-    /// Its process.
+    /// Process id of the server.
     pub pid: u32,
     /// When it started.
     pub started: u64,
@@ -43,10 +43,10 @@ pub struct WorkersView {
     pub last_failure: Option<String>,
 }
 
-/// `GET /v1/sessions`.
+/// Body of the reply to `GET /v1/sessions` on the admin socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionsView {
-    /// Oldest first.
+    /// Sessions at present, oldest first.
     pub sessions: Vec<SessionView>,
 }
 

@@ -35,16 +35,16 @@ pub(crate) enum WarmError {
     /// It opened, but does not answer what every driver answers.
     #[error("{name}: the driver answers {} when asked about its devices; check it with nvidia-smi", code.0)]
     Facts {
-        /// The driver.
+        /// Name of the driver, as it calls itself.
         name: String,
-        /// Its answer.
+        /// Code that the driver answered.
         code: CUresult,
     },
 }
 
 /// A driver that is up.
 pub(crate) struct WarmDriver {
-    /// The driver.
+    /// The loaded library, initialised.
     pub(crate) driver: Arc<Driver>,
     /// What it calls itself.
     pub(crate) name: String,

@@ -24,7 +24,7 @@ pub enum Verbosity {
     Private,
     /// What an operator must know.
     Problems,
-    /// Sessions too.
+    /// Problems, and each session's beginning and end.
     Everything,
 }
 

@@ -36,7 +36,7 @@ const MAX_TEXT_BYTES: u64 = 8192;
 /// What one worker may hold. The server sets it, and each worker is told it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostMemoryLimit {
-    /// In bytes.
+    /// Most bytes of the machine's memory.
     pub(crate) bytes: u64,
 }
 

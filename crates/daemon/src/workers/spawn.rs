@@ -41,7 +41,7 @@ const FOR_PROGRAMS: [libc::c_int; 7] =
 /// How a worker is started: the daemon appends `--control-fd N` and `--host-memory BYTES`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCommand {
-    /// The executable.
+    /// Path of the executable.
     pub program: PathBuf,
     /// Its arguments before those.
     pub arguments: Vec<OsString>,

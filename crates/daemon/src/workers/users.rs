@@ -38,9 +38,9 @@ const ENTRY_BYTES: usize = 64 << 10;
 /// A user that workers run as.
 #[derive(Debug, Clone)]
 pub struct WorkerUser {
-    /// Its number.
+    /// User id.
     pub uid: u32,
-    /// Its group's.
+    /// Id of the primary group.
     pub gid: u32,
     /// All of its groups.
     pub groups: Vec<u32>,

@@ -194,7 +194,7 @@ fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
 
 /// An image being written.
 pub(crate) enum Output {
-    /// By us.
+    /// The worker writes the image's files itself.
     Folder(Box<CheckpointPart>),
     /// By the supervisor.
     Stream(Arc<ImageClient>),

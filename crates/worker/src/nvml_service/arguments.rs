@@ -7,12 +7,12 @@ const MAX_STRUCTURE_BYTES: usize = 1 << 16;
 /// The bits of a structure's first word that say its size; the others are its version.
 const SIZE_MASK: u32 = 0x00ff_ffff;
 
-/// An argument.
+/// Value of one argument of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Argument {
     /// A device, in the server's order.
     Device(u32),
-    /// A number.
+    /// An integer of up to 64 bits.
     Value(u64),
     /// A string, with its NUL.
     Text(Vec<u8>),

@@ -22,7 +22,7 @@ const MEMORY_BUS: u32 = 37;
 const COMPUTE_MODE: u32 = 20;
 /// Between two looks at how busy the processors are.
 const LOAD_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
-/// `NVML_VALUE_NOT_AVAILABLE`
+/// `NVML_VALUE_NOT_AVAILABLE` as 64 bits.
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// `nvmlMemory_v2_t`: its size, and its version above that.
 const MEMORY_V2: u32 = 40 | 2 << 24;
@@ -33,7 +33,7 @@ const P2P_STATUS: [u32; 2] = [0, 5];
 /// What an instance's number is where there are no instances.
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// softcuda's devices.
+/// Answers NVML's functions for the devices of softcuda.
 pub(super) struct Soft {
     facts: Facts,
     processes: Processes,

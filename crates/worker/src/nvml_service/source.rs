@@ -4,7 +4,7 @@ use katydid_wire::nvml::Function;
 
 use super::arguments::Argument;
 
-/// What answers.
+/// An implementation of NVML's functions: the machine's library, or softcuda's figures.
 pub(super) trait NvmlSource {
     /// Calls a function with what was given: NVML's code, and the bytes of each thing that it wrote, in order.
     fn call(&mut self, function: &'static Function, given: &[Argument]) -> (u32, Vec<Vec<u8>>);

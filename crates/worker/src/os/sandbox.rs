@@ -70,7 +70,7 @@ pub(crate) enum SandboxError {
     /// Seccomp is not there, or fails.
     #[error("cannot restrict the system calls of a worker: {0}; --no-sandbox starts workers without restrictions")]
     Calls(#[from] calls::CallsError),
-    /// Capabilities stay.
+    /// The process keeps capabilities of root.
     #[error("cannot give up root's capabilities: {0}; --no-sandbox starts workers without restrictions")]
     Capabilities(io::Error),
 }

@@ -22,7 +22,7 @@ use super::SandboxUser;
 
 /// What this is written for; a kernel with less holds less.
 const WANTED: ABI = ABI::V6;
-/// `LANDLOCK_CREATE_RULESET_VERSION`
+/// `LANDLOCK_CREATE_RULESET_VERSION`: asks for the ABI version (landlock_create_ruleset(2)).
 const ASK_VERSION: u32 = 1;
 /// Versions from which TCP, and signals, are held.
 const HOLDS_TCP: i64 = 4;
@@ -256,7 +256,7 @@ fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
 /// A folder that a variable of the server's has workers write to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFolder {
-    /// The variable.
+    /// Name of the environment variable.
     pub variable: &'static str,
     /// The folder; it need not be there.
     pub path: PathBuf,

@@ -37,7 +37,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// How frames travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Shared memory.
+    /// Rings in memory that both sides map.
     Shm,
     /// The unix socket itself.
     Unix,
