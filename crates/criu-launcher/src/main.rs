@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     ExitCode::from(126)
 }
 
-/// Becomes CRIU.
+/// Executes CRIU in this process; returns only on failure.
 fn launch() -> Result<std::convert::Infallible, LaunchError> {
     let program = env::current_exe().map_err(LaunchError::NoSelf)?;
     let folder = program.with_file_name(FOLDER);

@@ -28,7 +28,7 @@ pub enum DriverError {
     /// The library lacks a function without which nothing works.
     #[error("{path}: has no function {function}, so it is no CUDA driver library; give --driver another path")]
     NotADriver {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
         /// The symbol it lacks.
         function: &'static str,
@@ -36,11 +36,11 @@ pub enum DriverError {
     /// The library was loaded, but its `cuInit` or device count failed.
     #[error("{path}: {function} returned {}; check the GPU with nvidia-smi, or use --driver soft", CUresult(*code))]
     Init {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
         /// The call that failed.
         function: &'static str,
-        /// Its `CUresult`.
+        /// `CUresult` that the call returned.
         code: u32,
     },
     /// The library is of a driver that lacks what every session needs.
@@ -50,7 +50,7 @@ pub enum DriverError {
         found / 1000, found % 1000 / 10, needed / 1000, needed % 1000 / 10
     )]
     TooOld {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
         /// What `cuDriverGetVersion` says, such as 11080 for 11.8.
         found: i32,
@@ -60,13 +60,13 @@ pub enum DriverError {
     /// The library works, but shows no GPU.
     #[error("{path}: shows no device; check CUDA_VISIBLE_DEVICES and nvidia-smi, or use --driver soft")]
     NoDevice {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
     },
     /// `auto` looked for a GPU's driver and the loader found softcuda under its name.
     #[error("{path}: is softcuda, not the driver of a GPU; say --driver soft if that is meant")]
     IsSoft {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
     },
     /// `auto` was asked, NVIDIA's library does not work here, and softcuda is not installed.

@@ -9,7 +9,7 @@ pub type Status = u32;
 pub mod status {
     use super::Status;
 
-    /// Done.
+    /// The slot has done what was asked.
     pub const SUCCESS: Status = 0;
     /// A null output, or an unknown id.
     pub const INVALID_VALUE: Status = 1;

@@ -43,9 +43,9 @@ const MARK_INTERVAL: Duration = Duration::from_secs(3600);
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageHash {
-    /// Bytes.
+    /// Length of the image in bytes.
     pub length: u64,
-    /// Of these bytes.
+    /// Hash of the image, which names it in messages and checkpoints.
     pub hash: [u8; 32],
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct ConnectionContext {
     pub(crate) limits: Limits,
     pub(crate) handler: Box<Handler>,
     pub(crate) works: Arc<WorkerThreads>,
-    /// Of [`Limits::answers`].
+    /// Permits for answers at a time, [`Limits::answers`] in all.
     pub(crate) answers: Arc<Semaphore>,
 }
 

@@ -206,7 +206,7 @@ pub struct WorkerImage {
     pub criu: String,
     /// What its driver calls itself.
     pub driver: String,
-    /// Its process.
+    /// Process id of the worker, in the server's namespace.
     pub pid: u32,
     /// Ids of its threads.
     pub ids: Vec<u32>,

@@ -181,5 +181,5 @@ constants! { u64:
     DEVICE_SVM_ATOMICS 8
 }
 
-/// `CL_PLATFORM_ICD_SUFFIX_KHR`.
+/// `CL_PLATFORM_ICD_SUFFIX_KHR` of `clGetPlatformInfo` (extension `cl_khr_icd`).
 pub const PLATFORM_ICD_SUFFIX_KHR: u32 = 0x0920;

@@ -17,7 +17,7 @@ macro_rules! handles {
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// No object.
+            /// The null handle, which names no object.
             pub const NULL: Self = Self(std::ptr::null_mut());
         }
 
@@ -49,11 +49,11 @@ pub struct cl_image_format {
 pub struct cl_image_desc {
     /// `CL_MEM_OBJECT_IMAGE2D` and its like.
     pub image_type: u32,
-    /// Elements.
+    /// Width in elements.
     pub image_width: usize,
-    /// Rows.
+    /// Height in rows; of 2D and 3D images.
     pub image_height: usize,
-    /// Slices.
+    /// Depth in slices; of 3D images.
     pub image_depth: usize,
     /// Images of an array.
     pub image_array_size: usize,
@@ -73,9 +73,9 @@ pub struct cl_image_desc {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct cl_buffer_region {
-    /// First byte.
+    /// Offset of the first byte in the buffer.
     pub origin: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub size: usize,
 }
 

@@ -22,7 +22,7 @@ use crate::supervisor::view::{ProgressStep, Request};
 /// A session that no replay brings back.
 #[derive(Debug)]
 pub(crate) struct NoReplay {
-    /// Its name.
+    /// Name of the session, as messages show it.
     pub(crate) session: String,
     /// What is not as it was.
     pub(crate) cause: CompanionError,

@@ -89,7 +89,7 @@ pub enum RestoreError {
         /// Why its library cannot be used.
         source: LibraryError,
     },
-    /// CRIU failed.
+    /// CRIU cannot be started, or its restore failed.
     #[error(transparent)]
     Criu(#[from] CriuError),
     /// The job's folder cannot be taken.

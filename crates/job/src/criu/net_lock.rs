@@ -43,7 +43,7 @@ const ANEW: u16 = 0x600;
 const BEHIND: u16 = 0xc00;
 /// The attribute of a table's name, `NFTA_TABLE_NAME`, also in messages about chains and rules.
 const NAME: u16 = 1;
-/// `NLA_F_NESTED`.
+/// `NLA_F_NESTED`: the attribute holds attributes (netlink(7)).
 const NESTED: u16 = 0x8000;
 /// Chains: the name, and the number of the hook (`NF_INET_LOCAL_OUT`, `_IN`).
 const CHAINS: [(&str, u32); 2] = [("output", 3), ("input", 1)];

@@ -89,7 +89,7 @@ impl SavedWorker {
         driver.run(&katydid, Action::Restore, pid, "")
     }
 
-    /// Ends it.
+    /// Ends the worker's process.
     pub(super) fn end(self) -> Result<(), KeeperError> {
         let Self { pid, mut dumper, .. } = self;
         let processes = tree::tree(pid).map_err(system("find the worker"))?;

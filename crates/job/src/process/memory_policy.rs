@@ -39,7 +39,7 @@ pub(crate) struct Policy(String);
 /// As system calls take it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
-    /// With flags.
+    /// Mode of set_mempolicy(2), its flags included.
     pub(crate) mode: u64,
     /// Bit n is node n; empty where the mode takes none.
     pub(crate) nodes: Vec<u64>,
