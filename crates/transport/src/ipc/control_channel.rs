@@ -51,9 +51,9 @@ impl From<io::Error> for ControlError {
 /// A message and the descriptors that came with it.
 #[derive(Debug)]
 pub struct ControlMessage {
-    /// Head and fields.
+    /// Head of the message and its encoded fields.
     pub bytes: Vec<u8>,
-    /// At most four.
+    /// Descriptors that came with it (`SCM_RIGHTS`), at most four.
     pub fds: Vec<OwnedFd>,
 }
 

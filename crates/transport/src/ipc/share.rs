@@ -60,7 +60,7 @@ struct Books {
     borrowers: HashMap<u64, ([u8; SECRET], UnixStream)>,
     /// Those that have shown no name yet, oldest first, by numbers of the same kind.
     strangers: BTreeMap<u64, UnixStream>,
-    /// Connections so far.
+    /// Connections accepted so far.
     came: u64,
     /// Nothing is handed over at this moment.
     stands_still: bool,
@@ -218,7 +218,7 @@ impl Lender {
         holders.into_iter().map(held).collect()
     }
 
-    /// Hands over again.
+    /// Lends again after [`Lender::stand_still`].
     pub fn go_on(&self) {
         self.state.books().stands_still = false;
         self.state.goes_on.notify_all();

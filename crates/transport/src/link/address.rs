@@ -17,18 +17,18 @@ use thiserror::Error;
 pub enum Address {
     /// A unix socket of this machine.
     Unix(PathBuf),
-    /// A TCP port.
+    /// A TCP port, without encryption.
     Tcp {
         /// Name or number, an IPv6 number without its brackets.
         host: String,
-        /// The server's port.
+        /// Port that the server listens on.
         port: u16,
     },
     /// A TCP port behind which TLS is spoken, with certificates on both sides.
     Tls {
         /// As for TCP; what the server's certificate has to be for.
         host: String,
-        /// The server's port.
+        /// Port that the server listens on.
         port: u16,
         /// The folder of our certificates ([`crate::tls::identity::Identity`]).
         certs: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub enum Address {
     Vsock {
         /// The machine's number: 2 the host, 1 this machine; `u32::MAX`: every number of this machine, for servers.
         cid: u32,
-        /// The server's port.
+        /// Port that the server listens on.
         port: u32,
     },
 }
@@ -184,7 +184,7 @@ fn tls(text: &str, rest: &str) -> Result<Address, AddressError> {
     }
 }
 
-/// What follows `vsock:`.
+/// Parses what follows `vsock:`.
 fn vsock(rest: &str) -> Option<Address> {
     match rest.strip_prefix("//") {
         None => Some(Address::Vsock { cid: u32::MAX, port: rest.parse().ok()? }),

@@ -22,7 +22,7 @@ use crate::stream::program::StreamProgram;
 
 /// A session that has begun.
 pub struct ConnectedLink {
-    /// The program's end.
+    /// Carries the session's calls.
     pub link: Box<dyn ProgramLink>,
     /// What the worker answered; its arenas are a choice out of the hello's.
     pub ready: Ready,

@@ -37,7 +37,7 @@ pub enum LinkError {
     /// More threads of the program use the link at once than there are places for replies.
     #[error("more than {limit} threads use the GPU at once; let some of them end first")]
     TooManyThreads {
-        /// How many may.
+        /// Most threads that a link serves at once.
         limit: usize,
     },
     /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::link::gate::with_lock_held`]).
@@ -49,7 +49,7 @@ pub enum LinkError {
     /// The operating system refused.
     #[error("the link failed while trying to {doing}")]
     System {
-        /// What was tried.
+        /// Operation that failed, in the infinitive.
         doing: &'static str,
         /// What the system said.
         source: io::Error,
@@ -70,7 +70,7 @@ pub enum ConnectError {
     /// No server answers at the address.
     #[error("cannot reach a server at {address} ({source}); start one with: katydid serve --listen {address}")]
     Unreachable {
-        /// The server's address.
+        /// Address that the program connects to.
         address: Address,
         /// What the system said.
         source: io::Error,
@@ -81,15 +81,15 @@ pub enum ConnectError {
          (such as 60s) allows it more time"
     )]
     Deadline {
-        /// The server's address.
+        /// Address that the program connects to.
         address: Address,
-        /// The time it had.
+        /// Time limit of the connection, in seconds.
         seconds: u64,
     },
     /// The server refused, or its answer was none.
     #[error("{address}: {source}")]
     Handshake {
-        /// The server's address.
+        /// Address that the program connects to.
         address: Address,
         /// Why the handshake failed.
         source: HandshakeError,
@@ -97,21 +97,21 @@ pub enum ConnectError {
     /// The two sides did not come to speak TLS.
     #[error("{address}: {source}")]
     Tls {
-        /// The server's address.
+        /// Address that the program connects to.
         address: Address,
-        /// Why TLS failed.
+        /// Failure of the TLS handshake.
         source: TlsError,
     },
     /// Shared memory was asked for beyond this machine.
     #[error("{address}: shared memory reaches this machine only; use a stream link")]
     NoSharedMemory {
-        /// The server's address.
+        /// Address that the program connects to.
         address: Address,
     },
     /// The connection or the shared memory failed on this side.
     #[error("{address}: {source}")]
     Link {
-        /// The server's address.
+        /// Address that the program connects to.
         address: Address,
         /// The failure of the connection or of the shared memory.
         source: LinkError,

@@ -95,7 +95,7 @@ pub trait QuiesceGate: Send + Sync {
     /// Gives the link up: waiting threads get [`LinkError::Closed`].
     fn give_up(&self);
 
-    /// The session's name.
+    /// Key that names the session at its server.
     fn key(&self) -> SessionKey;
 
     /// Frames sent so far.

@@ -51,7 +51,7 @@ pub enum AttachError {
     /// A bulk connection cannot be served.
     #[error("the worker cannot read a bulk connection: {0}")]
     System(#[from] io::Error),
-    /// The connection failed.
+    /// The connection broke while the program was taken back.
     #[error(transparent)]
     Accept(#[from] AcceptError),
 }
@@ -115,7 +115,7 @@ pub(crate) enum Reading {
     Rest,
 }
 
-/// The program's connection.
+/// The program's connection, and how far it has been taken over.
 struct Attachment {
     socket: Option<Arc<Connection>>,
     /// The end of the connection is not the end of the link.

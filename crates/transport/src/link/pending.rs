@@ -51,7 +51,7 @@ pub enum AcceptError {
     /// The operating system refused.
     #[error("the handshake failed while trying to {doing}")]
     System {
-        /// What was tried.
+        /// Operation that failed, in the infinitive.
         doing: &'static str,
         /// What the system said.
         source: io::Error,
@@ -120,7 +120,7 @@ impl Pending {
         Self::read(Connection::new(socket, Some(seals)), build, deadline, timeout)
     }
 
-    /// Reads the hello.
+    /// Receives and decodes the hello.
     fn read(socket: Connection, build: &Build, deadline: Deadline, timeout: Duration) -> Result<Self, AcceptError> {
         let (message, fds) = receive_message(&socket, deadline).map_err(|source| unread(source, timeout))?;
         let decoded = Hello::decode(&message, build).map_err(AcceptError::from);

@@ -95,7 +95,7 @@ pub trait BatchLink: Send + Sync {
         Ok(0)
     }
 
-    /// Ends a batch.
+    /// Ends the batch with the number that [`BatchLink::begin_batch`] returned.
     fn end_batch(&self, number: u64) {
         let _ = number;
     }

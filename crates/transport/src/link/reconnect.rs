@@ -33,7 +33,7 @@ impl Reconnect {
         Self { hello, build: build.clone(), key: Mutex::new(ready.key), address: Mutex::new(address.clone()) }
     }
 
-    /// The session's name.
+    /// Key that names the session at its server.
     pub(crate) fn key(&self) -> SessionKey {
         *self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,9 +13,9 @@ use crate::stream::bulk::Buffers;
 /// A frame as the worker gets it: copied out of what the program can write.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// Its head, checked.
+    /// Head of the frame, whose fields have been checked.
     pub head: FrameHead,
-    /// What followed it.
+    /// Encoded message behind the head.
     pub payload: &'a [u8],
     /// The number of the buffer that it lies in ([`WorkerLink::buffers`]), if it does.
     pub buffer: Option<usize>,
@@ -24,7 +24,7 @@ pub struct Frame<'a> {
 /// What a worker's link has come to.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
-    /// The next frame.
+    /// A frame to execute.
     Frame(Frame<'a>),
     /// As many frames were handed out as [`LinkControl::interrupt`] said; told once.
     Interrupted,

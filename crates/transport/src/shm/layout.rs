@@ -32,9 +32,9 @@ pub(crate) const CACHE_LINE: usize = 64;
 /// The same of those that are written often: processors fetch lines in pairs, and ahead.
 pub(crate) const WORD_DISTANCE: usize = 4 * CACHE_LINE;
 
-/// The program's counter.
+/// Offset of the program's counter: bytes written to the ring so far.
 pub(crate) const TAIL: usize = 0;
-/// The worker's counter.
+/// Offset of the worker's counter: bytes read from the ring so far.
 pub(crate) const HEAD_COUNTER: usize = WORD_DISTANCE;
 /// Where the worker sleeps.
 pub(crate) const WORKER_ASLEEP: usize = 2 * WORD_DISTANCE;
@@ -69,7 +69,7 @@ pub(crate) const CHANNEL_LENGTH: usize = REPLY_PLACES + MAX_THREADS * REPLY_PLAC
 
 /// Bytes of a piece.
 pub const PIECE_BYTES: usize = 4 << 20;
-/// Number of pieces.
+/// Number of staging pieces of a link.
 pub const PIECES: usize = 16;
 
 /// Where the zero-copy area begins: behind all pieces.

@@ -19,7 +19,7 @@ impl StagingPiece {
         self.0
     }
 
-    /// Each piece once.
+    /// Iterates over all staging pieces.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..PIECES as u32).map(Self)
     }

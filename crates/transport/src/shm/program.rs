@@ -64,7 +64,7 @@ pub(crate) struct ShmProgram {
     memory: Vec<MappedFd>,
     /// Bytes that the latter has.
     pinned_length: Mutex<u64>,
-    /// [`CallLink::enable_fast_path`] was called.
+    /// Whether [`CallLink::enable_fast_path`] was called.
     is_quick: AtomicBool,
     /// What stood in the word of reclaim notices when it was looked at last.
     notices_heard: AtomicU32,

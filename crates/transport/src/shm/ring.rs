@@ -55,7 +55,7 @@ pub(crate) enum RingSide {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broken;
 
-/// The program's half.
+/// The program's half of the ring, which queues frames.
 #[derive(Debug, Default)]
 pub(crate) struct Producer {
     tail: u64,
@@ -130,7 +130,7 @@ impl Producer {
     }
 }
 
-/// The worker's half.
+/// The worker's half of the ring, which takes frames.
 #[derive(Debug, Default)]
 pub(crate) struct Consumer {
     head: u64,

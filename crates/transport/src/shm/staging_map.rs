@@ -44,7 +44,7 @@ pub(crate) struct StagingMap {
 /// Who may touch the memory.
 #[derive(Debug, Default)]
 struct Access {
-    /// Threads that do.
+    /// Number of threads that use the memory.
     users: usize,
     /// No other thread may begin.
     is_closed: bool,

@@ -140,7 +140,7 @@ impl Buffer {
         self.number
     }
 
-    /// What it holds.
+    /// Bytes that were received into the buffer.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the first `length` bytes of this owner's buffer; the owner waits for other writers first.

@@ -48,7 +48,7 @@ pub(crate) struct BulkConnections {
     most: AtomicUsize,
 }
 
-/// One of them.
+/// A bulk connection, with its cipher state and reader.
 struct BulkConnection {
     socket: Descriptor,
     ends: Mutex<Ends>,
@@ -61,7 +61,7 @@ struct Ends {
     frames: FrameReader,
 }
 
-/// Who has what.
+/// Which threads hold which connections.
 #[derive(Default)]
 struct Usage {
     /// Places of connections that are not in use.

@@ -17,7 +17,7 @@ use crate::sync::wait;
 use crate::sync::wait::Spin;
 use crate::tls::record::Opener;
 
-/// Bytes read ahead.
+/// Bytes that one read may receive beyond the wanted ones.
 const READ_AHEAD: usize = 64 * 1024;
 /// The same of a connection that carries bulk: what follows a head is received where it belongs, not copied there.
 const BULK_READ_AHEAD: usize = 256;
@@ -26,7 +26,7 @@ const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended wit
 /// What a stream has come to.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// The next head.
+    /// Head of the next frame.
     Head([u8; HEAD]),
     /// Another thread wants the reader to look up.
     Woken,

@@ -61,7 +61,7 @@ pub(crate) struct StreamProgram {
     heard: AtomicU64,
     /// Frames sent so far, for a thread that reads meanwhile.
     sent: AtomicU64,
-    /// As [`CallLink::enqueued`] says.
+    /// Frames queued so far, for [`CallLink::enqueued`].
     enqueued: AtomicU64,
     /// The link ended because it stalled.
     has_stalled: AtomicBool,

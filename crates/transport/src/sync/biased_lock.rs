@@ -35,7 +35,7 @@ const WAIT_SLEEP: Duration = Duration::from_micros(50);
 /// Numbers of threads: those of the thread ids of a link. A thread without one has 0, and is never the bias owner.
 const THREAD_ID_LIMIT: usize = MAX_THREADS + 1;
 
-/// Who may enter.
+/// State of the lock: its bias owner, and the threads that hold or want it.
 #[derive(Debug)]
 struct RawBiasedLock {
     /// Number of the bias owner; 0: there is none.

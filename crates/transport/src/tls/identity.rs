@@ -71,7 +71,7 @@ pub enum TlsError {
     /// Another failure of the handshake.
     #[error("the TLS handshake failed: {0}")]
     Failed(String),
-    /// The connection failed.
+    /// The connection broke during the handshake.
     #[error("the connection failed during the TLS handshake: {0}")]
     System(io::Error),
 }
@@ -128,7 +128,7 @@ fn bare(name: &str) -> &str {
     inner.unwrap_or(name).trim_matches('"')
 }
 
-/// Seconds for people.
+/// Formats a time span for error messages.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),

@@ -32,13 +32,13 @@ const MAX_CIPHERTEXT: usize = MAX_PLAINTEXT + 256;
 const TAG: usize = 16;
 /// Bytes sealed before they are sent together.
 const MAX_GATHERED: usize = 8 * (HEAD + MAX_PLAINTEXT + 1 + TAG);
-/// Bytes read ahead.
+/// Bytes that one read may receive beyond the wanted ones.
 const READ_AHEAD: usize = 16 * (HEAD + MAX_CIPHERTEXT);
 /// Records that one key seals: half of what AES-GCM bears.
 const WORN_AFTER: u64 = 1 << 23;
 /// Bytes of a traffic secret.
 pub(crate) const SECRET: usize = 32;
-/// Bytes of [`Seals::encode`].
+/// Length of [`Seals::encode`]'s result in bytes.
 pub(crate) const SEALS: usize = 1 + 2 * (SECRET + 8);
 
 const DATA: u8 = 23;
@@ -86,7 +86,7 @@ impl Alert {
     }
 }
 
-/// One direction's state.
+/// Keys and record counter of one direction.
 struct Half {
     suite: Suite,
     secret: [u8; SECRET],
@@ -152,7 +152,7 @@ impl Half {
     }
 }
 
-/// The sending direction.
+/// Encrypts what this side sends, in TLS records.
 pub(crate) struct Sealer {
     half: Half,
     pub(super) worn_after: u64,
@@ -249,7 +249,7 @@ fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The receiving direction.
+/// Decrypts the TLS records that this side receives.
 pub(crate) struct Opener {
     half: Half,
     /// Records as they came; opened in place.
@@ -366,7 +366,7 @@ impl Seals {
         out
     }
 
-    /// What [`Seals::encode`] wrote.
+    /// Decodes the result of [`Seals::encode`]; none if it names no known cipher suite.
     pub(crate) fn decode(bytes: &[u8; SEALS]) -> Option<Self> {
         let suite = match bytes[0] {
             1 => Suite::Aes128Gcm,
