@@ -19,7 +19,7 @@ use crate::peers::SessionPeers;
 
 /// A session as visitors see it.
 pub(crate) struct AttachPoint {
-    /// The daemon's socket.
+    /// Socket to the daemon.
     pub(crate) control: OwnedFd,
     pub(crate) build: Build,
     /// What visitors were told when the session began.

@@ -9,7 +9,7 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 
 /// The agreed ranges, taken.
 pub(crate) struct Arenas {
-    /// For the program.
+    /// Ranges as the program is told them.
     pub(crate) ranges: Vec<ArenaRange>,
     /// The same, as a map.
     pub(crate) map: AddressMap,

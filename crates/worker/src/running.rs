@@ -21,9 +21,9 @@ pub(crate) enum ServeError {
     /// The system does not let the worker prepare.
     #[error("the worker cannot {what}: {source}")]
     System {
-        /// What it tried.
+        /// Operation that failed, in the infinitive.
         what: &'static str,
-        /// The system's words.
+        /// Error that the system returned.
         source: std::io::Error,
     },
     /// The handshake failed; the program was told.

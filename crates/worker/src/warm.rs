@@ -23,7 +23,7 @@ const HASH_VARIABLE: &str = "KATYDID_SNAPSHOT_HASH";
 /// Why there will be no warm worker.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WarmError {
-    /// No driver library.
+    /// No driver library can be loaded.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// Softcuda, where a GPU was required.

@@ -23,7 +23,7 @@ use crate::os::sandbox::has_own_user;
 /// Name of the state with the session's part of the manifest, for an image that is asked for over a connection.
 const PART: &str = "part";
 
-/// Asks the supervisor.
+/// Reads and writes an image through the supervisor's connection.
 pub(crate) struct ImageClient {
     voice: Arc<CompanionWriter>,
     /// Who waits for an answer, the first one first; none once the connection is gone.
@@ -77,7 +77,7 @@ impl ImageClient {
         }
     }
 
-    /// A whole state.
+    /// Fetches a whole state file of the checkpoint.
     fn state(&self, name: &str) -> Result<Vec<u8>> {
         let mut pieces = Pieces::default();
         loop {
@@ -196,7 +196,7 @@ fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
 pub(crate) enum Output {
     /// The worker writes the image's files itself.
     Folder(Box<CheckpointPart>),
-    /// By the supervisor.
+    /// The supervisor writes the image; the worker sends it chunks and states.
     Stream(Arc<ImageClient>),
 }
 

@@ -20,7 +20,7 @@ impl CompanionWriter {
         Ok(Self { talk: ControlChannel::over(line, MAX_MESSAGE)?, speaking: Mutex::new(()) })
     }
 
-    /// Says one thing.
+    /// Sends one message to the supervisor.
     pub(crate) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
         let bytes = word.encode()?;
         let _turn = self.speaking.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use crate::os::exit::leave;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one program may go on to ask over one connection, and one answer may take.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Time between two checks whether the service is idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the process does.
@@ -58,7 +58,7 @@ pub(super) fn start() -> io::Result<Activity> {
 }
 
 impl Activity {
-    /// Something was asked.
+    /// Notes that a call is being answered, until the value is dropped.
     pub(super) fn begin(&self) -> Answering {
         self.turn(true);
         Answering(self.clone())

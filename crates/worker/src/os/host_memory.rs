@@ -22,7 +22,7 @@ use crate::os::memory_files::{self, MemoryFiles};
 const OOM_SCORE_ADJ: &str = "500";
 /// What the kernel says of a process is shorter.
 const MAX_STATUS_BYTES: usize = 4096;
-/// Between two looks.
+/// Bounds of the time between two measurements.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes that a process takes in a millisecond at most: some threads that touch new pages.

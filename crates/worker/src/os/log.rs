@@ -27,7 +27,7 @@ fn first() -> BorrowedFd<'static> {
     FIRST.get().map_or(rustix::stdio::stderr(), AsFd::as_fd)
 }
 
-/// Where lines go.
+/// Destination of the worker's log lines.
 #[derive(Debug)]
 pub(crate) struct Log {
     real: Option<OwnedFd>,
