@@ -63,23 +63,23 @@ pub(crate) enum Message {
     Holds(u64),
     /// Its session finds no memory on a device, which is named by its PCI address.
     Short {
-        /// Its own count.
+        /// Number of the request, counted by the session.
         number: u64,
         /// PCI address of the device, such as `0000:19:00.0`.
         device: String,
     },
     /// Its session has asked its program, which lives, for what another one's wants.
     Asked {
-        /// The other session.
+        /// Number of the session that needs memory.
         session: u64,
-        /// That one's count.
+        /// Number of the request, counted by that session.
         number: u64,
     },
     /// Its session has done what it could for another one's.
     Given {
-        /// The other session.
+        /// Number of the session that needs memory.
         session: u64,
-        /// That one's count.
+        /// Number of the request, counted by that session.
         number: u64,
     },
     /// It has taken a visitor of its session in.
@@ -102,7 +102,7 @@ pub(crate) fn receive(control: &OwnedFd) -> Result<Option<Message>, Errno> {
     Ok(buffer.get(..length.min(MAX_MESSAGE)).filter(|bytes| !bytes.is_empty()).map(parse))
 }
 
-/// Reads a message.
+/// Decodes a message of a worker; unknown ones are a kind of their own.
 pub(crate) fn parse(bytes: &[u8]) -> Message {
     let text = printable(bytes);
     match text.split_once(' ').unwrap_or((&text, "")) {

@@ -35,7 +35,7 @@ pub(crate) enum KeeperError {
          rights; come by its unix socket, or start it with --allow-worker-images"
     )]
     Network,
-    /// No such session.
+    /// No session of this server has the key.
     #[error("this server has no session with that key; it may have ended, or be on another server")]
     NoSession,
     /// No place for a session.

@@ -81,12 +81,12 @@ pub enum ListenError {
         address: String,
         /// What the system said.
         source: io::Error,
-        /// What to do.
+        /// What the operator can do about it.
         remedy: &'static str,
     },
 }
 
-/// A bound address.
+/// A socket that is bound and listens.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),
@@ -258,7 +258,7 @@ pub(crate) struct SocketFile {
 type Identity = (u64, u64, i64, i64);
 
 impl SocketFile {
-    /// Where it is.
+    /// Path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

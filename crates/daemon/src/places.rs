@@ -28,7 +28,7 @@ pub(crate) enum Origin {
     User(u32),
     /// An address. Of IPv6 the first half: one host may have all addresses that begin so.
     Address(IpAddr),
-    /// A virtual machine.
+    /// A virtual machine, by its vsock number (`cid`).
     Machine(u32),
 }
 

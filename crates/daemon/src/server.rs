@@ -53,7 +53,7 @@ pub struct ServerConfig {
     pub worker: WorkerCommand,
     /// What workers were told to open, for the admin API.
     pub driver: String,
-    /// Workers kept ready.
+    /// Number of workers that are kept ready for programs.
     pub warm: usize,
     /// Sessions at a time.
     pub max_sessions: usize,
@@ -89,7 +89,7 @@ pub enum StartError {
     /// The system is out of something.
     #[error("cannot {what}: {source}; see ulimit -n and ulimit -u")]
     System {
-        /// What was attempted.
+        /// Operation that failed, in the infinitive.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -150,7 +150,7 @@ impl Server {
         &self.shared.addresses
     }
 
-    /// The admin socket.
+    /// Path of the admin socket.
     pub fn admin(&self) -> &Path {
         self.admin_file.path()
     }

@@ -11,7 +11,7 @@ pub struct ServerView {
     pub version: String,
     /// Process id of the server.
     pub pid: u32,
-    /// When it started.
+    /// Start of the server, in seconds since 1970.
     pub started: u64,
     /// Addresses it listens on, as programs name them.
     pub listen: Vec<String>,
@@ -21,7 +21,7 @@ pub struct ServerView {
     pub driver_found: Option<String>,
     /// Its workers that serve no process yet.
     pub workers: WorkersView,
-    /// Sessions at present.
+    /// Number of sessions at present.
     pub sessions: usize,
     /// Sessions it allows at a time.
     pub max_sessions: usize,
@@ -32,12 +32,12 @@ pub struct ServerView {
     pub session_memory: Option<u64>,
 }
 
-/// The warm pool.
+/// Workers that wait for a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkersView {
     /// Ready for a program.
     pub ready: usize,
-    /// Starting their driver.
+    /// Number of workers that are starting their driver.
     pub warming: usize,
     /// Why the last worker that died before it was ready did so; none after a success.
     pub last_failure: Option<String>,
@@ -63,7 +63,7 @@ pub struct SessionView {
     pub program: String,
     /// Where it connects from: `unix` or an address and port.
     pub peer: String,
-    /// `shm` or `stream`.
+    /// Transport of the frames: `shm` or `stream`.
     pub link: String,
     /// When it was handed to its worker.
     pub started: u64,

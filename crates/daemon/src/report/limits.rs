@@ -24,11 +24,11 @@ pub(crate) enum LineKind {
     System,
 }
 
-/// Who provokes lines.
+/// Peer or process that causes a line, to which limits apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LineSource {
     Peer(Origin),
-    /// By its process.
+    /// A worker, by its process id.
     Worker(u32),
     /// A part of the server.
     Server(&'static str),
@@ -105,7 +105,7 @@ impl Bucket {
     }
 }
 
-/// All of them.
+/// Counts of the lines that were said and left out, by source.
 #[derive(Debug, Default)]
 pub(crate) struct LineLimits {
     sources: HashMap<(LineKind, LineSource), Bucket>,

@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::fs::getxattr;
 use rustix::process::geteuid;
 
-/// The server's leaf.
+/// Name of the control group that the server's own process is in.
 const SERVER: &str = "katydid-server";
 /// How the names of workers' groups begin.
 const WORKER: &str = "katydid-worker-";

@@ -48,7 +48,7 @@ pub(crate) struct DriverFound {
 pub(crate) enum Assignment {
     Unassigned,
     Session(SessionId),
-    /// No session, ever.
+    /// It may serve no session any more.
     Dismissed,
     Dead,
 }
@@ -68,7 +68,7 @@ impl WorkerHandle {
         Self { pid: 1, control, assignment, era: 0, driver: Arc::default(), visitors: Arc::default() }
     }
 
-    /// The worker's process.
+    /// Process id of the worker.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }

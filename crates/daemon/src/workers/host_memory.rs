@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::system::sysinfo;
 
-/// Between two looks.
+/// Bounds of the time between two measurements.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes that processes take in a millisecond at most: some threads that touch new pages.

@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct WorkerOutput {
     /// None once all have closed theirs.
     pipe: Option<OwnedFd>,
-    /// Whose it is.
+    /// Process id of the worker.
     worker: u32,
     /// A line that has no end yet.
     begun: Vec<u8>,

@@ -276,7 +276,7 @@ impl Start {
     }
 }
 
-/// Address randomisation off.
+/// Turns off address-space randomisation for the process (personality(2)).
 fn fix_addresses() {
     // SAFETY: `personality` takes and returns integers. Where a container forbids it (`katydid doctor` says so) the
     // worker runs with randomisation on, which only restoring from an image will mind: so the result is not checked.

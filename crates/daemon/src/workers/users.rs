@@ -49,7 +49,7 @@ pub struct WorkerUser {
 /// Whom workers run as.
 #[derive(Debug, Clone, Default)]
 pub enum RunsAs {
-    /// The server's user.
+    /// Workers run as the server's user.
     #[default]
     Server,
     /// One user for all.
