@@ -22,7 +22,7 @@ pub enum CheckpointError {
     /// One at a time.
     #[error("a checkpoint of this job is being taken already: wait for it to end")]
     Busy,
-    /// Nothing to take.
+    /// The job has no program that a checkpoint could save.
     #[error("the program has ended, or was not started: begin it by `katydid run`")]
     NoProgram,
     /// The supervisor's folder is not that of the requester.
@@ -51,7 +51,7 @@ pub enum CheckpointError {
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// The device's file.
+        /// Path of the device file that the program has open.
         device: PathBuf,
     },
     /// As of a launcher of MPI that was begun without us.
@@ -150,7 +150,7 @@ pub enum CheckpointError {
         /// Its id, as it sees itself.
         pid: u32,
     },
-    /// Programs kept coming.
+    /// New programs joined the job in each attempt.
     #[error("programs began to use the GPU while the checkpoint was taken, {MAX_ATTEMPTS} times: try again")]
     Restless,
     /// A server's address that is none.
@@ -193,15 +193,15 @@ pub enum CheckpointError {
     System {
         /// The step that failed.
         doing: &'static str,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// What failed, and that undoing it failed too.
     #[error("{cause}; and then the program could not go on: {also}")]
     Undo {
-        /// What failed first.
+        /// Error that ended the checkpoint.
         cause: Box<CheckpointError>,
-        /// What failed then.
+        /// Error that came while the checkpoint was undone.
         also: Box<CheckpointError>,
     },
     /// What a program could go on from is not there any more.
@@ -230,7 +230,7 @@ pub enum CheckpointError {
     /// A test asked for it.
     #[error(transparent)]
     Injected(#[from] Injected),
-    /// Our own fault.
+    /// A thread of the supervisor panicked.
     #[error("a thread of the supervisor has failed: try again")]
     Ourselves,
 }
@@ -283,7 +283,7 @@ pub enum Obstacle {
         task.variable
     )]
     Task {
-        /// What says so.
+        /// The environment variable, and what it says.
         task: Task,
     },
     /// Memory of the system's.
@@ -303,7 +303,7 @@ pub enum Obstacle {
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// What it has.
+        /// Resource that the program has, as text for the user.
         what: &'static str,
         /// The remedy, for the user.
         remedy: &'static str,

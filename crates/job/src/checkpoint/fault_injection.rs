@@ -16,7 +16,7 @@ use rustix::thread::gettid;
 
 use crate::supervisor::view::ProgressStep;
 
-/// Names the stage.
+/// Variable that names the stage at which a test fails the supervisor.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// Stand for a stage in it.
 const NO_WAIT: &str = "impatience";

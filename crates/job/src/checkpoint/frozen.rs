@@ -11,7 +11,7 @@ use crate::criu::tool::{CriuError, Dumper};
 use crate::process::tree::Process;
 use crate::process::{tcp, tree};
 
-/// See the module.
+/// The frozen processes of a job; dropped, they go on.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     dumper: Dumper,

@@ -16,7 +16,7 @@ use crate::supervisor::generations::Generations;
 /// Its name among the notes of the manifest.
 const NOTES_KEY: &str = "supervisor";
 
-/// See the module.
+/// What the supervisor records in the manifest, beyond the image's own fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImageNotes {
     /// The job's folder, as its programs know it.

@@ -92,7 +92,7 @@ impl LockedProcesses {
         table
     }
 
-    /// One of [`state`].
+    /// State of a process, one of the constants in [`state`].
     pub(crate) fn state(&self, id: u64) -> u32 {
         let table = lock(&self.0);
         match table.locked.get(&id) {

@@ -44,7 +44,7 @@ pub(crate) enum QuiesceStage {
     Free,
     /// No frame leaves the program.
     Held,
-    /// The worker rests.
+    /// The worker has executed all frames and takes no more.
     Paused,
     /// The worker does not end with the program's connection.
     Detached,

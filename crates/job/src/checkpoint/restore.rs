@@ -67,7 +67,7 @@ const ID_GAP: u32 = 100;
 /// Why a job was not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The image failed.
+    /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// There are no processes in it.
@@ -95,7 +95,7 @@ pub enum RestoreError {
     /// The job's folder cannot be taken.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The job's sockets.
+    /// The job cannot be supervised.
     #[error(transparent)]
     Job(#[from] JobError),
     /// A worker refused, or could not be reached.
@@ -106,7 +106,7 @@ pub enum RestoreError {
         "the worker of a session cannot be restored: {0}; it needs the driver, the kind of GPU and the build of katydid that its image was made with, and a server whose user may restore processes"
     )]
     Worker(CompanionError),
-    /// A restored program.
+    /// A restored program refused an order, or does not answer.
     #[error(transparent)]
     Member(#[from] MemberError),
     /// A file that has to be cut back, and that another process writes.
@@ -197,7 +197,7 @@ pub struct Surroundings<'a> {
 /// A job that runs again.
 #[derive(Debug)]
 pub struct Restored {
-    /// For further checkpoints.
+    /// The job, which takes further checkpoints.
     pub job: Job,
     /// The program, to be signalled.
     pub program: u32,
@@ -252,7 +252,7 @@ impl Opened {
         kept.map(|session| session.name.as_str()).collect()
     }
 
-    /// The checkpoint's number.
+    /// Number of the checkpoint that is restored.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.reader.number().0

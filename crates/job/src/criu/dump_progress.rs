@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks.
+/// Time between two looks at CRIU's files.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Does `work`, and tells meanwhile how many bytes the files of `folder` have.

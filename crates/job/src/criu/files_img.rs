@@ -40,7 +40,7 @@ const WATCHED_INODE: u64 = 2;
 const WATCHED_DEVICE: u64 = 5;
 const WATCHED_HANDLE: u64 = 7;
 const HANDLE_PATH: u64 = 4;
-/// `reg_file_entry.id`, `.name`, `.size`.
+/// Fields of `reg_file_entry`: `id`, `name` and `size`.
 const ID: u64 = 1;
 const NAME: u64 = 6;
 const SIZE: u64 = 8;
@@ -54,7 +54,7 @@ const GHOST: u64 = 1;
 /// Largest file that is read: entries of more files than a process can open.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// See the module.
+/// Open files of a dump, as `files.img` lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilesImage {
     /// Lengths in bytes, by name.

@@ -59,7 +59,7 @@ const CONTROLLING: usize = 3;
 const ACCESS: u64 = 3;
 const WRITE_ONLY: u64 = 1;
 
-/// A rewritten dump.
+/// A copy of a dump's files, changed for the restore.
 #[derive(Debug)]
 pub(crate) struct RestoreImages {
     /// The folder for CRIU.
@@ -77,7 +77,7 @@ pub(crate) struct RestoreImages {
 pub(crate) struct Offered {
     /// Which of the standard streams are terminals.
     pub(crate) is_terminal: [bool; 3],
-    /// Whether `/dev/tty` opens.
+    /// Whether `/dev/tty` opens: there is a controlling terminal.
     pub(crate) has_controlling: bool,
 }
 

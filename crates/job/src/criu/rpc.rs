@@ -29,14 +29,14 @@ const NONE: u64 = u64::MAX;
 /// Longest response: those that come here are a name, or an error's text.
 const MAX_PACKET_BYTES: usize = 1 << 16;
 
-/// What CRIU said.
+/// A message that CRIU sends to its RPC client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RpcEvent {
     /// It waits for an answer before this step.
     Asks(String),
     /// It has done what it was told to, or not.
     Ended {
-        /// Which of both.
+        /// Value of `success` in CRIU's response.
         succeeded: bool,
     },
     /// Nothing: it is gone.

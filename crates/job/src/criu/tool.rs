@@ -102,7 +102,7 @@ struct Note {
 /// Why CRIU did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum CriuError {
-    /// None at all.
+    /// Neither the system nor Katydid's folder has a CRIU.
     #[error(
         "no CRIU is installed, neither the system's nor {}: `cargo xtask setup` and `dist` put one there; --device-only needs none",
         private.display()
@@ -130,7 +130,7 @@ pub enum CriuError {
     /// It did not get on, and was ended.
     #[error("CRIU did not {doing} the program: it stood still for {} s; try again when the machine is less busy; the last it wrote: {last}", PROGRESS_TIMEOUT.as_secs())]
     Endless {
-        /// `dump` or `restore`.
+        /// Operation that failed: `dump` or `restore`.
         doing: &'static str,
         /// The end of its log.
         last: String,
@@ -140,7 +140,7 @@ pub enum CriuError {
         "CRIU was killed before it could {doing} the program, by a user or because memory ran out: try again; the last it wrote: {last}"
     )]
     Killed {
-        /// `dump` or `restore`.
+        /// Operation that failed: `dump` or `restore`.
         doing: &'static str,
         /// The end of its log.
         last: String,
@@ -151,7 +151,7 @@ pub enum CriuError {
     /// A dump or a restore failed.
     #[error("CRIU could not {doing} the program: {reason}{}", remedy(reason))]
     Failed {
-        /// `dump` or `restore`.
+        /// Operation that failed: `dump` or `restore`.
         doing: &'static str,
         /// In its own words.
         reason: String,
@@ -418,7 +418,7 @@ impl Criu {
         Ok((guard, root))
     }
 
-    /// What [`Criu::restore`] runs.
+    /// Builds the command that [`Criu::restore`] runs.
     #[must_use]
     pub fn restore_command(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Command {
         let mut command = self.command(&["restore"]);
@@ -457,7 +457,7 @@ impl Criu {
         command
     }
 
-    /// What it prints.
+    /// Runs CRIU with these arguments and returns its output.
     fn answer(&self, arguments: &[&str]) -> Result<String, CriuError> {
         let output = self.command(arguments).stdin(Stdio::null()).output().map_err(|source| self.start(source))?;
         let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -515,7 +515,7 @@ fn was_killed(status: ExitStatus) -> bool {
 /// What becomes of the processes once CRIU is let go after a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// They go on.
+    /// The processes go on running.
     Running,
     /// They are stopped, and their connections stay silent: they are to be killed.
     Stopped,
@@ -558,7 +558,7 @@ pub(crate) struct Dumper {
     lock: NetworkLock,
     rpc: CriuRpc,
     child: Child,
-    /// Takes its log.
+    /// Folder for CRIU's log, removed on drop.
     work: Scratch,
     said: File,
     lent: Option<LentKernelData>,

@@ -10,7 +10,7 @@ use katydid_wire::handshake::SOFTCUDA;
 
 use crate::keeper::supervisor::{KeeperError, system};
 
-/// The hidden command.
+/// Hidden subcommand of katydid that calls the driver's checkpoint functions.
 const COMMAND: &str = "driver-checkpoint";
 /// What comes before a driver's version in the name of NVIDIA's.
 const NVIDIA: &str = "NVIDIA ";
@@ -22,7 +22,7 @@ const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
 pub(super) enum Action {
     /// Take the process off the devices.
     Checkpoint,
-    /// Put it back.
+    /// Puts the process back on its devices.
     Restore,
 }
 

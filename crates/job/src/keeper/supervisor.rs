@@ -51,7 +51,7 @@ impl Supervisor {
         Self { talk }
     }
 
-    /// The next order.
+    /// Waits for the next order.
     pub(super) fn hear(&self) -> Result<ToWorker, ControlError> {
         Ok(ToWorker::decode(&self.talk.listen()?.bytes)?)
     }

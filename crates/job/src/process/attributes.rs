@@ -41,7 +41,7 @@ const CLAMPS: u64 = 0x60;
 /// A clamp that does nothing: none, and all of a processor.
 const NO_CLAMPS: (u32, u32) = (0, 1024);
 
-/// Of one process.
+/// Attributes of a process and of its threads, as the image records them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attributes {
     /// Its id, as it sees itself.
@@ -55,7 +55,7 @@ pub(crate) struct Attributes {
     threads: Vec<Thread>,
 }
 
-/// Of one thread.
+/// Attributes of one thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Thread {
     /// Its id, as it sees itself.

@@ -37,7 +37,7 @@ pub(crate) struct Tracee {
 }
 
 impl Tracee {
-    /// Traces a thread.
+    /// Attaches to a thread with `ptrace`.
     pub(crate) fn attach(pid: u32, tid: u32) -> io::Result<Self> {
         let tid = pid_t::try_from(tid).map_err(io::Error::other)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;

@@ -58,20 +58,20 @@ pub enum LibraryError {
         folder.display()
     )]
     NoExec {
-        /// The job's folder.
+        /// Path of the job's folder.
         folder: PathBuf,
         /// Where the library was.
         library: String,
     },
-    /// The image failed.
+    /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The operating system refused.
     #[error("{}: {}", path.display(), why(source))]
     System {
-        /// The library's file.
+        /// Path of the library's file.
         path: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

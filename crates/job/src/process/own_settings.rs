@@ -42,7 +42,7 @@ const MOVE: u64 = 2;
 /// One more than the bits of a mask of nodes, as the kernel counts them.
 const MASK_BITS: u64 = 1025;
 
-/// Of one thread.
+/// Settings of one thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OfThread {
     /// [`MCE_PROCESS`], [`MCE_EARLY`] and [`IO_FLUSHER`].
@@ -53,7 +53,7 @@ pub(crate) struct OfThread {
     policy: Option<Policy>,
 }
 
-/// Of one process.
+/// Settings that belong to a process as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OfProcess {
     merges_memory: bool,

@@ -58,7 +58,7 @@ pub struct Segment {
     owner: (u32, u32),
     #[serde(default)]
     kind: SharedFileKind,
-    /// Its other names.
+    /// Other paths of the same file (hard links).
     #[serde(default)]
     links: Vec<PathBuf>,
     /// Names by which CRIU finds it, which takes them away when it has restored the job.

@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 pub enum Standard {
     /// A pipe whose other end belongs to another process.
     Pipe {
-        /// Its inode, `st_ino`.
+        /// Inode number of the pipe, `st_ino`.
         inode: u64,
     },
     /// A socket, known by its inode.
     Socket {
-        /// Its inode, `st_ino`.
+        /// Inode number of the socket, `st_ino`.
         inode: u64,
     },
     /// A terminal, known by its device.
@@ -34,9 +34,9 @@ pub enum Standard {
         /// Device of its file system, `st_dev`.
         dev: u64,
     },
-    /// A regular file.
+    /// A regular file, known by its path.
     File {
-        /// Where it is.
+        /// Path of the file.
         path: String,
     },
     /// A file or device in a mount namespace that is not the program's.
@@ -45,7 +45,7 @@ pub enum Standard {
         path: String,
         /// Of the mount that it was opened through.
         mount: u64,
-        /// Its inode, `st_ino`.
+        /// Inode number of the file, `st_ino`.
         inode: u64,
     },
     /// Anything else, or nothing: restored as it was.
@@ -53,7 +53,7 @@ pub enum Standard {
 }
 
 impl Standard {
-    /// What `fd` is.
+    /// Examines the descriptor `fd`.
     #[must_use]
     pub fn of(fd: BorrowedFd<'_>) -> Self {
         let known = |stat: Stat| {

@@ -45,9 +45,9 @@ pub(crate) struct Modes {
     pub(crate) input: u32,
     /// Modes of output, `c_oflag`.
     pub(crate) output: u32,
-    /// Local modes, `c_lflag`.
+    /// Local modes of the terminal, `c_lflag` (termios(3)).
     pub(crate) local: u32,
-    /// Control characters, `c_cc`.
+    /// Control characters of the terminal, `c_cc`.
     pub(crate) keys: Vec<u8>,
 }
 

@@ -29,7 +29,7 @@ const GPU_DEVICE_PREFIXES: [&str; 3] = ["/dev/nvidia", "/dev/kfd", "/dev/dri/"];
 /// A file that was open for writing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Written {
-    /// Where it is.
+    /// Path of the file.
     pub path: String,
     /// `st_ino`: a file that was replaced since is another one. The device's number may differ on another host.
     pub inode: u64,

@@ -49,7 +49,7 @@ const MAX_STATE: usize = 1 << 30;
 pub struct Progress {
     /// Bytes handled so far.
     pub done: AtomicU64,
-    /// Bytes in all.
+    /// Bytes of the snapshot in all.
     pub total: AtomicU64,
     /// Bytes that the image took.
     pub written: AtomicU64,
@@ -135,7 +135,7 @@ pub enum CompanionError {
     Refused {
         /// Name of the session.
         session: String,
-        /// The worker's reason.
+        /// Reason that the worker gave.
         text: String,
     },
     /// The driver chose other addresses than those of the image, in each worker that was asked; or what one has made of an outline
@@ -144,7 +144,7 @@ pub enum CompanionError {
     Elsewhere {
         /// Name of the session.
         session: String,
-        /// What lies where.
+        /// What lies at another address than in the image.
         text: String,
     },
     /// The device has too little free memory.
@@ -178,7 +178,7 @@ pub enum CompanionError {
     Breach {
         /// Name of the session.
         session: String,
-        /// What it was.
+        /// Message or value that does not belong there.
         what: String,
     },
 }
@@ -216,7 +216,7 @@ pub struct Companion {
     is_local: bool,
     /// Process of the worker, on its machine.
     pub worker: u32,
-    /// The session's key.
+    /// Key that names the session at its server.
     pub key: SessionKey,
     /// The end of a snapshot that came while another answer was waited for.
     ended: Option<Result<Vec<u8>, String>>,

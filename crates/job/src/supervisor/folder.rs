@@ -67,16 +67,16 @@ pub struct Folder {
     is_noted: bool,
 }
 
-/// What `job.json` says.
+/// A job as its `job.json` describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEntry {
-    /// The folder's name.
+    /// Name of the job, which is that of its folder.
     pub name: String,
     /// Process id of the supervisor.
     pub supervisor: u32,
     /// The program at the root of the tree, as the supervisor sees it; 0 until it is started.
     pub program: u32,
-    /// Its file name.
+    /// File name of the program.
     pub command: String,
 }
 
@@ -105,7 +105,7 @@ pub enum FolderError {
         /// The folder or file that failed.
         path: PathBuf,
     },
-    /// No such job.
+    /// No job has the name, or the process.
     #[error("no job {wanted}: there {present}")]
     Unknown {
         /// What was asked for.
@@ -121,7 +121,7 @@ pub enum FolderError {
     Elsewhere {
         /// What was asked for.
         pid: u32,
-        /// The job's name.
+        /// Folder of the job that the process belongs to.
         job: PathBuf,
     },
     /// Jobs of other users, or of several places of one.
@@ -134,12 +134,12 @@ pub enum FolderError {
         /// Process ids of their supervisors.
         supervisors: String,
     },
-    /// The system refused.
+    /// A system call on the folder failed.
     #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of yours with room", path.display())]
     System {
         /// Path of the folder.
         path: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
@@ -219,25 +219,25 @@ impl Folder {
         });
     }
 
-    /// Where it is.
+    /// Path of the job's folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The job's name.
+    /// Name of the job, which is that of its folder.
     #[must_use]
     pub fn name(&self) -> String {
         self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
-    /// The control socket.
+    /// Path of the control socket, for commands such as `katydid checkpoint`.
     #[must_use]
     pub fn control(&self) -> PathBuf {
         self.path.join("control")
     }
 
-    /// The job socket.
+    /// Path of the job socket, to which the job's programs connect.
     #[must_use]
     pub fn shims(&self) -> PathBuf {
         self.path.join("shims")
@@ -379,9 +379,9 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
 pub struct FoundJob {
     /// What it says of itself.
     pub entry: JobEntry,
-    /// Whose it is.
+    /// User id of the job's owner.
     pub user: u32,
-    /// The job's folder.
+    /// Path of the job's folder.
     pub folder: PathBuf,
 }
 

@@ -419,7 +419,7 @@ enum End {
     Released,
     /// It has the job ended, and removes itself what it has made: it may have the turn where that is, and waits for us.
     Told,
-    /// It is gone.
+    /// The supervisor's process has ended.
     Alone,
 }
 

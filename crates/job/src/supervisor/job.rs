@@ -28,11 +28,11 @@ use crate::sync::lock;
 /// What a job is made of.
 #[derive(Debug)]
 pub struct Settings {
-    /// The job's folder.
+    /// Folder with the sockets and files of the job.
     pub folder: Folder,
     /// The folder as the job's programs know it: another one for a job in namespaces of its own.
     pub known_folder: PathBuf,
-    /// Command and arguments.
+    /// Command line of the program: its name and arguments.
     pub command: Vec<String>,
     /// Where our own CRIU would be.
     pub private_criu: PathBuf,
@@ -51,7 +51,7 @@ pub struct Settings {
 /// Why a job cannot be supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// The job's folder.
+    /// The job's folder cannot be made or found.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// One of its sockets failed.
@@ -118,7 +118,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The job's name.
+    /// Name of the job, which is that of its folder.
     #[must_use]
     pub fn name(&self) -> String {
         self.0.folder.name()

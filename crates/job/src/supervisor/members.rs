@@ -57,7 +57,7 @@ pub enum MemberState {
 /// A program with a GPU side.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// Its number here.
+    /// Number of the program at this supervisor.
     pub id: u64,
     /// Its process, as it sees itself.
     pub pid: u32,
@@ -69,7 +69,7 @@ pub struct Member {
     pub address: String,
     /// 1 shared memory, 2 stream.
     pub link: u32,
-    /// Its file name.
+    /// File name of the program.
     pub program: String,
     /// What can be said to it.
     pub state: MemberState,

@@ -38,7 +38,7 @@ const NAMESPACES: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job ne
 pub struct JobNamespaces {
     /// Where the programs look for the job's folder.
     pub known_folder: PathBuf,
-    /// The job's folder.
+    /// Path of the job's folder.
     pub folder: PathBuf,
     /// Where CRIU leaves the program's id.
     pub note: PathBuf,
@@ -58,7 +58,7 @@ pub struct JobNamespaces {
 pub struct SpaceError {
     /// The step that failed.
     doing: &'static str,
-    /// What it said.
+    /// Error that the system returned.
     source: io::Error,
 }
 

@@ -10,11 +10,11 @@ use katydid_wire::job::ToProgram;
 pub(crate) struct Question {
     /// The process, as it sees itself.
     pub(crate) process: u32,
-    /// One of `katydid_wire::job::ask`.
+    /// Requested action, one of the constants in `katydid_wire::job::ask`.
     pub(crate) what: u32,
     /// How long its device may take to come to rest.
     pub(crate) patience: Duration,
-    /// Pairs of UUIDs.
+    /// UUIDs in pairs: a GPU that the process had, and the one to restore it to.
     pub(crate) gpus: Vec<u8>,
 }
 

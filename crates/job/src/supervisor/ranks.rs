@@ -49,7 +49,7 @@ pub struct Launcher {
 /// Where a job is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankPlace {
-    /// The job socket.
+    /// Path of the job socket.
     pub socket: PathBuf,
     /// The server of its programs.
     pub server: String,
@@ -72,7 +72,7 @@ const SLURM: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLUR
 pub struct Task {
     /// A variable of its environment.
     pub variable: &'static str,
-    /// What that says.
+    /// Value of that variable.
     pub value: String,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Task {
 }
 
 impl Task {
-    /// Of this process.
+    /// Task that this process is, by its environment; none if no variable says so.
     #[must_use]
     pub fn ours() -> Option<Self> {
         Self::of(|variable| env::var(variable).ok())
@@ -148,7 +148,7 @@ impl Launcher {
         tree::name(self.pid)
     }
 
-    /// Command and arguments.
+    /// Command line of the launcher: its name and arguments.
     #[must_use]
     pub fn command(self) -> Vec<String> {
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
@@ -221,7 +221,7 @@ impl Launcher {
 }
 
 impl End {
-    /// Waits for it.
+    /// Blocks until the process has ended.
     pub fn wait(&self) {
         // Nothing but a signal interrupts this.
         while poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) == Err(Errno::INTR) {}

@@ -17,7 +17,7 @@ pub struct JobView {
     pub supervisor: u32,
     /// The program at the root of the tree; 0 until it is started.
     pub program: u32,
-    /// Command and arguments.
+    /// Command line of the program: its name and arguments.
     pub command: Vec<String>,
     /// Name of the machine.
     pub host: String,
@@ -34,7 +34,7 @@ pub struct JobView {
 pub struct MemberView {
     /// Its process, as it sees itself.
     pub pid: u32,
-    /// Its file name.
+    /// File name of the program.
     pub program: String,
     /// `cuda` or `opencl`: what its session speaks.
     pub api: String,
@@ -44,7 +44,7 @@ pub struct MemberView {
     pub frames: u64,
     /// The frame at which it holds itself, as `KATYDID_CHECKPOINT_AT` told it; null: none.
     pub reached: Option<u64>,
-    /// `shm` or `stream`.
+    /// Transport of the frames: `shm` or `stream`.
     pub link: String,
     /// The server of its session.
     pub address: String,
@@ -116,7 +116,7 @@ pub struct Migration {
 /// A migration that was completed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
     /// The server that its sessions have now.
     pub to: String,
@@ -166,7 +166,7 @@ pub enum ProgressStep {
     Write {
         /// Bytes of GPU memory looked at.
         done: u64,
-        /// Bytes in all.
+        /// Bytes of GPU memory in all.
         total: u64,
         /// Bytes that the image took.
         written: u64,
@@ -181,7 +181,7 @@ pub enum ProgressStep {
     Rebuild,
     /// The processes are killed.
     Kill,
-    /// It is there.
+    /// The checkpoint is complete.
     Done(Report),
     /// The job's sessions are on the other server.
     Moved(Moved),
@@ -214,7 +214,7 @@ pub struct Report {
     pub checkpoint: u32,
     /// Path or address of the image.
     pub image: PathBuf,
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
     /// Processes of the job, the program first, as the supervisor sees them.
     pub pids: Vec<u32>,

@@ -52,7 +52,7 @@ const SEND_OVERHEAD: usize = 4096;
 pub(crate) struct Queue {
     /// A process that has the socket, as it sees itself.
     pid: u32,
-    /// Its descriptor there.
+    /// Number of the descriptor in that process.
     number: i32,
     /// Of each datagram, in their order.
     senders: Vec<Name>,

@@ -30,7 +30,7 @@ const MAX_OWNERS: usize = 512;
 pub(crate) struct BrokenLease {
     /// A process that has the file open, as it sees itself.
     pub(crate) pid: u32,
-    /// Its descriptor there.
+    /// Number of the descriptor in that process.
     pub(crate) number: i32,
     /// Whether a lease to read is to be left, not none.
     pub(crate) keeps_reading: bool,
