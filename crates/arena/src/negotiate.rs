@@ -126,7 +126,7 @@ impl Offers {
 pub struct Settled {
     /// Where the arenas lie.
     pub map: AddressMap,
-    /// The device arena.
+    /// Reservation of the arena for device memory.
     pub device: Reservation,
     /// The pinned arena; none if the sides found no common range.
     pub pinned: Option<Reservation>,

@@ -27,7 +27,7 @@ impl<T> Default for RangeMap<T> {
 }
 
 impl<T> RangeMap<T> {
-    /// An empty map.
+    /// Creates a map without ranges.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

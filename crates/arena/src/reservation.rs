@@ -30,9 +30,9 @@ pub enum ReserveError {
     /// The caller's part is not inside the reservation, or not made of whole pages.
     #[error("{length} bytes at offset {offset:#x} are not whole pages of the reserved range")]
     Outside {
-        /// Offset asked for.
+        /// Offset from the reservation's start, in bytes.
         offset: u64,
-        /// Bytes asked for.
+        /// Length of the part, in bytes.
         length: u64,
     },
     /// The operating system refused.

@@ -304,7 +304,7 @@ struct Runs {
     /// Starts of those that were taken for less than they hold; what is left of them is free as any gap is.
     cut: BTreeSet<u64>,
     cut_bytes: u64,
-    /// Bound of `cut_bytes`.
+    /// Most that `cut_bytes` may become.
     cuttable: u64,
 }
 
@@ -355,9 +355,9 @@ impl Runs {
 /// Free blocks, none of which touches another but at a seam.
 #[derive(Debug, Default)]
 struct FreeList {
-    /// Start to length.
+    /// Length of each free block, by its start.
     by_start: BTreeMap<u64, u64>,
-    /// Length and start.
+    /// Lengths and starts of the free blocks, shortest first.
     by_length: BTreeSet<(u64, u64)>,
     /// Addresses before which every block ends.
     seams: BTreeSet<u64>,

@@ -9,10 +9,10 @@ use tokio::sync::mpsc::Sender;
 
 use crate::timeout::ConnectionTimeout;
 
-/// A request, whole.
+/// An HTTP request with its whole body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Such as `GET`.
+    /// Method, such as `GET`.
     pub method: String,
     /// The path, with the query if there is one.
     pub path: String,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc::Receiver;
 
-/// What is sent.
+/// Body of an answer that is being sent.
 pub(crate) enum Sent {
     /// Nothing more once it is taken.
     Whole(Option<Bytes>),

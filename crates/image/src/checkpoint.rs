@@ -74,9 +74,9 @@ pub struct CheckpointPart {
 /// A checkpoint that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// The checkpoint's number.
+    /// Number of the checkpoint in its image, from 1.
     pub number: CheckpointNumber,
-    /// What it takes.
+    /// Sizes of the checkpoint, in bytes.
     pub sizes: Sizes,
 }
 

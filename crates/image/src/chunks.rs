@@ -166,7 +166,7 @@ impl Chunks {
         self.index.has(id)
     }
 
-    /// Bytes so far.
+    /// Bytes written so far, before and after compression.
     pub(crate) fn written(&self) -> Written {
         Written { raw: self.raw.load(Ordering::Relaxed), stored: self.stored.load(Ordering::Relaxed) }
     }

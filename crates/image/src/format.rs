@@ -29,9 +29,9 @@ pub(crate) enum Fault {
 /// How a chunk's bytes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codec {
-    /// As they are.
+    /// The chunk's bytes, uncompressed.
     Raw,
-    /// One zstd frame.
+    /// One zstd frame of the chunk's bytes.
     Zstd,
     /// Not at all: every byte is zero.
     Zero,

@@ -27,7 +27,7 @@ const WRITERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks whether it has.
 const WRITERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Which checkpoints go.
+/// Which checkpoints of an image are removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
     /// All but as many of the newest go; none, and they all stay. The newest one always stays.
@@ -41,7 +41,7 @@ pub struct Keep {
 /// What clearing up did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Cleared {
-    /// Checkpoints that went.
+    /// Numbers of the checkpoints that are removed.
     pub checkpoints: Vec<CheckpointNumber>,
     /// Packs of which nothing was needed.
     pub packs_removed: usize,

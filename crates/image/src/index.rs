@@ -42,7 +42,7 @@ pub(crate) struct FoundChunk {
     pub(crate) entry: PackEntry,
 }
 
-/// A finished pack.
+/// A pack that is complete, with the entry of each chunk.
 #[derive(Debug)]
 pub(crate) struct Pack {
     pub(crate) number: u32,

@@ -21,7 +21,7 @@ pub(crate) const MAX_MANIFEST: u64 = 512 << 20;
 pub struct Manifest {
     /// Where it belongs; filled in by the commit, as the next three are.
     pub identity: Option<Identity>,
-    /// What it takes.
+    /// Sizes of the checkpoint, in bytes.
     pub sizes: Sizes,
     /// Every file beside the manifest.
     pub files: Vec<FileEntry>,
@@ -31,11 +31,11 @@ pub struct Manifest {
     pub written_by: String,
     /// The job that was checkpointed.
     pub job: Job,
-    /// When what happened.
+    /// Times of the steps of the checkpoint.
     pub times: Times,
     /// Processes of the job, the first one first.
     pub programs: Vec<Program>,
-    /// Their GPU sides.
+    /// GPU sides of the processes.
     pub sessions: Vec<Session>,
     /// The processes themselves; none in an image of the GPU side only.
     pub criu: Option<Criu>,
@@ -74,7 +74,7 @@ pub struct Sizes {
 pub struct FileEntry {
     /// Below the folder, such as `state-0.bin` or `criu/core-1.img`.
     pub name: String,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
     /// The BLAKE3 hash of its bytes.
     pub blake3: ChunkId,
@@ -87,7 +87,7 @@ pub struct PackUse {
     pub number: u32,
     /// Different chunks of this checkpoint in it.
     pub chunks: u32,
-    /// Their stored bytes.
+    /// Compressed bytes of these chunks.
     pub stored: u64,
 }
 
@@ -167,7 +167,7 @@ pub struct Build {
     pub job_protocol: u32,
     /// Hash of the API description.
     pub interface: ChunkId,
-    /// Version of katydid.
+    /// Version of the Katydid release.
     pub release: String,
 }
 
@@ -179,7 +179,7 @@ pub struct Session {
     pub name: String,
     /// The driver library that was in use.
     pub driver: String,
-    /// `cuDriverGetVersion` of it.
+    /// Version of that library, from `cuDriverGetVersion`, such as 13000.
     pub driver_version: u32,
     /// Version of the wire protocol, which the journal's frames are in.
     pub protocol: u32,
@@ -224,7 +224,7 @@ pub struct WorkerImage {
 pub struct Device {
     /// Index in the program.
     pub index: u32,
-    /// As `cuDeviceGetName` says.
+    /// Name from `cuDeviceGetName`, such as `NVIDIA H200`.
     pub name: String,
     /// UUID in hexadecimal digits.
     pub uuid: String,
@@ -244,7 +244,7 @@ pub struct Arena {
     pub gpu: Option<u32>,
     /// First address of the range.
     pub base: u64,
-    /// Length in bytes.
+    /// Length of the range in bytes.
     pub bytes: u64,
 }
 

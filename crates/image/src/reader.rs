@@ -92,7 +92,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The checkpoint's number.
+    /// Number of the checkpoint that is read.
     pub fn number(&self) -> CheckpointNumber {
         self.number
     }

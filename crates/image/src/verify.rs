@@ -17,7 +17,7 @@ const VERIFY_THREADS: usize = 16;
 /// What is wrong with a checkpoint that is not there as a whole.
 const NO_MANIFEST: &str = "has no manifest: it was never completed, or is damaged";
 
-/// What was found.
+/// Findings of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
     /// Every checkpoint, with what is wrong with it.
@@ -44,7 +44,7 @@ impl Report {
 pub struct Progress {
     /// Bytes that were read.
     pub done: u64,
-    /// Bytes to read.
+    /// Bytes to read in all.
     pub total: u64,
 }
 

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use super::lease_terms::{Hold, Terms};
 use crate::error::{ImageError, Result};
 
-/// How addresses begin.
+/// Prefix of addresses in object storage.
 pub(super) const SCHEME: &str = "s3://";
 
 /// What all handles of one place share.

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What goes wrong.
+/// Kinds of failure that a test injects into a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The process ends: this change is half done, later ones are not done.
@@ -52,7 +52,7 @@ pub(crate) enum Verdict {
     Done,
     /// By half, then an error.
     Half,
-    /// Not at all.
+    /// Nothing is done; the change fails with this error.
     Refused(io::ErrorKind),
 }
 

@@ -29,11 +29,11 @@ const CLOCK: &str = "lock-clock";
 /// Begins the second line of a lock that its holder renews. Older builds did not: those are removed by hand.
 const MARK: &str = "renewed ";
 
-/// What a lock says.
+/// Contents of a lock object.
 #[derive(Debug)]
 struct Ticket {
     holder: String,
-    /// No other holder's.
+    /// Random id of the holder, different for each.
     id: String,
 }
 
@@ -172,7 +172,7 @@ impl Drop for Lease {
     }
 }
 
-/// Renews a lock.
+/// Renews a lock in a thread until it is dropped.
 struct Renewing {
     shared: Arc<Bucket>,
     ticket: Arc<Ticket>,

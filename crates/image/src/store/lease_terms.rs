@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// How long a lock lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Between two renewals.
+    /// Time between two renewals.
     pub renewed: Duration,
     /// Its holder relies on it for so long after a renewal.
     pub trusted: Duration,

@@ -97,7 +97,7 @@ pub(crate) trait Output: Debug + Send {
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// A finished file.
+/// A complete file of an image, open for reading.
 pub(crate) trait Input: Debug + Send + Sync {
     /// Length of the file in bytes.
     fn size(&self) -> u64;
