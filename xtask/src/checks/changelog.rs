@@ -15,7 +15,20 @@ const ENTRY_LINES: usize = 2;
 /// What is wrong with the page.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
-    Ok(of_text(&text))
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).context("cannot read Cargo.toml")?;
+    let mut faults = of_text(&text);
+    faults.extend(of_version(&text, &manifest));
+    Ok(faults)
+}
+
+/// The version of a tree with unreleased changes is taken for no release: it ends with `-dev`.
+fn of_version(text: &str, manifest: &str) -> Option<String> {
+    let version = manifest.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))?;
+    let unreleased = text.split("\n## ").find(|part| part.trim_start_matches("## ").starts_with("[Unreleased]"))?;
+    let has_changes = unreleased.lines().any(|line| line.starts_with("- "));
+    let is_release = !version.ends_with("-dev");
+    (has_changes && is_release)
+        .then(|| format!("Cargo.toml: version {version} with entries under [Unreleased]: add -dev"))
 }
 
 fn of_text(text: &str) -> Vec<String> {
@@ -74,5 +87,15 @@ mod tests {
     fn other_headings_and_long_entries_are_named() {
         let text = "## [0.1] - 2026-11-28\n### News\n- One\n  two\n  three.\n";
         assert_eq!(of_text(text).len(), 4);
+    }
+
+    #[test]
+    fn a_tree_with_unreleased_changes_has_no_version_of_a_release() {
+        let changed = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- One.\n\n## [0.1.0] - 2026-11-28\n";
+        let cut = "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2026-11-28\n\n- One.\n";
+        let manifest = |version: &str| format!("[workspace.package]\nversion = \"{version}\"\n");
+        assert!(of_version(changed, &manifest("0.1.0")).is_some());
+        assert_eq!(of_version(changed, &manifest("0.2.0-dev")), None);
+        assert_eq!(of_version(cut, &manifest("0.1.0")), None);
     }
 }
