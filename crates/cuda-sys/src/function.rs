@@ -15,14 +15,14 @@ pub enum FunctionClass {
     Blocking,
     /// Registers a function of the program.
     Upcall,
-    /// Not supported.
+    /// Returns an error in the program's process: Katydid does not support the function.
     Refused,
 }
 
-/// What `cuGetProcAddress` finds.
+/// Result of a look-up by name and version, as `cuGetProcAddress` makes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// This symbol answers.
+    /// The symbol that answers for the name at this version.
     Found(Function),
     /// The name is known, but only from a later version on.
     TooOld,

@@ -63,36 +63,36 @@ macro_rules! constants {
 }
 
 constants! {
-    /// `CUgraphNodeType`.
+    /// Types of graph nodes, a `CUgraphNodeType` each.
     node_type {
         KERNEL = 0, MEMCPY = 1, MEMSET = 2, HOST = 3, GRAPH = 4, EMPTY = 5, WAIT_EVENT = 6, EVENT_RECORD = 7,
         EXT_SEMAS_SIGNAL = 8, EXT_SEMAS_WAIT = 9, MEM_ALLOC = 10, MEM_FREE = 11, BATCH_MEM_OP = 12, CONDITIONAL = 13,
     }
-    /// `CUstreamCaptureMode`.
+    /// Modes of a stream capture, a `CUstreamCaptureMode` each.
     capture_mode { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 }
-    /// `CUstreamCaptureStatus`.
+    /// States of a stream's capture, a `CUstreamCaptureStatus` each.
     capture_status { NONE = 0, ACTIVE = 1, INVALIDATED = 2 }
-    /// `CUgraphConditionalNodeType`.
+    /// Kinds of conditional nodes, a `CUgraphConditionalNodeType` each.
     conditional_type { IF = 0, WHILE = 1, SWITCH = 2 }
-    /// Flags of `cuGraphInstantiate`.
+    /// Flags of `cuGraphInstantiate`, a bit each.
     instantiate_flags { AUTO_FREE_ON_LAUNCH = 1, UPLOAD = 2, DEVICE_LAUNCH = 4, USE_NODE_PRIORITY = 8 }
-    /// `CUgraphInstantiateResult`.
+    /// Results of an instantiation, a `CUgraphInstantiateResult` each.
     instantiate_result { SUCCESS = 0, ERROR = 1, INVALID_STRUCTURE = 2, CONDITIONAL_HANDLE_UNUSED = 5 }
-    /// `CUgraphExecUpdateResult`.
+    /// Results of an update of an executable graph, a `CUgraphExecUpdateResult` each.
     update_result {
         SUCCESS = 0, ERROR = 1, TOPOLOGY_CHANGED = 2, NODE_TYPE_CHANGED = 3, FUNCTION_CHANGED = 4,
         PARAMETERS_CHANGED = 5, NOT_SUPPORTED = 6, UNSUPPORTED_FUNCTION_CHANGE = 7, ATTRIBUTES_CHANGED = 8,
     }
-    /// `CUgraphMem_attribute`.
+    /// Attributes of a device's graph memory, a `CUgraphMem_attribute` each.
     graph_memory { USED_CURRENT = 0, USED_HIGH = 1, RESERVED_CURRENT = 2, RESERVED_HIGH = 3 }
-    /// `CUgraphDebugDot_flags`.
+    /// Flags of `cuGraphDebugDotPrint`, a bit of `CUgraphDebugDot_flags` each.
     dot_flags {
         VERBOSE = 1, KERNEL_NODE_PARAMS = 4, MEMCPY_NODE_PARAMS = 8, MEMSET_NODE_PARAMS = 0x10, HOST_NODE_PARAMS = 0x20,
         EVENT_NODE_PARAMS = 0x40, KERNEL_NODE_ATTRIBUTES = 0x200, HANDLES = 0x400, MEM_ALLOC_NODE_PARAMS = 0x800,
         MEM_FREE_NODE_PARAMS = 0x1000, BATCH_MEM_OP_NODE_PARAMS = 0x2000, EXTRA_TOPO_INFO = 0x4000,
         CONDITIONAL_NODE_PARAMS = 0x8000,
     }
-    /// `CUstreamBatchMemOpType`.
+    /// Operations of `cuStreamBatchMemOp`, a `CUstreamBatchMemOpType` each.
     batch_operation {
         WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2, FLUSH_REMOTE_WRITES = 3, WAIT_VALUE_64 = 4, WRITE_VALUE_64 = 5, BARRIER = 6,
     }

@@ -18,7 +18,7 @@ macro_rules! handles {
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// The null handle.
+            /// The null handle, which names no object.
             pub const NULL: Self = Self(std::ptr::null_mut());
 
             /// True for the null handle.

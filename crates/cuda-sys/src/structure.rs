@@ -111,7 +111,7 @@ structures! {
     }
     /// One attribute of a launch.
     CUlaunchAttribute 72 { id: u32, pad: [u8; 4], value: [u64; 8] }
-    /// Parameters of `cuCtxCreate_v4`.
+    /// Parameters of `cuCtxCreate_v4`, in the header's layout.
     CUctxCreateParams 24 { execAffinityParams: *mut c_void, numExecAffinityParams: i32, cigParams: *mut c_void }
     /// Extent and format of an array.
     CUDA_ARRAY_DESCRIPTOR 24 { Width: usize, Height: usize, Format: CUarray_format, NumChannels: u32 }
