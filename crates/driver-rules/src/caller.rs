@@ -76,7 +76,7 @@ impl<T: Copy> Runs<T> {
         run.and_then(|run| self.0.get(run)).map(|(_, value)| *value).ok_or(INVALID)
     }
 
-    /// All values.
+    /// Iterates over the values, in the order of their entries.
     pub fn values(&self) -> impl Iterator<Item = T> {
         self.0.iter().map(|(_, value)| *value)
     }

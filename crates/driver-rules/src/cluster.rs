@@ -10,9 +10,9 @@ use crate::outcome::Outcome;
 /// Blocks along each axis.
 pub type Cluster = [u32; 3];
 
-/// Most blocks of a cluster that every device can run, and of one that a kernel has been allowed.
+/// Most blocks of a cluster that every device can run.
 pub const MAX_PORTABLE_CLUSTER_BLOCKS: u32 = 8;
-/// See [`MAX_PORTABLE_CLUSTER_BLOCKS`].
+/// Most blocks of a cluster that a kernel can be allowed (`CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED`).
 pub const MAX_CLUSTER_BLOCKS: u32 = 16;
 
 /// What code and program have settled for a kernel.
@@ -22,7 +22,7 @@ pub struct ClusterLimits {
     pub fixed: Option<Cluster>,
     /// A launch without a cluster is wrong.
     pub is_needed: bool,
-    /// Most blocks.
+    /// Most blocks that a cluster of the kernel may have.
     pub most: u32,
 }
 

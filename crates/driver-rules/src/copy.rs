@@ -9,7 +9,7 @@ pub struct Extent {
     pub width: u64,
     /// Rows of a slice.
     pub height: u64,
-    /// Slices.
+    /// Number of slices.
     pub depth: u64,
 }
 
@@ -41,7 +41,7 @@ pub enum DeclaredMemory {
 /// A side as a descriptor gives it.
 #[derive(Debug, Clone, Copy)]
 pub struct DescribedSide {
-    /// `CUmemorytype`.
+    /// Kind of the memory, a `CUmemorytype`.
     pub kind: u32,
     /// Address of host memory.
     pub host: u64,

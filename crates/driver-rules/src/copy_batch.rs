@@ -25,7 +25,7 @@ pub struct Arrays {
     pub targets: *const CUdeviceptr,
     /// Where each comes from.
     pub sources: *const CUdeviceptr,
-    /// Bytes of each.
+    /// Length of each copy in bytes.
     pub sizes: *const usize,
     /// How many there are.
     pub count: usize,
@@ -40,11 +40,11 @@ pub struct Arrays {
 /// One copy of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchCopy {
-    /// Where it goes.
+    /// Address that is written.
     pub to: CUdeviceptr,
-    /// Where it comes from.
+    /// Address that is read.
     pub from: CUdeviceptr,
-    /// Bytes.
+    /// Length in bytes.
     pub size: usize,
     /// Its source may be read during the call only.
     pub is_now: bool,

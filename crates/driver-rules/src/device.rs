@@ -7,9 +7,9 @@ use crate::outcome::{INVALID, Outcome, check};
 
 /// What `cuDriverGetVersion` says: spec/cuda.api describes the driver of CUDA 13.0.
 pub const DRIVER_VERSION: u32 = 13000;
-/// The version that contexts of the first form of `cuCtxCreate` answer, and that of all others, as measured on a GPU's driver.
+/// The version that contexts of the first form of `cuCtxCreate` answer, as measured on a GPU's driver.
 pub const FIRST_API_VERSION: u32 = 3010;
-/// See [`FIRST_API_VERSION`].
+/// The version that contexts of all other forms answer, measured likewise.
 pub const API_VERSION: u32 = 3020;
 /// Flags that a context may be made with: scheduling in the low bits, the rest as in the header.
 const CONTEXT_FLAGS: u32 = 0xff;

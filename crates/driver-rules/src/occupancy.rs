@@ -11,7 +11,7 @@ const SCHEDULERS: u32 = 4;
 /// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
 const OCCUPANCY_FLAGS: u32 = 1;
 
-/// Refuses unknown flags.
+/// Checks the flags of an occupancy query; unknown ones are `ERROR_INVALID_VALUE`.
 #[inline]
 pub const fn check_flags(flags: u32) -> Outcome {
     check(flags & !OCCUPANCY_FLAGS == 0)

@@ -32,7 +32,7 @@ const MAX_EXTRA_PAIRS: usize = 16;
 pub enum Form {
     /// A pointer to each.
     Array,
-    /// A packed buffer.
+    /// A packed buffer, named by the `extra` list (`CU_LAUNCH_PARAM_BUFFER_POINTER`).
     Extra,
     /// In none: the kernel has no parameters.
     None,
@@ -67,7 +67,7 @@ impl ParamLayout {
         (total <= MAX_BLOCK).then_some(Self { params, total })
     }
 
-    /// Number of parameters.
+    /// Number of the kernel's parameters.
     pub fn count(&self) -> usize {
         self.params.len()
     }

@@ -20,7 +20,7 @@ const NO_DEVICE: u32 = -2_i32 as u32;
 pub struct KnownMemory {
     /// Address of its first byte.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
     /// A number that no other memory has.
     pub id: u64,
@@ -34,7 +34,7 @@ pub struct KnownMemory {
     pub is_for_host: bool,
     /// Shared by host and devices.
     pub is_managed: bool,
-    /// Of `cuMemAlloc`.
+    /// `cuMemAlloc` or a relative of it allocated the memory.
     pub is_device: bool,
 }
 

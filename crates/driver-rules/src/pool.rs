@@ -133,9 +133,9 @@ impl PoolCounts {
 /// Where memory of a pool lies; devices by their ordinals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLocation {
-    /// On a device.
+    /// In the memory of the device with this ordinal.
     Device(u32),
-    /// On the host.
+    /// In the memory of the host.
     Host,
     /// Where it is used last; here it is wanted first, on the host without a device.
     Managed(Option<u32>),

@@ -70,7 +70,7 @@ pub const fn is_external(flags: u32) -> Outcome<bool> {
 pub enum Comparison {
     /// The word has come at or after the value, as a signed difference.
     AtLeast,
-    /// They are equal.
+    /// The word equals the value.
     Equal,
     /// They have a bit in common.
     And,
@@ -94,9 +94,9 @@ impl Comparison {
 /// What an operation does with a word in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WordAccess {
-    /// Waits for it.
+    /// Blocks the stream until the comparison holds.
     Wait(Comparison),
-    /// Writes it.
+    /// Writes a value to the word.
     Write,
 }
 

@@ -7,9 +7,9 @@ use katydid_cuda_sys::CUtensorMap;
 
 use crate::outcome::{INVALID, Outcome, check};
 
-/// Most dimensions of a tensor, and of a box of pixels.
+/// Most dimensions of a tensor.
 pub const MAX_RANK: usize = 5;
-/// See [`MAX_RANK`].
+/// Most dimensions of a box of pixels: those of a tensor but channels and batch.
 pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 /// Maps lie at multiples of this, in bytes.
 const TENSOR_MAP_ALIGN_BYTES: usize = 64;

@@ -26,13 +26,13 @@ pub mod array_flag {
 
 /// Values of `CUresourcetype`: what a texture reads.
 pub mod resource_kind {
-    /// An array.
+    /// A CUDA array (`CU_RESOURCE_TYPE_ARRAY`).
     pub const ARRAY: u32 = 0;
     /// An array with levels.
     pub const MIPMAP: u32 = 1;
     /// Memory in a line.
     pub const LINEAR: u32 = 2;
-    /// Memory in rows.
+    /// Pitched memory (`CU_RESOURCE_TYPE_PITCH2D`).
     pub const PITCHED: u32 = 3;
 }
 

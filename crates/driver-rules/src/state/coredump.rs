@@ -13,7 +13,7 @@ use katydid_cuda_sys::CUresult;
 use crate::caller;
 use crate::outcome::{Outcome, check};
 
-/// `CUcoredumpSettings`.
+/// Attributes of a core dump, a `CUcoredumpSettings` each.
 const ENABLE_ON_EXCEPTION: u32 = 1;
 const TRIGGER_HOST: u32 = 2;
 const LIGHTWEIGHT: u32 = 3;

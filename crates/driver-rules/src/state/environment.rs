@@ -13,14 +13,14 @@ pub enum Effect {
     Driver,
     /// A GPU's driver as it starts; softcuda does what it asks for in any case.
     Given,
-    /// No session, here.
+    /// Katydid ignores the variable.
     None,
 }
 
-/// A variable.
+/// An environment variable that NVIDIA documents for its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: &'static str,
     /// A value that asks for what is so without it; empty where there is none.
     pub default: &'static str,
@@ -32,7 +32,7 @@ const fn variable(name: &'static str, default: &'static str, effect: Effect) -> 
     Variable { name, default, effect }
 }
 
-/// All of them.
+/// The documented variables, in the order in which messages name them.
 pub const VARIABLES: &[Variable] = &[
     variable("CUDA_VISIBLE_DEVICES", "", Effect::Program),
     variable("CUDA_DEVICE_ORDER", "FASTEST_FIRST", Effect::Program),

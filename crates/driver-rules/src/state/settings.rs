@@ -34,7 +34,7 @@ const MAX_EDIT_DISTANCE: usize = 4;
 pub enum Reader {
     /// The libraries in a program, and the commands that start one.
     Program,
-    /// Commands.
+    /// The `katydid` command itself.
     Command,
     /// `katydid serve`, a private server, and their workers.
     Server,
@@ -62,7 +62,7 @@ impl Reader {
 /// What a variable may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingValue {
-    /// Any text.
+    /// Any text is accepted.
     Text,
     /// A text that fits into the first message to a server.
     Name,
@@ -76,13 +76,13 @@ pub enum SettingValue {
     AbsoluteFolder,
     /// A file that is there.
     File,
-    /// Either.
+    /// A file or folder that is there.
     FileOrFolder,
     /// Libraries, with colons between them.
     Libraries,
     /// A server; who looks for one says what is wrong with it.
     Address,
-    /// Bytes.
+    /// A number of bytes, with a suffix if wanted, such as `512M`.
     Size,
     /// A time without a sign of life.
     Silence,
@@ -139,12 +139,12 @@ impl SettingValue {
     }
 }
 
-/// A variable.
+/// An environment variable of Katydid's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
-    /// Its name.
+    /// Name of the variable, such as `KATYDID_SERVER`.
     pub name: &'static str,
-    /// Who reads it.
+    /// Which processes read it.
     pub reader: Reader,
     /// What it may hold.
     pub value: SettingValue,
@@ -159,7 +159,7 @@ const fn setting(name: &'static str, reader: Reader, value: SettingValue, meanin
 const ANY_NUMBER: SettingValue = SettingValue::Number(0, u64::MAX);
 const ONE: SettingValue = SettingValue::Words(&["1"]);
 
-/// All of them.
+/// The variables of Katydid, in the order of the reference page.
 pub const ALL: &[Setting] = &[
     setting("KATYDID_SERVER", Reader::Program, SettingValue::Address, "the server, unless `--server` names one"),
     setting(

@@ -10,11 +10,11 @@ use std::time::Duration;
 /// Why a text is no length of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DurationError {
-    /// A number alone.
+    /// The text is a number without a unit, which it holds.
     NoUnit(String),
     /// The number is missing or malformed, or the unit is unknown.
     Malformed,
-    /// Less than nothing.
+    /// The number is negative.
     Negative,
     /// Beyond what can be counted.
     TooLong,
@@ -73,7 +73,7 @@ pub fn is_negative(text: &str) -> bool {
 pub enum SizeError {
     /// The number is missing or malformed, or the suffix is unknown.
     Malformed,
-    /// Less than nothing.
+    /// The number is negative.
     Negative,
     /// A quota of nothing would refuse every program.
     Zero,

@@ -32,7 +32,7 @@ impl WipedByte {
         unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
     }
 
-    /// The byte.
+    /// Lends the byte.
     #[inline]
     pub fn get(&self) -> &AtomicU8 {
         &self.byte
