@@ -5,7 +5,7 @@
 //! over; a declaration ends with a semicolon. So texts of later language versions are read as well. Of a text that is no
 //! PTX something or nothing is found.
 
-/// What was found.
+/// Variables and functions that a PTX text declares.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declarations<'a> {
     /// Variables in global or constant memory, defined here.
@@ -14,7 +14,7 @@ pub(crate) struct Declarations<'a> {
     pub(crate) functions: Vec<&'a str>,
 }
 
-/// A variable.
+/// A variable that the text declares, with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Declared<'a> {
     pub(crate) name: &'a str,
@@ -29,7 +29,7 @@ enum Token<'a> {
     Sign(u8),
 }
 
-/// Reads a text.
+/// Parses the declarations of a text at module level.
 pub(crate) fn declarations(text: &str) -> Declarations<'_> {
     let mut tokens = Tokens { text, at: 0 };
     let mut found = Declarations::default();

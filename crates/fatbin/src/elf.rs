@@ -7,7 +7,7 @@ use crate::error::{ImageError, check_limit};
 
 /// First word of an ELF file.
 pub(crate) const ELF_MAGIC: u32 = 0x464c_457f;
-/// Largest cubin believed.
+/// Largest cubin that is accepted, in bytes.
 const MAX_ELF: u64 = 4 << 30;
 /// A section without bytes in the file.
 const SHT_NOBITS: u32 = 8;

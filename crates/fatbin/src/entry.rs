@@ -47,20 +47,20 @@ impl EntryKind {
 /// An entry, its fields checked to lie within it.
 #[derive(Debug, Clone, Copy)]
 pub struct FatbinEntry<'a> {
-    /// What it holds.
+    /// Kind of the payload: PTX, cubin or LTO code.
     pub kind: EntryKind,
     /// The architecture it was made for, such as 90 for compute capability 9.0.
     pub sm: u32,
     /// Major and minor version of the PTX language, or of the cubin format.
     pub version: (u16, u16),
-    /// The flag word.
+    /// Flags of the header, such as the compression method.
     pub flags: u64,
     name: &'a [u8],
     options: &'a [u8],
     stored: &'a [u8],
     compressed: bool,
     uncompressed: u64,
-    /// Header and payload.
+    /// Bytes of the entry, header included.
     bytes: &'a [u8],
 }
 

@@ -13,29 +13,29 @@ pub enum ImageError {
     /// A structure ends after the bytes that are there.
     #[error("the image is cut off: {what} needs {needed} bytes, {available} are there")]
     CutOff {
-        /// The structure.
+        /// Name of the structure.
         what: &'static str,
-        /// Bytes it needs.
+        /// Length of the structure in bytes.
         needed: u64,
-        /// Bytes there.
+        /// Bytes of the image that are left.
         available: u64,
     },
     /// Above what this reader takes for an image.
     #[error("{what} of {length} bytes is beyond the limit of {limit}")]
     TooLarge {
-        /// The structure.
+        /// Name of the structure.
         what: &'static str,
-        /// Its length.
+        /// Length of the structure in bytes.
         length: u64,
-        /// The limit.
+        /// Largest length accepted, in bytes.
         limit: u64,
     },
     /// A field has a value it cannot have.
     #[error("{field} of the image is {value:#x}, which no known toolkit writes")]
     Field {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// A container of a toolkit before CUDA 4, which no driver of today reads.
@@ -47,7 +47,7 @@ pub enum ImageError {
     /// A compressed entry does not give the bytes it announces.
     #[error("{method} data of an entry is damaged: {reason}")]
     Compressed {
-        /// LZ4 or zstd.
+        /// Compression method: `LZ4` or `zstd`.
         method: &'static str,
         /// What the decoder said.
         reason: String,
@@ -58,9 +58,9 @@ pub enum ImageError {
          build it with -gencode arch=compute_XX,code=compute_XX (nvcc) or --gpu-architecture=compute_XX (NVRTC)"
     )]
     NoPtx {
-        /// The device's capability.
+        /// Major number of the device's compute capability.
         major: u32,
-        /// The device's capability.
+        /// Minor number of the device's compute capability.
         minor: u32,
         /// What is there instead, as a list behind a colon, or empty.
         found: String,

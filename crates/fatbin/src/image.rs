@@ -24,9 +24,9 @@ pub(crate) const MAX_PARTS: usize = 1 << 16;
 pub enum ImageKind {
     /// Text, without a NUL at its end here.
     Ptx = 1,
-    /// A cubin.
+    /// A cubin: an ELF file.
     Elf = 2,
-    /// A container alone.
+    /// A fatbin container without a wrapper.
     Container = 3,
     /// A version 1 wrapper; its part is the container.
     Wrapper = 4,
@@ -42,7 +42,7 @@ impl ImageKind {
     }
 }
 
-/// A module image.
+/// A module image: PTX, cubin or fatbin, as `cuModuleLoadData` takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image<'a> {
     pub(crate) kind: ImageKind,
@@ -68,7 +68,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// What it is.
+    /// Form of the image.
     #[must_use]
     pub fn kind(&self) -> ImageKind {
         self.kind

@@ -9,7 +9,7 @@ use crate::compilation::Compilation;
 pub struct Ptx<'a> {
     /// The architecture it was made for; 0 if only the text itself says so.
     pub sm: u32,
-    /// The text.
+    /// PTX text, decompressed.
     pub text: Cow<'a, str>,
     /// What its compilation was told.
     pub compilation: Compilation,

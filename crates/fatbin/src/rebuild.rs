@@ -24,7 +24,7 @@ pub struct OwnedImage {
     kind: ImageKind,
     /// Bytes of each part.
     lengths: Vec<usize>,
-    /// The copied parts.
+    /// Bytes of each part, in aligned lines.
     parts: Vec<Vec<Line>>,
     /// Addresses of the array's containers, ended by 0; empty without a wrapper.
     array: Vec<u64>,

@@ -13,7 +13,7 @@ use crate::error::ImageError;
 use crate::image::{Image, ImageKind};
 use crate::{Container, EntryKind};
 
-/// A symbol table.
+/// Section type of a symbol table.
 const SHT_SYMTAB: u32 = 2;
 /// Tables of relocations: with addends, without, and those that NVIDIA's linker has already applied.
 const SHT_RELA: u32 = 4;
@@ -36,12 +36,12 @@ const HEAP: [&str; 2] = ["malloc", "free"];
 /// Words of calls through registers, one of which goes with each such call.
 const INDIRECT: [&str; 2] = [".callprototype", ".calltargets"];
 
-/// One variable.
+/// A variable in global or constant memory that code declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable<'a> {
     /// Its name as the driver knows it.
     pub name: Cow<'a, str>,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
     /// Where machine code puts it; none for text, which a driver has yet to compile.
     pub place: Option<CodePlace>,
@@ -54,11 +54,11 @@ pub struct CodePlace {
     pub section: u16,
     /// First byte in the section.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// What code declares.
+/// Variables and other facts that an image declares.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Variables<'a> {
     /// In the order of the image.
@@ -79,7 +79,7 @@ pub enum MachineCode {
     /// What the driver makes of the text.
     #[default]
     OfText,
-    /// The image itself.
+    /// The image, which is machine code itself.
     Image,
     /// That for this architecture, such as 90.
     For(u32),
@@ -231,7 +231,7 @@ fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) ->
     })
 }
 
-/// Sections with instructions.
+/// Whether a section holds instructions.
 fn is_code(section: &Section<'_>) -> bool {
     section.name.starts_with(".text")
 }
@@ -241,7 +241,7 @@ fn is_memory(section: &Section<'_>) -> bool {
     section.name == ".nv.constant3" || section.name.starts_with(".nv.global")
 }
 
-/// A symbol's fields.
+/// An entry of an ELF symbol table.
 struct Symbol {
     name: u32,
     kind: u8,
