@@ -34,7 +34,7 @@ pub struct Graphs<B> {
 }
 
 impl<B: Backend> Graphs<B> {
-    /// No graphs yet.
+    /// Creates an API without graphs over this driver library.
     pub fn new(backend: B) -> Self {
         Self::with_store(backend, Arc::default())
     }

@@ -25,7 +25,7 @@ pub struct Launch {
     pub kernel: usize,
     /// The context for that kernel, 0 for the current one.
     pub context: usize,
-    /// Blocks.
+    /// Blocks of the grid along each axis.
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
@@ -42,7 +42,7 @@ pub struct Launch {
 /// What the driver library knows of a checked launch.
 #[derive(Debug)]
 pub struct Code {
-    /// Packed arguments.
+    /// Arguments, packed at their offsets.
     pub bytes: Vec<u8>,
     /// Where each of them lies.
     pub offsets: Vec<usize>,
@@ -54,7 +54,7 @@ pub struct Code {
     pub kept: KeptAlive,
 }
 
-/// A driver library.
+/// What graphs ask of the driver library that holds them.
 pub trait Backend: Sync {
     /// Whether what is named as a function is a kernel.
     fn is_kernel(&self, function: usize) -> bool;

@@ -19,7 +19,7 @@ pub type StreamKey = u64;
 /// A stream, as far as capture tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureStream {
-    /// Which stream.
+    /// Number that identifies the stream in this process.
     pub key: StreamKey,
     /// It is the legacy default stream, which cannot be captured.
     pub is_legacy: bool,
@@ -41,7 +41,7 @@ pub enum CaptureOutcome {
 /// Nodes that the next one comes after.
 pub(crate) type Frontier = Vec<(NodeId, CUgraphEdgeData)>;
 
-/// One capture.
+/// A stream capture that is under way.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) id: u64,

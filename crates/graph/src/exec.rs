@@ -11,10 +11,10 @@ use crate::plan::Plan;
 /// Their handles begin here.
 const EXECS: usize = 0x0045_0000_0000_0000;
 
-/// One executable graph.
+/// An executable graph (`CUgraphExec`).
 #[derive(Debug)]
 pub(crate) struct Exec {
-    /// What runs.
+    /// Steps that a launch runs.
     pub(crate) plan: Arc<Plan>,
     /// The graph it was made of.
     pub(crate) graph: GraphId,

@@ -30,7 +30,7 @@ pub(crate) enum Owner {
     Node(NodeId),
 }
 
-/// One graph.
+/// A graph (`CUgraph`): its nodes, owner and references.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) owner: Owner,
@@ -50,14 +50,14 @@ pub(crate) struct Graph {
     pub(crate) instances: u32,
 }
 
-/// A conditional handle.
+/// State of a conditional handle (`CUgraphConditionalHandle`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Condition {
     /// The node that it decides for.
     pub(crate) node: Option<NodeId>,
 }
 
-/// One node.
+/// A node (`CUgraphNode`): its parameters and edges.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) graph: GraphId,

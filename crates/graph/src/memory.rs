@@ -18,7 +18,7 @@ use crate::plan::Plan;
 /// The driver takes memory for graphs in pieces of this many bytes.
 const GRAPH_MEMORY_PIECE_BYTES: u64 = 32 << 20;
 
-/// One block.
+/// Memory that an allocation node of a graph has.
 #[derive(Debug)]
 struct Block {
     size: u64,

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 /// Their handles begin here.
 const OBJECTS: usize = 0x0055_0000_0000_0000;
 
-/// One object.
+/// A user object (`CUuserObject`): its destructor and count.
 #[derive(Debug)]
 struct Object {
     function: usize,

@@ -20,23 +20,23 @@ use crate::handles::GraphId;
 /// Parameters of a node, by its type.
 #[derive(Clone, Debug)]
 pub enum Params {
-    /// A kernel.
+    /// Launches a kernel.
     Kernel(Kernel),
-    /// A copy.
+    /// Copies memory or arrays.
     Memcpy(Memcpy),
-    /// A fill.
+    /// Fills memory with a value.
     Memset(Memset),
     /// A function of the program.
     Host(Host),
     /// A graph of its own, which belongs to the node.
     Child(GraphId),
-    /// Nothing.
+    /// Does nothing, and keeps the order.
     Empty,
     /// The branch goes on when the event has come to pass.
     WaitEvent(CUevent),
     /// The event comes to pass.
     RecordEvent(CUevent),
-    /// Memory begins.
+    /// Allocates memory; it is live from here on.
     MemAlloc(Alloc),
     /// Memory at this address ends.
     MemFree(u64),
@@ -166,7 +166,7 @@ impl fmt::Debug for KeptAlive {
 /// Values of launch attributes, by their id.
 pub type Attributes = BTreeMap<u32, [u64; 8]>;
 
-/// A launch.
+/// Parameters of a kernel launch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// The function, or the kernel where a function is meant, as the program named it.
@@ -175,7 +175,7 @@ pub struct Kernel {
     pub kernel: usize,
     /// Handle of the context it runs in.
     pub context: usize,
-    /// Blocks.
+    /// Blocks of the grid along each axis.
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
@@ -189,7 +189,7 @@ pub struct Kernel {
     pub attributes: Attributes,
     /// The name of the code.
     pub name: Arc<str>,
-    /// The code.
+    /// Keeps the code alive as long as the node.
     pub code: KeptAlive,
 }
 

@@ -6,12 +6,12 @@ use crate::handles::NodeId;
 use crate::outcome::Outcome;
 use crate::params::Params;
 
-/// One step.
+/// A step of an executable graph, made from one node.
 #[derive(Clone, Debug)]
 pub struct PlanStep {
     /// The node it was made from; the program names it by that.
     pub node: NodeId,
-    /// What it does.
+    /// Operation of the step, and its parameters.
     pub params: Params,
     /// Positions of the steps that it comes after.
     pub before: Vec<(usize, CUgraphEdgeData)>,
@@ -24,7 +24,7 @@ pub struct PlanStep {
 /// The steps of one graph, in the order in which its nodes were added.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The steps.
+    /// Steps in the order in which the nodes were added.
     pub steps: Vec<PlanStep>,
     /// Positions, so that every step comes after those it depends on.
     pub order: Vec<usize>,
@@ -39,7 +39,7 @@ impl Plan {
         Ok(Self { steps, order })
     }
 
-    /// One step.
+    /// A plan of one step, without dependencies.
     pub(crate) fn of(node: NodeId, params: Params) -> Self {
         let step = PlanStep { node, params, before: Vec::new(), is_enabled: true, inner: Vec::new() };
         Self { steps: vec![step], order: vec![0] }
@@ -66,7 +66,7 @@ impl Plan {
         self.flat().into_iter().find(|step| step.node == node).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// As [`Plan::find`].
+    /// Like [`Plan::find`], for a change; none if no step was made from the node.
     pub(crate) fn find_mut(&mut self, node: NodeId) -> Option<&mut PlanStep> {
         for step in &mut self.steps {
             if step.node == node {

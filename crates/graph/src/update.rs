@@ -120,7 +120,7 @@ pub(crate) fn replace(step: &mut PlanStep, params: &Params, kinds: Kinds<'_>) ->
     Ok(())
 }
 
-/// One row.
+/// Whether a copy has one row only.
 fn is_row(copy: &CUDA_MEMCPY3D) -> bool {
     copy.Height <= 1 && copy.Depth <= 1
 }

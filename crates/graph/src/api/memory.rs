@@ -27,7 +27,7 @@ const ASSIGN_DEFAULT: u32 = 1;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED` and `CU_MEM_LOCATION_TYPE_DEVICE`: the only kind of memory that graphs have.
 const PINNED: u32 = 1;
 const DEVICE: u32 = 1;
-/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`.
+/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`: the child graph belongs to the node.
 const MOVE: u64 = 1;
 
 /// Every function: pointers are null or as the driver API documents them.

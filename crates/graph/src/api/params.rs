@@ -253,9 +253,9 @@ pub(super) unsafe fn generic(params: *const CUgraphNodeParams) -> Outcome<CUgrap
     if clean { Ok(params) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
-/// What conditional and allocation nodes have in generic parameters.
+/// Layout of allocation nodes in `CUgraphNodeParams`.
 pub(super) type GenericAlloc = CUDA_MEM_ALLOC_NODE_PARAMS;
-/// As above.
+/// Layout of conditional nodes in `CUgraphNodeParams`.
 pub(super) type GenericConditional = CUDA_CONDITIONAL_NODE_PARAMS;
 
 #[cfg(test)]
