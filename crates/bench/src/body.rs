@@ -11,7 +11,7 @@ use super::{journal, parts, sessions};
 use crate::flags::BenchBodyFlags;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
-/// Runs the measurements.
+/// Measures and prints the figures as JSON.
 pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
     let fail = |error: CudaError| Failure::work(format!("cannot measure: {error}"));
     let cuda = Cuda::open().map_err(fail)?;

@@ -231,7 +231,7 @@ impl Cuda {
         Ok(address)
     }
 
-    /// Writes one word.
+    /// Writes one word of 32 bits to device memory.
     pub(super) fn fill(&self, at: u64, word: u32) -> Result<(), CudaError> {
         call!(self.functions, cuMemsetD32_v2(at, word, 1))
     }
@@ -243,7 +243,7 @@ impl Cuda {
         Ok(free)
     }
 
-    /// What [`Cuda::allocate`] gave.
+    /// Frees memory that [`Cuda::allocate`] returned.
     pub(super) fn free(&self, address: u64) -> Result<(), CudaError> {
         call!(self.functions, cuMemFree_v2(address))
     }
@@ -288,7 +288,7 @@ pub(super) struct Pinned<'a> {
 }
 
 impl Pinned<'_> {
-    /// The memory itself.
+    /// Lends the pinned memory as bytes.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `bytes` initialised bytes at `start` that only this value knows of, until it is dropped; all copies
         // that use them are synchronous.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Figure {
     /// For programs; never changed once released.
     pub(super) key: &'static str,
-    /// For people.
+    /// Name of the figure in tables.
     pub(super) name: &'static str,
     /// What one repetition moves, for the rate.
     pub(super) bytes: u64,

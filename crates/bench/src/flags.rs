@@ -189,7 +189,7 @@ pub struct BenchOpenclBodyFlags {
 /// What `bench soft` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum SoftDevice {
-    /// This project's.
+    /// softcuda, the software device of this project.
     Softcuda,
     /// The CPU device of an OpenCL.
     Opencl,
@@ -204,7 +204,7 @@ impl SoftDevice {
         }
     }
 
-    /// For people.
+    /// Name of the device in tables.
     pub fn title(self) -> &'static str {
         match self {
             Self::Softcuda => "softcuda",

@@ -51,11 +51,11 @@ use setup::{Setup, Way, native_search, prepared, wait_until_warm};
 /// Certificates for a server and a program of this machine, which are gone with this value.
 #[derive(Debug)]
 pub struct Loopback {
-    /// The server's folder.
+    /// Folder with the server's certificate and key.
     pub server: PathBuf,
-    /// The program's folder.
+    /// Folder with the program's certificate and key.
     pub client: PathBuf,
-    /// Where both are.
+    /// Folder that holds both, removed on drop.
     pub folder: Scratch,
 }
 
@@ -253,7 +253,7 @@ fn measure_plain(quick: bool, comparison: &mut Comparison) {
 
 /// A server whose sessions share the GPU, with what lets them.
 struct Service {
-    /// Ends first.
+    /// The server; dropped first, while the GPU is still shared.
     server: PrivateServer,
     _mps: Mps,
 }

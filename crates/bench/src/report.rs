@@ -56,7 +56,7 @@ struct JsonFigure {
 }
 
 impl Comparison {
-    /// Without runs yet.
+    /// A comparison without runs.
     pub(super) fn new(driver: DriverFacts, ways: impl Iterator<Item = Way>) -> Self {
         Self { driver, rounds: 0, runs: ways.map(|way| (way, Vec::new())).collect(), journal: Costs::new() }
     }
@@ -66,7 +66,7 @@ impl Comparison {
         self.rounds
     }
 
-    /// One more did.
+    /// Counts a round that has ended.
     pub(super) fn end_round(&mut self) {
         self.rounds += 1;
     }
@@ -82,7 +82,7 @@ impl Comparison {
         self.add(way, Report { figures, idle: None, resident_after: None });
     }
 
-    /// Adds a run.
+    /// Adds the report of a run.
     pub(super) fn add(&mut self, way: Way, report: Report) {
         self.runs.entry(way).or_default().push(report);
     }

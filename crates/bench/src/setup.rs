@@ -23,7 +23,7 @@ const WORKER_READY_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {
-    /// The driver itself.
+    /// The driver library, without Katydid.
     Native,
     /// Katydid over shared memory.
     Shm,
@@ -40,7 +40,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// For people.
+    /// Name of the way in tables.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Native => "native",

@@ -36,14 +36,14 @@ pub const LOADER: &str = "libOpenCL.so.1";
 /// The folder of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// `lib/katydid`.
+    /// Path of `lib/katydid`, with the folders `shim` and `soft`.
     pub folder: PathBuf,
 }
 
 /// Why the libraries were not found.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// No such file.
+    /// A file of the installation is missing.
     #[error(
         "cannot find Katydid's library: {path}: run `cargo xtask dist`, or set KATYDID_LIB to the folder of shim/ and soft/"
     )]
@@ -97,7 +97,7 @@ impl Layout {
         self.folder.join("loader")
     }
 
-    /// softcuda.
+    /// Path of softcuda, the software driver library.
     pub fn soft(&self) -> PathBuf {
         self.folder.join("soft").join(LIBRARY)
     }

@@ -10,7 +10,7 @@ use crate::output::failure::{Failure, Outcome};
 /// What workers of this machine would find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drivers {
-    /// Names of platforms.
+    /// Names of the platforms that work.
     pub platforms: Vec<String>,
     /// What was tried in vain, and why it was.
     pub tried: Vec<String>,

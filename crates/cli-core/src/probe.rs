@@ -19,7 +19,7 @@ use crate::output::failure::{Failure, Outcome};
 pub enum Probe {
     /// A library that works.
     Works(DriverFacts),
-    /// Why none does.
+    /// No library works; the text says why.
     Fails(String),
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn attend(guard: Guard, signals: PendingSignals, child: u32, program:
 pub(crate) struct PendingSignals {
     /// Those that have come.
     early: Vec<Origin>,
-    /// Those that come.
+    /// Iterator over further signals.
     caught: SignalsInfo<WithOrigin>,
 }
 

@@ -20,7 +20,6 @@ const BLOCK: u32 = 256;
 const HALVINGS: u64 = 32;
 
 impl Computation {
-    /// All of them.
     pub(super) const ALL: [Self; 4] = [Self::Matrix, Self::Bodies, Self::Heat, Self::Eigenvalues];
 
     /// On the command line of the program.
@@ -44,7 +43,7 @@ impl Computation {
         if is_soft { soft } else { gpu }
     }
 
-    /// For people.
+    /// Name of the computation and its size, for tables.
     pub(super) fn title(self, size: u32) -> String {
         match self {
             Self::Matrix => format!("matrix product {size}x{size}"),
@@ -92,7 +91,7 @@ impl Computing {
         Ok(Self { cuda, kind, size, kernels, buffers, bytes, steps: 0 })
     }
 
-    /// Steps so far.
+    /// Steps computed so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }

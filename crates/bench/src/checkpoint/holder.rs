@@ -44,7 +44,7 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 pub(super) const ORDER: &str = "order";
 pub(super) const ANSWER: &str = "answer";
 
-/// Runs the program.
+/// Holds memory and changes it as orders say.
 pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
     let failed = |error: CudaError| Failure::work(format!("cannot hold memory: {error}"));
     let cuda = Cuda::open().map_err(failed)?;
@@ -137,7 +137,7 @@ struct Holder {
     cuda: Cuda,
     start: u64,
     bytes: usize,
-    /// Counts changes.
+    /// Number of changes made so far.
     turn: u32,
     /// What was taken beyond that.
     more: Vec<u64>,

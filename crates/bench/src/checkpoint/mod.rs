@@ -43,7 +43,7 @@ pub(super) fn holder(flags: &BenchHolderFlags) -> Outcome {
     holder::main(flags)
 }
 
-/// Runs the command.
+/// Runs `katydid bench checkpoint`.
 pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     layout.check_shim().map_err(Failure::server)?;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Native {
     /// Lock and checkpoint: the program stands still from its beginning on.
     pub(super) out_us: u64,
-    /// Restore and unlock.
+    /// Restore and unlock: the program stands still until its end.
     pub(super) in_us: u64,
 }
 

@@ -38,7 +38,7 @@ pub(super) type Measured<T> = Result<T, String>;
 /// A program that computes.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ProgramRow {
-    /// What it computes.
+    /// Name of the computation and its size.
     pub(super) program: String,
     /// Its checkpoints, which ended it, one a round.
     pub(super) taken: Vec<CheckpointFigures>,
@@ -85,7 +85,7 @@ fn measured<T: Serialize, S: serde::Serializer>(it: &Measured<T>, serializer: S)
 }
 
 impl SizeRow {
-    /// Nothing measured yet.
+    /// A row without measurements.
     pub(super) fn new(held: u64) -> Self {
         Self {
             held,

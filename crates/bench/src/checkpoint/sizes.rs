@@ -21,7 +21,7 @@ const SOFT_SIZES: [u64; 2] = [16 << 20, 128 << 20];
 /// Free memory that is left to a crowded device: less than a snapshot takes anything of.
 const CROWDED_FREE_BYTES: u64 = 160 << 20;
 
-/// Measures all sizes.
+/// Measures programs that hold memory of each size.
 pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<SizeRow> {
     let usual = if bench.driver.soft { &SOFT_SIZES[..] } else { &GPU_SIZES[..] };
     let sizes = match sizes {

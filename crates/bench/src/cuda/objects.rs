@@ -10,7 +10,7 @@ pub(crate) struct Stream<'a> {
     handle: Handle,
 }
 
-/// An event, likewise.
+/// A `CUevent`, destroyed on drop.
 pub(crate) struct Event<'a> {
     cuda: &'a Cuda,
     handle: Handle,
@@ -96,7 +96,7 @@ impl Stream<'_> {
         call!(self.cuda.functions, cuMemcpyDtoHAsync_v2(to.start.cast::<c_void>(), from, to.bytes, self.handle))
     }
 
-    /// Records an event.
+    /// Records an event in the stream.
     pub(crate) fn record(&self, event: &Event<'_>) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuEventRecord(event.handle, self.handle))
     }
@@ -108,7 +108,7 @@ impl Event<'_> {
         call!(self.cuda.functions, cuEventRecord(self.handle, self.cuda.stream))
     }
 
-    /// Waits for it.
+    /// Blocks until the event is complete.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
         call!(self.cuda.functions, cuEventSynchronize(self.handle))
     }

@@ -13,18 +13,18 @@ use katydid_cli_core::layout::LOADER;
 /// A pointer to an object of the library's.
 pub(super) type Handle = *mut c_void;
 
-/// `CL_DEVICE_TYPE_ALL`.
+/// `CL_DEVICE_TYPE_ALL` of `clGetDeviceIDs`.
 const ALL: u64 = 0xffff_ffff;
-/// `CL_DEVICE_NAME`.
+/// `CL_DEVICE_NAME` of `clGetDeviceInfo`.
 const NAME: u32 = 0x102b;
 /// `CL_TRUE`: the call returns when the copy is done.
 const BLOCKING: u32 = 1;
 /// `CL_MEM_READ_WRITE`, and with `CL_MEM_ALLOC_HOST_PTR`.
 pub(super) const READ_WRITE: u64 = 1;
 pub(super) const FOR_HOST: u64 = 1 | 16;
-/// `CL_EVENT_COMMAND_EXECUTION_STATUS`.
+/// `CL_EVENT_COMMAND_EXECUTION_STATUS` of `clGetEventInfo`.
 const STATUS: u32 = 0x11d3;
-/// `CL_MAP_READ`.
+/// `CL_MAP_READ` of `clEnqueueMapBuffer`.
 const MAP_READ: u64 = 1;
 
 const SOURCE: &CStr = cr"
@@ -115,7 +115,7 @@ impl Device {
         call!(self.functions, clSetKernelArg(kernel, index, size_of::<T>(), ptr::from_ref(value).cast()))
     }
 
-    /// Enqueues a kernel.
+    /// Enqueues a kernel over so many work-items.
     pub(super) fn launch(&self, kernel: Handle, items: usize) -> Result<(), String> {
         let (none, no_event) = (ptr::null(), ptr::null_mut());
         let (queue, size) = (self.queue, &raw const items);
@@ -134,7 +134,7 @@ impl Device {
         call!(self.functions, clGetEventInfo(event, STATUS, size_of::<i32>(), place, ptr::null_mut())).map(|()| state)
     }
 
-    /// Waits for everything.
+    /// Waits until the queue is empty (`clFinish`).
     pub(super) fn finish(&self) -> Result<(), String> {
         call!(self.functions, clFinish(self.queue))
     }

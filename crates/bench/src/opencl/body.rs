@@ -31,7 +31,7 @@ pub(super) struct Report {
     pub(super) seconds: BTreeMap<String, f64>,
 }
 
-/// Measures.
+/// Measures and prints the figures as JSON.
 pub(super) fn main(flags: &BenchOpenclBodyFlags) -> Outcome {
     let report = measure(flags.quick).map_err(|reason| Failure::work(format!("cannot measure: {reason}")))?;
     let text = serde_json::to_string(&report).map_err(Failure::work)?;

@@ -49,7 +49,7 @@ const FIGURES: [(&str, &str, Unit); 12] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Microseconds,
-    /// Of [`LARGE_BYTES`] bytes.
+    /// Bytes per second, of [`LARGE_BYTES`] bytes moved.
     Bandwidth,
 }
 
@@ -70,12 +70,12 @@ struct DeviceWay {
     server: Option<Address>,
 }
 
-/// The measuring program.
+/// Runs the measuring program in this process.
 pub(crate) fn body(flags: &BenchOpenclBodyFlags) -> Outcome {
     body::main(flags)
 }
 
-/// Runs the command.
+/// Runs `katydid bench opencl`.
 pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let loopback = Address::Tcp { host: "127.0.0.1".to_owned(), port: 0 };
@@ -143,7 +143,7 @@ impl Best {
         self.ways.get(way)?.get(key).copied()
     }
 
-    /// For people.
+    /// Writes the figures as a table.
     fn write_table(&self, out: &mut impl Write, ways: &[DeviceWay]) -> io::Result<()> {
         let mut columns = vec![("", Align::Left)];
         columns.extend(ways.iter().map(|way| (way.name, Align::Right)));

@@ -40,7 +40,7 @@ pub(super) struct Figure {
     pub(super) sum: f64,
 }
 
-/// Measures.
+/// Measures and prints the figures as JSON.
 pub(super) fn main(flags: &BenchSoftBodyFlags) -> Outcome {
     use_cores(flags.cores).map_err(Failure::work)?;
     let mut device = open(flags.device).map_err(|reason| Failure::work(format!("cannot measure: {reason}")))?;

@@ -12,6 +12,6 @@ pub(super) trait Device {
     fn result(&mut self, work: &KernelWork) -> Result<Vec<u32>, String>;
     /// Warp instructions so far, if it counts them.
     fn executed(&self) -> Option<u64>;
-    /// What it is.
+    /// Name of the device, as it calls itself.
     fn name(&self) -> String;
 }

@@ -33,7 +33,7 @@ const CORES: [usize; 2] = [1, 2];
 /// How far results may differ: sums of millions of rounded numbers, added in different orders.
 const TOLERANCE: f64 = 1e-3;
 
-/// The measuring program.
+/// Runs the measuring program in this process.
 pub(crate) fn body(flags: &BenchSoftBodyFlags) -> Outcome {
     body::main(flags)
 }
@@ -41,7 +41,7 @@ pub(crate) fn body(flags: &BenchSoftBodyFlags) -> Outcome {
 /// Best figures by device, number of cores and kernel.
 type Best = BTreeMap<(SoftDevice, usize), BTreeMap<String, Figure>>;
 
-/// Runs the command.
+/// Runs `katydid bench soft`.
 pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let progress = Progress::on_stderr();
     let (mut best, mut opencl) = (Best::new(), None);
@@ -152,7 +152,7 @@ impl Row {
     }
 }
 
-/// For people.
+/// Writes the figures as a table.
 fn write_table(out: &mut impl Write, rows: &[Row], opencl: Option<&str>) -> io::Result<()> {
     let mut columns = vec![("kernel, work", Align::Left)];
     let ours = ["1 core", "2 cores", "scaling", "G work/s", "G lane-insn/s"];

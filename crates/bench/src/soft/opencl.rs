@@ -15,11 +15,11 @@ type Handle = *mut c_void;
 
 const SOURCE: &str = include_str!("kernels.cl");
 const LIBRARY: &str = "libOpenCL.so.1";
-/// `CL_DEVICE_TYPE_CPU`.
+/// `CL_DEVICE_TYPE_CPU` of `clGetDeviceIDs`.
 const CPU: u64 = 2;
-/// `CL_PLATFORM_NAME`.
+/// `CL_PLATFORM_NAME` of `clGetPlatformInfo`.
 const PLATFORM_NAME: u32 = 0x0902;
-/// `CL_MEM_READ_WRITE`.
+/// `CL_MEM_READ_WRITE` of `clCreateBuffer`.
 const READ_WRITE: u64 = 1;
 /// `CL_TRUE`: the call returns when the copy is done.
 const BLOCKING: u32 = 1;

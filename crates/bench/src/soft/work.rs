@@ -7,7 +7,7 @@ use std::ffi::CStr;
 pub(super) enum Argument {
     /// A buffer, by its place in `KernelWork::buffers`.
     Buffer(usize),
-    /// A number.
+    /// A signed integer of 32 bits.
     Int(i32),
 }
 
@@ -18,7 +18,7 @@ pub(super) struct KernelWork {
     pub(super) name: &'static CStr,
     /// What it does, for people, with the unit of `amount`.
     pub(super) title: &'static str,
-    /// Blocks.
+    /// Blocks of the grid along each axis.
     pub(super) grid: [u32; 2],
     /// Threads of a block.
     pub(super) block: [u32; 2],

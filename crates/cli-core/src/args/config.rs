@@ -39,7 +39,7 @@ pub struct Config {
 pub struct ConfigFile {
     /// Where it is, or would be.
     pub path: PathBuf,
-    /// What it says.
+    /// Settings in the file; all unset if there is no file.
     pub config: Config,
 }
 

@@ -22,7 +22,7 @@ use crate::output::failure::Failure;
 /// Where a document goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonDestination {
-    /// Standard output.
+    /// Standard output of the command.
     Output,
     /// A file of this name, made anew.
     File(PathBuf),
@@ -57,7 +57,7 @@ enum DocumentState {
     Written,
 }
 
-/// Where to write.
+/// Open destination of the document.
 #[derive(Debug)]
 enum Sink {
     Output,

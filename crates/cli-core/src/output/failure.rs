@@ -68,12 +68,12 @@ impl Failure {
         Self::Usage(error.to_string())
     }
 
-    /// No server.
+    /// Failure to reach or start a server; exit status 3.
     pub fn server(error: impl Display) -> Self {
         Self::Server(error.to_string())
     }
 
-    /// The exit status.
+    /// Exit status of the command, as `katydid --help` lists it.
     pub fn status(&self) -> u8 {
         match self {
             Self::CommandWork(_) | Self::Output(_) => 1,

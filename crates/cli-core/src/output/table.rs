@@ -5,13 +5,13 @@ use std::io::{self, Write};
 /// Where a column's cells stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Aligned left, for words.
     Left,
-    /// Numbers.
+    /// Aligned right, for numbers.
     Right,
 }
 
-/// Rows under titles.
+/// A plain text table: rows under the titles of columns.
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<(String, Align)>,

@@ -22,7 +22,7 @@ impl Progress {
         Self { shown: io::stderr().is_terminal() }
     }
 
-    /// Replaces the line.
+    /// Replaces the line on the terminal with `line`, cut to its width.
     pub fn show(&self, line: &str) {
         if self.shown {
             // A line that goes on in the next row could not be wiped.

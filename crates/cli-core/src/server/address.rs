@@ -44,7 +44,7 @@ pub enum Origin {
     Flag(&'static str),
     /// A variable of the environment, ours or Cricket's.
     Variable(&'static str),
-    /// The config file.
+    /// The config file at this path.
     File(PathBuf),
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Origin {
 /// A server that the user named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedServer {
-    /// Where it listens.
+    /// Address that the server listens on.
     pub address: Address,
     /// Who said so, for errors.
     pub origin: Origin,

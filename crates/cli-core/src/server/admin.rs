@@ -35,7 +35,7 @@ pub enum AdminError {
     /// No process listens, or the socket belongs to another user.
     #[error("cannot reach the server's admin socket: {path}: {}", why(source))]
     Unreachable {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum AdminError {
     /// The same of a job's supervisor.
     #[error("cannot reach the job's control socket: {path}: {source}; `katydid ps` lists the jobs that run")]
     NoSupervisor {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -51,9 +51,9 @@ pub enum AdminError {
     /// What came back is not what a server says.
     #[error("{path}: unexpected answer ({what}); is this a server of the same release?")]
     Unexpected {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What came back.
+        /// What is unexpected about the answer, for the message.
         what: String,
     },
 }

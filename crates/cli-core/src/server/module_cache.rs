@@ -52,9 +52,9 @@ pub enum FolderError {
         "{path}: cannot be the module cache: {found} lies there, which is no module; name an empty or new folder with --module-cache"
     )]
     Foreign {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// What lies there.
+        /// Name of the file that is no module.
         found: String,
     },
 }
@@ -101,7 +101,7 @@ impl ModuleCache {
         Ok(scratch.map(|scratch| Self { folder: scratch.path().to_owned(), size, _scratch: Some(scratch) }))
     }
 
-    /// Arguments of workers.
+    /// Arguments that make a worker use this cache.
     pub fn arguments(&self) -> [OsString; 4] {
         let (folder, size) = (self.folder.clone().into(), self.size.0.to_string().into());
         ["--module-cache".into(), folder, "--module-cache-size".into(), size]

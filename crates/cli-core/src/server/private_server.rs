@@ -83,7 +83,7 @@ impl PrivateServer {
         Ok(Self { server, _registered: registered, _folder: folder })
     }
 
-    /// The unix socket.
+    /// Address of the server's unix socket.
     pub fn address(&self) -> &Address {
         &self.addresses()[0]
     }
@@ -93,7 +93,7 @@ impl PrivateServer {
         self.server.addresses()
     }
 
-    /// The warm pool.
+    /// Workers that wait for a program, or start.
     pub fn workers(&self) -> WorkersView {
         self.server.workers()
     }
@@ -103,7 +103,7 @@ impl PrivateServer {
         self.server.sessions()
     }
 
-    /// Their workers' processes.
+    /// Process ids of the sessions' workers.
     pub fn worker_pids(&self) -> Vec<u32> {
         self.server.worker_pids()
     }

@@ -19,9 +19,9 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limits of a server that is not told any.
 const MAX_SESSIONS: usize = 256;
 const PEER_CONNECTIONS: usize = 64;
-/// Set in workers.
+/// Variable that is set in workers.
 const WORKER: &str = "KATYDID_WORKER";
-/// Settings of glibc.
+/// Variable with glibc's tunables (ld.so(8)).
 const TUNABLES: &str = "GLIBC_TUNABLES";
 /// Tells the program's side that softcuda will not do.
 pub const REQUIRE_GPU: &str = "KATYDID_REQUIRE_GPU";
@@ -47,7 +47,7 @@ pub fn requires_gpu(flag: bool) -> bool {
     flag || env::var_os(REQUIRE_GPU).is_some_and(|value| value == "1")
 }
 
-/// What `--driver` takes.
+/// Values that `--driver` takes, for messages.
 const DRIVERS: &str = "give auto, soft, or the path of a libcuda.so.1";
 
 /// Whether `--driver` names a library, which must be one that a worker can open.

@@ -17,7 +17,7 @@ Every command of `katydid`, as `katydid COMMAND --help` describes it. [Command l
 `cargo xtask bless` writes this page from `crates/cli/src/args/flags.rs`.
 ";
 
-/// The page.
+/// Text of the reference page of the command line.
 fn page() -> String {
     let mut all = Flags::command().disable_help_subcommand(true);
     all.build();

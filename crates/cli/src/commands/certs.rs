@@ -84,7 +84,7 @@ impl CertsError {
     }
 }
 
-/// Runs the command.
+/// Runs `katydid certs`.
 pub(crate) fn main(command: &CertsCommand) -> Outcome {
     let made = match command {
         CertsCommand::Init(flags) => init(flags),

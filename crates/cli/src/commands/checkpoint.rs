@@ -28,7 +28,7 @@ const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 const NONE_TAKEN: &str =
     "the job has ended, and no checkpoint of it was taken; begin it by `katydid run --image DIR --every TIME`";
 
-/// Runs the command.
+/// Runs `katydid checkpoint`.
 pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {
     let mut request = request(&flags.image)?;
     request.device_only = flags.device_only;

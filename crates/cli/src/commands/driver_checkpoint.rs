@@ -16,14 +16,14 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 /// How long the driver may wait for calls of the process, in milliseconds: it makes none.
 const LOCK_TIMEOUT_MS: u32 = 30_000;
 
-/// `CUcheckpointLockArgs`.
+/// `CUcheckpointLockArgs`, the argument of `cuCheckpointProcessLock`.
 #[repr(C)]
 struct LockArguments {
     timeout_ms: u32,
     reserved: [u32; 15],
 }
 
-/// `CUcheckpointRestoreArgs`.
+/// `CUcheckpointRestoreArgs`, the argument of `cuCheckpointProcessRestore`.
 #[repr(C)]
 struct RestoreArguments {
     pairs: *mut GpuPair,
@@ -31,7 +31,7 @@ struct RestoreArguments {
     reserved: [u32; 13],
 }
 
-/// `CUcheckpointGpuPair`.
+/// `CUcheckpointGpuPair`: UUIDs of the old and the new device.
 #[repr(C)]
 struct GpuPair {
     old: CUuuid,
@@ -40,7 +40,7 @@ struct GpuPair {
 
 const _: () = assert!(size_of::<LockArguments>() == 64 && size_of::<RestoreArguments>() == 64);
 
-/// Runs the command.
+/// Runs the hidden `katydid driver-checkpoint`.
 pub(crate) fn main(flags: &DriverCheckpointFlags) -> Outcome {
     let choice: DriverChoice = flags.driver.parse().unwrap_or_default();
     let soft = Layout::find().ok().map(|layout| layout.soft()).filter(|path| path.is_file());

@@ -26,7 +26,7 @@ struct ImageLine {
     image: PathBuf,
     job: String,
     checkpoints: Vec<CheckpointNumber>,
-    /// Seconds since 1970.
+    /// Time of the newest checkpoint, in seconds since 1970.
     newest: u64,
     /// Bytes of memory in the newest checkpoint.
     content: u64,
@@ -36,7 +36,7 @@ struct ImageLine {
     error: Option<String>,
 }
 
-/// Runs the command.
+/// Runs `katydid images`.
 pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
     match &flags.command {
         ImagesCommand::Ls(flags) => ls(flags),
@@ -180,7 +180,7 @@ fn table(lines: &[ImageLine]) -> Table {
     table
 }
 
-/// `images verify`
+/// Runs `katydid images verify`.
 fn verify(flags: &VerifyFlags) -> Outcome {
     let image = open(&flags.image)?;
     let (began, shown) = (Instant::now(), Mutex::new((Progress::on_stderr(), Instant::now())));
@@ -222,7 +222,7 @@ fn say_report(report: &Report, out: &mut impl Write) -> io::Result<()> {
     report.writer.iter().try_for_each(|writer| writeln!(out, "the lock is that of {writer}"))
 }
 
-/// `images gc`
+/// Runs `katydid images gc`.
 fn gc(flags: &GcFlags) -> Outcome {
     let image = open(&flags.image)?;
     let remove = flags.remove.iter().copied().map(CheckpointNumber).collect();

@@ -16,7 +16,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 /// Regions of one kind beyond this number are summed up.
 const REGIONS_SHOWN: usize = 12;
 
-/// What `--json` writes.
+/// Document that `katydid inspect --json` writes.
 #[derive(Debug, Serialize)]
 struct View {
     place: String,
@@ -24,7 +24,7 @@ struct View {
     manifest: Manifest,
 }
 
-/// Runs the command.
+/// Runs `katydid inspect`.
 pub(crate) fn main(flags: &InspectFlags) -> Outcome {
     let image = images::open(&flags.image)?;
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
@@ -139,7 +139,7 @@ fn session(session: &Session) -> Node {
     node
 }
 
-/// `12040` is 12.4.
+/// Formats a version of CUDA: 12040 is 12.4.
 fn version(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }

@@ -16,7 +16,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::server::address;
 use katydid_cli_core::server::start::requires_gpu;
 
-/// Runs the command.
+/// Runs `katydid migrate`.
 pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
     let known = address::named_by("--to", &flags.to, flags.certs.as_deref()).map_err(Failure::usage)?;
     known.greet_for(requires_gpu(false))?;

@@ -37,7 +37,7 @@ const SILENT: &str = "does not answer";
 /// Longest command line of a job.
 const COMMAND_WIDTH: usize = 60;
 
-/// What `--json` writes.
+/// Document that `katydid ps --json` writes.
 #[derive(Debug, Default, Serialize)]
 struct View {
     servers: Vec<ServerLine>,
@@ -45,10 +45,10 @@ struct View {
     jobs: Vec<JobLine>,
 }
 
-/// A server.
+/// A running server, as its admin socket describes it.
 #[derive(Debug, Serialize)]
 struct ServerLine {
-    /// Its admin socket.
+    /// Path of its admin socket.
     admin: PathBuf,
     #[serde(flatten)]
     view: Option<ServerView>,
@@ -82,7 +82,7 @@ struct JobLine {
     folder: PathBuf,
 }
 
-/// Runs the command.
+/// Runs `katydid ps`.
 pub(crate) fn main(flags: &PsFlags) -> Outcome {
     let named = named(flags)?;
     let view = match &named {
@@ -222,7 +222,7 @@ impl JobLine {
         Self { name, user, supervisor, program, command, server, members, checkpoint, folder }
     }
 
-    /// What it does.
+    /// State of the job in a few words, for the table.
     fn state(&self) -> String {
         match (&self.checkpoint, self.members) {
             (Some(step), _) => format!("checkpoint: {step}"),
@@ -289,7 +289,7 @@ fn sessions(lines: &[SessionLine], silent: &[&Path], is_one: bool, now: u64) -> 
     table
 }
 
-/// The jobs.
+/// Table of the jobs that run.
 fn jobs(lines: &[JobLine]) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[

@@ -429,7 +429,7 @@ pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
     Some(ExitCode::from(PUT_AWAY))
 }
 
-/// Runs the command.
+/// Runs `katydid run`.
 pub(crate) fn main(flags: &RunFlags) -> Outcome {
     Launch::prepare(&flags.session, &flags.command)?.start(flags)
 }

@@ -24,7 +24,7 @@ use katydid_cli_core::server::mps::Mps;
 use katydid_cli_core::server::start::{config, names_library, peer_sessions, start};
 use katydid_cli_core::server::{worker_env, worker_user};
 
-/// Runs the command.
+/// Runs `katydid serve`.
 pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let (quiet, requires_gpu, driver) = (flags.quiet, flags.require_gpu, flags.driver.clone());
     check_mps(&flags)?;

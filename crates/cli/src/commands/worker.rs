@@ -19,7 +19,7 @@ use katydid_cli_core::server::isolation::SandboxReach;
 /// Descriptors below are standard input and outputs.
 const FIRST_CONTROL: i32 = 3;
 
-/// Becomes the worker.
+/// Runs the hidden command that becomes a worker.
 pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
     let control = packets(flags.control_fd).ok_or_else(|| {
         Failure::usage("worker: started by hand: the server starts workers, see `katydid serve --help`")

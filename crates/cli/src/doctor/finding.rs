@@ -22,7 +22,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Nothing to do.
+    /// A check that passed; `detail` says what was found.
     pub(super) fn ok(check: &'static str, detail: impl Into<String>) -> Self {
         Self { check, status: Status::Ok, detail: detail.into(), remedy: None }
     }

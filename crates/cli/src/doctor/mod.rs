@@ -22,7 +22,7 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::Outcome;
 use katydid_cli_core::output::terminal::Progress;
 
-/// Runs the command.
+/// Runs `katydid doctor`.
 pub(crate) fn main(flags: &DoctorFlags) -> Outcome {
     let findings = examine(flags);
     if flags.json {

@@ -107,7 +107,7 @@ fn address_space() -> Finding {
     at_least("address space", Resource::As, ADDRESSES, |bytes| Size(bytes).to_string(), "ulimit -v unlimited")
 }
 
-/// See [`LOCKED`].
+/// Checks the limit of locked memory against [`LOCKED`].
 fn locked_memory() -> Finding {
     at_least("locked memory", Resource::Memlock, LOCKED, |bytes| Size(bytes).to_string(), "ulimit -l unlimited")
 }

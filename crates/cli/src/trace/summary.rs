@@ -14,7 +14,7 @@ use katydid_cli_core::output::table::{Align, Table};
 pub(super) struct Summary {
     /// Most total time first.
     functions: Vec<FunctionLine>,
-    /// Over all functions.
+    /// Number of calls of all functions.
     calls: u64,
     errors: u64,
     round_trips: u64,
@@ -23,7 +23,7 @@ pub(super) struct Summary {
     gpu: Vec<GpuWork>,
     /// What the driver was asked for by name, in order of the names.
     lookups: Vec<LookupLine>,
-    /// The traced processes.
+    /// Processes that the trace covers.
     processes: Vec<Process>,
 }
 
@@ -48,7 +48,7 @@ struct GpuWork {
     max_ns: u64,
 }
 
-/// A traced process.
+/// A process that the trace covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Process {
     pid: u32,
@@ -82,7 +82,7 @@ impl FunctionLine {
     }
 }
 
-/// See [`FunctionLine::errors`].
+/// Whether a code counts as an error: all but success and "not ready".
 pub(super) fn is_error(result: u32) -> bool {
     ![CUresult::SUCCESS, CUresult::ERROR_NOT_READY].contains(&CUresult(result))
 }

@@ -18,7 +18,7 @@ use super::summary::{name, work_name};
 /// bits, which Perfetto takes for one. Rows of streams are counted from here.
 const GPU: u32 = 1 << 30;
 
-/// Writes the timeline.
+/// Writes the timeline as JSON that Perfetto reads.
 pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     write_events(&mut out, traces)?;
