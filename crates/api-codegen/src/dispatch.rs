@@ -12,7 +12,7 @@ use crate::journal;
 use crate::source::SpecFiles;
 use crate::text::c_type;
 
-/// Generates the product.
+/// Generates the match from opcodes to handlers in the worker.
 pub fn generate(source: &SpecFiles) -> String {
     let mut out = String::new();
     out.push_str(

@@ -8,7 +8,7 @@ use katydid_api_spec::{Api, Class, Function};
 
 use crate::text::{c_signature, c_types, names};
 
-/// Generates the product.
+/// Generates the table of driver functions that the worker calls.
 pub fn generate(api: &Api) -> String {
     let functions: Vec<_> = api.functions.iter().filter(|function| callable(function)).collect();
     let mut out = String::new();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use katydid_api_spec::{Api, Class};
 
-/// Generates the product.
+/// Generates the enumeration of functions and the look-up by name.
 pub fn generate(api: &Api) -> String {
     let mut out = String::new();
     enumeration(&mut out, api, "spec/cuda.api");

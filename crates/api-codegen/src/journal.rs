@@ -67,7 +67,7 @@ fn list<'a>(
     let _ = writeln!(out, "        {none}{}\n    )\n}}", opcodes.join(" | "));
 }
 
-/// `(kind, id)`.
+/// Rust expression of the pair `(kind, id)` that names an object in the journal.
 fn subject(function: &Function, object: &Object) -> String {
     let first = format!("({}, {})", kind(function, object), number(function, &object.param));
     match &object.other {

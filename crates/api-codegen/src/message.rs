@@ -8,7 +8,7 @@ use katydid_api_spec::{Class, Function, Journal, ParameterKind};
 use crate::source::SpecFiles;
 use crate::text::{reply_field, request_field};
 
-/// Generates the product.
+/// Generates the messages of the session protocol, with their encoding.
 pub fn generate(source: &SpecFiles) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "/// Hash of the spec files that these messages were generated from.");
@@ -178,7 +178,7 @@ fn streams(out: &mut String, messages: &[(u16, &Function)]) {
     out.push_str("    payload.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)\n}\n");
 }
 
-/// FNV-1a over `name(field:type,…)`.
+/// Hash of a message's layout: FNV-1a over `name(field:type,…)`.
 fn layout(function: &Function) -> u64 {
     let fields = function.params.iter().filter_map(request_field).map(|(name, ty)| format!("{name}:{ty},"));
     let text = format!("{}({})", function.name, fields.collect::<String>());

@@ -29,9 +29,9 @@ pub enum SourceError {
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// A build script asked for a product that does not exist.

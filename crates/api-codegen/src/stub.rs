@@ -10,7 +10,7 @@ use katydid_api_spec::{Api, Body, Class, Context, Function, Journal, Param, Para
 
 use crate::text::{c_signature, c_type, function_path, names, wire_type};
 
-/// Generates the product.
+/// Generates the exported functions of libcuda.so.1 that the shim does not write by hand.
 pub fn generate(api: &Api) -> String {
     let mut out = String::new();
     for function in &api.functions {

@@ -75,7 +75,7 @@ pub(crate) fn reply_field(param: &Param) -> Option<(&str, &'static str)> {
     }
 }
 
-/// `sys::Function::name`.
+/// Path of a function's variant, as `sys::Function::name`.
 pub(crate) fn function_path(function: &Function) -> String {
     format!("sys::Function::{}", function.name)
 }

@@ -49,9 +49,9 @@ pub enum Fault {
     /// A function stands twice.
     #[error("`{name}` stands already on line {first}")]
     Twice {
-        /// The function.
+        /// Name of the function.
         name: String,
-        /// Its first line.
+        /// Number of the line that names it first.
         first: usize,
     },
     /// A parameter stands twice.

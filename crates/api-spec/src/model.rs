@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One spec file.
+/// The contents of one spec file, such as `spec/cuda.api`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Api {
     /// Functions in the order of their lines.
@@ -58,10 +58,10 @@ pub struct Function {
     pub alias: Option<Alias>,
 }
 
-/// A parameter.
+/// A parameter of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
-    /// The vendor's name.
+    /// Name in the vendor's header.
     pub name: String,
     /// What it is and which way it travels.
     pub kind: ParameterKind,
@@ -87,7 +87,7 @@ pub enum Context {
     Current,
     /// The calling thread's if it has one.
     Any,
-    /// None.
+    /// The message names no context.
     None,
     /// That of the object of this parameter.
     Of(String),
@@ -96,7 +96,7 @@ pub enum Context {
 /// What a parameter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParameterKind {
-    /// A value.
+    /// A value that is passed to the function.
     Value(Type),
     /// A pointer to one value that the function writes.
     Out(Type),
@@ -215,7 +215,7 @@ impl fmt::Display for Class {
 /// What a call leaves behind for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Journal {
-    /// Nothing.
+    /// The call leaves nothing behind.
     None,
     /// Makes the named parameter's object.
     Create(Object),
@@ -289,10 +289,10 @@ impl fmt::Display for Journal {
     }
 }
 
-/// A CUDA version.
+/// A version of CUDA, such as 12.8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiVersion {
-    /// Major number.
+    /// Major number, such as 12.
     pub major: u32,
     /// Minor number, 0 to 9.
     pub minor: u32,

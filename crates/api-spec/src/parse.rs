@@ -212,7 +212,7 @@ fn journal(word: &str) -> Result<Journal, Fault> {
     }
 }
 
-/// `[kind:]parameter[|parameter][,selector]`.
+/// Parses `[kind:]parameter[|parameter][,selector]`.
 fn object(text: &str) -> Option<Object> {
     let word = |text: &str| identifier(text).ok();
     let optional = |text: Option<&str>| text.map_or(Some(None), |text| word(text).map(Some));
