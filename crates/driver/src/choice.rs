@@ -16,7 +16,7 @@ pub enum DriverChoice {
     Auto,
     /// softcuda, from the installed layout.
     Soft,
-    /// This very file.
+    /// The library at this path.
     Path(PathBuf),
 }
 

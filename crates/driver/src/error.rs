@@ -74,7 +74,7 @@ pub enum DriverError {
     Neither {
         /// What NVIDIA's library said.
         gpu: Box<DriverError>,
-        /// What softcuda said.
+        /// Why softcuda cannot be used.
         soft: Box<DriverError>,
     },
     /// softcuda was asked, but the caller knows no place where it is installed.

@@ -158,7 +158,7 @@ pub enum RestoreError {
     System {
         /// The step that failed.
         doing: &'static str,
-        /// What it said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

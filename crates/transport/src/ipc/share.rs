@@ -237,7 +237,7 @@ pub struct Borrowed {
 /// Ends with the use of what was borrowed.
 #[derive(Debug)]
 pub struct Lease {
-    /// Whose and which.
+    /// The session that lends, and the memory or event that it lends.
     pub borrowing: Borrowing,
     _connection: UnixStream,
 }
