@@ -48,7 +48,7 @@ const WAITING: i32 = 3;
 /// The only properties of a context whose values are no addresses and no handles of another interface:
 /// `CL_CONTEXT_PLATFORM`, `CL_CONTEXT_INTEROP_USER_SYNC`.
 const PLAIN_PROPERTIES: [isize; 2] = [0x1084, 0x1085];
-/// An object.
+/// An object that the driver under test has created.
 struct Made {
     driver: usize,
     kind: u32,
@@ -351,7 +351,7 @@ fn unknown(driver: usize, kind: u32, handle: usize) -> i32 {
     Code::INVALID_VALUE.0
 }
 
-/// Three numbers.
+/// Reads three sizes of the caller's array.
 fn three(first: *const usize) -> [usize; 3] {
     // SAFETY: callers give three.
     unsafe { first.cast::<[usize; 3]>().read_unaligned() }

@@ -23,7 +23,7 @@ impl Random {
         self.below(length.max(1) as u64) as usize
     }
 
-    /// A byte.
+    /// A random byte.
     pub(crate) fn byte(&mut self) -> u8 {
         self.next() as u8
     }

@@ -30,7 +30,7 @@ pub enum Kind {
 pub enum Variant {
     /// `-cudart static`, nvcc's default.
     Static,
-    /// `-cudart shared`.
+    /// The shared runtime, `-cudart shared`.
     Shared,
     /// None linked by nvcc.
     Plain,
@@ -118,7 +118,7 @@ pub enum CatalogError {
     Twice {
         /// Of the second one, counted from 1.
         line: usize,
-        /// The name.
+        /// Name that stands twice.
         name: String,
     },
 }

@@ -66,7 +66,7 @@ pub enum GivenUp {
     /// They used more than anything needs.
     #[error("used {used:.0?} of processor time in {elapsed:.0?}, more than anything needs")]
     Spinning {
-        /// Processor time.
+        /// Processor time that the processes used.
         used: Duration,
         /// Time in all.
         elapsed: Duration,

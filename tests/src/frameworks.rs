@@ -24,7 +24,7 @@ pub const DRIVER_VARIABLE: &str = "ITEM_DRIVER";
 /// One line of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// `framework.what`.
+    /// Name of the item, `framework.what`.
     pub name: String,
     /// As its makers call it.
     pub framework: String,
@@ -52,7 +52,7 @@ pub enum ItemsError {
     Twice {
         /// Of the second one, counted from 1.
         line: usize,
-        /// The name.
+        /// Name that stands twice.
         name: String,
     },
 }
@@ -192,9 +192,9 @@ impl Verdict {
 pub struct Told {
     /// The item's name.
     pub item: String,
-    /// Its framework's.
+    /// Name of the item's framework.
     pub framework: String,
-    /// The way's.
+    /// Name of the way that it ran on.
     pub way: String,
     /// What became of it.
     pub verdict: Verdict,

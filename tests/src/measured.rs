@@ -35,7 +35,7 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
 pub struct Program {
     /// Its name in the catalogue.
     pub name: &'static str,
-    /// For people.
+    /// Name of the program in tables.
     pub title: &'static str,
     /// It brings libraries of NVIDIA's to the device, which hold nothing that softcuda could run.
     pub needs_gpu: bool,

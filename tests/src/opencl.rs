@@ -105,7 +105,7 @@ pub fn pocl(places: &Places) -> Option<PathBuf> {
 /// A second driver, with what its programs print: Intel's for processors, if it could be fetched. It is in no pack.
 #[derive(Debug, Clone)]
 pub struct Intel {
-    /// Its library.
+    /// Path of the driver's library.
     pub library: PathBuf,
     /// The folder of the file that names it.
     pub vendors: PathBuf,

@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(3);
 /// How a program ended and what it said.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its status.
+    /// Exit status of the program, or the signal that ended it.
     pub status: ExitStatus,
     /// Everything it wrote to standard output.
     pub stdout: Vec<u8>,
@@ -69,7 +69,7 @@ pub enum ProgramError {
     TooLong {
         /// As it was named.
         program: String,
-        /// Why.
+        /// What its processes did when the wait was given up.
         why: Box<GivenUp>,
         /// What its processes and the test's servers were doing.
         stacks: String,
@@ -155,7 +155,7 @@ impl Running {
         Ok(Self { name, child, stdout, stderr, _temporary: Vec::new(), _known: known, started: Instant::now() })
     }
 
-    /// Its process.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -207,7 +207,7 @@ impl Server {
         self.tls.as_deref()
     }
 
-    /// Its process.
+    /// Process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: not so, and the processes {why}\n--- processes\n{stacks}")]
 pub struct NeverCame {
-    /// The state.
+    /// State that was waited for, in words.
     pub what: String,
     /// Why it is not waited for any more.
     pub why: GivenUp,

@@ -68,7 +68,7 @@ const LOGS: &str = "logs_and_names";
 /// What is cut into slices: the frames are those of TCP, and a loader only finds the driver.
 const SLICED: [&str; 3] = ["unix", "khronos", "khronos_shm"];
 const SLICES: u64 = 4;
-/// Without Katydid.
+/// The driver itself, without Katydid.
 const DIRECT: Way = Way::Direct { name: "direct", folder: None };
 /// Dies of SIGSEGV in about half of its runs on PoCL 3.1 without Katydid, by that driver's own lifetimes.
 const DIES_NATIVELY: &str = "lifetimes";

@@ -24,10 +24,10 @@ const ARGUMENTS: [&str; 2] = ["60", "40"];
 /// The step after which the checkpoint is asked for, and the one after which everything is killed.
 const SAVED: &str = "step 19 ";
 const KILLED: &str = "step 29 ";
-/// Far longer than it takes.
+/// Longest time of a step of the demonstration.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Shows it.
+/// Shows a checkpoint and a restore of a running program.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     let places = tree.places();
     line("");

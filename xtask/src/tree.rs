@@ -9,7 +9,7 @@ use katydid_tests::places::Places;
 /// Where sources lie and where things are built.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
-    /// The checkout.
+    /// Root of the checkout.
     pub(crate) root: PathBuf,
     /// Cargo's target folder.
     pub(crate) target: PathBuf,

@@ -22,7 +22,7 @@ pub(crate) struct FunctionCode {
 pub(crate) struct LocalArea {
     /// Bytes from the start of the frame.
     pub(crate) offset: u32,
-    /// Its size.
+    /// Length of the area in bytes.
     pub(crate) size: u32,
 }
 

@@ -43,7 +43,7 @@ impl fmt::Display for Acceptance {
 /// An instruction form and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Form {
-    /// ptxas's verdict.
+    /// Whether ptxas assembles the form.
     pub accepted: Acceptance,
     /// The instruction, registers as letters.
     pub text: String,
@@ -67,7 +67,7 @@ pub enum AcceptedError {
     /// A line without a verdict.
     #[error("{}: line {line} has no verdict", path.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,

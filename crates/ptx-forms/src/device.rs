@@ -9,14 +9,14 @@ pub enum DeviceAnswer {
     Done(Vec<u8>),
     /// The text was not loaded.
     Refused {
-        /// The `CUresult`.
+        /// `CUresult` of the load.
         code: u32,
         /// What the loader said.
         log: String,
     },
     /// It was launched and failed.
     Faulted {
-        /// The `CUresult`.
+        /// `CUresult` of the launch.
         code: u32,
         /// What is known of it.
         log: String,
@@ -33,9 +33,9 @@ pub enum DeviceError {
     /// A call that has nothing to do with the case failed.
     #[error("{call} returned {code}")]
     Call {
-        /// The function.
+        /// Name of the driver's function.
         call: &'static str,
-        /// Its `CUresult`.
+        /// `CUresult` that it returned.
         code: u32,
     },
 }

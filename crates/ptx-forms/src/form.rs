@@ -10,7 +10,7 @@ pub(crate) const ROWS: usize = 512;
 /// A source operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OperandSource {
-    /// Its type.
+    /// Type of the operand.
     pub(crate) kind: OperandKind,
     /// The values that it takes.
     pub(crate) domain: Domain,
@@ -23,7 +23,7 @@ pub(crate) struct Form {
     pub(crate) name: String,
     /// Types of its results.
     pub(crate) results: Vec<OperandKind>,
-    /// Its operands.
+    /// Source operands, in their order.
     pub(crate) sources: Vec<OperandSource>,
     /// Its statements in PTX.
     pub(crate) body: String,

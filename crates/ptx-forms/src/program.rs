@@ -13,9 +13,9 @@ use crate::values::{Domain, values};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: `{line}` is no directive that is understood")]
 pub struct ProgramError {
-    /// The program.
+    /// Name of the program.
     name: String,
-    /// The line.
+    /// The line that is not understood.
     line: String,
 }
 

@@ -32,7 +32,7 @@ pub enum StoreError {
     /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the system says.
         error: std::io::Error,
@@ -40,7 +40,7 @@ pub enum StoreError {
     /// It is not what was written.
     #[error("{}: is damaged or of another version; record it again", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }

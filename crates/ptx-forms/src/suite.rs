@@ -15,9 +15,9 @@ pub enum SuiteError {
     /// A file of the catalogue is no good.
     #[error("{}: {error}", path.display())]
     Catalog {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line.
+        /// The line that cannot be read, and why.
         error: CatalogError,
     },
     /// A program is no good.

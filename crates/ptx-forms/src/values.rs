@@ -11,7 +11,7 @@ use crate::rng::Rng;
 pub(crate) enum Domain {
     /// Everything: edges, any bits, ordinary values.
     Edge,
-    /// Random bits.
+    /// Random bits, of any meaning.
     Random,
     /// Finite floats around one, or integers of any size.
     Range,

@@ -52,17 +52,17 @@ pub enum Linkage {
 /// State spaces a variable can be declared in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
-    /// `.global`
+    /// `.global`: memory of the device, which all threads see.
     Global,
-    /// `.const`
+    /// `.const`: constant memory.
     Const,
-    /// `.shared`
+    /// `.shared`: memory of a block.
     Shared,
-    /// `.local`
+    /// `.local`: memory of one thread.
     Local,
-    /// `.param`
+    /// `.param`: parameters of kernels and functions.
     Param,
-    /// `.reg`
+    /// `.reg`: registers of one thread.
     Reg,
 }
 
@@ -98,7 +98,7 @@ pub struct Variable<'a> {
 pub enum Initial<'a> {
     /// An integer, two's complement.
     Int(u64),
-    /// `0f...` bits.
+    /// A float of 32 bits, written as `0f` and its bits in hexadecimal.
     F32(u32),
     /// `0d...` or decimal bits.
     F64(u64),
@@ -128,11 +128,11 @@ pub struct Function<'a> {
     pub linkage: Linkage,
     /// Whether it is a kernel.
     pub entry: bool,
-    /// Its name.
+    /// Name of the function.
     pub name: &'a str,
-    /// Return parameters.
+    /// Return parameters, in their order; none for a kernel.
     pub returns: Vec<Variable<'a>>,
-    /// Parameters.
+    /// Parameters, in their order.
     pub params: Vec<Variable<'a>>,
     /// `.maxntid 128, 1, 1` and the like: name without dot, numbers.
     pub directives: Vec<(&'a str, Vec<u64>)>,
@@ -145,11 +145,11 @@ pub struct Function<'a> {
 /// One statement of a body.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statement<'a> {
-    /// `name:`
+    /// A label, `name:`, with its line.
     Label(&'a str, u32),
     /// `.reg`, `.local`, `.shared`, `.param`, ... declarations.
     Declare(Variable<'a>),
-    /// An instruction.
+    /// An instruction with its operands.
     Instruction(Instruction<'a>),
     /// `{ ... }`: a scope of its own.
     Block(Vec<Statement<'a>>),
@@ -166,7 +166,7 @@ pub enum Statement<'a> {
     },
 }
 
-/// One instruction.
+/// One instruction of PTX: guard, opcode, modifiers and operands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction<'a> {
     /// `@p` or `@!p`.
@@ -202,7 +202,7 @@ pub struct Guard<'a> {
     pub register: &'a str,
 }
 
-/// One operand.
+/// One operand of an instruction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand<'a> {
     /// A register, variable, label, function or special register.
@@ -213,15 +213,15 @@ pub enum Operand<'a> {
     Offset(&'a str, i64),
     /// An integer constant, two's complement.
     Int(u64),
-    /// `0f...` bits.
+    /// A float of 32 bits, written as `0f` and its bits in hexadecimal.
     F32(u32),
     /// `0d...` or decimal bits.
     F64(u64),
-    /// `!p`
+    /// A negated predicate, `!p`.
     Not(&'a str),
     /// `-r` and `-r.h1`: a register, perhaps a part of it, with its sign turned around.
     Negated(Box<Operand<'a>>),
-    /// `d|p`
+    /// Two operands with a bar between, `d|p`.
     Pair(Box<(Operand<'a>, Operand<'a>)>),
     /// `{a, b, c, d}`
     Vector(Vec<Operand<'a>>),
@@ -236,6 +236,6 @@ pub enum Operand<'a> {
     },
     /// `[a, {x, y}]`: several operands in brackets, of texture and bulk instructions.
     Bracket(Vec<Operand<'a>>),
-    /// `_`
+    /// The sink symbol `_`: the result is dropped.
     Discard,
 }

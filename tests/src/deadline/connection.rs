@@ -50,7 +50,7 @@ impl<S: Socket> Patient<S> {
         Ok(Self { socket, limit: limit.into() })
     }
 
-    /// The socket.
+    /// Lends the socket, without a limit.
     pub fn socket(&self) -> &S {
         &self.socket
     }

@@ -26,7 +26,7 @@ pub struct Stage {
     pub python: PathBuf,
     /// The native way.
     pub native: Way,
-    /// The others.
+    /// Ways through Katydid that are compared with the native one.
     pub ways: Vec<Way>,
     /// What items are told of the driver.
     pub driver: String,

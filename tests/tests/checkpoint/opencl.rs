@@ -330,7 +330,7 @@ fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
 
 /// Several threads read what was copied aside on a device that runs commands in the threads that enqueue them.
 fn reads_aside(places: &Places, way: &str) -> Result<()> {
-    /// Many chunks.
+    /// Arguments of the program, for memory of many chunks.
     const ARGUMENTS: &[&str] = &["32", "10"];
     let stage = Stage::with_opencl(places, way, &[("POCL_DEVICES", "basic"), ("KATYDID_OPENCL_COPIES", "device")])?;
     let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };

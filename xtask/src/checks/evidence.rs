@@ -179,7 +179,7 @@ fn with_unit(number: f64, unit: &str) -> String {
     }
 }
 
-/// Three digits.
+/// Formats a number with three significant digits.
 fn significant(number: f64) -> String {
     let before_point = if number >= 1.0 { number.log10().floor() as usize + 1 } else { 0 };
     let places = if number >= 1.0 { 3_usize.saturating_sub(before_point) } else { 4 };

@@ -14,7 +14,7 @@ use crate::fetch::debian;
 use crate::output::{line, step};
 use crate::tree::Tree;
 
-/// The pin.
+/// Pinned packages of the loader, with their hashes.
 const PINS: &str = include_str!("../../opencl-loader.txt");
 /// Its library, below the root.
 const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";

@@ -35,7 +35,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// One line.
+    /// Reads one line of a test binary's output.
     pub(super) fn read(&mut self, line: &str) {
         if let Some(counts) = line.strip_prefix("test result: ") {
             self.place = Place::Outside;

@@ -49,7 +49,7 @@ impl Conversion {
         Self { form: FORMS[(code >> 2) as usize % FORMS.len()], four: code & 2 != 0, relu: code & 1 != 0 }
     }
 
-    /// A byte.
+    /// Converts to a float of a byte or less.
     fn narrow(self, value: f32) -> u32 {
         let value = if self.relu && value < 0.0 { 0.0 } else { value };
         let bits = if self.four { round::<4, 3>(value).min(0x7e) } else { round::<5, 2>(value).min(0x7b) };
@@ -62,7 +62,7 @@ impl Conversion {
         }
     }
 
-    /// An `f16`.
+    /// Converts to an `f16`.
     fn widen(self, raw: u32) -> u32 {
         let bits = if self.four { e4m3_to_f16(raw) } else { (raw & 0xff) << 8 };
         let nan = bits & 0x7fff > 0x7c00;

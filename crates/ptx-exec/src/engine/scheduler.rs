@@ -26,7 +26,7 @@ pub(crate) enum Stopped {
     Yielded,
     /// All its lanes wait or have exited.
     Blocked,
-    /// See `Machine::fault`.
+    /// A thread failed; `Machine::fault` says how.
     Fault,
 }
 

@@ -65,7 +65,7 @@ enum Precedence {
 }
 
 impl<'m, 'a> Linked<'m, 'a> {
-    /// Links `modules`.
+    /// Links modules: finds each name's definition.
     pub(crate) fn new(modules: &'m [Module<'a>]) -> Result<Self, LoadError> {
         let mut linked = Self::default();
         for (number, module) in modules.iter().enumerate() {

@@ -41,9 +41,9 @@ pub struct Program {
 /// What a variable stands for that is a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReferenceKind {
-    /// `.texref`
+    /// A texture reference, `.texref`.
     Texture,
-    /// `.surfref`
+    /// A surface reference, `.surfref`.
     Surface,
 }
 

@@ -50,7 +50,7 @@ impl SharedMemory {
         self.first
     }
 
-    /// Its size.
+    /// Length of the memory in bytes.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.bytes)

@@ -23,7 +23,7 @@ struct Spec {
     zero: bool,
     width: usize,
     precision: Option<usize>,
-    /// 8-byte integers.
+    /// The integer has 8 bytes (`l` or `ll`).
     long: bool,
     /// Integers are cut to this many bits first.
     bits: u32,
@@ -33,7 +33,7 @@ struct Spec {
 /// Widths and precisions beyond this are cut, so that one conversion cannot take all memory.
 const MAX_WIDTH: usize = 4096;
 
-/// Formats `text`.
+/// Formats `text` as `printf` does, with these arguments.
 pub(crate) fn format(text: &[u8], arguments: &mut dyn Arguments) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 32);
     let mut rest = text;

@@ -46,7 +46,7 @@ pub(crate) enum Access {
 /// All that the modifiers of an instruction say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Its indices.
+    /// Dimensions of the texture, by which it is indexed.
     pub(crate) geometry: Geometry,
     /// What it reads.
     pub(crate) access: Access,

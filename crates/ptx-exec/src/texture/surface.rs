@@ -28,7 +28,7 @@ pub(crate) enum Outside {
 /// All that the modifiers of an instruction say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Its indices.
+    /// Dimensions of the surface, by which it is indexed.
     pub(crate) geometry: Geometry,
     /// What is outside.
     pub(crate) outside: Outside,

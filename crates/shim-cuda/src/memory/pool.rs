@@ -67,7 +67,7 @@ pub(crate) struct Pool {
 /// Which programs have to do with a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PoolSharing {
-    /// This program alone.
+    /// Only this program uses the pool.
     Own,
     /// This one, and others that it hands allocations to.
     Lent,

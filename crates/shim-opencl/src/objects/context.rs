@@ -98,7 +98,7 @@ impl Context {
         self.launches.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Launches so far.
+    /// Kernels launched so far in the context.
     pub(crate) fn launches(&self) -> u64 {
         self.launches.load(Ordering::Acquire)
     }

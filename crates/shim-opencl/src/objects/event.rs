@@ -66,7 +66,7 @@ impl Event {
         self.is_taken_for_done.store(!self.has_ended(), Ordering::Release);
     }
 
-    /// Makes that true.
+    /// Waits for the command's end if a call has returned as if it had ended.
     fn wait_if_taken(&self) {
         if self.is_taken_for_done.load(Ordering::Acquire) && !self.has_ended() {
             // The state says how it ended.

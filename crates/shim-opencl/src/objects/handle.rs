@@ -28,7 +28,7 @@ const HELD_REFERENCE: u64 = 1 << 32;
 /// What every object has.
 #[derive(Debug)]
 pub(crate) struct Base {
-    /// The handle's value.
+    /// Value of the handle that the program has.
     pub(crate) handle: usize,
     /// What the worker knows it as.
     pub(crate) id: u32,

@@ -29,7 +29,7 @@ pub(crate) struct ImageShape {
 pub(crate) type ImageKind = (u32, (u32, u32));
 
 impl ImageShape {
-    /// Kind and format.
+    /// Kind of the image, and its format.
     pub(crate) fn kind_and_format(&self) -> ImageKind {
         (self.kind, self.format)
     }

@@ -43,7 +43,7 @@ impl QueryBuffer {
     }
 }
 
-/// Asks the driver.
+/// Sends a `kdclInfo` query to the worker and returns the value.
 pub(crate) fn ask(query: u32, object: u32, second: u32, parameter: u32, input: &[u8]) -> Result<Vec<u8>, Code> {
     let reply = session::call(&kdclInfo { query, object, second, parameter, input })?;
     let mut value = reply.value;

@@ -51,7 +51,7 @@ struct LentBlock {
     free: fn(Block),
 }
 
-/// A memory object.
+/// A memory object (`cl_mem`): buffer, image or pipe.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) base: Base,

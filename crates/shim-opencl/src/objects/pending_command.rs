@@ -80,7 +80,7 @@ impl PendingCommand {
         self.event.as_ref().map(|event| HeldObject::new(Arc::clone(event))).ok_or(Code::INVALID_EVENT)
     }
 
-    /// The queue's id.
+    /// Wire id of the command's queue.
     pub(crate) fn queue(&self) -> u32 {
         self.queue.base.id
     }
@@ -111,7 +111,7 @@ impl PendingCommand {
         self
     }
 
-    /// Whether it does.
+    /// Whether the call waits for the command's end.
     pub(crate) fn blocks(&self) -> bool {
         self.blocks
     }

@@ -25,7 +25,7 @@ use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
 use crate::process::per_worker::PerWorker;
 use crate::process::session;
 
-/// A command queue.
+/// A command queue (`cl_command_queue`).
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) base: Base,

@@ -49,7 +49,7 @@ struct Allocation {
     block: Option<Block>,
 }
 
-/// A mapped region.
+/// A region of shared virtual memory that the program has mapped.
 pub(crate) struct SvmMap {
     /// Bytes that are mapped.
     pub(crate) size: usize,

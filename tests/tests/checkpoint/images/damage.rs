@@ -24,7 +24,7 @@ enum Damage {
     /// The second half goes.
     Cut,
     Remove,
-    /// Other contents.
+    /// The file gets other contents.
     Replace(&'static str),
     /// A file of this name beside it.
     Add(&'static str),

@@ -77,7 +77,7 @@ fn chaos(places: &Places, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// What runs.
+/// Program that a round kills around, and how it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Cuda,
@@ -111,7 +111,7 @@ enum Victim {
     Criu,
 }
 
-/// How.
+/// How a round does harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blow {
     Kill(Victim),
@@ -123,7 +123,7 @@ enum Blow {
     Full,
 }
 
-/// One round.
+/// One round of the test, as drawn.
 #[derive(Debug)]
 struct Round {
     subject: Subject,
