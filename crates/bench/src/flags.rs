@@ -19,7 +19,7 @@ pub struct BenchFlags {
     /// checkpoints costs, instead of what calls cost.
     #[arg(value_enum)]
     pub subject: Option<Subject>,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
     /// Fewer rounds and repetitions, no copies above 64 MiB, no million of objects, no 64 sessions: seconds instead of
@@ -65,7 +65,7 @@ pub struct BenchFlags {
 pub enum Subject {
     /// The software device.
     Soft,
-    /// Checkpoints.
+    /// Checkpoints and restores.
     Checkpoint,
     /// This machine's OpenCL.
     Opencl,
@@ -101,7 +101,7 @@ impl Tables {
 pub enum Against {
     /// The same driver library without Katydid.
     Native,
-    /// Nothing.
+    /// Nothing: only Katydid is measured.
     None,
 }
 
@@ -136,7 +136,7 @@ pub struct BenchBodyFlags {
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct BenchHolderFlags {
-    /// How much.
+    /// Bytes of device memory to hold.
     #[arg(long, value_name = "SIZE", required_unless_present = "program")]
     pub bytes: Option<Size>,
     /// Compute this instead.
@@ -167,7 +167,7 @@ pub enum Computation {
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct BenchSoftBodyFlags {
-    /// What computes.
+    /// Software device to measure.
     #[arg(value_enum)]
     pub device: SoftDevice,
     /// On how many cores.

@@ -258,7 +258,7 @@ pub(crate) struct CheckpointFlags {
     /// Without it such a checkpoint is refused and the job goes on.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -294,7 +294,7 @@ pub(crate) struct ImageFlags {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: katydid restore /scratch/train.image --server tcp://gpu7:9923")]
 pub(crate) struct RestoreFlags {
-    /// The image.
+    /// Folder or s3:// address of the image.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) image: PathBuf,
     /// Number of the checkpoint; the newest unless given.
@@ -359,7 +359,7 @@ pub(crate) struct MigrateFlags {
     /// How long the GPU may take to come to rest, such as 2m; 30s unless given.
     #[arg(long, value_name = "TIME")]
     pub(crate) patience: Option<DurationArg>,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -413,7 +413,7 @@ pub(crate) struct SpaceFlags {
     /// A process id above all that the program needs.
     #[arg(long)]
     pub(crate) last_id: u32,
-    /// CRIU's files.
+    /// Folder with CRIU's image files.
     #[arg(long)]
     pub(crate) files: PathBuf,
     /// The list of the job's shared memory.
@@ -434,7 +434,7 @@ pub(crate) struct EnterFlags {
     /// The process that made them.
     #[arg(long)]
     pub(crate) pid: u32,
-    /// The command.
+    /// Command line to run there.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -461,7 +461,7 @@ impl Link {
 /// When large copies are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Packing {
-    /// Never.
+    /// Copies travel as they are.
     Off,
     /// Where that was measured to be sooner.
     Auto,
@@ -630,7 +630,7 @@ pub(crate) struct PsFlags {
     /// Only this server: its admin socket, when it was started with --admin.
     #[arg(long, value_name = "PATH", conflicts_with = "server", value_hint = ValueHint::FilePath)]
     pub(crate) admin: Option<PathBuf>,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -672,7 +672,7 @@ pub(crate) struct LsFlags {
     /// Images, or folders with images right below.
     #[arg(value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
     pub(crate) folders: Vec<PathBuf>,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -682,13 +682,13 @@ pub(crate) struct LsFlags {
 /// Says for each checkpoint whether it is whole. Exits 1 when one is not.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyFlags {
-    /// The image.
+    /// Folder or s3:// address of the image.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) image: PathBuf,
     /// Only this checkpoint.
     #[arg(long, value_name = "N")]
     pub(crate) at: Option<u32>,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -698,7 +698,7 @@ pub(crate) struct VerifyFlags {
 /// Refused while a checkpoint of the image is being written or restored.
 #[derive(Debug, Args)]
 pub(crate) struct GcFlags {
-    /// The image.
+    /// Folder or s3:// address of the image.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) image: PathBuf,
     /// Keep only the N newest checkpoints; all of them unless given.
@@ -710,7 +710,7 @@ pub(crate) struct GcFlags {
     /// Say what would be done, and do nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -762,7 +762,7 @@ pub(crate) struct DoctorFlags {
     /// The server to try; found as `run` finds it unless given.
     #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<String>,
-    /// Write JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -822,7 +822,7 @@ pub(crate) struct DriverCheckpointFlags {
     /// As in `serve`.
     #[arg(long, value_name = "DRIVER")]
     pub(crate) driver: String,
-    /// The process.
+    /// Process id of the program.
     #[arg(long)]
     pub(crate) pid: i32,
     /// UUID of a GPU that it had, in hexadecimal; each in its order.

@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = 64 << 10;
 /// A user that workers run as.
 #[derive(Debug, Clone)]
 pub struct WorkerUser {
-    /// User id.
+    /// User id of its processes.
     pub uid: u32,
     /// Id of the primary group.
     pub gid: u32,
