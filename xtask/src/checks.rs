@@ -12,6 +12,7 @@ mod outside;
 pub(crate) mod pages;
 mod prose;
 mod sentences;
+mod short_docs;
 pub(crate) mod style;
 mod symbols;
 pub(crate) mod walkthrough;

@@ -1,8 +1,8 @@
 //! Measures the sources against the targets of style: sizes of files and functions, share of comments, headers.
 //!
 //! Hard limits fail: a file above 1000 lines, a function above 80, a folder with more than 20 sources. So do a file without a
-//! header that says what it is for, an `unsafe` without its SAFETY comment, and an example in a doc comment, since
-//! `cargo xtask test` runs none of those. The other targets are shown beside what was measured.
+//! header that says what it is for, an `unsafe` without its SAFETY comment, a doc comment of a public item that says nothing,
+//! and an example in a doc comment, since `cargo xtask test` runs none of those. The other targets are shown beside what was measured.
 //! Tests are left out, as are generated files, which are not in the tree.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use crate::checks::words;
+use crate::checks::{short_docs, words};
 use crate::output::{line, step};
 use crate::shell;
 use crate::tree::Tree;
@@ -110,6 +110,7 @@ fn measure(root: &Path, path: &Path) -> Result<Measured> {
         visitor.faults.push("1: no header that says what the file is for".to_owned());
     }
     visitor.faults.extend(examples(&lines));
+    visitor.faults.extend(short_docs::faults(&syntax));
     let in_tests = |number: usize| visitor.tests.iter().any(|(first, last)| (*first..=*last).contains(&number));
     let kept = lines.iter().enumerate().filter(|(index, _)| !in_tests(index + 1)).map(|(_, text)| text.trim());
     let filled: Vec<&str> = kept.filter(|text| !text.is_empty()).collect();

@@ -1,0 +1,168 @@
+//! Doc comments of public items say something: two words or fewer name no unit, no range and no source.
+//!
+//! Public are items under `pub`, fields under `pub`, and variants of public enums with their fields. Items that macros make are not
+//! looked at, nor is what is compiled for tests only.
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Expr, Fields, Lit, Meta, Visibility};
+
+use crate::checks::style::is_test;
+
+/// Fewest words of a doc comment.
+const MIN_WORDS: usize = 3;
+
+/// The doc comments of public items that are too short, each with its line.
+pub(crate) fn faults(file: &syn::File) -> Vec<String> {
+    let mut visitor = Visitor { faults: Vec::new() };
+    visitor.visit_file(file);
+    visitor.faults
+}
+
+struct Visitor {
+    faults: Vec<String>,
+}
+
+impl Visitor {
+    fn check(&mut self, attributes: &[Attribute]) {
+        let lines: Vec<_> =
+            attributes.iter().filter_map(|it| text(it).map(|text| (it.span().start().line, text))).collect();
+        let Some((number, first)) = lines.first() else { return };
+        let words: usize = lines.iter().map(|(_, text)| count(text)).sum();
+        if words < MIN_WORDS {
+            self.faults.push(format!(
+                "{number}: \"{}\" says too little of a public item: its unit, its range or where it comes from",
+                first.trim()
+            ));
+        }
+    }
+
+    fn check_item(&mut self, visibility: &Visibility, attributes: &[Attribute]) {
+        if matches!(visibility, Visibility::Public(_)) {
+            self.check(attributes);
+        }
+    }
+
+    /// The public fields of a structure.
+    fn check_fields(&mut self, fields: &Fields) {
+        fields.iter().for_each(|field| self.check_item(&field.vis, &field.attrs));
+    }
+}
+
+impl<'ast> Visit<'ast> for Visitor {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_test(&module.attrs) {
+            self.check_item(&module.vis, &module.attrs);
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.check_item(&item.vis, &item.attrs);
+        if matches!(item.vis, Visibility::Public(_)) {
+            self.check_fields(&item.fields);
+        }
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        if !matches!(item.vis, Visibility::Public(_)) {
+            return;
+        }
+        self.check(&item.attrs);
+        for variant in &item.variants {
+            self.check(&variant.attrs);
+            variant.fields.iter().for_each(|field| self.check(&field.attrs));
+        }
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        if !matches!(item.vis, Visibility::Public(_)) {
+            return;
+        }
+        self.check(&item.attrs);
+        for it in &item.items {
+            match it {
+                syn::TraitItem::Const(it) => self.check(&it.attrs),
+                syn::TraitItem::Fn(it) => self.check(&it.attrs),
+                syn::TraitItem::Type(it) => self.check(&it.attrs),
+                _ => {}
+            }
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.check_item(&item.vis, &item.attrs);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.check_item(&item.vis, &item.attrs);
+    }
+
+    fn visit_impl_item_const(&mut self, item: &'ast syn::ImplItemConst) {
+        self.check_item(&item.vis, &item.attrs);
+    }
+
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        self.check_item(&item.vis, &item.attrs);
+    }
+
+    fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
+        self.check_item(&item.vis, &item.attrs);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.check_item(&item.vis, &item.attrs);
+    }
+}
+
+/// The text of a line of a doc comment.
+fn text(attribute: &Attribute) -> Option<String> {
+    let Meta::NameValue(pair) = &attribute.meta else { return None };
+    let Expr::Lit(value) = &pair.value else { return None };
+    match &value.lit {
+        Lit::Str(text) if pair.path.is_ident("doc") => Some(text.value()),
+        _ => None,
+    }
+}
+
+fn count(text: &str) -> usize {
+    text.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<usize> {
+        let number = |fault: &String| fault.split(':').next().and_then(|number| number.parse().ok());
+        faults(&syn::parse_file(text).unwrap()).iter().filter_map(number).collect()
+    }
+
+    #[test]
+    fn short_comments_of_public_items_are_refused() {
+        assert_eq!(found("/// Its name.\npub struct A {\n    /// Bytes.\n    pub size: u64,\n}\n"), [1, 3]);
+        assert_eq!(
+            found(
+                "/// One of several.\npub enum B {\n    /// Why.\n    C {\n        /// Which.\n        d: u8,\n    },\n}\n"
+            ),
+            [3, 5]
+        );
+        assert_eq!(found("impl A {\n    /// The end.\n    pub fn end(&self) {}\n}\n"), [2]);
+        assert_eq!(found("/// What can be ended.\npub trait E {\n    /// Ends it.\n    fn end(&self);\n}\n"), [3]);
+    }
+
+    #[test]
+    fn longer_ones_and_private_items_are_not() {
+        assert!(found("/// Length\n/// in bytes.\npub const A: u64 = 1;\n").is_empty());
+        assert!(
+            found("/// Bytes.\nconst A: u64 = 1;\npub(crate) struct B {\n    /// Bytes.\n    size: u64,\n}\n")
+                .is_empty()
+        );
+        assert!(found("pub struct A {\n    /// Bytes.\n    size: u64,\n}\n").is_empty());
+    }
+
+    #[test]
+    fn tests_are_left_out() {
+        assert!(found("#[cfg(test)]\nmod tests {\n    /// Bytes.\n    pub const A: u64 = 1;\n}\n").is_empty());
+    }
+}
