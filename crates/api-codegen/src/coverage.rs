@@ -1,4 +1,4 @@
-//! Product `docs/api-coverage.md`: what happens to each function, for readers.
+//! Product `docs/reference/api-coverage.md`: what happens to each function, for readers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -9,7 +9,7 @@
 //! | [`driver`] | driver | the table of functions of a driver library |
 //! | [`soft`] | softcuda | every exported symbol of the software driver |
 //! | [`opencl`] | opencl-sys, shim-opencl, session-opencl | the same of OpenCL: symbols, dispatch, the table of ICD loaders |
-//! | [`coverage`] | documentation | `docs/api-coverage.md` |
+//! | [`coverage`] | documentation | `docs/reference/api-coverage.md` |
 //!
 //! Output is text with one rule: it is written for readers of compiler errors, so each function stands in
 //! lines of its own under the vendor's names. Golden tests hold every product to kept output.

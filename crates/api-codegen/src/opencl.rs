@@ -146,12 +146,12 @@ pub fn table(api: &Api) -> String {
     out
 }
 
-/// Product `docs/opencl-coverage.md`: what happens to each function, for readers.
+/// Product `docs/reference/opencl-coverage.md`: what happens to each function, for readers.
 pub fn coverage(api: &Api) -> String {
     let mut out = String::from(
         "# Coverage of OpenCL\n\nGenerated from `spec/opencl.api` by `cargo xtask bless`; a test compares. What the classes mean stands in\n\
-         `docs/api-coverage.md`; `refused` here: the function returns `CL_INVALID_OPERATION` or null and says its name once,\n\
-         and loaders are not told of it. `docs/opencl.md` says how the others work.\n\n| class | functions |\n|---|---:|\n",
+         `docs/reference/api-coverage.md`; `refused` here: the function returns `CL_INVALID_OPERATION` or null and says its name once,\n\
+         and loaders are not told of it. `docs/explanation/opencl.md` says how the others work.\n\n| class | functions |\n|---|---:|\n",
     );
     for class in Class::ALL {
         let _ = writeln!(out, "| {class} | {} |", api.functions.iter().filter(|f| f.class == class).count());

@@ -80,14 +80,14 @@ fn the_published_coverage_page_is_true() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let soft = implemented_in(&root).unwrap();
     let page = coverage::generate(&SpecFiles::read(&root.join("spec")).unwrap().cuda, &soft);
-    compare("../../../../docs/api-coverage.md", &page);
+    compare("../../../../docs/reference/api-coverage.md", &page);
 }
 
 #[test]
 fn the_published_coverage_of_opencl_is_true() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = opencl::coverage(&SpecFiles::read(&root.join("spec")).unwrap().opencl);
-    compare("../../../../docs/opencl-coverage.md", &page);
+    compare("../../../../docs/reference/opencl-coverage.md", &page);
 }
 
 /// The programs of `tests/apps-opencl`, with their sources.
@@ -127,7 +127,7 @@ fn every_function_of_opencl_is_called_by_a_program_and_the_page_names_it() {
         assert!(!names.is_empty(), "no program calls {}", function.name);
         page += &format!("| {} | {} |\n", function.name, names.join(", "));
     }
-    compare("../../../../docs/opencl-calls.md", &page);
+    compare("../../../../docs/evidence/opencl-calls.md", &page);
 }
 
 #[test]

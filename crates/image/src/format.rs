@@ -1,4 +1,4 @@
-//! The binary layouts, byte for byte as `docs/image-format.md` shows them: bytes in, checked values out.
+//! The binary layouts, byte for byte as `docs/reference/image-format.md` shows them: bytes in, checked values out.
 //!
 //! All integers are little-endian. A version is looked at before anything behind it, and a hash before what it covers
 //! is believed. Nothing here allocates by a length that a file states.

@@ -10,7 +10,7 @@
 //! A chunk is named by the BLAKE3 hash of its bytes and kept once for all checkpoints of an image, so that what a
 //! checkpoint writes follows what has changed. A checkpoint is there when its manifest is, which is written last; until
 //! then, whatever goes wrong, the image is what it was. Every byte is compared with its hash when it is read.
-//! `docs/image-format.md` has the layout to the byte.
+//! `docs/reference/image-format.md` has the layout to the byte.
 
 mod checkpoint;
 mod chunks;

@@ -19,7 +19,7 @@
 //! - whatever a peer may write is bounded, copied out, and checked before it means anything ([`LinkError::Protocol`]);
 //! - memory shared with a peer is touched in the module `shm/shared_mapping` alone, by atomics and by copies, never by reference.
 //!
-//! Every byte is specified in `docs/wire-protocol.md`.
+//! Every byte is specified in `docs/reference/wire-protocol.md`.
 
 pub mod examine;
 mod ipc;

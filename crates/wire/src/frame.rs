@@ -14,7 +14,7 @@
 //! |     26 | lane of the reply u16, u32 zero |                                                  |
 //!
 //! The rule kept here: a head is checked whole before any field of it is believed, so a length that leaves
-//! this module never exceeds [`MAX_PAYLOAD`]'s bound and may size a buffer. Layouts are drawn in `docs/wire-protocol.md`.
+//! this module never exceeds [`MAX_PAYLOAD`]'s bound and may size a buffer. Layouts are drawn in `docs/reference/wire-protocol.md`.
 
 use thiserror::Error;
 

@@ -13,7 +13,7 @@
 //! |     24 |    32 | `spec_hash`, hash of the API description both were made from |
 //! |     56 |    16 | `release`, text padded with zeros                            |
 //!
-//! The bodies are drawn in `docs/wire-protocol.md`. The rule kept here: nothing is read past `length`, no count sizes
+//! The bodies are drawn in `docs/reference/wire-protocol.md`. The rule kept here: nothing is read past `length`, no count sizes
 //! a buffer before it is bounded, and a message with bytes left over is refused.
 
 use std::fmt;

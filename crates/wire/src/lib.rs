@@ -3,7 +3,7 @@
 //! [`handshake`] opens a session, [`frame`] carries it, [`message`] is what frames hold (generated from the
 //! spec), [`facts`] what the worker tells about devices,
 //! [`tensor_map`], [`texture`] and [`mod@reference`] the arguments of one family of functions each. Beside the frames there are two smaller
-//! protocols, [`job`] and [`companion`], by which a job is held, kept and resumed. `docs/wire-protocol.md` has all of it
+//! protocols, [`job`] and [`companion`], by which a job is held, kept and resumed. `docs/reference/wire-protocol.md` has all of it
 //! to the byte.
 
 pub mod build_note;

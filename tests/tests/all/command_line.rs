@@ -593,7 +593,7 @@ fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> 
 fn completions_and_man_pages_are_installed_and_named() -> Result<()> {
     let places = Places::of_this_test()?;
     let help = run(&["--help"], &[])?.text();
-    for word in ["completions", "man ", "share/man/man1", "bash-completion", "docs/environment.md", "--json"] {
+    for word in ["completions", "man ", "share/man/man1", "bash-completion", "docs/reference/environment.md", "--json"] {
         ensure!(help.contains(word), "no {word} in the help:\n{help}");
     }
     let share = places.dist.join("share");
@@ -649,8 +649,8 @@ fn every_variable_is_in_the_one_list_and_its_table() -> Result<()> {
     let shared: BTreeSet<String> = ["KATYDID_TOLD", "KATYDID_PLACE"].map(str::to_owned).into();
     let unread: Vec<&String> = list.difference(&read).filter(|name| !shared.contains(*name)).collect();
     ensure!(unread.is_empty(), "in the list, and read by nothing: {unread:?}");
-    let table = names_in(&fs::read_to_string(root.join("docs/environment.md"))?);
+    let table = names_in(&fs::read_to_string(root.join("docs/reference/environment.md"))?);
     let untold: Vec<&String> = list.difference(&table).collect();
-    ensure!(untold.is_empty(), "not in docs/environment.md (`cargo xtask bless`): {untold:?}");
+    ensure!(untold.is_empty(), "not in docs/reference/environment.md (`cargo xtask bless`): {untold:?}");
     Ok(())
 }

@@ -746,7 +746,7 @@ pub(crate) fn lines(answer: &str) -> Vec<Value> {
     answer.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What `docs/admin-api.md` promises, asked for by hand.
+/// What `docs/reference/admin-api.md` promises, asked for by hand.
 fn control_socket(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let mut job = stage.start("asked", LOOP, &[], &[60, 70])?;

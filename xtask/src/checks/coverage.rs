@@ -1,7 +1,7 @@
 //! `cargo xtask coverage`: whether every function of the driver API is called by a program under test, through Katydid.
 //!
 //! Each program runs once under `katydid trace`, on softcuda, and what it called is held against the table of
-//! `docs/api-coverage.md`. A function that softcuda has counts as called when it succeeded; one that it has not, or that
+//! `docs/reference/api-coverage.md`. A function that softcuda has counts as called when it succeeded; one that it has not, or that
 //! always answers a code, when it was called at all. Functions that are refused are left out. So are the forms for
 //! per-thread default streams, which a trace shows under the names of the others: `own_streams` says each that it has
 //! called, and a test here holds that list to the table.
@@ -32,7 +32,7 @@ const DEVICES: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
 /// bits is refused once its name has been looked at.
 const NEVER_SUCCEED: [&str; 2] = ["cuArrayGetPlane", "cuModuleGetGlobal"];
 /// A row a function.
-const TABLE: &str = include_str!("../../../docs/api-coverage.md");
+const TABLE: &str = include_str!("../../../docs/reference/api-coverage.md");
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {

@@ -53,7 +53,7 @@ pub struct IsolationFlags {
     pub worker_user: Option<String>,
     /// Give workers this variable of the server's environment as well; may be given more than once.
     ///
-    /// Workers have those alone that drivers and Katydid read (docs/environment.md).
+    /// Workers have those alone that drivers and Katydid read (docs/reference/environment.md).
     #[arg(long, value_name = "VARIABLE")]
     pub worker_env: Vec<String>,
     /// Let workers write to this folder as well; may be given more than once.

@@ -2,7 +2,7 @@
 //!
 //! An operator's environment may hold secrets, and a worker runs code of others. So workers have what drivers, their compilers and
 //! Katydid read, by the beginnings of the names, and nothing else; `--worker-env` adds what is missing. Names that look like those of
-//! secrets never pass by their beginning. `docs/environment.md` has the lists.
+//! secrets never pass by their beginning. `docs/reference/environment.md` has the lists.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -47,8 +47,8 @@ Files:
   ../share/fish/vendor_completions.d/katydid.fish  completions for fish
 KATYDID_LIB overrides ../lib/katydid.
 
-Times have a unit (60s, 5m, 250ms), sizes may have one (512M, 16GiB). docs/environment.md lists
-all variables. --json writes one JSON document, a failure too: {\"error\": \"...\", \"status\": N} (docs/command-line.md).";
+Times have a unit (60s, 5m, 250ms), sizes may have one (512M, 16GiB). docs/reference/environment.md lists
+all variables. --json writes one JSON document, a failure too: {\"error\": \"...\", \"status\": N} (docs/reference/command-line.md).";
 
 /// Runs CUDA programs on a GPU of this or another machine, unmodified.
 ///

@@ -11,8 +11,8 @@ use crate::args::flags::Flags;
 const BEGIN: &str = "\
 # Commands and flags
 
-Every command of `katydid`, as `katydid COMMAND --help` describes it. [Command line](../command-line.md) has the exit statuses and the JSON, and
-[Environment variables](../environment.md) the variables behind some flags.
+Every command of `katydid`, as `katydid COMMAND --help` describes it. [Command line](command-line.md) has the exit statuses and the JSON, and
+[Environment variables](environment.md) the variables behind some flags.
 
 `cargo xtask bless` writes this page from `crates/cli/src/args/flags.rs`.
 ";

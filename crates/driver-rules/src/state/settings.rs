@@ -1,7 +1,7 @@
 //! Katydid's own environment variables: one list of all of them, what each takes, and the name that a misspelt one is near to.
 //!
 //! The rule: a name that begins with `KATYDID_` and is not in [`ALL`] is named once on standard error, by the command or, where
-//! no command has started the program, by the library. `docs/environment.md` has its table from here; tests hold the sources and
+//! no command has started the program, by the library. `docs/reference/environment.md` has its table from here; tests hold the sources and
 //! that page to the list.
 
 use std::ffi::OsString;
@@ -188,7 +188,7 @@ pub const ALL: &[Setting] = &[
         Reader::Program,
         SettingValue::Number(0, 16),
         "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none; unless set, as many as half \
-         the processors, 4 to 8 ([Transport](explanation/transport.md#bulk-on-sockets))",
+         the processors, 4 to 8 ([Transport](../explanation/transport.md#bulk-on-sockets))",
     ),
     setting(
         "KATYDID_PACKING",
@@ -236,31 +236,31 @@ pub const ALL: &[Setting] = &[
         "KATYDID_OPENCL_UNSHARE",
         Reader::Server,
         SettingValue::Words(&["off"]),
-        "`off`: do not unshare zero-copy buffers before a dump; only for measurements ([OpenCL](opencl.md))",
+        "`off`: do not unshare zero-copy buffers before a dump; only for measurements ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_COPIES",
         Reader::Server,
         SettingValue::Words(&["process", "device", "host"]),
-        "the one way by which contents are copied aside, to compare ([OpenCL](opencl.md))",
+        "the one way by which contents are copied aside, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_MAPS",
         Reader::Server,
         SettingValue::Words(&["driver", "copy"]),
-        "the one way by which buffers are mapped, to compare ([OpenCL](opencl.md))",
+        "the one way by which buffers are mapped, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_ZERO_COPY",
         Reader::Server,
         SettingValue::Words(&["off"]),
-        "buffers lie in the driver's own memory, to compare ([OpenCL](opencl.md))",
+        "buffers lie in the driver's own memory, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_STAGING",
         Reader::Server,
         SettingValue::Words(&["plain", "pinned"]),
-        "whether drivers know the staging area, to compare ([OpenCL](opencl.md))",
+        "whether drivers know the staging area, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_SNAPSHOT_HASH",
@@ -285,7 +285,7 @@ pub const ALL: &[Setting] = &[
         "KATYDID_SOFT_RACES",
         Reader::Soft,
         ANY_NUMBER,
-        "races of kernels are told; the number decides the order of warps ([softcuda](explanation/softcuda.md))",
+        "races of kernels are told; the number decides the order of warps ([softcuda](../explanation/softcuda.md))",
     ),
     setting(
         "KATYDID_SOFT_DISPLACE",
@@ -324,13 +324,13 @@ pub const ALL: &[Setting] = &[
         "KATYDID_CHECKPOINT_AT",
         Reader::Tests,
         SettingValue::Text,
-        "messages before which a program holds itself ([Contributing](../CONTRIBUTING.md))",
+        "messages before which a program holds itself ([Contributing](../../CONTRIBUTING.md))",
     ),
     setting(
         "KATYDID_FAULT",
         Reader::Tests,
         SettingValue::Text,
-        "the stage at which a checkpoint fails ([Contributing](../CONTRIBUTING.md))",
+        "the stage at which a checkpoint fails ([Contributing](../../CONTRIBUTING.md))",
     ),
     setting(
         "KATYDID_BLESS",
@@ -423,7 +423,7 @@ impl std::fmt::Display for Unknown {
         let name = self.name.escape_debug();
         match self.nearest {
             Some(nearest) => write!(out, "{name} is no variable of Katydid's, and is passed over: is {nearest} meant?"),
-            None => write!(out, "{name} is no variable of Katydid's, and is passed over (docs/environment.md has all)"),
+            None => write!(out, "{name} is no variable of Katydid's, and is passed over (docs/reference/environment.md has all)"),
         }
     }
 }
@@ -477,7 +477,7 @@ fn changes(from: &str, to: &str) -> usize {
     rows[from.len()][to.len()]
 }
 
-/// The table of `docs/environment.md`.
+/// The table of `docs/reference/environment.md`.
 pub fn table() -> String {
     let mut text = String::from("| variable | read by | takes | says |\n|---|---|---|---|\n");
     for Setting { name, reader, value, meaning } in ALL {
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_table() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/environment.md");
         let text = std::fs::read_to_string(page).unwrap();
         let (before, rest) = text.split_once(BEGIN).unwrap();
         let (now, after) = rest.split_once(END).unwrap();

@@ -95,7 +95,7 @@ fn no_announced_length_is_believed() {
     }
     for (length, expected) in [(u64::MAX - 2, "413"), (u64::MAX - 1, "431"), (u64::MAX, "431")] {
         let answer = bench.ask(format!("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n").as_bytes());
-        assert_eq!(status(&answer), expected, "docs/admin-api.md says so of {length}: {answer}");
+        assert_eq!(status(&answer), expected, "docs/reference/admin-api.md says so of {length}: {answer}");
     }
     let head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n";
     assert_eq!(status(&bench.ask(format!("{head}{}", "x".repeat(0x20000)).as_bytes())), "413");

@@ -61,7 +61,7 @@ fn the_corpus_of_the_fuzz_target_is_read() {
     }
 }
 
-/// `docs/image-format.md` by its numbers, without the code that it describes.
+/// `docs/reference/image-format.md` by its numbers, without the code that it describes.
 #[test]
 fn the_documented_offsets_are_those_of_the_files() {
     let field = |bytes: &[u8], at: usize, length: usize| {

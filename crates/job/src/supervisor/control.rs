@@ -7,7 +7,7 @@
 //! | `POST /v1/migrations`  | takes a [`Migration`]; the same                                              |
 //!
 //! Anything else is answered with a JSON object whose `error` says what exists. A client that goes away, or reads nothing,
-//! neither ends nor delays the checkpoint that it asked for. `docs/admin-api.md` is the manual.
+//! neither ends nor delays the checkpoint that it asked for. `docs/reference/admin-api.md` is the manual.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -50,7 +50,7 @@ where
 {
     match serde_json::from_slice(body) {
         Ok(wanted) => Answer::lines(move |lines| work(&wanted, lines)),
-        Err(error) => Answer::problem(400, format_args!("invalid request: {error}; see docs/admin-api.md")),
+        Err(error) => Answer::problem(400, format_args!("invalid request: {error}; see docs/reference/admin-api.md")),
     }
 }
 

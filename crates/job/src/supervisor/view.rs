@@ -1,4 +1,4 @@
-//! What the control socket says and takes, as JSON (`docs/admin-api.md`).
+//! What the control socket says and takes, as JSON (`docs/reference/admin-api.md`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -35,7 +35,7 @@ fn every_case_has_its_kept_answer() {
         let kept = recorded(root(), &group).unwrap().unwrap_or_default();
         missing.extend(group.cases.iter().filter(|case| kept.answer(case).is_none()).map(|case| case.name.clone()));
     }
-    assert!(missing.is_empty(), "record these on a GPU (docs/softcuda-differential.md says how): {missing:?}");
+    assert!(missing.is_empty(), "record these on a GPU (docs/evidence/softcuda-differential.md says how): {missing:?}");
 }
 
 /// Compares a page with what it should be, or rewrites it.
@@ -50,10 +50,10 @@ fn check(name: &str, page: &str) {
 
 #[test]
 fn the_page_of_forms_is_up_to_date() {
-    check("softcuda-forms.md", &forms_page(root()).unwrap());
+    check("reference/softcuda-forms.md", &forms_page(root()).unwrap());
 }
 
 #[test]
 fn the_page_of_the_comparison_is_up_to_date() {
-    check("softcuda-differential.md", &result_page(root()).unwrap());
+    check("evidence/softcuda-differential.md", &result_page(root()).unwrap());
 }

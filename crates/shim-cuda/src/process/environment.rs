@@ -23,9 +23,9 @@ pub(crate) fn tell(session: &Session<CUresult>) -> Result<(), CUresult> {
     if let Some(without) = without_effect(&program, &in_effect, reply.isSoft != 0) {
         let remedy = match reply.isSoft {
             0 => {
-                "a GPU's driver reads its variables when its worker starts: set them for `katydid serve` (docs/environment.md)"
+                "a GPU's driver reads its variables when its worker starts: set them for `katydid serve` (docs/reference/environment.md)"
             }
-            _ => "the server's driver is softcuda, which has nothing that they change (docs/environment.md)",
+            _ => "the server's driver is softcuda, which has nothing that they change (docs/reference/environment.md)",
         };
         say(format_args!("without effect: {without}: {remedy}"));
     }
