@@ -100,7 +100,7 @@ pub enum CatalogError {
     /// A line without a name, a kind and a source.
     #[error("catalog.txt:{line}: expected `name kind source... [| option...]`")]
     Incomplete {
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
     },
     /// A kind that is none.
@@ -108,9 +108,9 @@ pub enum CatalogError {
         "catalog.txt:{line}: no such kind: {kind}; there are runtime, driver, plain, cudart12, python, mpi and fixture"
     )]
     UnknownKind {
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
-        /// What stood there.
+        /// Word that stands where a kind belongs.
         kind: String,
     },
     /// Two programs of one name.

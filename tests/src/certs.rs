@@ -7,7 +7,7 @@ use crate::places::Places;
 use crate::program::{self, Outcome};
 use crate::watch::WAIT_TIMEOUT;
 
-/// `katydid certs` failed.
+/// `katydid certs` ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[error("katydid certs fails; it said:\n{log}")]
 pub struct CertsError {
@@ -15,7 +15,7 @@ pub struct CertsError {
     log: String,
 }
 
-/// Folders of certificates.
+/// Folders of certificates: an authority's, a server's and a program's.
 #[derive(Debug)]
 pub struct Certs {
     folder: PathBuf,
@@ -40,12 +40,12 @@ impl Certs {
         Ok(certs)
     }
 
-    /// For `serve --certs`.
+    /// Folder for `katydid serve --certs`.
     pub fn server(&self) -> PathBuf {
         self.folder.join("server")
     }
 
-    /// For `run --certs`.
+    /// Folder for `katydid run --certs`.
     pub fn client(&self) -> PathBuf {
         self.folder.join("client")
     }

@@ -58,9 +58,9 @@ pub enum GivenUp {
     /// The processes used no processor, and moved no bytes.
     #[error("stood still for {still:.0?} of {elapsed:.0?}")]
     Still {
-        /// Time that counts.
+        /// Time in which the processes stood still.
         still: Duration,
-        /// Time in all.
+        /// Time since the wait began.
         elapsed: Duration,
     },
     /// They used more than anything needs.
@@ -68,13 +68,13 @@ pub enum GivenUp {
     Spinning {
         /// Processor time that the processes used.
         used: Duration,
-        /// Time in all.
+        /// Time since the wait began.
         elapsed: Duration,
     },
     /// The budget is used up.
     #[error("had not ended after {elapsed:.0?}")]
     Budget {
-        /// Time in all.
+        /// Time since the wait began.
         elapsed: Duration,
     },
 }

@@ -44,7 +44,7 @@ pub enum ItemsError {
     /// A line of another form.
     #[error("items.txt:{line}: expected `item | framework | script argument | seconds | any or gpu`")]
     Malformed {
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
     },
     /// Two items of one name.
@@ -190,7 +190,7 @@ impl Verdict {
 /// One item on one way.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// The item's name.
+    /// Name of the item.
     pub item: String,
     /// Name of the item's framework.
     pub framework: String,

@@ -50,7 +50,7 @@ impl Home {
         Ok(Self { folder })
     }
 
-    /// An image's place.
+    /// Path of the image with this name.
     pub fn image(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -210,7 +210,7 @@ impl<'a> Job<'a> {
         Ok(Self { places, home, name: name.to_owned(), running })
     }
 
-    /// The supervisor's process.
+    /// Process id of the supervisor.
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
@@ -247,7 +247,7 @@ impl<'a> Job<'a> {
         ask(&self.control(), "GET", "/v1/job").ok()
     }
 
-    /// The control socket.
+    /// Path of the job's control socket.
     pub fn control(&self) -> PathBuf {
         self.home.run().join("katydid/jobs").join(&self.name).join("control")
     }

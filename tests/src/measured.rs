@@ -62,7 +62,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// The program's argument.
+    /// Argument that makes the program take this size.
     pub fn word(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -112,7 +112,7 @@ pub struct Ground {
     pub size: Size,
     /// Folders of NVIDIA's libraries, for programs that need them.
     pub libraries: Vec<PathBuf>,
-    /// Of one run.
+    /// Limit of the time of one run.
     pub limit: Limit,
 }
 

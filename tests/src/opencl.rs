@@ -54,7 +54,7 @@ pub fn programs(places: &Places) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A built program.
+/// Path of a built program.
 #[must_use]
 pub fn program(places: &Places, name: &str) -> PathBuf {
     places.apps.join("opencl").join(name)

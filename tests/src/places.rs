@@ -131,7 +131,7 @@ impl Places {
         is_missing.then_some("programs with ranks of MPI are not tested: there was no Open MPI to build them with")
     }
 
-    /// A built program.
+    /// Path of a built program, by its CUDA runtime.
     pub fn program(&self, name: &str, variant: Variant) -> PathBuf {
         self.apps.join(variant.to_string()).join(name)
     }

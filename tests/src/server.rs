@@ -29,7 +29,7 @@ pub enum ServerError {
     /// It could not be started or asked.
     #[error("katydid serve: {what}: {source}")]
     System {
-        /// What was attempted.
+        /// Operation that failed, in the infinitive.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -37,7 +37,7 @@ pub enum ServerError {
     /// It ended, or said nothing and stood still.
     #[error("katydid serve does not answer; it said:\n{log}--- processes\n{stacks}")]
     Silent {
-        /// Its standard error.
+        /// Text that the server wrote to standard error.
         log: String,
         /// What it was doing.
         stacks: String,
@@ -50,7 +50,7 @@ pub enum ServerError {
     Nonsense {
         /// Path of the request.
         request: String,
-        /// What came back.
+        /// Answer that the server gave.
         answer: String,
     },
 }
@@ -59,7 +59,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> ServerError {
     move |source| ServerError::System { what, source }
 }
 
-/// A running server.
+/// A running `katydid serve`, ended when the value is dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,

@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_millis(20);
 /// How a network carries what is sent.
 #[derive(Debug, Clone, Copy)]
 pub enum Manner {
-    /// As it comes.
+    /// Bytes are passed on as they come.
     AtOnce,
     /// Each way takes so long, for however much.
     Late(Duration),
@@ -29,9 +29,9 @@ pub enum Manner {
 pub struct Traffic {
     /// How often a side waited.
     pub replies: AtomicU64,
-    /// Bytes from programs.
+    /// Bytes that programs have sent.
     pub sent: AtomicU64,
-    /// Bytes of replies.
+    /// Bytes of replies that servers have sent.
     pub received: AtomicU64,
     /// How often replies that had been held back were let go.
     pub rounds: AtomicU64,

@@ -17,9 +17,9 @@ pub enum Fault {
     Failed {
         /// Exit status or signal.
         ending: String,
-        /// What it said.
+        /// Standard output of the program.
         stdout: String,
-        /// What it said.
+        /// Standard error of the program.
         stderr: String,
     },
     /// It ended well, but said something else.
@@ -29,7 +29,7 @@ pub enum Fault {
     Differs {
         /// The text that is kept.
         path: PathBuf,
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
         /// The line of the kept text.
         kept: String,
@@ -46,7 +46,7 @@ pub enum Fault {
     DiffersFromBoth {
         /// The text that is kept.
         path: PathBuf,
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
         /// The line of the kept text, that which came without Katydid, and the one that came instead.
         lines: Box<[String; 3]>,

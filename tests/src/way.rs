@@ -27,7 +27,7 @@ pub enum Way {
     Served {
         /// Short name in reports.
         name: &'static str,
-        /// Where it listens.
+        /// Address that the server listens on.
         address: String,
         /// Frames on the socket where shared memory would be taken.
         as_stream: bool,

@@ -153,7 +153,7 @@ pub struct BenchHolderFlags {
 /// What programs under checkpoint compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Computation {
-    /// Products of matrices.
+    /// Products of dense matrices.
     Matrix,
     /// Bodies that pull at each other.
     Bodies,

@@ -16,11 +16,11 @@ pub type Handle = usize;
 pub struct DeviceIdentity {
     /// The bytes of `cuDeviceGetUuid`.
     pub uuid: [u8; 16],
-    /// Device attribute 50.
+    /// PCI domain, `CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID`.
     pub pci_domain: u32,
-    /// Device attribute 33.
+    /// PCI bus, `CU_DEVICE_ATTRIBUTE_PCI_BUS_ID`.
     pub pci_bus: u32,
-    /// Device attribute 34.
+    /// PCI device number, `CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID`.
     pub pci_device: u32,
 }
 

@@ -120,7 +120,7 @@ pub enum LoadError {
 /// Everything about one launch.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// What to run.
+    /// Kernel that the grid runs.
     pub kernel: Arc<Kernel>,
     /// Blocks in the grid.
     pub grid: [u32; 3],

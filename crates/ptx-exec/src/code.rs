@@ -40,14 +40,14 @@ pub(crate) struct CallSite {
 pub struct Param {
     /// Byte offset in the buffer.
     pub offset: u32,
-    /// Size in bytes.
+    /// Length of the parameter in bytes.
     pub size: u32,
 }
 
 /// What is known of a kernel besides its code.
 #[derive(Debug)]
 pub struct KernelInfo {
-    /// Its (mangled) name.
+    /// Name of the kernel, mangled as in the PTX text.
     pub name: String,
     /// Its parameters in order.
     pub params: Vec<Param>,

@@ -6,7 +6,7 @@ use crate::texture::Bound;
 /// A stretch of memory that device code may touch: `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
-    /// The first address.
+    /// First address of the range.
     pub start: u64,
     /// One past the last address.
     pub end: u64,

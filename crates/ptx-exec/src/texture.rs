@@ -111,7 +111,7 @@ pub struct Image {
     pub channel: Channel,
     /// Channels of a texel: 1, 2 or 4.
     pub channels: u32,
-    /// What indices mean.
+    /// Number and meaning of the indices, such as 2D or cube.
     pub shape: Shape,
     /// Level 0 first; at least one.
     pub levels: Vec<Level>,
@@ -142,7 +142,7 @@ pub enum Address {
 /// How a texture is read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
-    /// For each direction.
+    /// How indices outside of the image are treated, for each direction.
     pub address: [Address; 3],
     /// Whether neighbouring texels are mixed.
     pub linear: bool,
@@ -150,7 +150,7 @@ pub struct Sampler {
     pub mip_linear: bool,
     /// Coordinates go from 0 to 1.
     pub normalized: bool,
-    /// Integers stay integers.
+    /// Integers are not converted to floats (`CU_TRSF_READ_AS_INTEGER`).
     pub integers: bool,
     /// 8-bit channels but the last are sRGB.
     pub srgb: bool,
@@ -164,7 +164,7 @@ pub struct Sampler {
     pub border: [f32; 4],
 }
 
-/// A texture object.
+/// A texture object: an image and how it is sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Texture {
     /// The texels that are read.

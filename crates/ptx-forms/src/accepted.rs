@@ -15,9 +15,9 @@ use std::{fmt, io};
 pub enum Acceptance {
     /// For `sm_90`, and so for `sm_90a`.
     Both,
-    /// For `sm_90a` only.
+    /// ptxas accepts the form for `sm_90a` only.
     ByA,
-    /// For neither target.
+    /// ptxas accepts the form for neither target.
     Neither,
 }
 

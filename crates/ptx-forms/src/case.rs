@@ -4,7 +4,7 @@ use crate::exact::Bound;
 use crate::kind::OperandKind;
 use crate::rng::hash;
 
-/// A kernel parameter.
+/// An argument of the case's kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Argument {
     /// The address of a buffer that holds these bytes.
@@ -42,7 +42,7 @@ pub(crate) struct Operands {
 pub struct Case {
     /// The form, or the name of the program; unique in its group.
     pub name: String,
-    /// The PTX text.
+    /// PTX text with an entry `k`.
     pub text: String,
     /// Blocks in the grid.
     pub grid: [u32; 3],

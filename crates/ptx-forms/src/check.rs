@@ -12,7 +12,7 @@ use std::fmt;
 /// How an answer agrees with the kept one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// Bit for bit.
+    /// The outputs are equal bit for bit.
     Same,
     /// Both lie within the bound: the largest part of it that each used, the kept answer first, and how many values differ.
     Within {
@@ -23,7 +23,7 @@ pub enum Verdict {
         /// Values that are not the same, of all.
         differing: usize,
     },
-    /// Neither loads it.
+    /// Neither device loads the text.
     BothRefuse,
     /// The GPU runs it, and this does not load it: it is on the page of forms as refused.
     NotDone,

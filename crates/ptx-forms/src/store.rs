@@ -66,13 +66,13 @@ struct Record {
 /// The answers to a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordedAnswers {
-    /// Whose they are.
+    /// Device and driver that gave the answers.
     pub origin: Origin,
     records: HashMap<String, Record>,
 }
 
 impl RecordedAnswers {
-    /// No answers yet.
+    /// Creates a store without answers, for this device and driver.
     pub fn new(origin: Origin) -> Self {
         Self { origin, records: HashMap::new() }
     }

@@ -41,7 +41,7 @@ pub enum SuiteError {
 pub struct Group {
     /// Name of the file, without its ending.
     pub name: String,
-    /// What is asked.
+    /// Cases of the group, in the order of the catalogue.
     pub cases: Vec<Case>,
     /// The lines of the catalogue that the cases are from.
     pub(crate) families: Vec<Family>,

@@ -2,7 +2,7 @@
 //!
 //! Every name is a slice of the text. Lines are kept where a message may need them.
 
-/// One PTX text.
+/// The items of one PTX text, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Module<'a> {
     /// `.version` as major and minor.
@@ -22,9 +22,9 @@ pub enum Item<'a> {
     Variable(Variable<'a>),
     /// An `.entry` or `.func`, defined or declared.
     Function(Function<'a>),
-    /// `.alias name, target;`
+    /// An alias of a function, `.alias name, target;`.
     Alias {
-        /// The new name.
+        /// Name that the alias declares.
         name: &'a str,
         /// The function it stands for.
         target: &'a str,
@@ -71,7 +71,7 @@ pub enum Space {
 pub struct Variable<'a> {
     /// How it is linked; `Private` inside functions.
     pub linkage: Linkage,
-    /// Where it lives.
+    /// State space that holds the variable.
     pub space: Space,
     /// `.align`, 0 where the text does not say.
     pub align: u32,
@@ -159,7 +159,7 @@ pub enum Statement<'a> {
     Targets {
         /// The list's own label.
         name: &'a str,
-        /// What it lists.
+        /// Names that the list holds, in their order: labels of branches, or functions.
         targets: Vec<&'a str>,
         /// Line of the label.
         line: u32,
@@ -169,13 +169,13 @@ pub enum Statement<'a> {
 /// One instruction of PTX: guard, opcode, modifiers and operands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction<'a> {
-    /// `@p` or `@!p`.
+    /// The guard predicate, `@p` or `@!p`; none if the instruction always runs.
     pub guard: Option<Guard<'a>>,
     /// The part before the first dot.
     pub opcode: &'a str,
     /// The parts after it, in the order written, without dots: `global`, `L2::128B`, `f32`.
     pub modifiers: Vec<&'a str>,
-    /// Operands in order.
+    /// Operands, in the order of the text.
     pub operands: Vec<Operand<'a>>,
     /// Line of the opcode.
     pub line: u32,
@@ -196,9 +196,9 @@ impl Instruction<'_> {
 /// The predicate before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guard<'a> {
-    /// Whether it was `@!`.
+    /// The instruction runs where the predicate is false (`@!p`).
     pub negated: bool,
-    /// The predicate register.
+    /// Name of the predicate register.
     pub register: &'a str,
 }
 
@@ -209,7 +209,7 @@ pub enum Operand<'a> {
     Name(&'a str),
     /// `%tid.x`: name and component.
     Member(&'a str, &'a str),
-    /// `name+4` outside brackets.
+    /// An address and a number of bytes, `name+4` outside brackets.
     Offset(&'a str, i64),
     /// An integer constant, two's complement.
     Int(u64),

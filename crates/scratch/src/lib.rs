@@ -94,7 +94,7 @@ impl Scratch {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// Where it is.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

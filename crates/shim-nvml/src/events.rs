@@ -57,7 +57,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(target: *mut usize) -> u32 {
     code::SUCCESS
 }
 
-/// Ends a set.
+/// Frees a set of events.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetFree(set: usize) -> u32 {
     if sets().living.remove(&set) { code::SUCCESS } else { code::INVALID_ARGUMENT }
@@ -79,13 +79,13 @@ fn wait(set: usize, data: usize, milliseconds: u32) -> u32 {
     code::TIMEOUT
 }
 
-/// No event comes.
+/// Waits out the time and returns `NVML_ERROR_TIMEOUT`: no event comes.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetWait(set: usize, data: usize, milliseconds: u32) -> u32 {
     wait(set, data, milliseconds)
 }
 
-/// No event comes.
+/// Waits out the time and returns `NVML_ERROR_TIMEOUT`: no event comes.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetWait_v2(set: usize, data: usize, milliseconds: u32) -> u32 {
     wait(set, data, milliseconds)

@@ -40,9 +40,9 @@ pub enum FactsError {
     TooMany {
         /// Name of the counted entries, in the plural.
         what: &'static str,
-        /// The count found.
+        /// Number of entries that the block announces.
         found: u32,
-        /// Most entries allowed.
+        /// Most entries that the format allows.
         most: u32,
     },
     /// Bytes are left after the last field.

@@ -99,7 +99,7 @@ pub mod argument {
 
 /// How `kdclSetArgument` gives its value.
 pub mod value {
-    /// The bytes themselves.
+    /// The bytes of the argument themselves.
     pub const BYTES: u32 = 0;
     /// The id of an object, 0 for none.
     pub const OBJECT: u32 = 1;

@@ -65,7 +65,7 @@ impl fmt::Display for Slice {
     }
 }
 
-/// FNV-1a, 64 bits.
+/// Hash of a text: FNV-1a of 64 bits.
 pub fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

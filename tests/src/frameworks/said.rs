@@ -18,9 +18,9 @@ pub struct Words {
     results: BTreeMap<String, Said>,
     /// Names said more than once, or lines that are none: an item's own mistake.
     wrong: Vec<String>,
-    /// Seconds by name.
+    /// Seconds that the item measured, by name.
     pub times: Vec<(String, f64)>,
-    /// Versions by name.
+    /// Versions that the item reports, by name of the library.
     pub versions: Vec<(String, String)>,
 }
 

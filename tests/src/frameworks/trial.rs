@@ -20,11 +20,11 @@ const SHOWN: usize = 4;
 /// What all trials have in common.
 #[derive(Debug, Clone)]
 pub struct Stage {
-    /// Where things lie.
+    /// Folders of the build and of the tests.
     pub places: Places,
     /// The Python that has the frameworks.
     pub python: PathBuf,
-    /// The native way.
+    /// The way without Katydid.
     pub native: Way,
     /// Ways through Katydid that are compared with the native one.
     pub ways: Vec<Way>,

@@ -32,7 +32,7 @@ impl WipedByte {
         unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
     }
 
-    /// Lends the byte.
+    /// Lends the byte; it reads 0 in a child that has a copy of the memory.
     #[inline]
     pub fn get(&self) -> &AtomicU8 {
         &self.byte

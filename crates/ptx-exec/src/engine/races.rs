@@ -84,9 +84,9 @@ pub struct Race {
     pub shared: bool,
     /// The first byte that both touch.
     pub address: u64,
-    /// Who came first.
+    /// Access that came first.
     pub first: RaceSide,
-    /// Who came second.
+    /// Access that came second.
     pub second: RaceSide,
 }
 

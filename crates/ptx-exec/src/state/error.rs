@@ -15,10 +15,10 @@ pub enum StateError {
     /// Another version of the format.
     #[error("state of a grid in format {found}; this build reads {VERSION}")]
     Version {
-        /// The version found.
+        /// Format version that the state names.
         found: u32,
     },
-    /// The hash differs.
+    /// The hash at the end of the state does not match its bytes.
     #[error("state of a grid: damaged")]
     Damaged,
     /// They end too early.

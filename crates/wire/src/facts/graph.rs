@@ -58,7 +58,7 @@ pub enum StepWork {
     Copy {
         /// Wire id of the context that copies.
         context: u32,
-        /// The `CUDA_MEMCPY3D`, encoded.
+        /// Encoded `CUDA_MEMCPY3D` of the copy.
         copy: Vec<u8>,
     },
     /// A copy whose source, or target, the program fills or takes: the rows lie without gap in memory of the worker's.
