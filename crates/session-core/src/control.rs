@@ -191,7 +191,7 @@ pub trait Restorable: Checkpointable {
     /// Frames executed when the session was last at rest, in the worker before this one too.
     fn frames(&self) -> u64;
 
-    /// The same session, for its main loop.
+    /// Lends the same session to its main loop.
     fn begin(&'static mut self) -> &'static mut dyn Checkpointable;
 }
 
@@ -305,7 +305,7 @@ impl Control {
 /// What came from the link while a session was brought to rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pumped {
-    /// So many frames, which were executed.
+    /// Number of frames that came and were executed.
     Frames(usize),
     /// The program closed its end of the link.
     End,

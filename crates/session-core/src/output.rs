@@ -25,9 +25,9 @@ const PUNCH_STEP_BYTES: u64 = 1 << 20;
 /// Text taken for one reply.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Printed {
-    /// For the program's standard output.
+    /// Bytes for the program's standard output.
     pub stdout: Vec<u8>,
-    /// For its standard error.
+    /// Bytes for the program's standard error.
     pub stderr: Vec<u8>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How far it is, for the display.
+/// Bytes of a snapshot that are done and to be done, for the display.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -31,12 +31,12 @@ impl Progress {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// So many bytes more are to be done.
+    /// Adds to the bytes that are to be done.
     pub fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes more are done.
+    /// Adds to the bytes that are done.
     pub fn add(&self, bytes: u64) {
         self.done.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -53,7 +53,7 @@ pub struct RestoreOptions {
     pub exact: bool,
 }
 
-/// What is to be kept.
+/// Choices of a capture: what it saves, and how.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CaptureOptions {
     /// Also host memory that the program has as well, because no other thread will keep it.

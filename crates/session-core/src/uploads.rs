@@ -28,7 +28,7 @@ pub enum UploadError {
         /// Total that this piece announced, in bytes.
         now: u64,
     },
-    /// More bytes came than were announced.
+    /// More bytes came than the first piece announced.
     #[error("{excess} bytes more than the announced {total} came")]
     Excess {
         /// Bytes beyond the total.
@@ -87,7 +87,7 @@ impl Uploads {
         Self { most, most_pending, pending: HashMap::new() }
     }
 
-    /// For images of modules.
+    /// Creates the bounds for images of modules: [`MAX_IMAGE_BYTES`] each, 3 GiB in all.
     pub fn of_images() -> Self {
         Self::new(MAX_IMAGE_BYTES, 3 << 30)
     }

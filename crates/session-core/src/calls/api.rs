@@ -19,7 +19,7 @@ pub trait Api: Sized + 'static {
 
     /// The answer to a call that did what it should.
     const SUCCESS: Self::Code;
-    /// Of a call that needs nothing to be current.
+    /// Context of a call that needs no current context.
     const NO_CONTEXT: Self::Context;
     /// Whether executors look for their next call for a while before they sleep.
     const EXECUTORS_SPIN: bool;

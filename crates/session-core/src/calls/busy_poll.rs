@@ -34,10 +34,10 @@ const BACK_TO_BACK: Duration = Duration::from_micros(60);
 /// So many of them in a row are taken for the beginning of more: rousing an executor costs as much as some of them.
 const MIN_CONSECUTIVE_WAITS: u32 = 8;
 
-/// How far that is for which a call waits.
+/// State of the work that a call waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitStatus {
-    /// Nothing is left to wait for.
+    /// The work has completed.
     Done,
     /// The device is at work.
     Pending,

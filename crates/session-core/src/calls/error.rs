@@ -56,7 +56,7 @@ pub enum SessionError {
     BadNewId {
         /// Wire id that the program chose.
         id: u32,
-        /// What is wrong with it.
+        /// Why the id cannot be taken, as the end of a sentence.
         why: &'static str,
     },
     /// A message that has an answer came without a request for one.
@@ -75,7 +75,7 @@ pub enum SessionError {
         /// Length of the range in bytes.
         size: u64,
     },
-    /// More program threads than a program has.
+    /// The program sends from more threads than a session serves.
     #[error("the program uses more than {most} threads")]
     TooManyThreads {
         /// Most threads of a program that a session serves; each has an executor.

@@ -20,7 +20,7 @@ use crate::journal::format::SavedProgress;
 
 /// What the main loop of a session has beside the API's objects.
 pub struct MainLoop<A: Api, T> {
-    /// For calls that may wait.
+    /// Threads that execute calls which may wait.
     pub executors: Executors<A>,
     /// Whether calls are looked at before executors get them.
     pub busy_poll: BusyPoll<A, T>,
@@ -33,7 +33,7 @@ pub struct MainLoop<A: Api, T> {
 }
 
 impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
-    /// Of a session that nothing has happened in yet.
+    /// Creates the loop of a session that has executed no frame.
     #[must_use]
     pub fn new(busy_poll: BusyPoll<A, T>) -> Self {
         Self { executors: Executors::default(), busy_poll, orders: None, frames: 0, waiting_upcall: None }
@@ -64,7 +64,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
         control
     }
 
-    /// How far the session is, for a checkpoint.
+    /// Counters of the session, as a checkpoint saves them.
     pub fn progress(&self, shared: &A::Shared) -> SavedProgress {
         let replies = A::replies(shared);
         SavedProgress {

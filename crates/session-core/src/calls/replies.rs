@@ -20,7 +20,7 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Nothing to tell yet.
+    /// Creates the sender of replies, without a deferred error.
     #[must_use]
     pub fn new(capture: Capture, too_large: u32) -> Self {
         Self { replier: OnceLock::new(), deferred: AtomicU32::new(0), capture: Mutex::new(capture), too_large }

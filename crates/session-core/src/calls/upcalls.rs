@@ -10,7 +10,7 @@ use katydid_wire::frame::FrameHead;
 /// What the lock of a queue guards.
 #[derive(Debug, Default)]
 pub struct DueUpcalls<T, B> {
-    /// In the order in which they became due.
+    /// Upcalls in the order in which they became due.
     pub queue: VecDeque<T>,
     /// The frame in which the program's upcall thread waits.
     pub waiting: Option<FrameHead>,

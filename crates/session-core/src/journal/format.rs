@@ -71,7 +71,7 @@ pub fn take_all<T>(
     (0..count).map(|_| take(reader)).collect()
 }
 
-/// How far a session was.
+/// Counters of a session at its checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SavedProgress {
     /// The code that waits for the next reply, as replies carry it.

@@ -67,7 +67,7 @@ impl ReplayStep {
     }
 }
 
-/// One frame to replay.
+/// A journal entry that a restore executes again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// How the replay executes this record: as a frame, a launch, or another step.
@@ -82,7 +82,7 @@ pub struct Record {
     pub opcode: u16,
     /// Number of the image among those saved beside the state.
     pub image: Option<u32>,
-    /// What came in pieces before the frame.
+    /// Bytes that came in pieces before the frame; none if it had no such data.
     pub steps: Option<Arc<Vec<u8>>>,
     /// Encoded message, without its frame head.
     pub payload: Vec<u8>,
