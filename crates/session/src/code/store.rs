@@ -105,7 +105,7 @@ impl ImageStore {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Error that the system returned.
     pub(crate) fn put(&self, image: &[u8]) -> io::Result<()> {
         let length = image.len() as u64;
         let path = self.path_of(blake3::hash(image).as_bytes());

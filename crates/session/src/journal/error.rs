@@ -14,7 +14,7 @@ pub(super) const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// There is nothing to save from.
+    /// The session keeps no journal, so nothing can be saved.
     #[error("this worker keeps no journal, to measure what one costs: its sessions cannot be saved")]
     Off,
     /// A kernel failed in a context, which is of no use from then on.
@@ -76,7 +76,7 @@ pub enum RebuildError {
         /// `CUresult` that the driver answered.
         code: u32,
     },
-    /// There is not as much memory as there was.
+    /// The device has less free memory than the session held.
     #[error(
         "the device had no memory for {message} for {} s: other processes use it, or it has less than the one before",
         MEMORY_TIMEOUT.as_secs()

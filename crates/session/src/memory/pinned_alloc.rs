@@ -31,7 +31,7 @@ impl PinnedAlloc {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub(crate) fn map(driver: &Arc<Driver>, place: usize, size: usize) -> Result<Self, Errno> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping, in the place of no other.

@@ -99,7 +99,7 @@ struct PendingNotice {
 }
 
 impl Reclaim {
-    /// There are other sessions; once a session.
+    /// Connects the session to the others of its server; called once.
     pub fn connect(&self, peers: Box<dyn ReclaimPeers>) {
         self.peers.get_or_init(|| peers);
     }

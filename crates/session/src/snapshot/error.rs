@@ -64,7 +64,7 @@ pub enum SnapshotError {
     Code {
         /// The module or library.
         code: String,
-        /// What is wrong with its image.
+        /// Reason why its image cannot be used.
         reason: String,
     },
     /// An array of a kind that copies do not reach as a whole.
@@ -123,9 +123,9 @@ pub enum SnapshotError {
         code: String,
         /// The name of the variable.
         variable: String,
-        /// Its address in the image.
+        /// Address of the variable in the image.
         before: u64,
-        /// Its address now; 0: nowhere.
+        /// Address of the variable in this worker; 0: the code has no such variable.
         now: u64,
     },
     /// A variable came back elsewhere, and something holds its old address.
@@ -138,9 +138,9 @@ pub enum SnapshotError {
         code: String,
         /// The name of the variable.
         variable: String,
-        /// Its address in the image.
+        /// Address of the variable in the image.
         before: u64,
-        /// Its address in this worker.
+        /// Address of the variable in this worker.
         now: u64,
         /// What holds the pointer.
         place: String,
@@ -157,9 +157,9 @@ pub enum SnapshotError {
         code: String,
         /// A variable of it.
         variable: String,
-        /// Its address in the image.
+        /// Address of the variable in the image.
         before: u64,
-        /// Its address in this worker.
+        /// Address of the variable in this worker.
         now: u64,
     },
     /// Functions have other addresses, which memory may hold.
@@ -178,7 +178,7 @@ pub enum SnapshotError {
     /// A part of the image does not say what it must.
     #[error("the image's record of {what} is damaged: {reason}")]
     Damaged {
-        /// What it is a record of.
+        /// Kind of the record that is damaged.
         what: &'static str,
         /// Reason, as text for the user.
         reason: String,
