@@ -11,7 +11,7 @@ pub(crate) enum ContentsError {
     Copy {
         /// Kind of its region.
         kind: &'static str,
-        /// Its id, or address.
+        /// Wire id of the object, or address of shared virtual memory.
         object: u64,
         /// Code that the driver answered.
         code: Code,
@@ -31,7 +31,7 @@ pub(crate) enum ContentsError {
     /// The system has no room for a copy.
     #[error("there is no memory for a copy of {bytes} bytes")]
     NoMemory {
-        /// How many bytes the copy takes.
+        /// Bytes of host memory that the copy takes.
         bytes: u64,
     },
     /// The image lacks something, or has something else.
@@ -39,7 +39,7 @@ pub(crate) enum ContentsError {
     Absent {
         /// Kind of its region.
         kind: &'static str,
-        /// Its id, or address.
+        /// Wire id of the object, or address of shared virtual memory.
         object: u64,
         /// The length of the region in bytes.
         bytes: u64,

@@ -109,11 +109,11 @@ pub(crate) enum RebuildError {
     Groups {
         /// The name of the kernel.
         kernel: String,
-        /// What it was launched with.
+        /// Size of the work-groups that it was launched with.
         had: String,
         /// Name of the device here.
         device: String,
-        /// What it can have there.
+        /// Largest size of a work-group on that device.
         most: String,
     },
     /// Its local memory does not fit.

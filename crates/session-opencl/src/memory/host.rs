@@ -91,7 +91,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// As the handshake names it.
+    /// The range of the memory, in the handshake's form.
     #[must_use]
     pub fn range(&self) -> ArenaRange {
         let Range { start, end } = self.arena.range();
