@@ -14,7 +14,7 @@ pub enum OpenError {
          tls://host:port"
     )]
     NoServer,
-    /// What was said is no address.
+    /// The configured address of the server cannot be parsed.
     #[error("KATYDID_SERVER: {0}")]
     Address(#[from] AddressError),
     /// A setting of the session cannot be read.

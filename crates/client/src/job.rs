@@ -127,10 +127,10 @@ enum MemberState {
 
 /// A session as the job thread of its program's job needs it.
 pub trait SupervisedSession: Sync {
-    /// Which API it speaks.
+    /// API that the session speaks.
     fn kind(&self) -> SessionKind;
 
-    /// Its link; none if that cannot be held.
+    /// Gate that quiesces the session's link; none if the link cannot be held.
     fn quiesce_gate(&self) -> Option<&dyn QuiesceGate>;
 
     /// Whether its worker is gone for good.
@@ -142,7 +142,7 @@ pub trait SupervisedSession: Sync {
     /// It is about to go on with a worker, perhaps another one; frames are still held.
     fn resumed(&self) {}
 
-    /// Its link broke while `what` was done.
+    /// Notes that the link broke while `what` was done.
     fn broke(&self, what: &str, error: &LinkError);
 
     /// It will not come back: says why, and lets the threads go that wait for it.

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use katydid_driver_rules::state::wiped::WipedByte;
 
-/// How far the process is.
+/// Which phase of its GPU use the process is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Life {
-    /// Nothing was initialised yet.
+    /// `cuInit` has not been called.
     Fresh = 0,
     /// A session is up.
     Running = 1,

@@ -18,7 +18,7 @@ use crate::session::api_code::ApiCode;
 
 /// What an arena asks of the outside.
 pub trait Backing {
-    /// Of the API whose worker is asked.
+    /// Result codes of the API whose worker is asked.
     type Code: ApiCode;
 
     /// Puts memory behind a range of whole 2 MiB.
@@ -104,7 +104,7 @@ pub fn retry_until_timeout<T, C: ApiCode>(mut attempt: impl FnMut() -> Result<T,
 }
 
 impl Arena {
-    /// Nothing of `range` is backed yet.
+    /// Creates an arena over `range`, of which nothing has memory yet.
     pub fn new(range: Range<u64>, growth: u64) -> Self {
         Self::over(Suballocator::new(range), growth)
     }

@@ -33,7 +33,7 @@ pub enum RegionKind {
     },
     /// Memory that the program and the GPU share, out of the pinned arena.
     Managed,
-    /// The same out of a pool.
+    /// Managed memory out of a pool.
     ManagedPooled {
         /// Handle of the pool (`CUmemoryPool`).
         pool: usize,

@@ -316,7 +316,7 @@ impl<C: ApiCode> Session<C> {
     /// Has at least `length` bytes of memory behind the pinned arena, if the sides share some.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error that the system returned.
     pub fn lengthen_pinned(&self, length: u64) -> std::io::Result<()> {
         self.link.lengthen_pinned(length)
     }

@@ -64,10 +64,10 @@ const PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD) as u64;
 /// The header takes the room of the first records.
 const FIRST: u64 = (HEADER / RECORD) as u64;
 
-/// One call of the program.
+/// A call of the program, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedCall {
-    /// Which function: `cuda_sys::Function as u16`.
+    /// Function that was called: `cuda_sys::Function as u16`.
     pub function: u16,
     /// Kernel thread id of the caller.
     pub thread: u32,
@@ -102,7 +102,7 @@ const MAX_NAME_PIECES: usize = 128;
 /// By which a record belongs to a call: its thread and start.
 pub type CallId = (u32, u64);
 
-/// What is known of a call beside its time.
+/// Arguments of a call that a trace shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// The handle of its stream, if it has one.
@@ -117,7 +117,7 @@ pub struct Detail {
     pub shared: u32,
     /// When its work began on the GPU, by the monotonic clock, and how long it took, in nanoseconds.
     pub gpu: Option<(u64, u64)>,
-    /// What it asks the driver for.
+    /// Name and version that the call looks up (`cuGetProcAddress`).
     pub lookup: Option<Lookup>,
 }
 
@@ -346,10 +346,10 @@ pub enum TraceError {
     Read {
         /// The file asked for.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// It does not start as a trace does.
+    /// The file does not begin as a trace does.
     #[error("{path}: not a trace of Katydid, or one of another version: record it again")]
     NotATrace {
         /// The file asked for.
@@ -368,7 +368,7 @@ pub struct Trace {
     pub wall_start: u64,
     /// The same moment on the monotonic clock that the calls use.
     pub start: u64,
-    /// Its calls, in the order in which they ended.
+    /// Calls of the process, in the order in which they ended.
     pub calls: Vec<TracedCall>,
     /// What more is known of some of them.
     pub details: HashMap<CallId, Detail>,

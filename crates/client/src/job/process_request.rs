@@ -31,19 +31,19 @@ const MAX_SOCKET_PATH: usize = 107;
 /// Why a process cannot be asked for, or did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// There is no such process; threads are none.
+    /// No process has this id; ids of threads do not count.
     #[error("there is no process {0}")]
     NoProcess(i32),
     /// The process belongs to another user.
     #[error("process {0} belongs to another user: run this as that user or as root")]
     Denied(i32),
-    /// It has no session of CUDA.
+    /// The process has no CUDA session.
     #[error("process {0} does not use CUDA")]
     WithoutCuda(i32),
-    /// It has a session that no supervisor can hold.
+    /// The process has a session that no supervisor can hold.
     #[error("process {0} belongs to no job: only programs that `katydid run` has started can be locked")]
     NoJob(i32),
-    /// Its supervisor has ended.
+    /// The supervisor of the process has ended.
     #[error("the supervisor of process {0}'s job has ended; start the job again with `katydid run`")]
     SupervisorGone(i32),
     /// The supervisor refuses; the text may be empty where the code says all.

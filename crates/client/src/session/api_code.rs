@@ -27,7 +27,7 @@ pub trait ApiCode: Copy + Eq + Display + Send + Sync + 'static {
     const HELD: Self;
     /// For a call in a child of the process that made the session.
     const FORKED: Self;
-    /// There is no memory.
+    /// The worker has no memory for the call.
     const OUT_OF_MEMORY: Self;
     /// There is no answer yet: work is still under way, or there will be memory soon. None where the API has no such code.
     const NOT_READY: Option<Self>;

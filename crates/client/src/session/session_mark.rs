@@ -38,7 +38,7 @@ pub(crate) fn set() {
     *MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner) = made;
 }
 
-/// Its session has ended.
+/// Removes the mark: the process's session has ended.
 pub fn remove() {
     MARK_OF_US.lock().unwrap_or_else(PoisonError::into_inner).take();
 }
