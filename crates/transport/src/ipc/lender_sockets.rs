@@ -51,7 +51,7 @@ static BROKER: OnceLock<Broker> = OnceLock::new();
 ///
 /// # Errors
 ///
-/// What the system says.
+/// Error that the system returned.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_send_buffer_size(&ours, UNREAD)?;

@@ -124,7 +124,7 @@ impl Lender {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Error that the system returned.
     pub fn open(generation: u64) -> io::Result<Self> {
         let lender_id = random()?;
         let listener = lender_sockets::listen(&lender_id, &generation.to_le_bytes())?;
@@ -139,7 +139,7 @@ impl Lender {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Error that the system returned.
     pub fn open_again(
         lender_id: [u8; LENDER_ID],
         generation: u64,
@@ -165,7 +165,7 @@ impl Lender {
         Ok(lender)
     }
 
-    /// By what it is known, but for the generation.
+    /// Id by which borrowers know the lender; the generation is not part of it.
     pub fn lender_id(&self) -> [u8; LENDER_ID] {
         self.lender_id
     }
@@ -228,7 +228,7 @@ impl Lender {
 /// Something borrowed. The lender counts its borrowers by these.
 #[derive(Debug)]
 pub struct Borrowed {
-    /// In the lender's order.
+    /// Pieces of the memory, in the lender's order.
     pub pieces: Vec<Lent>,
     /// To be kept as long as the memory is used.
     pub lease: Lease,

@@ -189,7 +189,7 @@ impl Default for CompressionPolicy {
 }
 
 impl CompressionPolicy {
-    /// Nothing was measured yet.
+    /// Starts without measurements.
     #[must_use]
     pub const fn new() -> Self {
         let (link, packer) = (Sum::NOTHING, Sum::NOTHING);

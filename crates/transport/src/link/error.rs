@@ -51,7 +51,7 @@ pub enum LinkError {
     System {
         /// Operation that failed, in the infinitive.
         doing: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
@@ -72,7 +72,7 @@ pub enum ConnectError {
     Unreachable {
         /// Address that the program connects to.
         address: Address,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// The server took the connection and then did not answer in time.

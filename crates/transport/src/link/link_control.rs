@@ -39,7 +39,7 @@ pub enum AttachError {
     /// The session's program is here, or has not been allowed to leave.
     #[error("the session's program is still connected")]
     NotAway,
-    /// Another program, or a copy of the session's.
+    /// The connection is of another program, or of a copy of the session.
     #[error("the program came back with another kind of link, or with other memory")]
     OtherLink,
     /// A bulk connection of a program that is not there.

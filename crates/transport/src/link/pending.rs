@@ -30,22 +30,22 @@ const MAX_NOTE: usize = 64 * 1024;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// Its hello did not come in time.
+    /// The peer did not send its hello in time.
     #[error("no hello within {seconds} s")]
     Deadline {
         /// The time it had.
         seconds: u64,
     },
-    /// It closed the connection before its hello was complete.
+    /// The peer closed the connection before its hello was complete.
     #[error("the connection was closed before the hello was complete")]
     Closed,
-    /// Its hello was refused.
+    /// The hello is damaged, or of another build.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The shared memory it sent is not what the protocol asks for.
     #[error("the program's shared memory is unusable: {what}")]
     SharedMemory {
-        /// What is wrong with it.
+        /// What is wrong with the memory that the program passed.
         what: &'static str,
     },
     /// The operating system refused.
@@ -53,19 +53,19 @@ pub enum AcceptError {
     System {
         /// Operation that failed, in the infinitive.
         doing: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// The link could not be opened.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// It did not come to speak TLS.
+    /// The TLS handshake failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// It speaks TLS where that is not spoken, or does not where it is.
     #[error("it is refused: {text}")]
     WrongProtocol {
-        /// What it was told.
+        /// Text that the peer was sent.
         text: &'static str,
     },
 }

@@ -54,7 +54,7 @@ pub trait WorkerLink: Send {
         true
     }
 
-    /// For replies, from any thread.
+    /// Sender of replies, which any thread may use.
     fn replier(&self) -> Arc<dyn Replier>;
 
     /// Memory that both sides see; none on stream links.
@@ -88,7 +88,7 @@ pub trait Replier: Send + Sync {
     fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError>;
 }
 
-/// One reply, before it is encoded.
+/// A reply before it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct OutgoingReply<'a> {
     /// The thread of the request.
@@ -101,7 +101,7 @@ pub struct OutgoingReply<'a> {
     pub deferred: u32,
     /// The reply's message, encoded.
     pub payload: &'a [u8],
-    /// More of it, sent from where it lies.
+    /// Further bytes of the payload, sent without a copy.
     pub tail: &'a [u8],
     /// What device code printed.
     pub output: Output<'a>,

@@ -13,7 +13,7 @@ impl StagingPiece {
         ((number as usize) < PIECES).then_some(Self(number))
     }
 
-    /// Its number, for messages.
+    /// Number of the piece, as messages name it.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0

@@ -38,7 +38,7 @@ pub struct ZeroCopyMemory {
     pub file: OwnedFd,
     /// Where in the file it begins.
     pub offset: u64,
-    /// Where it is mapped, as long as the link.
+    /// Address of the mapping, valid as long as the link.
     pub start: *mut u8,
     /// Bytes; those that no process has touched take no memory.
     pub length: usize,
@@ -57,7 +57,7 @@ fn in_zero_copy(offset: u64, length: usize) -> Option<usize> {
     fits.then(|| ZERO_COPY + start)
 }
 
-/// One side's view of the staging map.
+/// A mapping of the staging area by one side.
 #[derive(Debug)]
 pub struct Staging {
     channel: Arc<SharedMapping>,

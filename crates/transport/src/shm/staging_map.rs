@@ -67,7 +67,7 @@ impl StagingMap {
     /// Program: the zero-copy area is looked at in large pages, of which fewer are to be found, and each part is closed until then.
     ///
     /// # Errors
-    /// What the system said.
+    /// Error that the system returned.
     pub(crate) fn close_zero_copy(&self) -> io::Result<()> {
         self.memory.use_large_pages(ZERO_COPY);
         self.memory.set_access(ZERO_COPY, ZERO_COPY_LENGTH, false)?;

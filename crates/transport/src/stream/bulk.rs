@@ -54,7 +54,7 @@ impl Buffers {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Error that the system returned.
     pub fn new() -> io::Result<Arc<Self>> {
         let place = ptr::with_exposed_provenance_mut(BULK_ADDRESS);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -134,7 +134,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Which one it is, below [`BUFFER_COUNT`].
+    /// Number of the buffer, below [`BUFFER_COUNT`].
     #[must_use]
     pub fn number(&self) -> usize {
         self.number

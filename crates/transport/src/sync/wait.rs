@@ -56,13 +56,13 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// For waits until another thread has something to say.
+    /// Spins for a message of another thread.
     #[must_use]
     pub fn for_word() -> Self {
         Self::new(MAX_MEMORY_SPIN_NS)
     }
 
-    /// For waits until the GPU has done something.
+    /// Spins for work of the GPU.
     #[must_use]
     pub fn for_work() -> Self {
         Self::new(MAX_WORK_SPIN_NS)

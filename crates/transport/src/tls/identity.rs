@@ -44,7 +44,7 @@ pub enum TlsError {
     File {
         /// The file that is missing, unreadable or unfit.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         problem: String,
     },
     /// The other side's certificate is refused.
@@ -62,13 +62,13 @@ pub enum TlsError {
     /// The host of an address is nothing that a certificate could be for.
     #[error("{host:?} is no name or number that a certificate could be for")]
     Host {
-        /// As in the address.
+        /// Host name or number of the address.
         host: String,
     },
     /// The other side speaks, but not TLS.
     #[error("the other side does not speak TLS")]
     Plain,
-    /// Another failure of the handshake.
+    /// The handshake failed for another reason; the text is rustls's.
     #[error("the TLS handshake failed: {0}")]
     Failed(String),
     /// The connection broke during the handshake.
