@@ -27,9 +27,9 @@ pub enum CodecError {
 
 /// A message from shim to worker.
 pub trait Message {
-    /// Its number, from the position of its spec line.
+    /// Number of the message: the position of its line in the spec.
     const OPCODE: u16;
-    /// Its name, for logs and errors.
+    /// Name of the message, for logs and errors.
     const NAME: &'static str;
     /// Whether something of the worker's begins, ends, or is another with it. The process that sends it goes by what became of it, and
     /// of nothing else.
@@ -51,7 +51,7 @@ pub trait Reply: Sized {
     /// Appends all fields, but of a last one of bytes only their number.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// These bytes: sent from where they lie.
+    /// Bytes at the end of the reply, which are sent without a copy.
     fn tail(&self) -> &[u8] {
         &[]
     }
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
         T::take(&mut self.left).ok_or(CodecError::Short { message: self.message, length: self.length })
     }
 
-    /// All that is left.
+    /// Takes all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.left)
     }

@@ -76,7 +76,7 @@ pub const MAX_HASHES: usize = 4096;
 /// Largest piece of a state file in one message.
 pub const STATE_PIECE: usize = 1 << 20;
 
-/// Who writes the image, or reads it.
+/// Which side writes and reads the image's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store(pub u32);
 
@@ -105,9 +105,9 @@ const MAX_MOVED: u32 = 1 << 16;
 pub struct MovedVariable {
     /// Its code and name, such as `library 3: variable table`.
     pub name: String,
-    /// Its address in the image.
+    /// Address of the variable in the image.
     pub address: u64,
-    /// Its size in bytes.
+    /// Size of the variable in bytes.
     pub bytes: u64,
 }
 

@@ -46,13 +46,13 @@ pub enum EnvelopeError {
         /// Number of the message in its head.
         kind: u16,
     },
-    /// Its fields are too short or too long.
+    /// The fields of the message are too short or too long.
     #[error(transparent)]
     Fields(#[from] CodecError),
     /// The caller's own message fits no envelope.
     #[error("a message of {length} bytes does not fit; messages have at most {most} bytes")]
     TooLarge {
-        /// What it would take.
+        /// Length that the message would have, in bytes.
         length: usize,
         /// Most bytes that a message of the protocol has, its head included.
         most: usize,

@@ -32,7 +32,7 @@ pub enum FactsError {
     /// The bytes end inside a field.
     #[error("facts end {missing} bytes too early")]
     Truncated {
-        /// How many more bytes the field needs.
+        /// Bytes that the field needs beyond those of the block.
         missing: usize,
     },
     /// A count is beyond its bound.

@@ -75,7 +75,7 @@ pub enum FrameError {
 /// The head of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Which message the payload is.
+    /// Number of the message in the payload.
     pub opcode: u16,
     /// Whether the program waits for a reply.
     pub wants_reply: bool,

@@ -63,7 +63,7 @@ pub enum HandshakeError {
     /// The peer's message breaks the format.
     #[error("damaged handshake: {what}")]
     Damaged {
-        /// What is wrong with it.
+        /// What is wrong with the message.
         what: &'static str,
     },
     /// The caller's own message is beyond a limit of the format.
@@ -71,7 +71,7 @@ pub enum HandshakeError {
     TooLarge {
         /// Name of the field, or `the message`.
         what: &'static str,
-        /// Its limit, in bytes or entries.
+        /// Most bytes or entries of the field.
         limit: usize,
     },
 }
@@ -164,7 +164,7 @@ impl Role {
     pub const RESERVATION: Self = Self(6);
 }
 
-/// Which session a connection is for.
+/// Session that a connection is for, and the purpose of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionClaim {
     /// Purpose of the connection.
@@ -196,7 +196,7 @@ impl ArenaKind {
 /// A range of addresses that the program holds free for an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArenaRange {
-    /// What it is for.
+    /// Kind of memory that the range is for.
     pub kind: ArenaKind,
     /// First address of the range.
     pub base: u64,
@@ -207,9 +207,9 @@ pub struct ArenaRange {
 /// The program's request for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// What is to be served.
+    /// API that the session is to speak.
     pub session: SessionKind,
-    /// Who connects, and whether it was here before.
+    /// Purpose of the connection, and the session that it comes back to.
     pub claim: SessionClaim,
     /// How frames will travel.
     pub link: LinkKind,
@@ -240,7 +240,7 @@ pub struct Ready {
     pub key: SessionKey,
     /// What the driver calls itself, such as `NVIDIA 580.159.04` or `softcuda`.
     pub driver: String,
-    /// One range of each kind, out of the hello's.
+    /// Chosen range of each kind of memory, out of the hello's.
     pub arenas: Vec<ArenaRange>,
 }
 
@@ -275,7 +275,7 @@ impl RefusalCode {
 pub struct Refused {
     /// Reason, as a number that programs can act on.
     pub code: RefusalCode,
-    /// For people: what is wrong, and what to do.
+    /// Reason and remedy, as text for the user.
     pub text: String,
 }
 

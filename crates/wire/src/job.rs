@@ -45,7 +45,7 @@ pub const MARK: &str = "katydid-session";
 
 /// What is asked for a process: the numbers of [`FromProgram::Ask`].
 pub mod ask {
-    /// Its state, as one of [`state`](super::state).
+    /// Asks for the state of the process, one of [`state`](super::state).
     pub const STATE: u32 = 0;
     /// Keep it from calling, and wait for what it has submitted.
     pub const LOCK: u32 = 1;
@@ -59,13 +59,13 @@ pub mod ask {
 
 /// How a process stands, with the numbers of `CUprocessState`.
 pub mod state {
-    /// It calls as it likes.
+    /// Its calls run (`CU_PROCESS_STATE_RUNNING`).
     pub const RUNNING: u32 = 0;
     /// Its calls wait (`CU_PROCESS_STATE_LOCKED`).
     pub const LOCKED: u32 = 1;
-    /// They do, and it has no worker.
+    /// Its calls wait, and it has no worker (`CU_PROCESS_STATE_CHECKPOINTED`).
     pub const CHECKPOINTED: u32 = 2;
-    /// Its worker was lost while it was locked.
+    /// Its worker was lost while it was locked (`CU_PROCESS_STATE_FAILED`).
     pub const FAILED: u32 = 3;
 }
 

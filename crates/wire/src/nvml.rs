@@ -38,9 +38,9 @@ pub enum ArgumentKind {
     Versioned,
     /// A list whose length the library knows.
     List(usize),
-    /// Such a list, whose count stands behind its elements.
+    /// A list as `List`, whose count stands behind the pointer to its elements.
     Turned(usize),
-    /// Such a list of devices.
+    /// A list of handles of devices, whose length the library knows.
     Devices,
     /// A list whose length the caller knows.
     Words(usize),

@@ -128,19 +128,19 @@ pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 pub mod land {
     /// Fetches what has landed, if the command has ended; with the last byte, or a failure, the landing is over.
     pub const NOW: u32 = 0;
-    /// The same, after the command's end.
+    /// Waits for the command's end, and then does as [`NOW`].
     pub const AT_END: u32 = 1;
     /// Says the state; the landing stays as it is.
     pub const QUERY: u32 = 2;
-    /// The same, after the command's end.
+    /// Waits for the command's end, and then does as [`QUERY`].
     pub const QUERY_AT_END: u32 = 3;
 }
 
 /// Whether an image lies in the memory that its message names.
 pub mod in_place {
-    /// It does not: the program has the memory back.
+    /// The image is a copy: the program has the memory back.
     pub const NO: u32 = 0;
-    /// It does, and the driver uses it in place.
+    /// The image lies in the program's memory, and the driver uses it in place.
     pub const IN_PLACE: u32 = 1;
     /// The same, and nothing but the system's want of memory can refuse another one like it.
     pub const SURE: u32 = 2;

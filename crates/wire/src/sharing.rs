@@ -17,7 +17,7 @@ pub struct Sharing {
     pub lender_id: Option<[u8; LENDER_ID]>,
     /// What others hold of its.
     pub held: Vec<SharedHolding>,
-    /// What it holds of others.
+    /// Memory and events of other sessions that this one holds.
     pub borrowed: Vec<Borrowing>,
 }
 

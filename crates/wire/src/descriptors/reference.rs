@@ -55,12 +55,12 @@ pub mod place {
     pub const BORDER: usize = 10;
 }
 
-/// All that a reference is set to.
+/// State of a texture reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReferenceArguments {
     /// The resource and the sampler; `format` and `channels` are the reference's own.
     pub texture: TextureArguments,
-    /// Which of them the program set.
+    /// Properties that the program has set, a bit of [`given`] each.
     pub given: u32,
 }
 

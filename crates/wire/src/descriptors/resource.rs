@@ -1,6 +1,6 @@
 //! Parts of a device's resources, as `CUdevResource` shows them.
 
-/// More groups are not made of one resource.
+/// Most groups of one resource.
 pub const MAX_PARTS: u32 = 1024;
 /// Where the bytes begin that programs may read of a resource; its kind is in its first four.
 pub const VISIBLE_AT: usize = 96;

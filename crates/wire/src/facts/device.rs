@@ -55,7 +55,7 @@ impl DeviceFacts {
     }
 }
 
-/// What one device may do with another.
+/// Peer access of one device to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerFacts {
     /// 1 if peer access is possible, else 0, from `cuDeviceCanAccessPeer`.

@@ -121,7 +121,7 @@ pub enum StepWork {
 /// One node of a graph: what it does, and what it waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepFacts {
-    /// What it comes after.
+    /// Edges from the nodes that this one waits for.
     pub before: Vec<EdgeFacts>,
     /// Whether it does anything.
     pub is_enabled: bool,
@@ -134,7 +134,7 @@ pub struct StepFacts {
 /// An executable graph, or one inside another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GraphFacts {
-    /// In the order in which its nodes were added.
+    /// Nodes in the order in which they were added.
     pub steps: Vec<StepFacts>,
 }
 

@@ -10,7 +10,7 @@ use super::bytes::{Reader, Writer, repeat};
 /// Options of one load; CUDA 13 knows 35.
 const MAX_OPTIONS: u32 = 64;
 
-/// One `CUjit_option` and its value.
+/// An option of the JIT compiler, and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JitOption {
     /// Number of the option in `CUjit_option`.
