@@ -15,7 +15,7 @@ pub struct WorkerOptions {
     pub control: OwnedFd,
     /// Where the server makes sockets for lending memory; none: this process makes them itself.
     pub lending: Option<OwnedFd>,
-    /// Which driver to open.
+    /// Driver library that the worker opens.
     pub driver: DriverChoice,
     /// Where softcuda is installed, when that is known.
     pub soft: Option<PathBuf>,

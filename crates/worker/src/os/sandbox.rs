@@ -37,7 +37,7 @@ use rustix::process::{geteuid, umask};
 use calls::Serves;
 use files::Allowed;
 
-/// Which files a sandboxed worker may use.
+/// Files that a sandboxed worker may use, and the user that it becomes.
 #[derive(Debug, Clone)]
 pub enum Sandbox {
     /// All that its user may: it serves that user alone. A layer that the kernel refuses is left out.

@@ -32,7 +32,7 @@ pub struct SandboxUser {
     shares: bool,
 }
 
-/// What was told is no user.
+/// The text is no user in the form UID:GID:GROUPS.
 #[derive(Debug, thiserror::Error)]
 #[error("a worker's user is UID:GID:GROUP,GROUP")]
 pub struct NoUser;
