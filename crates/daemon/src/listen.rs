@@ -26,7 +26,7 @@ const BACKLOG: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another server answers there.
+    /// Another server answers on the socket.
     #[error("{path}: a server is listening there already; stop it, or give --listen (or --admin) another path")]
     Live {
         /// Path of the socket.
@@ -46,7 +46,7 @@ pub enum ListenError {
     BeyondLoopback {
         /// Address from the command line.
         address: Address,
-        /// What it stands for.
+        /// Address of the network that the name stands for.
         ip: IpAddr,
     },
     /// The same of a socket between virtual machines.
@@ -79,7 +79,7 @@ pub enum ListenError {
     Bind {
         /// The address or path.
         address: String,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
         /// What the operator can do about it.
         remedy: &'static str,

@@ -75,7 +75,7 @@ pub struct ServerConfig {
     pub hello_patience: Duration,
     /// Without a driver it is of no use: its starter waits for that ([`Server::wait_for_driver`]), and tells what keeps it.
     pub needs_driver: bool,
-    /// What it says on standard error.
+    /// Which lines the server writes to standard error.
     pub verbosity: Verbosity,
 }
 
@@ -91,7 +91,7 @@ pub enum StartError {
     System {
         /// Operation that failed, in the infinitive.
         what: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

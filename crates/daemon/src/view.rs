@@ -19,7 +19,7 @@ pub struct ServerView {
     pub driver: String,
     /// The driver a worker reported last; none before the first is warm.
     pub driver_found: Option<String>,
-    /// Its workers that serve no process yet.
+    /// Workers that serve no program yet.
     pub workers: WorkersView,
     /// Number of sessions at present.
     pub sessions: usize,
@@ -50,12 +50,12 @@ pub struct SessionsView {
     pub sessions: Vec<SessionView>,
 }
 
-/// One program that is being served.
+/// A session with its program, as `katydid ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionView {
     /// Counts from 1 since the server started.
     pub id: u64,
-    /// As given by `--name`, else the program's name.
+    /// Name from `--name`; the program's file name if none was given.
     pub name: String,
     /// Process of the program; on its own machine when the link is from elsewhere.
     pub pid: u32,

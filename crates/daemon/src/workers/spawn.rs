@@ -43,7 +43,7 @@ const FOR_PROGRAMS: [libc::c_int; 7] =
 pub struct WorkerCommand {
     /// Path of the executable.
     pub program: PathBuf,
-    /// Its arguments before those.
+    /// Arguments before those that the daemon appends.
     pub arguments: Vec<OsString>,
     /// Variables set for it.
     pub set: Vec<(OsString, OsString)>,

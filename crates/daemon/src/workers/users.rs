@@ -42,7 +42,7 @@ pub struct WorkerUser {
     pub uid: u32,
     /// Id of the primary group.
     pub gid: u32,
-    /// All of its groups.
+    /// Ids of the supplementary groups.
     pub groups: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ pub enum RunsAs {
     /// Workers run as the server's user.
     #[default]
     Server,
-    /// One user for all.
+    /// All workers run as this user.
     User(WorkerUser),
     /// Each one a user of its own, or all of them one that no other process has.
     OwnUser(Arc<OwnUsers>),
