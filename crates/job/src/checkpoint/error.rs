@@ -19,7 +19,7 @@ pub(crate) const MAX_ATTEMPTS: u32 = 8;
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// One at a time.
+    /// Another checkpoint of the job is being taken.
     #[error("a checkpoint of this job is being taken already: wait for it to end")]
     Busy,
     /// The job has no program that a checkpoint could save.
@@ -72,7 +72,7 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
     },
-    /// Another program has locked it.
+    /// A process of the job is locked by `cuCheckpointProcessLock`.
     #[error(
         "{program} (process {pid}) was locked by cuCheckpointProcessLock: it can be part of a checkpoint when it is unlocked"
     )]
@@ -92,7 +92,7 @@ pub enum CheckpointError {
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// What is shared with whom, and what helps.
+        /// What the program shares, with whom, and what helps.
         what: &'static str,
     },
     /// What CRIU would not bring back.
@@ -119,7 +119,7 @@ pub enum CheckpointError {
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// What is in the way.
+        /// Why the datagrams cannot be saved.
         why: &'static str,
     },
     /// What CRIU leaves out.
@@ -147,7 +147,7 @@ pub enum CheckpointError {
         "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
     )]
     Stray {
-        /// Its id, as it sees itself.
+        /// Process id of the program, as it sees itself.
         pid: u32,
     },
     /// New programs joined the job in each attempt.
@@ -156,9 +156,9 @@ pub enum CheckpointError {
     /// A server's address that is none.
     #[error("{text}: {source}")]
     Address {
-        /// As the program gave it.
+        /// Address as the program gave it.
         text: String,
-        /// What is wrong with it.
+        /// What is wrong with the address.
         source: AddressError,
     },
     /// CRIU failed, or cannot be used.
@@ -207,9 +207,9 @@ pub enum CheckpointError {
     /// What a program could go on from is not there any more.
     #[error("{}: another image lies there by now, in which checkpoint {number} is not that of the job: leave the image of a running job where it is", path.display())]
     Replaced {
-        /// Where its image was.
+        /// Path of the image at the last checkpoint.
         path: PathBuf,
-        /// Which of its checkpoints.
+        /// Number of the checkpoint in that image.
         number: CheckpointNumber,
     },
     /// Links are what they are for as long as a program lives.
@@ -274,10 +274,10 @@ pub enum Obstacle {
         program: String,
         /// Process id of the program.
         pid: u32,
-        /// Its environment names a job socket.
+        /// Whether the process's environment names a job socket.
         has_socket: bool,
     },
-    /// One task of several.
+    /// The job is one task of several that were started together.
     #[error(
         "this job is one of several tasks that were started together ({task}), and could not be restored without the others; begin their launcher by `katydid run` on one machine, or, if this job is none of them, begin it by `env -u {} katydid run`",
         task.variable

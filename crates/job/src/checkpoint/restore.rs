@@ -70,12 +70,12 @@ pub enum RestoreError {
     /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// There are no processes in it.
+    /// The image holds the GPU side only, without processes.
     #[error(
         "checkpoint {0} holds the GPU side only (--device-only): there is no program to restore; choose another one with --at, or take one without --device-only"
     )]
     NoProgram(u32),
-    /// Its notes are not there.
+    /// The manifest has no notes of the supervisor.
     #[error("checkpoint {0} lacks the supervisor's notes: another release wrote it; restore it with that release")]
     NoNotes(u32),
     /// Devices were chosen, and no session can use the choice.
@@ -128,7 +128,7 @@ pub enum RestoreError {
     Cut {
         /// Path of the file.
         path: String,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// Shared memory that has to be made anew.
@@ -136,7 +136,7 @@ pub enum RestoreError {
     Shared {
         /// Name of the program or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// The folder that its programs know.
@@ -147,7 +147,7 @@ pub enum RestoreError {
     Place {
         /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// Others would not let it do so.
@@ -203,7 +203,7 @@ pub struct Restored {
     pub program: u32,
     /// What to wait for: the program itself, or the keeper of its namespaces, which ends as it does.
     pub child: u32,
-    /// Whose child that is.
+    /// Guard process, the parent of `child`.
     pub guard: Guard,
     /// Files that were cut back.
     pub cut: Vec<Written>,
@@ -233,7 +233,7 @@ impl Opened {
         Ok(Self { image: image.to_owned(), reader, notes, files, passed_over })
     }
 
-    /// What it consists of.
+    /// Manifest of the checkpoint.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         self.reader.manifest()

@@ -73,9 +73,9 @@ const MAX_QUOTED_ERRORS: usize = 3;
 pub struct Criu {
     /// Program and first arguments.
     command: Vec<OsString>,
-    /// Its version, such as `4.2.1`.
+    /// Version of CRIU, such as `4.2.1`.
     pub version: String,
-    /// Where it is, for people.
+    /// Path of CRIU, as messages show it.
     pub place: PathBuf,
     /// Whether it runs without an administrator's rights.
     pub unprivileged: bool,
@@ -111,23 +111,23 @@ pub enum CriuError {
         /// Where our own would be.
         private: PathBuf,
     },
-    /// There is one, and it cannot work here.
+    /// CRIU is installed and cannot work on this machine.
     #[error("{} cannot work here: {reason}; --device-only needs no CRIU", place.display())]
     Unfit {
         /// The program that was tried.
         place: PathBuf,
-        /// In its own words.
+        /// Reason in CRIU's own words.
         reason: String,
     },
-    /// It was not started.
+    /// CRIU's process cannot be started.
     #[error("cannot start {}: {source}; correct its permissions, or name another one by {VARIABLE}", place.display())]
     Start {
         /// The program that was tried.
         place: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// It did not get on, and was ended.
+    /// CRIU made no progress and was ended.
     #[error("CRIU did not {doing} the program: it stood still for {} s; try again when the machine is less busy; the last it wrote: {last}", PROGRESS_TIMEOUT.as_secs())]
     Endless {
         /// Operation that failed: `dump` or `restore`.
@@ -153,7 +153,7 @@ pub enum CriuError {
     Failed {
         /// Operation that failed: `dump` or `restore`.
         doing: &'static str,
-        /// In its own words.
+        /// Reason in CRIU's own words.
         reason: String,
     },
 }
@@ -431,7 +431,7 @@ impl Criu {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn make_statistics(work: &Path) -> io::Result<()> {
         private::create(&work.join("stats-restore")).map(drop)
     }

@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, stat};
 use rustix::termios::isatty;
 use serde::{Deserialize, Serialize};
 
-/// What one of the three descriptors is.
+/// What a standard stream is connected to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standard {
@@ -41,9 +41,9 @@ pub enum Standard {
     },
     /// A file or device in a mount namespace that is not the program's.
     Outside {
-        /// Where it is there.
+        /// Path of the file in that namespace.
         path: String,
-        /// Of the mount that it was opened through.
+        /// Id of the mount that it was opened through.
         mount: u64,
         /// Inode number of the file, `st_ino`.
         inode: u64,

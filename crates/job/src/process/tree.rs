@@ -19,10 +19,10 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
 const REAP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One process of a tree.
+/// A process of a tree, with its parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its id, in the namespace that we are in.
+    /// Process id, in this process's own namespace.
     pub pid: u32,
     /// Process id of its parent.
     pub parent: u32,

@@ -58,7 +58,7 @@ pub struct Progress {
 /// What a worker's questions are answered from.
 #[derive(Debug, Clone, Copy)]
 pub enum Questions<'a> {
-    /// There are none at this stage.
+    /// The worker asks nothing at this stage.
     Refused,
     /// A checkpoint being written.
     Write(&'a Writer),
@@ -77,7 +77,7 @@ pub struct Catalogue<'a> {
 }
 
 impl<'a> Catalogue<'a> {
-    /// Of all that `reader` has.
+    /// Catalogue of all chunks that `reader` knows.
     #[must_use]
     pub fn new(reader: &'a Reader) -> Self {
         let lengths = reader.manifest().chunks().map(|(id, length)| (*id, length)).collect();
@@ -162,7 +162,7 @@ pub enum CompanionError {
     Memory {
         /// Name of the session.
         session: String,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// It begins anew, with devices in another order, and takes the same order then.
@@ -173,7 +173,7 @@ pub enum CompanionError {
         /// Name of the session.
         session: String,
     },
-    /// It said something that does not belong here.
+    /// The worker sent something that does not belong there.
     #[error("the worker of {session} broke the protocol: {what}")]
     Breach {
         /// Name of the session.
@@ -698,7 +698,7 @@ fn pause() -> Duration {
 pub struct Plan {
     /// Contents that CRIU would save are saved too.
     pub device_only: bool,
-    /// Nothing is taken to be unchanged.
+    /// The snapshot takes no memory to be unchanged.
     pub full: bool,
     /// Level of zstd for new chunks.
     pub level: u32,

@@ -88,7 +88,7 @@ pub enum FolderError {
     Place {
         /// The folder or file that failed.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the folder.
         problem: String,
     },
     /// A name that is none.
@@ -96,10 +96,10 @@ pub enum FolderError {
         "{name:?} cannot be the name of a job: at most {MAX_NAME} of letters, digits, '.', '_' and '-', not first '.' or '-'"
     )]
     Name {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
     },
-    /// Another process has this very folder.
+    /// Another process uses the folder.
     #[error("{}: another job has it; wait until that has ended", path.display())]
     Taken {
         /// The folder or file that failed.
@@ -108,7 +108,7 @@ pub enum FolderError {
     /// No job has the name, or the process.
     #[error("no job {wanted}: there {present}")]
     Unknown {
-        /// What was asked for.
+        /// Job that was requested, by its name or a process.
         wanted: String,
         /// `are a, b` or `is none`.
         present: String,
@@ -119,7 +119,7 @@ pub enum FolderError {
         job.display()
     )]
     Elsewhere {
-        /// What was asked for.
+        /// Process that was requested.
         pid: u32,
         /// Folder of the job that the process belongs to.
         job: PathBuf,
@@ -129,7 +129,7 @@ pub enum FolderError {
         "several jobs are called {wanted}: give the process id of the supervisor that is meant, one of {supervisors}"
     )]
     Several {
-        /// What was asked for.
+        /// Job that was requested.
         wanted: String,
         /// Process ids of their supervisors.
         supervisors: String,
@@ -377,7 +377,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
 /// A job that runs, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundJob {
-    /// What it says of itself.
+    /// The job's `job.json`.
     pub entry: JobEntry,
     /// User id of the job's owner.
     pub user: u32,
@@ -386,7 +386,7 @@ pub struct FoundJob {
 }
 
 impl FoundJob {
-    /// Where its supervisor answers.
+    /// Path of the supervisor's control socket.
     #[must_use]
     pub fn control(&self) -> PathBuf {
         self.folder.join("control")

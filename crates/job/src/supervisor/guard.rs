@@ -109,7 +109,7 @@ enum Word {
 impl Guard {
     /// Starts a guard that starts `command`, with its arguments and environment, and waits until that runs. Standard streams
     /// are for `streams` to choose: the guard passes them on, and does not keep them. Files have `names` until
-    /// [`Guard::restored`] is told.
+    /// `Guard::restored` is told.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Guard {
         self.process.stdout.take()
     }
 
-    /// The same of standard error.
+    /// Takes the read end of the started process's standard error; none if it was given no pipe.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.process.stderr.take()
     }

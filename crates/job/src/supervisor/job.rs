@@ -42,7 +42,7 @@ pub struct Settings {
     pub generations: Generations,
     /// What runs a command among the job's processes: nothing, or a command that enters their namespaces.
     pub enter: Vec<OsString>,
-    /// Where its root reads and writes.
+    /// Standard streams of the program: input, output and error.
     pub stdio: [Standard; 3],
     /// It is one task of several that were started together.
     pub task: Option<Task>,
@@ -54,12 +54,12 @@ pub enum JobError {
     /// The job's folder cannot be made or found.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// One of its sockets failed.
+    /// A socket of the job cannot be made.
     #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of yours with room", path.display())]
     Socket {
         /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
-    /// In the program's words.
+    /// The program refused; the text is its own.
     #[error("{program} (process {pid}): {reason}")]
     Refused {
         /// Name of the program.

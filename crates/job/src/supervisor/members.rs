@@ -48,7 +48,7 @@ pub enum MemberState {
     Present,
     /// It has let go of its worker, and its connection has ended or will.
     Away,
-    /// It is back and waits for `Resume`.
+    /// The program has come back after a restore and waits for `Resume`.
     Back,
     /// It lost its worker and waits for `Resume` or `GiveUp`.
     WorkerLost,
@@ -59,7 +59,7 @@ pub enum MemberState {
 pub struct Member {
     /// Number of the program at this supervisor.
     pub id: u64,
-    /// Its process, as it sees itself.
+    /// Process id of the program, as it sees itself.
     pub pid: u32,
     /// Which API its session speaks: a process may be a member twice.
     pub session: SessionKind,
@@ -87,7 +87,7 @@ pub enum Event {
         /// Number of the member.
         id: u64,
     },
-    /// Its worker is gone.
+    /// The program's worker has ended.
     Lost {
         /// Number of the member.
         id: u64,

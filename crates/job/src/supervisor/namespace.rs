@@ -209,7 +209,7 @@ pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
 }
 
 impl JobNamespaces {
-    /// As the hidden commands take them.
+    /// Arguments of the hidden commands that set up or enter the namespaces.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();

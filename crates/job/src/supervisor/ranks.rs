@@ -115,7 +115,7 @@ pub fn are_here() -> bool {
 }
 
 impl Launcher {
-    /// That of this process, which is a rank.
+    /// Launcher of this process; none if the process is no rank.
     #[must_use]
     pub fn ours() -> Option<Self> {
         let mut above =
@@ -156,7 +156,7 @@ impl Launcher {
         words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 
-    /// Where it reads and writes.
+    /// Standard streams of the launcher.
     #[must_use]
     pub fn stdio(self) -> [Standard; 3] {
         Standard::of_process(self.pid)

@@ -32,7 +32,7 @@ pub struct JobView {
 /// A program with a GPU side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberView {
-    /// Its process, as it sees itself.
+    /// Process id of the program, as it sees itself.
     pub pid: u32,
     /// File name of the program.
     pub program: String,
@@ -143,7 +143,7 @@ pub struct Moved {
 pub enum ProgressStep {
     /// Looking for CRIU, opening the image, connecting to the workers. The program runs.
     Prepare,
-    /// Its calls are held from now on.
+    /// The program's calls are held from here on.
     Hold,
     /// The GPU comes to rest.
     Pause,
@@ -210,7 +210,7 @@ impl ProgressStep {
 /// A checkpoint that was completed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its number in the image.
+    /// Number of the checkpoint in the image.
     pub checkpoint: u32,
     /// Path or address of the image.
     pub image: PathBuf,
