@@ -37,7 +37,7 @@ pub enum ImageError {
     /// No room, or the quota or size limit is reached.
     #[error("{place}: no room for the image: make room or choose another place; the last complete checkpoint is whole")]
     Full { place: String },
-    /// Another process writes or clears up.
+    /// Another process holds the image's lock, to write or to clear up.
     #[error("{place}: in use by {holder}: wait for it to end")]
     Locked { place: String, holder: String },
     /// The lock of an object store was not renewed in time, or another process has it.

@@ -32,7 +32,7 @@ const WRITERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Keep {
     /// All but as many of the newest go; none, and they all stay. The newest one always stays.
     pub newest: Option<usize>,
-    /// These go besides, even if they cannot be read.
+    /// Numbers of checkpoints that are removed besides, even if they cannot be read.
     pub remove: Vec<CheckpointNumber>,
     /// Only says what would be done.
     pub dry_run: bool,

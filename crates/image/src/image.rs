@@ -37,7 +37,7 @@ pub(crate) const LATEST: &str = "latest";
 /// The file that makes a folder a checkpoint.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// Which checkpoint of an image is meant.
+/// A checkpoint of an image: the newest, or one by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Which {
     /// The one with the highest number.
@@ -139,7 +139,7 @@ impl Image {
         self.store.writer()
     }
 
-    /// Where it lies, for messages.
+    /// Path or address of the image, for messages.
     pub fn place(&self) -> String {
         self.store.place("")
     }
@@ -232,7 +232,7 @@ fn check_free(store: &dyn Store) -> Result<()> {
     if is_free { Ok(()) } else { Err(ImageError::Occupied { place: store.place("") }) }
 }
 
-/// The same place for a process in another folder.
+/// Makes a path absolute, so that a process in another folder can use it.
 pub fn absolute(place: &Path) -> io::Result<PathBuf> {
     if is_address(place) { Ok(place.to_owned()) } else { std::path::absolute(place) }
 }

@@ -15,7 +15,7 @@ use crate::id::{CheckpointNumber, ChunkId, ImageId};
 /// Most bytes of a manifest that is read: chunk names of 4 TiB in chunks of 2 MiB, and as much again.
 pub(crate) const MAX_MANIFEST: u64 = 512 << 20;
 
-/// One checkpoint of a job.
+/// Contents of `manifest.json`: one checkpoint of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
@@ -43,7 +43,7 @@ pub struct Manifest {
     pub libraries: Vec<Library>,
 }
 
-/// Which checkpoint this is.
+/// Identity of a checkpoint: its image, its number and the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The image it is part of.
@@ -109,7 +109,7 @@ pub struct Job {
 pub struct Times {
     /// The checkpoint was asked for.
     pub began: u64,
-    /// All of it was written.
+    /// The image was complete, in milliseconds since 1970.
     pub written: u64,
     /// How long the programs stood still, in microseconds.
     pub stopped_us: u64,
@@ -119,7 +119,7 @@ pub struct Times {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Program {
-    /// Its id when it was saved.
+    /// Process id when it was saved.
     pub pid: u32,
     /// File name of the program.
     pub name: String,
@@ -189,7 +189,7 @@ pub struct Session {
     pub arenas: Vec<Arena>,
     /// All memory with contents.
     pub regions: Vec<Region>,
-    /// Its files, by what is in them (`journal`, ...).
+    /// State files of the session, by what is in them (`journal`, ...).
     pub states: BTreeMap<String, FileEntry>,
     /// Whatever else its worker wants to find again.
     pub notes: BTreeMap<String, serde_json::Value>,
@@ -210,7 +210,7 @@ pub struct WorkerImage {
     pub pid: u32,
     /// Ids of its threads.
     pub ids: Vec<u32>,
-    /// Its socket to its server, as `/proc/PID/fd` names it.
+    /// Socket to its server, as `/proc/PID/fd` names it.
     pub control: String,
     /// Pipes to its server, in the same way.
     pub outputs: Vec<String>,
@@ -260,13 +260,13 @@ pub struct Region {
     pub object: Option<u64>,
     /// GPU it lies on.
     pub gpu: Option<u32>,
-    /// Its address in the program, or 0.
+    /// Address of the region in the program; 0 if it has none.
     pub address: u64,
     /// Its length; the last chunk may be shorter than the others.
     pub bytes: u64,
     /// Length of every chunk but the last.
     pub chunk_bytes: u32,
-    /// What is in it.
+    /// Chunks with the region's bytes, in their order.
     pub chunks: Vec<ChunkId>,
 }
 

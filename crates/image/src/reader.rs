@@ -102,7 +102,7 @@ impl Reader {
         self.store.descriptor()
     }
 
-    /// What it consists of.
+    /// Manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -28,7 +28,7 @@ pub struct Report {
     pub bytes: u64,
     /// What is not as it was written, and keeps no checkpoint from being restored here.
     pub remarks: Vec<String>,
-    /// As [`Image::writer`] has it.
+    /// Holder of the image's lock, as [`Image::writer`] reports it.
     pub writer: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Report {
     }
 }
 
-/// How far it is.
+/// Progress of a verification, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that were read.

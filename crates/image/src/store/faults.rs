@@ -57,7 +57,7 @@ pub(crate) enum Verdict {
 }
 
 impl Faults {
-    /// Nothing goes wrong; [`Faults::changes`] counts.
+    /// A plan without failures; [`Faults::changes`] counts.
     pub fn none() -> Self {
         Self::at(u64::MAX, Fault::Crash)
     }
@@ -67,7 +67,7 @@ impl Faults {
         Self { changes: AtomicU64::new(0), first, fault, unsynced: Mutex::default() }
     }
 
-    /// How many changes there were.
+    /// Number of changes made so far.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
