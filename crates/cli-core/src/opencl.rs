@@ -12,7 +12,7 @@ use crate::output::failure::{Failure, Outcome};
 pub struct Drivers {
     /// Names of the platforms that work.
     pub platforms: Vec<String>,
-    /// What was tried in vain, and why it was.
+    /// Libraries that do not work, each with the reason.
     pub tried: Vec<String>,
 }
 

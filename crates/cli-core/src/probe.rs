@@ -14,7 +14,7 @@ use crate::layout::{self, Layout};
 use crate::opencl::Drivers;
 use crate::output::failure::{Failure, Outcome};
 
-/// What was found, as the probe prints it.
+/// Result of a probe of the driver library, as the probe prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Probe {
     /// A library that works.

@@ -37,7 +37,7 @@ pub struct Config {
 /// A config file that was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// Where it is, or would be.
+    /// Path of the file, whether it exists or not.
     pub path: PathBuf,
     /// Settings in the file; all unset if there is no file.
     pub config: Config,
@@ -46,12 +46,12 @@ pub struct ConfigFile {
 /// Why the file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It exists and cannot be read.
+    /// The file exists and cannot be read.
     #[error("cannot read the config file: {path}: {source}; correct its permissions, or remove it")]
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// It is not TOML, or has a key or value that is not known.
@@ -61,7 +61,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Where in the file, from 1.
         line: usize,
-        /// What is wrong there.
+        /// What is wrong in that line.
         message: String,
     },
 }

@@ -13,10 +13,10 @@ pub struct DurationArg(pub Duration);
 /// Why a text is none.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DurationArgError {
-    /// It is no length of time at all.
+    /// The text is no length of time.
     #[error(transparent)]
     Text(#[from] DurationError),
-    /// Nothing at all, or more than a year.
+    /// The time is zero, or longer than a year.
     #[error("must be between 1ms and a year")]
     Bounds,
 }

@@ -15,9 +15,9 @@ pub type Outcome = Result<ExitCode, Failure>;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot run the program: {}: {source}: {}", program.display(), self.remedy())]
 pub struct RunError {
-    /// As given, before the search in PATH.
+    /// Name of the program from the command line, before the search in PATH.
     pub program: PathBuf,
-    /// What the system said.
+    /// Error that the system returned.
     pub source: io::Error,
 }
 

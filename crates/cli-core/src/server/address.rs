@@ -37,7 +37,7 @@ const CONNECT_TIMEOUT_VARIABLE: &str = "KATYDID_CONNECT_TIMEOUT";
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who named the server.
+/// Where the address of the server comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A flag: `--server`, or `--to` of a migration.
@@ -63,7 +63,7 @@ impl fmt::Display for Origin {
 pub struct NamedServer {
     /// Address that the server listens on.
     pub address: Address,
-    /// Who said so, for errors.
+    /// Source of the address, for errors.
     pub origin: Origin,
 }
 
@@ -86,7 +86,7 @@ pub enum AddressError {
     Folder {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the folder.
         problem: String,
     },
 }

@@ -18,7 +18,7 @@ use crate::server::address::admin_path;
 
 /// How long an answer may take, on a busy machine too.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same where there may be many to ask.
+/// Time limit of an answer where many servers may have to be asked.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long of that it may do nothing: one that a signal has stopped does not answer, and one that waits for a processor is at work.
 const QUIET_LIMIT: Duration = Duration::from_secs(2);
@@ -37,18 +37,18 @@ pub enum AdminError {
     Unreachable {
         /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// The same of a job's supervisor.
+    /// No supervisor answers on a job's control socket.
     #[error("cannot reach the job's control socket: {path}: {source}; `katydid ps` lists the jobs that run")]
     NoSupervisor {
         /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
-    /// What came back is not what a server says.
+    /// The answer is not one of a server of this release.
     #[error("{path}: unexpected answer ({what}); is this a server of the same release?")]
     Unexpected {
         /// Path of the socket.

@@ -31,12 +31,12 @@ const SYSTEM_CACHE: &str = "/var/cache/katydid";
 /// Why a folder is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It cannot be made, looked at or written to.
+    /// The folder cannot be made, read or written to.
     #[error("{path}: cannot be the module cache: {source}; name another folder with --module-cache")]
     System {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// Another process else could put something there, or take it away.
