@@ -14,7 +14,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Of all rows, without gaps.
+    /// Bytes of all rows and slices, without gaps.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.width * self.height * self.depth

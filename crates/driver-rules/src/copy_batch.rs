@@ -27,17 +27,17 @@ pub struct Arrays {
     pub sources: *const CUdeviceptr,
     /// Length of each copy in bytes.
     pub sizes: *const usize,
-    /// How many there are.
+    /// Number of copies.
     pub count: usize,
     /// Attributes that hold for several copies.
     pub attributes: *const CUmemcpyAttributes,
     /// The first copy of each attribute.
     pub firsts: *const usize,
-    /// How many attributes there are.
+    /// Number of attributes.
     pub kinds: usize,
 }
 
-/// One copy of a batch.
+/// A single copy of a batch, with its checked arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchCopy {
     /// Address that is written.
@@ -46,7 +46,7 @@ pub struct BatchCopy {
     pub from: CUdeviceptr,
     /// Length in bytes.
     pub size: usize,
-    /// Its source may be read during the call only.
+    /// The source may be read during the call only (`CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL`).
     pub is_now: bool,
 }
 

@@ -19,7 +19,7 @@ const LAST_CACHE_CONFIG: u32 = 3;
 const SM_COUNT: u32 = 0;
 /// `CU_DEV_RESOURCE_TYPE_SM`, the only kind.
 pub const MULTIPROCESSORS: u32 = 1;
-/// How many kinds of `CUatomicOperation` there are.
+/// Number of kinds of `CUatomicOperation`.
 pub const ATOMIC_OPERATIONS: u32 = 13;
 /// `CU_FUNCTION_LOADING_STATE_LOADED`: the code is on the device.
 pub const FUNCTION_LOADED: u32 = 1;

@@ -66,12 +66,12 @@ impl AdviceTarget {
     }
 }
 
-/// One piece of advice.
+/// A piece of advice for a range, as `cuMemAdvise` takes it.
 #[derive(Clone, Copy, Debug)]
 pub enum Advice {
     /// Mostly read, or not.
     ReadMostly(bool),
-    /// Where it should be.
+    /// Preferred location of the range; none: no preference.
     Preferred(Option<AdviceTarget>),
     /// Used from there, or not.
     Accessed(AdviceTarget, bool),
@@ -197,7 +197,7 @@ fn over(runs: &Runs, start: u64, end: u64) -> Vec<PageAdvice> {
 }
 
 impl Book {
-    /// Nothing is known yet.
+    /// Creates a book without advice.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))

@@ -33,7 +33,7 @@ pub struct Registration {
     pub end: u64,
     /// Flags that are told back.
     pub flags: u32,
-    /// It need not be writable.
+    /// The memory need not be writable (`CU_MEMHOSTREGISTER_READ_ONLY`).
     pub is_read_only: bool,
 }
 

@@ -72,7 +72,7 @@ impl ParamLayout {
         self.params.len()
     }
 
-    /// One parameter by number.
+    /// Parameter with this index; none beyond the last.
     pub fn get(&self, index: usize) -> Option<Param> {
         self.params.get(index).copied()
     }

@@ -72,9 +72,9 @@ pub enum Comparison {
     AtLeast,
     /// The word equals the value.
     Equal,
-    /// They have a bit in common.
+    /// The word and the value have a bit in common.
     And,
-    /// There is a bit that neither has.
+    /// A bit is 0 in both the word and the value.
     Nor,
 }
 
@@ -105,7 +105,7 @@ pub enum WordAccess {
 pub struct WordOperation {
     /// Bytes of the word, 4 or 8.
     pub size: u64,
-    /// What is done with it.
+    /// Whether the operation waits for the word or writes it.
     pub access: WordAccess,
     /// The value to write or to compare with, of as many bits as the word has.
     pub value: u64,

@@ -82,7 +82,7 @@ pub const fn check_reference_flags(flags: u32) -> Outcome {
     check(flags & !OVERRIDE_FORMAT == 0)
 }
 
-/// Which of three dimensions of a texture reference.
+/// Checks the number of a dimension of a texture reference: 0, 1 or 2.
 pub fn reference_dimension(number: i32) -> Outcome<usize> {
     usize::try_from(number).ok().filter(|number| *number < 3).ok_or(INVALID)
 }

@@ -4,7 +4,7 @@
 //! starts: in the worker, which a server has started before the program came. The rule: a variable that is set and has no
 //! effect is named, once a process.
 
-/// Who acts on a variable.
+/// Where a variable has its effect in Katydid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// This library, in the program.
@@ -24,7 +24,7 @@ pub struct Variable {
     pub name: &'static str,
     /// A value that asks for what is so without it; empty where there is none.
     pub default: &'static str,
-    /// Who acts on it.
+    /// Where the variable has its effect.
     pub effect: Effect,
 }
 

@@ -29,7 +29,7 @@ const MAX_SHOWN: usize = 64;
 /// Most changes by which a name may differ from the one that was meant.
 const MAX_EDIT_DISTANCE: usize = 4;
 
-/// Who reads a variable.
+/// Processes that read a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// The libraries in a program, and the commands that start one.
@@ -88,12 +88,12 @@ pub enum SettingValue {
     Silence,
     /// A whole number between two.
     Number(u64, u64),
-    /// One of these words.
+    /// One word out of a list.
     Words(&'static [&'static str]),
 }
 
 impl SettingValue {
-    /// What it takes, for a message.
+    /// Values that the setting accepts, as text for a message.
     pub fn expected(self) -> String {
         match self {
             Self::Text => "a text".to_owned(),
@@ -146,9 +146,9 @@ pub struct Setting {
     pub name: &'static str,
     /// Which processes read it.
     pub reader: Reader,
-    /// What it may hold.
+    /// Values that the variable may have.
     pub value: SettingValue,
-    /// What it says, for the table.
+    /// Meaning of the variable, for the reference page.
     pub meaning: &'static str,
 }
 
@@ -411,7 +411,7 @@ pub fn connect_timeout(said: Option<&str>) -> Duration {
 /// A name of ours that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
-    /// As it is set.
+    /// Name of the variable as the environment has it.
     pub name: String,
     /// The name that is the nearest, if one is near.
     pub nearest: Option<&'static str>,

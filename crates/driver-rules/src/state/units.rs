@@ -77,7 +77,7 @@ pub enum SizeError {
     Negative,
     /// A quota of nothing would refuse every program.
     Zero,
-    /// More than 2^63 bytes.
+    /// The size is more than 2^63 bytes.
     TooLarge,
 }
 
