@@ -24,7 +24,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn to(to: &str, mut before: impl FnMut(usize) + Send + 'static) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = format!("tcp://{}", listener.local_addr()?);
@@ -82,7 +82,7 @@ impl Silence {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn new() -> io::Result<Self> {
         // No program that another test starts is to have it: it could not be restored beside this one.
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

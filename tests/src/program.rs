@@ -61,7 +61,7 @@ pub enum ProgramError {
     Start {
         /// As it was named.
         program: String,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// It was given up and killed, with all processes of its group.
@@ -95,7 +95,7 @@ pub enum ProgramError {
     Lost {
         /// As it was named.
         program: String,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 ///
 /// # Errors
 ///
-/// What the system said.
+/// Error that the system returned.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut writer =
         Command::new("sh").args(["-c", r#"cat > "$0" && chmod 755 "$0""#]).arg(path).stdin(Stdio::piped()).spawn()?;

@@ -31,7 +31,7 @@ pub enum ServerError {
     System {
         /// Operation that failed, in the infinitive.
         what: &'static str,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
     /// It ended, or said nothing and stood still.

@@ -58,7 +58,7 @@ pub enum Fault {
     NothingKept {
         /// Where it should be.
         path: PathBuf,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

@@ -42,7 +42,7 @@ pub enum ReserveError {
         start: u64,
         /// Length of the range in bytes.
         length: u64,
-        /// What the system said.
+        /// Error that the system returned.
         source: io::Error,
     },
 }

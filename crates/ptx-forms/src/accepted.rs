@@ -61,7 +61,7 @@ pub enum AcceptedError {
     File {
         /// The file, or ptxas.
         path: PathBuf,
-        /// What the system says.
+        /// Error that the system returned.
         error: io::Error,
     },
     /// A line without a verdict.

@@ -34,7 +34,7 @@ pub enum StoreError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error that the system returned.
         error: std::io::Error,
     },
     /// It is not what was written.

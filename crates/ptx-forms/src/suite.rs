@@ -28,7 +28,7 @@ pub enum SuiteError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the system says.
+        /// Error that the system returned.
         error: std::io::Error,
     },
     /// One form stands in two lines.

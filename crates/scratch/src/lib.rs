@@ -51,7 +51,7 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn new(kind: &str) -> io::Result<Self> {
         Self::below(&env::temp_dir(), kind)
     }
@@ -60,7 +60,7 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn for_sockets(kind: &str) -> io::Result<Self> {
         let above = env::temp_dir();
         Self::below(if above.as_os_str().len() > LONGEST_FOR_SOCKETS { Path::new("/tmp") } else { &above }, kind)
@@ -70,7 +70,7 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn below(above: &Path, kind: &str) -> io::Result<Self> {
         clear_away(above);
         for _ in 0..MAKE_ATTEMPTS {

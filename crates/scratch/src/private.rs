@@ -18,7 +18,7 @@ const FOLDER: u32 = 0o700;
 ///
 /// # Errors
 ///
-/// What the system said.
+/// Error that the system returned.
 pub fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)?;
     // One that was there before, or a umask that takes from its owner. Workers in a sandbox may not change modes.
@@ -33,7 +33,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// What the system said.
+/// Error that the system returned.
 pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(contents.as_ref())
 }
@@ -42,7 +42,7 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// What the system said.
+/// Error that the system returned.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
 }
@@ -74,7 +74,7 @@ pub(crate) fn give_back(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// What the system said.
+/// Error that the system returned.
 pub fn folders(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -94,7 +94,7 @@ pub fn folders(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// What the system said.
+/// Error that the system returned.
 pub fn close(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(FILE))
 }

@@ -16,7 +16,7 @@ pub trait Socket: Read + Write + Send {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     fn limit_reads(&self, limit: Duration) -> io::Result<()>;
 }
 
@@ -44,7 +44,7 @@ impl<S: Socket> Patient<S> {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// Error that the system returned.
     pub fn new(socket: S, limit: impl Into<Limit>) -> io::Result<Self> {
         socket.limit_reads(LOOK_INTERVAL)?;
         Ok(Self { socket, limit: limit.into() })
