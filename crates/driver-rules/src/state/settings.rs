@@ -423,7 +423,10 @@ impl std::fmt::Display for Unknown {
         let name = self.name.escape_debug();
         match self.nearest {
             Some(nearest) => write!(out, "{name} is no variable of Katydid's, and is passed over: is {nearest} meant?"),
-            None => write!(out, "{name} is no variable of Katydid's, and is passed over (docs/reference/environment.md has all)"),
+            None => write!(
+                out,
+                "{name} is no variable of Katydid's, and is passed over (docs/reference/environment.md has all)"
+            ),
         }
     }
 }
