@@ -86,7 +86,7 @@ impl SpecFiles {
         (1..).zip(session.chain(cuda))
     }
 
-    /// The same of an OpenCL session.
+    /// Messages of an OpenCL session, each with its opcode.
     pub fn opencl_messages(&self) -> impl Iterator<Item = (u16, &katydid_api_spec::Function)> + Clone {
         (1..).zip(self.opencl_session.functions.iter())
     }

@@ -8,7 +8,7 @@ pub struct SpecError {
     pub file: String,
     /// Line number, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong with the line.
     pub fault: Fault,
 }
 

@@ -14,7 +14,7 @@ pub struct Api {
 /// The types that the lines of a file declare.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Types {
-    /// All of them, in the order of their lines.
+    /// Handle types, in the order of their lines.
     pub handles: Vec<String>,
     /// Those whose objects generated code keeps, in the order of their lines.
     pub objects: Vec<String>,
@@ -33,7 +33,7 @@ impl Types {
     }
 }
 
-/// One line of a spec file.
+/// A function of the API: one line of a spec file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
     /// The exported symbol, under the vendor's own name.
@@ -63,7 +63,7 @@ pub struct Function {
 pub struct Param {
     /// Name in the vendor's header.
     pub name: String,
-    /// What it is and which way it travels.
+    /// Type of the parameter, and which way it travels.
     pub kind: ParameterKind,
 }
 
@@ -89,7 +89,7 @@ pub enum Context {
     Any,
     /// The message names no context.
     None,
-    /// That of the object of this parameter.
+    /// The context of the object that this parameter names.
     Of(String),
 }
 

@@ -61,7 +61,7 @@ impl<T> RangeMap<T> {
         (address - start < *length).then_some((*start, *length, value))
     }
 
-    /// As [`RangeMap::find`], with the value to be changed.
+    /// Like [`RangeMap::find`], with the value for a change.
     pub fn find_mut(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
         let (start, (length, value)) = self.ranges.range_mut(..=address).next_back()?;
         (address - start < *length).then_some((*start, *length, value))

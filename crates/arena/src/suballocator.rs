@@ -31,7 +31,7 @@ const MAX_FIT_TRIES: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("no block in use starts at {address:#x}")]
 pub struct FreeError {
-    /// What was to be freed.
+    /// Address that was to be freed.
     pub address: u64,
 }
 

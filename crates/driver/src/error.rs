@@ -54,7 +54,7 @@ pub enum DriverError {
         path: PathBuf,
         /// What `cuDriverGetVersion` says, such as 11080 for 11.8.
         found: i32,
-        /// What it must say at least.
+        /// Oldest version that Katydid supports, such as 11080 for 11.8.
         needed: i32,
     },
     /// The library works, but shows no GPU.

@@ -58,7 +58,7 @@ impl OpenLibrary {
         self.soft
     }
 
-    /// How many devices it shows; at least one.
+    /// Number of devices that the library shows; at least one.
     pub fn devices(&self) -> u32 {
         self.devices
     }

@@ -24,7 +24,7 @@ pub struct DeviceIdentity {
     pub pci_device: u32,
 }
 
-/// How far a context handle is in its life.
+/// State of a context handle: active, inactive or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextState {
     /// A context in use.
@@ -49,7 +49,7 @@ pub trait DriverFacts: Sync {
     /// The calling thread's current context, 0 if none.
     fn current_context(&self) -> Handle;
 
-    /// How far `context` is in its life.
+    /// State of the context behind a handle.
     fn context_state(&self, context: Handle) -> ContextState;
 
     /// The handle that a retain of the primary context would give, without retaining or activating it; 101 for a

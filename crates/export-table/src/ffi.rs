@@ -13,7 +13,7 @@ pub mod status {
     pub const SUCCESS: Status = 0;
     /// A null output, or an unknown id.
     pub const INVALID_VALUE: Status = 1;
-    /// There is no memory left.
+    /// The process has no memory left.
     pub const OUT_OF_MEMORY: Status = 2;
     /// No library has installed its facts yet.
     pub const NOT_INITIALIZED: Status = 3;
@@ -21,7 +21,7 @@ pub mod status {
     pub const INVALID_CONTEXT: Status = 201;
     /// The key, wrapper or object is not there (or, for a put, already is).
     pub const INVALID_HANDLE: Status = 400;
-    /// There is nothing under this key.
+    /// No value is stored under this key.
     pub const NOT_FOUND: Status = 500;
     /// The real driver has this slot, and we do not.
     pub const NOT_SUPPORTED: Status = 801;

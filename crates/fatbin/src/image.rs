@@ -74,7 +74,7 @@ impl<'a> Image<'a> {
         self.kind
     }
 
-    /// Its parts, see [`ImageKind`].
+    /// Bytes of each part; [`ImageKind`] says what the parts are.
     #[must_use]
     pub fn parts(&self) -> &[&'a [u8]] {
         &self.parts

@@ -39,7 +39,7 @@ const INDIRECT: [&str; 2] = [".callprototype", ".calltargets"];
 /// A variable in global or constant memory that code declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable<'a> {
-    /// Its name as the driver knows it.
+    /// Name of the variable, as the driver knows it.
     pub name: Cow<'a, str>,
     /// Length in bytes.
     pub size: u64,
@@ -61,9 +61,9 @@ pub struct CodePlace {
 /// Variables and other facts that an image declares.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Variables<'a> {
-    /// In the order of the image.
+    /// Variables in the order of the image.
     pub all: Vec<Variable<'a>>,
-    /// It allocates memory on the device.
+    /// Whether the code allocates memory on the device.
     pub uses_heap: bool,
     /// Addresses of its functions depend on where it is loaded, and memory may hold some.
     pub relocates_functions: bool,

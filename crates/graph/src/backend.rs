@@ -48,7 +48,7 @@ pub struct Code {
     pub offsets: Vec<usize>,
     /// The context it runs in.
     pub context: usize,
-    /// Its name, as its module has it.
+    /// Name of the kernel, as its module has it.
     pub name: Arc<str>,
     /// Whatever the library needs to run it.
     pub kept: KeptAlive,

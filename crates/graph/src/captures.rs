@@ -32,9 +32,9 @@ pub struct CaptureStream {
 /// Whether an operation went into a graph instead of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureOutcome {
-    /// It is to be carried out.
+    /// The stream is not captured: the operation is to be carried out.
     No,
-    /// It is part of a graph now.
+    /// The operation has become a node of the graph that is captured.
     Yes,
 }
 

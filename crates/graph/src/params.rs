@@ -136,7 +136,7 @@ impl Arguments {
         self.extra.as_ptr().expose_provenance()
     }
 
-    /// All of them, as the kernel reads them.
+    /// Bytes of all arguments, as the kernel reads them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -185,7 +185,7 @@ pub struct Kernel {
     pub arguments: Arc<Arguments>,
     /// They were given as a whole, and are shown so.
     pub is_packed: bool,
-    /// What was set besides.
+    /// Attributes of the launch, by their ids.
     pub attributes: Attributes,
     /// The name of the code.
     pub name: Arc<str>,
@@ -229,14 +229,14 @@ pub struct Memset {
 pub struct Host {
     /// Address of the function.
     pub function: usize,
-    /// What it is called with.
+    /// Value that the function is called with (`userData`).
     pub data: usize,
 }
 
 /// Memory that begins in a graph.
 #[derive(Clone, Debug)]
 pub struct Alloc {
-    /// As the program asked, with the address.
+    /// Parameters as the program gave them, with the address that was chosen.
     pub params: CUDA_MEM_ALLOC_NODE_PARAMS,
     /// The memory itself: given back when nothing refers to the node any more.
     pub memory: KeptAlive,
@@ -252,7 +252,7 @@ unsafe impl Sync for Alloc {}
 pub struct Batch {
     /// The operations; the array that programs ask for is this one.
     pub operations: Arc<Vec<CUstreamBatchMemOpParams>>,
-    /// Of the whole batch.
+    /// Flags of the whole batch.
     pub flags: u32,
     /// Handle of the context they run in.
     pub context: usize,

@@ -40,7 +40,7 @@ const STALE_AGE: Duration = Duration::from_secs(3600);
 /// An entry that was used is not marked so again before.
 const MARK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What is known of an image.
+/// Length and hash of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageHash {
     /// Length of the image in bytes.
@@ -124,7 +124,7 @@ impl HashCache {
 }
 
 impl Lookup<'_> {
-    /// What is known, if anything.
+    /// Length and hash, if the cache has an entry.
     #[must_use]
     pub fn kept(&self) -> Option<ImageHash> {
         self.kept

@@ -60,7 +60,7 @@ pub enum LoadError {
     InvalidPtx {
         /// Line of the text, from 1.
         line: u32,
-        /// What is wrong, with the token.
+        /// Description of the fault, with the token that is wrong.
         message: String,
     },
     /// Valid PTX, but an instruction (or its form) that this interpreter does not have.
@@ -96,7 +96,7 @@ pub enum LoadError {
     OutOfMemory {
         /// Name of the variable.
         name: String,
-        /// Its size in bytes.
+        /// Bytes that were asked for.
         size: u64,
     },
     /// A name is declared or used and nothing defines it.

@@ -44,12 +44,12 @@ pub struct Param {
     pub size: u32,
 }
 
-/// What is known of a kernel besides its code.
+/// Facts about a kernel that a launch needs, besides its code.
 #[derive(Debug)]
 pub struct KernelInfo {
     /// Name of the kernel, mangled as in the PTX text.
     pub name: String,
-    /// Its parameters in order.
+    /// Parameters of the kernel, in their order.
     pub params: Vec<Param>,
     /// Bytes of the parameter buffer.
     pub param_bytes: u32,
@@ -69,7 +69,7 @@ pub struct KernelInfo {
     pub required_cluster: Option<[u32; 3]>,
     /// Most blocks its clusters may have (`.maxclusterrank`).
     pub max_cluster: Option<u32>,
-    /// It can be launched in clusters only (`.explicitcluster`).
+    /// Whether it can be launched in clusters only (`.explicitcluster`).
     pub needs_cluster: bool,
     /// PTX version times ten, e.g. 90.
     pub ptx_version: u32,

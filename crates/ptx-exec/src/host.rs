@@ -8,7 +8,7 @@ use crate::texture::Bound;
 pub struct AddressRange {
     /// First address of the range.
     pub start: u64,
-    /// One past the last address.
+    /// Address behind the last byte of the range.
     pub end: u64,
     /// Whether stores and atomics are allowed.
     pub writable: bool,
@@ -17,7 +17,7 @@ pub struct AddressRange {
 /// Heaps that device code allocates from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool {
-    /// That of `malloc`, whose size the program sets.
+    /// Heap of `malloc` in kernels, whose size the program sets.
     Malloc,
     /// What the device runtime itself needs: parameters of launches, its strings.
     Runtime,
@@ -28,7 +28,7 @@ pub enum Pool {
 pub enum Question {
     /// The ordinal of the device that it runs on.
     Device,
-    /// How many devices there are.
+    /// The number of devices that the program sees.
     DeviceCount,
     /// An attribute of a device (`CUdevice_attribute`).
     Attribute {
@@ -71,7 +71,7 @@ pub trait Host: Sync {
         let _ = handle;
         None
     }
-    /// One device `printf`, formatted.
+    /// Prints the formatted text of a `printf` in a kernel.
     fn print(&self, text: &[u8]);
     /// A failed device `assert`, as one line of text with its line feed; the launch then faults.
     fn assert_failed(&self, text: &str);

@@ -31,7 +31,7 @@ pub(crate) mod texel;
 
 use std::sync::Arc;
 
-/// What one channel of a texel is in memory.
+/// Type of a channel of a texel in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
     /// 8 bits without sign; also 0 to 1.
@@ -53,7 +53,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// Its size in bytes.
+    /// Size of the channel in bytes.
     pub fn bytes(self) -> u32 {
         match self {
             Self::U8 | Self::S8 => 1,
@@ -160,7 +160,7 @@ pub struct Sampler {
     pub level_bias: f32,
     /// The lowest and the highest level.
     pub level_clamp: [f32; 2],
-    /// What is outside, for `Address::Border`.
+    /// Colour outside of the image, for `Address::Border`.
     pub border: [f32; 4],
 }
 

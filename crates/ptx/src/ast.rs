@@ -15,7 +15,7 @@ pub struct Module<'a> {
     pub items: Vec<Item<'a>>,
 }
 
-/// One declaration at module level.
+/// A declaration at module level.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item<'a> {
     /// A `.global`, `.const` or `.shared` variable.
@@ -69,7 +69,7 @@ pub enum Space {
 /// A declared variable, parameter or register (range).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variable<'a> {
-    /// How it is linked; `Private` inside functions.
+    /// Linkage of the variable; `Private` inside functions.
     pub linkage: Linkage,
     /// State space that holds the variable.
     pub space: Space,
@@ -85,7 +85,7 @@ pub struct Variable<'a> {
     pub count: Option<u32>,
     /// Array dimensions; 0 for `[]`. Empty for a scalar.
     pub dimensions: Vec<u64>,
-    /// What it is initialised with; empty for zeroes.
+    /// Elements of the initialiser; empty for zeroes.
     pub initial: Vec<Initial<'a>>,
     /// `.attribute(.managed)`: the host uses it at the same address.
     pub managed: bool,
@@ -124,7 +124,7 @@ pub struct SymbolAddress<'a> {
 /// A function or kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Function<'a> {
-    /// How it is linked.
+    /// Linkage of the function.
     pub linkage: Linkage,
     /// Whether it is a kernel.
     pub entry: bool,
@@ -142,7 +142,7 @@ pub struct Function<'a> {
     pub line: u32,
 }
 
-/// One statement of a body.
+/// A statement of a function's body.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statement<'a> {
     /// A label, `name:`, with its line.

@@ -62,7 +62,7 @@ impl Access {
     }
 }
 
-/// One of the two sides of a race.
+/// One of the two accesses of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RaceSide {
     /// Line of the PTX text.

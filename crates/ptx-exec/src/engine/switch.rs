@@ -43,7 +43,7 @@ impl Switch {
         self.0.store(Request::Cancel as u8, Ordering::Release);
     }
 
-    /// What is asked for now.
+    /// Request that is pending.
     pub fn request(&self) -> Request {
         match self.0.load(Ordering::Acquire) {
             0 => Request::Run,

@@ -9,10 +9,10 @@ pub(super) const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// They do not begin like one.
+    /// The bytes do not begin like the state of a grid.
     #[error("not the state of a grid")]
     Foreign,
-    /// Another version of the format.
+    /// The state has another version of the format.
     #[error("state of a grid in format {found}; this build reads {VERSION}")]
     Version {
         /// Format version that the state names.
@@ -21,13 +21,13 @@ pub enum StateError {
     /// The hash at the end of the state does not match its bytes.
     #[error("state of a grid: damaged")]
     Damaged,
-    /// They end too early.
+    /// The bytes end before the state does.
     #[error("state of a grid: cut off")]
     Truncated,
-    /// They do not end where they should.
+    /// Bytes are left behind the state.
     #[error("state of a grid: {bytes} bytes too many")]
     Trailing {
-        /// How many are left.
+        /// Number of bytes that are left.
         bytes: usize,
     },
     /// The kernel is unknown.
@@ -48,7 +48,7 @@ pub enum StateError {
     /// Something that no running grid can be.
     #[error("state of a grid: impossible value in {what}")]
     Unsound {
-        /// What was looked at.
+        /// Field whose value no running grid can have.
         what: &'static str,
     },
 }
