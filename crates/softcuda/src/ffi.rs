@@ -75,7 +75,7 @@ pub(crate) trait Argument: Sized {
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
-    /// Writes the answer.
+    /// Writes the answer to the caller's memory.
     pub(crate) fn set(&self, value: T) {
         // SAFETY: not null, and writable for the whole call, as the creator of the `Out` promised.
         unsafe { self.0.write_unaligned(value) };

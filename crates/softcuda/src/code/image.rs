@@ -61,7 +61,7 @@ impl Refusal {
 
 /// A copy of an image: the original may go when the call returns.
 pub(crate) struct Code {
-    /// Its flat form.
+    /// Bytes of the image in its flat form.
     image: Vec<u8>,
     /// The options of the load, which go before those of the image.
     compilation: Compilation,

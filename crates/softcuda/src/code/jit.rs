@@ -27,7 +27,7 @@ const TARGETS: [usize; 22] =
 /// Added to a target for the features of that architecture alone, as in `CU_TARGET_COMPUTE_90A`.
 const FEATURES_OF_ONE: usize = 0x10000;
 
-/// The caller's arrays.
+/// The caller's arrays of JIT options and their values.
 pub(crate) struct Options {
     /// What each option is.
     kinds: Vec<CUjit_option>,
@@ -97,7 +97,7 @@ impl Options {
         Some(unsafe { self.values.add(at) })
     }
 
-    /// An option's value.
+    /// Value of the option of this kind; none if it was not given.
     fn value(&self, kind: CUjit_option) -> Option<*mut c_void> {
         // SAFETY: a slot of the caller's array.
         self.slot(kind).map(|slot| unsafe { slot.read_unaligned() })
@@ -153,7 +153,7 @@ impl Options {
         }
     }
 
-    /// Answers both logs.
+    /// Writes both logs to the caller's buffers.
     pub(crate) fn answer_logs(&self, info: &str, error: &str) {
         self.answer_log((id::INFO_LOG_BUFFER, id::INFO_LOG_BUFFER_SIZE_BYTES), self.rooms[0], info);
         self.answer_log((id::ERROR_LOG_BUFFER, id::ERROR_LOG_BUFFER_SIZE_BYTES), self.rooms[1], error);

@@ -56,7 +56,7 @@ pub(crate) struct Input<'a> {
     pub(crate) data: &'a [u8],
     /// Its name for messages.
     pub(crate) name: &'a str,
-    /// Its own options.
+    /// Compiler options of this input.
     pub(crate) compilation: Compilation,
 }
 
@@ -65,7 +65,7 @@ impl Linker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one input.
+    /// Adds one input to the link.
     pub(crate) fn add(&self, kind: u32, input: &Input<'_>) -> Outcome {
         self.state().add(kind, input)
     }

@@ -26,7 +26,7 @@ struct Pending {
 }
 
 impl Output {
-    /// Nothing printed yet.
+    /// A buffer in which nothing was printed.
     pub(crate) fn new() -> Self {
         Self(Mutex::default())
     }

@@ -159,7 +159,7 @@ impl Green {
         SmResource { device: self.device.ordinal, split: 0, count: self.count }
     }
 
-    /// Its primary context.
+    /// Primary context of its device.
     pub(crate) fn context(&self) -> Outcome<Arc<LiveContext>> {
         let context = contexts::living(self.device.primary_handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
         context.healthy().map(|()| context)

@@ -35,7 +35,7 @@ struct PrimaryState {
 }
 
 impl Primary {
-    /// An inactive one.
+    /// A primary context that is not retained.
     fn new(handle: usize) -> Self {
         Self { handle, state: Mutex::default(), ended: Condvar::new() }
     }

@@ -26,11 +26,11 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     /// What `cuCtxGetApiVersion` says of it.
     pub(crate) api_version: u32,
-    /// Limits of `cuCtxSetLimit`.
+    /// Limits that `cuCtxSetLimit` sets.
     pub(crate) limits: Limits,
     /// What device code allocates from.
     pub(crate) heaps: DeviceHeaps,
-    /// What kernels print.
+    /// Text that kernels print and that was not shown yet.
     pub(crate) output: Output,
     /// Preferred cache configuration: kept and reported.
     pub(crate) cache_config: AtomicU32,
@@ -97,7 +97,7 @@ impl Context {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Replaces the flags.
+    /// Sets the flags of the context (`cuCtxSetFlags`).
     pub(crate) fn set_flags(&self, flags: u32) -> Outcome {
         check_context_flags(flags)?;
         self.flags.store(flags, Ordering::Relaxed);

@@ -21,7 +21,7 @@ const LOWEST: u64 = 4096;
 pub(crate) struct Span {
     /// Address of the first byte.
     pub(crate) address: u64,
-    /// Size in bytes.
+    /// Length in bytes.
     pub(crate) size: u64,
     access: Access,
     /// In memory that nothing here knows: the program answers for it.

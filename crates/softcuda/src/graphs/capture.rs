@@ -71,7 +71,7 @@ pub(crate) fn volume(stream: &Stream, copy: &CUDA_MEMCPY3D) -> Outcome<bool> {
     of_process().take(stream.place(), || of_process().copy_params(copy, context(stream)?)).map(took)
 }
 
-/// A fill (`cuMemsetD*Async`).
+/// Captures a memset (`cuMemsetD*Async`).
 pub(crate) fn fill(stream: &Stream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<bool> {
     of_process().take(stream.place(), || of_process().fill_params(fill, context(stream)?)).map(took)
 }

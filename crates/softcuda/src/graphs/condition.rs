@@ -16,7 +16,7 @@ impl Condition {
         self.value.load(Ordering::Acquire)
     }
 
-    /// A launch begins.
+    /// Sets the default value as a launch begins.
     pub(super) fn begin(&self) {
         if let Some(value) = self.default {
             self.value.store(value, Ordering::Release);

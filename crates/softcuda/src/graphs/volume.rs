@@ -29,7 +29,7 @@ fn layout(described: &DescribedSide, extent: Extent) -> Outcome<Layout> {
     Ok(Layout { side: CopySide::of(claim), start, pitch: layout.pitch, slice: layout.slice })
 }
 
-/// A checked copy.
+/// A copy whose sides have been checked.
 #[derive(Clone, Copy)]
 pub(super) struct Volume {
     target: Layout,

@@ -60,7 +60,7 @@ pub(crate) struct DeviceHeaps {
 }
 
 impl DeviceHeaps {
-    /// A heap, locked.
+    /// Locks the heap of a pool.
     fn lock(&self, pool: Pool) -> MutexGuard<'_, Option<Heap>> {
         let heap = match pool {
             Pool::Malloc => &self.malloc,

@@ -127,7 +127,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Puts `bytes` back.
+    /// Returns `bytes` to the device's free memory.
     pub(crate) fn refund(&self, bytes: u64) {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         *used = used.saturating_sub(bytes);

@@ -68,7 +68,7 @@ impl Range {
         self.start
     }
 
-    /// Size in bytes.
+    /// Length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -161,7 +161,7 @@ impl SharedPage {
         NonNull::new(address(start)).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Its first byte.
+    /// Address of the first byte.
     pub(crate) fn start(&self) -> NonNull<c_void> {
         self.0
     }

@@ -68,7 +68,7 @@ pub(crate) struct Region {
     pub(crate) start: u64,
     /// Size in bytes, as asked for.
     pub(crate) size: u64,
-    /// What it is.
+    /// Kind of memory in the range.
     pub(crate) kind: RangeKind,
     /// Ordinal of the device it belongs to (for host memory: of the context that made it).
     pub(crate) device: i32,
@@ -154,7 +154,7 @@ impl Space {
         self.reserved.insert(start, end);
     }
 
-    /// Forgets a reservation.
+    /// Removes a reservation of addresses.
     pub(crate) fn unreserve(&mut self, start: u64) {
         self.reserved.remove(&start);
     }

@@ -25,7 +25,7 @@ struct Reservation {
     open: BTreeMap<u64, Access>,
 }
 
-/// By first address.
+/// Reserved address ranges, by their first address.
 type Reservations = BTreeMap<u64, Reservation>;
 
 /// The reservations of this process.

@@ -36,7 +36,7 @@ impl Device {
         }
     }
 
-    /// What `cuDeviceGetName` says.
+    /// Name that `cuDeviceGetName` returns.
     pub(crate) fn name(&self) -> &'static str {
         "Katydid softcuda"
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Above the special stream handles and below every address; steps leave room for numbers derived from a handle.
 const FIRST: usize = 0x10_0000;
-/// Distance between handles.
+/// Distance between two handles, in bytes.
 const STEP: usize = 16;
 
 /// A new handle, different from all others of the process.
@@ -51,7 +51,7 @@ impl<T> Registry<T> {
         objects.extract_if(|_, object| which(object)).map(|(_, object)| object).collect()
     }
 
-    /// All living objects.
+    /// Lists all living objects.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
         objects.as_ref().map(|all| all.values().cloned().collect()).unwrap_or_default()

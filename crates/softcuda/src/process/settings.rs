@@ -23,7 +23,7 @@ use katydid_driver_rules::state::environment;
 use crate::ffi::say;
 use crate::process::attributes;
 
-/// Set in workers.
+/// Variable that is set in workers.
 const WORKER: &str = "KATYDID_WORKER";
 
 /// More devices than this have no room for their address ranges.

@@ -39,7 +39,7 @@ struct Launches {
     last: u64,
     /// Those that run, with what stops them.
     running: HashMap<u64, Arc<Switch>>,
-    /// Those that wait.
+    /// Launches that wait, by their numbers.
     paused: BTreeMap<u64, PausedLaunch>,
 }
 

@@ -20,7 +20,7 @@ use crate::memory::space::{self, Access};
 /// The longest pause between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// A word's width.
+/// Width of a word in bytes: 4 or 8.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
     /// 32 bits, 4 bytes.

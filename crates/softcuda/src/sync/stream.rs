@@ -126,7 +126,7 @@ impl Stream {
         green == 0 || self.green == green
     }
 
-    /// Its attributes, locked.
+    /// Locks the stream's attributes.
     pub(crate) fn attributes(&self) -> MutexGuard<'_, Attributes> {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -279,7 +279,7 @@ struct StreamSet {
     others: Mutex<Vec<Arc<Stream>>>,
 }
 
-/// A locked set.
+/// A set of streams, locked.
 struct LockedStreams<'set> {
     legacy: &'set Arc<Stream>,
     others: MutexGuard<'set, Vec<Arc<Stream>>>,

@@ -23,7 +23,7 @@ use crate::texture::format::{EDGE, Format};
 pub(crate) struct Array {
     /// Handle that programs know the array by.
     handle: usize,
-    /// Extent and format.
+    /// Extent, format and channels of the array.
     pub(crate) format: Format,
     /// Where its texels are.
     pub(crate) level: Level,
@@ -56,7 +56,7 @@ impl Array {
 /// Levels that belong together.
 pub(crate) struct Mipmap {
     handle: usize,
-    /// Level 0 first.
+    /// Arrays of the levels, level 0 first.
     pub(crate) levels: Vec<Arc<Array>>,
     context: u64,
     memory: u64,
@@ -73,7 +73,7 @@ impl Mipmap {
 
 /// Arrays that live, levels among them.
 static ARRAYS: Registry<Array> = Registry::new();
-/// Mipmaps that live.
+/// Mipmapped arrays that live, by their handles.
 static MIPMAPS: Registry<Mipmap> = Registry::new();
 
 /// Where levels lie, and what they lie in.

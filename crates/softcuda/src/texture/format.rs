@@ -59,7 +59,7 @@ pub(crate) fn check_channels(channels: u32) -> Outcome {
 }
 
 impl Format {
-    /// Checks a descriptor.
+    /// Checks a descriptor and takes its fields.
     pub(crate) fn new(it: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome<Self> {
         check_channels(it.NumChannels)?;
         let extent = [it.Width, it.Height, it.Depth];
@@ -71,7 +71,7 @@ impl Format {
         Ok(format)
     }
 
-    /// As a descriptor.
+    /// Describes the format as `cuArray3DGetDescriptor` does.
     pub(crate) fn descriptor(&self) -> CUDA_ARRAY3D_DESCRIPTOR {
         let [Width, Height, Depth] = self.extent;
         CUDA_ARRAY3D_DESCRIPTOR {

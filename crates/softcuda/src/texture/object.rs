@@ -32,7 +32,7 @@ mod flag {
 const TEXTURE_ALIGN_BYTES: u64 = 512;
 /// What a pitch must be a multiple of, and the largest.
 const PITCH: (u64, u64) = (32, 2_097_120);
-/// Largest pitched texture.
+/// Largest width and height of a pitched texture, in texels.
 const PITCHED: (u64, u64) = (131_072, 65_000);
 
 /// What an object reads, as far as it was known when it was made.

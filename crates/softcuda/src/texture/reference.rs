@@ -41,9 +41,9 @@ fn change_bindings(change: impl FnOnce(&mut HashMap<u64, Arc<Object>>)) {
 pub(crate) struct ReferenceState {
     /// How it is read.
     pub(crate) description: CUDA_TEXTURE_DESC,
-    /// Code and channels.
+    /// Format code and number of channels.
     pub(crate) format: (u32, u32),
-    /// What it reads.
+    /// Resource that the reference reads; none if it is not bound.
     pub(crate) resource: Option<CUDA_RESOURCE_DESC>,
 }
 
@@ -174,7 +174,7 @@ impl ReferenceState {
         Ok(offset)
     }
 
-    /// Memory in rows.
+    /// Binds pitched memory (`cuTexRefSetAddress2D`).
     pub(crate) fn bind_rows(&mut self, it: &CUDA_ARRAY_DESCRIPTOR, address: u64, pitch: u64) {
         self.format = (it.Format, it.NumChannels);
         let format = u64::from(it.Format) | u64::from(it.NumChannels) << 32;

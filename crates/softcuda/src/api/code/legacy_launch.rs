@@ -86,7 +86,7 @@ api! {
         launch(function, width, height, CUstream::NULL)?;
     }
 
-    /// In a stream.
+    /// Launches the prepared parameters in a stream.
     fn cuLaunchGridAsync(function: CUfunction, width: i32, height: i32, stream: CUstream) {
         launch(function, width, height, stream)?;
     }

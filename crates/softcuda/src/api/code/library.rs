@@ -82,7 +82,7 @@ api! {
         kernel.set(as_handle(&*resolve(library)?.kernel(name.name()?)?));
     }
 
-    /// Needs no context.
+    /// Counts the kernels; needs no current context.
     fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) {
         count.set(resolve(library)?.kernels()?.len() as u32);
     }

@@ -61,7 +61,7 @@ api! {
         device.set(ready(ordinal)?.ordinal);
     }
 
-    /// Visible devices only.
+    /// Counts the devices that `CUDA_VISIBLE_DEVICES` shows.
     fn cuDeviceGetCount(count: Out<i32>) {
         state::ready()?;
         count.set(device::all().len() as i32);

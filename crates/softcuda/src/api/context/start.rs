@@ -11,7 +11,7 @@ use crate::ffi::{MaybeOut, Out, Text, api};
 use crate::process::{facts, init, proc_address};
 
 api! {
-    /// Makes the devices.
+    /// Initialises the library: makes the devices.
     fn cuInit(flags: u32) {
         init::initialise(flags)?;
     }

@@ -101,7 +101,7 @@ api! {
         })?;
     }
 
-    /// Without an index.
+    /// As the first version, without the output for the failing index.
     fn cuMemcpyBatchAsync_v2(
         targets: *mut u64,
         sources: *mut u64,
@@ -134,7 +134,7 @@ api! {
         })?;
     }
 
-    /// Without an index.
+    /// As the first version, without the output for the failing index.
     fn cuMemcpy3DBatchAsync_v2(count: usize, operations: *mut CUDA_MEMCPY3D_BATCH_OP, flags: u64, stream: CUstream) {
         // SAFETY: the caller's array has as many entries as it says.
         let copies = unsafe { read_boxes(operations, count) };

@@ -133,17 +133,17 @@ api! {
         copy_row(&default_stream()?, &End::Any(address(to)), &End::Array(array, offset), size, When::Now)?;
     }
 
-    /// Does not wait.
+    /// Copies within the device; the call does not wait.
     fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, from: u64, size: usize) {
         copy_row(&default_stream()?, &End::Array(array, offset), &End::Device(from), size, When::Later)?;
     }
 
-    /// Does not wait.
+    /// Copies within the device; the call does not wait.
     fn cuMemcpyAtoD_v2(to: u64, array: CUarray, offset: usize, size: usize) {
         copy_row(&default_stream()?, &End::Device(to), &End::Array(array, offset), size, When::Later)?;
     }
 
-    /// Does not wait.
+    /// Copies within the device; the call does not wait.
     fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize) {
         copy_row(&default_stream()?, &End::Array(to, to_offset), &End::Array(from, from_offset), size, When::Later)?;
     }

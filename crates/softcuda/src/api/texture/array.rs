@@ -73,7 +73,7 @@ api! {
         needs.set(sparse::requirements(array)?);
     }
 
-    /// As for arrays.
+    /// Only of mipmapped arrays whose memory is mapped later, as a whole.
     fn cuMipmappedArrayGetMemoryRequirements(
         needs: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
         mipmap: CUmipmappedArray,
@@ -88,7 +88,7 @@ api! {
         properties.set(sparse::properties(array)?);
     }
 
-    /// As for arrays.
+    /// Only of sparse mipmapped arrays.
     fn cuMipmappedArrayGetSparseProperties(properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, mipmap: CUmipmappedArray) {
         properties.set(sparse::mipmap_properties(mipmap)?);
     }

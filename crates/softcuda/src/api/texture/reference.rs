@@ -97,7 +97,7 @@ api! {
         change(handle, |state| state.set_format(format, channels))?;
     }
 
-    /// Of one dimension.
+    /// Sets the address mode of one dimension.
     fn cuTexRefSetAddressMode(handle: CUtexref, number: i32, mode: u32) {
         let number = dimension(number)?;
         if mode > 3 {
@@ -190,7 +190,7 @@ api! {
         address.set(state(handle)?.bound(&[kind::LINEAR, kind::PITCHED])?);
     }
 
-    /// Of one dimension.
+    /// Address mode of one dimension.
     fn cuTexRefGetAddressMode(mode: Out<u32>, handle: CUtexref, number: i32) {
         mode.set(state(handle)?.description.addressMode[dimension(number)?]);
     }
@@ -200,7 +200,7 @@ api! {
         mode.set(state(handle)?.description.filterMode);
     }
 
-    /// Code and channels.
+    /// Format code and number of channels.
     fn cuTexRefGetFormat(format: Out<u32>, channels: Out<i32>, handle: CUtexref) {
         let (code, count) = state(handle)?.format;
         format.set(code);

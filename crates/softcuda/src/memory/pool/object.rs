@@ -14,7 +14,7 @@ use crate::process::handles::{Registry, mint};
 use crate::sync::job::Job;
 use crate::sync::stream::Stream;
 
-/// A memory pool.
+/// A memory pool (`CUmemoryPool`).
 pub(crate) struct Pool {
     /// Handle that programs know the pool by.
     pub(crate) handle: usize,

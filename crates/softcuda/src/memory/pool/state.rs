@@ -16,11 +16,11 @@ use crate::sync::stream::Stream;
 /// A place that a stream has freed.
 pub(super) struct Freed {
     pub(super) at: u64,
-    /// As asked for.
+    /// Bytes that the program asked for.
     pub(super) size: u64,
     /// Number of its region.
     pub(super) id: u64,
-    /// Who freed it.
+    /// Stream in which it was freed.
     pub(super) stream: Arc<Stream>,
     /// Whether the stream has got there.
     pub(super) reached: bool,
@@ -201,7 +201,7 @@ impl PoolState {
         self.counts.attribute(attribute, self.reserved())
     }
 
-    /// Changes an attribute.
+    /// Sets an attribute (`cuMemPoolSetAttribute`).
     pub(super) fn set_attribute(&mut self, attribute: PoolAttribute, value: u64) -> Outcome {
         let reserved = self.reserved();
         self.counts.set_attribute(attribute, value, reserved)
