@@ -593,7 +593,8 @@ fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> 
 fn completions_and_man_pages_are_installed_and_named() -> Result<()> {
     let places = Places::of_this_test()?;
     let help = run(&["--help"], &[])?.text();
-    for word in ["completions", "man ", "share/man/man1", "bash-completion", "docs/reference/environment.md", "--json"] {
+    for word in ["completions", "man ", "share/man/man1", "bash-completion", "docs/reference/environment.md", "--json"]
+    {
         ensure!(help.contains(word), "no {word} in the help:\n{help}");
     }
     let share = places.dist.join("share");
