@@ -2,6 +2,7 @@
 //!
 //! A line that cannot be understood is an error that names it; nothing is skipped in silence.
 
+pub mod files;
 pub mod slice;
 
 use std::fmt;
@@ -59,7 +60,7 @@ pub struct App {
     pub name: String,
     /// How it is built.
     pub kind: Kind,
-    /// Source files, relative to the list.
+    /// Names of its source files, which all lie in one folder below the list's.
     pub sources: Vec<String>,
     /// Further options of the compiler.
     pub options: Vec<String>,

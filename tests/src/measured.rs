@@ -1,6 +1,6 @@
 //! Programs that are measured as well as tested: of the kinds in Figures 4 to 7 of the Cricket paper.
 //!
-//! Each says of itself, in a line of JSON on standard error, how long it worked and what it copied (`tests/apps/measured.h`).
+//! Each says of itself, in a line of JSON on standard error, how long it worked and what it copied (`tests/apps/common/measured.h`).
 //! How many calls it made of the driver is what `katydid trace` counts.
 
 use std::env;

@@ -43,14 +43,10 @@ pub fn places(places: &Places) -> Places {
 ///
 /// # Errors
 ///
-/// The folder of what they print cannot be read.
+/// The folders of what they print cannot be read.
 pub fn programs(places: &Places) -> io::Result<Vec<String>> {
-    let mut names: Vec<String> = fs::read_dir(&places.expected_opencl)?
-        .flatten()
-        .filter_map(|entry| Some(entry.path().file_stem()?.to_string_lossy().into_owned()))
-        .filter(|name| !name.starts_with("mpi_") || program(places, name).exists())
-        .collect();
-    names.sort();
+    let mut names = places.expected_opencl.programs()?;
+    names.retain(|name| !name.starts_with("mpi_") || program(places, name).exists());
     Ok(names)
 }
 
@@ -121,7 +117,7 @@ pub const OF_INTEL: [&str; 3] = ["kept_spirv", "kept_fine_svm", "image_accesses"
 #[must_use]
 pub fn intel(of: &Places) -> Option<Intel> {
     let root = of.opencl().with_file_name("opencl-intel");
-    let expected = of.expected_opencl.with_file_name("expected-intel");
+    let expected = of.expected_opencl.beside("expected-intel");
     let places = Places { expected: expected.clone(), expected_opencl: expected, ..of.clone() };
     let intel = Intel { library: root.join("lib/libintelocl.so"), vendors: root.join("vendors"), places };
     Some(intel).filter(|intel| intel.vendors.exists() && intel.library.exists())

@@ -3,16 +3,23 @@
 //! There are two arrangements: a checkout, where everything is below cargo's target folder, and a pack, the folder
 //! that travels to a GPU machine.
 
+mod texts;
+
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::catalog::Variant;
+
+pub use texts::Texts;
 
 /// Names the folder of a pack, for tests that run out of one.
 pub const PACK_VARIABLE: &str = "KATYDID_TEST_PACK";
 
 /// Names the driver of the tests' servers: `auto`, `soft` (unless set) or a path.
 pub const DRIVER_VARIABLE: &str = "KATYDID_TEST_DRIVER";
+
+/// What folders with the texts that programs must print are called.
+pub const EXPECTED: &str = "expected";
 
 /// The driver that servers of tests are to use.
 pub fn driver_under_test() -> String {
@@ -28,10 +35,10 @@ pub struct Places {
     pub apps: PathBuf,
     /// Folders of the shared CUDA runtimes.
     pub runtimes: Vec<PathBuf>,
-    /// A text a program.
-    pub expected: PathBuf,
+    /// What each program must print.
+    pub expected: Texts,
     /// The same for programs of OpenCL.
-    pub expected_opencl: PathBuf,
+    pub expected_opencl: Texts,
     /// Programs that need a framework.
     pub frameworks: PathBuf,
 }
@@ -58,8 +65,8 @@ impl Places {
             dist: target.join("dist"),
             apps: target.join("apps"),
             runtimes: vec![toolkit.join("cu13/lib"), toolkit.join("cuda_runtime/lib")],
-            expected: Path::new(env!("CARGO_MANIFEST_DIR")).join("apps/expected"),
-            expected_opencl: Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl/expected"),
+            expected: Texts::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("apps"), EXPECTED),
+            expected_opencl: Texts::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl"), EXPECTED),
             frameworks: Path::new(env!("CARGO_MANIFEST_DIR")).join("frameworks"),
         }
     }
@@ -70,8 +77,8 @@ impl Places {
             dist: folder.join("dist"),
             apps: folder.join("apps"),
             runtimes: vec![folder.join("runtimes")],
-            expected: folder.join("expected"),
-            expected_opencl: folder.join("expected-opencl"),
+            expected: Texts::new(folder.join("texts/cuda"), EXPECTED),
+            expected_opencl: Texts::new(folder.join("texts/opencl"), EXPECTED),
             frameworks: folder.join("frameworks"),
         }
     }

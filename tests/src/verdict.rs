@@ -65,7 +65,7 @@ pub enum Fault {
 
 /// Where the text of a program is kept.
 pub fn kept_path(places: &Places, name: &str) -> PathBuf {
-    places.expected.join(format!("{name}.txt"))
+    places.expected.path(name)
 }
 
 /// Judges one run of the program `name`.

@@ -1,7 +1,7 @@
 //! Builds the programs under test: nvcc and g++ as a user would call them, only what changed, two at a time.
 //!
-//! A program is up to date when its stamp holds the hash of its command lines, of the toolkit's pins and of every file
-//! beside its sources that it could include.
+//! Sources lie in a folder a topic, headers of all topics in `common`; their names are unique. A program is up to date when
+//! its stamp holds the hash of its command lines, of the toolkit's pins, of its sources and of every header.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use katydid_tests::catalog::{self, App, Kind, Variant};
+use katydid_tests::catalog::{self, App, Kind, Variant, files};
 
 use crate::fetch::{packages, setup};
 use crate::output::step;
@@ -25,6 +25,9 @@ const CODE: &str = "arch=compute_90,code=[sm_90,compute_90]";
 /// to cores, of which there may be fewer than ranks.
 pub(crate) const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl self,vader \
     --mca btl_vader_single_copy_mechanism none";
+
+/// What names of sources end in.
+const SOURCE_ENDS: [&str; 4] = ["cu", "cpp", "py", "h"];
 
 /// Compilers at a time.
 const AT_A_TIME: usize = 2;
@@ -44,60 +47,99 @@ pub(crate) fn build_only(tree: &Tree, name: &str) -> Result<()> {
     bring_up_to_date(tree, |app| app.name == name)
 }
 
+/// The folder of a program's sources.
+pub(crate) fn folder(tree: &Tree, app: &App) -> Result<PathBuf> {
+    read_sources(&tree.app_sources())?.folder(app).map(Path::to_owned)
+}
+
 fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
     setup::run(tree)?;
     let can_build = |app: &App| app.kind != Kind::Mpi || packages::has_open_mpi();
     let apps: Vec<App> = catalog::apps()?.into_iter().filter(wanted).filter(can_build).collect();
     let sources = read_sources(&tree.app_sources())?;
-    let old: Vec<&App> = apps.iter().filter(|app| !is_up_to_date(tree, app, &sources)).collect();
+    let mut old = Vec::new();
+    for app in &apps {
+        let folder = sources.folder(app)?;
+        if !is_up_to_date(tree, app, folder, &sources) {
+            old.push((app, folder));
+        }
+    }
     if old.is_empty() {
         return Ok(());
     }
-    if old.iter().any(|app| app.kind == Kind::Driver) && !tree.places().shim().join("libcuda.so").exists() {
+    if old.iter().any(|(app, _)| app.kind == Kind::Driver) && !tree.places().shim().join("libcuda.so").exists() {
         bail!("programs link with the shim, which is not built; run `cargo xtask dist` first");
     }
     step(&format!("building {} of {} programs", old.len(), apps.len()));
-    jobs::each(old, AT_A_TIME, |app| build_anew(tree, app, &sources)).into_iter().collect()
+    jobs::each(old, AT_A_TIME, |(app, folder)| build_anew(tree, app, folder, &sources)).into_iter().collect()
 }
 
-/// Name and content of every source file; any of them may include any header.
-type Sources = BTreeMap<String, Vec<u8>>;
+/// Every source file by its name; any of them may include any header.
+#[derive(Default)]
+struct Sources(BTreeMap<String, Source>);
+
+struct Source {
+    folder: PathBuf,
+    content: Vec<u8>,
+}
+
+impl Sources {
+    /// The folder of a program's sources.
+    fn folder(&self, app: &App) -> Result<&Path> {
+        let mut folders = Vec::new();
+        for name in &app.sources {
+            let source = self.0.get(name).with_context(|| format!("{}: there is no {name} in tests/apps", app.name))?;
+            folders.push(&source.folder);
+        }
+        folders.dedup();
+        match folders[..] {
+            [folder] => Ok(folder),
+            _ => bail!("{}: its sources must lie in one folder", app.name),
+        }
+    }
+}
 
 fn read_sources(folder: &Path) -> Result<Sources> {
-    let mut sources = Sources::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_file() {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            sources.insert(name, fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
+    let mut sources = Sources::default();
+    for path in files::below(folder)? {
+        if !path.extension().is_some_and(|end| SOURCE_ENDS.iter().any(|known| end == *known)) {
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let content = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let folder = path.parent().unwrap_or(folder).to_owned();
+        if let Some(twin) = sources.0.insert(name, Source { folder, content }) {
+            bail!("{} has the name of a file in {}", path.display(), twin.folder.display());
         }
     }
     Ok(sources)
 }
 
-fn build_anew(tree: &Tree, app: &App, sources: &Sources) -> Result<()> {
-    build(tree, app).with_context(|| format!("cannot build {}", app.name))?;
+fn build_anew(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> Result<()> {
+    build(tree, app, folder).with_context(|| format!("cannot build {}", app.name))?;
     let stamp = stamp_path(tree, app);
-    fs::write(&stamp, fingerprint(tree, app, sources)).with_context(|| format!("cannot write {}", stamp.display()))
+    fs::write(&stamp, fingerprint(tree, app, folder, sources))
+        .with_context(|| format!("cannot write {}", stamp.display()))
 }
 
-fn is_up_to_date(tree: &Tree, app: &App, sources: &Sources) -> bool {
+fn is_up_to_date(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> bool {
     let built = app.variants().iter().all(|variant| tree.places().program(&app.name, *variant).exists());
-    built && fs::read_to_string(stamp_path(tree, app)).is_ok_and(|stamp| stamp == fingerprint(tree, app, sources))
+    built
+        && fs::read_to_string(stamp_path(tree, app)).is_ok_and(|stamp| stamp == fingerprint(tree, app, folder, sources))
 }
 
 fn stamp_path(tree: &Tree, app: &App) -> PathBuf {
     tree.target.join("apps/stamps").join(&app.name)
 }
 
-fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
+fn fingerprint(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> String {
     let mut hash = blake3::Hasher::new();
-    for command in commands(tree, app) {
+    for command in commands(tree, app, folder) {
         hash.update(shell::shown(&command).as_bytes());
     }
     hash.update(include_bytes!("../toolkit.txt"));
-    hash.update(launcher(tree, app).unwrap_or_default().as_bytes());
-    for (name, content) in sources {
+    hash.update(launcher(tree, app, folder).unwrap_or_default().as_bytes());
+    for (name, Source { content, .. }) in &sources.0 {
         if name.ends_with(".h") || app.sources.contains(name) {
             hash.update(name.as_bytes()).update(&(content.len() as u64).to_le_bytes()).update(content);
         }
@@ -105,27 +147,26 @@ fn fingerprint(tree: &Tree, app: &App, sources: &Sources) -> String {
     hash.finalize().to_hex().to_string()
 }
 
-fn build(tree: &Tree, app: &App) -> Result<()> {
+fn build(tree: &Tree, app: &App, sources: &Path) -> Result<()> {
     for folder in ["static", "shared", "plain", "python", "mpi", "objects", "stamps"] {
         let folder = tree.target.join("apps").join(folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    commands(tree, app).iter_mut().try_for_each(|command| shell::read(command).map(drop))?;
-    launcher(tree, app).map_or(Ok(()), |script| write_launcher(tree, app, &script))
+    commands(tree, app, sources).iter_mut().try_for_each(|command| shell::read(command).map(drop))?;
+    launcher(tree, app, sources).map_or(Ok(()), |script| write_launcher(tree, app, &script))
 }
 
 /// The script that a program is started by, where it is not the program itself.
-fn launcher(tree: &Tree, app: &App) -> Option<String> {
+fn launcher(tree: &Tree, app: &App, sources: &Path) -> Option<String> {
     match app.kind {
-        Kind::Python => Some(python_launcher(tree, app)),
+        Kind::Python => Some(python_launcher(tree, app, sources)),
         Kind::Mpi => Some(format!("#!/bin/sh\nexec {MPI_RUN} -n 2 '{}' \"$@\"\n", ranked(tree, app).display())),
         _ => None,
     }
 }
 
-fn python_launcher(tree: &Tree, app: &App) -> String {
-    let texts: Vec<String> =
-        app.sources.iter().map(|source| tree.app_sources().join(source).display().to_string()).collect();
+fn python_launcher(tree: &Tree, app: &App, sources: &Path) -> String {
+    let texts: Vec<String> = app.sources.iter().map(|name| sources.join(name).display().to_string()).collect();
     let (cuda, python) = (tree.cuda(), tree.target.join("python/bin/python"));
     // numba finds libdevice by this variable, and NVRTC by where it is itself.
     let home = format!("CUDA_HOME='{}'", cuda.display());
@@ -140,19 +181,19 @@ fn write_launcher(tree: &Tree, app: &App, script: &str) -> Result<()> {
 }
 
 /// Every command that makes the program, in order: an object file a source, then a link a variant.
-fn commands(tree: &Tree, app: &App) -> Vec<Command> {
+fn commands(tree: &Tree, app: &App, folder: &Path) -> Vec<Command> {
     if app.kind == Kind::Python {
         return Vec::new();
     }
     let objects: Vec<PathBuf> = app.sources.iter().map(|source| object(tree, app, source)).collect();
     let compile = app.sources.iter().zip(&objects).map(|(source, object)| {
-        let mut command = compiler(tree, app);
+        let mut command = compiler(tree, app, folder);
         command.args(["-Wall", "-Wextra"].iter().flat_map(|flag| through(app, flag)));
         command.args(["-c", source, "-o"]).arg(object);
         command
     });
     let link = app.variants().iter().map(|variant| {
-        let mut command = compiler(tree, app);
+        let mut command = compiler(tree, app, folder);
         command.args(&objects).arg("-o").arg(match variant {
             Variant::Mpi => ranked(tree, app),
             _ => tree.places().program(&app.name, *variant),
@@ -189,7 +230,7 @@ fn object(tree: &Tree, app: &App, source: &str) -> PathBuf {
 }
 
 /// The compiler in the folder of the sources, so that device code knows its files by their bare names.
-fn compiler(tree: &Tree, app: &App) -> Command {
+fn compiler(tree: &Tree, app: &App, folder: &Path) -> Command {
     let mut command = match app.kind {
         Kind::Runtime | Kind::Fixture | Kind::Mpi => {
             let mut nvcc = Command::new(tree.cuda().join("bin/nvcc"));
@@ -213,6 +254,6 @@ fn compiler(tree: &Tree, app: &App) -> Command {
             gcc
         }
     };
-    command.arg("-std=c++17").current_dir(tree.app_sources());
+    command.arg("-I").arg(tree.app_sources().join("common")).arg("-std=c++17").current_dir(folder);
     command
 }

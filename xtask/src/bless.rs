@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App};
+use katydid_tests::places::EXPECTED;
 use katydid_tests::program;
 use katydid_tests::verdict::kept_path;
 use katydid_tests::way::Way;
@@ -39,7 +40,6 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     dist::run(tree, false)?;
     apps::run(tree)?;
     step("outputs of the programs under test");
-    fs::create_dir_all(tree.places().expected).context("cannot make the folder of the outputs")?;
     for app in catalog::apps()?.iter().filter(|app| app.is_test()) {
         output_of(tree, app).with_context(|| format!("{} cannot be blessed", app.name))?;
     }
@@ -58,7 +58,12 @@ fn output_of(tree: &Tree, app: &App) -> Result<()> {
     if !outcome.status.success() {
         bail!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
-    let path = kept_path(&places, &app.name);
+    let mut path = kept_path(&places, &app.name);
+    if !path.exists() {
+        path = apps::folder(tree, app)?.join(EXPECTED).join(path.file_name().unwrap_or_default());
+        let folder = path.parent().context("a text in no folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     if fs::read(&path).is_ok_and(|kept| kept == outcome.stdout) {
         return Ok(());
     }

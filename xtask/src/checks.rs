@@ -5,6 +5,7 @@ mod command_tree;
 mod constants;
 pub(crate) mod coverage;
 pub(crate) mod deny;
+mod directories;
 mod evidence;
 pub(crate) mod layers;
 mod modules;

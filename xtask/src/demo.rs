@@ -30,7 +30,9 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     let places = tree.places();
     let path = places.program(PROGRAM, Variant::Static);
     line("");
-    line(&format!("tests/apps/{PROGRAM}.cu is an ordinary CUDA program: nvcc built it, it knows nothing of Katydid."));
+    line(&format!(
+        "tests/apps/algorithms/{PROGRAM}.cu is an ordinary CUDA program: nvcc built it, it knows nothing of Katydid."
+    ));
     line("Its CUDA runtime looks for libcuda.so.1 and finds Katydid's, which carries every call to a worker process.");
     line("There is no GPU here, so the worker uses softcuda, which runs the program's PTX on the CPU.");
     line("");

@@ -24,7 +24,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use katydid_tests::catalog::{self, App, Variant};
+use katydid_tests::catalog::{self, App, Variant, files};
 use katydid_tests::deadline::Limit;
 use katydid_tests::opencl as programs;
 use katydid_tests::places::Places;
@@ -145,8 +145,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
         stripped(&runtimes.join(file), &folder.join("runtimes").join(file))?;
     }
     for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels()) {
-        let name = format!("{}.txt", app.name);
-        copy(&from.expected.join(&name), &to.expected.join(&name))?;
+        copy(&from.expected.path(&app.name), &to.expected.path(&app.name))?;
     }
     for file in fs::read_dir(&from.frameworks).context("cannot read the programs of frameworks")? {
         let file = file?;
@@ -185,8 +184,7 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
     FIXTURES.iter().try_for_each(|name| stripped(&programs::program(from, name), &programs::program(to, name)))?;
     for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(build::RANKED)) {
         stripped(&programs::program(from, name), &programs::program(to, name))?;
-        let text = format!("{name}.txt");
-        copy(&from.expected_opencl.join(&text), &to.expected_opencl.join(&text))?;
+        copy(&from.expected_opencl.path(name), &to.expected_opencl.path(name))?;
     }
     copy(&programs::libraries(from).join(LOADER), &programs::libraries(to).join(LOADER))?;
     if let (Some(khronos), to) = (programs::khronos(from), programs::khronos_folder(to)) {
@@ -219,10 +217,9 @@ fn pack_forms(tree: &Tree, folder: &Path) -> Result<()> {
     shell::run(&mut shell::cargo(&tree.root, &["build", "--quiet", "--package", "katydid-ptx-forms"]))?;
     stripped(&tree.target.join("debug/katydid-forms"), &folder.join("bin/katydid-forms"))?;
     for part in ["catalog", "programs", "data"] {
-        let from = tree.root.join("crates/ptx-forms").join(part);
-        for file in fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
-            let file = file?;
-            copy(&file.path(), &folder.join("forms").join(part).join(file.file_name()))?;
+        let root = tree.root.join("crates/ptx-forms");
+        for file in files::below(&root.join(part))? {
+            copy(&file, &folder.join("forms").join(file.strip_prefix(&root)?))?;
         }
     }
     Ok(())

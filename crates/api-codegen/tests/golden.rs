@@ -92,15 +92,25 @@ fn the_published_coverage_of_opencl_is_true() {
 
 /// The programs of `tests/apps-opencl`, with their sources.
 fn programs_of_opencl(root: &Path) -> Vec<(String, String)> {
-    let files = fs::read_dir(root.join("tests/apps-opencl")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = Vec::new();
+    collect(&root.join("tests/apps-opencl"), &mut files);
     let mut programs: Vec<(String, String)> = files
+        .into_iter()
+        .filter(|path| !path.ends_with("drivers/memory.c"))
         .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
         .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(&path).unwrap()))
         .collect();
     programs.sort();
     // What every program does stands in their header.
-    programs.insert(0, ("all".to_owned(), fs::read_to_string(root.join("tests/apps-opencl/check.h")).unwrap()));
+    programs.insert(0, ("all".to_owned(), fs::read_to_string(root.join("tests/apps-opencl/common/check.h")).unwrap()));
     programs
+}
+
+/// Adds all files at and below a folder.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() { collect(&path, files) } else { files.push(path) }
+    }
 }
 
 /// Whether a text has a name as a word of its own.

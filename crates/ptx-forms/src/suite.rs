@@ -49,13 +49,15 @@ pub struct Group {
     pub(crate) about: Vec<String>,
 }
 
-/// Files of a folder with that ending, by name.
+/// Files at and below a folder with that ending, by name.
 fn files(folder: &Path, ending: &str) -> Result<Vec<(String, String)>, SuiteError> {
     let error = |path: &Path, error| SuiteError::File { path: path.to_owned(), error };
     let entries = std::fs::read_dir(folder).map_err(|cause| error(folder, cause))?;
     let mut out = Vec::new();
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if path.extension().is_some_and(|found| found == ending) {
+        if path.is_dir() {
+            out.extend(files(&path, ending)?);
+        } else if path.extension().is_some_and(|found| found == ending) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             out.push((name, std::fs::read_to_string(&path).map_err(|cause| error(&path, cause))?));
         }

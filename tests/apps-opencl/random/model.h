@@ -4,7 +4,7 @@
 // The rule: a command waits, by events, markers or the order of its queue, for all commands before it that touch the same
 // memory, if one of the two writes. So what each command sees follows from the seed alone, whatever the driver does when.
 #pragma once
-#include "../check.h"
+#include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     /// What the program of that name prints.
-    const OWN_STREAMS: &str = include_str!("../../../tests/apps/expected/own_streams.txt");
+    const OWN_STREAMS: &str = include_str!("../../../tests/apps/streams/expected/own_streams.txt");
 
     #[test]
     fn refused_functions_and_forms_are_left_out() {

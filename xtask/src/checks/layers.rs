@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::checks::modules;
+use crate::checks::{directories, modules};
 use crate::output::step;
 use crate::shell;
 use crate::tree::Tree;
@@ -71,7 +71,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 
 /// The same; with `shows_edges`, prints each use inside a cycle of modules.
 pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
-    step("layers: crates and modules depend on each other in one direction only");
+    step("layers: crates and modules depend on each other in one direction only; directories are small");
     let metadata = shell::read(&mut shell::cargo(&tree.root, &["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is no JSON")?;
     let (crates, edges) = read(&metadata)?;
@@ -82,6 +82,10 @@ pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
     let faults = modules::faults(&tree.root, shows_edges)?;
     if !faults.is_empty() {
         bail!("{}\nThe rules are in xtask/src/checks/modules.rs", faults.join("\n"));
+    }
+    let faults = directories::faults(&tree.root)?;
+    if !faults.is_empty() {
+        bail!("{}\nThe rule is in xtask/src/checks/directories.rs", faults.join("\n"));
     }
     Ok(())
 }

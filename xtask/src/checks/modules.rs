@@ -1,4 +1,4 @@
-//! Modules of a crate may use each other in one direction, and a directory holds a number of files that a reader can survey.
+//! Modules of a crate may use each other in one direction.
 //!
 //! A module is a file; an inline `mod x { .. }` belongs to its file, and code that is compiled for tests only is left out. What is included
 //! from generated files is left out too.
@@ -23,9 +23,6 @@ use syn::{Item, UseTree};
 
 use crate::checks::style::is_test;
 use crate::output::line;
-
-/// The most `.rs` files in one directory of a source tree, tests aside.
-const FILES_PER_DIRECTORY: usize = 20;
 
 /// How many re-exports one name is followed through.
 const REEXPORT_DEPTH: usize = 8;
@@ -63,7 +60,7 @@ struct Crate {
 /// The first place where each module uses each other one.
 type Uses = BTreeMap<(ModulePath, ModulePath), Site>;
 
-/// Every fault of the checkout: cycles of modules, and directories with too many files.
+/// Every cycle of modules in the checkout.
 ///
 /// With `shows_edges`, prints each use inside a cycle.
 pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
@@ -78,7 +75,6 @@ pub(crate) fn faults(root: &Path, shows_edges: bool) -> Result<Vec<String>> {
                 }
             }
         }
-        count_files(root, &folder.join("src"), &mut faults)?;
     }
     Ok(faults)
 }
@@ -561,27 +557,6 @@ fn cycle_from(start: &ModulePath, members: &BTreeSet<ModulePath>, uses: &Uses) -
     None
 }
 
-/// Adds a fault for each directory below `folder` that holds too many files.
-fn count_files(root: &Path, folder: &Path, faults: &mut Vec<String>) -> Result<()> {
-    let mut count = 0;
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_dir() && name != "tests" {
-            count_files(root, &path, faults)?;
-        } else if name.ends_with(".rs") && name != "tests.rs" {
-            count += 1;
-        }
-    }
-    let shown = folder.strip_prefix(root).unwrap_or(folder).to_string_lossy().into_owned();
-    if count > FILES_PER_DIRECTORY {
-        faults.push(format!(
-            "{shown} holds {count} files, the limit is {FILES_PER_DIRECTORY}: group them in directories"
-        ));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -656,20 +631,5 @@ mod tests {
     #[test]
     fn modules_in_one_direction_are_no_cycle() {
         assert!(components(&made(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
-    }
-
-    #[test]
-    fn a_directory_with_too_many_files_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        for number in 0..=FILES_PER_DIRECTORY {
-            fs::write(folder.path().join(format!("a{number}.rs")), "").unwrap();
-        }
-        let mut faults = Vec::new();
-        count_files(folder.path().parent().unwrap(), folder.path(), &mut faults).unwrap();
-        assert_eq!(faults.len(), 1);
-        fs::rename(folder.path().join("a0.rs"), folder.path().join("tests.rs")).unwrap();
-        faults.clear();
-        count_files(folder.path().parent().unwrap(), folder.path(), &mut faults).unwrap();
-        assert!(faults.is_empty());
     }
 }

@@ -1,11 +1,10 @@
 //! Measures the sources against the targets of style: sizes of files and functions, share of comments, headers.
 //!
-//! Hard limits fail: a file above 1000 lines, a function above 80, a folder with more than 20 sources. So do a file without a
-//! header that says what it is for, an `unsafe` without its SAFETY comment, a doc comment of a public item that says nothing,
-//! and an example in a doc comment, since `cargo xtask test` runs none of those. The other targets are shown beside what was measured.
+//! Hard limits fail: a file above 1000 lines, a function above 80. So do a file without a header that says what it is for, an
+//! `unsafe` without its SAFETY comment, a doc comment of a public item that says nothing, and an example in a doc comment, since
+//! `cargo xtask test` runs none of those. The other targets are shown beside what was measured.
 //! Tests are left out, as are generated files, which are not in the tree.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,12 +15,10 @@ use syn::visit::{self, Visit};
 
 use crate::checks::{short_docs, words};
 use crate::output::{line, step};
-use crate::shell;
 use crate::tree::Tree;
 
 const FILE_LIMIT: usize = 1000;
 const FUNCTION_LIMIT: usize = 80;
-const FOLDER_LIMIT: usize = 20;
 
 /// What is measured of one file.
 struct Measured {
@@ -63,25 +60,11 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     let measured = files.iter().map(|path| measure(&tree.root, path)).collect::<Result<Vec<_>>>()?;
     show(&measured);
     let mut faults: Vec<String> = measured.iter().flat_map(hard_faults).collect();
-    faults.extend(full_folders(&shell::git(&tree.root, &["ls-files", "*.rs"])?));
     faults.extend(words::faults(tree)?);
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
     Ok(())
-}
-
-/// Folders with more sources than a reader looks through, tests included, out of the names of all sources.
-fn full_folders(names: &str) -> Vec<String> {
-    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in names.lines() {
-        *folders.entry(name.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default() += 1;
-    }
-    let full = folders.into_iter().filter(|(_, count)| *count > FOLDER_LIMIT);
-    full.map(|(folder, count)| {
-        format!("{folder}: {count} sources, and {FOLDER_LIMIT} is the most: make folders of them")
-    })
-    .collect()
 }
 
 /// All Rust files below `folder` that are neither tests nor built.
@@ -239,14 +222,6 @@ fn spread(sorted: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folder_with_too_many_sources_is_named() {
-        let names: Vec<String> = (0..=FOLDER_LIMIT).map(|number| format!("src/full/f{number}.rs")).collect();
-        assert_eq!(full_folders(&names.join("\n")).len(), 1);
-        assert!(full_folders(&names.join("\n"))[0].starts_with("src/full: 21 sources"));
-        assert!(full_folders(&names[1..].join("\n")).is_empty());
-    }
 
     fn visited(text: &str) -> (Vec<(String, usize)>, Vec<String>) {
         let lines: Vec<&str> = text.lines().collect();

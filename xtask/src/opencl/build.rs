@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use katydid_tests::catalog::files;
 
 use crate::apps::MPI_RUN;
 use crate::fetch::opencl::{LIBRARIES, PINS, fetch, root};
@@ -17,6 +18,8 @@ use crate::tree::Tree;
 pub(crate) const RANKED: &str = "mpi_";
 /// What is built: a program that finds a loader, or a driver's library.
 const PROGRAM: [&str; 2] = ["-l:libOpenCL.so.1", "-lpthread"];
+/// A driver for tests, no program; where it lies among the sources.
+const DRIVER: &str = "drivers/memory.c";
 const LIBRARY: [&str; 3] = ["-shared", "-fPIC", "-fvisibility=hidden"];
 
 /// Builds the programs that changed, and removes what drivers compiled in earlier runs.
@@ -32,10 +35,9 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     }
     let (sources, programs) = (tree.root.join("tests/apps-opencl"), tree.target.join("apps/opencl"));
     fs::create_dir_all(&programs).with_context(|| format!("cannot make {}", programs.display()))?;
-    let headers = [headers(&sources)?, headers(&sources.join("random"))?].concat();
-    for entry in fs::read_dir(&sources).with_context(|| format!("cannot read {}", sources.display()))? {
-        let path = entry.context("cannot read the programs")?.path();
-        if path.extension().is_none_or(|extension| extension != "c") {
+    let headers = headers(&sources)?;
+    for path in with_end(&sources, "c")? {
+        if path == sources.join(DRIVER) {
             continue;
         }
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -46,24 +48,28 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
         }
         if_changed(&program, &[&headers, &text], || {
             if !is_ranked {
-                return build(&root, "gcc", &PROGRAM, &path, &program);
+                return build(tree, "gcc", &PROGRAM, &path, &program);
             }
             let ranked = program.with_extension("ranked");
-            build(&root, "mpicc", &PROGRAM, &path, &ranked)?;
+            build(tree, "mpicc", &PROGRAM, &path, &ranked)?;
             launcher(&program, &format!("#!/bin/sh\nexec {MPI_RUN} -n 4 '{}' \"$@\"\n", ranked.display()))
         })?;
     }
-    let (source, library) = (sources.join("drivers/memory.c"), programs.join("memory.so"));
+    let (source, library) = (sources.join(DRIVER), programs.join("memory.so"));
     let text = fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
-    if_changed(&library, &[&text], || build(&root, "gcc", &LIBRARY, &source, &library))
+    if_changed(&library, &[&text], || build(tree, "gcc", &LIBRARY, &source, &library))
 }
 
-/// The text of all headers of a folder.
-fn headers(folder: &Path) -> Result<Vec<u8>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "h"));
-    paths.sort();
+/// The files of all topics whose names have this end.
+fn with_end(sources: &Path, end: &str) -> Result<Vec<PathBuf>> {
+    let mut paths = files::below(sources)?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == end));
+    Ok(paths)
+}
+
+/// The text of all headers.
+fn headers(sources: &Path) -> Result<Vec<u8>> {
+    let paths = with_end(sources, "h")?;
     let texts = paths.iter().map(|path| fs::read(path).with_context(|| format!("cannot read {}", path.display())));
     Ok(texts.collect::<Result<Vec<_>>>()?.concat())
 }
@@ -91,9 +97,11 @@ fn launcher(path: &Path, script: &str) -> Result<()> {
 }
 
 /// `way`: what the compiler makes of the source.
-fn build(root: &Path, compiler: &str, way: &[&str], source: &Path, made: &Path) -> Result<()> {
+fn build(tree: &Tree, compiler: &str, way: &[&str], source: &Path, made: &Path) -> Result<()> {
+    let root = root(tree);
     let mut gcc = Command::new(compiler);
     gcc.args(["-O2", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-I"]).arg(root.join("usr/include"));
+    gcc.arg("-I").arg(tree.root.join("tests/apps-opencl/common"));
     gcc.arg(source).arg("-o").arg(made).arg("-L").arg(root.join(LIBRARIES)).args(way);
     shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))
 }

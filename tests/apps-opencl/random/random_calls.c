@@ -6,7 +6,7 @@
 //
 // A line a seed: a digest of what was chosen and must have come of it. The same seed has the same line every time, and with every driver that has
 // images and shared virtual memory; on others both are left out.
-#include "random/kernels.h"
+#include "kernels.h"
 
 enum { LANES = 3, SEEDS = 2, STEPS = 120 };
 

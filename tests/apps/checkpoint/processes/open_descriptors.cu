@@ -16,7 +16,7 @@
 //   queued    has not read an event of fanotify
 //
 // All kinds print the same. What takes root and is not allowed is left out.
-#include "steps.h"
+#include "field_steps.h"
 
 #include <cerrno>
 #include <csignal>
@@ -33,21 +33,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
-
-constexpr int N = 1024, STEPS = 40;
-
-__global__ void mix(unsigned *field, unsigned salt) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    field[i] = field[i] * 2654435761u + salt + i;
-}
-
-static void must(bool held, const char *what) {
-    CHECK(held, what);
-    if (!held) {
-        perror(what);
-        exit(finish("open_descriptors"));
-    }
-}
 
 // A folder of its own, which its end removes.
 static char folder[] = "/tmp/open_descriptors.XXXXXX";
@@ -341,21 +326,7 @@ static void end(const std::string &kind, pid_t child) {
 
 int main(int argc, char **argv) {
     const std::string kind = argc > 1 ? argv[1] : "";
-    std::vector<unsigned> host(N);
-    unsigned *field;
     pid_t child = 0;
-    OK(cudaMalloc(&field, N * sizeof(unsigned)));
-    OK(cudaMemset(field, 0, N * sizeof(unsigned)));
-    for (int step = 0; step < STEPS; step++) {
-        mix<<<N / 128, 128>>>(field, step);
-        OK(cudaGetLastError());
-        OK(cudaMemcpy(host.data(), field, N * sizeof(unsigned), cudaMemcpyDeviceToHost));
-        if (step == 0) child = begin(kind);
-        Checksum sum;
-        sum.bytes(host.data(), N * sizeof(unsigned));
-        told(step, sum);
-    }
-    end(kind, child);
-    OK(cudaFree(field));
+    all_steps([&] { child = begin(kind); }, [&] { end(kind, child); });
     return finish("open_descriptors");
 }

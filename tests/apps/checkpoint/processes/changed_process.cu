@@ -29,7 +29,7 @@
 //   suspended has a child that SIGTSTP has stopped, and hears at its end which signal that was
 //
 // A child lives as long as the program. What a process has set for itself must be so at its end. All kinds print the same.
-#include "steps.h"
+#include "field_steps.h"
 
 #include <cerrno>
 #include <csignal>
@@ -51,23 +51,12 @@
 #include <unistd.h>
 #include <vector>
 
-constexpr int N = 1024, STEPS = 40;
 // PR_SET_MEMORY_MERGE, of Linux 6.4.
 constexpr int MEMORY_MERGE = 67;
-
-__global__ void mix(unsigned *field, unsigned salt) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    field[i] = field[i] * 2654435761u + salt + i;
-}
 
 static int wait_for_a_signal(void *) {
     for (;;) pause();
     return 0;
-}
-
-static void must(bool held, const char *what) {
-    CHECK(held, what);
-    if (!held) exit(finish("changed_process"));
 }
 
 // Two pages of memory with a policy, and one on each side without.
@@ -346,22 +335,7 @@ static pid_t change(const char *kind) {
     return 0;
 }
 
-int main(int argc, char **argv) {
-    const char *kind = argc > 1 ? argv[1] : "none";
-    std::vector<unsigned> host(N);
-    unsigned *field;
-    pid_t child = 0;
-    OK(cudaMalloc(&field, N * sizeof(unsigned)));
-    OK(cudaMemset(field, 0, N * sizeof(unsigned)));
-    for (int step = 0; step < STEPS; step++) {
-        mix<<<N / 128, 128>>>(field, step);
-        OK(cudaGetLastError());
-        OK(cudaMemcpy(host.data(), field, N * sizeof(unsigned), cudaMemcpyDeviceToHost));
-        if (step == 0) child = change(kind);
-        Checksum sum;
-        sum.bytes(host.data(), N * sizeof(unsigned));
-        told(step, sum);
-    }
+static void end(const char *kind, pid_t child) {
     if (strcmp(kind, "suspended") == 0) has_stopped_by(child, SIGTSTP);
     is_still_set(kind);
     use_halves();
@@ -370,6 +344,11 @@ int main(int argc, char **argv) {
         waitpid(child, nullptr, 0);
     }
     drain(ends, sent);
-    OK(cudaFree(field));
+}
+
+int main(int argc, char **argv) {
+    const char *kind = argc > 1 ? argv[1] : "none";
+    pid_t child = 0;
+    all_steps([&] { child = change(kind); }, [&] { end(kind, child); });
     return finish("changed_process");
 }

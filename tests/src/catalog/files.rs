@@ -1,0 +1,47 @@
+//! Files of a folder and of those below it: sources and texts lie in a folder a topic, and are found by their names alone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Every file at or below `folder`, sorted.
+///
+/// # Errors
+///
+/// A folder cannot be read; the error names it.
+pub fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(folder, &mut files)?;
+    files.sort();
+    Ok(files)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+    for entry in fs::read_dir(folder).map_err(named)? {
+        let path = entry.map_err(named)?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_all_depths_are_found_and_a_missing_folder_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("b/c");
+        fs::create_dir_all(&deep).unwrap();
+        for path in [folder.path().join("a"), deep.join("d")] {
+            fs::write(path, "").unwrap();
+        }
+        assert_eq!(below(folder.path()).unwrap(), [folder.path().join("a"), deep.join("d")]);
+        assert!(below(&deep.join("no")).unwrap_err().to_string().contains("b/c/no"));
+    }
+}

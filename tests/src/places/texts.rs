@@ -1,0 +1,78 @@
+//! The texts that programs under test must print, one a program.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::catalog::files;
+
+/// What the texts' names end in.
+const END: &str = ".txt";
+
+/// Texts in all folders of one name below a root, such as `expected` in each topic's folder of `tests/apps`.
+#[derive(Debug, Clone)]
+pub struct Texts {
+    root: PathBuf,
+    folder: &'static str,
+}
+
+impl Texts {
+    /// The texts in each folder named `folder` at or below `root`.
+    pub fn new(root: PathBuf, folder: &'static str) -> Self {
+        Self { root, folder }
+    }
+
+    /// The texts of other folders below the same root.
+    #[must_use]
+    pub fn beside(&self, folder: &'static str) -> Self {
+        Self { root: self.root.clone(), folder }
+    }
+
+    /// The text of a program: where it is, or where readers look for it in vain.
+    #[must_use]
+    pub fn path(&self, program: &str) -> PathBuf {
+        let name = format!("{program}{END}");
+        let found = self.all().unwrap_or_default().into_iter().find(|path| path.ends_with(&name));
+        found.unwrap_or_else(|| self.root.join(self.folder).join(name))
+    }
+
+    /// The programs that have a text, by name.
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be read.
+    pub fn programs(&self) -> io::Result<Vec<String>> {
+        let stems = self.all()?.into_iter().filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+        let mut programs: Vec<String> = stems.collect();
+        programs.sort();
+        Ok(programs)
+    }
+
+    fn all(&self) -> io::Result<Vec<PathBuf>> {
+        let mut files = files::below(&self.root)?;
+        files.retain(|path| path.parent().is_some_and(|parent| parent.ends_with(self.folder)));
+        Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_found_in_each_topic_and_in_a_folder_that_is_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        for topic in ["a/expected", "b/c/expected", "b/expected-else"] {
+            fs::create_dir_all(folder.path().join(topic)).unwrap();
+        }
+        let texts = ["a/expected/one.txt", "b/c/expected/two.txt", "b/expected-else/three.txt", "a/four.txt"];
+        texts.iter().for_each(|text| fs::write(folder.path().join(text), "").unwrap());
+        let kept = Texts::new(folder.path().to_owned(), "expected");
+        assert_eq!(kept.programs().unwrap(), ["one", "two"]);
+        assert_eq!(kept.path("two"), folder.path().join(texts[1]));
+        assert_eq!(kept.path("three"), folder.path().join("expected/three.txt"));
+        assert_eq!(kept.beside("expected-else").programs().unwrap(), ["three"]);
+        assert_eq!(Texts::new(folder.path().join("a/expected"), "expected").programs().unwrap(), ["one"]);
+    }
+}
