@@ -9,6 +9,7 @@ pub(crate) mod kernel_data;
 pub(crate) mod link_remap;
 pub mod link_remap_lock;
 pub(crate) mod net_lock;
+pub(crate) mod options;
 pub(crate) mod protobuf;
 pub(crate) mod restore_images;
 pub(crate) mod rpc;

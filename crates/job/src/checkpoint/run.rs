@@ -38,7 +38,8 @@ use crate::checkpoint::request::{CRIU_FOLDER, image_of, keeps_stopped, micros, n
 use crate::checkpoint::stages::Stages;
 use crate::checkpoint::{fault_injection, obstacles, worker_images};
 use crate::criu::files_img::FilesImage;
-use crate::criu::tool::{After, Criu, Dumper};
+use crate::criu::options::After;
+use crate::criu::tool::{Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
 use crate::process::attributes::Attributes;
 use crate::process::descriptors::datagrams::Unsendable;

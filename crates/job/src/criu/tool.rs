@@ -28,11 +28,12 @@ use crate::criu::capabilities::{Capabilities, SETCAP};
 use crate::criu::kernel_data::{KernelData, LentKernelData};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock;
+use crate::criu::options::{self, After, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED};
 use crate::criu::rpc::{CriuRpc, RpcEvent};
 use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_until_idle, wait_with_progress};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
-use crate::process::{attributes, signals, stdio, tcp, terminals, tree};
+use crate::process::{attributes, signals, tcp, terminals, tree};
 use crate::supervisor::guard::Guard;
 
 /// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
@@ -41,25 +42,6 @@ pub const VARIABLE: &str = "KATYDID_CRIU";
 const LAUNCHER: &str = "katydid-criu";
 /// Where the loader and the libraries are in a folder of our own.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// What CRIU is told at dump and restore alike.
-///
-/// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
-/// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's. A file is the
-/// same one when its mode has changed: a program that has it open natively does not notice either.
-const BOTH: [&str; 8] = [
-    "-v2",
-    "--skip-file-rwx-check",
-    "--shell-job",
-    "--file-locks",
-    "--ext-unix-sk",
-    "--tcp-established",
-    "--manage-cgroups=ignore",
-    "--ghost-limit=1G",
-];
-/// The log of a dump.
-const DUMP_LOG: &str = "dump.log";
-/// CRIU's option for users without root.
-const UNPRIVILEGED: &str = "--unprivileged";
 /// What CRIU says of a port that is taken, and of a connection.
 const ADDRESS_TAKEN_ERRORS: [&str; 2] =
     ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
@@ -83,13 +65,6 @@ pub struct Criu {
     network_lock: NetworkLock,
     /// What it need not find out again.
     kernel_data: Option<KernelData>,
-}
-
-/// How CRIU keeps connections silent during a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum NetworkLock {
-    Nftables,
-    Skip,
 }
 
 /// What was found, and all that the finding depends on.
@@ -346,18 +321,8 @@ impl Criu {
         let lent = self.lend();
         let said = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
-        common(&mut command, "dump", &dump.folder).arg("--work-dir").arg(work.path());
-        // A file that has lost its name is given one for the time of the dump.
-        command.args(["--link-remap", "--network-lock", lock.name(), dump.after.option()]);
-        for external in &dump.external {
-            command.args(["--external", external]);
-        }
-        if !stdio::are_readable() {
-            // By which else it compares files at the restore, it looks for in each of them.
-            command.args(["--file-validation", "filesize"]);
-        }
-        // Its standard input is the connection.
-        command.args(["swrk", "0"]).stdin(theirs);
+        options::dump(&mut command, &dump.folder, work.path(), (lock, dump.after), &dump.external);
+        command.stdin(theirs);
         command.stdout(said.try_clone().map_err(failed)?).stderr(said.try_clone().map_err(failed)?);
         signals::ignore(&mut command);
         attributes::start_with_private_files(&mut command);
@@ -403,7 +368,7 @@ impl Criu {
         let signs = || signs(work, &tree::tree(guard_pid).unwrap_or_default());
         let end = wait_until_idle(|until| end_of_restore(&mut guard, work, until), PROGRESS_TIMEOUT, &signs)
             .map_err(start)?;
-        let words = |said: &mut File| words(&work.join("restore.log"), said);
+        let words = |said: &mut File| words(&work.join(RESTORE_LOG), said);
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         match end {
             Some(End::OfCriu(status)) if status.success() => {}
@@ -422,8 +387,7 @@ impl Criu {
     #[must_use]
     pub fn restore_command(&self, folder: &Path, work: &Path, inherit: &[OsString]) -> Command {
         let mut command = self.command(&["restore"]);
-        common(&mut command, "restore", folder).arg("--work-dir").arg(work).arg("--pidfile").arg(Self::note(work));
-        command.args(["--restore-detached", "--restore-sibling", "--leave-stopped"]).args(inherit);
+        options::restore(&mut command, folder, work, &Self::note(work), inherit);
         command
     }
 
@@ -445,7 +409,7 @@ impl Criu {
     /// Why a restore that ran elsewhere failed: its log, or what was `said` before there was one.
     #[must_use]
     pub fn failure(&self, work: &Path, said: &[u8]) -> CriuError {
-        let log = fs::read(work.join("restore.log")).unwrap_or_default();
+        let log = fs::read(work.join(RESTORE_LOG)).unwrap_or_default();
         let text = if log.is_empty() { said } else { &log };
         CriuError::Failed { doing: "restore", reason: quoted(&String::from_utf8_lossy(text)) }
     }
@@ -510,33 +474,6 @@ fn remedy(reason: &str) -> String {
 /// Whether a signal ended a command, or the one that it ran and whose status it passes on.
 fn was_killed(status: ExitStatus) -> bool {
     status.signal().is_some() || status.code().is_some_and(|code| (129..160).contains(&code))
-}
-
-/// What becomes of the processes once CRIU is let go after a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
-    /// The processes go on running.
-    Running,
-    /// They are stopped, and their connections stay silent: they are to be killed.
-    Stopped,
-}
-
-impl After {
-    fn option(self) -> &'static str {
-        match self {
-            Self::Running => "--leave-running",
-            Self::Stopped => "--leave-stopped",
-        }
-    }
-}
-
-impl NetworkLock {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Nftables => "nftables",
-            Self::Skip => "skip",
-        }
-    }
 }
 
 /// What a dump is told.
@@ -740,13 +677,6 @@ fn words(log: &Path, said: &mut File) -> String {
         }
     }
     text
-}
-
-/// The options of both actions.
-fn common<'a>(command: &'a mut Command, action: &str, folder: &Path) -> &'a mut Command {
-    command.args(BOTH).arg("--images-dir").arg(folder).arg("--log-file").arg(format!("{action}.log"));
-    // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
-    command.arg("--libdir").arg(folder)
 }
 
 /// Removes the files of a folder.
