@@ -39,9 +39,9 @@ pub fn run(options: KeeperOptions) -> ExitCode {
     let key = Note::decode(&note).key;
     let ready = Ready { worker_pid: std::process::id(), key, driver: options.driver.clone(), arenas: Vec::new() };
     let line = peer.consent(&build, &ready).map_err(|error| error.to_string());
-    let talk = line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE).map_err(|error| error.to_string()));
-    let Ok(talk) = talk else { return ExitCode::FAILURE };
-    let supervisor = Supervisor::over(talk);
+    let channel = line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE).map_err(|error| error.to_string()));
+    let Ok(channel) = channel else { return ExitCode::FAILURE };
+    let supervisor = Supervisor::over(channel);
     match options.saves {
         Some(pid) => save(&supervisor, &options, pid),
         None => restore(supervisor, options),

@@ -43,27 +43,27 @@ pub(super) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> KeeperEr
 
 /// The connection to the supervisor.
 pub(super) struct Supervisor {
-    talk: ControlChannel,
+    channel: ControlChannel,
 }
 
 impl Supervisor {
-    pub(super) fn over(talk: ControlChannel) -> Self {
-        Self { talk }
+    pub(super) fn over(channel: ControlChannel) -> Self {
+        Self { channel }
     }
 
     /// Waits for the next order.
     pub(super) fn hear(&self) -> Result<ToWorker, ControlError> {
-        Ok(ToWorker::decode(&self.talk.listen()?.bytes)?)
+        Ok(ToWorker::decode(&self.channel.listen()?.bytes)?)
     }
 
     pub(super) fn say(&self, word: &FromWorker) -> Result<(), ControlError> {
-        self.talk.send(&word.encode()?, &[])
+        self.channel.send(&word.encode()?, &[])
     }
 
     /// Asks about the image.
     pub(super) fn ask(&self, question: &FromWorker) -> Result<ToWorker, KeeperError> {
         self.say(question).map_err(KeeperError::new)?;
-        let answer = self.talk.receive(ANSWER_TIMEOUT).map_err(KeeperError::new)?;
+        let answer = self.channel.receive(ANSWER_TIMEOUT).map_err(KeeperError::new)?;
         match ToWorker::decode(&answer.bytes).map_err(KeeperError::new)? {
             ToWorker::StoreFailed { text } => Err(KeeperError(text)),
             answer => Ok(answer),

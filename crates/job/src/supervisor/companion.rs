@@ -209,7 +209,7 @@ fn remedy(source: &ControlError) -> &'static str {
 /// A connection to the worker of a session.
 #[derive(Debug)]
 pub struct Companion {
-    talk: ControlChannel,
+    channel: ControlChannel,
     /// Name of the session in the image.
     pub session: String,
     /// Whether descriptors can be passed.
@@ -250,7 +250,7 @@ impl StateRead {
 impl Drop for Companion {
     /// A worker takes one companion at a time: the next one finds it free.
     fn drop(&mut self) {
-        self.talk.part(CLOSE_TIMEOUT);
+        self.channel.part(CLOSE_TIMEOUT);
     }
 }
 
@@ -261,13 +261,13 @@ impl Companion {
     ///
     /// [`CompanionError::Connect`].
     pub fn connect(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
-        let (talk, ready) = companion(address, key, CONNECT_TIMEOUT)?;
-        Ok(Self::over(talk, &ready, address, session))
+        let (channel, ready) = companion(address, key, CONNECT_TIMEOUT)?;
+        Ok(Self::over(channel, &ready, address, session))
     }
 
-    pub(crate) fn over(talk: ControlChannel, ready: &Ready, address: &Address, session: &str) -> Self {
+    pub(crate) fn over(channel: ControlChannel, ready: &Ready, address: &Address, session: &str) -> Self {
         Self {
-            talk,
+            channel,
             session: session.to_owned(),
             is_local: matches!(address, Address::Unix(_)),
             worker: ready.worker_pid,
@@ -534,7 +534,7 @@ impl Companion {
         is_over: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), CompanionError> {
         while !is_over() {
-            let word = match self.talk.receive(QUESTION_POLL_INTERVAL) {
+            let word = match self.channel.receive(QUESTION_POLL_INTERVAL) {
                 Err(ControlError::Deadline(_)) => continue,
                 other => other.map_err(|error| self.broken(error))?,
             };
@@ -666,11 +666,11 @@ impl Companion {
 
     fn send(&self, order: &ToWorker, fd: Option<BorrowedFd<'_>>) -> Result<(), CompanionError> {
         let message = order.encode().map_err(|error| self.broken(error.into()))?;
-        self.talk.send(&message, fd.as_slice()).map_err(|error| self.broken(error))
+        self.channel.send(&message, fd.as_slice()).map_err(|error| self.broken(error))
     }
 
     fn receive(&self, patience: Duration) -> Result<FromWorker, CompanionError> {
-        let word = self.talk.receive(patience).map_err(|error| self.broken(error))?;
+        let word = self.channel.receive(patience).map_err(|error| self.broken(error))?;
         FromWorker::decode(&word.bytes).map_err(|error: EnvelopeError| self.broken(error.into()))
     }
 
@@ -728,10 +728,10 @@ mod tests {
             let visitor = Pending::accept(socket.into(), &build, hang_limit()).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
-            let talk = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
-            let order = ToWorker::decode(&talk.receive(hang_limit()).unwrap().bytes).unwrap();
+            let channel = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
+            let order = ToWorker::decode(&channel.receive(hang_limit()).unwrap().bytes).unwrap();
             assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
-            talk.send(&answer.encode().unwrap(), &[]).unwrap();
+            channel.send(&answer.encode().unwrap(), &[]).unwrap();
         }
     }
 

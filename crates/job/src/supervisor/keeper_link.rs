@@ -22,8 +22,8 @@ impl Companion {
     ///
     /// [`CompanionError::Connect`]: the server has no such processes, or has not that session.
     pub(crate) fn keeper(address: &Address, key: SessionKey, session: &str) -> Result<Self, CompanionError> {
-        let (talk, ready) = keeper(address, key, CONNECT_TIMEOUT)?;
-        Ok(Self::over(talk, &ready, address, session))
+        let (channel, ready) = keeper(address, key, CONNECT_TIMEOUT)?;
+        Ok(Self::over(channel, &ready, address, session))
     }
 
     /// Has it save the worker, which stands still then, as long as this connection lasts.
