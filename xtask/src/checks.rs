@@ -1,5 +1,6 @@
 //! The static part of the tests: nothing of it runs a program of ours.
 
+mod attributes;
 mod changelog;
 mod command_tree;
 mod constants;

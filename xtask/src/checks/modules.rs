@@ -21,7 +21,7 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Item, UseTree};
 
-use crate::checks::style::is_test;
+use crate::checks::attributes::is_test;
 use crate::output::line;
 
 /// How many re-exports one name is followed through.

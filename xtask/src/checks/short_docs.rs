@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Fields, Lit, Meta, Visibility};
 
-use crate::checks::style::is_test;
+use crate::checks::attributes::is_test;
 
 /// Fewest words of a doc comment.
 const MIN_WORDS: usize = 3;

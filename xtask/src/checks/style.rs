@@ -13,6 +13,7 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::checks::attributes::is_test;
 use crate::checks::{short_docs, words};
 use crate::output::{line, step};
 use crate::tree::Tree;
@@ -171,21 +172,6 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         }
         visit::visit_item_impl(self, item);
     }
-}
-
-/// Whether an item is compiled for tests only.
-pub(crate) fn is_test(attributes: &[syn::Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let mut found = attribute.path().is_ident("test");
-        if attribute.path().is_ident("cfg") {
-            // What cannot be parsed here is no plain `cfg(test)`.
-            let _ = attribute.parse_nested_meta(|meta| {
-                found |= meta.path.is_ident("test");
-                Ok(())
-            });
-        }
-        found
-    })
 }
 
 fn hard_faults(file: &Measured) -> Vec<String> {
