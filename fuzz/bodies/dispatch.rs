@@ -177,7 +177,7 @@ impl Program {
             Facts { devices: vec![DeviceFacts::default()], peers: vec![PeerFacts::default()], ..Facts::default() };
         let setup = Setup {
             driver: Arc::new(driver()),
-            device: DeviceMemory::new(map.clone(), &facts, 64 * GRANULE),
+            device: DeviceMemory::new(map.clone(), &facts, Some(64 * GRANULE)),
             facts,
             map,
             host: Some(HostMemory::private(pinned)),

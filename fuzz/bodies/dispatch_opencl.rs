@@ -371,7 +371,7 @@ impl<'a> Program<'a> {
         let answers = Arc::new(Answers::default());
         let replier = Arc::clone(&answers) as Arc<dyn Replier>;
         let mut session =
-            Session::new(opencl_driver::platforms(), replier, Arc::new(Usage::new(0)), Capture::default()).ok()?;
+            Session::new(opencl_driver::platforms(), replier, Arc::new(Usage::new(None)), Capture::default()).ok()?;
         let offer = ArenaRange { kind: ArenaKind::PINNED, base: HOST, length: HOST_BYTES };
         session.share(HostMemory::new(&offer, None).ok());
         let mut counts = [0; 10];

@@ -597,14 +597,14 @@ fn the_server_says_on_standard_error_why_it_ended_a_session() -> Result<()> {
     target.end_unharmed()
 }
 
-/// The limit that the program `quota` expects.
+/// The limit that the program `memory_limit` expects.
 const LIMIT: [&str; 2] = ["--memory", "64M"];
 
 #[test]
 fn every_byte_counts_against_a_limit_of_device_memory() -> Result<()> {
     let places = Places::of_this_test()?;
     let server = Server::start(&places, &driver_under_test(), &[])?;
-    let program = places.program("quota", Variant::Static);
+    let program = places.program("memory_limit", Variant::Static);
     for way in Way::through(&server) {
         let outcome = program::run(way.job(&places, &LIMIT, &program).arg("counts"), WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{way}: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
@@ -622,7 +622,7 @@ fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
     let places = Places::of_this_test()?;
     let server = Server::start(&places, &driver_under_test(), &[])?;
     for way in Way::through(&server) {
-        let mut command = way.job(&places, &LIMIT, &places.program("quota", Variant::Static));
+        let mut command = way.job(&places, &LIMIT, &places.program("memory_limit", Variant::Static));
         let mut running = Running::start(command.arg("holds"), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
         let told = running.output_so_far()?;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::process::{Command, Stdio};
 
 use katydid_job::supervisor::folder::FolderError;
-use katydid_job::supervisor::ranks::{Launcher, RankPlace};
+use katydid_job::supervisor::ranks::{JobAddress, Launcher};
 
 use katydid_cli_core::output::failure::say;
 
@@ -27,7 +27,7 @@ enum JoinError {
 }
 
 /// The place of the job of this rank's launcher. Without one the rank is a job of its own.
-pub(crate) fn join() -> Option<RankPlace> {
+pub(crate) fn join() -> Option<JobAddress> {
     let Some(launcher) = Launcher::ours() else {
         // Others have none either.
         if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {

@@ -80,12 +80,12 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
         claim: SessionClaim::NEW,
         link: link_kind(&address)?,
         pid: std::process::id(),
-        memory_quota: memory_quota()?,
+        memory_limit: memory_limit()?,
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: offers.arenas(),
         link_timeout: link_timeout()?,
-        place: place(),
+        reservation: reservation(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
     if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
@@ -129,12 +129,12 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         claim: SessionClaim::NEW,
         link: kind,
         pid: std::process::id(),
-        memory_quota: memory_quota()?,
+        memory_limit: memory_limit()?,
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
         link_timeout: link_timeout()?,
-        place: place(),
+        reservation: reservation(),
     };
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
     adjust(&*connection.link)?;
@@ -187,9 +187,9 @@ fn setting(name: &str) -> Result<Option<String>, OpenError> {
     problem.map_or(Ok(value), |problem| Err(OpenError::Setting(problem)))
 }
 
-/// The place that `katydid run` has at the server for the program's first session; one that is taken by now counts as none.
-fn place() -> SessionKey {
-    variable(settings::PLACE).and_then(|text| SessionKey::from_spelled(&text)).unwrap_or(SessionKey::NONE)
+/// The reservation that `katydid run` has at the server for the program's first session; one that is taken by now counts as none.
+fn reservation() -> SessionKey {
+    variable(settings::RESERVATION).and_then(|text| SessionKey::from_spelled(&text)).unwrap_or(SessionKey::NONE)
 }
 
 /// Whether the environment names a server.
@@ -209,12 +209,12 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         claim: SessionClaim::NEW,
         link: LinkKind::STREAM,
         pid: std::process::id(),
-        memory_quota: 0,
+        memory_limit: None,
         program: program_name(),
         name: variable("KATYDID_NAME").unwrap_or_default(),
         arenas: Vec::new(),
         link_timeout: link_timeout()?,
-        place: SessionKey::NONE,
+        reservation: SessionKey::NONE,
     };
     let link = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?.link;
     adjust(&*link)?;
@@ -229,6 +229,6 @@ fn link_kind(address: &Address) -> Result<LinkKind, OpenError> {
     })
 }
 
-fn memory_quota() -> Result<u64, OpenError> {
-    Ok(setting("KATYDID_MEMORY")?.and_then(|text| units::size(&text).ok()).unwrap_or(0))
+fn memory_limit() -> Result<Option<u64>, OpenError> {
+    Ok(setting("KATYDID_MEMORY")?.and_then(|text| units::size(&text).ok()))
 }

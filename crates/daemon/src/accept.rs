@@ -1,7 +1,7 @@
 //! Lets programs in: accept, hello, admission, hand-over to a worker.
 //!
 //! A connection that has said something has a thread that lives until the program is a worker's or is refused, and one of
-//! the places of its listener and of its peer (`places.rs`). Those that say nothing have neither (`lobby.rs`). No thread
+//! the slots of its listener and of its peer (`slots.rs`). Those that say nothing have neither (`hello_queue.rs`). No thread
 //! waits for a peer or a worker under a lock. A refused program is told why; what was wrong with it never concerns another
 //! one.
 
@@ -22,20 +22,20 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use crate::control::{name, printable_name};
+use crate::hello_queue::{HelloQueue, NewConnection};
 use crate::keepers::{self, KeeperError};
 use crate::listen::{Listener, Peer};
-use crate::lobby::{Lobby, NewConnection};
 use crate::nvml_service::{self, WatchError};
-use crate::places::GreetingSlot;
 use crate::pool::PoolError;
 use crate::report::{LineKind, LineSource};
 use crate::sessions::{AdmissionError, Program, new_key};
 use crate::shared::ServerState;
+use crate::slots::GreetingSlot;
 use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
 const MAX_ACCEPTS_PER_TURN: usize = 32;
-/// What those hear for whom there is no place.
+/// What those hear for whom there is no slot.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
 /// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -94,8 +94,8 @@ impl Refusal {
 
 /// Accepts until the server stops.
 pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
-    let mut lobby = Lobby::new(shared.hello_patience, shared.places);
-    while let Some(due) = lobby.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
+    let mut queue = HelloQueue::new(shared.hello_patience, shared.slots);
+    while let Some(due) = queue.wait(listeners, &shared.stop, shared.reporter.summary_due()) {
         for late in due.late {
             let seconds = shared.hello_patience.as_secs();
             not_heard(shared, &late.peer, format_args!("no hello within {seconds} s"));
@@ -106,9 +106,9 @@ pub(crate) fn serve(listeners: &[Listener], shared: &Arc<ServerState>) {
             }
         }
         for at in due.listeners {
-            if let Err(error) = accept(at, listeners, &mut lobby, shared) {
+            if let Err(error) = accept(at, listeners, &mut queue, shared) {
                 out_of_something(shared, "accept", &error);
-                drop(lobby.rest());
+                drop(queue.rest());
             }
         }
         shared.reporter.tell_left_out();
@@ -128,7 +128,7 @@ fn out_of_something(shared: &ServerState, what: &'static str, error: &io::Error)
 }
 
 /// Takes the connections that have come to a listener, not so many at once that others would wait for long.
-fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &ServerState) -> io::Result<()> {
+fn accept(at: usize, listeners: &[Listener], queue: &mut HelloQueue, shared: &ServerState) -> io::Result<()> {
     for _ in 0..MAX_ACCEPTS_PER_TURN {
         let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
         if !peer.allowed {
@@ -138,7 +138,7 @@ fn accept(at: usize, listeners: &[Listener], lobby: &mut Lobby, shared: &ServerS
             shared.reporter.problem_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
             continue;
         }
-        if let Some(gone) = lobby.enter(NewConnection { socket, peer, listener: at }) {
+        if let Some(gone) = queue.enter(NewConnection { socket, peer, listener: at }) {
             refuse_unheard(&gone.socket, shared, RefusalCode::CROWDED, BUSY_TEXT);
         }
     }
@@ -155,13 +155,13 @@ fn let_through(arrived: NewConnection, listeners: &[Listener], shared: &Arc<Serv
         None => refuse_unheard(socket, shared, RefusalCode::CROWDED, BUSY_TEXT),
     };
     let known = socket.try_clone()?;
-    let Some(place) = shared.greetings.take((listener, peer.origin), known, shared.places, farewell) else {
+    let Some(slot) = shared.greetings.take((listener, peer.origin), known, shared.slots, farewell) else {
         refuse_unheard(&socket, shared, RefusalCode::CROWDED, BUSY_TEXT);
         return Ok(());
     };
     let shared = Arc::clone(shared);
     let builder = thread::Builder::new().name("greeting".to_owned());
-    builder.spawn(move || greet(socket, &peer, certs.as_deref(), place, &shared)).map(drop)
+    builder.spawn(move || greet(socket, &peer, certs.as_deref(), slot, &shared)).map(drop)
 }
 
 /// Refuses before the hello was read, as well as that can be done without waiting.
@@ -172,7 +172,7 @@ fn refuse_unheard(socket: &OwnedFd, shared: &ServerState, code: RefusalCode, tex
 }
 
 /// Reads the hello and finds the program a worker.
-fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot, shared: &ServerState) {
+fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot, shared: &ServerState) {
     let accepted = match certs {
         None => Pending::accept(socket, &shared.build, shared.hello_patience),
         // Read each time, so that a certificate can be renewed while the server runs.
@@ -186,8 +186,8 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
         Err(AcceptError::Closed) => return,
         Err(error) => return not_heard(shared, peer, format_args!("{error}")),
     };
-    // Another one may have its place.
-    if !place.stay() {
+    // Another one may have its slot.
+    if !slot.stay() {
         return;
     }
     match pending.hello() {
@@ -196,11 +196,11 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, place: GreetingSlot
             refuse(shared, pending, peer, &refusal);
         }
         hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
-        hello if hello.claim.role == Role::RESERVATION => reserve(shared, pending, peer, place),
-        hello if hello.claim.role == Role::KEEPER => keep(shared, pending, peer, place),
-        hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, place),
+        hello if hello.claim.role == Role::RESERVATION => reserve(shared, pending, peer, slot),
+        hello if hello.claim.role == Role::KEEPER => keep(shared, pending, peer, slot),
+        hello if hello.session == SessionKind::NVML => watch(shared, pending, peer, slot),
         _ => {
-            if let Err(refusal) = admit(shared, &pending, peer, place) {
+            if let Err(refusal) = admit(shared, &pending, peer, slot) {
                 refuse(shared, pending, peer, &refusal);
             }
         }
@@ -227,10 +227,10 @@ fn refuse(shared: &ServerState, pending: Pending, peer: &Peer, refusal: &Refusal
 }
 
 /// Has a process answer questions about the devices, for as long as that goes on.
-fn watch(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot) {
+fn watch(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     match nvml_service::begin(shared, &pending, peer.origin) {
         Ok(watching) => {
-            drop((pending, place));
+            drop((pending, slot));
             watching.wait(shared);
         }
         Err(error) => refuse(shared, pending, peer, &Refusal::Watch(error)),
@@ -238,9 +238,9 @@ fn watch(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlo
 }
 
 /// Has a process save a session's worker, or restore one, for as long as that goes on.
-fn keep(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot) {
+fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     let program = describe(pending.hello(), peer);
-    drop(place);
+    drop(slot);
     let kept = match pending.hello().claim.key.is_none() {
         true => keepers::restore(shared, pending, program, peer.is_own()),
         false => keepers::save(shared, pending, peer.is_own()),
@@ -253,7 +253,7 @@ fn keep(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot
 
 /// Tells a peer which driver workers have, or why a program would get none now.
 fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
-    let known = shared.sessions.check_room(Some(peer.origin), &pending.hello().place).map_err(Refusal::from);
+    let known = shared.sessions.check_room(Some(peer.origin), &pending.hello().reservation).map_err(Refusal::from);
     match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT)?)) {
         Ok(driver) => drop(tell_driver(shared, pending, peer, driver.name, SessionKey::NONE)),
         Err(refusal) => pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
@@ -276,14 +276,14 @@ fn tell_driver(
     told.ok()
 }
 
-/// Keeps a place for a program that the peer is about to start, until that has come or the peer has gone.
-fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingSlot) {
+/// Keeps a slot for a program that the peer is about to start, until that has come or the peer has gone.
+fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot) {
     let (id, key) = match begin_reservation(shared, &pending, peer) {
         Ok(reserved) => reserved,
         Err(refusal) => return pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
     };
-    // From here on it counts as a session, unless its place was kept before: then it counts as a greeting to its end.
-    let _place = id.is_none().then_some(place);
+    // From here on it counts as a session, unless its slot was kept before: then it counts as a greeting to its end.
+    let _slot = id.is_none().then_some(slot);
     match shared.pool.driver(WORKER_TIMEOUT) {
         Ok(driver) => {
             let connection = tell_driver(shared, pending, peer, driver.name, key);
@@ -301,13 +301,13 @@ fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, place: GreetingS
     }
 }
 
-/// The place that is kept, if another process has none kept for the same program already, and its key.
+/// The slot that is kept, if another process has none kept for the same program already, and its key.
 fn begin_reservation(
     shared: &ServerState,
     pending: &Pending,
     peer: &Peer,
 ) -> Result<(Option<SessionId>, SessionKey), Refusal> {
-    let (program, known) = (describe(pending.hello(), peer), pending.hello().place);
+    let (program, known) = (describe(pending.hello(), peer), pending.hello().reservation);
     let key = new_key().map_err(Refusal::NoKey)?;
     let keeper = pending.socket().try_clone_to_owned().map_err(Refusal::NoConnection)?;
     let id = shared.sessions.reserve(program, &known, key, keeper)?;
@@ -329,8 +329,8 @@ fn wait_for_end(shared: &ServerState, connection: &Connection) {
     }
 }
 
-/// Gives the program a place in the table and a worker, or takes the place away again.
-fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, place: GreetingSlot) -> Result<(), Refusal> {
+/// Gives the program a slot in the table and a worker, or takes the slot away again.
+fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlot) -> Result<(), Refusal> {
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
         return Err(Refusal::OtherKind);
     }
@@ -340,9 +340,9 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, place: GreetingSl
     let program = describe(pending.hello(), peer);
     let words =
         format!("{} (process {} from {}, {})", printable_name(&program.name), program.pid, program.peer, program.link);
-    let id = shared.sessions.admit(program, &pending.hello().place)?;
+    let id = shared.sessions.admit(program, &pending.hello().reservation)?;
     // From here on it counts as a session.
-    drop(place);
+    drop(slot);
     match hand_over(shared, id, pending, peer) {
         Ok(worker) => {
             let line = format_args!("session {id} began: {words}, worker {}", worker.pid());
@@ -395,7 +395,7 @@ fn is_gone(pending: &Pending) -> bool {
 fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer) -> Result<WorkerHandle, Refusal> {
     let key = new_key().map_err(Refusal::NoKey)?;
     let processors = peer.is_own() || shared.cpu_opencl;
-    let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors }.encode();
+    let note = Note { memory_limit: shared.session_memory, key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..WORKER_ATTEMPTS {
         let worker = shared.pool.take(WORKER_TIMEOUT)?;

@@ -1,7 +1,7 @@
 //! Descriptors of a server's process: one number for all that it does, so what each part may take has to fit in it.
 //!
-//! The rule: all places of all listeners, all sessions, all processes for NVML and all connections of the admin socket can be taken at
-//! once, and no peer finds the server without a descriptor. Where the system allows fewer, there are fewer places.
+//! The rule: all slots of all listeners, all sessions, all processes for NVML and all connections of the admin socket can be taken at
+//! once, and no peer finds the server without a descriptor. Where the system allows fewer, there are fewer slots.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,17 +10,17 @@ use katydid_http::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::nvml_processes::MAX_PROCESSES;
-use crate::places::OF_LISTENER;
+use crate::slots::OF_LISTENER;
 
 /// Those of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files are read meanwhile.
-const OF_PLACE: u64 = 1 + 4;
+const OF_SLOT: u64 = 1 + 4;
 /// Those of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
 const OF_WORKER: u64 = 6;
 /// Those that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told that it failed.
 const OF_START: u64 = 8;
 /// All others: standard streams, listeners, event loops, what the libraries open for a moment.
 const OTHERS: u64 = 64;
-/// Fewer places make a listener of no use.
+/// Fewer slots make a listener of no use.
 const MIN_OF_LISTENER: u64 = 16;
 
 /// What a process of this user may have open, before it was raised for the server.
@@ -45,7 +45,7 @@ pub(crate) fn before_raise() -> Option<Rlimit> {
 /// What there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// Places of one listener.
+    /// Slots of one listener.
     pub(crate) of_listener: usize,
     /// Most sessions at a time.
     pub(crate) sessions: usize,
@@ -59,21 +59,20 @@ impl Shares {
         Self::of(getrlimit(Resource::Nofile).current, listeners, sessions, warm)
     }
 
-    /// Places go first, since a program that finds none tries again; then sessions.
+    /// Slots go first, since a program that finds none tries again; then sessions.
     fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
         let all = Self { of_listener: OF_LISTENER, sessions, few: None };
         let (listeners, wanted) = (listeners.max(1) as u64, sessions as u64);
         let fixed = fixed(warm);
         let Some(limit) =
-            limit.filter(|limit| *limit < fixed + wanted * OF_WORKER + listeners * OF_LISTENER as u64 * OF_PLACE)
+            limit.filter(|limit| *limit < fixed + wanted * OF_WORKER + listeners * OF_LISTENER as u64 * OF_SLOT)
         else {
             return all;
         };
         let left = limit.saturating_sub(fixed);
-        let sessions =
-            (left.saturating_sub(listeners * MIN_OF_LISTENER * OF_PLACE) / OF_WORKER).clamp(1, wanted.max(1));
-        let places = left.saturating_sub(sessions * OF_WORKER) / (listeners * OF_PLACE);
-        let of_listener = places.clamp(MIN_OF_LISTENER, OF_LISTENER as u64) as usize;
+        let sessions = (left.saturating_sub(listeners * MIN_OF_LISTENER * OF_SLOT) / OF_WORKER).clamp(1, wanted.max(1));
+        let slots = left.saturating_sub(sessions * OF_WORKER) / (listeners * OF_SLOT);
+        let of_listener = slots.clamp(MIN_OF_LISTENER, OF_LISTENER as u64) as usize;
         Self { of_listener, sessions: sessions as usize, few: Some(limit) }
     }
 }
@@ -112,15 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn places_go_before_sessions_and_what_is_left_fits() {
+    fn slots_go_before_sessions_and_what_is_left_fits() {
         let [some, few] = [3000, 1500].map(|limit| Shares::of(Some(limit), 2, 256, 1));
         assert_eq!((some.sessions, some.few), (256, Some(3000)));
         assert!((MIN_OF_LISTENER as usize..OF_LISTENER).contains(&some.of_listener), "{some}");
         assert_eq!(few.of_listener, MIN_OF_LISTENER as usize);
         assert!((1..256).contains(&few.sessions), "{few}");
         for shares in [some, few] {
-            let places = 2 * shares.of_listener as u64 * OF_PLACE;
-            let taken = fixed(1) + shares.sessions as u64 * OF_WORKER + places;
+            let slots = 2 * shares.of_listener as u64 * OF_SLOT;
+            let taken = fixed(1) + shares.sessions as u64 * OF_WORKER + slots;
             assert!(Some(taken) <= shares.few, "{taken} in {shares}");
         }
         assert_eq!(Shares::of(Some(64), 3, 256, 1).sessions, 1);

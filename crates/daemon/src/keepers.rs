@@ -121,12 +121,12 @@ fn begin_restore(
 ) -> Result<(Worker, WorkerHandle), KeeperError> {
     let command = command(shared);
     let key = new_key().map_err(KeeperError::NoKey)?;
-    let id = shared.sessions.admit(program, &pending.hello().place)?;
+    let id = shared.sessions.admit(program, &pending.hello().reservation)?;
     let begun = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start).and_then(|keeper| {
         let handle = WorkerHandle::new(&keeper, 0);
         shared.sessions.serve(id, &handle);
         shared.sessions.open(id, key, handle.clone());
-        let note = Note { memory: shared.session_memory.unwrap_or(0), key, processors: false }.encode();
+        let note = Note { memory_limit: shared.session_memory, key, processors: false }.encode();
         handle.assign(id, |control| pending.hand_over(control, &shared.build, &note))?;
         Ok((keeper, handle))
     });

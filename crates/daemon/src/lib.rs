@@ -1,9 +1,9 @@
 //! The server: accepts programs, gives each a worker process, and keeps the books.
 //!
 //! ```text
-//! program ── hello ──▶ lobby ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over
-//!                                                                      ▲
-//!                                            spawn ──▶ supervisor (reads what the worker says, reaps it)
+//! program ── hello ──▶ hello queue ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over
+//!                                                                            ▲
+//!                                                  spawn ──▶ supervisor (reads what the worker says, reaps it)
 //! ```
 //!
 //! After the hand-over program and worker talk to each other alone; the server only notices when the worker ends. It
@@ -15,17 +15,17 @@ mod admin;
 mod control;
 mod descriptors;
 pub mod examine;
+mod hello_queue;
 mod keepers;
 mod listen;
-mod lobby;
 mod nvml_processes;
 mod nvml_service;
-mod places;
 mod pool;
 mod report;
 mod server;
 mod sessions;
 mod shared;
+mod slots;
 mod view;
 mod workers;
 

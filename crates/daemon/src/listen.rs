@@ -17,7 +17,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
 
-use crate::places::Origin;
+use crate::slots::Origin;
 
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::places::Origin;
+use crate::slots::Origin;
 
 /// Such processes at a time.
 pub(crate) const MAX_PROCESSES: usize = 64;

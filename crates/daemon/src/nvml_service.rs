@@ -13,8 +13,8 @@ use katydid_transport::{AcceptError, Pending};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::nvml_processes::ProcessSlot;
-use crate::places::Origin;
 use crate::shared::ServerState;
+use crate::slots::Origin;
 use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 
 /// Why a program is not answered.

@@ -26,11 +26,11 @@ use crate::admin;
 use crate::descriptors::Shares;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::nvml_processes::NvmlProcesses;
-use crate::places::{Greetings, OF_LISTENER, PlaceLimits};
 use crate::pool::{Pool, PoolError};
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::shared::ServerState;
+use crate::slots::{Greetings, OF_LISTENER, SlotLimits};
 use crate::view::WorkersView;
 use crate::workers::control_group::ControlGroups;
 use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
@@ -231,7 +231,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
         reporter,
         build: config.build,
         hello_patience: config.hello_patience,
-        places: PlaceLimits { of_listener: shares.of_listener, of_peer: config.peer_connections },
+        slots: SlotLimits { of_listener: shares.of_listener, of_peer: config.peer_connections },
         greetings: Greetings::default(),
         watchers: NvmlProcesses::default(),
         session_memory: config.session_memory,

@@ -13,7 +13,7 @@ use katydid_wire::key::SessionKey;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::control::{self, Message};
-use crate::places::Origin;
+use crate::slots::Origin;
 use crate::view::SessionView;
 use crate::workers::handle::{SessionId, WorkerHandle};
 
@@ -37,7 +37,7 @@ const MAX_RECLAIM_REQUESTS: usize = 64;
 pub(crate) enum AdmissionError {
     /// As many sessions as the server allows are running.
     #[error(
-        "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them; a `katydid run` has its place before its program uses a GPU), or raise serve --max-sessions"
+        "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them; a `katydid run` has its slot before its program uses a GPU), or raise serve --max-sessions"
     )]
     Full { most: usize },
     /// As many sessions of this peer as the server allows are running.
@@ -87,7 +87,7 @@ struct Inner {
     requests: BTreeMap<ReclaimRequest, AskedSessions>,
     /// Since when a session is about to end, or owes an answer to a request.
     silent: BTreeMap<SessionId, (Instant, Option<ReclaimRequest>)>,
-    /// Places that are kept for programs to come: by which key, and the connection of the process that has each kept.
+    /// Slots that are kept for programs to come: by which key, and the connection of the process that has each kept.
     reserved: BTreeMap<SessionId, (SessionKey, Arc<OwnedFd>)>,
     /// Control sockets of processes that save the worker of a session.
     savers: BTreeMap<SessionId, Arc<OwnedFd>>,
@@ -178,8 +178,8 @@ impl Inner {
         }
     }
 
-    /// The place that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited
-    /// takes no place of another one, which would count for neither.
+    /// The slot that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited
+    /// takes no slot of another one, which would count for neither.
     fn reserved(&self, key: &SessionKey, origin: Option<Origin>) -> Option<SessionId> {
         let matching = self.reserved.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
         let limited = origin.filter(|origin| origin.is_limited());
@@ -187,7 +187,7 @@ impl Inner {
         matching.fold(None, |_, (id, _)| Some(*id)).filter(is_theirs)
     }
 
-    /// Takes the place that is kept by this key; the process that has it kept need not any more.
+    /// Takes the slot that is kept by this key; the process that has it kept need not any more.
     fn claim(&mut self, key: &SessionKey, origin: Option<Origin>) -> Option<SessionId> {
         let id = self.reserved(key, origin).filter(|_| !self.stopping)?;
         if let Some((_, keeper)) = self.reserved.remove(&id) {
@@ -196,8 +196,8 @@ impl Inner {
         Some(id)
     }
 
-    /// The number of another place, if there is one for this peer.
-    fn new_place(&mut self, limits: &Sessions, origin: Option<Origin>) -> Result<SessionId, AdmissionError> {
+    /// The number of another slot, if there is one for this peer.
+    fn new_slot(&mut self, limits: &Sessions, origin: Option<Origin>) -> Result<SessionId, AdmissionError> {
         match self.refusal(limits, origin) {
             Some(refusal) => Err(refusal),
             None => {
@@ -207,7 +207,7 @@ impl Inner {
         }
     }
 
-    /// Why there is no place for a session of this peer.
+    /// Why there is no slot for a session of this peer.
     fn refusal(&self, limits: &Sessions, origin: Option<Origin>) -> Option<AdmissionError> {
         let of_peer = |origin| self.origins.values().filter(|known| **known == origin).count();
         match origin.filter(|origin| origin.is_limited()) {
@@ -248,22 +248,22 @@ impl Sessions {
         self.most_of_peer
     }
 
-    /// Whether a program of this peer would be let in now; so is one for which a place is kept.
-    pub(crate) fn check_room(&self, origin: Option<Origin>, place: &SessionKey) -> Result<(), AdmissionError> {
-        let inner = self.wait_for_ends(origin, place);
-        match inner.refusal(self, origin).filter(|_| inner.reserved(place, origin).is_none()) {
+    /// Whether a program of this peer would be let in now; so is one for which a slot is kept.
+    pub(crate) fn check_room(&self, origin: Option<Origin>, slot: &SessionKey) -> Result<(), AdmissionError> {
+        let inner = self.wait_for_ends(origin, slot);
+        match inner.refusal(self, origin).filter(|_| inner.reserved(slot, origin).is_none()) {
             Some(refusal) => Err(refusal),
             None => Ok(()),
         }
     }
 
-    /// Takes a place in the table, before a worker is sought: that which is kept by the key `place`, or another one. Its worker is 0
+    /// Takes a slot in the table, before a worker is sought: that which is kept by the key `slot`, or another one. Its worker is 0
     /// until [`Sessions::serve`]. Waits a little for sessions that are about to end.
-    pub(crate) fn admit(&self, program: Program, place: &SessionKey) -> Result<SessionId, AdmissionError> {
-        let mut inner = self.wait_for_ends(program.origin, place);
-        let id = match inner.claim(place, program.origin) {
+    pub(crate) fn admit(&self, program: Program, slot: &SessionKey) -> Result<SessionId, AdmissionError> {
+        let mut inner = self.wait_for_ends(program.origin, slot);
+        let id = match inner.claim(slot, program.origin) {
             Some(id) => id,
-            None => inner.new_place(self, program.origin)?,
+            None => inner.new_slot(self, program.origin)?,
         };
         inner.origins.remove(&id);
         inner.origins.extend(program.origin.map(|origin| (id, origin)));
@@ -271,27 +271,27 @@ impl Sessions {
         Ok(id)
     }
 
-    /// Keeps a place for a program to come, which says `key` then. None: one is kept by `place` already. `keeper`: the connection of
+    /// Keeps a slot for a program to come, which says `key` then. None: one is kept by `slot` already. `keeper`: the connection of
     /// the process that wants this, which is shut down once the program has come.
     pub(crate) fn reserve(
         &self,
         program: Program,
-        place: &SessionKey,
+        slot: &SessionKey,
         key: SessionKey,
         keeper: OwnedFd,
     ) -> Result<Option<SessionId>, AdmissionError> {
-        let mut inner = self.wait_for_ends(program.origin, place);
-        if inner.reserved(place, program.origin).is_some() {
+        let mut inner = self.wait_for_ends(program.origin, slot);
+        if inner.reserved(slot, program.origin).is_some() {
             return Ok(None);
         }
-        let id = inner.new_place(self, program.origin)?;
+        let id = inner.new_slot(self, program.origin)?;
         inner.origins.extend(program.origin.map(|origin| (id, origin)));
         inner.table.insert(id, view(id, program));
         inner.reserved.insert(id, (key, Arc::new(keeper)));
         Ok(Some(id))
     }
 
-    /// The process that had a place kept does not any more: without a program there it is free.
+    /// The process that had a slot kept does not any more: without a program there it is free.
     pub(crate) fn release(&self, id: SessionId) {
         if self.lock().reserved.remove(&id).is_some() {
             self.end(id);
@@ -299,14 +299,14 @@ impl Sessions {
     }
 
     /// Natively a process has ended when its memory is there again: who begins after it finds it. Here a program may begin
-    /// while the worker of one before it ends, and waits as long as that holds much, or has the last place.
-    fn wait_for_ends(&self, origin: Option<Origin>, place: &SessionKey) -> MutexGuard<'_, Inner> {
+    /// while the worker of one before it ends, and waits as long as that holds much, or has the last slot.
+    fn wait_for_ends(&self, origin: Option<Origin>, slot: &SessionKey) -> MutexGuard<'_, Inner> {
         let inner = self.lock();
         let before = inner.ending.clone();
         let is_held_up = |inner: &mut Inner| {
-            let is_without = || inner.reserved(place, origin).is_none() && inner.refusal(self, origin).is_some();
-            let wants_place = !inner.ending.is_empty() && is_without();
-            !inner.stopping && (wants_place || before.iter().any(|id| inner.is_ending_with_much(*id)))
+            let is_without = || inner.reserved(slot, origin).is_none() && inner.refusal(self, origin).is_some();
+            let wants_slot = !inner.ending.is_empty() && is_without();
+            !inner.stopping && (wants_slot || before.iter().any(|id| inner.is_ending_with_much(*id)))
         };
         let waited = self.changed.wait_timeout_while(inner, WORKER_END_TIMEOUT, is_held_up);
         waited.unwrap_or_else(PoisonError::into_inner).0
@@ -402,7 +402,7 @@ impl Sessions {
         self.lock().origins.get(&id).copied()
     }
 
-    /// Frees the place; says what was there.
+    /// Frees the slot; says what was there.
     pub(crate) fn end(&self, id: SessionId) -> Option<SessionView> {
         let mut inner = self.lock();
         self.changed.notify_all();
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_waits_for_a_worker_that_ends_with_much_or_has_the_last_place() {
+    fn a_program_waits_for_a_worker_that_ends_with_much_or_has_the_last_slot() {
         for (most, held) in [(8, MIN_AWAITED_BYTES), (1, 0)] {
             let later = |sessions: &Sessions| {
                 std::thread::sleep(Duration::from_millis(200));
@@ -640,17 +640,17 @@ mod tests {
         assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has looked again");
     }
 
-    /// The end of the connection of a process that has a place kept, and the key.
+    /// The end of the connection of a process that has a slot kept, and the key.
     fn reserved(sessions: &Sessions) -> (Result<Option<SessionId>, AdmissionError>, SessionKey, OwnedFd) {
         let (key, (ours, theirs)) = (new_key().unwrap(), control::pair().unwrap());
         (sessions.reserve(Program::default(), &SessionKey::NONE, key, ours), key, theirs)
     }
 
     #[test]
-    fn a_place_that_is_kept_is_that_of_the_program_that_has_its_key() {
+    fn a_slot_that_is_kept_is_that_of_the_program_that_has_its_key() {
         let sessions = Sessions::new(1, 1);
-        let (place, key, keeper) = reserved(&sessions);
-        assert_eq!(place, Ok(Some(1)));
+        let (slot, key, keeper) = reserved(&sessions);
+        assert_eq!(slot, Ok(Some(1)));
         assert_eq!(reserved(&sessions).0, Err(AdmissionError::Full { most: 1 }));
         assert_eq!(admit(&sessions), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.check_room(None, &SessionKey::NONE), Err(AdmissionError::Full { most: 1 }));
@@ -667,22 +667,22 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_kept_for_one_address_is_not_another_s() {
+    fn a_slot_that_is_kept_for_one_address_is_not_another_s() {
         let sessions = Sessions::new(3, 1);
         let of =
             |last| Program { origin: Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last]))), ..Program::default() };
         let (key, (ours, _theirs)) = (new_key().unwrap(), control::pair().unwrap());
         assert_eq!(sessions.reserve(of(1), &SessionKey::NONE, key, ours), Ok(Some(1)));
-        assert_eq!(sessions.admit(of(2), &key), Ok(2), "a place of its own");
+        assert_eq!(sessions.admit(of(2), &key), Ok(2), "a slot of its own");
         assert_eq!(sessions.admit(of(2), &key), Err(AdmissionError::PeerFull { most: 1 }));
         assert_eq!(sessions.admit(of(1), &key), Ok(1));
     }
 
     #[test]
-    fn a_place_that_is_not_kept_any_more_is_free() {
+    fn a_slot_that_is_not_kept_any_more_is_free() {
         let sessions = Sessions::new(1, 1);
-        let (place, key, _keeper) = reserved(&sessions);
-        sessions.release(place.unwrap().unwrap());
+        let (slot, key, _keeper) = reserved(&sessions);
+        sessions.release(slot.unwrap().unwrap());
         assert_eq!(sessions.admit(Program::default(), &key), Ok(2));
         sessions.end(2).unwrap();
         let (_, key, _keeper) = reserved(&sessions);

@@ -10,10 +10,10 @@ use katydid_transport::Address;
 use katydid_wire::handshake::Build;
 
 use crate::nvml_processes::NvmlProcesses;
-use crate::places::{Greetings, PlaceLimits};
 use crate::pool::Pool;
 use crate::report::Reporter;
 use crate::sessions::Sessions;
+use crate::slots::{Greetings, SlotLimits};
 use crate::workers::handle::DriverFound;
 use crate::workers::spawn::{MemoryLimits, WorkerCommand};
 
@@ -25,7 +25,7 @@ pub(crate) struct ServerState {
     pub(crate) reporter: Reporter,
     pub(crate) build: Build,
     pub(crate) hello_patience: Duration,
-    pub(crate) places: PlaceLimits,
+    pub(crate) slots: SlotLimits,
     pub(crate) greetings: Greetings,
     pub(crate) watchers: NvmlProcesses,
     pub(crate) session_memory: Option<u64>,

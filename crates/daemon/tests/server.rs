@@ -210,12 +210,12 @@ fn hello(name: &str) -> Hello {
         claim: SessionClaim::NEW,
         link: LinkKind::STREAM,
         pid: 1,
-        memory_quota: 0,
+        memory_limit: None,
         program: "test".into(),
         name: name.into(),
         arenas: Vec::new(),
         link_timeout: LINK_TIMEOUT,
-        place: SessionKey::NONE,
+        reservation: SessionKey::NONE,
     }
 }
 
@@ -227,7 +227,7 @@ fn is_alive(pid: u32) -> bool {
 fn a_program_gets_a_worker_and_a_line_in_the_table() {
     let bench = Bench::new("serve");
     let (program, note) = bench.served("nightly");
-    assert_eq!(Note::decode(note.as_bytes()).memory, 0);
+    assert_eq!(Note::decode(note.as_bytes()).memory_limit, None);
     until("the worker's report", || bench.sessions().first().is_some_and(|session| session.calls == Some(17)));
     let session = bench.sessions().remove(0);
     assert_eq!((session.name.as_str(), session.program.as_str()), ("nightly", "test"));
@@ -287,7 +287,7 @@ fn a_worker_that_dies_without_a_word_is_told_too() {
 }
 
 #[test]
-fn programs_beyond_the_limit_are_refused_until_a_place_is_free() {
+fn programs_beyond_the_limit_are_refused_until_a_slot_is_free() {
     let bench = Bench::with("serve", |config| config.max_sessions = 1);
     let (program, _) = bench.served("first");
     let refused = bench.refused(bench.program("second"));
@@ -328,7 +328,7 @@ fn a_role_in_which_no_session_begins_costs_no_worker() {
 }
 
 #[test]
-fn a_place_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
+fn a_slot_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
     let bench = Bench::with("serve", |config| config.max_sessions = 1);
     let reserve = || {
         let mut stream = in_role(&bench, hello("katydid"), Role::RESERVATION);
@@ -336,21 +336,21 @@ fn a_place_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
         let length = stream.read(&mut answer).unwrap();
         Ready::decode(&answer[..length], &build()).map(|ready| (stream, ready.key))
     };
-    let (mut keeper, place) = reserve().unwrap();
+    let (mut keeper, reservation) = reserve().unwrap();
     assert!(bench.sessions().is_empty(), "none has begun");
     for refused in [bench.program("stranger"), in_role(&bench, hello(""), Role::INQUIRY)] {
         assert_eq!(bench.refused(refused).code, RefusalCode::BUSY);
     }
     assert!(matches!(reserve(), Err(HandshakeError::Refused(refused)) if refused.code == RefusalCode::BUSY));
     let mut program = bench.connect();
-    program.write_all(&Hello { place, ..hello("awaited") }.encode(&build()).unwrap()).unwrap();
+    program.write_all(&Hello { reservation, ..hello("awaited") }.encode(&build()).unwrap()).unwrap();
     until("the session", || bench.sessions().first().is_some_and(|session| session.name == "awaited"));
-    assert_eq!(keeper.read(&mut [0]).unwrap(), 0, "the place is not kept any more");
+    assert_eq!(keeper.read(&mut [0]).unwrap(), 0, "the slot is not kept any more");
     drop(program);
     until("the end of the session", || bench.sessions().is_empty());
     // One that is given up is free.
     drop(reserve().unwrap());
-    until("a place", || reserve().is_ok());
+    until("a slot", || reserve().is_ok());
     until("a session", || bench.refused_or_served("next"));
 }
 
@@ -371,7 +371,7 @@ fn a_program_begins_when_the_worker_before_it_has_given_its_memory_back() {
 #[test]
 fn the_servers_memory_limit_is_passed_to_the_worker() {
     let bench = Bench::with("serve", |config| config.session_memory = Some(1 << 20));
-    assert_eq!(Note::decode(bench.served("a").1.as_bytes()).memory, 1 << 20);
+    assert_eq!(Note::decode(bench.served("a").1.as_bytes()).memory_limit, Some(1 << 20));
 }
 
 /// When a process was started, in ticks.
@@ -460,7 +460,7 @@ fn garbage_and_silence_do_not_keep_a_program_out() {
     }
     until("a session among the strangers", || {
         let mut program = bench.connect();
-        // While all places are taken the server refuses unheard, and has hung up already.
+        // While all slots are taken the server refuses unheard, and has hung up already.
         let written = program.write_all(&hello("a").encode(&build()).unwrap());
         let mut first = [0];
         // A worker of these tests answers with its note, which begins with a word.
@@ -517,7 +517,7 @@ fn serve_with_few_descriptors() {
 }
 
 #[test]
-fn a_server_that_may_have_few_descriptors_has_fewer_places_and_says_so() {
+fn a_server_that_may_have_few_descriptors_has_fewer_slots_and_says_so() {
     let said = said_by_server("few");
     let told = "allows this server 400 descriptors (ulimit -Hn): 16 connections wait at a listener, instead of 128, and 1 sessions";
     assert!(said.contains(told), "{said}");

@@ -24,7 +24,7 @@ const API: &str = "api";
 /// The name of the API in an image's part of a session.
 const OPENCL: &str = "opencl";
 /// Note of the memory that the session may hold, in bytes; 0: no limit.
-pub const QUOTA: &str = "quota";
+pub const MEMORY_LIMIT: &str = "quota";
 /// Note of the address at which the session has memory that its program has too; absent where it has none.
 const HOST: &str = "host";
 /// Note of an outline.
@@ -114,7 +114,7 @@ impl Session {
         let mut notes = BTreeMap::from([
             (API.to_owned(), OPENCL.into()),
             (FRAMES.to_owned(), self.main_loop.frames.into()),
-            (QUOTA.to_owned(), self.shared.usage.quota().into()),
+            (MEMORY_LIMIT.to_owned(), self.shared.usage.limit().unwrap_or(0).into()),
         ]);
         notes.extend(self.host.as_ref().map(|host| (HOST.to_owned(), host.range().base.into())));
         let names = platforms.iter().flat_map(|platform| &platform.devices);

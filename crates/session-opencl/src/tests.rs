@@ -70,7 +70,7 @@ pub(crate) fn event(
 
 pub(crate) fn session() -> (Session, Arc<Notes>) {
     let notes = Arc::new(Notes::default());
-    let usage = Arc::new(Usage::new(0));
+    let usage = Arc::new(Usage::new(None));
     let session = Session::new(vec![mute()], Arc::clone(&notes) as Arc<dyn Replier>, usage, Capture::default());
     (session.unwrap(), notes)
 }

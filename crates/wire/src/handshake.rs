@@ -159,8 +159,8 @@ impl Role {
     /// A supervisor, for the process of its server's that saves a session's worker, or with no key restores one
     /// ([`companion`](crate::companion)).
     pub const KEEPER: Self = Self(5);
-    /// The process that is about to start a program: a place for its session is kept as long as the connection is, and the answer
-    /// has the key of the place.
+    /// The process that is about to start a program: a slot for its session is kept as long as the connection is, and the answer
+    /// has the key of the reservation.
     pub const RESERVATION: Self = Self(6);
 }
 
@@ -215,8 +215,8 @@ pub struct Hello {
     pub link: LinkKind,
     /// The program's process, as it sees itself.
     pub pid: u32,
-    /// Device memory the session may use at most, in bytes; 0: no limit.
-    pub memory_quota: u64,
+    /// Most device memory of the session, in bytes; none: no limit, which is 0 in the message.
+    pub memory_limit: Option<u64>,
     /// File name of the program.
     pub program: String,
     /// Name the user gave the session; empty: none.
@@ -226,9 +226,9 @@ pub struct Hello {
     /// Seconds without a sign of life after which either side takes the link for cut; 0: no limit. A hello that ends before
     /// it stands for [`LINK_TIMEOUT`].
     pub link_timeout: u32,
-    /// The key of a place that is kept for the session ([`Role::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
+    /// The key of a reservation for the session ([`Role::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
     /// before it stands: none. A key that is not known, or not any more, is as none.
-    pub place: SessionKey,
+    pub reservation: SessionKey,
 }
 
 /// The server's answer that accepts a session.
@@ -325,15 +325,15 @@ impl Hello {
         put_u32(&mut message, self.link.0);
         put_u32(&mut message, self.pid);
         put_u32(&mut message, self.claim.role.0);
-        message.extend_from_slice(&self.memory_quota.to_le_bytes());
+        message.extend_from_slice(&self.memory_limit.unwrap_or(0).to_le_bytes());
         message.extend_from_slice(&self.claim.key.0);
         message.extend_from_slice(&self.claim.frames.to_le_bytes());
         put_text(&mut message, "the program's name", &self.program)?;
         put_text(&mut message, "the session's name", &self.name)?;
         put_arenas(&mut message, &self.arenas)?;
         put_u32(&mut message, self.link_timeout);
-        if !self.place.is_none() {
-            message.extend_from_slice(&self.place.0);
+        if !self.reservation.is_none() {
+            message.extend_from_slice(&self.reservation.0);
         }
         finish(message)
     }
@@ -348,14 +348,14 @@ impl Hello {
         let link = LinkKind(fields.u32()?);
         let pid = fields.u32()?;
         let role = Role(fields.u32()?);
-        let memory_quota = fields.u64()?;
+        let memory_limit = Some(fields.u64()?).filter(|limit| *limit != 0);
         let claim = SessionClaim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
         let (program, name) = (fields.text()?, fields.text()?);
         let arenas = fields.arenas()?;
         let link_timeout = if fields.is_empty() { LINK_TIMEOUT } else { fields.u32()? };
-        let place = if fields.is_empty() { SessionKey::NONE } else { SessionKey(fields.array()?) };
+        let reservation = if fields.is_empty() { SessionKey::NONE } else { SessionKey(fields.array()?) };
         fields.end()?;
-        Ok(Self { session, claim, link, pid, memory_quota, program, name, arenas, link_timeout, place })
+        Ok(Self { session, claim, link, pid, memory_limit, program, name, arenas, link_timeout, reservation })
     }
 }
 
@@ -595,12 +595,12 @@ mod tests {
             claim: SessionClaim { role: Role::COMPANION, key: SessionKey([0x11; 16]), frames: 9 },
             link: LinkKind::SHM,
             pid: 4711,
-            memory_quota: 1 << 30,
+            memory_limit: Some(1 << 30),
             program: "train".into(),
             name: "nächtlich".into(),
             arenas: vec![ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: 1 << 40 }],
             link_timeout: 7,
-            place: SessionKey([0x33; 16]),
+            reservation: SessionKey([0x33; 16]),
         }
     }
 
@@ -623,8 +623,8 @@ mod tests {
     #[test]
     fn messages_survive_a_round_trip() {
         assert_eq!(Hello::decode(&hello().encode(&build()).unwrap(), &build()), Ok(hello()));
-        let without_place = Hello { place: SessionKey::NONE, ..hello() };
-        assert_eq!(Hello::decode(&without_place.encode(&build()).unwrap(), &build()), Ok(without_place));
+        let without_reservation = Hello { reservation: SessionKey::NONE, ..hello() };
+        assert_eq!(Hello::decode(&without_reservation.encode(&build()).unwrap(), &build()), Ok(without_reservation));
         assert_eq!(Ready::decode(&ready().encode(&build()).unwrap(), &build()), Ok(ready()));
         let refused = Refused::new(RefusalCode::BUSY, "all 8 workers are taken");
         assert_eq!(Refused::decode(&refused.encode(&build()).unwrap()), Ok(refused.clone()));
@@ -691,7 +691,7 @@ mod tests {
 
     #[test]
     fn a_huge_count_is_refused_before_it_sizes_anything() {
-        let mut message = Hello { arenas: vec![], place: SessionKey::NONE, ..hello() }.encode(&build()).unwrap();
+        let mut message = Hello { arenas: vec![], reservation: SessionKey::NONE, ..hello() }.encode(&build()).unwrap();
         // Behind the count of no arenas there is the link timeout.
         let at = message.len() - 8;
         message[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());

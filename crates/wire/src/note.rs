@@ -13,8 +13,8 @@ use crate::key::SessionKey;
 /// What the daemon tells a worker about its session: limits and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
-    /// Bytes of device memory; 0: no limit.
-    pub memory: u64,
+    /// Most device memory of the session, in bytes; none: no limit.
+    pub memory_limit: Option<u64>,
     /// Key by which a program or a supervisor names the session later.
     pub key: SessionKey,
     /// OpenCL programs may use processors, on which their code runs as the server's user.
@@ -26,8 +26,8 @@ impl Note {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut lines = String::new();
-        if self.memory != 0 {
-            lines += &format!("memory {}\n", self.memory);
+        if let Some(limit) = self.memory_limit {
+            lines += &format!("memory {limit}\n");
         }
         if !self.key.is_none() {
             lines += &format!("key {}\n", self.key.spelled());
@@ -45,9 +45,9 @@ impl Note {
             let lines = str::from_utf8(note).unwrap_or_default().lines();
             lines.filter_map(|line| line.split_once(' ')).find(|(found, _)| *found == word).map(|(_, value)| value)
         };
-        let memory = value("memory").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        let memory_limit = value("memory").and_then(|bytes| bytes.parse().ok()).filter(|limit| *limit != 0);
         let key = value("key").and_then(SessionKey::from_spelled).unwrap_or(SessionKey::NONE);
-        Self { memory, key, processors: value("processors") == Some("1") }
+        Self { memory_limit, key, processors: value("processors") == Some("1") }
     }
 }
 
@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn a_note_is_read_back() {
-        for memory in [0, 4096] {
+        for memory_limit in [None, Some(4096)] {
             for key in [SessionKey::NONE, SessionKey([0xa5; 16])] {
                 for processors in [false, true] {
-                    let note = Note { memory, key, processors };
+                    let note = Note { memory_limit, key, processors };
                     assert_eq!(Note::decode(&note.encode()), note);
                 }
             }
@@ -69,13 +69,14 @@ mod tests {
 
     #[test]
     fn a_note_that_says_something_else_is_passed_over() {
-        let nothing = Note { memory: 0, key: SessionKey::NONE, processors: false };
+        let nothing = Note { memory_limit: None, key: SessionKey::NONE, processors: false };
         for note in [
             &b"processors"[..],
             b"processors 2",
             b"processors yes",
             b"memory",
             b"memory x",
+            b"memory 0",
             b"mem 7",
             b"\xff",
             b"memory 7 8",
@@ -84,6 +85,6 @@ mod tests {
         ] {
             assert_eq!(Note::decode(note), nothing);
         }
-        assert_eq!(Note::decode(b"new thing\nmemory 7\n").memory, 7);
+        assert_eq!(Note::decode(b"new thing\nmemory 7\n").memory_limit, Some(7));
     }
 }

@@ -13,7 +13,7 @@ use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as SessionPart;
 use katydid_session_core::{Capture, Usage};
 use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
-use katydid_session_opencl::{HostMemory, QUOTA, Session, SessionError, host_base};
+use katydid_session_opencl::{HostMemory, MEMORY_LIMIT, Session, SessionError, host_base};
 pub(crate) use katydid_session_opencl::{is_kept_in, is_outline};
 use katydid_transport::{AcceptError, Pending};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused};
@@ -135,10 +135,10 @@ fn host_again(part: &SessionPart) -> Result<Option<HostMemory>, String> {
     host.map(Some).map_err(|error| format!("its addresses are not to be had here: {error}"))
 }
 
-/// Whether an image has the session of an outline whole: at the same addresses, and with the same quota.
+/// Whether an image has the session of an outline whole: at the same addresses, and with the same limit of memory.
 pub(crate) fn is_of(part: &SessionPart, outline: &SessionPart) -> bool {
     let is_whole = is_kept_in(part) && !is_outline(part) && part.name == outline.name;
-    is_whole && host_base(part) == host_base(outline) && part.notes.get(QUOTA) == outline.notes.get(QUOTA)
+    is_whole && host_base(part) == host_base(outline) && part.notes.get(MEMORY_LIMIT) == outline.notes.get(MEMORY_LIMIT)
 }
 
 /// Opens the link and starts what accompanies a session.
@@ -150,13 +150,13 @@ fn begin(
     control: &OwnedFd,
 ) -> Result<RunningSession, BeginError> {
     let failed = |what| move |source| BeginError::System { what, source };
-    let quota = lower(program.hello().memory_quota, note.memory);
+    let limit = lower(program.hello().memory_limit, note.memory_limit);
     let (capture, real) = Capture::start().map_err(failed("take its output"))?;
     let driver = name(&platforms);
     let host = agree(&program.hello().arenas, program.pinned());
     let ready = Ready { worker_pid: std::process::id(), key: note.key, driver, arenas: ranges(host.as_ref()) };
     let link = program.open(build, &ready, 0)?;
-    let usage = Arc::new(Usage::new(quota));
+    let usage = Arc::new(Usage::new(limit));
     let session = Box::leak(Box::new(Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?));
     session.attach(&*link);
     session.share(host);
@@ -168,8 +168,8 @@ fn begin(
 pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &SessionPart, devices: &str) -> Result<EmptySession, String> {
     let platforms = open(warm, note).map_err(|error| error.to_string())?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
-    let quota = part.notes.get(QUOTA).and_then(serde_json::Value::as_u64).unwrap_or(0);
-    let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(quota, note.memory))));
+    let limit = part.notes.get(MEMORY_LIMIT).and_then(serde_json::Value::as_u64).filter(|limit| *limit != 0);
+    let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(limit, note.memory_limit))));
     let mut session = Session::without_program(platforms, Arc::clone(&usage), capture, devices.to_owned());
     let host = host_again(part)?;
     let ranges = ranges(host.as_ref());

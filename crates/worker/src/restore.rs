@@ -270,7 +270,7 @@ fn blank(
     let Arenas { ranges, map, host } =
         arenas.map_err(|error| format!("its addresses are not to be had here: {error}"))?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
-    let device = DeviceMemory::new(map.clone(), &warm.facts, lower(opening.quota, note.memory));
+    let device = DeviceMemory::new(map.clone(), &warm.facts, lower(opening.memory_limit, note.memory_limit));
     let usage = Arc::new(Usage::default());
     let (name, shared) = (warm.name, Arc::clone(&usage));
     let devices = SessionPeers::addresses(&warm.facts);

@@ -115,12 +115,9 @@ fn end(log: &Log, name: &str, outcome: Result<(), Failure>) -> ! {
     }
 }
 
-/// The lower of two limits, of which 0 is none.
-pub(crate) fn lower(program: u64, daemon: u64) -> u64 {
-    match (program, daemon) {
-        (0, other) | (other, 0) => other,
-        (program, daemon) => program.min(daemon),
-    }
+/// The lower of two limits; none: no limit.
+pub(crate) fn lower(program: Option<u64>, server: Option<u64>) -> Option<u64> {
+    program.into_iter().chain(server).min()
 }
 
 #[cfg(test)]
@@ -129,6 +126,7 @@ mod tests {
 
     #[test]
     fn the_lower_limit_counts() {
-        assert_eq!([lower(0, 0), lower(5, 0), lower(0, 7), lower(5, 7), lower(9, 7)], [0, 5, 7, 5, 7]);
+        assert_eq!((lower(None, None), lower(Some(5), None), lower(None, Some(7))), (None, Some(5), Some(7)));
+        assert_eq!((lower(Some(5), Some(7)), lower(Some(9), Some(7))), (Some(5), Some(7)));
     }
 }

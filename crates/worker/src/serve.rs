@@ -50,10 +50,10 @@ fn begin(
     control: &OwnedFd,
 ) -> Result<RunningSession, ServeError> {
     let failed = |what| move |source| ServeError::System { what, source };
-    let quota = lower(program.hello().memory_quota, note.memory);
+    let limit = lower(program.hello().memory_limit, note.memory_limit);
     let (capture, real) = Capture::start().map_err(failed("take its output"))?;
     let Arenas { ranges, map, host } = arenas;
-    let device = DeviceMemory::new(map.clone(), &warm.facts, quota);
+    let device = DeviceMemory::new(map.clone(), &warm.facts, limit);
     let usage = Arc::new(Usage::default());
     let devices = SessionPeers::addresses(&warm.facts);
     let (driver, facts, carrier, contexts) = (warm.driver, warm.facts, warm.carrier, warm.contexts);

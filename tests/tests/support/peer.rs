@@ -39,11 +39,11 @@ pub(crate) fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
         claim,
         link: LinkKind::STREAM,
         pid: std::process::id(),
-        memory_quota: 0,
+        memory_limit: None,
         program: "peer".to_owned(),
         name: "peer".to_owned(),
         arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
         link_timeout: LINK_TIMEOUT,
-        place: SessionKey::NONE,
+        reservation: SessionKey::NONE,
     }
 }

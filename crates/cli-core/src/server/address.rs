@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use katydid_driver_rules::state::settings;
-use katydid_transport::{Address, ConnectError, ReservedPlace, TlsError, driver_at, reserve};
+use katydid_transport::{Address, ConnectError, Reservation, TlsError, driver_at, reserve};
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::key::SessionKey;
 
@@ -227,7 +227,7 @@ impl NamedServer {
 
     /// The same, and a place is kept for the session of a program that the caller is about to start: two that come at once to a
     /// server with one place are told so before a program runs.
-    pub fn reserve_for(&self, requires_gpu: bool) -> Result<ReservedPlace, Failure> {
+    pub fn reserve_for(&self, requires_gpu: bool) -> Result<Reservation, Failure> {
         self.reach().map_err(Failure::server)?;
         let reserved = reserve(&self.address, own_place(), greet_timeout()).map_err(refusal)?;
         self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
@@ -257,7 +257,7 @@ impl NamedServer {
 
 /// The place that is kept for the program that this process is of, if it is one's.
 fn own_place() -> SessionKey {
-    let spelled = std::env::var(settings::PLACE).ok();
+    let spelled = std::env::var(settings::RESERVATION).ok();
     spelled.and_then(|spelled| SessionKey::from_spelled(&spelled)).unwrap_or(SessionKey::NONE)
 }
 

@@ -17,8 +17,8 @@ use katydid_job::supervisor::folder;
 use katydid_job::supervisor::folder::{Folder, FolderError};
 use katydid_job::supervisor::generations::Generations;
 use katydid_job::supervisor::job::{Job, JobError, Settings};
-use katydid_job::supervisor::ranks::{Launcher, RankPlace, Task};
-use katydid_transport::{Address, ReservedPlace};
+use katydid_job::supervisor::ranks::{JobAddress, Launcher, Task};
+use katydid_transport::{Address, Reservation};
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
 
@@ -70,8 +70,8 @@ pub(crate) struct Launch {
     layout: Layout,
     /// The program may have rings of the kernel (io_uring), and no checkpoint while it has.
     has_rings: bool,
-    /// This process starts the program, so a place at the server can be kept for it meanwhile.
-    keeps_place: bool,
+    /// This process starts the program, so a slot at the server can be reserved for it meanwhile.
+    reserves_slot: bool,
 }
 
 impl Launch {
@@ -99,7 +99,7 @@ impl Launch {
         if known.is_none() && is_soft(&driver) {
             prepare_for_softcuda(&mut command);
         }
-        Ok(Self { command, known, driver, requires_gpu, layout, has_rings: false, keeps_place: true })
+        Ok(Self { command, known, driver, requires_gpu, layout, has_rings: false, reserves_slot: true })
     }
 
     /// Sets a variable of the program.
@@ -119,8 +119,8 @@ impl Launch {
                 None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
             };
         }
-        if let Some(place) = self.place_among_ranks()? {
-            return Err(self.exec_in(&place));
+        if let Some(job) = self.job_of_ranks()? {
+            return Err(self.exec_in(&job));
         }
         let job = self.open_job(flags);
         let (ended, put_away) =
@@ -132,8 +132,8 @@ impl Launch {
         Ok(put_away.unwrap_or(ExitCode::from(code)))
     }
 
-    /// The place of the job that this process, which is a rank of MPI, is to be of.
-    fn place_among_ranks(&mut self) -> Result<Option<RankPlace>, Failure> {
+    /// The job that this process, which is a rank of MPI, is to be of.
+    fn job_of_ranks(&mut self) -> Result<Option<JobAddress>, Failure> {
         if !katydid_job::supervisor::ranks::are_here() {
             return Ok(None);
         }
@@ -148,7 +148,7 @@ impl Launch {
     pub(crate) fn attend(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
         let end = launcher.end().map_err(Failure::work)?;
         // The launcher starts the ranks.
-        self.keeps_place = false;
+        self.reserves_slot = false;
         let name = flags.session.name.clone().unwrap_or_else(|| launcher.name());
         let job = self.open(&name, launcher.command(), launcher.stdio(), None).map_err(Failure::work)?;
         let attend = |_: &mut Self, started: &dyn Fn(u32)| {
@@ -195,7 +195,7 @@ impl Launch {
         };
         match self.known.take() {
             Some(known) => {
-                let _place = match self.keeps_place {
+                let _reservation = match self.reserves_slot {
                     true => Some(self.reserve(&known)?),
                     false => {
                         reach(&known, self.requires_gpu, &mut self.command)?;
@@ -219,14 +219,14 @@ impl Launch {
         }
     }
 
-    /// As [`reach`], and a place is kept for the program's session until that begins, as long as the answer is.
-    fn reserve(&mut self, known: &NamedServer) -> Result<ReservedPlace, Failure> {
-        let place = known.reserve_for(self.requires_gpu)?;
-        if place.driver == SOFTCUDA {
+    /// As [`reach`], and a slot is reserved for the program's session until that begins, as long as the answer is.
+    fn reserve(&mut self, known: &NamedServer) -> Result<Reservation, Failure> {
+        let reservation = known.reserve_for(self.requires_gpu)?;
+        if reservation.driver == SOFTCUDA {
             prepare_for_softcuda(&mut self.command);
         }
-        self.set(settings::PLACE, place.key.spelled());
-        Ok(place)
+        self.set(settings::RESERVATION, reservation.key.spelled());
+        Ok(reservation)
     }
 
     /// Names the server to the program, and to those of its job that begin after a restore.
@@ -292,12 +292,12 @@ impl Launch {
 
     /// The same as a program of a job that another thread supervises, on the job's server unless another one is known, which has
     /// been reached.
-    fn exec_in(mut self, place: &RankPlace) -> Failure {
-        self.set(job::VARIABLE, &place.socket);
+    fn exec_in(mut self, job: &JobAddress) -> Failure {
+        self.set(job::VARIABLE, &job.socket);
         if !self.has_rings {
             io_uring_filter::refuse(&mut self.command);
         }
-        let server = self.known.as_ref().map_or_else(|| place.server.clone(), |known| known.address.to_string());
+        let server = self.known.as_ref().map_or_else(|| job.server.clone(), |known| known.address.to_string());
         self.exec_by(&server)
     }
 

@@ -61,12 +61,12 @@ impl Stage {
             claim: SessionClaim::NEW,
             link: kind,
             pid: 1,
-            memory_quota: 0,
+            memory_limit: None,
             program: "test".into(),
             name: String::new(),
             arenas: vec![],
             link_timeout: LINK_TIMEOUT,
-            place: SessionKey::NONE,
+            reservation: SessionKey::NONE,
         };
         let (connection, worker) = thread::scope(|scope| {
             let worker = scope.spawn(|| {

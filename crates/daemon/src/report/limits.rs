@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::places::Origin;
+use crate::slots::Origin;
 
 /// What a line is about, where others decide how many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

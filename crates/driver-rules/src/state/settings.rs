@@ -14,8 +14,8 @@ use crate::state::units;
 pub const PREFIX: &str = "KATYDID_";
 /// Names that the command has told of already, with commas between them, so that the program's libraries need not.
 pub const TOLD: &str = "KATYDID_TOLD";
-/// The key of the place that the command has at the server for the session of its program.
-pub const PLACE: &str = "KATYDID_PLACE";
+/// The key of the reservation that the command has at the server for the session of its program.
+pub const RESERVATION: &str = "KATYDID_RESERVATION";
 /// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// In place of no limit.
@@ -314,10 +314,10 @@ pub const ALL: &[Setting] = &[
         "hand-over note that a worker passes to itself when it re-executes",
     ),
     setting(
-        PLACE,
+        RESERVATION,
         Reader::Own,
         SettingValue::Text,
-        "the place at the server that is kept for the program's first session",
+        "the key of the reservation at the server for the program's first session",
     ),
     setting(TOLD, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
     setting(

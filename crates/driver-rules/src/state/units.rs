@@ -75,7 +75,7 @@ pub enum SizeError {
     Malformed,
     /// The number is negative.
     Negative,
-    /// A quota of nothing would refuse every program.
+    /// A limit of nothing would refuse every program.
     Zero,
     /// The size is more than 2^63 bytes.
     TooLarge,

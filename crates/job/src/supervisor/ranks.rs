@@ -46,9 +46,9 @@ pub struct Launcher {
     pid: u32,
 }
 
-/// Where a job is.
+/// Where the programs of a job find it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RankPlace {
+pub struct JobAddress {
     /// Path of the job socket.
     pub socket: PathBuf,
     /// The server of its programs.
@@ -198,7 +198,7 @@ impl Launcher {
     /// # Errors
     ///
     /// The folder of jobs cannot be used, or what `start` says. There is no job if no rank has made one by then.
-    pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<RankPlace>, E> {
+    pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<JobAddress>, E> {
         let jobs = folder::jobs()?;
         let system = |source| FolderError::System { path: jobs.clone(), source };
         let turn = File::open(&jobs).map_err(system)?;
@@ -209,13 +209,13 @@ impl Launcher {
         Ok(self.place(&jobs)?)
     }
 
-    fn place(self, jobs: &Path) -> Result<Option<RankPlace>, FolderError> {
+    fn place(self, jobs: &Path) -> Result<Option<JobAddress>, FolderError> {
         let entry = folder::running()?.into_iter().find(|entry| entry.program == self.pid);
         Ok(entry.map(|entry| {
             let folder = jobs.join(entry.name);
             let servers = fs::read_to_string(folder.join("server")).unwrap_or_default();
             let server = servers.lines().next().unwrap_or_default().to_owned();
-            RankPlace { socket: folder.join("shims"), server }
+            JobAddress { socket: folder.join("shims"), server }
         }))
     }
 }

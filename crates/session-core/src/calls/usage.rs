@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Usage {
     memory: AtomicU64,
     calls: AtomicU64,
-    /// Bytes; 0: no limit.
-    quota: u64,
+    /// Bytes; none: no limit, or one that is kept elsewhere.
+    limit: Option<u64>,
 }
 
 impl Usage {
-    /// Nothing used yet, of at most `quota` bytes (0: no limit, or one that is kept elsewhere).
+    /// Nothing used yet, of at most `limit` bytes; none: no limit, or one that is kept elsewhere.
     #[must_use]
-    pub fn new(quota: u64) -> Self {
-        Self { quota, ..Self::default() }
+    pub fn new(limit: Option<u64>) -> Self {
+        Self { limit, ..Self::default() }
     }
 
     /// Whether `bytes` more are allowed.
     #[must_use]
     pub fn allows(&self, bytes: u64) -> bool {
-        self.quota == 0 || self.memory().checked_add(bytes).is_some_and(|all| all <= self.quota)
+        self.limit.is_none_or(|limit| self.memory().checked_add(bytes).is_some_and(|all| all <= limit))
     }
 
     /// Bytes of devices that the program holds.
@@ -36,10 +36,10 @@ impl Usage {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// The most that is allowed; 0: no limit.
+    /// The most bytes that are allowed; none: no limit.
     #[must_use]
-    pub fn quota(&self) -> u64 {
-        self.quota
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
     }
 
     /// Goes on counting where another worker stopped.
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_counts_what_is_held() {
-        let usage = Usage::new(10);
-        assert!(usage.allows(10) && !usage.allows(11) && Usage::new(0).allows(u64::MAX));
+    fn a_limit_counts_what_is_held() {
+        let usage = Usage::new(Some(10));
+        assert!(usage.allows(10) && !usage.allows(11) && Usage::new(None).allows(u64::MAX));
         usage.add_memory(6);
         assert!(usage.allows(4) && !usage.allows(5) && !usage.allows(u64::MAX));
         usage.sub_memory(6);

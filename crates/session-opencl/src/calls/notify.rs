@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_context_is_listened_to_until_its_end() {
-        let shared = Arc::new(OpenclShared::new(Arc::new(Usage::new(0)), Capture::default()));
+        let shared = Arc::new(OpenclShared::new(Arc::new(Usage::new(None)), Capture::default()));
         let (first, second) = (Listener::new(&shared, 7), Listener::new(&shared, 8));
         let (data, gone) = (second.data(), first.data());
         drop(first);

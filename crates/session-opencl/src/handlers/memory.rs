@@ -261,7 +261,7 @@ pub(crate) fn kdclImage(
         facts = self::facts(session, message.memory, query::IMAGE, &OF_IMAGES);
         facts.extend(self::facts(session, message.memory, query::MEMORY, &[MEM_SIZE]));
     }
-    let is_sure = session.shared.usage.quota() == 0;
+    let is_sure = session.shared.usage.limit().is_none();
     let in_place = if in_place.is_none() {
         in_place::NO
     } else if is_sure {

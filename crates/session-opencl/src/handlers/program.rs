@@ -404,7 +404,7 @@ mod tests {
         api.clBuildProgram = Some(build);
         let payloads = Arc::new(Payloads::default());
         let replier = Arc::clone(&payloads) as Arc<dyn Replier>;
-        let mut session = Session::new(Vec::new(), replier, Arc::new(Usage::new(0)), Capture::default()).unwrap();
+        let mut session = Session::new(Vec::new(), replier, Arc::new(Usage::new(None)), Capture::default()).unwrap();
         let program = id(kind::PROGRAM, 1);
         let object = Object { handle: cl_program::NULL, api: Box::leak(Box::new(api)), size: 0 };
         session.shared.objects.set(program, object, Vec::new()).unwrap();

@@ -157,7 +157,7 @@ mod tests {
         table.clGetProgramBuildInfo = Some(build_info);
         table.clGetDeviceInfo = Some(device_info);
         let api: &'static Dispatch = Box::leak(Box::new(table));
-        let shared = OpenclShared::new(Arc::new(Usage::new(3000)), Capture::default());
+        let shared = OpenclShared::new(Arc::new(Usage::new(Some(3000))), Capture::default());
         let object = Object { handle: cl_program::NULL, api, size: 0 };
         let [one, other, gone] = [1, 2, 3].map(|number| id(kind::PROGRAM, number));
         for program in [one, other] {

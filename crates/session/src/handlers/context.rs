@@ -130,7 +130,7 @@ fn limit(driver: &Driver, which: u32) -> Result<usize, CUresult> {
     ask(|out| unsafe { driver.cuCtxGetLimit(out, which) })
 }
 
-/// `cuCtxSetLimit` of the current context, and what the driver made of it, which counts against the quota.
+/// `cuCtxSetLimit` of the current context, and what the driver made of it, which counts against the limit of memory.
 pub(crate) fn kdContextSetLimit(
     session: &mut Session,
     _head: &FrameHead,

@@ -7,12 +7,12 @@ use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsR
 use crate::handlers::{Called, done};
 use crate::state::Session;
 
-/// Answers from what the worker gathered before it had a program; a quota is shown as the device's size.
+/// Answers from what the worker gathered before it had a program; a limit is shown as the device's size.
 pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFacts) -> Called<kdFactsReply> {
-    let quota = session.device.quota();
+    let limit = session.device.limit().unwrap_or(u64::MAX);
     let mut facts = session.facts.clone();
     for device in &mut facts.devices {
-        device.total_memory = device.total_memory.min(quota);
+        device.total_memory = device.total_memory.min(limit);
     }
     done(kdFactsReply { facts: facts.encode() })
 }

@@ -356,8 +356,8 @@ impl Session {
     }
 
     fn opening(&self) -> Opening {
-        let quota = if self.device.quota() == u64::MAX { 0 } else { self.device.quota() };
-        Opening { arenas: self.device.map().arenas(), quota, facts: self.facts.clone() }
+        let (arenas, memory_limit) = (self.device.map().arenas(), self.device.limit());
+        Opening { arenas, memory_limit, facts: self.facts.clone() }
     }
 
     fn pending(&self) -> Pending {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! magic       8 bytes "kdstate\n"        version  u32
-//! opening     arenas: count u32, then kind u32, base u64, length u64; quota u64; facts bytes
+//! opening     arenas: count u32, then kind u32, base u64, length u64; limit of memory u64, 0: none; facts bytes
 //! pending     ids seen of each kind of handle 7 u32; deferred u32, calls u64, frames executed u64, printed: two texts of
 //!             bytes, whether the link is relayed u8
 //!             uploads: count u32, then thread u32, total u64, bytes      linked: count u32, then thread u32, bytes
@@ -46,8 +46,8 @@ const MAX_ARENAS: u32 = 16;
 pub struct Opening {
     /// Where the arenas lay.
     pub arenas: Vec<ArenaRange>,
-    /// Device memory that the session may hold, in bytes; 0 for any amount.
-    pub quota: u64,
+    /// Most device memory that the session may hold, in bytes; none: no limit.
+    pub memory_limit: Option<u64>,
     /// What the program was told of the devices, which stays so.
     pub facts: Facts,
 }
@@ -98,7 +98,7 @@ impl Opening {
             arena.base.put(out);
             arena.length.put(out);
         }
-        self.quota.put(out);
+        self.memory_limit.unwrap_or(0).put(out);
         self.facts.encode().put(out);
     }
 
@@ -116,9 +116,9 @@ impl Opening {
             arenas.push(ArenaRange { kind, base, length });
         }
         AddressMap::from_arenas(&arenas).ok_or(StateError::Damaged { what: "a map without device memory" })?;
-        let (quota, facts) = (reader.take()?, reader.take::<Vec<u8>>()?);
+        let (limit, facts) = (reader.take::<u64>()?, reader.take::<Vec<u8>>()?);
         let facts = Facts::decode(&facts).map_err(|_| StateError::Damaged { what: "what is told of the devices" })?;
-        Ok(Self { arenas, quota, facts })
+        Ok(Self { arenas, memory_limit: Some(limit).filter(|limit| *limit != 0), facts })
     }
 }
 

@@ -10,10 +10,10 @@ use katydid_driver::Driver;
 
 use crate::device::ask::ask;
 
-/// Lets `friends` read and write what was mapped at a reserved address; unmaps it where that fails.
-pub(crate) fn open(driver: &Driver, friends: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
+/// Lets `peers` read and write what was mapped at a reserved address; unmaps it where that fails.
+pub(crate) fn open(driver: &Driver, peers: &[i32], address: u64, size: u64) -> Result<(), CUresult> {
     let length = size as usize;
-    let access = friends.iter().map(|id| access(*id)).collect::<Vec<_>>();
+    let access = peers.iter().map(|id| access(*id)).collect::<Vec<_>>();
     // SAFETY: the caller has mapped the range; `access` outlives the call and has as many entries as said.
     let all = unsafe { driver.cuMemSetAccess(address, length, access.as_ptr(), access.len()) };
     // A driver may refuse a peer that it said could have access: then the owner alone has it.

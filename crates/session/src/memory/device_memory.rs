@@ -1,7 +1,7 @@
 //! Device memory: addresses reserved for the whole session, backed piece by piece as the program asks.
 //!
 //! The program says where, because it hands out addresses itself; the rule kept here is that it can say nothing that
-//! is outside the arena, backed twice, or beyond its quota. Sizes and addresses are bytes, whole granules.
+//! is outside the arena, backed twice, or beyond its limit. Sizes and addresses are bytes, whole granules.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -24,11 +24,11 @@ pub struct DeviceMemory {
     /// Grown pieces of each device's arena, by the device's ordinal.
     devices: Vec<Chunks<()>>,
     /// Devices that may touch each device's memory, itself first.
-    friends: Vec<Vec<i32>>,
+    peers: Vec<Vec<i32>>,
     /// Whether blocks of a device can be lent to other processes.
     is_lendable: Vec<bool>,
-    /// Bytes the session may hold; `u64::MAX` without a quota.
-    quota: u64,
+    /// Most bytes that the session may hold; none: no limit.
+    limit: Option<u64>,
     /// Bytes outside the arenas that count as well.
     charged: u64,
     /// In a rehearsal: what stands for all memory of each device.
@@ -36,13 +36,12 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory in arenas that [`reserve`] reserved. `quota` is in bytes, 0 for none.
-    pub fn new(map: AddressMap, facts: &Facts, quota: u64) -> Self {
+    /// Memory in arenas that [`reserve`] reserved. `limit` is in bytes.
+    pub fn new(map: AddressMap, facts: &Facts, limit: Option<u64>) -> Self {
         let devices = facts.devices.iter().map(|_| Chunks::default()).collect();
-        let friends = (0..facts.devices.len()).map(|device| friends(facts, device)).collect();
+        let peers = (0..facts.devices.len()).map(|device| peers(facts, device)).collect();
         let is_lendable = facts.devices.iter().map(is_lendable).collect();
-        let quota = if quota == 0 { u64::MAX } else { quota };
-        Self { map, devices, friends, is_lendable, quota, charged: 0, stand_ins: None }
+        Self { map, devices, peers, is_lendable, limit, charged: 0, stand_ins: None }
     }
 
     /// From here on memory has no contents: little memory of the device stands for all of it.
@@ -81,21 +80,21 @@ impl DeviceMemory {
         self.charged -= bytes;
     }
 
-    /// Bytes that the quota leaves.
+    /// Bytes that the limit leaves; without one, more than any device has.
     pub(crate) fn left(&self) -> u64 {
-        self.quota.saturating_sub(self.held())
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.held()))
     }
 
-    /// The quota in bytes; `u64::MAX` without one.
-    pub(crate) fn quota(&self) -> u64 {
-        self.quota
+    /// Most bytes that the session may hold; none: no limit.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.limit
     }
 
     /// Backs a range with new memory of `device`.
     ///
     /// # Errors
     ///
-    /// `CUDA_ERROR_OUT_OF_MEMORY` exactly when the device or the quota has no room; a session error for a range that
+    /// `CUDA_ERROR_OUT_OF_MEMORY` exactly when the device or the limit has no room; a session error for a range that
     /// no honest program names.
     pub(crate) fn grow(&mut self, driver: &Driver, device: i32, address: u64, size: u64) -> Result<(), Fault> {
         let ordinal = self.check(device, address, size)?;
@@ -106,8 +105,8 @@ impl DeviceMemory {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         match &mut self.stand_ins {
-            Some(stand_ins) => stand_ins.back(driver, device, &self.friends[ordinal], address, size)?,
-            None => back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?,
+            Some(stand_ins) => stand_ins.back(driver, device, &self.peers[ordinal], address, size)?,
+            None => back(driver, (device, self.is_lendable[ordinal]), &self.peers[ordinal], address, size)?,
         }
         self.devices[ordinal].insert(address, size, ());
         Ok(())
@@ -139,7 +138,7 @@ impl DeviceMemory {
         self.unmap_all(driver)?;
         for (device, address, size) in self.ranges() {
             let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-            back(driver, (device, self.is_lendable[ordinal]), &self.friends[ordinal], address, size)?;
+            back(driver, (device, self.is_lendable[ordinal]), &self.peers[ordinal], address, size)?;
         }
         Ok(())
     }
@@ -179,9 +178,9 @@ impl DeviceMemory {
     ///
     /// `INVALID_DEVICE`.
     pub(crate) fn grants(&self, device: i32) -> Result<Vec<CUmemAccessDesc>, Fault> {
-        let friends = usize::try_from(device).ok().and_then(|ordinal| self.friends.get(ordinal));
-        let friends = friends.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        Ok(friends.iter().map(|id| access(*id)).collect())
+        let peers = usize::try_from(device).ok().and_then(|ordinal| self.peers.get(ordinal));
+        let peers = peers.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        Ok(peers.iter().map(|id| access(*id)).collect())
     }
 
     /// Takes ranges out of the books; the caller unmaps them: address and size of each.
@@ -221,7 +220,7 @@ fn is_lendable(facts: &DeviceFacts) -> bool {
 }
 
 /// The device itself, and those that can access it.
-fn friends(facts: &Facts, device: usize) -> Vec<i32> {
+fn peers(facts: &Facts, device: usize) -> Vec<i32> {
     let others = (0..facts.devices.len())
         .filter(|other| *other != device && facts.peer(*other, device).is_some_and(|peer| peer.can_access.value != 0));
     std::iter::once(device).chain(others).filter_map(|ordinal| i32::try_from(ordinal).ok()).collect()
@@ -257,11 +256,11 @@ pub fn reserve(driver: &Driver, map: &AddressMap, devices: usize) -> bool {
     false
 }
 
-/// Maps new memory of `device` at a reserved address and lets `friends` read and write it.
+/// Maps new memory of `device` at a reserved address and lets `peers` read and write it.
 fn back(
     driver: &Driver,
     (device, is_lendable): (i32, bool),
-    friends: &[i32],
+    peers: &[i32],
     address: u64,
     size: u64,
 ) -> Result<(), CUresult> {
@@ -278,5 +277,5 @@ fn back(
     // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
     let _ = unsafe { driver.cuMemRelease(memory) };
     mapped.ok()?;
-    open(driver, friends, address, size)
+    open(driver, peers, address, size)
 }

@@ -1,7 +1,7 @@
 //! What a session holds of device memory beside the blocks that it asks for: variables of its code, heaps and stacks of its
 //! kernels, managed memory.
 //!
-//! All of it counts against the session's quota, at the call that a driver would refuse it at. The rules:
+//! All of it counts against the session's limit, at the call that a driver would refuse it at. The rules:
 //!
 //! - A module's variables count in its context. A library's count once in every context there is, as drivers load it eagerly.
 //! - The heap of device code's `malloc` counts as a whole in a context, from when the program chooses its size or finds a

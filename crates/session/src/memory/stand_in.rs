@@ -22,12 +22,12 @@ const BLOCK_SIZES: [u64; 5] = [16 * GRANULARITY, 8 * GRANULARITY, 4 * GRANULARIT
 pub(crate) struct StandIns(BTreeMap<(i32, u64), CUmemGenericAllocationHandle>);
 
 impl StandIns {
-    /// Backs a reserved range of whole granules, and lets `friends` read and write it.
+    /// Backs a reserved range of whole granules, and lets `peers` read and write it.
     pub(crate) fn back(
         &mut self,
         driver: &Driver,
         device: i32,
-        friends: &[i32],
+        peers: &[i32],
         address: u64,
         size: u64,
     ) -> Result<(), CUresult> {
@@ -50,7 +50,7 @@ impl StandIns {
                 }
             }
         }
-        open(driver, friends, address, size).inspect_err(|_| unmap(driver, address, done))
+        open(driver, peers, address, size).inspect_err(|_| unmap(driver, address, done))
     }
 
     fn block(&mut self, driver: &Driver, device: i32, size: u64) -> Result<CUmemGenericAllocationHandle, CUresult> {

@@ -2,7 +2,7 @@
 //!
 //! The driver checks most of what a program can get wrong here. The rule of these tables: a program can name nothing but
 //! what it made. Its mappings lie inside its own reservations, so no message unmaps an arena or the worker. What its blocks
-//! hold counts against its quota until the last mapping of a released block is gone.
+//! hold counts against its limit until the last mapping of a released block is gone.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! The session's arrays and mipmaps, by the ids that the program gave them.
 //!
-//! An array's memory lies outside the arenas: what it takes is estimated from its extents and charged to the quota. Ids
+//! An array's memory lies outside the arenas: what it takes is estimated from its extents and charged to the limit. Ids
 //! of levels lead to arrays that belong to their mipmap and go with it.
 
 use std::collections::HashMap;

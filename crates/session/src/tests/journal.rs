@@ -353,7 +353,7 @@ fn other_versions_and_other_bytes_are_refused_in_words() {
     let messages = messages_of(&saved.state).unwrap();
     assert_eq!((messages["cuStreamCreate"], messages["kdModuleLoad"]), (1, 1));
     let opening = Opening::read(&saved.state).unwrap();
-    assert_eq!((opening.arenas[0].base, opening.quota), (DEVICE, 64 * GRANULE));
+    assert_eq!((opening.arenas[0].base, opening.memory_limit), (DEVICE, Some(64 * GRANULE)));
     let at = saved.state.windows(8).position(|bytes| bytes == b"kdModule").unwrap();
     let mut renamed = saved.state.clone();
     renamed[at] = b'x';

@@ -34,7 +34,7 @@ fn out_of_memory_is_told_exactly_and_leaves_nothing() {
 }
 
 #[test]
-fn a_quota_is_a_full_device() {
+fn a_limit_is_a_full_device() {
     let mut stage = Stage::new();
     assert_eq!(stage.call(&grow(DEVICE, 65 * GRANULE)).status, CUresult::ERROR_OUT_OF_MEMORY.0);
     assert_eq!(calls(), [""; 0]);
@@ -43,7 +43,7 @@ fn a_quota_is_a_full_device() {
 }
 
 #[test]
-fn a_quota_is_shown_as_the_size_of_the_device() {
+fn a_limit_is_shown_as_the_size_of_the_device() {
     let mut stage = Stage::new();
     stage.session.facts.devices[0].total_memory = 1 << 40;
     let kdFactsReply { facts } = stage.reply(&kdFacts {});

@@ -77,7 +77,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// A session with one device, 64 granules of quota, and no context.
+    /// A session with one device, 64 granules at most, and no context.
     pub(super) fn bare() -> Self {
         let arenas = [ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 }];
         Self::with(&arenas, None)
@@ -124,7 +124,7 @@ impl Stage {
         let setup = Setup {
             carrier,
             driver,
-            device: DeviceMemory::new(map.clone(), &facts, 64 * GRANULE),
+            device: DeviceMemory::new(map.clone(), &facts, Some(64 * GRANULE)),
             facts,
             map,
             host,

@@ -98,35 +98,35 @@ impl Memory {
     }
 }
 
-/// Asks the server at `address` which driver it has, and waits for one at most `timeout`. `place`: the key of a place that is kept
+/// Asks the server at `address` which driver it has, and waits for one at most `timeout`. `reservation`: the key of a place that is kept
 /// there already, so that a full server has room; or [`SessionKey::NONE`].
 ///
 /// # Errors
 /// As [`connect`]; a server that has no driver refuses with the reason.
-pub fn driver_at(address: &Address, place: SessionKey, timeout: Duration) -> Result<String, ConnectError> {
-    let hello = Hello { place, ..hello_without_session(Role::INQUIRY, SessionKey::NONE) };
+pub fn driver_at(address: &Address, reservation: SessionKey, timeout: Duration) -> Result<String, ConnectError> {
+    let hello = Hello { reservation, ..hello_without_session(Role::INQUIRY, SessionKey::NONE) };
     greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout).map(|consent| consent.ready.driver)
 }
 
-/// A place at a server for the session of a program to come. It is kept until that session begins, or this is dropped.
-pub struct ReservedPlace {
+/// A slot at a server for the session of a program to come. It is kept until that session begins, or this is dropped.
+pub struct Reservation {
     /// What the server's driver calls itself.
     pub driver: String,
-    /// What the program says, to have the place.
+    /// What the program says, to have the slot.
     pub key: SessionKey,
     /// Its end is the end of the reservation.
     _line: Connection,
 }
 
-/// Asks the server at `address` for a place for a session to come, and waits for a driver there at most `timeout`. Where `place` is the
+/// Asks the server at `address` for a slot for a session to come, and waits for a driver there at most `timeout`. Where `reservation` is the
 /// key of one that is kept there already, that one is meant.
 ///
 /// # Errors
 /// As [`driver_at`]; a server that is full refuses.
-pub fn reserve(address: &Address, place: SessionKey, timeout: Duration) -> Result<ReservedPlace, ConnectError> {
-    let hello = Hello { place, ..hello_without_session(Role::RESERVATION, SessionKey::NONE) };
+pub fn reserve(address: &Address, reservation: SessionKey, timeout: Duration) -> Result<Reservation, ConnectError> {
+    let hello = Hello { reservation, ..hello_without_session(Role::RESERVATION, SessionKey::NONE) };
     let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    Ok(ReservedPlace { driver: ready.driver, key: ready.key, _line: line })
+    Ok(Reservation { driver: ready.driver, key: ready.key, _line: line })
 }
 
 /// What a peer says that is no program.
@@ -136,12 +136,12 @@ fn hello_without_session(role: Role, key: SessionKey) -> Hello {
         claim: SessionClaim { role, key, frames: 0 },
         link: LinkKind::STREAM,
         pid: std::process::id(),
-        memory_quota: 0,
+        memory_limit: None,
         program: "katydid".to_owned(),
         name: String::new(),
         arenas: Vec::new(),
         link_timeout: LINK_TIMEOUT,
-        place: SessionKey::NONE,
+        reservation: SessionKey::NONE,
     }
 }
 

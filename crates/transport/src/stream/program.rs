@@ -834,12 +834,12 @@ mod tests {
             claim: SessionClaim::NEW,
             link: LinkKind::STREAM,
             pid: 1,
-            memory_quota: 0,
+            memory_limit: None,
             program: "test".to_owned(),
             name: String::new(),
             arenas: Vec::new(),
             link_timeout: LINK_TIMEOUT,
-            place: SessionKey::NONE,
+            reservation: SessionKey::NONE,
         }
     }
 

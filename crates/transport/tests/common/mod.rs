@@ -46,12 +46,12 @@ pub(crate) fn hello(link: LinkKind) -> Hello {
         claim: SessionClaim::NEW,
         link,
         pid: std::process::id(),
-        memory_quota: 0,
+        memory_limit: None,
         program: "test".into(),
         name: String::new(),
         arenas: vec![ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 30 }],
         link_timeout: LINK_TIMEOUT,
-        place: SessionKey::NONE,
+        reservation: SessionKey::NONE,
     }
 }
 

@@ -39,7 +39,7 @@ pub struct DeviceFacts {
     pub pci_bus_id: String,
     /// UUID from `cuDeviceGetUuid`.
     pub uuid: [u8; 16],
-    /// `cuDeviceTotalMem`, in bytes; not above the session's quota.
+    /// `cuDeviceTotalMem`, in bytes; not above the session's limit.
     pub total_memory: u64,
     /// Granularity of `cuMemCreate`, in bytes.
     pub granularity: u64,

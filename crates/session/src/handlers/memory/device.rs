@@ -80,7 +80,7 @@ pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: k
     Ok(CUresult::SUCCESS)
 }
 
-/// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the quota
+/// Has other sessions give back what they hold idle, and waits for that. Out of memory at once where that cannot help: the limit
 /// leaves less, the device has less in all, or no thread can be asked.
 pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdReclaim) -> Detached<kdReclaimReply> {
     let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
@@ -120,7 +120,7 @@ pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: k
     Ok(CUresult::SUCCESS)
 }
 
-/// `cuMemGetInfo` of the current context, within the session's quota.
+/// `cuMemGetInfo` of the current context, within the session's limit.
 pub(crate) fn kdDeviceInfo(
     session: &mut Session,
     _head: &FrameHead,
@@ -128,7 +128,8 @@ pub(crate) fn kdDeviceInfo(
 ) -> Called<kdDeviceInfoReply> {
     let (free, total) = memory_info(session.driver())?;
     let free = free + session.snapshots.held();
-    let (free, total) = (free.min(session.device.left()), total.min(session.device.quota()));
+    let (free, total) =
+        (free.min(session.device.left()), session.device.limit().map_or(total, |limit| total.min(limit)));
     done(kdDeviceInfoReply { free, total })
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn kdAddressFree(
     done(kdAddressFreeReply {})
 }
 
-/// Makes a block; out of memory is told here, for the device or the quota. `ERROR_NOT_READY` as in `kdDeviceGrow`.
+/// Makes a block; out of memory is told here, for the device or the limit. `ERROR_NOT_READY` as in `kdDeviceGrow`.
 pub(crate) fn kdMemoryCreate(
     session: &mut Session,
     _head: &FrameHead,

@@ -154,12 +154,12 @@ impl Program {
             claim: SessionClaim::NEW,
             link: if way == Way::Shm { LinkKind::SHM } else { LinkKind::STREAM },
             pid: std::process::id(),
-            memory_quota: 0,
+            memory_limit: None,
             program: "test".into(),
             name: String::new(),
             arenas: offers.arenas(),
             link_timeout: LINK_TIMEOUT,
-            place: SessionKey::NONE,
+            reservation: SessionKey::NONE,
         };
         let connection = connect(&address, &hello, &Build::current(SPEC_HASH), hang_limit()).unwrap();
         let arenas = offers.settle(&connection.ready.arenas).unwrap();

@@ -1,7 +1,7 @@
 // Not a test by itself: a program that fills a session whose limit of device memory is 64 MiB, by every way to memory.
 //
-//   quota counts  passes where every byte counts, at the call that a driver would refuse; what is refused leaves all as it was
-//   quota holds   holds some of each kind, says `ready` and the bytes that it holds, waits for the end of its input
+//   memory_limit counts  passes where every byte counts, at the call that a driver would refuse; what is refused leaves all as it was
+//   memory_limit holds   holds some of each kind, says `ready` and the bytes that it holds, waits for the end of its input
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -212,5 +212,5 @@ int main(int count, char **words) {
     modules();
     limits();
     heap();
-    return finish("quota");
+    return finish("memory_limit");
 }

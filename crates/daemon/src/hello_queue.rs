@@ -1,7 +1,7 @@
 //! Connections that have said nothing yet. They cost a descriptor each and no thread, and for a bounded time.
 //!
-//! Who says a first word is let through to a thread that greets it (`accept.rs`). When the places of a listener or of a peer
-//! are taken, the oldest silent connection goes (`places.rs`), and is told to try again.
+//! Who says a first word is let through to a thread that greets it (`accept.rs`). When the slots of a listener or of a peer
+//! are taken, the oldest silent connection goes (`slots.rs`), and is told to try again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::listen::{Listener, Peer};
-use crate::places::{Admission, PlaceLimits, SlotOwner, room};
+use crate::slots::{Admission, SlotLimits, SlotOwner, room};
 
 /// How long no connection is accepted after the system refused, for instance because all descriptors are in use.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -33,10 +33,10 @@ struct SilentConnection {
 
 /// All of them, oldest first.
 #[derive(Debug)]
-pub(crate) struct Lobby {
+pub(crate) struct HelloQueue {
     silent: Vec<SilentConnection>,
     patience: Duration,
-    limits: PlaceLimits,
+    limits: SlotLimits,
     /// Nothing is accepted before this.
     rest_until: Option<Instant>,
 }
@@ -52,8 +52,8 @@ pub(crate) struct DueWork {
     pub(crate) late: Vec<NewConnection>,
 }
 
-impl Lobby {
-    pub(crate) fn new(patience: Duration, limits: PlaceLimits) -> Self {
+impl HelloQueue {
+    pub(crate) fn new(patience: Duration, limits: SlotLimits) -> Self {
         Self { silent: Vec::new(), patience, limits, rest_until: None }
     }
 

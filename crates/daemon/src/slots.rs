@@ -1,4 +1,4 @@
-//! Places for connections that the server itself holds, before a worker has them.
+//! Slots for connections that the server itself holds, before a worker has them.
 //!
 //! The rule: a listener that is full has room for a newcomer nevertheless, if another connection can go. The one that goes
 //! is the oldest of the peer that has the most, so that a peer can drive out its own connections only, once it has more
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{Shutdown, shutdown};
 
-/// Places of one listener, where the system allows as many descriptors.
+/// Slots of one listener, where the system allows as many descriptors.
 pub(crate) const OF_LISTENER: usize = 128;
 
-/// How many places there are.
+/// How many slots there are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PlaceLimits {
+pub(crate) struct SlotLimits {
     pub(crate) of_listener: usize,
     /// Of those, for one peer over a network.
     pub(crate) of_peer: usize,
@@ -47,7 +47,7 @@ impl Origin {
     }
 }
 
-/// Who has a place.
+/// Who has a slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotOwner {
     pub(crate) listener: usize,
@@ -60,13 +60,13 @@ pub(crate) struct SlotOwner {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     Free,
-    /// The place of this one.
+    /// The slot of this one.
     Of(usize),
     None,
 }
 
-/// Finds a place for a newcomer among those who hold one, oldest first.
-pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, limits: PlaceLimits) -> Admission {
+/// Finds a slot for a newcomer among those who hold one, oldest first.
+pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, limits: SlotLimits) -> Admission {
     let here = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
     let count = |of: Origin| here().filter(|(_, holder)| holder.origin == of).count();
     let oldest = |of: Origin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
@@ -103,7 +103,7 @@ struct PendingGreeting {
     socket: Option<OwnedFd>,
 }
 
-/// The place of a connection that is being greeted; free again when this is dropped.
+/// The slot of a connection that is being greeted; free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct GreetingSlot {
     number: u64,
@@ -111,13 +111,13 @@ pub(crate) struct GreetingSlot {
 }
 
 impl Greetings {
-    /// Takes a place for a connection that is known by `socket`; none if all are taken by connections that have to stay. One
+    /// Takes a slot for a connection that is known by `socket`; none if all are taken by connections that have to stay. One
     /// that has to go is closed, once `farewell` was said to it.
     pub(crate) fn take(
         &self,
         (listener, origin): (usize, Origin),
         socket: OwnedFd,
-        limits: PlaceLimits,
+        limits: SlotLimits,
         farewell: impl FnOnce(&OwnedFd),
     ) -> Option<GreetingSlot> {
         let mut all = lock(&self.0);
@@ -177,8 +177,8 @@ mod tests {
         of.iter().flat_map(|(origin, count)| vec![holder(*origin); *count]).collect()
     }
 
-    fn limits(of_peer: usize) -> PlaceLimits {
-        PlaceLimits { of_listener: OF_LISTENER, of_peer }
+    fn limits(of_peer: usize) -> SlotLimits {
+        SlotLimits { of_listener: OF_LISTENER, of_peer }
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn places_come_back_and_the_one_that_goes_is_closed() {
+    fn slots_come_back_and_the_one_that_goes_is_closed() {
         let greetings = Greetings::default();
         let pair = || std::os::unix::net::UnixStream::pair().unwrap();
         let take =
