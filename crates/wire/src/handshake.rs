@@ -639,7 +639,8 @@ mod tests {
         assert_eq!(message[8..12], (message.len() as u32).to_le_bytes());
         assert_eq!(message[12..24], [1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(message[24..56], [0xab; 32]);
-        assert_eq!(message[56..72], *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0");
+        let release = env!("CARGO_PKG_VERSION").as_bytes();
+        assert!(message[56..72].starts_with(release) && message[56 + release.len()..72].iter().all(|byte| *byte == 0));
     }
 
     #[test]
@@ -647,7 +648,8 @@ mod tests {
         let theirs = Build { protocol: 9, spec_hash: [0xcd; 32], release: "2.0.0".into() };
         let error = Hello::decode(&hello().encode(&theirs).unwrap(), &build()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("katydid 0.1.0 (protocol 7, interface abababab)"), "{text}");
+        let ours = concat!("katydid ", env!("CARGO_PKG_VERSION"), " (protocol 7, interface abababab)");
+        assert!(text.contains(ours), "{text}");
         assert!(text.contains("katydid 2.0.0 (protocol 9, interface cdcdcdcd)"), "{text}");
         let answer = Refused::from(&error).encode(&build()).unwrap();
         let Err(HandshakeError::Refused(refused)) = Ready::decode(&answer, &theirs) else { panic!("no refusal") };
