@@ -82,13 +82,32 @@ impl<C: ApiCode> Session<C> {
     /// # Errors
     ///
     /// [`ApiCode::LOST`] when the worker is gone.
+    #[inline]
     pub fn enqueue<M: Message>(&self, context: u32, message: &M) -> Result<(), C> {
+        self.enqueue_by(message, |parts| self.link.enqueue(M::OPCODE, context, parts))
+    }
+
+    /// As [`Session::enqueue`], for a message whose effect no program could see at once: it wakes no worker that sleeps
+    /// ([`CallLink::enqueue_lazily`](katydid_transport::CallLink::enqueue_lazily)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::enqueue`].
+    pub fn enqueue_lazily<M: Message>(&self, context: u32, message: &M) -> Result<(), C> {
+        self.enqueue_by(message, |parts| self.link.enqueue_lazily(M::OPCODE, context, parts))
+    }
+
+    #[inline]
+    fn enqueue_by<M: Message>(
+        &self,
+        message: &M,
+        enqueue: impl FnOnce(&[&[u8]]) -> Result<(), LinkError>,
+    ) -> Result<(), C> {
         self.check()?;
         with_buffers(|request, _| {
             message.encode(request);
             check_size(request, message.tail())?;
-            let sent = self.link.enqueue(M::OPCODE, context, &[request, message.tail()]);
-            sent.map_err(|error| self.fail(M::NAME, &error))
+            enqueue(&[request, message.tail()]).map_err(|error| self.fail(M::NAME, &error))
         })
     }
 

@@ -239,7 +239,10 @@ extern "C" fn open_guarded(_signal: i32) {
 fn the_worker_reads_everything_before_the_end() {
     for path in [Path::Shm, Path::Unix, Path::Tcp, Path::Tls] {
         let (connection, worker) = link(path);
-        (0..100).for_each(|_| connection.link.enqueue(ADD, 0, &[&[2]]).unwrap());
+        for _ in 0..50 {
+            connection.link.enqueue(ADD, 0, &[&[2]]).unwrap();
+            connection.link.enqueue_lazily(ADD, 0, &[&[2]]).unwrap();
+        }
         let hangup = worker.hangup();
         drop(connection);
         hangup.wait();
@@ -247,13 +250,13 @@ fn the_worker_reads_everything_before_the_end() {
     }
 }
 
-/// No frame waits for a later one, for its thread, or for a clock: the worker has each before the program does anything else.
-/// A worker that sleeps in the meantime is woken by the frame itself.
+/// No frame waits for a later one, or for its thread: the worker has each before the program does anything else. A worker that
+/// sleeps in the meantime is woken by the frame itself, or wakes by itself for one that is lazy.
 #[test]
 fn an_enqueued_frame_arrives_although_nothing_follows_it() {
     for path in [Path::Shm, Path::Unix, Path::Tcp, Path::Tls] {
         let (connection, mut worker) = link(path);
-        for size in [0, 1, 1500, 200_000] {
+        for (size, is_lazy) in [0, 1, 1500, 200_000].into_iter().flat_map(|size| [(size, false), (size, true)]) {
             let payload = vec![7; size];
             let (came, arrives) = std::sync::mpsc::channel();
             std::thread::scope(|scope| {
@@ -263,13 +266,44 @@ fn an_enqueued_frame_arrives_although_nothing_follows_it() {
                     came.send(length).unwrap();
                 });
                 assert_eq!(arrives.recv().unwrap(), None);
-                connection.link.enqueue(ADD, 0, &[&payload]).unwrap();
+                let (link, parts) = (&connection.link, [&payload[..]]);
+                let sent = if is_lazy { link.enqueue_lazily(ADD, 0, &parts) } else { link.enqueue(ADD, 0, &parts) };
+                sent.unwrap();
                 // Nothing else is sent until it is there.
                 assert_eq!(arrives.recv_timeout(hang_limit()).unwrap(), Some(size), "{path:?}");
                 reader.join().unwrap();
             });
         }
     }
+}
+
+/// Frames that may come later leave a worker asleep: it wakes for some of many, and by itself.
+#[test]
+fn a_worker_sleeps_on_while_lazy_frames_arrive() {
+    const FRAMES: u64 = 320;
+    let (connection, worker) = link(Path::Shm);
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            tell.send(gettid()).unwrap();
+            work(worker)
+        });
+        let (link, thread) = (connection.link, told.recv().unwrap());
+        let sent = |enqueue: &dyn Fn()| {
+            let before = sleeps(thread);
+            for _ in 0..FRAMES {
+                enqueue();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sleeps(thread) - before
+        };
+        let woken = sent(&|| link.enqueue(ADD, 0, &[&[1]]).unwrap());
+        let lazy = sent(&|| link.enqueue_lazily(ADD, 0, &[&[1]]).unwrap());
+        assert!(lazy * 3 < woken, "it slept {lazy} times, and {woken} times beside frames that wake it");
+        let mut sum = Vec::new();
+        link.call(SUM, 0, &[], &mut sum).unwrap();
+        assert_eq!(u64::from_le_bytes(sum.try_into().unwrap()), 2 * FRAMES, "all before the call");
+    });
 }
 
 /// How often a thread of this process has gone to sleep.

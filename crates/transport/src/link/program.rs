@@ -25,6 +25,15 @@ pub trait CallLink: Send + Sync {
     /// [`LinkError::Closed`] once the worker is gone; other variants are the caller's or the peer's fault.
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError>;
 
+    /// As [`CallLink::enqueue`], for a frame that need not be executed at once, and that few of follow each other: it does not
+    /// wake a worker that sleeps. A later frame does, or the worker wakes by itself, after a tenth of a second at most.
+    ///
+    /// # Errors
+    /// As [`CallLink::enqueue`].
+    fn enqueue_lazily(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
+        self.enqueue(opcode, context, parts)
+    }
+
     /// Frames queued so far that no thread waits for. Those that are counted are executed before any that is queued after the
     /// count was read.
     fn enqueued(&self) -> u64;

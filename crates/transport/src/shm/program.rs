@@ -192,8 +192,9 @@ impl ShmProgram {
         wait::wake(reclaim_notices);
     }
 
-    /// Puts a frame into the ring; returns its number.
-    fn put(&self, mut head: FrameHead, parts: &[&[u8]]) -> Result<u64, LinkError> {
+    /// Puts a frame into the ring; returns its number. Unless `is_lazy`, wakes a worker that sleeps.
+    #[inline]
+    fn put(&self, mut head: FrameHead, parts: &[&[u8]], is_lazy: bool) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
         let length = padded(HEAD + payload) as u64;
         let mut queue = loop {
@@ -218,9 +219,23 @@ impl ShmProgram {
         if !head.wants_reply {
             self.enqueued.store(self.enqueued.load(Ordering::Relaxed) + 1, Ordering::Release);
         }
-        queue.producer.publish(&self.ring, length);
+        if is_lazy {
+            queue.producer.publish_lazily(&self.ring, length);
+        } else {
+            queue.producer.publish(&self.ring, length);
+        }
         queue.sequence += 1;
         Ok(head.sequence)
+    }
+
+    /// Queues a frame that no thread waits for.
+    #[inline]
+    fn send(&self, opcode: u16, context: u32, parts: &[&[u8]], is_lazy: bool) -> Result<(), LinkError> {
+        self.socket.get()?;
+        self.telling(self.thread_ids.send(|thread| {
+            let head = FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 };
+            self.put(head, parts, is_lazy).map(|_| ())
+        }))
     }
 
     /// False if the worker was lost meanwhile, and may be replaced.
@@ -298,10 +313,11 @@ impl ShmProgram {
 
 impl CallLink for ShmProgram {
     fn enqueue(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
-        self.socket.get()?;
-        self.telling(self.thread_ids.send(|thread| {
-            self.put(FrameHead { opcode, wants_reply: false, thread, context, sequence: 0 }, parts).map(|_| ())
-        }))
+        self.send(opcode, context, parts, false)
+    }
+
+    fn enqueue_lazily(&self, opcode: u16, context: u32, parts: &[&[u8]]) -> Result<(), LinkError> {
+        self.send(opcode, context, parts, true)
     }
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
@@ -312,7 +328,7 @@ impl CallLink for ShmProgram {
             let place = self.place(thread)?;
             ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
-            let sequence = self.put(head, parts)?;
+            let sequence = self.put(head, parts, false)?;
             self.wait_for_reply(place)?;
             // A worker that gets this wrong cannot be believed any more.
             self.take_reply(place, (sequence, thread), reply).inspect_err(|_| self.socket.give_up())

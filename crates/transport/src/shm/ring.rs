@@ -14,6 +14,9 @@
 //! both sides, makes sure that one of them sees the other: `tests::loom` explores every interleaving. The producer leaves
 //! its fence to the consumer where that can run it on the producer's processors (`sync/barrier.rs`).
 //!
+//! A record that need not be read at once is published without a wake-up, which costs more than the record. The consumer finds it
+//! with the next one that wakes it, after [`MAX_LAZY`] of its kind, or when its sleep ends.
+//!
 //! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
 //! that moves backwards or passes it ([`Broken`]).
 
@@ -31,13 +34,17 @@ pub(crate) trait Memory {
     fn set_asleep(&self, side: RingSide, asleep: bool);
     /// Orders all that came before, then clears the side's flag and wakes it if the flag was set.
     fn wake(&self, side: RingSide);
-    /// Sleeps while the side's flag is set, or for no reason, or for a limited time.
+    /// Sleeps while the side's flag is set, or for no reason, or for a limited time: a tenth of a second at most, where a producer
+    /// publishes lazily.
     fn sleep(&self, side: RingSide);
     /// Copies bytes to a place; never past the end.
     fn copy_in(&self, place: u64, bytes: &[u8]);
     /// Copies bytes from a place; never past the end.
     fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>);
 }
+
+/// Records in a row that are published without a wake-up.
+const MAX_LAZY: u32 = 32;
 
 /// What a gap begins with: no record has the length 0.
 pub(crate) const GAP: [u8; 8] = [0; 8];
@@ -62,6 +69,8 @@ pub(crate) struct Producer {
     head_seen: u64,
     /// Where [`Producer::begin_anew`] looks next.
     look_at: u64,
+    /// Records that were published since the consumer was last woken.
+    lazy: u32,
 }
 
 impl Producer {
@@ -115,11 +124,29 @@ impl Producer {
     pub(crate) fn publish(&mut self, memory: &impl Memory, bytes: u64) {
         self.tail += bytes;
         memory.publish(RingSide::Producer, self.tail);
+        self.wake_consumer(memory);
+    }
+
+    /// The same for a record that may be read later: a consumer that sleeps goes on sleeping, but not for more than
+    /// [`MAX_LAZY`] of them.
+    pub(crate) fn publish_lazily(&mut self, memory: &impl Memory, bytes: u64) {
+        if self.lazy == MAX_LAZY {
+            return self.publish(memory, bytes);
+        }
+        self.lazy += 1;
+        self.tail += bytes;
+        memory.publish(RingSide::Producer, self.tail);
+    }
+
+    fn wake_consumer(&mut self, memory: &impl Memory) {
+        self.lazy = 0;
         memory.wake(RingSide::Consumer);
     }
 
     /// Sleeps until the consumer has moved, unless `bytes` fit by now. May return early.
     pub(crate) fn sleep(&mut self, memory: &impl Memory, bytes: u64) -> Result<(), Broken> {
+        // What fills the ring may have been published lazily.
+        self.wake_consumer(memory);
         memory.set_asleep(RingSide::Producer, true);
         let room = self.has_room(memory, bytes);
         if room == Ok(false) {
@@ -203,11 +230,13 @@ mod tests {
     struct Local {
         bytes: RefCell<Vec<u8>>,
         counters: [Cell<u64>; 2],
+        /// How often each side was woken.
+        wakes: [Cell<u32>; 2],
     }
 
     impl Local {
         fn new(capacity: usize) -> Self {
-            Self { bytes: RefCell::new(vec![0; capacity]), counters: [Cell::new(0), Cell::new(0)] }
+            Self { bytes: RefCell::new(vec![0; capacity]), counters: Default::default(), wakes: Default::default() }
         }
     }
 
@@ -225,7 +254,9 @@ mod tests {
             self.counters[side as usize].set(value);
         }
         fn set_asleep(&self, _: RingSide, _: bool) {}
-        fn wake(&self, _: RingSide) {}
+        fn wake(&self, side: RingSide) {
+            self.wakes[side as usize].update(|count| count + 1);
+        }
         fn sleep(&self, _: RingSide) {}
         fn copy_in(&self, place: u64, bytes: &[u8]) {
             self.bytes.borrow_mut()[place as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -313,6 +344,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_published_lazily_wakes_only_a_consumer_that_has_missed_many() {
+        let memory = Local::new(1 << 10);
+        let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+        let woken = || memory.wakes[RingSide::Consumer as usize].replace(0);
+        for _ in 0..MAX_LAZY {
+            producer.publish_lazily(&memory, 8);
+        }
+        assert_eq!(
+            (consumer.available(&memory), woken()),
+            (Ok(8 * u64::from(MAX_LAZY)), 0),
+            "it is there all the same"
+        );
+        producer.publish_lazily(&memory, 8);
+        assert_eq!(woken(), 1, "one too many");
+        producer.publish_lazily(&memory, 8);
+        producer.publish(&memory, 8);
+        assert_eq!((woken(), producer.lazy), (1, 0));
+        producer.publish_lazily(&memory, 8);
+        producer.sleep(&memory, 1 << 10).unwrap();
+        assert_eq!(woken(), 1, "a consumer that sleeps makes no room");
+    }
+
+    #[test]
     fn a_consumer_refuses_counters_that_cannot_be() {
         for tail in [65, u64::MAX] {
             let memory = Local::new(64);
@@ -329,7 +383,11 @@ mod tests {
         for head in [71, 129, u64::MAX] {
             let memory = Local::new(64);
             memory.publish(RingSide::Consumer, head);
-            assert_eq!(Producer { tail: 128, head_seen: 72, look_at: 0 }.has_room(&memory, 64), Err(Broken), "{head}");
+            assert_eq!(
+                Producer { tail: 128, head_seen: 72, ..Producer::default() }.has_room(&memory, 64),
+                Err(Broken),
+                "{head}"
+            );
         }
     }
 }
