@@ -71,6 +71,12 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
 
     /// The same, and the worker has been told.
     fn ended(&self) {}
+
+    /// Whether the worker may be told later, with what is sent next: its end frees next to nothing that other programs could
+    /// use, and the program sees nothing of it.
+    fn ends_lazily(&self) -> bool {
+        false
+    }
 }
 
 /// Makes a type one of objects: the kind's number, the code, the handle, the most objects at a time, and
@@ -208,7 +214,8 @@ fn drop_reference<T: Object>(object: &Arc<T>, reference: u64) {
     }
     object.ending();
     // Told before the handle is free: a new object of the same number is made after.
-    let _ = session::enqueue(&kdclRelease { object: object.base().id });
+    let message = kdclRelease { object: object.base().id };
+    let _ = if object.ends_lazily() { session::enqueue_lazily(&message) } else { session::enqueue(&message) };
     object.ended();
     T::table().remove(object.base().handle);
 }

@@ -38,7 +38,7 @@ pub(crate) struct Kernel {
     known: CachedValues,
 }
 
-kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL HANDLES }
+kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL HANDLES, fn ends_lazily(&self) -> bool { true } }
 
 /// What a launch's acceptance depends on besides the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -44,6 +44,9 @@ const KERNEL: u64 = 0b111;
 /// Which accesses the program has.
 const PROGRAM: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
 
+/// Bytes of a memory object up to which its driver has them back a little later.
+const MAX_LAZY_BYTES: usize = 64 << 10;
+
 /// Memory of both sides that an image lies in, and what is done with it in the end.
 #[derive(Debug)]
 struct LentBlock {
@@ -74,6 +77,8 @@ pub(crate) struct Memory {
     lent: Mutex<Option<LentBlock>>,
     /// 1: it is an image, and a worker's driver uses that memory in place.
     in_place: PerWorker,
+    /// A callback tells of its end.
+    is_awaited: AtomicBool,
     /// Whether it may lie in the zero-copy area of the worker.
     pub(crate) is_zero_copy: AtomicBool,
     /// The queue, by its id, of a command that had it and that the driver of a worker has accepted; 0: none.
@@ -104,6 +109,9 @@ kind_of_object! {
         if self.image.is_some() {
             KEPT_PAGES.forget(self.contents.number);
         }
+    },
+    fn ends_lazily(&self) -> bool {
+        !self.is_awaited.load(Ordering::Relaxed) && self.driver_bytes() <= MAX_LAZY_BYTES
     }
 }
 
@@ -122,6 +130,7 @@ impl Memory {
             shared: 0,
             lent: Mutex::new(None),
             in_place: PerWorker::default(),
+            is_awaited: AtomicBool::new(false),
             is_zero_copy: AtomicBool::new(false),
             accepted_in: PerWorker::default(),
             properties: Vec::new(),
@@ -180,6 +189,20 @@ impl Memory {
 
     fn take_lent(&self) -> Option<LentBlock> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Bytes of the driver's that it has: none of what lies in memory of the program's, or in another object. Of pipes that is
+    /// not known.
+    fn driver_bytes(&self) -> usize {
+        let is_lent = || self.lent.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if self.shared != 0 || self.parent.is_some() || is_lent() {
+            return 0;
+        }
+        match self.image {
+            Some(shape) => shape.bytes_with_gaps(),
+            None if self.is_buffer() => self.size as usize,
+            None => usize::MAX,
+        }
     }
 
     /// Whether all commands that may use it are known to have ended: its memory is free once the worker has executed its release,
@@ -361,6 +384,7 @@ fn is_for_host(flags: u64) -> bool {
 /// Has a block freed when the driver is done with the buffer.
 pub(crate) fn lend(memory: &Memory, block: Block, free: fn(Block)) -> Result<(), Code> {
     let token = upcall::register(CallbackCall::once(move |_| free(block)))?;
+    memory.is_awaited.store(true, Ordering::Relaxed);
     session::enqueue(&kdclMemoryCallback { memory: memory.base.id, token })
 }
 
@@ -535,6 +559,7 @@ pub(crate) unsafe fn set_mem_object_destructor_callback(
         // SAFETY: called once, as the contract permits.
         unsafe { function(cl_mem(place(handle)), place(data)) }
     }))?;
+    memory.is_awaited.store(true, Ordering::Relaxed);
     let told = session::call(&kdclMemoryCallback { memory: memory.base.id, token });
     told.map(drop).inspect_err(|_| upcall::forget(token))
 }

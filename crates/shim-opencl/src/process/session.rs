@@ -31,6 +31,11 @@ pub(crate) fn enqueue<M: Message>(message: &M) -> Result<(), Code> {
     session()?.enqueue(0, message)
 }
 
+/// The same for a message whose effect no program could see at once: a worker that sleeps may sleep on for a while.
+pub(crate) fn enqueue_lazily<M: Message>(message: &M) -> Result<(), Code> {
+    session()?.enqueue_lazily(0, message)
+}
+
 /// Sends a message and waits for its reply.
 pub(crate) fn call<M: Message>(message: &M) -> Result<M::Reply, Code> {
     session()?.call(0, message)
