@@ -90,8 +90,13 @@ impl PeerProcesses {
         let mut sum = 0_u64;
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
+            if !is_of_process(&path) {
+                continue;
+            }
             let Ok(file) = File::open(&path) else { continue };
-            if path.ends_with(TURN) || is_same(&file.metadata()?, &own) {
+            let found = file.metadata()?;
+            // One that has just come has nothing yet. What has another length is no file of ours, whatever it is called.
+            if !found.is_file() || found.len() != (MAX_DEVICES * NUMBER) as u64 || is_same(&found, &own) {
                 continue;
             }
             if file.try_lock_shared().is_ok() {
@@ -100,13 +105,19 @@ impl PeerProcesses {
                 continue;
             }
             let mut used = [0; NUMBER];
-            // One that has just come has nothing yet.
             if file.read_exact_at(&mut used, (device * NUMBER) as u64).is_ok() {
                 sum = sum.saturating_add(u64::from_le_bytes(used));
             }
         }
         Ok(sum)
     }
+}
+
+/// Whether a file is called as those of processes are. The folder may be any, and others' files in it are none of ours.
+fn is_of_process(path: &Path) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.split_once('.')).is_some_and(|(pid, count)| is_number(pid) && is_number(count))
 }
 
 fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
@@ -128,6 +139,22 @@ mod tests {
         assert!(other.take(0, 90, 100));
         drop(other);
         assert!(one.take(0, 100, 100));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn files_of_others_are_no_process_s_and_stay() {
+        let folder = std::env::temp_dir().join(format!("katydid-strangers-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let names = ["thesis.tex", "7.bak", ".1", "1.", "12", "2026.11"];
+        for name in names {
+            fs::write(folder.join(name), [255; MAX_DEVICES * NUMBER + 1]).unwrap();
+        }
+        fs::write(folder.join("4194304.0"), [0; MAX_DEVICES * NUMBER]).unwrap();
+        let one = PeerProcesses::open(&folder).unwrap();
+        assert!(one.take(0, 100, 100) && one.taken(0) == 0);
+        names.iter().for_each(|name| assert!(folder.join(name).exists(), "{name}"));
+        assert!(!folder.join("4194304.0").exists(), "its process has ended");
         fs::remove_dir_all(folder).unwrap();
     }
 }
