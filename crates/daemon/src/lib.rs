@@ -21,6 +21,7 @@ mod listen;
 mod nvml_processes;
 mod nvml_service;
 mod pool;
+mod reclaim_credit;
 mod report;
 mod server;
 mod sessions;

@@ -13,6 +13,7 @@ use katydid_wire::key::SessionKey;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::control::{self, Message};
+use crate::reclaim_credit::{FREE_TIME, RECLAIM_TIMEOUT, ReclaimCredit};
 use crate::slots::Origin;
 use crate::view::SessionView;
 use crate::workers::handle::{SessionId, WorkerHandle};
@@ -20,9 +21,6 @@ use crate::workers::handle::{SessionId, WorkerHandle};
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
 /// what one held.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a session is waited for that is about to end, or has not said yet that its program was asked for idle memory: what a
-/// worker that ends may take. A busy machine lets workers wait for seconds; one that takes longer stands still.
-const RECLAIM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of device memory that are worth the wait.
 const MIN_AWAITED_BYTES: u64 = 256 << 20;
 
@@ -87,6 +85,8 @@ struct Inner {
     requests: BTreeMap<ReclaimRequest, AskedSessions>,
     /// Since when a session is about to end, or owes an answer to a request.
     silent: BTreeMap<SessionId, (Instant, Option<ReclaimRequest>)>,
+    /// How long others have waited for answers.
+    credit: ReclaimCredit,
     /// Slots that are kept for programs to come: by which key, and the connection of the process that has each kept.
     reserved: BTreeMap<SessionId, (SessionKey, Arc<OwnedFd>)>,
     /// Control sockets of processes that save the worker of a session.
@@ -121,16 +121,22 @@ impl Inner {
     fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
         let others: Vec<SessionId> = self.served.keys().copied().filter(|other| *other != id).collect();
-        let mut asked = AskedSessions::default();
+        let (mut asked, mut longest, now) = (AskedSessions::default(), Duration::ZERO, Instant::now());
         for other in others {
             if !self.ending.contains(&other) && !self.tell(other, &line) {
                 continue;
             }
             // One that stands still is waited for once, and not by each that is short.
-            let (since, _) = self.silent.entry(other).or_insert_with(|| (Instant::now(), Some((id, number))));
-            if since.elapsed() < RECLAIM_TIMEOUT {
+            let (since, _) = *self.silent.entry(other).or_insert((now, Some((id, number))));
+            let wait = self.credit.wait_for(other, self.origins.get(&other).copied(), since, now);
+            if !wait.is_zero() {
                 asked.workers.insert(other);
+                longest = longest.max(wait);
             }
+        }
+        if !asked.workers.is_empty() && longest <= RECLAIM_TIMEOUT.saturating_sub(FREE_TIME) {
+            // The session that is short keeps the time. One that is gone needs none.
+            let _ = self.tell(id, &format!("wait {number} {}", longest.as_millis()));
         }
         self.requests.insert((id, number), asked);
         let own = self.requests.range((id, 0)..=(id, u64::MAX));
@@ -148,7 +154,12 @@ impl Inner {
             return;
         }
         // A worker answers in order. Words on another request are none of those that it owes.
-        self.silent.retain(|silent, (_, owed)| *silent != id || *owed != Some(request));
+        if let Some(&(since, owed)) = self.silent.get(&id)
+            && owed == Some(request)
+        {
+            self.silent.remove(&id);
+            self.credit.answered(id, self.origins.get(&id).copied(), since, Instant::now());
+        }
         if let Some(asked) = self.requests.get_mut(&request) {
             let was_awaited = asked.workers.remove(&id);
             if is_given {
@@ -408,6 +419,7 @@ impl Sessions {
         self.changed.notify_all();
         inner.ending.remove(&id);
         inner.silent.remove(&id);
+        inner.credit.forget(id, Instant::now());
         inner.savers.remove(&id);
         inner.reserved.remove(&id);
         inner.served.remove(&id);
@@ -637,7 +649,24 @@ mod tests {
         assert_eq!(told(&workers[0]), ["answered 3"], "what it says of another request is no answer");
         sessions.asked(2, (1, 1));
         sessions.send_request(1, 4, "0");
-        assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has looked again");
+        assert_eq!(told(&workers[0]), ["wait 4 500"], "it has looked again, and has had its time");
+    }
+
+    #[test]
+    fn a_worker_that_was_late_is_not_waited_for_as_long_again() {
+        let (sessions, workers) = served(2);
+        sessions.send_request(1, 1, "0");
+        for (since, _) in sessions.lock().silent.values_mut() {
+            *since -= Duration::from_secs(19);
+        }
+        sessions.given(2, (1, 1));
+        assert_eq!(told(&workers[0]), ["answered 1"]);
+        sessions.send_request(1, 2, "0");
+        let said = told(&workers[0]);
+        let wait = said.first().and_then(|line| line.strip_prefix("wait 2 ")?.parse::<u64>().ok());
+        assert!(wait.is_some_and(|millis| (1..2000).contains(&millis)), "{said:?}");
+        sessions.given(2, (1, 2));
+        assert_eq!(told(&workers[0]), ["answered 2"]);
     }
 
     /// The end of the connection of a process that has a slot kept, and the key.

@@ -88,6 +88,9 @@ pub(crate) enum DaemonMessage {
     Give(ReclaimRequest, String),
     /// `asked N`: only programs that live are waited for any more, for this session's.
     Asked(u64),
+    /// `wait N MILLISECONDS`: so long other sessions are waited for at most that have not looked yet or are about to end, for this
+    /// session's.
+    Wait(u64, u64),
     /// `answered N`: the others have done what they could for this session's.
     Answered(u64),
 }
@@ -103,6 +106,7 @@ pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
             Some(DaemonMessage::Give(request, words.next()?.to_owned()))
         }
         "asked" => Some(DaemonMessage::Asked(number()?)),
+        "wait" => Some(DaemonMessage::Wait(number()?, number()?)),
         "answered" => Some(DaemonMessage::Answered(number()?)),
         _ => None,
     }
@@ -143,8 +147,19 @@ mod tests {
         let request = ReclaimRequest { session: 3, number: 7 };
         assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(DaemonMessage::Give(request, "0000:01:00.0".to_owned())));
         assert_eq!(hear(b"asked 8"), Some(DaemonMessage::Asked(8)));
+        assert_eq!(hear(b"wait 8 500"), Some(DaemonMessage::Wait(8, 500)));
         assert_eq!(hear(b"answered 9"), Some(DaemonMessage::Answered(9)));
-        for line in [&b"give 3 7"[..], b"give 3 x 0", b"answered", b"answered -1", b"", b"\xff", b"take 1 2 3"] {
+        for line in [
+            &b"give 3 7"[..],
+            b"give 3 x 0",
+            b"answered",
+            b"answered -1",
+            b"wait 8",
+            b"wait 8 x",
+            b"",
+            b"\xff",
+            b"take 1 2 3",
+        ] {
             assert_eq!(hear(line), None);
         }
     }

@@ -13,7 +13,7 @@ pub fn line_of_the_daemon(bytes: &[u8]) -> bool {
             assert!(bytes.windows(device.len().max(1)).any(|window| window == device.as_bytes()) || device.is_empty());
             true
         }
-        Some(DaemonMessage::Asked(_) | DaemonMessage::Answered(_)) => true,
+        Some(DaemonMessage::Asked(_) | DaemonMessage::Wait(..) | DaemonMessage::Answered(_)) => true,
         None => false,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use katydid_session::{Reclaim, ReclaimPeers, ReclaimRequest};
 use katydid_wire::facts::Facts;
@@ -65,7 +66,10 @@ impl SessionPeers {
         match (word, &self.reclaim) {
             (DaemonMessage::Asked(number), Some(reclaim)) => reclaim.are_asked(number),
             (DaemonMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
-            (DaemonMessage::Asked(_) | DaemonMessage::Answered(_), None) => {}
+            (DaemonMessage::Wait(number, millis), Some(reclaim)) => {
+                reclaim.limit_wait(number, Duration::from_millis(millis));
+            }
+            (DaemonMessage::Asked(_) | DaemonMessage::Wait(..) | DaemonMessage::Answered(_), None) => {}
             // The monitor may not have come to see it yet, on a busy machine.
             (DaemonMessage::Give(..), _) if is_over() => control::ended(control),
             (DaemonMessage::Give(request, device), reclaim) => {

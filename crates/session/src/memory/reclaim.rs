@@ -72,8 +72,8 @@ struct ReclaimState {
 /// How far a reclaim request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestState {
-    /// There are workers that have not looked at it, or are about to end.
-    Sent,
+    /// There are workers that have not looked at it, or are about to end; and how long they are waited for.
+    Sent(Duration),
     /// The programs of other sessions have been asked to free memory.
     Asked,
     /// The others have done what they could.
@@ -84,7 +84,7 @@ impl RequestState {
     /// How long it is waited in which nothing has come free.
     fn timeout(self) -> Duration {
         match self {
-            Self::Sent => WORKER_TIMEOUT,
+            Self::Sent(limit) => limit,
             Self::Asked => PROGRAM_TIMEOUT,
             Self::Answered => Duration::ZERO,
         }
@@ -110,7 +110,7 @@ impl Reclaim {
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        state.requests.insert(number, RequestState::Sent);
+        state.requests.insert(number, RequestState::Sent(WORKER_TIMEOUT));
         drop(state);
         let is_sent = peers.send_request(device, number);
         if !is_sent {
@@ -121,12 +121,14 @@ impl Reclaim {
 
     /// Waits until a reclaim request is answered, or nothing has come free for long; `free` says how much is.
     pub(crate) fn wait(&self, number: u64, free: impl Fn() -> u64) {
-        let (mut most, mut since, mut before) = (free(), Instant::now(), RequestState::Sent);
+        let (mut most, mut since, mut before) = (free(), Instant::now(), RequestState::Sent(WORKER_TIMEOUT));
         let mut state = self.lock();
         while let Some(&request) = state.requests.get(&number) {
-            if request != before {
-                (since, before) = (Instant::now(), request);
+            // Less time for the same is no step.
+            if std::mem::discriminant(&request) != std::mem::discriminant(&before) {
+                since = Instant::now();
             }
+            before = request;
             if since.elapsed() >= request.timeout() {
                 break;
             }
@@ -142,6 +144,14 @@ impl Reclaim {
             }
         }
         state.requests.remove(&number);
+    }
+
+    /// Workers that have not looked yet, or are about to end, are waited for no longer than this: some were late before.
+    pub fn limit_wait(&self, number: u64, limit: Duration) {
+        if let Some(request @ RequestState::Sent(_)) = self.lock().requests.get_mut(&number) {
+            *request = RequestState::Sent(limit.min(WORKER_TIMEOUT));
+        }
+        self.answered.notify_all();
     }
 
     /// Of the other sessions only programs are waited for any more, which live and were asked.
@@ -304,6 +314,17 @@ mod tests {
             waiting.join().unwrap();
         });
         assert!(began.elapsed() >= 3 * PROGRAM_TIMEOUT && reclaim.lock().requests.is_empty());
+    }
+
+    #[test]
+    fn workers_that_were_late_before_are_waited_for_as_long_as_the_server_says() {
+        let (reclaim, _) = connected();
+        let (began, number) = (Instant::now(), reclaim.send_request(3).unwrap());
+        reclaim.limit_wait(number, PROGRAM_TIMEOUT);
+        reclaim.limit_wait(number + 1, PROGRAM_TIMEOUT);
+        reclaim.wait(number, || 0);
+        assert!(began.elapsed() >= PROGRAM_TIMEOUT && began.elapsed() < WORKER_TIMEOUT);
+        assert!(reclaim.lock().requests.is_empty());
     }
 
     #[test]
