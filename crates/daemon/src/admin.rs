@@ -30,7 +30,7 @@ pub(crate) fn open(listener: UnixListener, shared: &Arc<ServerState>) -> io::Res
 fn route(request: &Request, shared: &ServerState) -> Answer {
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/v1/server") => Answer::json(200, &server_view(shared)),
-        ("GET", "/v1/sessions") => Answer::json(200, &SessionsView { sessions: shared.sessions.list() }),
+        ("GET", "/v1/sessions") => Answer::json(200, &shared.sessions.view()),
         (_, "/v1/server" | "/v1/sessions") => Answer::problem(405, "only GET works here"),
         _ => Answer::problem(404, "no such resource; there are /v1/server and /v1/sessions"),
     }
@@ -38,6 +38,7 @@ fn route(request: &Request, shared: &ServerState) -> Answer {
 
 fn server_view(shared: &ServerState) -> ServerView {
     let (workers, driver_found) = shared.pool.view();
+    let SessionsView { sessions, reserved } = shared.sessions.view();
     ServerView {
         version: shared.build.release.clone(),
         pid: std::process::id(),
@@ -46,7 +47,8 @@ fn server_view(shared: &ServerState) -> ServerView {
         driver: shared.driver.clone(),
         driver_found,
         workers,
-        sessions: shared.sessions.list().len(),
+        sessions: sessions.len(),
+        reserved: reserved.len(),
         max_sessions: shared.sessions.most(),
         peer_sessions: Some(shared.sessions.most_of_peer()),
         session_memory: shared.session_memory,

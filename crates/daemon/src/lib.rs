@@ -34,6 +34,6 @@ pub use descriptors::raise_descriptors;
 pub use listen::ListenError;
 pub use report::Verbosity;
 pub use server::{Server, ServerConfig, StartError};
-pub use view::{ServerView, SessionView, SessionsView, WorkersView};
+pub use view::{ReservedView, ServerView, SessionView, SessionsView, WorkersView};
 pub use workers::spawn::WorkerCommand;
 pub use workers::users::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};

@@ -181,7 +181,7 @@ impl Server {
 
     /// Sessions at this moment: one counts until its worker is reaped, and holds nothing any more.
     pub fn sessions(&self) -> usize {
-        self.shared.sessions.list().len()
+        self.shared.sessions.view().sessions.len()
     }
 
     /// The processes of the workers that serve a program.

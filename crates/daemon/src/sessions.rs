@@ -15,7 +15,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::control::{self, Message};
 use crate::reclaim_credit::{FREE_TIME, RECLAIM_TIMEOUT, ReclaimCredit};
 use crate::slots::Origin;
-use crate::view::SessionView;
+use crate::view::{ReservedView, SessionView, SessionsView};
 use crate::workers::handle::{SessionId, WorkerHandle};
 
 /// How long a program waits at most for workers that are about to end: a GPU takes some tenths of a second to give back
@@ -35,7 +35,7 @@ const MAX_RECLAIM_REQUESTS: usize = 64;
 pub(crate) enum AdmissionError {
     /// As many sessions as the server allows are running.
     #[error(
-        "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them; a `katydid run` has its slot before its program uses a GPU), or raise serve --max-sessions"
+        "the server allows {most} sessions at a time and all are taken; end one (katydid ps lists them), or raise serve --max-sessions"
     )]
     Full { most: usize },
     /// As many sessions of this peer as the server allows are running.
@@ -442,9 +442,12 @@ impl Sessions {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// All sessions that have a worker, oldest first.
-    pub(crate) fn list(&self) -> Vec<SessionView> {
-        self.lock().table.values().filter(|session| session.worker_pid != 0).cloned().collect()
+    /// All sessions that have a worker, and the places that are kept for programs to come; both oldest first.
+    pub(crate) fn view(&self) -> SessionsView {
+        let inner = self.lock();
+        let sessions = inner.table.values().filter(|session| session.worker_pid != 0).cloned().collect();
+        let kept = inner.table.values().filter(|session| inner.reserved.contains_key(&session.id));
+        SessionsView { sessions, reserved: kept.map(reserved_view).collect() }
     }
 
     fn change(&self, id: SessionId, change: impl FnOnce(&mut SessionView)) {
@@ -473,6 +476,11 @@ fn view(id: SessionId, program: Program) -> SessionView {
         device_memory: None,
         calls: None,
     }
+}
+
+fn reserved_view(place: &SessionView) -> ReservedView {
+    let SessionView { id, name, pid, program, peer, started, .. } = place.clone();
+    ReservedView { id, name, pid, program, peer, started }
 }
 
 /// A key that no process can guess.
@@ -680,6 +688,8 @@ mod tests {
         let sessions = Sessions::new(1, 1);
         let (slot, key, keeper) = reserved(&sessions);
         assert_eq!(slot, Ok(Some(1)));
+        let listed = || (sessions.view().sessions.len(), sessions.view().reserved.len());
+        assert_eq!(listed(), (0, 1));
         assert_eq!(reserved(&sessions).0, Err(AdmissionError::Full { most: 1 }));
         assert_eq!(admit(&sessions), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.check_room(None, &SessionKey::NONE), Err(AdmissionError::Full { most: 1 }));
@@ -690,6 +700,7 @@ mod tests {
         let program = Program { name: "train".to_owned(), ..Program::default() };
         assert_eq!(sessions.admit(program.clone(), &key), Ok(1));
         assert!(control::receive(&keeper).unwrap().is_none(), "the connection is shut down");
+        assert_eq!(listed(), (0, 0), "it waits for its worker");
         sessions.release(1);
         assert_eq!(sessions.admit(program, &key), Err(AdmissionError::Full { most: 1 }));
         assert_eq!(sessions.end(1).unwrap().name, "train");
@@ -765,7 +776,7 @@ mod tests {
         let (control, _worker) = control::pair().unwrap();
         sessions.serve(served, &WorkerHandle::of_session(control, served));
         sessions.usage(served, 4096, 7);
-        let list = sessions.list();
+        let list = sessions.view().sessions;
         assert_eq!(list.len(), 1);
         assert_eq!((list[0].worker_pid, list[0].device_memory, list[0].calls), (1, Some(4096), Some(7)));
         assert_eq!(sessions.end(waiting).unwrap().worker_pid, 0);

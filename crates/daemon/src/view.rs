@@ -23,6 +23,9 @@ pub struct ServerView {
     pub workers: WorkersView,
     /// Number of sessions at present.
     pub sessions: usize,
+    /// Places that are reserved for programs to come, which count as sessions; 0 from a server that does not tell it.
+    #[serde(default)]
+    pub reserved: usize,
     /// Sessions it allows at a time.
     pub max_sessions: usize,
     /// Sessions it allows one peer over a network at a time; none from a server that does not tell it.
@@ -48,6 +51,26 @@ pub struct WorkersView {
 pub struct SessionsView {
     /// Sessions at present, oldest first.
     pub sessions: Vec<SessionView>,
+    /// Places that are reserved for programs to come, oldest first; none from a server that does not tell them.
+    #[serde(default)]
+    pub reserved: Vec<ReservedView>,
+}
+
+/// A place that is reserved for the first session of a program, as long as that has not begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedView {
+    /// That of the session to come.
+    pub id: u64,
+    /// As given by `--name`, else the program's name.
+    pub name: String,
+    /// Process of the command that has it reserved; on its own machine when that comes from elsewhere.
+    pub pid: u32,
+    /// Name of the program.
+    pub program: String,
+    /// Where the command connects from: `unix` or an address and port.
+    pub peer: String,
+    /// Since when it is reserved.
+    pub started: u64,
 }
 
 /// A session with its program, as `katydid ps` shows it.

@@ -37,7 +37,7 @@ pub use ipc::share;
 pub use link::address::{Address, AddressError};
 pub use link::batch::{OrderingRules, StreamKey, in_batch};
 pub use link::compression;
-pub use link::connect::{ConnectedLink, Reservation, companion, connect, driver_at, keeper, reserve};
+pub use link::connect::{ConnectedLink, ExpectedProgram, Reservation, companion, connect, driver_at, keeper, reserve};
 pub use link::error::{ConnectError, LinkError};
 pub use link::gate::{QuiesceGate, bypass_gate, holds_lock, with_lock_held};
 pub use link::link_control::{AttachError, LinkControl};

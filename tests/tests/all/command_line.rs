@@ -15,7 +15,7 @@ use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What CuPy needs to be told of softcuda, as a shell prints it.
 const TOLD: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERATORS-unset}\"";
@@ -82,12 +82,19 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         let mut command = katydid(&places, &["run", "--server", &address, "--", "sh", "-c", &script]);
         let mut first = Running::start(&mut command, Stdio::piped())?;
         first.wait_for("begun", WAIT_TIMEOUT)?;
+        let shown = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
+        let reserved = &shown["reserved"][0];
+        ensure!(reserved["program"] == "sh" && reserved["name"] == "sh" && shown["sessions"] == json!([]), "{shown}");
+        ensure!(shown["servers"][0]["reserved"] == 1 && shown["servers"][0]["sessions"] == 0, "{shown}");
+        ensure!(run(&["ps"], &[])?.text().contains("reserved"), "the table has no such row");
         for command in ["run", "trace"] {
             let refused = run(&[command, "--server", &server.unix(), "--", "echo", RAN], &[])?;
             is_refused(&refused, 3, &["1 sessions", "--max-sessions"])?;
         }
         fs::write(&go, "")?;
         first.wait_for("ready", WAIT_TIMEOUT)?;
+        let shown = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
+        ensure!(shown["reserved"] == json!([]) && shown["sessions"][0]["name"] == "fixture", "{shown}");
         first.close_input();
         let outcome = first.finish(WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}: {}", outcome.ending(), outcome.errors());

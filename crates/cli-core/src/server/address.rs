@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use katydid_driver_rules::state::settings;
-use katydid_transport::{Address, ConnectError, Reservation, TlsError, driver_at, reserve};
+use katydid_transport::{Address, ConnectError, ExpectedProgram, Reservation, TlsError, driver_at, reserve};
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::key::SessionKey;
 
@@ -227,9 +227,9 @@ impl NamedServer {
 
     /// The same, and a place is kept for the session of a program that the caller is about to start: two that come at once to a
     /// server with one place are told so before a program runs.
-    pub fn reserve_for(&self, requires_gpu: bool) -> Result<Reservation, Failure> {
+    pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
         self.reach().map_err(Failure::server)?;
-        let reserved = reserve(&self.address, own_place(), greet_timeout()).map_err(refusal)?;
+        let reserved = reserve(&self.address, expected, own_place(), greet_timeout()).map_err(refusal)?;
         self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
     }
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use katydid_daemon::{ServerView, SessionView, SessionsView};
+use katydid_daemon::{ReservedView, ServerView, SessionView, SessionsView};
 use katydid_job::supervisor::folder::FoundJob;
 use katydid_job::supervisor::registry;
 use katydid_job::supervisor::view::{JobView, ProgressStep};
@@ -32,6 +32,8 @@ use katydid_cli_core::server::private_server::PrivateServer;
 const NAME_WIDTH: usize = 32;
 /// Servers and jobs that are asked at a time.
 const AT_ONCE: usize = 64;
+/// What is shown in place of the link of a session that has not begun.
+const RESERVED: &str = "reserved";
 /// What is shown of a server or supervisor that says nothing.
 const SILENT: &str = "does not answer";
 /// Longest command line of a job.
@@ -42,6 +44,7 @@ const COMMAND_WIDTH: usize = 60;
 struct View {
     servers: Vec<ServerLine>,
     sessions: Vec<SessionLine>,
+    reserved: Vec<ReservedLine>,
     jobs: Vec<JobLine>,
 }
 
@@ -64,6 +67,15 @@ struct SessionLine {
     server: String,
     #[serde(flatten)]
     view: SessionView,
+}
+
+/// A place that is reserved for a program to come, and at which server.
+#[derive(Debug, Serialize)]
+struct ReservedLine {
+    /// The server's first address.
+    server: String,
+    #[serde(flatten)]
+    view: ReservedView,
 }
 
 /// A job. What only its supervisor knows is missing where that does not answer.
@@ -124,9 +136,11 @@ fn of_server(admin: &Path) -> Result<View, AdminError> {
     let server: ServerView = admin::get_within(admin, "/v1/server", limit)?;
     let sessions: SessionsView = admin::get_within(admin, "/v1/sessions", limit)?;
     let address = server.listen.first().cloned().unwrap_or_default();
-    let sessions = sessions.sessions.into_iter().map(|view| SessionLine { server: address.clone(), view }).collect();
+    let SessionsView { sessions, reserved } = sessions;
+    let sessions = sessions.into_iter().map(|view| SessionLine { server: address.clone(), view }).collect();
+    let reserved = reserved.into_iter().map(|view| ReservedLine { server: address.clone(), view }).collect();
     let line = ServerLine { admin: admin.to_owned(), view: Some(server), error: None };
-    Ok(View { servers: vec![line], sessions, jobs: Vec::new() })
+    Ok(View { servers: vec![line], sessions, reserved, jobs: Vec::new() })
 }
 
 /// All servers and jobs.
@@ -181,6 +195,7 @@ impl View {
         if !found.servers.iter().any(is_known) {
             self.servers.extend(found.servers);
             self.sessions.extend(found.sessions);
+            self.reserved.extend(found.reserved);
         }
     }
 
@@ -237,7 +252,7 @@ impl JobLine {
 fn write(view: &View, is_one: bool, out: &mut impl Write) -> io::Result<()> {
     let silent = view.servers.iter().filter(|server| server.view.is_none());
     let silent: Vec<&Path> = silent.map(|server| server.admin.as_path()).collect();
-    sessions(&view.sessions, &silent, is_one, now()).write(out)?;
+    sessions(view, &silent, is_one, now()).write(out)?;
     if view.jobs.is_empty() {
         return Ok(());
     }
@@ -258,8 +273,9 @@ fn is_elsewhere(address: &Address) -> bool {
     }
 }
 
-/// The sessions, with units for people; with their server where it may be any. Behind them the admin sockets of servers that are silent.
-fn sessions(lines: &[SessionLine], silent: &[&Path], is_one: bool, now: u64) -> Table {
+/// The sessions, with units for people; with their server where it may be any. Behind them the places that are reserved for programs to
+/// come, and the admin sockets of servers that are silent.
+fn sessions(view: &View, silent: &[&Path], is_one: bool, now: u64) -> Table {
     use Align::{Left, Right};
     let mut columns = vec![
         ("ID", Right),
@@ -276,8 +292,13 @@ fn sessions(lines: &[SessionLine], silent: &[&Path], is_one: bool, now: u64) -> 
     ];
     columns.extend((!is_one).then_some(("SERVER", Left)));
     let mut table = Table::new(&columns);
-    for line in lines {
+    for line in &view.sessions {
         let mut cells = row(&line.view, now);
+        cells.extend((!is_one).then(|| line.server.clone()));
+        table.row(cells);
+    }
+    for line in &view.reserved {
+        let mut cells = reserved_row(&line.view, now);
         cells.extend((!is_one).then(|| line.server.clone()));
         table.row(cells);
     }
@@ -343,6 +364,24 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
     ]
 }
 
+/// Its session has no worker yet.
+fn reserved_row(place: &ReservedView, now: u64) -> Vec<String> {
+    let unknown = || "-".to_owned();
+    vec![
+        place.id.to_string(),
+        shortened(&place.name, NAME_WIDTH),
+        place.pid.to_string(),
+        shortened(&place.program, NAME_WIDTH),
+        place.peer.clone(),
+        RESERVED.to_owned(),
+        unknown(),
+        unknown(),
+        unknown(),
+        unknown(),
+        age(now.saturating_sub(place.started)),
+    ]
+}
+
 /// Names come from programs and users, so one of them must not break the table.
 fn shortened(name: &str, width: usize) -> String {
     // A control character would be obeyed by the terminal.
@@ -403,10 +442,25 @@ mod tests {
     fn a_session_is_a_line() {
         let mut text = Vec::new();
         let line = SessionLine { server: "unix:/k".into(), view: session() };
-        sessions(&[line], &[], true, 1075).write(&mut text).unwrap();
+        sessions(&View { sessions: vec![line], ..View::default() }, &[], true, 1075).write(&mut text).unwrap();
         let expected = "ID  NAME      PID  PROGRAM  FROM  LINK  WORKER  DRIVER    MEMORY  CALLS    AGE\n \
                         3  nightly  4711  train    unix  shm     4713  softcuda  64 MiB      -  1m15s\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_place_that_is_reserved_is_a_line_and_an_item() {
+        let (name, program, peer) = ("nightly".to_owned(), "train".to_owned(), "unix".to_owned());
+        let place = ReservedView { id: 4, name, pid: 4711, program, peer, started: 1000 };
+        let reserved = vec![ReservedLine { server: "unix:/k".into(), view: place }];
+        let view = View { reserved, ..View::default() };
+        let mut text = Vec::new();
+        sessions(&view, &[], true, 1075).write(&mut text).unwrap();
+        let expected = "ID  NAME      PID  PROGRAM  FROM  LINK      WORKER  DRIVER  MEMORY  CALLS    AGE\n \
+                        4  nightly  4711  train    unix  reserved       -  -            -      -  1m15s\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!((&json["reserved"][0]["id"], &json["reserved"][0]["server"]), (&4.into(), &"unix:/k".into()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use katydid_job::supervisor::folder::{Folder, FolderError};
 use katydid_job::supervisor::generations::Generations;
 use katydid_job::supervisor::job::{Job, JobError, Settings};
 use katydid_job::supervisor::ranks::{JobAddress, Launcher, Task};
-use katydid_transport::{Address, Reservation};
+use katydid_transport::{Address, ExpectedProgram, Reservation};
 use katydid_wire::handshake::SOFTCUDA;
 use katydid_wire::job;
 
@@ -52,6 +52,11 @@ const NO_OPENCL: &str = "-opencl";
 /// otherwise, and its reductions call prebuilt machine code whose refusal it does not look at: their result would be 0.
 const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
 
+/// The variable that has the name of a session.
+const NAME: &str = "KATYDID_NAME";
+/// Longest name of a program that a server is told.
+const MAX_PROGRAM_NAME: usize = 64;
+
 /// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
 const GPU_DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
@@ -62,6 +67,8 @@ pub(crate) struct Launch {
     command: Command,
     /// The server to use; without one a private one is started.
     known: Option<NamedServer>,
+    /// The name of its session, as the flags say it.
+    name: Option<String>,
     /// For a private server.
     driver: String,
     /// Softcuda will not do.
@@ -99,7 +106,8 @@ impl Launch {
         if known.is_none() && is_soft(&driver) {
             prepare_for_softcuda(&mut command);
         }
-        Ok(Self { command, known, driver, requires_gpu, layout, has_rings: false, reserves_slot: true })
+        let name = session.name.clone();
+        Ok(Self { command, known, name, driver, requires_gpu, layout, has_rings: false, reserves_slot: true })
     }
 
     /// Sets a variable of the program.
@@ -221,7 +229,11 @@ impl Launch {
 
     /// As [`reach`], and a slot is reserved for the program's session until that begins, as long as the answer is.
     fn reserve(&mut self, known: &NamedServer) -> Result<Reservation, Failure> {
-        let reservation = known.reserve_for(self.requires_gpu)?;
+        let program = PathBuf::from(self.command.get_program());
+        let program = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+        let program = program.chars().take(MAX_PROGRAM_NAME).collect();
+        let name = self.name.clone().or_else(|| std::env::var(NAME).ok()).unwrap_or_default();
+        let reservation = known.reserve_for(ExpectedProgram { program, name }, self.requires_gpu)?;
         if reservation.driver == SOFTCUDA {
             prepare_for_softcuda(&mut self.command);
         }
@@ -366,7 +378,7 @@ fn prepare_for_softcuda(command: &mut Command) {
 /// Tells the program's side what the flags say of its session.
 fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(name) = &session.name {
-        command.env("KATYDID_NAME", name);
+        command.env(NAME, name);
     }
     if session.require_gpu {
         command.env(REQUIRE_GPU, "1");

@@ -118,13 +118,28 @@ pub struct Reservation {
     _line: Connection,
 }
 
-/// Asks the server at `address` for a slot for a session to come, and waits for a driver there at most `timeout`. Where `reservation` is the
-/// key of one that is kept there already, that one is meant.
+/// The program that a slot is reserved for, as lists of sessions show it.
+#[derive(Debug, Clone, Default)]
+pub struct ExpectedProgram {
+    /// Its file name.
+    pub program: String,
+    /// The name of its session; empty if it has none.
+    pub name: String,
+}
+
+/// Asks the server at `address` for a slot for a session of `expected`, and waits for a driver there at most `timeout`. Where
+/// `reservation` is the key of one that is kept there already, that one is meant.
 ///
 /// # Errors
 /// As [`driver_at`]; a server that is full refuses.
-pub fn reserve(address: &Address, reservation: SessionKey, timeout: Duration) -> Result<Reservation, ConnectError> {
-    let hello = Hello { reservation, ..hello_without_session(Role::RESERVATION, SessionKey::NONE) };
+pub fn reserve(
+    address: &Address,
+    expected: ExpectedProgram,
+    reservation: SessionKey,
+    timeout: Duration,
+) -> Result<Reservation, ConnectError> {
+    let ExpectedProgram { program, name } = expected;
+    let hello = Hello { reservation, program, name, ..hello_without_session(Role::RESERVATION, SessionKey::NONE) };
     let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
     Ok(Reservation { driver: ready.driver, key: ready.key, _line: line })
 }
