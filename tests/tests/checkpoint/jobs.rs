@@ -12,9 +12,9 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::deadline::Patient;
-use katydid_tests::job::{Job, Plan};
+use katydid_tests::job::{self, Job, Plan};
 use katydid_tests::places::{Places, driver_under_test};
-use katydid_tests::program::{Running, run};
+use katydid_tests::program::{Outcome, Running, run};
 use katydid_tests::script;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{go_on, is_stopped, kill, runs, stand_still, tree, until};
@@ -52,7 +52,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     ("a_script_and_what_it_starts_later_are_restored", script),
 ];
 
-const ON_ONE_WAY: [(&str, Scenario); 21] = [
+const ON_ONE_WAY: [(&str, Scenario); 22] = [
     RANKS_ALONE,
     RANKS_OUTSIDE,
     ("a_job_whose_session_is_from_outside_its_namespace_is_restored", from_outside),
@@ -62,6 +62,7 @@ const ON_ONE_WAY: [(&str, Scenario); 21] = [
     ("what_a_killed_supervisor_and_its_guard_leave_goes_with_the_next_job", killed_both),
     ("a_port_in_use_is_waited_for_at_a_restore", taken_port),
     ("a_port_is_not_waited_for_when_there_is_no_session", taken_port_for_nothing),
+    ("a_job_for_which_a_server_has_too_few_places_is_3_and_goes_on", too_few_places),
     ("a_connection_on_its_way_is_waited_for", on_its_way),
     ("what_a_program_wrote_after_a_checkpoint_is_written_again", written_again),
     ("a_file_that_the_job_still_writes_is_not_cut_back", still_written),
@@ -475,6 +476,45 @@ fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     other.close_input();
     ensure!(other.finish(LIMIT)?.status.success(), "the other session was disturbed");
+    stage.is_clean()
+}
+
+/// Two programs, and a server that lets one of them in: it is asked whether it has a place before the other session is rebuilt, as when
+/// another job takes the last one meanwhile.
+fn too_few_places(places: &Places, way: &str) -> Result<()> {
+    let (mut stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+    let script = stage.image("both");
+    script::write(&script, "#!/bin/sh\n\"$@\" > /dev/null &\n\"$@\"\nstatus=$?\nwait && exit $status\n")?;
+    let program = places.program(LOOP.0, LOOP.1).display().to_string();
+    let plan = Plan { arguments: &[&program], points: &[60, 70], ..Plan::default() };
+    let job = Job::start(places, &stage.home, &stage.way, "both", &script, &plan)?;
+    let hold = |view: Value| {
+        let members = view["members"].as_array().cloned().unwrap_or_default();
+        members.len() == 2 && members.iter().all(job::holds_itself)
+    };
+    until("both programs hold themselves", || job.view().is_some_and(hold))?;
+    let is_refused = |outcome: &Outcome, words: &[&str]| -> Result<()> {
+        let errors = outcome.errors();
+        ensure!(outcome.status.code() == Some(3), "a job without a place: {}", said(outcome));
+        let last = errors.lines().last().unwrap_or_default();
+        ensure!(words.iter().all(|word| last.contains(word)), "no {words:?} in the last line: {}", said(outcome));
+        Ok(())
+    };
+    let small = Server::start(places, &driver_under_test(), &["--max-sessions", "1"])?;
+    let there = way_to(way, &small)?;
+    let Way::Served { address, .. } = &there else { bail!("{there:?} is no server") };
+    let refused = run(&mut job.migrate_command(address, &[]), LIMIT)?;
+    is_refused(&refused, &["everything goes on", "--max-sessions"])?;
+    small.workers_of(0)?;
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    let after = job.output_so_far()?.len();
+    was_stopped(job)?;
+    let home = std::mem::replace(&mut stage.way, there);
+    is_refused(&stage.restore("both", "image", &[])?.finish(LIMIT)?, &["--max-sessions"])?;
+    small.workers_of(0)?;
+    stage.way = home;
+    continues(&kept, (written, after), &stage.restore("both", "image", &[])?.finish(LIMIT)?)?;
     stage.is_clean()
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn whole_path(image: &Path) -> Result<PathBuf, Failure> {
 fn ask(job: &str, control: &Path, request: &Request) -> Result<Report, Failure> {
     match last_step(job, control, "/v1/checkpoints", request)? {
         Some(ProgressStep::Done(report)) => Ok(report),
-        Some(ProgressStep::Failed { error }) => Err(Failure::work(format!("no checkpoint: {error}"))),
+        Some(ProgressStep::Failed { error, .. }) => Err(Failure::work(format!("no checkpoint: {error}"))),
         _ => Err(Failure::work("no checkpoint: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
     }
 }

@@ -33,8 +33,10 @@ pub(crate) fn main(flags: &MigrateFlags) -> Outcome {
 fn ask(job: &str, control: &Path, wanted: &Migration) -> Result<Moved, Failure> {
     match last_step(job, control, "/v1/migrations", wanted)? {
         Some(ProgressStep::Moved(moved)) => Ok(moved),
-        Some(ProgressStep::Failed { error }) => {
-            Err(Failure::work(format!("not moved, and everything goes on: {error}")))
+        Some(ProgressStep::Failed { error, of_server }) => {
+            let text = format!("not moved, and everything goes on: {error}");
+            // Another one may have taken the place that was there when we asked.
+            Err(if of_server { Failure::server(text) } else { Failure::work(text) })
         }
         _ => Err(Failure::work("not moved: the job's supervisor has ended; `katydid ps` lists the jobs that run")),
     }

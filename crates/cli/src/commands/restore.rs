@@ -83,7 +83,11 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
         }
     });
     drop(progress);
-    let restored = restored.map_err(|error| Failure::work(format!("{}: {error}", image.display())))?;
+    let restored = restored.map_err(|error| {
+        let text = format!("{}: {error}", image.display());
+        // Another one may have taken the place that was there when we asked.
+        if error.is_of_server() { Failure::server(text) } else { Failure::work(text) }
+    })?;
     drop(work);
     let signals = supervise::signals()
         .map_err(|error| Failure::work(format!("cannot catch signals: {error}; allow more open files (ulimit -n)")))?;

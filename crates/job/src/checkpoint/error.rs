@@ -249,6 +249,11 @@ impl CheckpointError {
     pub(crate) fn is_of_ended_session(&self) -> bool {
         matches!(self, Self::Companion(error) if error.is_of_ended_session())
     }
+
+    /// Whether a server has no place for a session, has no driver, or cannot be reached.
+    pub(crate) fn is_of_server(&self) -> bool {
+        matches!(self, Self::Companion(error) if error.is_of_server())
+    }
 }
 
 impl From<CompanionError> for CheckpointError {

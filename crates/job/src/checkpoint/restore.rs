@@ -163,6 +163,17 @@ pub enum RestoreError {
     },
 }
 
+impl RestoreError {
+    /// Whether the server has no place for a session, has no driver, or cannot be reached.
+    #[must_use]
+    pub fn is_of_server(&self) -> bool {
+        match self {
+            Self::Companion(error) | Self::Worker(error) => error.is_of_server(),
+            _ => false,
+        }
+    }
+}
+
 fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreError {
     move |source| RestoreError::System { doing, source: source.into() }
 }

@@ -195,6 +195,22 @@ impl CompanionError {
             _ => false,
         }
     }
+
+    /// Whether the server takes no session now, or cannot be reached: it is not the work that failed.
+    pub(crate) fn is_of_server(&self) -> bool {
+        match self {
+            Self::Connect(ConnectError::Handshake { source: HandshakeError::Refused(refused), .. }) => {
+                [RefusalCode::BUSY, RefusalCode::CROWDED, RefusalCode::DRIVER].contains(&refused.code)
+            }
+            Self::Connect(error) => {
+                matches!(
+                    error,
+                    ConnectError::Unreachable { .. } | ConnectError::Deadline { .. } | ConnectError::Tls { .. }
+                )
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What a user can do about a connection to a worker that broke.

@@ -10,6 +10,11 @@ use crate::supervisor::state::JobState;
 use crate::supervisor::view::{JobView, Migration, Moved, ProgressStep, Report, Request};
 use crate::sync::lock;
 
+/// The last step of what failed.
+fn failed(error: &CheckpointError) -> ProgressStep {
+    ProgressStep::Failed { error: error.to_string(), of_server: error.is_of_server() }
+}
+
 impl JobState {
     /// Does `work` unless a checkpoint or a migration is at hand already.
     fn in_turn<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
@@ -34,7 +39,7 @@ impl JobState {
             self.in_turn(|| self.or_release(|| self.attended(tell, |tell| migrate::migrate(self, request, tell))));
         match &outcome {
             Ok(moved) => tell(&ProgressStep::Moved(moved.clone())),
-            Err(error) => tell(&ProgressStep::Failed { error: error.to_string() }),
+            Err(error) => tell(&failed(error)),
         }
         outcome
     }
@@ -62,7 +67,7 @@ impl JobState {
         // The requester may ask for the next one at once.
         match &outcome {
             Ok(report) => tell(&ProgressStep::Done(report.clone())),
-            Err(error) => tell(&ProgressStep::Failed { error: error.to_string() }),
+            Err(error) => tell(&failed(error)),
         }
         outcome
     }

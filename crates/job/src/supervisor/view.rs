@@ -189,6 +189,9 @@ pub enum ProgressStep {
     Failed {
         /// Why it failed, for people.
         error: String,
+        /// Whether a server has no place for a session, has no driver, or cannot be reached.
+        #[serde(default)]
+        of_server: bool,
     },
 }
 
@@ -251,7 +254,7 @@ mod tests {
     fn a_step_is_a_flat_object() {
         let json = serde_json::to_value(ProgressStep::Write { done: 1, total: 2, written: 3 }).unwrap();
         assert_eq!(json, serde_json::json!({"stage": "write", "done": 1, "total": 2, "written": 3}));
-        let failed = ProgressStep::Failed { error: "no".into() };
+        let failed = ProgressStep::Failed { error: "no".into(), of_server: true };
         assert_eq!(serde_json::from_value::<ProgressStep>(serde_json::to_value(&failed).unwrap()).unwrap(), failed);
         assert!(failed.is_last() && !ProgressStep::Hold.is_last());
     }
