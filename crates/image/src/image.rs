@@ -203,9 +203,10 @@ impl Image {
     }
 }
 
-/// Whether this names an object store rather than a folder.
+/// Whether this names an object store rather than a folder. What begins as the scheme does is meant as one, slashes or not.
 pub fn is_address(place: &Path) -> bool {
-    place.to_str().is_some_and(|text| text.contains("://"))
+    let has_scheme = |text: &str| text.get(..3).is_some_and(|scheme| scheme.eq_ignore_ascii_case("s3:"));
+    place.to_str().is_some_and(|text| text.contains("://") || has_scheme(text))
 }
 
 /// Whether an image lies at this place, or can be made there, as far as this is seen without a change and without asking an object

@@ -47,6 +47,7 @@ pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
 
 /// `images ls`: as `ls`, it shows what there is, tells of what there is not, and fails then.
 fn ls(flags: &LsFlags) -> Outcome {
+    flags.folders.iter().try_for_each(|place| katydid_image::check_address(place)).map_err(Failure::usage)?;
     let (mut lines, mut failures) = (Vec::new(), Vec::new());
     for folder in &flags.folders {
         match images_in(folder) {

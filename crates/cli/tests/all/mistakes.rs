@@ -147,6 +147,23 @@ fn what_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
     }
 }
 
+#[test]
+fn what_begins_as_an_address_of_an_object_store_is_no_folder() {
+    let home = Home::new();
+    for place in ["s3:bucket", "s3:/bucket/image", "S3:bucket", "s3://"] {
+        for line in [
+            &["inspect", place][..],
+            &["images", "ls", place],
+            &["images", "verify", place],
+            &["images", "gc", place],
+            &["restore", place, "--driver", "soft"],
+            &["run", "--driver", "soft", "--image", place, "--every", "60s", "--", "echo", RAN],
+        ] {
+            is_refused(&mut home.katydid(line), 2, &[place, "s3://BUCKET/PREFIX"]);
+        }
+    }
+}
+
 /// As man(1) shows it, where there is what that uses.
 #[test]
 fn a_man_page_shows_rows_and_examples_as_lines() {

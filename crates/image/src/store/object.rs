@@ -70,7 +70,7 @@ pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
         Some((bucket, prefix)) if !bucket.is_empty() => Ok((bucket, prefix)),
         _ => Err(ImageError::unfit(
             address,
-            "no address of an object store: write s3://BUCKET/PREFIX, with s3 in small letters",
+            "no address of an object store: write s3://BUCKET/PREFIX, with s3 in small letters; a folder of that name is ./NAME",
         )),
     }
 }
