@@ -349,6 +349,12 @@ pub enum TraceError {
         /// Error that the system returned.
         source: io::Error,
     },
+    /// There was no room for it.
+    #[error("{path}: nothing was recorded: there was no room; set TMPDIR to a folder with room, and record it again")]
+    Empty {
+        /// The file asked for.
+        path: PathBuf,
+    },
     /// The file does not begin as a trace does.
     #[error("{path}: not a trace of Katydid, or one of another version: record it again")]
     NotATrace {
@@ -380,6 +386,9 @@ impl Trace {
         let read_error = |source| TraceError::Read { path: path.to_owned(), source };
         let mut bytes = Vec::new();
         File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(read_error)?;
+        if bytes.is_empty() {
+            return Err(TraceError::Empty { path: path.to_owned() });
+        }
         Self::parse(&bytes).ok_or_else(|| TraceError::NotATrace { path: path.to_owned() })
     }
 

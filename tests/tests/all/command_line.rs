@@ -264,10 +264,13 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
     ensure!(document(&run(&["ps", "--json"], &[])?)?["jobs"].is_array(), "ps");
     ensure!(document(&run(&["doctor", "--json"], &[])?)?.is_array(), "doctor");
     ensure!(
-        document(&run(&["images", "ls", "--json", &folder.path().display().to_string()], &[])?)?
-            == serde_json::json!([]),
+        document(&run(&["images", "ls", "--json", &folder.path().display().to_string()], &[])?)? == json!([]),
         "images ls"
     );
+    let outcome = run(&["images", "ls", "--json", &nothing, "/dev/null"], &[])?;
+    let found = document(&outcome)?;
+    let errors: Vec<&str> = found.as_array().into_iter().flatten().filter_map(|item| item["error"].as_str()).collect();
+    ensure!(outcome.status.code() == Some(1) && errors.len() == 2, "{found}");
     Ok(())
 }
 
@@ -301,6 +304,8 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
         ensure!(outcome.status.code() == Some(status) && found["status"] == status, "{line:?}: {found} {outcome:?}");
         ensure!(outcome.text().is_empty(), "{line:?}: {outcome:?}");
     }
+    let outcome = run(&["trace", "--driver", "soft", "--json", "/dev/full", "--", &fixture()?, "count", "3"], &[])?;
+    is_refused(&outcome, 1, &["--json: cannot write /dev/full", "room"])?;
     ensure!(
         run(&["trace", "--json", "fd:77", "--", "echo", RAN], &[])?.status.code() == Some(2),
         "a descriptor that is not open"

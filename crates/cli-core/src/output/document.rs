@@ -61,7 +61,8 @@ enum DocumentState {
 #[derive(Debug)]
 enum Sink {
     Output,
-    File(File),
+    /// What the flag names, and its name for messages.
+    File(File, String),
 }
 
 static STATE: Mutex<DocumentState> = Mutex::new(DocumentState::None);
@@ -71,14 +72,16 @@ fn state() -> MutexGuard<'static, DocumentState> {
 }
 
 impl Sink {
-    fn write(&mut self, text: &str) -> io::Result<()> {
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
         match self {
             Self::Output => {
                 let mut out = io::stdout().lock();
                 out.write_all(text.as_bytes())?;
-                out.flush()
+                Ok(out.flush()?)
             }
-            Self::File(file) => file.write_all(text.as_bytes()),
+            Self::File(file, name) => file.write_all(text.as_bytes()).map_err(|error| {
+                Failure::work(format!("--json: cannot write {name}: {error}; name a place where there is room"))
+            }),
         }
     }
 }
@@ -94,10 +97,12 @@ pub fn want(place: &JsonDestination) -> Result<(), Failure> {
     let sink = match place {
         JsonDestination::Output => Sink::Output,
         JsonDestination::File(path) => {
-            Sink::File(private::create(path).map_err(|error| failed(path.display().to_string(), error))?)
+            let name = path.display().to_string();
+            Sink::File(private::create(path).map_err(|error| failed(name.clone(), error))?, name)
         }
         JsonDestination::Descriptor(number) => {
-            Sink::File(taken(*number).map_err(|error| failed(format!("descriptor {number}"), error))?)
+            let name = format!("descriptor {number}");
+            Sink::File(taken(*number).map_err(|error| failed(name.clone(), error))?, name)
         }
     };
     *state() = DocumentState::Wanted(sink);
@@ -143,7 +148,7 @@ pub fn append(value: &impl Serialize) -> Result<(), Failure> {
     };
     let written = sink.write(&format!("{before}{text}"));
     *state = DocumentState::Begun(sink);
-    Ok(written?)
+    written
 }
 
 /// Completes the document of a command that a signal ends: a list ends as it is, and where there is nothing yet, `failure` and the exit

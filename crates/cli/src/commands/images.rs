@@ -55,11 +55,10 @@ fn ls(flags: &LsFlags) -> Outcome {
             Err(failure) => failures.push((folder, failure)),
         }
     }
-    if failures.len() == flags.folders.len()
-        && let Some((_, last)) = failures.pop()
+    if flags.folders.len() == 1
+        && let Some((_, failure)) = failures.pop()
     {
-        failures.iter().for_each(|(_, failure)| say(failure));
-        return Err(last);
+        return Err(failure);
     }
     failures.iter().for_each(|(_, failure)| say(failure));
     if flags.json {
