@@ -18,7 +18,7 @@ use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
-use crate::environment::{OpenError, program_name, variable};
+use crate::environment::{OpenError, program_name, setting, variable};
 use crate::session::{FaultHandler, Session, session_mark};
 use crate::{compression, threads};
 
@@ -61,9 +61,10 @@ fn tell_unknown() {
 
 /// The server to use, with the certificates for it if those are needed.
 fn server() -> Result<Address, OpenError> {
-    let server = variable("KATYDID_SERVER").ok_or(OpenError::NoServer)?;
+    let server = setting("KATYDID_SERVER")?.ok_or(OpenError::NoServer)?;
     let address: Address = server_now(server).parse()?;
-    Ok(address.with_certs(variable("KATYDID_CERTS").map(PathBuf::from).as_deref()))
+    let certs = std::env::var_os("KATYDID_CERTS").filter(|folder| !folder.is_empty());
+    Ok(address.with_certs(certs.map(PathBuf::from).as_deref()))
 }
 
 /// Connects to the server that the environment names.
@@ -82,13 +83,14 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
         pid: std::process::id(),
         memory_limit: memory_limit()?,
         program: program_name(),
-        name: variable("KATYDID_NAME").unwrap_or_default(),
+        name: setting("KATYDID_NAME")?.unwrap_or_default(),
         arenas: offers.arenas(),
         link_timeout: link_timeout()?,
         reservation: reservation(),
     };
+    let requires_gpu = setting("KATYDID_REQUIRE_GPU")?.is_some_and(|value| value == "1");
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
-    if connection.ready.driver == SOFTCUDA && variable("KATYDID_REQUIRE_GPU").is_some_and(|value| value != "0") {
+    if connection.ready.driver == SOFTCUDA && requires_gpu {
         return Err(OpenError::NoGpu { address });
     }
     adjust(&*connection.link)?;
@@ -131,7 +133,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
         pid: std::process::id(),
         memory_limit: memory_limit()?,
         program: program_name(),
-        name: variable("KATYDID_NAME").unwrap_or_default(),
+        name: setting("KATYDID_NAME")?.unwrap_or_default(),
         arenas: offers.as_ref().map(Offers::arenas).unwrap_or_default(),
         link_timeout: link_timeout()?,
         reservation: reservation(),
@@ -180,13 +182,6 @@ fn bulk_connections_here() -> usize {
     (threads::processors() / 2).clamp(MAX_DEFAULT_BULK_CONNECTIONS / 2, MAX_DEFAULT_BULK_CONNECTIONS)
 }
 
-/// What a variable is set to, if it takes that.
-fn setting(name: &str) -> Result<Option<String>, OpenError> {
-    let value = variable(name);
-    let problem = value.as_deref().and_then(|value| settings::problem(name, value));
-    problem.map_or(Ok(value), |problem| Err(OpenError::Setting(problem)))
-}
-
 /// The reservation that `katydid run` has at the server for the program's first session; one that is taken by now counts as none.
 fn reservation() -> SessionKey {
     variable(settings::RESERVATION).and_then(|text| SessionKey::from_spelled(&text)).unwrap_or(SessionKey::NONE)
@@ -211,7 +206,7 @@ pub fn open_nvml() -> Result<Box<dyn ProgramLink>, OpenError> {
         pid: std::process::id(),
         memory_limit: None,
         program: program_name(),
-        name: variable("KATYDID_NAME").unwrap_or_default(),
+        name: setting("KATYDID_NAME")?.unwrap_or_default(),
         arenas: Vec::new(),
         link_timeout: link_timeout()?,
         reservation: SessionKey::NONE,
@@ -231,4 +226,14 @@ fn link_kind(address: &Address) -> Result<LinkKind, OpenError> {
 
 fn memory_limit() -> Result<Option<u64>, OpenError> {
     Ok(setting("KATYDID_MEMORY")?.and_then(|text| units::size(&text).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_limit_of_device_memory_is_what_programs_get_at_a_time() {
+        assert_eq!(settings::MIN_DEVICE_MEMORY, katydid_arena::GRANULARITY);
+    }
 }

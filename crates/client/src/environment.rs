@@ -2,6 +2,7 @@
 
 use katydid_arena::ArenaError;
 use katydid_cuda_sys::CUresult;
+use katydid_driver_rules::state::settings;
 use katydid_transport::{Address, AddressError, ConnectError};
 
 /// Why this program has no session.
@@ -57,4 +58,15 @@ pub fn program_name() -> String {
 /// An environment variable that is set and not empty.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What one of Katydid's own variables is set to.
+///
+/// # Errors
+///
+/// [`OpenError::Setting`]: it cannot hold that.
+pub(crate) fn setting(name: &str) -> Result<Option<String>, OpenError> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty());
+    let problem = value.as_deref().and_then(|value| settings::problem_of(name, value));
+    problem.map_or(Ok(value.and_then(|value| value.into_string().ok())), |problem| Err(OpenError::Setting(problem)))
 }

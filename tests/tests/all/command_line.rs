@@ -526,7 +526,7 @@ fn mistakes_are_found_before_anything_runs() -> Result<()> {
     let both = folder.path().join("both").display().to_string();
     let line = ["trace", "--driver", "soft", "-o", &both, "--json", &both, "--", "echo", RAN];
     is_refused(&run(&line, &[])?, 2, &["-o and --json", &both])?;
-    for (flag, value) in [("--max-sessions", "0"), ("--session-memory", "0"), ("--worker-folder", "/nonexistent/w")] {
+    for (flag, value) in [("--max-sessions", "0"), ("--session-memory", "1"), ("--worker-folder", "/nonexistent/w")] {
         let folder = tempfile::tempdir()?;
         let socket = format!("unix:{}", folder.path().join("k").display());
         let outcome = run(&["serve", "--driver", "soft", "--listen", &socket, flag, value], &[])?;

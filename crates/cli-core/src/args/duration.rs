@@ -46,7 +46,7 @@ impl FromStr for Silence {
         let time = units::duration(text).map_err(|error| error.to_string())?;
         let remedy = match time < settings::MIN_SILENCE_LIMIT {
             true => "write 3s or more, or 0s for no limit",
-            false => "write less, or 0s for no limit",
+            false => "write 277h or less, or 0s for no limit",
         };
         settings::silence(text).map(Self).ok_or_else(|| remedy.to_owned())
     }
@@ -72,7 +72,7 @@ mod tests {
         }
         assert_eq!("1m".parse(), Ok(Silence(Duration::from_secs(60))));
         for (text, remedy) in
-            [("60", "60s"), ("2s", "3s or more"), ("999999h", "less"), ("-5s", "negative"), ("x", "90s")]
+            [("60", "60s"), ("2s", "3s or more"), ("999999h", "277h or less"), ("-5s", "negative"), ("x", "90s")]
         {
             let error = text.parse::<Silence>().unwrap_err();
             assert!(error.contains(remedy) && error.len() < 80, "{text}: {error}");

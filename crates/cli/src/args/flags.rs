@@ -14,7 +14,7 @@ use katydid_cli_core::args::duration::{DurationArg, Silence};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
-use katydid_driver_rules::state::settings::MAX_NAME;
+use katydid_driver_rules::state::settings::{MAX_NAME, MIN_DEVICE_MEMORY};
 use katydid_worker::SandboxUser;
 
 /// What `katydid --help` ends with.
@@ -146,6 +146,17 @@ fn some_bytes(text: &str) -> Result<Size, String> {
     }
 }
 
+/// A limit of device memory under which a program's first allocation would fail.
+fn device_memory(text: &str) -> Result<Size, String> {
+    match some_bytes(text)? {
+        size if size.0 < MIN_DEVICE_MEMORY => {
+            let least = Size(MIN_DEVICE_MEMORY);
+            Err(format!("programs get device memory {least} at a time, so none would get any: give {least} or more"))
+        }
+        size => Ok(size),
+    }
+}
+
 /// Workers kept ready: each is a process with a driver.
 const MAX_WARM: usize = 1024;
 
@@ -197,16 +208,16 @@ pub(crate) struct SessionFlags {
     pub(crate) name: Option<String>,
     /// Most device memory the program may hold, such as 512M or 16GiB.
     ///
-    /// Suffixes K, M, G and T count in powers of 1024. An allocation beyond it fails with CUDA_ERROR_OUT_OF_MEMORY.
-    /// A server can lower it (`serve --session-memory`), never raise it.
-    #[arg(long, value_name = "SIZE")]
+    /// Suffixes K, M, G and T count in powers of 1024; 2M is the least. An allocation beyond it fails with
+    /// CUDA_ERROR_OUT_OF_MEMORY. A server can lower it (`serve --session-memory`), never raise it.
+    #[arg(long, value_name = "SIZE", value_parser = device_memory)]
     pub(crate) memory: Option<Size>,
     /// How calls travel; chosen from the address unless given.
     #[arg(long, value_enum)]
     pub(crate) link: Option<Link>,
     /// How long the link may give no sign of life while a call waits, before that fails, such as 60s; 0s for ever.
     ///
-    /// 3s at least; 60s unless given. A worker that is busy, with a long kernel too, gives one each second.
+    /// 3s at least, 277h at most; 60s unless given. A worker that is busy, with a long kernel too, gives one each second.
     #[arg(long, value_name = "TIME")]
     pub(crate) link_timeout: Option<Silence>,
     /// Connections that large copies may use beside the first one, where there is no shared memory; 0 for none.
@@ -524,8 +535,8 @@ pub(crate) struct ServeFlags {
     /// Most memory of this machine that one session may hold, softcuda's devices included: three quarters of it, if not given.
     #[arg(long, value_name = "SIZE", value_parser = worker_memory)]
     pub(crate) host_memory: Option<Size>,
-    /// Most device memory any one session may hold, such as 16GiB.
-    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    /// Most device memory any one session may hold, such as 16GiB; 2MiB at least.
+    #[arg(long, value_name = "SIZE", value_parser = device_memory)]
     pub(crate) session_memory: Option<Size>,
     #[command(flatten)]
     pub(crate) isolation: IsolationFlags,
@@ -908,7 +919,11 @@ mod tests {
     fn limits_that_serve_no_program_are_refused() {
         for flag in ["--max-sessions", "--peer-sessions", "--peer-connections", "--session-memory", "--host-memory"] {
             assert_eq!(Flags::try_parse_from(["katydid", "serve", flag, "0"]).unwrap_err().exit_code(), 2, "{flag}");
-            let least = if flag == "--host-memory" { "64M" } else { "1" };
+            let least = match flag {
+                "--host-memory" => "64M",
+                "--session-memory" => "2M",
+                _ => "1",
+            };
             assert!(Flags::try_parse_from(["katydid", "serve", flag, least]).is_ok(), "{flag}");
         }
     }
@@ -918,6 +933,8 @@ mod tests {
         for (flag, value, remedy) in [
             ("--host-memory", "1", "64 MiB or more"),
             ("--host-memory", "63M", "64 MiB or more"),
+            ("--session-memory", "1", "2 MiB or more"),
+            ("--session-memory", "2047K", "2 MiB or more"),
             ("--warm", "1000000", "at most 1024"),
             ("--warm", "many", "from 0 on"),
         ] {
@@ -925,6 +942,16 @@ mod tests {
             [flag, value, remedy].iter().for_each(|word| assert!(error.contains(word), "no {word} in {error}"));
         }
         assert!(Flags::try_parse_from(["katydid", "serve", "--warm", "0"]).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_device_memory_lets_a_program_have_some() {
+        for command in ["run", "trace"] {
+            let with = |memory: &str| Flags::try_parse_from(["katydid", command, "--memory", memory, "true"]);
+            let error = with("1M").unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("2 MiB or more"), "{error}");
+            assert!(with("2M").is_ok());
+        }
     }
 
     #[test]

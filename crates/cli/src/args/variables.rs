@@ -3,6 +3,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
 
 use katydid_driver_rules::state::settings::{self, Setting, SettingValue};
@@ -42,8 +43,7 @@ pub(crate) const REMEDY: &str = "correct it, or unset it";
 pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
     settings::ALL.iter().filter_map(move |setting| {
         let value = variable(setting.name).filter(|value| !value.is_empty())?;
-        let text = value.to_string_lossy();
-        settings::problem(setting.name, &text).or_else(|| place_problem(setting, &value))
+        settings::problem_of(setting.name, &value).or_else(|| place_problem(setting, &value))
     })
 }
 
@@ -58,8 +58,10 @@ fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     match setting.value {
         SettingValue::Address => text.parse::<Address>().err().map(|error| format!("{}: {error}", setting.name)),
         SettingValue::Folder => unfit(path.is_dir()),
+        // One that is no text has not been looked at.
+        SettingValue::AbsoluteFolder if !path.is_absolute() => unfit(false),
         SettingValue::NewFolder | SettingValue::AbsoluteFolder => unfit(may_be_folder(path)).or_else(|| {
-            let error = module_cache::check_writable(path).err()?;
+            let error = name_error(path).or_else(|| module_cache::check_writable(path).err())?;
             Some(format!("{}={}: no files can be made there: {error}", setting.name, settings::shown(&text)))
         }),
         SettingValue::File => unfit(path.is_file()),
@@ -72,6 +74,11 @@ fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     }
 }
 
+/// What the system says of a path that it cannot look up, such as one that is too long.
+fn name_error(path: &Path) -> Option<io::Error> {
+    path.metadata().err().filter(|error| error.kind() != io::ErrorKind::NotFound)
+}
+
 /// Whether a path is that of a folder, or one can be made there: no file is in the way.
 fn may_be_folder(path: &Path) -> bool {
     let there = path.ancestors().find(|above| above.as_os_str().is_empty() || above.exists());
@@ -80,6 +87,9 @@ fn may_be_folder(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use katydid_driver_rules::state::settings::Reader;
     use katydid_wire::handshake::MAX_TEXT;
 
     use super::*;
@@ -87,6 +97,31 @@ mod tests {
     #[test]
     fn the_longest_name_is_that_of_the_first_message_to_a_server() {
         assert_eq!(settings::MAX_NAME, MAX_TEXT);
+    }
+
+    /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/environment.md.
+    #[test]
+    fn each_variable_for_users_refuses_what_it_cannot_hold() {
+        let of_users = |reader| !matches!(reader, Reader::Own | Reader::Tests);
+        let long = "x".repeat(5000);
+        let values: [&[u8]; 5] = [b"a\xff", b"-1", b"99999999999999999999999", b"5parsecs", long.as_bytes()];
+        for setting in settings::ALL.iter().filter(|setting| of_users(setting.reader)) {
+            for value in values.map(OsStr::from_bytes) {
+                let found = problems(|asked| (asked == setting.name).then(|| value.to_owned())).next();
+                let is_long = value.len() > 4096;
+                let is_taken = match setting.value {
+                    SettingValue::Text => value.to_str().is_some(),
+                    SettingValue::Name => value.to_str().is_some() && !is_long,
+                    SettingValue::NewFolder => !is_long,
+                    // The loader looks for a name without a folder.
+                    SettingValue::Libraries => true,
+                    _ => false,
+                };
+                assert_eq!(found.is_none(), is_taken, "{} {value:?}: {found:?}", setting.name);
+                assert!(found.is_none_or(|found| found.starts_with(setting.name) && found.lines().count() == 1));
+            }
+            assert_eq!(problems(|asked| (asked == setting.name).then(OsString::new)).next(), None, "{}", setting.name);
+        }
     }
 
     #[test]
@@ -108,6 +143,7 @@ mod tests {
             assert!(is_refused(name, &below), "{name}");
         }
         assert!(!is_refused("KATYDID_SOFT_SHARED", Path::new("new")) && is_refused("KATYDID_CACHE", Path::new("new")));
+        assert!(is_refused("KATYDID_SOFT_SHARED", &there.join("x".repeat(300))));
         assert!(!is_refused("KATYDID_SOFT_DISPLACE", &file) && is_refused("KATYDID_SOFT_DISPLACE", &there));
         assert!(!is_refused("KATYDID_CRIU", &file) && !is_refused("KATYDID_CRIU", &there));
         assert!(is_refused("KATYDID_CRIU", &lost));

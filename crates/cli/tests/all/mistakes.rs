@@ -1,8 +1,10 @@
 //! What is wrong with flags, variables and files is told in one line before anything runs.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use rustix::fs::inotify;
@@ -44,6 +46,8 @@ fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
         ("KATYDID_SOFT_DISPLACE", "/nonexistent/bytes"),
         ("KATYDID_LINK_TIMEOUT", "-5s"),
         ("KATYDID_NAME", &long),
+        ("KATYDID_MEMORY", "1"),
+        ("KATYDID_LINK_TIMEOUT", "278h"),
     ] {
         for command in ["run", "trace"] {
             let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN]);
@@ -51,6 +55,18 @@ fn a_variable_that_holds_what_it_cannot_is_refused_whatever_a_flag_says() {
         }
         is_refused(home.katydid(&["serve", "--driver", "soft"]).env(name, value), 2, &[name]);
         is_refused(home.katydid(&["restore", "/nonexistent/i", "--driver", "soft"]).env(name, value), 2, &[name]);
+    }
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_refused_and_not_dropped() {
+    let home = Home::new();
+    let value = OsStr::from_bytes(b"na\xffme");
+    for name in ["KATYDID_NAME", "KATYDID_SERVER", "KATYDID_LINK"] {
+        for command in ["run", "trace"] {
+            let mut line = home.katydid(&[command, "--driver", "soft", "--", "echo", RAN]);
+            is_refused(line.env(name, value), 2, &[name, "UTF-8"]);
+        }
     }
 }
 

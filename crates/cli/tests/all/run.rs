@@ -23,8 +23,8 @@ fn a_program_finds_the_library_and_the_private_server_in_its_environment() {
 fn what_is_said_of_the_session_reaches_the_program() {
     let home = Home::new();
     let script = "echo $KATYDID_NAME $KATYDID_MEMORY $KATYDID_LINK";
-    let output = home.output(&["run", "--name", "n", "--memory", "1M", "--link", "stream", "sh", "-c", script]);
-    assert_eq!(output.stdout, b"n 1048576 stream\n");
+    let output = home.output(&["run", "--name", "n", "--memory", "4M", "--link", "stream", "sh", "-c", script]);
+    assert_eq!(output.stdout, b"n 4194304 stream\n");
 }
 
 #[test]

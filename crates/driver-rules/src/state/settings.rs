@@ -4,7 +4,7 @@
 //! no command has started the program, by the library. `docs/reference/environment.md` has its table from here; tests hold the sources and
 //! that page to the list.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -22,8 +22,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
 /// Least silence of a link that can be a limit: workers that are busy say so once a second.
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
+/// Most: the system counts its probes of a silent connection.
+pub const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(277 * 3600);
 /// Longest name of a session: no longer text fits into the first message to a server.
 pub const MAX_NAME: usize = 4096;
+/// Least limit of device memory: programs get it 2 MiB at a time, so under a lower one the first allocation fails.
+pub const MIN_DEVICE_MEMORY: u64 = 2 << 20;
 /// Most of a wrong value that a message repeats.
 const MAX_SHOWN: usize = 64;
 /// Most changes by which a name may differ from the one that was meant.
@@ -84,6 +88,8 @@ pub enum SettingValue {
     Address,
     /// A number of bytes, with a suffix if wanted, such as `512M`.
     Size,
+    /// Bytes of device memory, as a limit.
+    DeviceMemory,
     /// A time without a sign of life.
     Silence,
     /// A whole number between two.
@@ -107,7 +113,8 @@ impl SettingValue {
             Self::Libraries => "libraries, with colons between them".to_owned(),
             Self::Address => "unix:PATH, tcp://HOST:PORT, tls://HOST:PORT or vsock://MACHINE:PORT".to_owned(),
             Self::Size => "a size such as 512M or 16GiB".to_owned(),
-            Self::Silence => "a time of 3s or more, such as 60s, or 0s for no limit".to_owned(),
+            Self::DeviceMemory => "a size of 2M or more, such as 512M or 16GiB".to_owned(),
+            Self::Silence => "a time from 3s to 277h, such as 60s, or 0s for no limit".to_owned(),
             Self::Number(least, u64::MAX) => format!("a number from {least} on"),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Words([one]) => format!("{one}, or not set"),
@@ -116,6 +123,20 @@ impl SettingValue {
                 format!("{} or {last}", first.join(", "))
             }
         }
+    }
+
+    /// Whether it is a path, or several: those are bytes, and everything else is text.
+    fn is_path(self) -> bool {
+        matches!(
+            self,
+            Self::Path
+                | Self::Folder
+                | Self::NewFolder
+                | Self::AbsoluteFolder
+                | Self::File
+                | Self::FileOrFolder
+                | Self::Libraries
+        )
     }
 
     /// Whether it takes `text`; whether the files are there that a text names, the caller sees.
@@ -132,6 +153,7 @@ impl SettingValue {
             Self::Name => text.len() <= MAX_NAME,
             Self::AbsoluteFolder => text.starts_with('/'),
             Self::Size => units::size(text).is_ok(),
+            Self::DeviceMemory => units::size(text).is_ok_and(|bytes| bytes >= MIN_DEVICE_MEMORY),
             Self::Silence => silence(text).is_some(),
             Self::Number(least, most) => text.parse().is_ok_and(|number: u64| (least..=most).contains(&number)),
             Self::Words(words) => words.contains(&text),
@@ -169,7 +191,12 @@ pub const ALL: &[Setting] = &[
         "the folder of certificates for `tls://`, unless `--certs` names one",
     ),
     setting("KATYDID_NAME", Reader::Program, SettingValue::Name, "the session's name, as `--name`"),
-    setting("KATYDID_MEMORY", Reader::Program, SettingValue::Size, "most device memory of the program, as `--memory`"),
+    setting(
+        "KATYDID_MEMORY",
+        Reader::Program,
+        SettingValue::DeviceMemory,
+        "most device memory of the program, as `--memory`",
+    ),
     setting("KATYDID_LINK", Reader::Program, SettingValue::Words(&["shm", "stream"]), "how calls travel, as `--link`"),
     setting(
         "KATYDID_LINK_TIMEOUT",
@@ -230,7 +257,7 @@ pub const ALL: &[Setting] = &[
         "KATYDID_OPENCL_DRIVERS",
         Reader::Server,
         SettingValue::Libraries,
-        "libraries of OpenCL drivers, and no others",
+        "libraries of OpenCL drivers, and no others; the loader looks for a name without a folder",
     ),
     setting(
         "KATYDID_OPENCL_UNSHARE",
@@ -273,7 +300,7 @@ pub const ALL: &[Setting] = &[
         "KATYDID_SOFT_MEMORY",
         Reader::Soft,
         SettingValue::Size,
-        "bytes of each device; half of the machine's memory unless set",
+        "bytes of each device, cut to 2 MiB at least and 256 GiB at most; half of the machine's memory unless set",
     ),
     setting(
         "KATYDID_SOFT_SHARED",
@@ -388,6 +415,19 @@ pub fn problem(name: &str, value: &str) -> Option<String> {
     is_wrong.then(|| format!("{name}={} is not {}", shown(value), setting.value.expected()))
 }
 
+/// The same of a value as the environment has it: only paths may be anything but UTF-8.
+pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
+    let setting = find(name)?;
+    match value.to_str() {
+        Some(text) => problem(name, text),
+        None if setting.value.is_path() => None,
+        None => {
+            let shown = shown(&value.to_string_lossy());
+            Some(format!("{name}={shown} is not {}: it is not UTF-8", setting.value.expected()))
+        }
+    }
+}
+
 /// A value for a message, quoted and no longer than a line has room for.
 pub fn shown(value: &str) -> String {
     match value.char_indices().nth(MAX_SHOWN) {
@@ -398,8 +438,8 @@ pub fn shown(value: &str) -> String {
 
 /// The limit for a link's silence that a text says: nothing for no limit. A number without a unit says none.
 pub fn silence(text: &str) -> Option<Duration> {
-    let most = Duration::from_secs(1_000_000);
-    units::duration(text).ok().filter(|time| time.is_zero() || (MIN_SILENCE_LIMIT..=most).contains(time))
+    let limits = MIN_SILENCE_LIMIT..=MAX_SILENCE_LIMIT;
+    units::duration(text).ok().filter(|time| time.is_zero() || limits.contains(time))
 }
 
 /// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`; one that is none counts as unset.
@@ -566,8 +606,10 @@ mod tests {
         assert_eq!(problem("KATYDID_LINK_TIMEOUT", "0s"), None);
         assert_eq!(problem("KATYDID_CONNECT_TIMEOUT", "5m"), None);
         assert!(problem("KATYDID_CONNECT_TIMEOUT", "20").is_some());
-        for wrong in ["60", "2s", "1d", "s", "-3s"] {
-            assert!(problem("KATYDID_LINK_TIMEOUT", wrong).unwrap().contains("60s"), "{wrong}");
+        assert_eq!(problem("KATYDID_LINK_TIMEOUT", "277h"), None);
+        for wrong in ["60", "2s", "1d", "s", "-3s", "278h"] {
+            let told = problem("KATYDID_LINK_TIMEOUT", wrong).unwrap();
+            assert!(told.contains("60s") && told.contains("277h"), "{wrong}");
         }
     }
 
@@ -576,12 +618,24 @@ mod tests {
         assert_eq!(problem("KATYDID_LANES", ""), None);
         assert_eq!(problem("KATYDID_LANES", "16"), None);
         assert_eq!(problem("KATYDID_LANES", "17").unwrap(), "KATYDID_LANES=\"17\" is not a number from 0 to 16");
-        assert_eq!(problem("KATYDID_MEMORY", "1.5GiB"), None);
+        assert_eq!([problem("KATYDID_MEMORY", "1.5GiB"), problem("KATYDID_MEMORY", "2M")], [None, None]);
+        assert!(problem("KATYDID_MEMORY", "2047K").is_some_and(|told| told.contains("2M or more")));
         assert!(problem("KATYDID_MEMORY", "much").is_some() && problem("KATYDID_LINK", "smoke").is_some());
         assert_eq!(problem("KATYDID_CACHE", "relative").map(|told| told.contains("whole path")), Some(true));
         for number in ["0", "none", "17"] {
             assert!(problem("KATYDID_SOFT_DEVICES", number).is_some(), "{number}");
         }
+    }
+
+    #[test]
+    fn only_paths_may_be_no_utf_8() {
+        let value = OsString::from_vec(b"a\xffb".to_vec());
+        for setting in ALL {
+            let told = problem_of(setting.name, &value);
+            assert_eq!(told.is_none(), setting.value.is_path(), "{}", setting.name);
+            assert!(told.is_none_or(|told| told.starts_with(setting.name) && told.contains("UTF-8")));
+        }
+        assert_eq!(problem_of("KATYDID_NAME", OsStr::new("ab")), None);
     }
 
     #[test]
