@@ -41,6 +41,8 @@ pub(crate) struct Context {
     pub(crate) has_no_zero_copy: AtomicBool,
     /// Its driver does not have images in memory that it is given.
     pub(crate) has_no_images_in_place: AtomicBool,
+    /// The commands of its queues when it last had an image there made; at first, more than there can be.
+    pub(crate) commands_at_image: AtomicU64,
     /// Of which kinds it is known that it does.
     pub(crate) images_in_place: Mutex<KnownForms>,
     /// Of the function that is told of errors ([`crate::process::upcall`]); 0: none.
@@ -223,6 +225,7 @@ fn create(
             properties: properties.given,
             has_no_zero_copy: AtomicBool::new(false),
             has_no_images_in_place: AtomicBool::new(false),
+            commands_at_image: AtomicU64::new(u64::MAX),
             images_in_place: Mutex::default(),
             token,
             queues: AtomicU32::new(0),

@@ -23,6 +23,7 @@ use crate::objects::image_facts::{self, ImageForm, KnownForms};
 use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::memory::{Memory, for_driver, has_contents, inherited};
+use crate::objects::queue;
 use crate::objects::svm::RANGES;
 use crate::process::session;
 
@@ -179,7 +180,14 @@ impl Wanted {
         if let (Some(facts), Some(element)) = (&facts, element)
             && is_sure(&self.context, worker, &self.form(), (&self.desc, self.rows.len()))?
         {
-            session::enqueue(message)?;
+            // Where no command followed the last one, none may follow this one, and its memory is there already. Else the worker
+            // had better be awake by then.
+            let commands = queue::commands(&self.context);
+            if self.context.commands_at_image.swap(commands, Ordering::Relaxed) == commands {
+                session::enqueue_lazily(message)?;
+            } else {
+                session::enqueue(message)?;
+            }
             return Ok(kdclImageReply { elementSize: element as u64, in_place: in_place::SURE, facts: facts.clone() });
         }
         let made = session::call(message)?;

@@ -159,6 +159,13 @@ pub(crate) fn are_at_rest(context: &Context) -> bool {
     own().count() == made as usize && own().all(|queue| queue.is_in_order() && queue.progress.is_idle())
 }
 
+/// Commands that the queues of a context have had so far, those alone that are still there.
+pub(crate) fn commands(context: &Context) -> u64 {
+    let live = Queue::table().live();
+    let own = live.iter().filter(|queue| queue.context.base.id == context.base.id);
+    own.map(|queue| queue.progress.counts.load(Ordering::Relaxed) / COMMAND_UNIT).sum()
+}
+
 /// A thread that copies, however it ends.
 struct CopyGuard<'a>(&'a AtomicU32);
 
