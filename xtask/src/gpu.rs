@@ -51,7 +51,7 @@ const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Time for a binary of tests.
 const TESTS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Tests of the whole system that mean something on a real GPU too.
-const TESTS: [&str; 3] = ["faults", "hostile", "opencl"];
+const TESTS: [&str; 4] = ["faults", "hostile", "opencl", "endurance"];
 /// Those of the part `checkpoint`.
 const CHECKPOINT_TESTS: &str = "checkpoint";
 /// Installed files that travel.

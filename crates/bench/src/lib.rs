@@ -14,6 +14,7 @@ mod empty_kernel;
 mod figures;
 pub mod flags;
 mod journal;
+mod machine;
 mod network;
 mod noise;
 mod opencl;

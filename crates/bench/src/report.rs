@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::figures::{FIGURES, Figure, Idle, Timing, duration, median};
 use super::journal::{self, Costs};
+use super::machine::Machine;
 use super::network::PLAIN;
 use super::sampling::{Outcomes, Report};
 use super::setup::Way;
@@ -32,6 +33,7 @@ pub(super) struct Comparison {
 /// What `--json` writes; keys are only ever added.
 #[derive(Serialize)]
 struct Json<'a> {
+    machine: Machine,
     driver: &'a DriverFacts,
     runs: u32,
     figures: Vec<JsonFigure>,
@@ -212,6 +214,7 @@ impl Comparison {
     /// All numbers, in nanoseconds and bytes.
     pub(super) fn json(&self) -> impl Serialize + '_ {
         Json {
+            machine: Machine::describe(&self.driver),
             driver: &self.driver,
             runs: self.rounds,
             figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),

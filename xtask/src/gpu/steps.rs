@@ -108,7 +108,8 @@ fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) 
 fn start(mut command: Command, report: &Path, one: &Step, time: u32, left: Duration) -> Result<()> {
     command.args(one.arguments.split(' ').filter(|word| !word.is_empty()));
     let name = if time == 0 { one.name.to_owned() } else { format!("{}-{}", one.name, time + 1) };
-    let [out, err] = ["out", "err"].map(|end| report.join(format!("{name}.{end}")));
+    let is_json = one.arguments.split(' ').any(|word| word == "--json");
+    let [out, err] = [if is_json { "json" } else { "out" }, "err"].map(|end| report.join(format!("{name}.{end}")));
     let outcome =
         program::run_into(&mut command, Limit::Budget(Duration::from_secs(one.seconds).min(left)), [&out, &err]);
     if matches!(one.tool, Tool::Tests(_)) {

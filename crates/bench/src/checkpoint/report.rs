@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::native::Native;
 use crate::figures::median;
+use crate::machine::Machine;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::probe::DriverFacts;
@@ -117,6 +118,7 @@ const NOT_YET: &str = "what comes before it failed";
 /// What is measured where, and all of it.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
+    machine: Machine,
     driver: &'a DriverFacts,
     /// What the bytes are that the holder of memory holds.
     content: &'static str,
@@ -127,7 +129,8 @@ pub(super) struct Report<'a> {
 impl<'a> Report<'a> {
     /// The rows of both tables.
     pub(super) fn new(driver: &'a DriverFacts, programs: Vec<ProgramRow>, rows: Vec<SizeRow>) -> Self {
-        Self { driver, content: "noise, which nothing compresses; no two chunks are the same", programs, rows }
+        let machine = Machine::describe(driver);
+        Self { machine, driver, content: "noise, which nothing compresses; no two chunks are the same", programs, rows }
     }
 
     /// Writes the tables, and why figures are missing.

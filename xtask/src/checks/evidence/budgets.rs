@@ -1,0 +1,203 @@
+//! The promises of SPECIFICATION that are about speed, held against a run.
+//!
+//! A row of `budgets.json` has `work` and `budget` for people. Where a run measures it, `of` says which figure of which report that is, and
+//! `limit` what it may be; the check computes the rest. A row without `of` was measured elsewhere, and says all of it itself.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+
+use super::markdown::{Column, markdown, significant, with_unit};
+
+/// The file that holds the promises.
+pub(super) const FILE: &str = "budgets";
+/// Program that holds memory, in the report of `bench checkpoint`.
+const HOLDER: &str = "checkpoint-32g-native";
+
+/// A figure and the native one, in nanoseconds; a share of a rate has no unit and no native one.
+struct Pair {
+    native: Option<f64>,
+    katydid: f64,
+    unit: &'static str,
+}
+
+impl Pair {
+    /// As the table shows it: a time, or a share in percent.
+    fn shown(&self) -> String {
+        if self.unit.is_empty() { format!("{:.0} %", self.katydid * 100.0) } else { with_unit(self.katydid, self.unit) }
+    }
+
+    /// Katydid's time over the native one.
+    fn ratio(&self) -> Option<f64> {
+        Some(self.katydid / self.native?)
+    }
+}
+
+/// The table of promises, by the reports of the run `run`.
+pub(super) fn table(files: &BTreeMap<String, Value>, run: &str) -> Result<String> {
+    let file = files.get(FILE).with_context(|| format!("there is no {FILE}.json"))?;
+    let rows = file.get("rows").and_then(Value::as_array).context("the budgets have no rows")?;
+    let rows = rows.iter().map(|row| filled(row, files, run)).collect::<Result<Vec<_>>>()?;
+    let columns = [
+        Column::left("work", "work"),
+        Column::left("budget", "budget"),
+        Column::right("native", "native"),
+        Column::left("katydid", "Katydid"),
+        Column::left("ratio", "ratio"),
+        Column::left("met", "met"),
+        Column::left("note", "note"),
+        Column::left("taken", "taken elsewhere"),
+    ];
+    Ok(markdown(&columns, &rows))
+}
+
+/// A row with what the run says.
+fn filled(row: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Value> {
+    let Some(of) = row.get("of") else { return Ok(row.clone()) };
+    let work = row.get("work").and_then(Value::as_str).unwrap_or_default();
+    let pairs = pairs(of, files, run).with_context(|| format!("the budget of {work}"))?;
+    let mut full = row.as_object().cloned().unwrap_or_default();
+    if pairs.is_empty() {
+        full.insert("katydid".to_owned(), "not measured".into());
+        return Ok(Value::Object(full));
+    }
+    show(&mut full, &pairs);
+    let limit =
+        row.get("limit").and_then(Value::as_object).with_context(|| format!("the budget of {work} has no limit"))?;
+    let is_met = pairs.iter().map(|pair| is_within(pair, limit)).collect::<Result<Vec<bool>>>()?;
+    full.insert("met".to_owned(), is_met.into_iter().all(|met| met).into());
+    Ok(Value::Object(full))
+}
+
+/// Puts the figures into a row, several with a semicolon between.
+fn show(row: &mut Map<String, Value>, pairs: &[Pair]) {
+    let joined = |texts: Vec<String>| Value::from(texts.join("; "));
+    row.insert("katydid".to_owned(), joined(pairs.iter().map(Pair::shown).collect()));
+    let natives: Vec<String> = pairs.iter().filter_map(|pair| Some(with_unit(pair.native?, pair.unit))).collect();
+    row.insert("native".to_owned(), joined(natives));
+    row.insert("ratio".to_owned(), joined(pairs.iter().filter_map(Pair::ratio).map(significant).collect()));
+}
+
+/// Whether a figure is within every part of its limit: `ratio` and `ns` at most, `added_ns` at most above native, `share` at least.
+fn is_within(pair: &Pair, limit: &Map<String, Value>) -> Result<bool> {
+    let mut is_met = true;
+    for (kind, value) in limit {
+        let value = value.as_f64().context("a limit is no number")?;
+        is_met &= match kind.as_str() {
+            "ratio" => pair.ratio().is_some_and(|ratio| ratio <= value),
+            "ns" => pair.katydid <= value,
+            "added_ns" => pair.native.is_some_and(|native| pair.katydid - native <= value),
+            "share" => pair.katydid >= value,
+            other => bail!("there is no kind of limit {other}"),
+        };
+    }
+    Ok(is_met)
+}
+
+/// The figures that `of` names; none where the run did not measure one of them.
+fn pairs(of: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Vec<Pair>> {
+    let (report, names) = of
+        .as_object()
+        .and_then(|of| of.iter().find(|(key, _)| *key != "way" && *key != "against"))
+        .context("it names no figure")?;
+    let names: Vec<&str> = match names {
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+        name => name.as_str().into_iter().collect(),
+    };
+    let way = of.get("way").and_then(Value::as_str).unwrap_or("shm");
+    let against = of.get("against").and_then(Value::as_str);
+    let file = |name: &str| files.get(&format!("{run}/{name}"));
+    let find = |name: &&str| match report.as_str() {
+        "calls" => Ok(file("calls").and_then(|calls| call(calls, name, way, against))),
+        "share" => Ok(file("calls").and_then(|calls| share(calls, name))),
+        "training" => Ok(file("training").and_then(|items| training(items, name, way))),
+        "checkpoint" => Ok(file(HOLDER).and_then(|report| checkpoint(report, name))),
+        other => bail!("no report of a run is called {other}"),
+    };
+    let found = names.iter().map(find).collect::<Result<Vec<Option<Pair>>>>()?;
+    Ok(found.into_iter().collect::<Option<Vec<Pair>>>().unwrap_or_default())
+}
+
+/// A figure of `katydid bench --json`; `against` names another figure of the same way that stands for the native one.
+fn call(report: &Value, key: &str, way: &str, against: Option<&str>) -> Option<Pair> {
+    let figures = report.get("figures")?.as_array()?;
+    let median = |key: &str, way: &str| {
+        let figure = figures.iter().find(|figure| figure.get("key").and_then(Value::as_str) == Some(key))?;
+        figure.get("ways")?.get(way)?.get("median_ns")?.as_f64()
+    };
+    let native = against.map_or_else(|| median(key, "native"), |other| median(other, way));
+    Some(Pair { native, katydid: median(key, way)?, unit: "ns" })
+}
+
+/// What a copy over TCP reaches of the best plain copy.
+fn share(report: &Value, key: &str) -> Option<Pair> {
+    Some(Pair { native: None, katydid: report.get("of_path")?.get(key)?.as_f64()?, unit: "" })
+}
+
+/// The time of a step of an item of the frameworks.
+fn training(lines: &Value, item: &str, way: &str) -> Option<Pair> {
+    let seconds = |way: &str| {
+        let is_it = |line: &&Value| {
+            line.get("item").and_then(Value::as_str) == Some(item)
+                && line.get("way").and_then(Value::as_str) == Some(way)
+        };
+        lines.as_array()?.iter().find(is_it)?.get("times")?.get("step")?.as_f64()
+    };
+    Some(Pair { native: seconds("native").map(|native| native * 1e9), katydid: seconds(way)? * 1e9, unit: "ns" })
+}
+
+/// A time of the one row of `bench checkpoint`, such as `first.stopped_us`.
+fn checkpoint(report: &Value, path: &str) -> Option<Pair> {
+    let row = report.get("rows")?.get(0)?;
+    let micros = path.split('.').try_fold(row, |value, key| value.get(key))?.as_f64()?;
+    Some(Pair { native: None, katydid: micros * 1e3, unit: "ns" })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn files(rows: Value) -> BTreeMap<String, Value> {
+        let ways = json!({"native": {"median_ns": 1000.0}, "shm": {"median_ns": 1200.0}, "tcp": null});
+        let calls = json!({"figures": [{"key": "launch", "ways": ways}], "of_path": {"copy": 0.95}});
+        let training = json!([{"gpu": "H200"}, {"item": "a", "way": "native", "times": {"step": 0.01}},
+            {"item": "a", "way": "shm", "times": {"step": 0.008}}]);
+        let held = json!({"rows": [{"first": {"stopped_us": 24_000}}]});
+        let named = [("run/calls", calls), ("run/training", training), ("run/checkpoint-32g-native", held)];
+        let mut files: BTreeMap<String, Value> = named.map(|(name, value)| (name.to_owned(), value)).into();
+        files.insert(FILE.to_owned(), json!({ "rows": rows }));
+        files
+    }
+
+    #[test]
+    fn verdicts_are_computed_from_the_run() {
+        let rows = json!([
+            {"work": "a", "budget": "", "of": {"calls": "launch"}, "limit": {"ratio": 1.1}},
+            {"work": "b", "budget": "", "of": {"calls": "launch"}, "limit": {"added_ns": 300, "ns": 1200}},
+            {"work": "c", "budget": "", "of": {"training": "a"}, "limit": {"ratio": 0.9}},
+            {"work": "d", "budget": "", "of": {"checkpoint": "first.stopped_us"}, "limit": {"ns": 50_000_000}},
+            {"work": "e", "budget": "", "of": {"share": "copy"}, "limit": {"share": 0.98}},
+            {"work": "f", "budget": "", "of": {"calls": "launch", "way": "tcp"}, "limit": {"ratio": 2}},
+            {"work": "g", "budget": "", "katydid": "7", "taken": "2026-01-01"},
+        ]);
+        let table = table(&files(rows), "run").unwrap();
+        let lines: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(lines[0], "| a |  | 1.00 µs | 1.20 µs | 1.20 | **missed** |  |");
+        assert_eq!(lines[1], "| b |  | 1.00 µs | 1.20 µs | 1.20 | met |  |");
+        assert_eq!(lines[2], "| c |  | 10.00 ms | 8.00 ms | 0.800 | met |  |");
+        assert_eq!(lines[3], "| d |  |  | 24.00 ms |  | met |  |");
+        assert_eq!(lines[4], "| e |  |  | 95 % |  | **missed** |  |");
+        assert_eq!(lines[5], "| f |  |  | not measured |  |  |  |");
+        assert_eq!(lines[6], "| g |  |  | 7 |  |  | 2026-01-01 |");
+    }
+
+    #[test]
+    fn a_budget_that_names_nothing_is_a_fault() {
+        for row in [json!({"of": {"calls": "launch"}}), json!({"of": {"none": "x"}}), json!({"of": {}})] {
+            assert!(table(&files(json!([row])), "run").is_err());
+        }
+    }
+}
