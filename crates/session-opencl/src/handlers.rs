@@ -18,7 +18,7 @@ mod transfer;
 pub(crate) use command::*;
 pub(crate) use device::*;
 pub(crate) use event::*;
-pub(crate) use info::{kdclInfo, supported_formats};
+pub(crate) use info::kdclInfo;
 pub(crate) use kernel::*;
 pub(crate) use life::*;
 pub(crate) use map::*;

@@ -194,26 +194,19 @@ fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, 
 fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Fault> {
     let context: Object<cl_context> = objects.get(m.object)?;
     let flags: u64 = Arguments::new("kdclInfo", m.input).take("flags")?;
-    let formats = supported_formats(&context, flags, m.parameter)?;
-    let bytes = formats.iter().flat_map(|format| [format.image_channel_order, format.image_channel_data_type]);
-    Ok(bytes.flat_map(u32::to_le_bytes).collect())
-}
-
-/// The formats that images of a kind may have in a context.
-pub(crate) fn supported_formats(
-    context: &Object<cl_context>,
-    flags: u64,
-    image_type: u32,
-) -> Result<Vec<cl_image_format>, Code> {
-    let (mut count, null) = (0, std::ptr::null_mut());
-    driver!(context.api, clGetSupportedImageFormats(context.handle, flags, image_type, 0, null, &raw mut count))
+    let mut count = 0;
+    let null = std::ptr::null_mut();
+    driver!(context.api, clGetSupportedImageFormats(context.handle, flags, m.parameter, 0, null, &raw mut count))
         .ok()?;
     let mut formats = vec![cl_image_format::default(); count as usize];
     if count > 0 {
-        let (place, null) = (formats.as_mut_ptr(), std::ptr::null_mut());
-        driver!(context.api, clGetSupportedImageFormats(context.handle, flags, image_type, count, place, null)).ok()?;
+        let place = formats.as_mut_ptr();
+        let null = std::ptr::null_mut();
+        driver!(context.api, clGetSupportedImageFormats(context.handle, flags, m.parameter, count, place, null))
+            .ok()?;
     }
-    Ok(formats)
+    let bytes = formats.iter().flat_map(|format| [format.image_channel_order, format.image_channel_data_type]);
+    Ok(bytes.flat_map(u32::to_le_bytes).collect())
 }
 
 /// Nothing, if the driver has devices of a type.
