@@ -204,8 +204,8 @@ fn an_idle_session_uses_no_processor_time_and_little_memory() -> Result<()> {
     for (way, what) in bench.ways().iter().flat_map(|way| [(way, &["idle"][..]), (way, &["idles", "100000000"])]) {
         let running = bench.ready(way, what)?;
         let worker = bench.server.workers_of(1)?[0];
-        let everybody = [&tree(running.pid())[..], &[worker, bench.server.pid()]].concat();
-        let of_all = || everybody.iter().map(|pid| ticks(*pid)).collect::<Vec<u64>>();
+        let processes = [&tree(running.pid())[..], &[worker, bench.server.pid()]].concat();
+        let of_all = || processes.iter().map(|pid| ticks(*pid)).collect::<Vec<u64>>();
         // What was started with the session may settle first. A thread that spins would use 100 each time.
         until("no process uses processor time for doing nothing", || {
             let before = of_all();
@@ -214,7 +214,7 @@ fn an_idle_session_uses_no_processor_time_and_little_memory() -> Result<()> {
             of_all().iter().zip(before).map(|(now, then)| now.saturating_sub(then)).sum::<u64>() <= 5
         })
         .with_context(|| way.to_string())?;
-        let resident = resident_kib(everybody[everybody.len() - 3]);
+        let resident = resident_kib(processes[processes.len() - 3]);
         ensure!(resident < 50 << 10, "the program holds {resident} KiB");
         ended_well(running)?;
     }
@@ -327,13 +327,13 @@ fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()>
         let file = folder.path().join("go");
         let running = bench.ready(&way, &["saves", &file.display().to_string()])?;
         let workers = if matches!(way, Way::Served { .. }) { bench.server.workers_of(1)? } else { Vec::new() };
-        let everybody: Vec<u32> = tree(running.pid()).into_iter().chain(workers).collect();
-        survive(&everybody)?;
+        let processes: Vec<u32> = tree(running.pid()).into_iter().chain(workers).collect();
+        survive(&processes)?;
         fs::write(&file, "")?;
         let outcome = running.finish(WAIT_TIMEOUT)?;
         let (ending, text, errors) = (outcome.ending(), outcome.text(), outcome.errors());
         ensure!(outcome.status.success() && text == "ready\n100\n", "{way}: {ending}\n{text}{errors}");
-        until("nothing of the job is left", || !everybody.iter().take(1).any(|pid| exists(*pid)))?;
+        until("nothing of the job is left", || !processes.iter().take(1).any(|pid| exists(*pid)))?;
     }
     bench.server.workers_of(0)?;
     Ok(())

@@ -8,6 +8,7 @@ pub(crate) mod coverage;
 pub(crate) mod deny;
 mod directories;
 mod evidence;
+mod flags;
 pub(crate) mod layers;
 mod modules;
 mod outside;

@@ -391,7 +391,7 @@ pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address
     let Some(job_thread) = JobThread::new(session, job, address, kind) else { return };
     let name = if session.kind() == SessionKind::CUDA { THREAD } else { "katydid-job-cl" };
     if threads::start(name, THREAD_STACK_BYTES, move || job_thread.run()).is_err() {
-        say("there is no thread to keep the job with: it cannot be checkpointed");
+        say("cannot start the thread that serves the job's supervisor: the job cannot be checkpointed");
     }
 }
 

@@ -47,7 +47,7 @@ const WORKER_ATTEMPTS: usize = 3;
 enum Refusal {
     #[error("this server serves CUDA and OpenCL only; start the program with the same release of Katydid")]
     OtherKind,
-    #[error("no session begins in role {0}; use the same release of Katydid on both sides")]
+    #[error("unknown role {0} of a connection; use the same release of Katydid on both sides")]
     OtherRole(u32),
     #[error(transparent)]
     Admission(#[from] AdmissionError),

@@ -31,14 +31,14 @@ pub(crate) enum KeeperError {
     Tenants,
     /// The peer is none of the server's own user.
     #[error(
-        "this server keeps no worker as a process for who comes by TCP, TLS or vsock, since who has one restored runs code with its \
-         rights; come by its unix socket, or start it with --allow-worker-images"
+        "this server keeps no worker as a process for programs that connect by TCP, TLS or vsock: restoring one runs code with the \
+         server's rights; connect to its unix socket, or start it with --allow-worker-images"
     )]
     Network,
     /// No session of this server has the key.
     #[error("this server has no session with that key; it may have ended, or be on another server")]
     NoSession,
-    /// No place for a session.
+    /// No free slot for a session.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
     /// The system gave no random bytes for a session key.

@@ -442,7 +442,7 @@ impl Sessions {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// All sessions that have a worker, and the places that are kept for programs to come; both oldest first.
+    /// All sessions that have a worker, and the slots that are reserved for programs to come; both oldest first.
     pub(crate) fn view(&self) -> SessionsView {
         let inner = self.lock();
         let sessions = inner.table.values().filter(|session| session.worker_pid != 0).cloned().collect();

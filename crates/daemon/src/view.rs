@@ -56,7 +56,7 @@ pub struct SessionsView {
     pub reserved: Vec<ReservedView>,
 }
 
-/// A place that is reserved for the first session of a program, as long as that has not begun.
+/// A slot that is reserved for the first session of a program, as long as that has not begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedView {
     /// That of the session to come.

@@ -206,7 +206,9 @@ impl Image {
 /// Whether this names an object store rather than a folder. What begins as the scheme does is meant as one, slashes or not.
 pub fn is_address(place: &Path) -> bool {
     let has_scheme = |text: &str| text.get(..3).is_some_and(|scheme| scheme.eq_ignore_ascii_case("s3:"));
-    place.to_str().is_some_and(|text| text.contains("://") || has_scheme(text))
+    // A folder whose path has `://` in it further on is none: `./http://x` names one.
+    let is_first = |text: &str| text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/'));
+    place.to_str().is_some_and(|text| is_first(text) || has_scheme(text))
 }
 
 /// Whether an image lies at this place, or can be made there, as far as this is seen without a change and without asking an object

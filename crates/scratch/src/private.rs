@@ -14,7 +14,7 @@ const FILE: u32 = 0o600;
 const FOLDER: u32 = 0o700;
 
 /// Makes a file, or empties the one that is there, which becomes the owner's alone too. A device or a pipe keeps its mode: `/dev/null`
-/// is everybody's.
+/// belongs to no user alone.
 ///
 /// # Errors
 ///

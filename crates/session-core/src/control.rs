@@ -45,7 +45,7 @@ pub enum QuiesceError {
     #[error("a host function that the GPU waits for did not end in the time given; try again, or give more time")]
     Upcall,
     /// Work of a device that does not end.
-    #[error("{what} did not come to its end in the time given: {why}")]
+    #[error("{what} did not finish in the time given: {why}")]
     Busy {
         /// Stream or queue with unfinished work, as shown to the user.
         what: String,

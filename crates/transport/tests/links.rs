@@ -289,20 +289,19 @@ fn a_worker_sleeps_on_while_lazy_frames_arrive() {
             work(worker)
         });
         let (link, thread) = (connection.link, told.recv().unwrap());
-        let sent = |enqueue: &dyn Fn()| {
-            let before = sleeps(thread);
-            for _ in 0..FRAMES {
-                enqueue();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            sleeps(thread) - before
-        };
-        let woken = sent(&|| link.enqueue(ADD, 0, &[&[1]]).unwrap());
-        let lazy = sent(&|| link.enqueue_lazily(ADD, 0, &[&[1]]).unwrap());
-        assert!(lazy * 3 < woken, "it slept {lazy} times, and {woken} times beside frames that wake it");
+        let (began, before) = (Instant::now(), sleeps(thread));
+        for _ in 0..FRAMES {
+            link.enqueue_lazily(ADD, 0, &[&[1]]).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let slept = sleeps(thread) - before;
+        // It wakes for one frame of 32, ten times a second by itself, and at its start.
+        let by_itself = began.elapsed().as_secs() * 10 + 10;
+        let most = FRAMES / 32 + by_itself + 20;
+        assert!(slept <= most, "it slept {slept} times, where {most} are enough");
         let mut sum = Vec::new();
         link.call(SUM, 0, &[], &mut sum).unwrap();
-        assert_eq!(u64::from_le_bytes(sum.try_into().unwrap()), 2 * FRAMES, "all before the call");
+        assert_eq!(u64::from_le_bytes(sum.try_into().unwrap()), FRAMES, "all before the call");
     });
 }
 

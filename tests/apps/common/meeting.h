@@ -7,17 +7,17 @@
 class Meeting {
     std::mutex lock;
     std::condition_variable all_here;
-    const int everybody;
+    const int threads;
     int here = 0;
     unsigned round = 0;
 
   public:
-    explicit Meeting(int everybody) : everybody(everybody) {}
+    explicit Meeting(int threads) : threads(threads) {}
 
     void wait() {
         std::unique_lock<std::mutex> held(lock);
         unsigned mine = round;
-        if (++here == everybody) {
+        if (++here == threads) {
             here = 0;
             round++;
             all_here.notify_all();

@@ -295,7 +295,7 @@ fn killed_at(places: &Places, way: &str, program: &str, fault: &str) -> Result<(
     drop(twin);
     job.kill_everything(&stage.server)?;
     drop(job);
-    // And in the namespaces that everybody has.
+    // And in the namespaces of the machine.
     let mut job = stage.restore_by("victim", "image", &plan)?;
     if !job.holds_itself()? {
         bail!("the restored job ended before its point: {}", said(&job.finish(LIMIT)?));
@@ -333,7 +333,7 @@ fn killed_guard(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// Restored in the namespaces that everybody has, the program is not what the guard was started with.
+/// Restored in the namespaces of the machine, the program is not what the guard was started with.
 fn killed_guard_of_a_restore(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
     let plan = Plan { points: &[60, 80], ..Plan::default() };

@@ -477,7 +477,7 @@ fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
             ensure!(fault.is_some() || is_empty(&held.temporary).is_err(), "its image is elsewhere");
             kill(held.job.pid());
         }
-        until("everybody is gone", || !processes.iter().any(|pid| runs(*pid)))?;
+        until("all processes are gone", || !processes.iter().any(|pid| runs(*pid)))?;
         is_empty(&held.temporary).with_context(|| format!("with {fault:?}"))?;
         stage.server.workers_of(0)?;
     }

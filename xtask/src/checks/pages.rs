@@ -1,6 +1,5 @@
-//! Checks what people read: links, paths and symbols resolve, and the pages for users have short sentences.
-//!
-//! Links, and paths, variables and symbols in backticks ([`symbols`]), are checked on every page. [`sentences`] counts the words of sentences.
+//! Checks what people read: links, paths, variables and symbols ([`symbols`]) in backticks resolve on every page, and tables of figures are
+//! what the data give.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +9,22 @@ use anyhow::{Context, Result, bail};
 use crate::checks::changelog;
 use crate::checks::constants;
 use crate::checks::evidence::{self, Evidence};
+use crate::checks::flags::{COMMANDS, Flags};
 use crate::checks::prose::prose_lines;
-use crate::checks::sentences;
 use crate::checks::symbols::{self, Symbols};
 use crate::output::step;
+use crate::shell;
 use crate::tree::Tree;
 
 /// Where Katydid's variables are listed, and how their names begin.
 const VARIABLES: &str = "crates/driver-rules/src/state/settings.rs";
 const VARIABLE: &str = "KATYDID_";
+
+/// The page of the description of the API, which lies beside that.
+const SPEC_PAGE: &str = "spec/README.md";
+
+/// Pages that tests of these checks make up.
+const EXAMPLES: [&str; 5] = ["docs/a.md", "docs/b.md", "docs/c.md", "docs/NAME.md", "docs/none.md"];
 
 /// A page, and what is wrong with it.
 struct Page {
@@ -44,37 +50,42 @@ pub(crate) fn write(tree: &Tree) -> Result<()> {
 
 /// Prints the figures, and fails where a page breaks a limit or names what is not there.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    step("pages: links, paths, symbols, lengths of sentences");
+    step("pages: links, paths, symbols, tables of figures");
     let pages = read(&tree.root)?;
     let list = tree.root.join(VARIABLES);
     let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let mut faults: Vec<String> = Vec::new();
     let evidence = Evidence::read(&tree.root)?;
     let symbols = Symbols::read(&tree.root)?;
+    let commands =
+        pages.iter().find(|page| page.path == Path::new(COMMANDS)).context("there is no page of commands")?;
+    let flags = Flags::of_page(&commands.text);
     for page in &pages {
         faults.extend(outdated(page, &evidence));
         faults.extend(broken(&tree.root, page, &pages));
         faults.extend(unknown(page, &list));
         faults.extend(lost_symbols(page, &symbols));
         faults.extend(wrong_constants(&tree.root, page));
+        let at = |(number, fault)| format!("{}:{number}: {fault}", page.path.display());
+        faults.extend(flags.faults(&page.text).into_iter().map(at));
     }
     let all_spans = pages.iter().flat_map(|page| prose_lines(&page.text)).flat_map(|(_, text)| spans(text));
     faults.extend(symbols::unused(all_spans));
     faults.extend(unlisted(&pages));
     faults.extend(changelog::faults(&tree.root)?);
-    let texts = pages.iter().map(|page| (page.path.as_path(), page.text.as_str()));
-    faults.extend(sentences::faults(tree, texts)?);
+    faults.extend(lost_pages(&tree.root)?);
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
     Ok(())
 }
 
-/// All pages of the root and of `docs`.
+/// All pages of the root and of `docs`, and [`SPEC_PAGE`].
 fn read(root: &Path) -> Result<Vec<Page>> {
     let mut paths = Vec::new();
     collect(root, false, &mut paths)?;
     collect(&root.join("docs"), true, &mut paths)?;
+    paths.extend(Some(root.join(SPEC_PAGE)).filter(|page| page.exists()));
     paths.sort();
     let page = |path: PathBuf| -> Result<Page> {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -203,6 +214,22 @@ fn slug(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
     kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+/// Pages below `docs` that sources name, in comments and messages, and that are not there.
+fn lost_pages(root: &Path) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for path in shell::git(root, &["ls-files", "crates/*.rs", "xtask/*.rs", "spec/*.api"])?.lines() {
+        // A file may be gone from the checkout before it is gone from the index.
+        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
+        for (index, line) in text.lines().enumerate() {
+            let words = line.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-/".contains(letter)));
+            let named = words.filter(|word| word.starts_with("docs/") && word.ends_with(".md"));
+            let lost = named.filter(|word| !root.join(word).exists() && !EXAMPLES.contains(word));
+            faults.extend(lost.map(|word| format!("{path}:{}: there is no {word}", index + 1)));
+        }
+    }
+    Ok(faults)
 }
 
 /// Pages below `docs` that the book leaves out.

@@ -1,6 +1,7 @@
-//! Counts the words of sentences: on pages, and in the doc comments of crates.
+//! Counts the words of sentences: on pages, in doc comments, and in the messages of errors.
 //!
-//! A span of code counts as one word. Code blocks are left out; of tables only the hard limit is checked.
+//! A span of code counts as one word. Code blocks are left out; of tables only the hard limit is checked. Pages are those of the root and
+//! of `docs`, messages the texts of `#[error("…")]`.
 
 use std::fs;
 use std::path::Path;
@@ -26,34 +27,63 @@ enum Piece {
     Cell(usize, String),
 }
 
-/// What is wrong with pages and doc comments; their figures are printed.
-pub(crate) fn faults<'a>(tree: &Tree, pages: impl Iterator<Item = (&'a Path, &'a str)>) -> Result<Vec<String>> {
-    let (mut lengths, mut faults) = (Vec::new(), Vec::new());
-    for (path, text) in pages {
-        let (more, long) = measured(path, text);
-        lengths.extend(more);
-        faults.extend(long);
-    }
-    faults.extend(judged("pages", &mut lengths));
-    faults.extend(comments(tree)?);
+/// What is wrong with all sentences; their figures are printed.
+pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
+    let sources = ["crates/*.rs", "xtask/*.rs", "tests/*.rs"];
+    let mut faults = of_files(tree, "pages", &[":(glob)*.md", "docs/*.md"], str::to_owned)?;
+    faults.extend(of_files(tree, "doc comments", &sources, doc_text)?);
+    faults.extend(of_files(tree, "messages", &["crates/*.rs"], messages)?);
     Ok(faults)
 }
 
-/// What is wrong with the doc comments of crates.
-fn comments(tree: &Tree) -> Result<Vec<String>> {
-    let files = shell::git(&tree.root, &["ls-files", "crates/*.rs", "xtask/*.rs", "tests/*.rs"])?;
+/// What is wrong with the sentences that `prose` takes out of the tracked files that match.
+fn of_files(tree: &Tree, what: &str, patterns: &[&str], prose: fn(&str) -> String) -> Result<Vec<String>> {
+    let files = shell::git(&tree.root, &[&["ls-files"], patterns].concat())?;
     let (mut lengths, mut faults) = (Vec::new(), Vec::new());
-    for path in files.lines() {
-        let path = tree.root.join(path);
+    for file in files.lines().map(Path::new) {
+        let path = tree.root.join(file);
         if path.exists() {
-            let source = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            let (more, long) = measured(&path, &doc_text(&source));
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let (more, long) = measured(file, &prose(&text));
             lengths.extend(more);
             faults.extend(long);
         }
     }
-    faults.extend(judged("doc comments", &mut lengths));
+    faults.extend(judged(what, &mut lengths));
     Ok(faults)
+}
+
+/// The texts of `#[error("…")]` in a source, each on the line where it begins.
+fn messages(source: &str) -> String {
+    let mut text = String::new();
+    let mut begun = 0;
+    for attribute in source.match_indices("#[error(").map(|(at, _)| at) {
+        let Some((before, quoted)) = source.get(attribute..).and_then(|rest| rest.split_once('"')) else { continue };
+        if before.contains("transparent") {
+            continue;
+        }
+        let line = source.get(..attribute).map_or(0, |above| above.matches('\n').count());
+        text += &"\n".repeat(line.saturating_sub(begun));
+        begun = line;
+        text += &message(quoted);
+    }
+    text
+}
+
+/// A string literal's text up to its closing quote, on one line.
+fn message(quoted: &str) -> String {
+    let mut text = String::new();
+    let mut letters = quoted.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => break,
+            // An escaped end of a line goes on behind the indentation of the next one; other escapes are no words.
+            '\\' => text.extend(letters.next().filter(|escaped| *escaped != '\n').map(|_| ' ')),
+            '\n' => text.push(' '),
+            other => text.push(other),
+        }
+    }
+    text
 }
 
 /// The doc comments of a source as one page: comments apart from each other are paragraphs.
@@ -193,5 +223,14 @@ mod tests {
     fn doc_comments_are_paragraphs_without_their_code() {
         let source = "//! One two.\n\n/// Three\n/// four.\n/// ```\n/// code\n/// ```\nfn a() {} // no\n";
         assert_eq!(measured(Path::new("a.rs"), &doc_text(source)).0, [2, 2]);
+    }
+
+    #[test]
+    fn messages_are_read_from_attributes() {
+        let source = "a\n#[error(\"one {0} two\")]\n#[error(transparent)]\n#[error(\n    \"three \\\n     four\"\n)]\n";
+        let text = messages(source);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(words, ["one", "{0}", "two", "three", "four"]);
+        assert_eq!(text.lines().position(|line| line.contains("three")), Some(3), "{text:?}");
     }
 }

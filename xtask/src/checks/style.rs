@@ -14,7 +14,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::checks::attributes::is_test;
-use crate::checks::{short_docs, words};
+use crate::checks::{sentences, short_docs, words};
 use crate::output::{line, step};
 use crate::tree::Tree;
 
@@ -52,7 +52,7 @@ fn examples(lines: &[&str]) -> Vec<String> {
 
 /// Prints the figures, and fails where a hard limit is passed.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    step("style: sizes, comments, headers, words");
+    step("style: sizes, comments, headers, words, lengths of sentences");
     let mut files = Vec::new();
     for folder in ["crates", "tests/src", "xtask/src"] {
         collect(&tree.root.join(folder), &mut files)?;
@@ -62,6 +62,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     show(&measured);
     let mut faults: Vec<String> = measured.iter().flat_map(hard_faults).collect();
     faults.extend(words::faults(tree)?);
+    faults.extend(sentences::faults(tree)?);
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }

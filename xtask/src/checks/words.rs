@@ -27,6 +27,7 @@ use Scope::{Everywhere, Names};
 const WORDS: &[(&str, &str, Scope)] = &[
     ("whoever", "the actor's name: the caller, the peer, the thread", Everywhere),
     ("somebody", "the actor's name: another process, a user, a thread", Everywhere),
+    ("everybody", "the actors' name: all processes, all users", Everywhere),
     ("nobody", "the actor's name: no process, no caller, no thread", Everywhere),
     ("plea", "reclaim request", Everywhere),
     ("pleas", "reclaim requests", Everywhere),
@@ -90,7 +91,10 @@ fn is_checked(path: &str) -> bool {
     !is_left_out && READ.iter().any(|end| path.ends_with(end))
 }
 
-/// Old words in the subjects of commits since the table began; none where the history is not at hand.
+/// Most characters of a commit's subject.
+const MAX_SUBJECT_CHARS: usize = 72;
+
+/// Old words in the subjects of commits since the table began, and subjects that are too long; none where the history is not at hand.
 fn subjects(root: &Path) -> Result<Vec<String>> {
     if shell::git(root, &["cat-file", "-e", SINCE]).is_err() {
         return Ok(Vec::new());
@@ -98,7 +102,12 @@ fn subjects(root: &Path) -> Result<Vec<String>> {
     let log = shell::git(root, &["log", "--format=%h %s", &format!("{SINCE}..HEAD")])
         .context("cannot read the subjects of commits")?;
     let lines = log.lines().filter_map(|line| line.split_once(' '));
-    Ok(lines.flat_map(|(commit, subject)| found(subject, &format!("commit {commit}"))).collect())
+    let faults = lines.flat_map(|(commit, subject)| {
+        let is_long = subject.chars().count() > MAX_SUBJECT_CHARS;
+        let long = format!("commit {commit}: the subject has more than {MAX_SUBJECT_CHARS} characters");
+        found(subject, &format!("commit {commit}")).into_iter().chain(is_long.then_some(long))
+    });
+    Ok(faults.collect())
 }
 
 /// The old words of a text, each with its line and the term instead.

@@ -10,7 +10,7 @@ use katydid_driver_rules::state::units::{self, DurationError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurationArg(pub Duration);
 
-/// Why a text is none.
+/// Why a text is not a duration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DurationArgError {
     /// The text is no length of time.
@@ -21,7 +21,7 @@ pub enum DurationArgError {
     Bounds,
 }
 
-/// A year.
+/// Longest duration that a flag takes.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl FromStr for DurationArg {

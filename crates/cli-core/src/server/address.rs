@@ -225,8 +225,8 @@ impl NamedServer {
         self.check_gpu(&driver, requires_gpu).map(|()| driver)
     }
 
-    /// The same, and a place is kept for the session of a program that the caller is about to start: two that come at once to a
-    /// server with one place are told so before a program runs.
+    /// As [`Self::reach`], and the server reserves a slot for the session of a program that the caller is about to start: two that come at once to a
+    /// server with one free slot are told so before a program runs.
     pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
         self.reach().map_err(Failure::server)?;
         let reserved = reserve(&self.address, expected, own_place(), greet_timeout()).map_err(refusal)?;
@@ -255,7 +255,7 @@ impl NamedServer {
     }
 }
 
-/// The place that is kept for the program that this process is of, if it is one's.
+/// Key of the slot that a server reserves for the program that this process belongs to.
 fn own_place() -> SessionKey {
     let spelled = std::env::var(settings::RESERVATION).ok();
     spelled.and_then(|spelled| SessionKey::from_spelled(&spelled)).unwrap_or(SessionKey::NONE)

@@ -89,7 +89,7 @@ pub fn start(mut config: ServerConfig, requires_gpu: bool, is_given_up: &dyn Fn(
     Ok(server)
 }
 
-/// Sessions of one peer over a network, unless told otherwise: others find a place, too.
+/// Sessions of one peer over a network, unless told otherwise: others find a free slot, too.
 pub fn peer_sessions(max_sessions: usize) -> usize {
     max_sessions - max_sessions / 4
 }

@@ -151,7 +151,7 @@ fn device_memory(text: &str) -> Result<Size, String> {
     match some_bytes(text)? {
         size if size.0 < MIN_DEVICE_MEMORY => {
             let least = Size(MIN_DEVICE_MEMORY);
-            Err(format!("programs get device memory {least} at a time, so none would get any: give {least} or more"))
+            Err(format!("CUDA programs get device memory {least} at a time: give {least} or more"))
         }
         size => Ok(size),
     }

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(settings::MAX_NAME, MAX_TEXT);
     }
 
-    /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/environment.md.
+    /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/reference/environment.md.
     #[test]
     fn each_variable_for_users_refuses_what_it_cannot_hold() {
         let of_users = |reader| !matches!(reader, Reader::Own | Reader::Tests);

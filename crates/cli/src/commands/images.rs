@@ -109,7 +109,7 @@ fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
         }
     }
     if below.is_empty() && !is_empty && folder != Path::new(".") {
-        let text = format!("{}: is no image, and has none: name an image, or a folder that has some", folder.display());
+        let text = format!("{}: neither an image nor a folder of images: name one of these", folder.display());
         return Err(Failure::work(text));
     }
     below.sort_by(|a, b| a.image.cmp(&b.image));

@@ -69,7 +69,7 @@ struct SessionLine {
     view: SessionView,
 }
 
-/// A place that is reserved for a program to come, and at which server.
+/// A slot that is reserved for a program to come, and at which server.
 #[derive(Debug, Serialize)]
 struct ReservedLine {
     /// The server's first address.
@@ -273,7 +273,7 @@ fn is_elsewhere(address: &Address) -> bool {
     }
 }
 
-/// The sessions, with units for people; with their server where it may be any. Behind them the places that are reserved for programs to
+/// The sessions, with units for people; with their server where it may be any. Behind them the slots that are reserved for programs to
 /// come, and the admin sockets of servers that are silent.
 fn sessions(view: &View, silent: &[&Path], is_one: bool, now: u64) -> Table {
     use Align::{Left, Right};

@@ -183,6 +183,6 @@ pub(crate) enum AssignError {
     #[error("the worker could not be reached: {0}")]
     HandOver(AcceptError),
     /// Others wait to be taken in.
-    #[error("{MAX_VISITORS} connections wait for it to take them in")]
+    #[error("the worker has {MAX_VISITORS} connections that it has not accepted yet; try again")]
     Busy,
 }

@@ -26,7 +26,7 @@ pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
 pub const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(277 * 3600);
 /// Longest name of a session: no longer text fits into the first message to a server.
 pub const MAX_NAME: usize = 4096;
-/// Least limit of device memory: programs get it 2 MiB at a time, so under a lower one the first allocation fails.
+/// Least limit of device memory: CUDA programs get it 2 MiB at a time, so under a lower one their first allocation fails.
 pub const MIN_DEVICE_MEMORY: u64 = 2 << 20;
 /// Most of a wrong value that a message repeats.
 const MAX_SHOWN: usize = 64;
@@ -462,10 +462,10 @@ impl std::fmt::Display for Unknown {
         // It comes from outside, and goes to a terminal.
         let name = self.name.escape_debug();
         match self.nearest {
-            Some(nearest) => write!(out, "{name} is no variable of Katydid's, and is passed over: is {nearest} meant?"),
+            Some(nearest) => write!(out, "{name} is not a variable of Katydid and is ignored: is {nearest} meant?"),
             None => write!(
                 out,
-                "{name} is no variable of Katydid's, and is passed over (docs/reference/environment.md has all)"
+                "{name} is not a variable of Katydid and is ignored (docs/reference/environment.md has all)"
             ),
         }
     }

@@ -205,7 +205,7 @@ pub enum CheckpointError {
         also: Box<CheckpointError>,
     },
     /// What a program could go on from is not there any more.
-    #[error("{}: another image lies there by now, in which checkpoint {number} is not that of the job: leave the image of a running job where it is", path.display())]
+    #[error("{}: another image lies there, whose checkpoint {number} is not of this job: do not move or replace the image of a running job", path.display())]
     Replaced {
         /// Path of the image at the last checkpoint.
         path: PathBuf,
@@ -250,7 +250,7 @@ impl CheckpointError {
         matches!(self, Self::Companion(error) if error.is_of_ended_session())
     }
 
-    /// Whether a server has no place for a session, has no driver, or cannot be reached.
+    /// Whether a server has no free slot for a session, has no driver, or cannot be reached.
     pub(crate) fn is_of_server(&self) -> bool {
         matches!(self, Self::Companion(error) if error.is_of_server())
     }

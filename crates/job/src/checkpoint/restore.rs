@@ -164,7 +164,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// Whether the server has no place for a session, has no driver, or cannot be reached.
+    /// Whether the server has no free slot for a session, has no driver, or cannot be reached.
     #[must_use]
     pub fn is_of_server(&self) -> bool {
         match self {

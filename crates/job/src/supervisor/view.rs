@@ -189,7 +189,7 @@ pub enum ProgressStep {
     Failed {
         /// Why it failed, for people.
         error: String,
-        /// Whether a server has no place for a session, has no driver, or cannot be reached.
+        /// Whether a server has no free slot for a session, has no driver, or cannot be reached.
         #[serde(default)]
         of_server: bool,
     },

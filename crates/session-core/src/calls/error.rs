@@ -88,7 +88,7 @@ pub enum SessionError {
         thread: u32,
     },
     /// Data in pieces did not come as announced.
-    #[error("the program sent data wrongly: {0}")]
+    #[error("the program sent invalid data: {0}")]
     Upload(#[from] UploadError),
     /// The link broke or carried bytes that are no frame.
     #[error("the link to the program failed: {0}")]

@@ -1,6 +1,6 @@
 //! Green contexts: parts of a device's multiprocessors, with streams of their own.
 //!
-//! They are kept in books only. A green context's work runs on the same processors as everybody's, and its memory, code
+//! Only their bookkeeping exists. A green context's work runs on the same processors as that of other contexts, and its memory, code
 //! and events are those of the device's primary context, as with the driver; what it is the handle of, besides, is that
 //! primary context. A multiprocessor of a software device has no neighbours, so parts may have any size from one on.
 

@@ -28,7 +28,7 @@ pub(crate) fn memory() -> &'static DeviceMemory {
     &MEMORY
 }
 
-/// `cuMemAllocManaged`: to be used by everybody, or by the host alone until it is attached to a stream.
+/// `cuMemAllocManaged`: to be used by all streams, or by the host alone until it is attached to a stream.
 pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
     check_managed(size, flags)?;
     place(context, size, 1)

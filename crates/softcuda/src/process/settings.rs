@@ -73,7 +73,7 @@ fn named(entry: &str, count: usize) -> Option<usize> {
     }
 }
 
-/// Bytes of memory of each device, a multiple of 2 MiB; the same for everybody who sees it.
+/// Bytes of memory of each device, a multiple of 2 MiB; the same for all processes that see it.
 pub(crate) fn device_memory() -> u64 {
     let asked = env::var("KATYDID_SOFT_MEMORY").ok().and_then(|text| size(&text));
     let bytes = asked.unwrap_or_else(|| host_memory() / 2 / devices().max(1) as u64);

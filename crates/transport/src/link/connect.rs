@@ -98,7 +98,7 @@ impl Memory {
     }
 }
 
-/// Asks the server at `address` which driver it has, and waits for one at most `timeout`. `reservation`: the key of a place that is kept
+/// Asks the server at `address` which driver it has, and waits for one at most `timeout`. `reservation`: the key of a slot that is reserved
 /// there already, so that a full server has room; or [`SessionKey::NONE`].
 ///
 /// # Errors

@@ -72,7 +72,7 @@ impl Retry {
     fn is_wanted(&mut self, error: &ConnectError) -> bool {
         let is_cut =
             |source: &io::Error| matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
-        // A server behind TLS cannot say in the middle of a handshake that it needs the place for another program. The handshake is over
+        // A server behind TLS cannot say in the middle of a handshake that it needs the slot for another program. The handshake is over
         // on this side before it is on the server's.
         let is_without_a_word = match error {
             ConnectError::Handshake { source: HandshakeError::Refused(refused), .. } => {

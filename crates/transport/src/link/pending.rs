@@ -63,7 +63,7 @@ pub enum AcceptError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// It speaks TLS where that is not spoken, or does not where it is.
-    #[error("it is refused: {text}")]
+    #[error("the peer speaks another protocol: {text}")]
     WrongProtocol {
         /// Text that the peer was sent.
         text: &'static str,

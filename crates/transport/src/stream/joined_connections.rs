@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// JoinedConnection 1 of some bulk connections, with so many payloads that its reader has to wait; and its program's end.
+    /// Connection 1 of some bulk connections, whose reader waits for its payloads to be taken; and its program's end.
     fn held_up(joined: &JoinedConnections) -> UnixStream {
         let (mut program, worker) = UnixStream::pair().unwrap();
         let is_taken = joined.join::<io::Error>(1, || Ok(Connection::from(OwnedFd::from(worker))));

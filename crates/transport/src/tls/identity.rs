@@ -60,7 +60,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The host of an address is nothing that a certificate could be for.
-    #[error("{host:?} is no name or number that a certificate could be for")]
+    #[error("{host:?} is not a host name or IP address")]
     Host {
         /// Host name or number of the address.
         host: String,

@@ -73,10 +73,10 @@ struct Held {
 }
 
 impl Held {
-    fn by(everybody: &[u32], image: &Path) -> Result<Self> {
+    fn by(processes: &[u32], image: &Path) -> Result<Self> {
         Ok(Self {
-            open: everybody.iter().map(|pid| (descriptors(*pid), threads(*pid))).collect(),
-            memory: everybody.iter().map(|pid| resident_kib(*pid)).collect(),
+            open: processes.iter().map(|pid| (descriptors(*pid), threads(*pid))).collect(),
+            memory: processes.iter().map(|pid| resident_kib(*pid)).collect(),
             files: files_below(image)?.len(),
         })
     }
@@ -100,8 +100,8 @@ fn again_and_again(places: &Places, way: &str) -> Result<()> {
     let mut job = stage.start("often", LOOP, &["1000000", "5"], &[])?;
     job.wait_for("step 3 ")?;
     let worker = stage.server.workers_of(1)?[0];
-    let everybody: Vec<u32> = tree(job.pid()).into_iter().chain([worker, stage.server.pid()]).collect();
-    let held = || Held::by(&everybody, &stage.image("image"));
+    let processes: Vec<u32> = tree(job.pid()).into_iter().chain([worker, stage.server.pid()]).collect();
+    let held = || Held::by(&processes, &stage.image("image"));
     let take = |count| {
         (0..count).try_for_each(|_| stage.checkpoint(&job, "image", &["--leave-running", "--keep", "3"]).map(drop))
     };

@@ -95,63 +95,80 @@ fn is_within(pair: &Pair, limit: &Map<String, Value>) -> Result<bool> {
     Ok(is_met)
 }
 
-/// The figures that `of` names; none where the run did not measure one of them.
+/// The figures that `of` names; none where the run could not measure one of them.
 fn pairs(of: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Vec<Pair>> {
-    let (report, names) = of
-        .as_object()
-        .and_then(|of| of.iter().find(|(key, _)| *key != "way" && *key != "against"))
-        .context("it names no figure")?;
+    let keys = of.as_object().context("`of` is no object")?;
+    let mut reports = keys.iter().filter(|(key, _)| *key != "way" && *key != "against");
+    let (report, names) = reports.next().context("it names no figure")?;
     let names: Vec<&str> = match names {
         Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
         name => name.as_str().into_iter().collect(),
     };
+    if names.is_empty() {
+        bail!("it names no figure");
+    }
     let way = of.get("way").and_then(Value::as_str).unwrap_or("shm");
     let against = of.get("against").and_then(Value::as_str);
-    let file = |name: &str| files.get(&format!("{run}/{name}"));
+    let file = |name: &str| files.get(&format!("{run}/{name}")).with_context(|| format!("the run {run} has no {name}"));
     let find = |name: &&str| match report.as_str() {
-        "calls" => Ok(file("calls").and_then(|calls| call(calls, name, way, against))),
-        "share" => Ok(file("calls").and_then(|calls| share(calls, name))),
-        "training" => Ok(file("training").and_then(|items| training(items, name, way))),
-        "checkpoint" => Ok(file(HOLDER).and_then(|report| checkpoint(report, name))),
+        "calls" => call(file("calls")?, name, way, against),
+        "share" => share(file("calls")?, name),
+        "training" => training(file("training")?, name, way),
+        "checkpoint" => checkpoint(file(HOLDER)?, name),
         other => bail!("no report of a run is called {other}"),
     };
     let found = names.iter().map(find).collect::<Result<Vec<Option<Pair>>>>()?;
     Ok(found.into_iter().collect::<Option<Vec<Pair>>>().unwrap_or_default())
 }
 
+/// The ways of a figure of `katydid bench --json`.
+fn ways<'a>(report: &'a Value, key: &str) -> Result<&'a Value> {
+    let figures = report.get("figures").and_then(Value::as_array).context("the report has no figures")?;
+    let figure = figures.iter().find(|figure| figure.get("key").and_then(Value::as_str) == Some(key));
+    figure.and_then(|figure| figure.get("ways")).with_context(|| format!("the report has no figure {key}"))
+}
+
 /// A figure of `katydid bench --json`; `against` names another figure of the same way that stands for the native one.
-fn call(report: &Value, key: &str, way: &str, against: Option<&str>) -> Option<Pair> {
-    let figures = report.get("figures")?.as_array()?;
-    let median = |key: &str, way: &str| {
-        let figure = figures.iter().find(|figure| figure.get("key").and_then(Value::as_str) == Some(key))?;
-        figure.get("ways")?.get(way)?.get("median_ns")?.as_f64()
+fn call(report: &Value, key: &str, way: &str, against: Option<&str>) -> Result<Option<Pair>> {
+    let median = |key: &str, way: &str| -> Result<Option<f64>> {
+        let timing = ways(report, key)?.get(way).with_context(|| format!("the figure {key} has no way {way}"))?;
+        Ok(timing.get("median_ns").and_then(Value::as_f64))
     };
-    let native = against.map_or_else(|| median(key, "native"), |other| median(other, way));
-    Some(Pair { native, katydid: median(key, way)?, unit: "ns" })
+    let native = against.map_or_else(|| median(key, "native"), |other| median(other, way))?;
+    Ok(median(key, way)?.map(|katydid| Pair { native, katydid, unit: "ns" }))
 }
 
 /// What a copy over TCP reaches of the best plain copy.
-fn share(report: &Value, key: &str) -> Option<Pair> {
-    Some(Pair { native: None, katydid: report.get("of_path")?.get(key)?.as_f64()?, unit: "" })
+fn share(report: &Value, key: &str) -> Result<Option<Pair>> {
+    ways(report, key)?;
+    let shares = report.get("of_path").context("the report has no of_path")?;
+    Ok(shares.get(key).and_then(Value::as_f64).map(|katydid| Pair { native: None, katydid, unit: "" }))
 }
 
 /// The time of a step of an item of the frameworks.
-fn training(lines: &Value, item: &str, way: &str) -> Option<Pair> {
-    let seconds = |way: &str| {
-        let is_it = |line: &&Value| {
-            line.get("item").and_then(Value::as_str) == Some(item)
-                && line.get("way").and_then(Value::as_str) == Some(way)
-        };
-        lines.as_array()?.iter().find(is_it)?.get("times")?.get("step")?.as_f64()
+fn training(lines: &Value, item: &str, way: &str) -> Result<Option<Pair>> {
+    let lines = lines.as_array().context("the trainings are no list")?;
+    let is = |line: &Value, key: &str, value: &str| line.get(key).and_then(Value::as_str) == Some(value);
+    if !lines.iter().any(|line| is(line, "item", item)) {
+        bail!("the trainings have no item {item}");
+    }
+    let nanoseconds = |way: &str| {
+        let line = lines.iter().find(|line| is(line, "item", item) && is(line, "way", way))?;
+        Some(line.get("times")?.get("step")?.as_f64()? * 1e9)
     };
-    Some(Pair { native: seconds("native").map(|native| native * 1e9), katydid: seconds(way)? * 1e9, unit: "ns" })
+    Ok(nanoseconds(way).map(|katydid| Pair { native: nanoseconds("native"), katydid, unit: "ns" }))
 }
 
 /// A time of the one row of `bench checkpoint`, such as `first.stopped_us`.
-fn checkpoint(report: &Value, path: &str) -> Option<Pair> {
-    let row = report.get("rows")?.get(0)?;
-    let micros = path.split('.').try_fold(row, |value, key| value.get(key))?.as_f64()?;
-    Some(Pair { native: None, katydid: micros * 1e3, unit: "ns" })
+fn checkpoint(report: &Value, path: &str) -> Result<Option<Pair>> {
+    let mut value = report.get("rows").and_then(|rows| rows.get(0)).context("no size was measured")?;
+    for key in path.split('.') {
+        if value.get("reason").is_some() {
+            return Ok(None);
+        }
+        value = value.get(key).with_context(|| format!("the report has no {path}"))?;
+    }
+    Ok(value.as_f64().map(|micros| Pair { native: None, katydid: micros * 1e3, unit: "ns" }))
 }
 
 #[cfg(test)]
@@ -162,7 +179,7 @@ mod tests {
 
     fn files(rows: Value) -> BTreeMap<String, Value> {
         let ways = json!({"native": {"median_ns": 1000.0}, "shm": {"median_ns": 1200.0}, "tcp": null});
-        let calls = json!({"figures": [{"key": "launch", "ways": ways}], "of_path": {"copy": 0.95}});
+        let calls = json!({"figures": [{"key": "launch", "ways": ways}, {"key": "copy", "ways": {}}], "of_path": {"copy": 0.95}});
         let training = json!([{"gpu": "H200"}, {"item": "a", "way": "native", "times": {"step": 0.01}},
             {"item": "a", "way": "shm", "times": {"step": 0.008}}]);
         let held = json!({"rows": [{"first": {"stopped_us": 24_000}}]});
@@ -196,8 +213,21 @@ mod tests {
 
     #[test]
     fn a_budget_that_names_nothing_is_a_fault() {
-        for row in [json!({"of": {"calls": "launch"}}), json!({"of": {"none": "x"}}), json!({"of": {}})] {
-            assert!(table(&files(json!([row])), "run").is_err());
+        let limit = json!({"ratio": 1});
+        for of in [
+            json!({}),
+            json!({"none": "x"}),
+            json!({"calls": []}),
+            json!({"calls": "lunch"}),
+            json!({"calls": "launch", "way": "shn"}),
+            json!({"share": "lunch"}),
+            json!({"training": "b"}),
+            json!({"checkpoint": "first.stopped"}),
+        ] {
+            assert!(table(&files(json!([{"of": of, "limit": limit}])), "run").is_err(), "{of}");
+        }
+        for limit in [json!({}), json!({"none": 1}), Value::Null] {
+            assert!(table(&files(json!([{"of": {"calls": "launch"}, "limit": limit}])), "run").is_err(), "{limit}");
         }
     }
 }

@@ -55,7 +55,7 @@ api! {
         address.set(managed::allocate(&*stack::usable()?, size as u64, flags)?);
     }
 
-    /// Kept and told back: the memory is where everybody needs it.
+    /// Kept and told back: the memory is where host and devices need it.
     fn cuMemAdvise(start: u64, size: usize, advice: u32, device: i32) {
         stack::usable()?;
         managed::advise(start, size as u64, Advice::with_ordinal(advice, device, devices())?)?;
@@ -149,7 +149,7 @@ api! {
         }
     }
 
-    /// A whole allocation, named by its start; default streams can be attached to by everybody and the host only.
+    /// A whole allocation, named by its start; default streams can be attached to by all streams (`CU_MEM_ATTACH_GLOBAL`) and the host alone.
     fn cuStreamAttachMemAsync(stream: CUstream, address: u64, length: usize, flags: u32) {
         resolve(stream)?;
         managed::check_attachment(address, length as u64, flags, || streams::created(stream).is_ok())?;

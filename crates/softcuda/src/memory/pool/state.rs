@@ -155,7 +155,7 @@ impl PoolState {
         }
     }
 
-    /// Lets everybody have the places whose stream has got there.
+    /// Gives all streams the blocks whose stream has got there.
     pub(super) fn merge(&mut self) {
         let Some(addresses) = &mut self.addresses else { return };
         for freed in self.freed.extract_if(.., |freed| freed.reached) {
