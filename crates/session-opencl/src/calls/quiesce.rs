@@ -111,7 +111,7 @@ impl Checkpointable for Session {
 
     fn synchronize(&mut self) -> Result<(), QuiesceError> {
         // Before the program is dumped, which would have to take these along.
-        self.part_from_program();
+        self.unshare_buffers();
         Ok(())
     }
 

@@ -77,7 +77,7 @@ impl Session {
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
         host.place(message.place, message.size)?;
-        if host.is_apart(message.place) {
+        if host.is_unshared(message.place) {
             return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
         }
         // One whose contents an image has was none of processors', and stays as it was.

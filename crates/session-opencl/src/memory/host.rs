@@ -22,7 +22,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::memory::address::pointer;
 use crate::memory::staged::Lease;
-use crate::memory::unshared_pages::Apart;
+use crate::memory::unshared_pages::UnsharedPages;
 
 /// A kind of image in a context: the context, the kind, order and type of channels, and the accesses that kernels have.
 pub(crate) type ImageKind = (u32, u32, u32, u32, u64);
@@ -64,8 +64,8 @@ pub struct HostMemory {
     shared: Option<OwnedFd>,
     /// Parts of it that commands read.
     held: Arc<AtomicUsize>,
-    /// Which parts are the worker's alone, once some have been.
-    apart: Option<Arc<Apart>>,
+    /// The blocks that the worker has unshared, once there were any.
+    unshared: Option<Arc<UnsharedPages>>,
 }
 
 impl HostMemory {
@@ -76,7 +76,7 @@ impl HostMemory {
     /// Something else lies there, or what the system refuses.
     pub fn new(offer: &ArenaRange, shared: Option<BorrowedFd<'_>>) -> Result<Self, ReserveError> {
         let arena = Reservation::at(offer.base, offer.length)?;
-        let mut memory = Self { arena, shared: None, held: Arc::default(), apart: None };
+        let mut memory = Self { arena, shared: None, held: Arc::default(), unshared: None };
         match shared {
             Some(shared) => memory.join(shared)?,
             None => memory.arena.map_private(0, offer.length)?,
@@ -87,7 +87,7 @@ impl HostMemory {
     /// The program is there: its memory takes the place of what was mapped.
     pub(crate) fn join(&mut self, shared: BorrowedFd<'_>) -> Result<(), ReserveError> {
         self.shared = Some(self.arena.join(shared)?);
-        self.apart = None;
+        self.unshared = None;
         Ok(())
     }
 
@@ -115,25 +115,25 @@ impl HostMemory {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Which parts are the worker's alone; with `is_wanted`, there are some to come. None where there cannot be any.
-    pub(crate) fn apart(&mut self, is_wanted: bool) -> Option<Arc<Apart>> {
-        if self.apart.is_none() && is_wanted {
+    /// The unshared blocks; with `is_wanted`, some are to come. None where there cannot be any.
+    pub(crate) fn unshared(&mut self, is_wanted: bool) -> Option<Arc<UnsharedPages>> {
+        if self.unshared.is_none() && is_wanted {
             let file = self.shared.as_ref()?.try_clone().ok()?;
-            self.apart = Apart::new(file, self.arena.range()).ok();
+            self.unshared = UnsharedPages::new(file, self.arena.range()).ok();
         }
-        self.apart.clone()
+        self.unshared.clone()
     }
 
     /// The program has mapped a region that begins at an address, or has it mapped no more.
     pub(crate) fn count_map(&self, address: u64, is_mapped: bool) {
-        if let Some(apart) = &self.apart {
-            apart.count_map(address, is_mapped);
+        if let Some(unshared) = &self.unshared {
+            unshared.count_map(address, is_mapped);
         }
     }
 
     /// Whether what lies at an address is not what the program has there.
-    pub(crate) fn is_apart(&self, address: u64) -> bool {
-        self.apart.as_ref().is_some_and(|apart| apart.view(address).is_some())
+    pub(crate) fn is_unshared(&self, address: u64) -> bool {
+        self.unshared.as_ref().is_some_and(|unshared| unshared.view(address).is_some())
     }
 
     /// Maps what the program has at `place` at another address too, in place of what lies there: whole pages. Nothing before the
@@ -170,7 +170,7 @@ impl HostMemory {
         if !fits {
             return Err(Code::INVALID_VALUE);
         }
-        let view = self.apart.as_ref().and_then(|apart| apart.view(address));
+        let view = self.unshared.as_ref().and_then(|unshared| unshared.view(address));
         Ok(view.unwrap_or_else(|| pointer(address)))
     }
 }

@@ -13,7 +13,7 @@
 //! ([`ReadyPages`](crate::memory::unshared_pages::ReadyPages)).
 //!
 //! The rule: the addresses of an unshared block show the driver's data. What the program sees there lies elsewhere in the
-//! worker, in a second mapping of the whole file ([`Apart::view`]). When the driver has destroyed the buffer, both are the
+//! worker, in a second mapping of the whole file ([`UnsharedPages::view`]). When the driver has destroyed the buffer, both are the
 //! same again, before the program may use the block for another one.
 
 #![expect(unsafe_code, reason = "hands what it keeps to a driver, and takes it back")]
@@ -27,7 +27,7 @@ use katydid_wire::opencl::ZERO_COPY_MIN_BYTES;
 use katydid_wire::opencl::message::{kdclBuffer, kdclSubBuffer};
 
 use crate::drivers::call::driver;
-use crate::memory::unshared_pages::{Apart, PAGE_BYTES, PageAllocation, destroyed, pieces};
+use crate::memory::unshared_pages::{PAGE_BYTES, PageAllocation, UnsharedPages, destroyed, pieces};
 use crate::objects::object::Object;
 use crate::state::Session;
 
@@ -35,8 +35,8 @@ use crate::state::Session;
 const VARIABLE: &str = "KATYDID_OPENCL_UNSHARE";
 
 impl Session {
-    /// Buffers that would be parted from the program now, and their pages.
-    fn to_be_parted(&self) -> Vec<(u32, Range<u64>)> {
+    /// Buffers that would be unshared now, and their pages.
+    fn to_be_unshared(&self) -> Vec<(u32, Range<u64>)> {
         let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
         let all = self.is_in_host.iter().filter(|_| !is_off);
         all.filter_map(|id| Some((*id, self.unmapped(*id)?))).collect()
@@ -44,21 +44,21 @@ impl Session {
 
     /// What has pages ready for them; none where there is no such buffer.
     pub(crate) fn get_ready(&self) -> Option<Box<dyn Precopy>> {
-        let pieces = self.to_be_parted().iter().flat_map(|(_, block)| pieces(block)).count();
+        let pieces = self.to_be_unshared().iter().flat_map(|(_, block)| pieces(block)).count();
         (pieces > 0).then(|| Box::new(PageAllocation { ready: Arc::clone(&self.ready), pieces }) as Box<dyn Precopy>)
     }
 
-    /// Parts buffers from the program that it has not mapped. The session is at rest.
-    pub(crate) fn part_from_program(&mut self) {
-        let candidates = self.to_be_parted();
-        let Some(apart) = self.host.as_mut().and_then(|host| host.apart(!candidates.is_empty())) else { return };
-        apart.empty();
-        let parted: Vec<(u32, Range<u64>)> =
-            candidates.into_iter().filter(|(id, block)| self.parting(*id, block.start, &apart)).collect();
-        let blocks: Vec<Range<u64>> = parted.iter().map(|(_, block)| block.clone()).collect();
-        apart.part(&blocks, &self.ready);
+    /// Unshares the buffers that the program has not mapped. The session is at rest.
+    pub(crate) fn unshare_buffers(&mut self) {
+        let candidates = self.to_be_unshared();
+        let Some(unshared) = self.host.as_mut().and_then(|host| host.unshared(!candidates.is_empty())) else { return };
+        unshared.punch_unmapped();
+        let chosen: Vec<(u32, Range<u64>)> =
+            candidates.into_iter().filter(|(id, block)| self.watch_destruction(*id, block.start, &unshared)).collect();
+        let blocks: Vec<Range<u64>> = chosen.iter().map(|(_, block)| block.clone()).collect();
+        unshared.unshare(&blocks, &self.ready);
         self.ready.clear();
-        for (id, _) in parted {
+        for (id, _) in chosen {
             let parts: Vec<u32> = self.parts_of(id).collect();
             for id in parts.into_iter().chain([id]) {
                 self.is_in_host.remove(&id);
@@ -78,10 +78,10 @@ impl Session {
     }
 
     /// Whether the driver will say when it has destroyed a buffer.
-    fn parting(&self, id: u32, start: u64, apart: &Arc<Apart>) -> bool {
+    fn watch_destruction(&self, id: u32, start: u64, unshared: &Arc<UnsharedPages>) -> bool {
         let Ok(object) = self.shared.objects.get::<cl_mem>(id) else { return false };
         let Object { api, handle, .. } = object;
-        let data = Box::into_raw(Box::new((Arc::clone(apart), start)));
+        let data = Box::into_raw(Box::new((Arc::clone(unshared), start)));
         let told = driver!(api, clSetMemObjectDestructorCallback(handle, Some(destroyed), data.cast()));
         if told.ok().is_err() {
             // SAFETY: made above, and the driver has not taken it.

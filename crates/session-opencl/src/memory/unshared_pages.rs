@@ -29,9 +29,9 @@ const PAGE_TABLE_BYTES: u64 = 2 << 20;
 const MAX_THREADS: usize = 8;
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// The memory of both sides, and which parts of it are the worker's alone.
+/// The file of memory that program and worker share, and the blocks of it that the worker has unshared.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct UnsharedPages {
     file: OwnedFd,
     /// Where the driver has it, and the program.
     range: Range<u64>,
@@ -49,8 +49,8 @@ struct BufferMemory {
     maps: u32,
 }
 
-impl Apart {
-    /// Nothing is, yet, of the memory that a file has at these addresses.
+impl UnsharedPages {
+    /// Starts with no unshared block in the file, which is mapped at these addresses.
     pub(crate) fn new(file: OwnedFd, range: Range<u64>) -> Result<Arc<Self>> {
         let length = (range.end - range.start) as usize;
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -81,9 +81,9 @@ impl Apart {
         }
     }
 
-    /// Makes blocks, none of which is apart, the worker's alone, with pages that are ready as far as they go. No command runs, and the program uses none of them. Where the
-    /// system refuses, pages stay shared: they hold what they should, and are in the dump.
-    pub(super) fn part(&self, blocks: &[Range<u64>], ready: &ReadyPages) {
+    /// Unshares blocks that are still shared, with pages that are ready as far as they go. No command runs, and the program
+    /// uses none of the blocks. Where the system refuses, pages stay shared: they hold what they should, and are in the dump.
+    pub(super) fn unshare(&self, blocks: &[Range<u64>], ready: &ReadyPages) {
         let new = blocks.iter().map(|block| (block.start, BufferMemory { length: block.end - block.start, maps: 0 }));
         self.blocks().extend(new);
         let pieces: Vec<Range<u64>> = blocks.iter().flat_map(pieces).collect();
@@ -109,8 +109,8 @@ impl Apart {
         fallocate(&self.file, punch, range.start - self.range.start, range.end - range.start)
     }
 
-    /// What maps have left in the file is given back where the program has nothing mapped.
-    pub(super) fn empty(&self) {
+    /// Gives back what maps have left in the file, for each unshared block of which the program has nothing mapped.
+    pub(super) fn punch_unmapped(&self) {
         let blocks = self.blocks();
         for (start, block) in blocks.iter().filter(|(_, block)| block.maps == 0) {
             // Pages that stay are in the dump, and nothing else.
@@ -118,8 +118,9 @@ impl Apart {
         }
     }
 
-    /// A buffer is no more: its block is the program's memory again. One that cannot be stays apart, and is refused to others.
-    pub(super) fn join(&self, start: u64) {
+    /// Shares the block of a destroyed buffer with the program again. A block that cannot be stays unshared, and is refused to
+    /// other buffers.
+    pub(super) fn share_again(&self, start: u64) {
         let mut blocks = self.blocks();
         let Some(BufferMemory { length, .. }) = blocks.get(&start).copied() else { return };
         let place = ptr::with_exposed_provenance_mut(start as usize);
@@ -132,7 +133,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for UnsharedPages {
     fn drop(&mut self) {
         let length = (self.range.end - self.range.start) as usize;
         // SAFETY: the view is this value's own; no code copies when the session is gone.
@@ -262,8 +263,8 @@ impl Precopy for PageAllocation {
 /// What a driver calls when a buffer is destroyed, once.
 pub(super) unsafe extern "C" fn destroyed(_: cl_mem, data: *mut void) {
     // SAFETY: made for this one call.
-    let (apart, start) = *unsafe { Box::from_raw(data.cast::<(Arc<Apart>, u64)>()) };
-    apart.join(start);
+    let (unshared, start) = *unsafe { Box::from_raw(data.cast::<(Arc<UnsharedPages>, u64)>()) };
+    unshared.share_again(start);
 }
 
 #[cfg(test)]
@@ -278,7 +279,7 @@ mod tests {
 
     /// Memory as the driver and as the program have it, and its file.
     struct Both {
-        apart: Arc<Apart>,
+        unshared: Arc<UnsharedPages>,
         program: u64,
         file: OwnedFd,
     }
@@ -289,13 +290,13 @@ mod tests {
         // SAFETY: new mappings.
         let map = || unsafe { mmap(ptr::null_mut(), LENGTH as usize, ACCESS, MapFlags::SHARED, &file, 0) }.unwrap();
         let (driver, program) = (map().expose_provenance() as u64, map().expose_provenance() as u64);
-        let apart = Apart::new(file.try_clone().unwrap(), driver..driver + LENGTH).unwrap();
-        Both { apart, program, file }
+        let unshared = UnsharedPages::new(file.try_clone().unwrap(), driver..driver + LENGTH).unwrap();
+        Both { unshared, program, file }
     }
 
     impl Both {
         fn driver(&self) -> u64 {
-            self.apart.range.start
+            self.unshared.range.start
         }
 
         fn block(&self) -> Range<u64> {
@@ -323,19 +324,19 @@ mod tests {
         let both = both();
         let (driver, program) = (both.driver(), both.program);
         (0..LENGTH).step_by(4096).for_each(|at| write(program + at, at + 1));
-        both.apart.part(&[both.block()], &ReadyPages::default());
+        both.unshared.unshare(&[both.block()], &ReadyPages::default());
         assert!((0..LENGTH).step_by(4096).all(|at| read(driver + at) == at + 1), "the driver has what it had");
         assert_eq!(both.pages(), ((LENGTH - (BLOCK.end - BLOCK.start)) / PAGE_BYTES) as i64);
         let (first, outside) = (BLOCK.start, BLOCK.end);
         write(driver + first, 7);
         write(driver + outside, 8);
         assert_eq!((read(program + first), read(program + outside)), (0, 8));
-        let view = both.apart.view(driver + first).unwrap().addr() as u64;
+        let view = both.unshared.view(driver + first).unwrap().addr() as u64;
         write(view, 9);
         assert_eq!((read(driver + first), read(program + first)), (7, 9));
-        assert!(both.apart.view(driver + outside).is_none() && both.apart.view(driver).is_none());
-        both.apart.join(driver + first);
-        assert!(both.apart.view(driver + first).is_none());
+        assert!(both.unshared.view(driver + outside).is_none() && both.unshared.view(driver).is_none());
+        both.unshared.share_again(driver + first);
+        assert!(both.unshared.view(driver + first).is_none());
         write(driver + first, 10);
         assert_eq!(read(program + first), 10);
     }
@@ -343,14 +344,14 @@ mod tests {
     #[test]
     fn what_maps_leave_behind_is_given_back_once_nothing_is_mapped() {
         let both = both();
-        both.apart.part(&[both.block()], &ReadyPages::default());
+        both.unshared.unshare(&[both.block()], &ReadyPages::default());
         let last = both.block().end - PAGE_BYTES;
-        both.apart.count_map(last, true);
-        write(both.apart.view(last).unwrap().addr() as u64, 1);
-        both.apart.empty();
+        both.unshared.count_map(last, true);
+        write(both.unshared.view(last).unwrap().addr() as u64, 1);
+        both.unshared.punch_unmapped();
         assert_eq!((both.pages(), read(both.program + BLOCK.end - PAGE_BYTES)), (1, 1));
-        both.apart.count_map(last, false);
-        both.apart.empty();
+        both.unshared.count_map(last, false);
+        both.unshared.punch_unmapped();
         assert_eq!(both.pages(), 0);
     }
 
@@ -360,7 +361,7 @@ mod tests {
         write(both.program + BLOCK.start, 5);
         PageAllocation { ready: Arc::clone(&ready), pieces: 5 }.get();
         assert_eq!(ready.rooms().len(), 5);
-        both.apart.part(&[both.block()], &ready);
+        both.unshared.unshare(&[both.block()], &ready);
         let left = 5 - pieces(&both.block()).count();
         assert_eq!((ready.rooms().len(), read(both.driver() + BLOCK.start)), (left, 5));
         ready.clear();
@@ -386,11 +387,11 @@ mod tests {
     #[test]
     fn a_driver_says_when_a_buffer_is_no_more() {
         let both = both();
-        both.apart.part(&[both.block()], &ReadyPages::default());
-        let data = Box::into_raw(Box::new((Arc::clone(&both.apart), both.block().start)));
+        both.unshared.unshare(&[both.block()], &ReadyPages::default());
+        let data = Box::into_raw(Box::new((Arc::clone(&both.unshared), both.block().start)));
         // SAFETY: as the driver would.
         unsafe { destroyed(cl_mem::NULL, data.cast()) };
-        assert!(both.apart.view(both.block().start).is_none());
+        assert!(both.unshared.view(both.block().start).is_none());
         write(both.program + BLOCK.start, 3);
         assert_eq!(read(both.block().start), 3);
     }
