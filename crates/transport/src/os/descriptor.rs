@@ -3,8 +3,8 @@
 //!
 //! The descriptor's number stays the same from the start to the end: another socket is put under it, or, while there
 //! is none, an event descriptor that says nothing. So no thread can come to use a number that has become something
-//! else. Each exchange counts, and who found the peer gone says which one it looked at, so that a late finding about
-//! an old socket does not condemn the new one.
+//! else. Each exchange makes a new generation of the socket. A thread that finds the peer gone names the generation that
+//! it used, so that a late finding about an old socket does not condemn the new one.
 
 #![expect(unsafe_code, reason = "closing and exchanging a descriptor behind its owner's back")]
 
@@ -28,7 +28,7 @@ const AWAY: u32 = 1;
 const LOST: u32 = 2;
 /// The link is useless.
 const GONE: u32 = 3;
-/// The bits above count exchanges.
+/// How many states there are. The bits above them count the exchanges.
 const STATES: u32 = 4;
 
 /// The program's connection to its worker.
@@ -53,9 +53,9 @@ impl Placeholder {
     }
 }
 
-/// Which socket a thread looked at.
+/// Which of the sockets that have lain under the number one after the other a thread used, and its state at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look(u32);
+pub(crate) struct SocketGeneration(u32);
 
 impl Descriptor {
     /// Takes the connection over. It is moved above the standard descriptors, which a program may have closed and
@@ -76,9 +76,9 @@ impl Descriptor {
         Ok(self.fd.as_fd())
     }
 
-    /// To be taken before the socket is looked at.
-    pub(crate) fn look(&self) -> Look {
-        Look(self.state.load(Ordering::Acquire))
+    /// The socket that is there now. A thread takes it before it uses the socket.
+    pub(crate) fn generation(&self) -> SocketGeneration {
+        SocketGeneration(self.state.load(Ordering::Acquire))
     }
 
     /// Remembers that the link is useless, so that later uses fail at once.
@@ -86,9 +86,9 @@ impl Descriptor {
         self.state.fetch_or(GONE, Ordering::Release);
     }
 
-    /// The peer of the socket that was looked at is gone. An error means that this was the end of the link; otherwise
+    /// The peer of the socket of that generation is gone. An error means that this was the end of the link; otherwise
     /// another peer will come, or has come.
-    pub(crate) fn ended(&self, Look(seen): Look) -> Result<(), LinkError> {
+    pub(crate) fn ended(&self, SocketGeneration(seen): SocketGeneration) -> Result<(), LinkError> {
         let state = if self.keeps.load(Ordering::Relaxed) { LOST } else { GONE };
         if seen % STATES == CONNECTED {
             let _ = self.state.compare_exchange(seen, seen + state, Ordering::AcqRel, Ordering::Relaxed);
@@ -98,10 +98,10 @@ impl Descriptor {
 
     /// Looks whether the peer is still there.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
-        let look = self.look();
+        let generation = self.generation();
         let socket = self.get()?;
-        if look.0 % STATES == CONNECTED && is_hung_up(socket, Some(&Timespec::default())) {
-            return self.ended(look);
+        if generation.0 % STATES == CONNECTED && is_hung_up(socket, Some(&Timespec::default())) {
+            return self.ended(generation);
         }
         Ok(())
     }
@@ -269,13 +269,13 @@ mod tests {
     fn a_late_finding_about_an_old_socket_does_not_condemn_the_new_one() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let ours = Descriptor::new(ours.into()).unwrap();
-        let look = ours.look();
+        let generation = ours.generation();
         assert!(ours.expect_end());
         ours.close(&Placeholder::new().unwrap()).unwrap();
-        assert!(ours.ended(look).is_ok());
+        assert!(ours.ended(generation).is_ok());
         let (again, _peer) = UnixStream::pair().unwrap();
         assert!(ours.replace(&again.into()).unwrap());
-        assert!(ours.ended(look).is_ok() && ours.is_connected());
+        assert!(ours.ended(generation).is_ok() && ours.is_connected());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
 use crate::link::reconnect::Reconnect;
 use crate::link::reply_buffer::ReplyBuffer;
 use crate::link::thread_ids::ThreadIds;
-use crate::os::descriptor::{Descriptor, Look, Placeholder};
+use crate::os::descriptor::{Descriptor, Placeholder, SocketGeneration};
 use crate::os::socket::send_while;
 use crate::shm::staging::Staging;
 use crate::stream::bulk_connections::{BulkConnectionGuard, BulkConnections, MIN_BULK_BYTES};
@@ -212,7 +212,7 @@ impl StreamProgram {
             before(head.sequence, lanes.reply != 0);
             let (mut few, mut many) = ([IoSlice::new(&[]); INLINE_SLICES], Vec::new());
             let slices = gathered(&bytes, parts, &mut few, &mut many);
-            let look = self.socket.look();
+            let generation = self.socket.generation();
             let socket = self.socket.get()?;
             // With a bulk connection, the head alone goes here: it says when the frame is due.
             let here = if lanes.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
@@ -226,7 +226,7 @@ impl StreamProgram {
                 if sent.is_ok() {
                     return Ok((head.sequence, connection.filter(|_| lanes.reply != 0)));
                 }
-                self.bulk_connection_failed(look, sent)?;
+                self.bulk_connection_failed(generation, sent)?;
                 continue;
             }
             if sent.as_ref().is_err_and(is_timeout) {
@@ -236,7 +236,7 @@ impl StreamProgram {
             // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
             // has not seen it.
             drop(outlet);
-            self.ended(look)?;
+            self.ended(generation)?;
         }
     }
 
@@ -257,12 +257,12 @@ impl StreamProgram {
 
     /// A bulk connection has not taken what it was to carry: the link is at its end. Where another worker may come, a frame of
     /// which a part is out was not executed, and is sent again to the worker in its place.
-    fn bulk_connection_failed(&self, look: Look, sent: io::Result<()>) -> Result<(), LinkError> {
+    fn bulk_connection_failed(&self, generation: SocketGeneration, sent: io::Result<()>) -> Result<(), LinkError> {
         if sent.as_ref().is_err_and(is_timeout) {
             return Err(self.stalled());
         }
         self.hang_up();
-        self.ended(look)
+        self.ended(generation)
     }
 
     /// Connects bulk connection `number`.
@@ -272,9 +272,9 @@ impl StreamProgram {
         Ok(line)
     }
 
-    /// The peer of the connection that was looked at is gone. An error means that this was the end of the link.
-    fn ended(&self, look: Look) -> Result<(), LinkError> {
-        let ended = self.socket.ended(look);
+    /// The peer of the socket of that generation is gone. An error means that this was the end of the link.
+    fn ended(&self, generation: SocketGeneration) -> Result<(), LinkError> {
+        let ended = self.socket.ended(generation);
         self.bulk_connections.end();
         ended
     }
@@ -343,7 +343,7 @@ impl StreamProgram {
                 return Ok(arrived);
             }
             self.socket.get()?;
-            let look = self.socket.look();
+            let generation = self.socket.generation();
             // While the worker is away, the thread that let go of it reads what is left.
             let frames = if self.socket.is_connected() { desk.frames.take() } else { None };
             let Some(frames) = frames else {
@@ -365,7 +365,7 @@ impl StreamProgram {
             self.unread.notify_all();
             match result {
                 Ok(Some(arrived)) => return Ok(arrived),
-                Ok(None) => self.ended(look)?,
+                Ok(None) => self.ended(generation)?,
                 Err(error) => {
                     drop(desk);
                     return Err(self.broken(error));
@@ -548,12 +548,12 @@ impl StreamProgram {
         wanted: AwaitedReply,
         reply: &mut Vec<u8>,
     ) -> Result<Option<Arrived>, LinkError> {
-        let look = self.socket.look();
+        let generation = self.socket.generation();
         match connection.read(wanted, reply) {
             Ok(Some(arrived)) => Ok(Some(arrived)),
             Ok(None) => {
                 self.hang_up();
-                self.ended(look).map(|()| None)
+                self.ended(generation).map(|()| None)
             }
             Err(error) => Err(self.broken(error)),
         }

@@ -26,7 +26,7 @@ impl StreamProgram {
             if let Some(number) = reclaim_notice {
                 return Ok(number);
             }
-            let look = self.socket.look();
+            let generation = self.socket.generation();
             if !is_left {
                 self.wait_for_word(None)?;
             }
@@ -40,7 +40,7 @@ impl StreamProgram {
             let is_busy = self.heard.load(Ordering::Relaxed) != heard;
             lag = if is_busy { (2 * lag).min(MAX_LISTEN_DELAY) } else { LISTEN_DELAY };
             if self.socket.is_connected() && self.hear(self.socket.get()?) {
-                self.ended(look)?;
+                self.ended(generation)?;
             }
             if let Err(error) = self.socket.get() {
                 self.break_off();
