@@ -1,7 +1,7 @@
 //! Product `entry.rs`: every exported symbol of the shim.
 //!
 //! Each symbol is an entry guard: panics stop there, and an error becomes the `CUresult` that the program sees. The
-//! shim supplies `crate::ffi` (entry, out, call, enqueue, refused), `crate::ffi::{wire, home, position}`,
+//! shim supplies `crate::ffi` (entry, out, call, enqueue, refused), `crate::ffi::{wire, owning_context, position}`,
 //! `crate::ffi::with_per_thread_default`, `crate::ffi::objects`, and the hand-written bodies that lines name.
 
 use std::fmt::Write;
@@ -219,7 +219,7 @@ fn generated(function: &Function) -> String {
 fn argument(out: &mut String, function: &Function, param: &Param) {
     let name = &param.name;
     if matches!(&function.context, Context::Of(of) if of == name) {
-        let _ = writeln!(out, "        let context = crate::ffi::home({name})?;");
+        let _ = writeln!(out, "        let context = crate::ffi::owning_context({name})?;");
     }
     match &param.kind {
         ParameterKind::Out(_) | ParameterKind::OutNew(_) => {

@@ -19,5 +19,5 @@ pub(crate) use {
     crate::context::request::{any_context, call, call_in, enqueue, enqueue_in, structure},
     arguments::out,
     guard::{detailed, entry, refused},
-    handle::{home, wire},
+    handle::{owning_context, wire},
 };

@@ -16,7 +16,7 @@ use crate::code::properties::Code;
 use crate::context::record::Context;
 use crate::context::{device, stack};
 use crate::ffi::arguments::handle;
-use crate::ffi::handle::{Handle, HandleTable, Home, Wire, object};
+use crate::ffi::handle::{Handle, HandleTable, OwningContext, Wire, object};
 use crate::process::session::shim;
 
 /// Libraries that are loaded.
@@ -61,8 +61,8 @@ impl Wire for CUmodule {
     }
 }
 
-impl Home for CUmodule {
-    fn home(self) -> Result<u32, CUresult> {
+impl OwningContext for CUmodule {
+    fn owning_context(self) -> Result<u32, CUresult> {
         object(self).map(|it| it.context.wire())
     }
 }

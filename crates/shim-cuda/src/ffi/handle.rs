@@ -90,18 +90,18 @@ pub(crate) trait Wire {
 }
 
 /// A handle whose object belongs to a context.
-pub(crate) trait Home {
+pub(crate) trait OwningContext {
     /// Wire id of the context.
     ///
     /// # Errors
     ///
     /// The code of its kind, when it is no handle.
-    fn home(self) -> Result<u32, CUresult>;
+    fn owning_context(self) -> Result<u32, CUresult>;
 }
 
-/// As [`Home::home`]; what generated bodies call.
-pub(crate) fn home<H: Home>(handle: H) -> Result<u32, CUresult> {
-    handle.home()
+/// As [`OwningContext::owning_context`]; what generated bodies call.
+pub(crate) fn owning_context<H: OwningContext>(handle: H) -> Result<u32, CUresult> {
+    handle.owning_context()
 }
 
 /// As [`Wire::wire`]; what generated bodies call.

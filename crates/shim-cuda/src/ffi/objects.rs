@@ -54,8 +54,8 @@ macro_rules! objects {
                 }
             }
 
-            impl crate::ffi::handle::Home for katydid_cuda_sys::$ty {
-                fn home(self) -> Result<u32, CUresult> {
+            impl crate::ffi::handle::OwningContext for katydid_cuda_sys::$ty {
+                fn owning_context(self) -> Result<u32, CUresult> {
                     crate::ffi::handle::object(self).map(|it| it.context.wire())
                 }
             }
@@ -130,7 +130,7 @@ mod tests {
     use katydid_cuda_sys::CUexternalMemory;
 
     use super::*;
-    use crate::ffi::handle::{home, wire};
+    use crate::ffi::handle::{owning_context, wire};
 
     // A type that nothing else here has objects of.
     objects!(CUexternalMemory);
@@ -142,7 +142,7 @@ mod tests {
         let context = Arc::new(Context::primary(SlabSlot { handle: 0x1000, index: 3 }, 0, 0));
         let made = table.get().unwrap().insert(|slot| Object { slot, context }).unwrap();
         let handle = CUexternalMemory::from_address(made.slot.handle);
-        assert_eq!((wire(handle), home(handle)), (Ok(made.wire()), Ok(4)));
+        assert_eq!((wire(handle), owning_context(handle)), (Ok(made.wire()), Ok(4)));
         assert_eq!(end(handle), Ok((4, made.wire())));
         assert_eq!(
             (end(handle), wire(handle)),

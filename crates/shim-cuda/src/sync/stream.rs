@@ -175,7 +175,8 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     }
 }
 
-/// The same, and the home of a stream of the program's own: it need not be `here`, the current context's.
+/// Wire id of a stream, and the ids of the context of a stream of the program's own, which need not be `here`, the current
+/// context.
 ///
 /// # Errors
 ///
@@ -186,11 +187,11 @@ pub(crate) fn wire_and_ids(stream: CUstream, here: Option<ContextIds>) -> Result
         return Ok((wire, None));
     }
     let context = peek(stream)?.tag;
-    let home = match here.filter(|here| here.wire == context) {
+    let owner = match here.filter(|here| here.wire == context) {
         Some(here) => here,
         None => object(stream)?.context.ids(),
     };
-    Ok((wire, Some(home)))
+    Ok((wire, Some(owner)))
 }
 
 /// Wire id of a stream of the context with wire id `context`, if that is the current one too, and active, and nothing is
