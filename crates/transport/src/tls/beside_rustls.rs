@@ -137,7 +137,7 @@ fn buffered() -> f64 {
 }
 
 /// Makes the handshake of two connections that do not buffer.
-fn shake(client: &mut UnbufferedClientConnection, server: &mut UnbufferedServerConnection) {
+fn handshake(client: &mut UnbufferedClientConnection, server: &mut UnbufferedServerConnection) {
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
     macro_rules! step {
         ($end:expr, $in:expr, $out:expr) => {{
@@ -171,7 +171,7 @@ fn unbuffered() -> f64 {
     let (client, server) = configs();
     let mut client = UnbufferedClientConnection::new(client, name()).unwrap();
     let mut server = UnbufferedServerConnection::new(server).unwrap();
-    shake(&mut client, &mut server);
+    handshake(&mut client, &mut server);
     let (mut out, mut raw, mut filled) = (vec![0; 160 << 10], vec![0; AHEAD], 0);
     // Data of a record that the message before had no use for: none, as messages end with records.
     pace(

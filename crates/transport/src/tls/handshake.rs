@@ -90,7 +90,7 @@ pub(crate) fn connect(
     if first_byte(socket.as_fd(), deadline)? == Some(b'K') {
         return Err(NoEncryption::Plain(socket));
     }
-    shake(&mut connection, socket.as_fd(), deadline)?;
+    handshake(&mut connection, socket.as_fd(), deadline)?;
     let found = secrets.found();
     let seals = seals(&connection, found.client, found.server)?;
     Ok(Connection::new(socket, Some(seals)))
@@ -109,7 +109,7 @@ pub(crate) fn accept(socket: BorrowedFd<'_>, identity: Identity, deadline: Deadl
     config.send_tls13_tickets = 0;
     config.key_log = Arc::clone(&secrets) as Arc<dyn KeyLog>;
     let mut connection = ServerConnection::new(Arc::new(config))?;
-    let outcome = shake(&mut connection, socket, deadline);
+    let outcome = handshake(&mut connection, socket, deadline);
     if outcome.is_err() {
         part(socket);
     }
@@ -147,7 +147,7 @@ fn seals<D: SideData>(
     Ok(Seals::new(suite, both.0, both.1)?)
 }
 
-/// Speaks until the handshake is over.
+/// Makes the handshake: sends and receives records until it is over.
 fn shake<C, D>(connection: &mut C, socket: BorrowedFd<'_>, deadline: Deadline) -> Result<(), TlsError>
 where
     C: Deref<Target = ConnectionCommon<D>> + DerefMut,
