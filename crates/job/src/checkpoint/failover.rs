@@ -26,7 +26,7 @@ impl JobState {
     /// The worker of a member is gone.
     pub(crate) fn rebuild_lost_session(&self, id: u64) {
         // A checkpoint at hand ends first: it fails, or it is the one to go back to.
-        let turn = lock(&self.exclusive);
+        let exclusive = lock(&self.exclusive);
         let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
         if member.state != MemberState::WorkerLost {
             return;
@@ -44,7 +44,7 @@ impl JobState {
             // A program that has ended meanwhile needs no telling.
             let _ = self.members.send(id, &ToProgram::GiveUp { text });
         }
-        drop(turn);
+        drop(exclusive);
     }
 
     /// The checkpoint that is exactly the session that the member lost; the text says why there is none.

@@ -104,9 +104,9 @@ impl JobState {
         if question.what == ask::STATE {
             return self.state_of(question.process).map(drop);
         }
-        let _turn = match self.exclusive.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+        let _exclusive = match self.exclusive.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 return Err(Refusal::new(
                     code::NOT_READY,

@@ -561,7 +561,7 @@ impl Raised {
             return Self::split(opened, criu, around, target);
         }
         let given: Vec<&Path> = shared_memory::given_names(&opened.notes.shared).collect();
-        let turn = turn(opened, &given, around.waits)?;
+        let link_remap_lock = lock_link_remap(opened, &given, around.waits)?;
         let made = shared_memory::make(&opened.notes.shared, &opened.files);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
@@ -576,7 +576,7 @@ impl Raised {
             // another cause comes again; what was said first is told, because there was no debris of a failure then. But a
             // port may be free later.
             Err(first) => {
-                drop((made, turn));
+                drop((made, link_remap_lock));
                 let raised = Self::split(opened, criu, around, target);
                 raised.map_err(|second| if second.is_of_port() { second } else { first.into() })
             }
@@ -591,7 +591,7 @@ impl Raised {
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let names: Vec<&Path> = shared_memory::given_names_outside(&opened.notes.shared).collect();
-        let _turn = turn(opened, &names, around.waits)?;
+        let _link_remap_lock = lock_link_remap(opened, &names, around.waits)?;
         Criu::make_statistics(around.work).map_err(system("prepare the restore"))?;
         let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
@@ -643,10 +643,14 @@ impl Raised {
     }
 }
 
-/// Where a CRIU makes files anew that had no name any more, for a moment, it calls them as every other CRIU that restores
-/// the same job does; and those that had lost one of several names come under such as each dump gives. So restores with such
-/// files take turns: held until the value is dropped.
-fn turn(opened: &Opened, given: &[&Path], tell: fn(&str)) -> Result<Option<LinkRemapLock>, LinkRemapLockError> {
+/// Takes the lock on names of link_remap, where the restore needs one. CRIU gives a file without a name the same name for a
+/// moment in every restore of the job, and a file that had lost one of several names the name that the dump gave. So
+/// restores with such files lock each other out, until the value is dropped.
+fn lock_link_remap(
+    opened: &Opened,
+    given: &[&Path],
+    tell: fn(&str),
+) -> Result<Option<LinkRemapLock>, LinkRemapLockError> {
     let names = fs::read_dir(&opened.files).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST_FILE_PREFIX));
     (has_ghosts || !given.is_empty()).then(|| LinkRemapLock::of_restore(given, has_ghosts, tell)).transpose()

@@ -5,7 +5,7 @@
 //! when it restores, after which it takes the name away. The rule: there is such a name only while a process dumps or
 //! restores. The file is in the image under all its names (`process/shared_memory.rs`); a dump that is killed leaves none behind for
 //! longer than until the next one there. Since CRIU counts anew each time, dumps and restores with such files in a folder
-//! take turns (`criu/link_remap_lock.rs`).
+//! lock each other out (`criu/link_remap_lock.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};

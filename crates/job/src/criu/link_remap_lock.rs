@@ -1,4 +1,4 @@
-//! Taking turns where files are given names for CRIU, which counts these anew each time (`criu/link_remap.rs`).
+//! The lock on folders in which files are given names for CRIU, which counts these anew each time (`criu/link_remap.rs`).
 //!
 //! A dump or restore with such files in a folder holds a lock on the folder meanwhile. The kernel takes it back from
 //! a process that is killed, whose names stay, until another process removes them. They are known by their files, which are marked
@@ -105,9 +105,9 @@ impl LinkRemapLock {
     }
 
     fn at(given: &[&Path], without_names: bool) -> Self {
-        let ghosts = without_names.then(|| private::create(&folder::cache()?.join("ghosts.lock")).ok()).flatten();
+        let nameless = without_names.then(|| private::create(&folder::cache()?.join("link-remap.lock")).ok()).flatten();
         let folders = given.iter().filter_map(|name| name.parent()).map(Path::to_owned);
-        Self { locked_folders: locked_folders(folders, ghosts), files: Vec::new(), has_begun: false }
+        Self { locked_folders: locked_folders(folders, nameless), files: Vec::new(), has_begun: false }
     }
 
     /// Waits until it could be ours, and lets others have it still: a caller that stops programs before it begins need not have
@@ -176,7 +176,7 @@ fn open_folder(path: &Path) -> io::Result<File> {
 }
 
 impl LockedFolder {
-    /// A folder that cannot be locked is shared without turns.
+    /// A folder that cannot be locked is used without a lock.
     fn lock(&mut self, until: Instant) -> Result<(), (PathBuf, String)> {
         while !self.is_ours {
             match self.file.try_lock() {

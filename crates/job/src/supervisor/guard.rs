@@ -417,7 +417,7 @@ pub fn keep(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Released,
-    /// It has the job ended, and removes itself what it has made: it may have the turn where that is, and waits for us.
+    /// It has the job ended, and removes itself what it has made: it may hold the link_remap lock there, and waits for us.
     Told,
     /// The supervisor's process has ended.
     Alone,
@@ -434,7 +434,7 @@ fn is_our_parent(pid: u32) -> bool {
     tree::raw(pid).is_some_and(|pid| getppid() == Some(pid))
 }
 
-/// Takes names away that a restore needed. If others do not give way, they are gone with the next turn there.
+/// Removes names that a restore needed. While another process holds the lock there, they stay: its next holder removes them.
 fn take_away(names: &[PathBuf]) {
     if !names.is_empty() {
         let _ = LinkRemapLock::remove(&names.iter().map(PathBuf::as_path).collect::<Vec<_>>());

@@ -131,7 +131,7 @@ struct MemberEntry {
     /// Which connection this is: an old one's end does not count.
     connection: u64,
     /// Held by the thread that gives it an order and waits for the answer: one at a time.
-    turn: Arc<Mutex<()>>,
+    order_lock: Arc<Mutex<()>>,
     /// It owes the answer to an order, and is told nothing more over this connection.
     is_owing: bool,
 }
@@ -228,9 +228,10 @@ impl Members {
     ///
     /// See [`MemberError`]; after `Refused` the member is as it was before.
     pub fn order(&self, id: u64, order: &ToProgram, patience: Duration) -> Result<FromProgram, MemberError> {
-        let turn = self.lock().entries.iter().find(|entry| entry.member.id == id).map(|entry| Arc::clone(&entry.turn));
-        let turn = turn.ok_or_else(|| self.gone(id))?;
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let order_lock =
+            self.lock().entries.iter().find(|entry| entry.member.id == id).map(|entry| Arc::clone(&entry.order_lock));
+        let order_lock = order_lock.ok_or_else(|| self.gone(id))?;
+        let _held = order_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.lock().entries.iter().any(|entry| entry.member.id == id && entry.is_owing) {
             let (program, pid) = self.named(id);
             return Err(MemberError::Silent { program, pid, patience });
@@ -448,12 +449,12 @@ impl Members {
             return None;
         }
         let id = known.map_or(connection, |at| state.entries[at].member.id);
-        let turn = known.map_or_else(Arc::default, |at| Arc::clone(&state.entries[at].turn));
+        let order_lock = known.map_or_else(Arc::default, |at| Arc::clone(&state.entries[at].order_lock));
         let entry = MemberEntry {
             member: Member { id, ..member },
             stream: Some(stream.clone()),
             connection,
-            turn,
+            order_lock,
             is_owing: false,
         };
         match known {

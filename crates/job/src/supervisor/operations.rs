@@ -72,7 +72,7 @@ impl JobState {
         outcome
     }
 
-    /// Takes one, in its turn.
+    /// Takes a checkpoint. The caller is in the queue of operations ([`Self::in_turn`]).
     fn take(&self, request: &Request, tell: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
         let outcome = self.or_release(|| self.attended(tell, |tell| run::take(self, request, tell)));
         if let Ok(report) = &outcome {

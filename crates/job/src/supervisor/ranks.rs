@@ -201,8 +201,8 @@ impl Launcher {
     pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<JobAddress>, E> {
         let jobs = folder::jobs()?;
         let system = |source| FolderError::System { path: jobs.clone(), source };
-        let turn = File::open(&jobs).map_err(system)?;
-        flock(&turn, FlockOperation::LockExclusive).map_err(|error| system(error.into()))?;
+        let lock = File::open(&jobs).map_err(system)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| system(error.into()))?;
         if self.place(&jobs)?.is_none() {
             start()?;
         }

@@ -16,7 +16,7 @@ use crate::jobs::in_place_of_criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
 
-const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_take_turns", turns)];
+const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_lock_each_other_out", locked)];
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
 
@@ -68,7 +68,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 
 /// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
 /// waits, and has made no process.
-fn turns(places: &Places, way: &str) -> Result<()> {
+fn locked(places: &Places, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
     let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
     let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
@@ -79,11 +79,11 @@ fn turns(places: &Places, way: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let lock = File::create(stage.image("run/katydid/ghosts.lock"))?;
+    let lock = File::create(stage.image("run/katydid/link-remap.lock"))?;
     lock.lock()?;
     let job = stage.restore("ghost", "image", &[])?;
     let us = format!("process {} (", std::process::id());
-    until("the restore waits for its turn", || job.errors_so_far().is_ok_and(|text| text.contains(&us)))?;
+    until("the restore waits for the lock", || job.errors_so_far().is_ok_and(|text| text.contains(&us)))?;
     let there = tree(job.pid());
     ensure!(there == [job.pid()], "a process was made: {there:?}");
     let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
