@@ -82,8 +82,8 @@ pub(crate) enum Command {
     DriverCheckpoint(DriverCheckpointFlags),
     JobGuard(GuardFlags),
     JobRanks(RanksFlags),
-    JobSpace(SpaceFlags),
-    JobInit(SpaceFlags),
+    JobSpace(NamespaceFlags),
+    JobInit(NamespaceFlags),
     JobEnter(EnterFlags),
     BenchBody(BenchBodyFlags),
     BenchHolder(BenchHolderFlags),
@@ -411,7 +411,7 @@ pub(crate) struct RanksFlags {
 /// Namespaces of a job's own; started by `restore`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
-pub(crate) struct SpaceFlags {
+pub(crate) struct NamespaceFlags {
     /// Where the programs look for the job's folder.
     #[arg(long)]
     pub(crate) known_folder: PathBuf,

@@ -13,24 +13,24 @@ use katydid_job::supervisor::namespace;
 use katydid_job::supervisor::namespace::JobNamespaces;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::args::flags::{EnterFlags, SpaceFlags};
+use crate::args::flags::{EnterFlags, NamespaceFlags};
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Makes the namespaces, and starts [`init`] in them.
-pub(crate) fn keep(flags: SpaceFlags) -> Outcome {
+pub(crate) fn keep(flags: NamespaceFlags) -> Outcome {
     stay()?;
     let katydid = env::current_exe().map_err(Failure::work)?;
-    let (space, command) = split(flags);
+    let (namespaces, command) = split(flags);
     let mut init = Command::new(katydid);
-    init.arg("job-init").args(space.arguments()).arg("--").args(&command);
-    namespace::keep(&space, init).map(ExitCode::from).map_err(Failure::work)
+    init.arg("job-init").args(namespaces.arguments()).arg("--").args(&command);
+    namespace::keep(&namespaces, init).map(ExitCode::from).map_err(Failure::work)
 }
 
 /// Process 1 of the namespaces.
-pub(crate) fn init(flags: SpaceFlags) -> Outcome {
+pub(crate) fn init(flags: NamespaceFlags) -> Outcome {
     stay()?;
-    let (space, command) = split(flags);
-    namespace::init(&space, &command).map(ExitCode::from).map_err(Failure::work)
+    let (namespaces, command) = split(flags);
+    namespace::init(&namespaces, &command).map(ExitCode::from).map_err(Failure::work)
 }
 
 /// Runs a command in them.
@@ -38,8 +38,8 @@ pub(crate) fn enter(flags: &EnterFlags) -> Outcome {
     namespace::enter(flags.pid, &flags.command).map(ExitCode::from).map_err(Failure::work)
 }
 
-fn split(flags: SpaceFlags) -> (JobNamespaces, Vec<std::ffi::OsString>) {
-    let SpaceFlags { known_folder, folder, note, last_id, files, shared, terminals, command } = flags;
+fn split(flags: NamespaceFlags) -> (JobNamespaces, Vec<std::ffi::OsString>) {
+    let NamespaceFlags { known_folder, folder, note, last_id, files, shared, terminals, command } = flags;
     (JobNamespaces { known_folder, folder, note, last_id, files, shared, terminals }, command)
 }
 

@@ -595,7 +595,7 @@ impl Raised {
         Criu::make_statistics(around.work).map_err(system("prepare the restore"))?;
         let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
-        let space = JobNamespaces {
+        let namespaces = JobNamespaces {
             known_folder: opened.notes.folder.clone(),
             folder: target.folder.path().to_owned(),
             note: Criu::note(around.work),
@@ -606,10 +606,10 @@ impl Raised {
         };
         let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
         shared
-            .and_then(|list| private::write(&space.shared, list))
+            .and_then(|list| private::write(&namespaces.shared, list))
             .map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
-        let keeper = namespace::keeper(around.katydid, &space, &restore);
+        let keeper = namespace::keeper(around.katydid, &namespaces, &restore);
         let _outside = shared_memory::Outside(&opened.notes.shared);
         let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -55,15 +55,15 @@ pub struct JobNamespaces {
 /// What failed, and what the system said.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing}: {}", why(source))]
-pub struct SpaceError {
+pub struct NamespaceError {
     /// The step that failed.
     doing: &'static str,
     /// Error that the system returned.
     source: io::Error,
 }
 
-fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> SpaceError {
-    move |source| SpaceError { doing, source: source.into() }
+fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> NamespaceError {
+    move |source| NamespaceError { doing, source: source.into() }
 }
 
 /// The keeper: makes the namespaces and starts `init` in them; ends as it ends.
@@ -71,17 +71,17 @@ fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> SpaceErr
 /// # Errors
 ///
 /// The namespaces cannot be made; this takes the rights of an administrator.
-pub fn keep(space: &JobNamespaces, mut init: Command) -> Result<u8, SpaceError> {
+pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, NamespaceError> {
     die_with_parent()?;
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(NAMESPACES))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(failed("make mounts private"))?;
-    if space.folder != space.known_folder {
-        show(&space.folder, &space.known_folder).map_err(failed("mount the job's folder"))?;
+    if namespaces.folder != namespaces.known_folder {
+        show(&namespaces.folder, &namespaces.known_folder).map_err(failed("mount the job's folder"))?;
     }
-    make_shared(space)?;
-    if !space.terminals.is_empty() {
+    make_shared(namespaces)?;
+    if !namespaces.terminals.is_empty() {
         terminals::mount_own().map_err(failed("mount /dev/pts"))?;
     }
     let status = init.status().map_err(failed("start the namespaces' first process"))?;
@@ -100,20 +100,20 @@ fn show(folder: &Path, known: &Path) -> io::Result<()> {
 }
 
 /// Makes the job's shared memory anew, where no other process sees it.
-fn make_shared(space: &JobNamespaces) -> Result<(), SpaceError> {
-    let list = fs::read(&space.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
+fn make_shared(namespaces: &JobNamespaces) -> Result<(), NamespaceError> {
+    let list = fs::read(&namespaces.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
     let list = list.map_err(failed("read the list of the job's shared memory"))?;
     if shared_memory::is_posix(&list) {
-        mount_shared(space).map_err(failed("mount /dev/shm"))?;
+        mount_shared(namespaces).map_err(failed("mount /dev/shm"))?;
     }
-    let made = shared_memory::make(&list, &space.files);
+    let made = shared_memory::make(&list, &namespaces.files);
     made.map_err(|(_, source)| source).map_err(failed("make the job's shared memory anew"))?.keep();
     Ok(())
 }
 
 /// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
-fn mount_shared(space: &JobNamespaces) -> io::Result<()> {
-    let needed = [Some(space.files.as_path()), space.note.parent()].into_iter().flatten();
+fn mount_shared(namespaces: &JobNamespaces) -> io::Result<()> {
+    let needed = [Some(namespaces.files.as_path()), namespaces.note.parent()].into_iter().flatten();
     let needed: Vec<&Path> = needed.filter(|path| path.starts_with(shared_memory::PLACE)).collect();
     let opened = needed.iter().map(File::open).collect::<io::Result<Vec<File>>>()?;
     mount("tmpfs", shared_memory::PLACE, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=1777")?;
@@ -129,29 +129,29 @@ fn mount_shared(space: &JobNamespaces) -> io::Result<()> {
 /// # Errors
 ///
 /// Nothing was restored: CRIU's log says why.
-pub fn init(space: &JobNamespaces, restore: &[OsString]) -> Result<u8, SpaceError> {
+pub fn init(namespaces: &JobNamespaces, restore: &[OsString]) -> Result<u8, NamespaceError> {
     die_with_parent()?;
     // The program is in our session, and CRIU dumps no process whose session is that of a process outside.
     setsid().map_err(failed("make a session"))?;
     mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
         .map_err(failed("mount /proc"))?;
     // Without this, CRIU or a helper of it might have an id that the program wants.
-    fs::write("/proc/sys/kernel/ns_last_pid", space.last_id.to_string()).map_err(failed("set ids apart"))?;
+    fs::write("/proc/sys/kernel/ns_last_pid", namespaces.last_id.to_string()).map_err(failed("set ids apart"))?;
     let (program, arguments) = restore.split_first().ok_or(io::ErrorKind::InvalidInput).map_err(failed("run CRIU"))?;
     let mut command = Command::new(program);
-    let filled = terminals::fill_up(&space.terminals).map_err(failed("make terminals"))?;
+    let filled = terminals::fill_up(&namespaces.terminals).map_err(failed("make terminals"))?;
     let spawned = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let status = spawned.and_then(|mut child| {
-        let work = space.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let work = namespaces.note.parent().ok_or(io::ErrorKind::InvalidInput)?;
         // All processes here are CRIU's, or made by it.
         let processes = || tree::tree(std::process::id()).unwrap_or_default();
         wait_with_progress(&mut child, PROGRESS_TIMEOUT, &|| signs(work, &processes()))
     });
     if !status.map_err(failed("run CRIU"))?.is_some_and(|status| status.success()) {
-        return Err(SpaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
+        return Err(NamespaceError { doing: "restore the program", source: io::Error::other("CRIU has failed") });
     }
     drop(filled);
-    let root = fs::read_to_string(&space.note).map_err(failed("read the program's id"))?;
+    let root = fs::read_to_string(&namespaces.note).map_err(failed("read the program's id"))?;
     let root: i32 = root.trim().parse().map_err(io::Error::other).map_err(failed("read the program's id"))?;
     writeln!(io::stdout(), "{root}").map_err(failed("tell the program's id"))?;
     reap_until(root)
@@ -159,12 +159,12 @@ pub fn init(space: &JobNamespaces, restore: &[OsString]) -> Result<u8, SpaceErro
 
 /// Has the kernel kill this process when its parent ends: with the supervisor the keeper, with the keeper process 1, and with
 /// that all processes of the namespace.
-fn die_with_parent() -> Result<(), SpaceError> {
+fn die_with_parent() -> Result<(), NamespaceError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("tie the job to its supervisor"))
 }
 
 /// Reaps processes that end, as process 1 has to, until the program is among them.
-fn reap_until(root: i32) -> Result<u8, SpaceError> {
+fn reap_until(root: i32) -> Result<u8, NamespaceError> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == root => {
@@ -181,7 +181,7 @@ fn reap_until(root: i32) -> Result<u8, SpaceError> {
 /// # Errors
 ///
 /// The namespaces cannot be entered, or the command not started.
-pub fn enter(pid: u32, command: &[OsString]) -> Result<u8, SpaceError> {
+pub fn enter(pid: u32, command: &[OsString]) -> Result<u8, NamespaceError> {
     let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}")).map_err(failed("find the job's namespaces"));
     let (ids, mounts) = (open("pid_for_children")?, open("mnt")?);
     let to = |namespace: &File, kind| {
@@ -196,9 +196,9 @@ pub fn enter(pid: u32, command: &[OsString]) -> Result<u8, SpaceError> {
 
 /// The command line of a keeper: `katydid job-space …`, which starts `katydid job-init …`.
 #[must_use]
-pub fn keeper(katydid: &Path, space: &JobNamespaces, restore: &Command) -> Command {
+pub fn keeper(katydid: &Path, namespaces: &JobNamespaces, restore: &Command) -> Command {
     let mut command = Command::new(katydid);
-    command.arg("job-space").args(space.arguments()).arg("--").arg(restore.get_program()).args(restore.get_args());
+    command.arg("job-space").args(namespaces.arguments()).arg("--").arg(restore.get_program()).args(restore.get_args());
     command
 }
 
