@@ -91,7 +91,7 @@ impl Server {
     /// # Errors
     ///
     /// See [`ServerError`].
-    pub fn start_sealed(places: &Places, driver: &str, variables: &[(&str, OsString)]) -> Result<Self, ServerError> {
+    pub fn start_tls(places: &Places, driver: &str, variables: &[(&str, OsString)]) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
         let certs = Certs::make(places, folder.path())?;
         let listen = ["--listen", "tls://127.0.0.1:0", "--certs", &certs.server().display().to_string()];

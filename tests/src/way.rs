@@ -58,7 +58,7 @@ impl Way {
     }
 
     /// TLS to the same server, if it was started for that.
-    pub fn sealed(server: &Server) -> Option<Self> {
+    pub fn tls(server: &Server) -> Option<Self> {
         let address = server.tls()?.to_owned();
         Some(Self::Served { name: "tls", address, as_stream: false })
     }

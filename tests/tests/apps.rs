@@ -26,7 +26,7 @@ const LINKED: [Variant; 2] = [Variant::Shared, Variant::Static];
 const STREAM_SLICES: u64 = 4;
 
 /// Programs that also run over TLS: what they do on a link, all that there is, is the same for every other one.
-const SEALED: [&str; 10] = [
+const TLS_PROGRAMS: [&str; 10] = [
     "vector_add",
     "big_copy",
     "async_pipeline",
@@ -42,7 +42,7 @@ const SEALED: [&str; 10] = [
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
-        let server = Server::start_sealed(&places, "soft", &[]).map_err(|error| error.to_string())?;
+        let server = Server::start_tls(&places, "soft", &[]).map_err(|error| error.to_string())?;
         let apps = catalog::apps().map_err(|error| error.to_string())?;
         Ok((places, server, apps))
     });
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 fn ways(places: &Places, server: &Server) -> Vec<Way> {
     let [shm, tcp] = Way::through(server);
     let mut ways = vec![Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp, Way::as_stream(server)];
-    ways.extend(Way::sealed(server));
+    ways.extend(Way::tls(server));
     ways
 }
 
@@ -81,7 +81,7 @@ fn is_chosen(test: &str, slice: &Slice) -> bool {
 /// Whether a program is tried on a way.
 fn is_tried(way: &Way, app: &App) -> bool {
     match way {
-        Way::Served { name: "tls", .. } => SEALED.contains(&app.name.as_str()),
+        Way::Served { name: "tls", .. } => TLS_PROGRAMS.contains(&app.name.as_str()),
         Way::Direct { .. } => app.runs_directly(),
         _ => true,
     }

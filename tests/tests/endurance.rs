@@ -169,7 +169,7 @@ fn bad(attack: hostile::Attack, target: &hostile::Target, span: &Span) {
 /// All of them at once.
 fn together(server: &Server, places: &Places, span: &Span, count: u64) -> Result<()> {
     let [shm, tcp] = Way::through(server);
-    let ways: Vec<Way> = [shm, Way::as_stream(server), tcp].into_iter().chain(Way::sealed(server)).collect();
+    let ways: Vec<Way> = [shm, Way::as_stream(server), tcp].into_iter().chain(Way::tls(server)).collect();
     let target = hostile::Target::of(server, places);
     thread::scope(|scope| {
         for attack in hostile::ATTACKS {
@@ -194,7 +194,7 @@ fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions()
     let places = Places::of_this_test()?;
     let minutes = number("KATYDID_ENDURANCE_MINUTES")?;
     let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD);
-    let server = Server::start_sealed(&places, &driver_under_test(), &[])?;
+    let server = Server::start_tls(&places, &driver_under_test(), &[])?;
     // Once around, since an allocator keeps what the largest crowd has had.
     together(&server, &places, &Span::new(None), count)?;
     settle(&server)?;

@@ -43,7 +43,7 @@ impl Bench {
             ("KATYDID_SOFT_DEVICES", devices.into()),
             ("KATYDID_SOFT_SHARED", shared.path().into()),
         ];
-        let server = Server::start_sealed(&places, "soft", &variables)?;
+        let server = Server::start_tls(&places, "soft", &variables)?;
         Ok(Self { places, server, shared })
     }
 
@@ -94,7 +94,7 @@ fn goes_on(mut running: Running) -> Result<()> {
 #[test]
 fn what_an_idle_program_has_freed_is_another_ones_on_every_link() -> Result<()> {
     let bench = Bench::new()?;
-    for way in bench.ways().into_iter().chain(Way::sealed(&bench.server)) {
+    for way in bench.ways().into_iter().chain(Way::tls(&bench.server)) {
         let idle = bench.idle(&way)?;
         has(&bench.take(&way, "block")?).with_context(|| way.to_string())?;
         goes_on(idle).with_context(|| way.to_string())?;

@@ -38,7 +38,7 @@ impl Bench {
     fn new(variables: &[(&str, &str)]) -> Result<Self> {
         let places = Places::of_this_test()?;
         let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.into())).collect();
-        let server = Server::start_sealed(&places, &driver_under_test(), &variables)?;
+        let server = Server::start_tls(&places, &driver_under_test(), &variables)?;
         Ok(Self { places, server })
     }
 
@@ -50,7 +50,7 @@ impl Bench {
 
     fn ways(&self) -> Vec<Way> {
         let [shm, tcp] = Way::through(&self.server);
-        [shm, tcp].into_iter().chain(Way::sealed(&self.server)).collect()
+        [shm, tcp].into_iter().chain(Way::tls(&self.server)).collect()
     }
 
     /// Where each of the ways leads.

@@ -133,7 +133,7 @@ pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure
     let certs = flags.tls.then(certs).transpose()?;
     let server = PrivateServer::start_with(&flags.driver, &on_loopback(certs.as_ref(), flags.vsock), None)?;
     let mut ways = ways(flags, &layout, &driver, &server);
-    ways.extend(certs.as_ref().and_then(|certs| sealed(&layout, &server, certs)));
+    ways.extend(certs.as_ref().and_then(|certs| tls(&layout, &server, certs)));
     ways.extend(between_machines(&layout, &server));
     let service = flags.mps.then(|| Service::start(&flags.driver)).transpose()?;
     let beside = service.as_ref().map(|service| service.setup(&layout));
@@ -176,13 +176,13 @@ fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &Priv
 /// The server's addresses beside its unix socket: TCP, TLS if there are certificates, and vsock if that is wanted.
 fn on_loopback(certs: Option<&Loopback>, vsock: bool) -> Vec<Address> {
     let host = || "127.0.0.1".to_owned();
-    let sealed = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server.clone()) });
+    let tls = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server.clone()) });
     let vsock = vsock.then_some(Address::Vsock { cid: THIS_MACHINE, port: 0 });
-    [Address::Tcp { host: host(), port: 0 }].into_iter().chain(sealed).chain(vsock).collect()
+    [Address::Tcp { host: host(), port: 0 }].into_iter().chain(tls).chain(vsock).collect()
 }
 
 /// The way behind TLS.
-fn sealed(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<Setup> {
+fn tls(layout: &Layout, server: &PrivateServer, certs: &Loopback) -> Option<Setup> {
     let address = server.addresses().iter().find(|address| matches!(address, Address::Tls { .. }))?;
     let address = address.clone().with_certs(Some(&certs.client));
     Some(Setup { way: Way::Tls, search: Some(layout.program_search()), server: Some(address), stream: true })

@@ -112,9 +112,9 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
 #[test]
 fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
     let places = Places::of_this_test()?;
-    let server = Server::start_sealed(&places, &driver_under_test(), &[])?;
-    let other = Server::start_sealed(&places, &driver_under_test(), &[])?;
-    let address = |server: &Server| match Way::sealed(server) {
+    let server = Server::start_tls(&places, &driver_under_test(), &[])?;
+    let other = Server::start_tls(&places, &driver_under_test(), &[])?;
+    let address = |server: &Server| match Way::tls(server) {
         Some(Way::Served { address, .. }) => Ok(address),
         _ => anyhow::bail!("the server is not behind TLS"),
     };

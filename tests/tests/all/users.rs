@@ -181,7 +181,7 @@ fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
 fn users_of_one_tls_server_see_no_sessions_of_each_other() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
-    let server = Server::start_sealed(&alice.places, &driver_under_test(), &[])?;
+    let server = Server::start_tls(&alice.places, &driver_under_test(), &[])?;
     let (address, certs) = server.tls().and_then(|tls| tls.split_once("?certs=")).context("no TLS")?;
     let mut jobs = Vec::new();
     for (user, name) in [(&alice, "alice"), (&bob, "bob")] {

@@ -11,7 +11,7 @@
 //! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users.
 //! - `refused.rs`: what is refused.
 //! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore.
-//! - `sealed.rs`: servers behind TLS.
+//! - `tls.rs`: servers behind TLS.
 //! - `opencl.rs`: programs of OpenCL, and sessions that move. `kills/departures.rs`: programs that end while their sessions move.
 //! - `images/moved.rs`: images that go to another driver. `images/elsewhere.rs`: images that go to another host.
 //! - `variables.rs`: variables of modules that the next worker's driver puts elsewhere.
@@ -39,8 +39,8 @@ mod processes;
 mod programs;
 mod refused;
 mod scenarios;
-mod sealed;
 mod stage;
+mod tls;
 mod variables;
 
 use std::collections::BTreeMap;

@@ -22,7 +22,7 @@ use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{modes, names, streams, surroundings};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{books, descriptors, idle, jobs, lent, processes, refused, sealed, variables};
+use crate::{books, descriptors, idle, jobs, lent, processes, refused, tls, variables};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -82,7 +82,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(processes::all())
         .chain(refused::all())
         .chain(restores::all())
-        .chain(sealed::all())
+        .chain(tls::all())
         .chain(stores::all())
         .chain(streams::all())
         .chain(surroundings::all())

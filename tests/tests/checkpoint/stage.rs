@@ -34,7 +34,7 @@ impl Stage {
     pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
         let driver = driver_under_test();
         let server =
-            if way == "tls" { Server::start_sealed(places, &driver, &[]) } else { Server::start(places, &driver, &[]) };
+            if way == "tls" { Server::start_tls(places, &driver, &[]) } else { Server::start(places, &driver, &[]) };
         Self::with(places, way, server?)
     }
 
@@ -156,7 +156,7 @@ pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
         "shm" => shm,
         "tcp" => tcp,
         "unix" => Way::as_stream(server),
-        "tls" => Way::sealed(server).context("the server is not behind TLS")?,
+        "tls" => Way::tls(server).context("the server is not behind TLS")?,
         other => bail!("no such way: {other}"),
     })
 }

@@ -1,4 +1,4 @@
-//! A connection that carries bytes, as they are or sealed by TLS, and its two directions.
+//! A connection that carries bytes, in plain text or behind TLS, and its two directions.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,22 +15,22 @@ use crate::tls::record::{Opener, Sealer, Seals};
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
-    /// Both directions of an encrypted one; the receiving one goes to the first thread that takes it.
-    sealed: Option<Sealed>,
+    /// Both directions of a connection behind TLS. The receiving one goes to the first thread that takes it.
+    tls: Option<TlsState>,
 }
 
-struct Sealed {
+struct TlsState {
     sealer: Mutex<Sealer>,
     opener: Mutex<Option<Opener>>,
 }
 
-impl std::fmt::Debug for Sealed {
+impl std::fmt::Debug for TlsState {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Sealed")
+        out.write_str("TlsState")
     }
 }
 
-impl Sealed {
+impl TlsState {
     fn sealer(&self) -> MutexGuard<'_, Sealer> {
         // No code under this lock panics.
         self.sealer.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +43,7 @@ impl Sealed {
 
 impl From<OwnedFd> for Connection {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd, sealed: None }
+        Self { fd, tls: None }
     }
 }
 
@@ -55,47 +55,47 @@ impl AsFd for Connection {
 
 impl Connection {
     pub(crate) fn new(fd: OwnedFd, seals: Option<Seals>) -> Self {
-        let sealed =
-            seals.map(|seals| Sealed { sealer: Mutex::new(seals.sealer), opener: Mutex::new(Some(seals.opener)) });
-        Self { fd, sealed }
+        let tls =
+            seals.map(|seals| TlsState { sealer: Mutex::new(seals.sealer), opener: Mutex::new(Some(seals.opener)) });
+        Self { fd, tls }
     }
 
     /// Socket and directions apart.
     pub(crate) fn into_parts(self) -> (OwnedFd, Option<Sealer>, Option<Opener>) {
-        let Some(sealed) = self.sealed else { return (self.fd, None, None) };
-        let sealer = sealed.sealer.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (self.fd, Some(sealer), sealed.opener.into_inner().unwrap_or_else(PoisonError::into_inner))
+        let Some(tls) = self.tls else { return (self.fd, None, None) };
+        let sealer = tls.sealer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (self.fd, Some(sealer), tls.opener.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The receiving direction of a sealed connection, once.
+    /// The receiving direction of a connection behind TLS, once.
     pub(crate) fn take_opener(&self) -> Option<Opener> {
-        self.sealed.as_ref().and_then(|sealed| sealed.opener().take())
+        self.tls.as_ref().and_then(|tls| tls.opener().take())
     }
 
-    /// What another process needs to go on with a sealed connection. None if this is not one, or there is more to be read
+    /// What another process needs to go on with a connection behind TLS. None if this is not one, or there is more to be read
     /// than was.
     pub(crate) fn secrets(&self) -> Option<Vec<u8>> {
-        let sealed = self.sealed.as_ref()?;
-        let (sealer, opener) = (sealed.sealer(), sealed.opener());
+        let tls = self.tls.as_ref()?;
+        let (sealer, opener) = (tls.sealer(), tls.opener());
         Some(Seals::encode(&sealer, opener.as_ref()?))
     }
 
     /// Whether something was received already that no caller has taken.
     pub(crate) fn has_some(&self) -> bool {
-        self.sealed.as_ref().is_some_and(|sealed| sealed.opener().as_ref().is_some_and(Opener::has_some))
+        self.tls.as_ref().is_some_and(|tls| tls.opener().as_ref().is_some_and(Opener::has_some))
     }
 
     /// Sends all parts as a whole, whatever other threads send.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
-        match &self.sealed {
-            Some(sealed) => sealed.sealer().send(self.as_fd(), parts, &mut || false),
+        match &self.tls {
+            Some(tls) => tls.sealer().send(self.as_fd(), parts, &mut || false),
             None => send_all(self.as_fd(), parts),
         }
     }
 
     /// Sends a message, the descriptors with its first byte.
     pub(crate) fn send_with(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        if self.sealed.is_some() {
+        if self.tls.is_some() {
             let message = &mut [IoSlice::new(message)];
             return if fds.is_empty() { self.send(message) } else { Err(io::ErrorKind::InvalidInput.into()) };
         }
@@ -105,8 +105,8 @@ impl Connection {
 
     /// Sends what can be sent of a message without waiting.
     pub(crate) fn send_at_once(&self, message: &[u8]) {
-        let message = match &self.sealed {
-            Some(sealed) => sealed.sealer().seal(message).unwrap_or_default(),
+        let message = match &self.tls {
+            Some(tls) => tls.sealer().seal(message).unwrap_or_default(),
             None => message.to_vec(),
         };
         let _ = rustix::net::send(&self.fd, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
@@ -114,7 +114,7 @@ impl Connection {
 
     /// Waits for the first bytes of a message, and the descriptors that came with them; none at the end.
     pub(crate) fn receive_first(&self, bytes: &mut [u8], deadline: Deadline) -> io::Result<(usize, Vec<OwnedFd>)> {
-        if self.sealed.is_some() {
+        if self.tls.is_some() {
             return Ok((self.receive_some(bytes, deadline)?, Vec::new()));
         }
         loop {
@@ -152,13 +152,13 @@ impl Connection {
     }
 
     fn receive_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let Some(sealed) = &self.sealed else {
+        let Some(tls) = &self.tls else {
             return match recv(&self.fd, bytes, RecvFlags::DONTWAIT) {
                 Err(Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
                 other => Ok(other?.1),
             };
         };
-        let mut opener = sealed.opener();
+        let mut opener = tls.opener();
         let Some(opener) = opener.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
         let some = opener.fill(self.as_fd(), RecvFlags::DONTWAIT)?;
         let length = some.len().min(bytes.len());

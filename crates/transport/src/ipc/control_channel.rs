@@ -75,7 +75,7 @@ impl ControlChannel {
         Self::over(socket.into(), max_length)
     }
 
-    /// The same over a connection that may be sealed.
+    /// As [`Self::new`], over a connection that may be behind TLS.
     ///
     /// # Errors
     /// As [`ControlChannel::new`].

@@ -114,7 +114,7 @@ fn greet_once(
     let socket = open(address, deadline)
         .and_then(|socket| tune(&socket, hello.link_timeout).map(|()| socket))
         .map_err(|source| ConnectError::Unreachable { address: at.clone(), source })?;
-    let sealing = |source| match source {
+    let tls_failed = |source| match source {
         TlsError::System(error) if error.kind() == io::ErrorKind::TimedOut => {
             ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() }
         }
@@ -124,18 +124,18 @@ fn greet_once(
         io::ErrorKind::TimedOut => ConnectError::Deadline { address: at.clone(), seconds: timeout.as_secs() },
         io::ErrorKind::UnexpectedEof => link(LinkError::Closed),
         _ => match source.get_ref().and_then(|inner| inner.downcast_ref::<Alert>()) {
-            Some(alert) => sealing(TlsError::Refused { reason: alert.reason() }),
+            Some(alert) => tls_failed(TlsError::Refused { reason: alert.reason() }),
             None => link(LinkError::System { doing: "exchange greetings with the server", source }),
         },
     };
-    let unsealed = |unsealed| match unsealed {
-        NoEncryption::Failed(error) => sealing(error),
+    let unencrypted = |refusal| match refusal {
+        NoEncryption::Failed(error) => tls_failed(error),
         NoEncryption::Plain(socket) => match receive_message(&socket.into(), deadline) {
-            Ok((answer, _)) => Ready::decode(&answer, build).err().map_or(sealing(TlsError::Plain), handshake),
+            Ok((answer, _)) => Ready::decode(&answer, build).err().map_or(tls_failed(TlsError::Plain), handshake),
             Err(unread) => failed(unread),
         },
     };
-    let line = seal(address, socket, deadline).map_err(unsealed)?;
+    let line = encrypt(address, socket, deadline).map_err(unencrypted)?;
     // A server that refuses early has answered before it has read all, so the answer counts, not a failed sending.
     let sent = line.send_with(&message, fds);
     let answered = receive_message(&line, deadline);
@@ -156,7 +156,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
 }
 
 /// Makes the connection one that speaks TLS, if its address says so.
-fn seal(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Connection, NoEncryption> {
+fn encrypt(address: &Address, socket: OwnedFd, deadline: Deadline) -> Result<Connection, NoEncryption> {
     let Address::Tls { host, certs, .. } = address else { return Ok(socket.into()) };
     let identity = Identity::read(certs.as_ref().ok_or(TlsError::NoFolder)?)?;
     identity.check()?;

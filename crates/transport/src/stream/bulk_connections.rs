@@ -56,7 +56,7 @@ struct BulkConnection {
 
 /// What its user reads and writes with.
 struct Ends {
-    /// Of a connection that is sealed.
+    /// None without TLS.
     sealer: Option<Sealer>,
     frames: FrameReader,
 }

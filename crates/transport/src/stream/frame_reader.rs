@@ -41,7 +41,7 @@ pub(crate) struct FrameReader {
     /// Bytes that `buffer` is to hold at most.
     ahead: usize,
     spin: Spin,
-    /// Of a connection that is sealed.
+    /// None without TLS.
     opener: Option<Opener>,
     /// Nothing of a frame was handed out that is not read to its end.
     is_between: bool,
@@ -62,7 +62,7 @@ impl FrameReader {
         Self { buffer, start: 0, ahead, spin, opener: None, is_between: true }
     }
 
-    /// Reads another connection from here on, which is sealed if it has an opener.
+    /// Reads another connection from here on, which is behind TLS if it has an opener.
     pub(crate) fn read_from(&mut self, opener: Option<Opener>) {
         (self.start, self.opener) = (0, opener);
         self.buffer.clear();

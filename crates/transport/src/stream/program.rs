@@ -73,7 +73,7 @@ struct Outlet {
     /// Number of the next frame.
     sequence: u64,
     gate: Gate,
-    /// Of a connection that is sealed.
+    /// None without TLS.
     sealer: Option<Sealer>,
 }
 

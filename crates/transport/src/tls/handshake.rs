@@ -53,7 +53,7 @@ impl KeyLog for Secrets {
     }
 }
 
-/// Why a program has no sealed line.
+/// Why a program has no encrypted connection.
 #[derive(Debug)]
 pub(crate) enum NoEncryption {
     /// They did not agree.

@@ -152,9 +152,9 @@ fn bytes_lost_within_a_request_are_noticed_by_the_next_one() {
     });
 }
 
-/// What a forger, or a broken network, takes out of a sealed stream is noticed at once, in both directions.
+/// What a forger, or a broken network, takes out of an encrypted stream is noticed at once, in both directions.
 #[test]
-fn a_sealed_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
+fn an_encrypted_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
     let server = Server::new(Path::Tls);
     let sent: Vec<u8> = (0..BULK).map(|at| (at % 253) as u8).collect();
     for bytes in [0, 4, 21, 70_000, 600_000] {

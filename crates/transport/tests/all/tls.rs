@@ -32,7 +32,7 @@ fn refusal(server: &Server, address: &Address) -> (String, String) {
 
 /// Servers and programs of one authority, and who is refused with which words.
 fn refused(server: PathBuf, client: PathBuf) -> (String, String) {
-    let server = Server::sealed(server, client);
+    let server = Server::tls(server, client);
     let words = refusal(&server, &server.address);
     eprintln!("program: {}\nserver: {}", words.0, words.1);
     words
@@ -109,7 +109,7 @@ fn a_programs_certificate_is_refused_with_the_reason_on_both_sides() {
 #[test]
 fn a_program_looks_at_its_own_certificate_first() {
     let authority = Authority::new("good");
-    let server = Server::sealed(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
+    let server = Server::tls(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
     let Address::Tls { host, port, .. } = server.address.clone() else { unreachable!() };
     let told = |certs: Option<PathBuf>| {
         let address = Address::Tls { host: host.clone(), port, certs };
@@ -132,13 +132,13 @@ fn a_program_looks_at_its_own_certificate_first() {
 
 #[test]
 fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
-    let (sealed, plain) = (Server::new(Path::Tls), Server::new(Path::Tcp));
+    let (encrypted, plain) = (Server::new(Path::Tls), Server::new(Path::Tcp));
     let (Address::Tls { host, port, certs }, Address::Tcp { port: plain_port, .. }) =
-        (sealed.address.clone(), plain.address.clone())
+        (encrypted.address.clone(), plain.address.clone())
     else {
         unreachable!()
     };
-    let (program, server) = refusal(&sealed, &Address::Tcp { host: host.clone(), port });
+    let (program, server) = refusal(&encrypted, &Address::Tcp { host: host.clone(), port });
     assert!(program.contains("takes TLS only") && server.contains("takes TLS only"), "{program}; {server}");
     let (program, server) = refusal(&plain, &Address::Tls { host, port: plain_port, certs });
     assert!(program.contains("does not speak TLS") && server.contains("does not speak TLS"), "{program}; {server}");
@@ -149,7 +149,7 @@ fn who_speaks_plainly_to_tls_is_told_and_the_other_way_round() {
 fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
     let authority = Authority::new("good");
     let (server, client) = (authority.issue("127.0.0.1", SERVER, VALID), authority.issue("alice", CLIENT, VALID));
-    let server = Server::sealed(server, client);
+    let server = Server::tls(server, client);
     let ready =
         Ready { worker_pid: 1, key: SessionKey::NONE, driver: "none".into(), arenas: hello(LinkKind::STREAM).arenas };
     let heard = thread::scope(|scope| {
@@ -190,7 +190,7 @@ fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientCo
 #[test]
 fn a_program_of_another_make_is_refused_by_the_same_rules() {
     let (authority, other) = (Authority::new("good"), Authority::new("other"));
-    let server = Server::sealed(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
+    let server = Server::tls(authority.issue("127.0.0.1", SERVER, VALID), PathBuf::new());
     let Address::Tls { port, .. } = server.address else { unreachable!() };
     for (certs, alert, at_server) in [
         (None, "CertificateRequired", "it has none"),

@@ -85,7 +85,7 @@ impl Server {
             let authority = Authority::new("of tests");
             let server = authority.issue("127.0.0.1", certs::SERVER, certs::VALID);
             let client = authority.issue("program", certs::CLIENT, certs::VALID);
-            return Self { _authority: Some(authority), ..Self::sealed(server, client) };
+            return Self { _authority: Some(authority), ..Self::tls(server, client) };
         }
         let folder = tempfile::tempdir().unwrap();
         let (address, listener) = match path {
@@ -104,7 +104,7 @@ impl Server {
     }
 
     /// A server and an address for its programs, with these folders of certificates.
-    pub(crate) fn sealed(server: PathBuf, client: PathBuf) -> Self {
+    pub(crate) fn tls(server: PathBuf, client: PathBuf) -> Self {
         let plain = Self::new(Path::Tcp);
         let Address::Tcp { host, port } = plain.address else { panic!("TCP is TCP") };
         Self { address: Address::Tls { host, port, certs: Some(client) }, certs: Some(server), ..plain }

@@ -25,7 +25,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 
 /// The address behind TLS of a server, with certificates that it lets in.
 fn address(server: &Server) -> Result<String> {
-    match Way::sealed(server) {
+    match Way::tls(server) {
         Some(Way::Served { address, .. }) => Ok(address),
         _ => anyhow::bail!("the server is not behind TLS"),
     }
@@ -39,7 +39,7 @@ fn another_authority(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     scenarios::was_stopped(job)?;
-    let server = Server::start_sealed(places, &driver_under_test(), &[])?;
+    let server = Server::start_tls(places, &driver_under_test(), &[])?;
     stage.way = Way::Served { name: "tls", address: address(&server)?, as_stream: false };
     stage.server = server;
     let outcome = stage.restore("moved", "image", &[])?.finish(LIMIT)?;
@@ -50,7 +50,7 @@ fn another_authority(places: &Places, way: &str) -> Result<()> {
 /// With the certificates of its old server it is refused before the job hears of it; with those of the new one it moves.
 fn migrated(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::new(places, way)?;
-    let other = Server::start_sealed(places, &driver_under_test(), &[])?;
+    let other = Server::start_tls(places, &driver_under_test(), &[])?;
     let mut job = stage.start("mover", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let (there, wrong) = (address(&other)?, address(&stage.server)?);
