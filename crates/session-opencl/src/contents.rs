@@ -40,7 +40,7 @@ pub(crate) use self::copier::Copier;
 pub(crate) use self::error::ContentsError;
 use self::location::AreaLocation;
 use self::spare::Spare;
-use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation as Landed};
+use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation};
 use crate::drivers::call::{driver, make};
 use crate::journal::{self, JournalState, Mapped};
 use crate::objects::object::Object;
@@ -66,15 +66,15 @@ impl Session {
             let (bytes, context) = (message.size, message.context);
             areas.push(Area { kind: "svm", object: address, bytes, context, place: AreaLocation::Svm(address) });
         }
-        for (number, landing) in self.shared.pending_reads.all() {
-            if matches!(landing.place, Landed::Own(_)) && landing.len() > 0 {
-                let bytes = landing.len();
+        for (number, read) in self.shared.pending_reads.all() {
+            if matches!(read.place, ReadLocation::Own(_)) && read.len() > 0 {
+                let bytes = read.len();
                 areas.push(Area {
                     kind: "landing",
                     object: number,
                     bytes,
                     context: 0,
-                    place: AreaLocation::PendingRead(landing),
+                    place: AreaLocation::PendingRead(read),
                 });
             }
         }
@@ -163,7 +163,7 @@ impl Session {
         source: &dyn ImageSource,
         progress: &Progress,
     ) -> Result<(), ContentsError> {
-        self.land_again(state)?;
+        self.restore_pending_reads(state)?;
         let areas = self.areas()?;
         let copiers = self.copiers(&areas)?;
         progress.expect(areas.iter().map(|area| area.bytes).sum());
@@ -232,17 +232,17 @@ impl Session {
         Ok(())
     }
 
-    /// Makes room for what had been read and not fetched.
-    fn land_again(&self, state: &JournalState) -> Result<(), ContentsError> {
+    /// Makes the pending reads anew, with memory for bytes that the program has not fetched.
+    fn restore_pending_reads(&self, state: &JournalState) -> Result<(), ContentsError> {
         for journal::PendingRead { number, status, bytes, address } in state.pending_reads.iter().copied() {
             let place = match address {
                 0 => {
                     let target = ReadBuffer::new(bytes).map_err(|_| ContentsError::NoMemory { bytes })?;
-                    Landed::Own(Arc::new(target))
+                    ReadLocation::Own(Arc::new(target))
                 }
                 address => {
                     let failed = |code| ContentsError::Copy { kind: "landing", object: number, code };
-                    Landed::Svm(address, bytes, self.svm.hold(address, bytes).map_err(failed)?)
+                    ReadLocation::Svm(address, bytes, self.svm.hold(address, bytes).map_err(failed)?)
                 }
             };
             self.shared.pending_reads.add(number, PendingRead { place, end: CommandEnd::Past(status) });

@@ -62,7 +62,7 @@ on_every_path! {
         let mut reply = Vec::new();
         for size in [1, 60_000, 65_504, 65_533, 65_540, MAX_PAYLOAD - 4] {
             let sent: Vec<u8> = (0..size + 4).map(|at| (at * 31 + size) as u8).collect();
-            let (head, landed, data) = land(link, ECHO, &sent, size, &mut reply);
+            let (head, landed, data) = call_into(link, ECHO, &sent, size, &mut reply);
             assert!(landed && head.status == 0 && data == sent[4..] && reply == sent[..4], "{size} bytes");
         }
     }
@@ -70,7 +70,7 @@ on_every_path! {
     fn replies_that_do_not_fit_a_landing_are_read_as_any(link) {
         let mut reply = Vec::new();
         for (opcode, sent, size) in [(ECHO, &b"12345678"[..], 5), (ECHO, b"12345678", 3), (PRINT, b"12345678", 4), (ECHO, b"", 1)] {
-            let (head, landed, data) = land(link, opcode, sent, size, &mut reply);
+            let (head, landed, data) = call_into(link, opcode, sent, size, &mut reply);
             assert!(!landed && head.split(&reply).unwrap().0 == sent && data == vec![0; size]);
         }
     }
@@ -84,7 +84,7 @@ on_every_path! {
                         let mut sent = vec![thread.wrapping_mul(40).wrapping_add(round); 300_000 + usize::from(thread)];
                         sent[0] = round % 4;
                         let mut reply = Vec::new();
-                        let (_, landed, data) = land(link, opcode, &sent, sent.len() - 4, &mut reply);
+                        let (_, landed, data) = call_into(link, opcode, &sent, sent.len() - 4, &mut reply);
                         assert!(landed && data == sent[4..] && reply == sent[..4], "{thread} {round}");
                         link.call(ECHO, 0, &[&[thread, round]], &mut reply).unwrap();
                         assert_eq!(reply, [thread, round]);
@@ -183,8 +183,8 @@ on_every_path! {
     }
 }
 
-/// Calls with a landing for `size` bytes after the first four; what it holds then is the third value.
-fn land(
+/// Calls with a buffer for `size` bytes after the first four; what it holds then is the third value.
+fn call_into(
     link: &dyn ProgramLink,
     opcode: u16,
     sent: &[u8],
@@ -193,8 +193,8 @@ fn land(
 ) -> (ReplyHead, bool, Vec<u8>) {
     let mut data = vec![0; size];
     // SAFETY: the vector's own bytes, which no other thread knows.
-    let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), size, 4) };
-    let (head, landed) = link.call_into(opcode, 0, &[sent], reply, landing).unwrap();
+    let target = unsafe { ReplyBuffer::new(data.as_mut_ptr(), size, 4) };
+    let (head, landed) = link.call_into(opcode, 0, &[sent], reply, target).unwrap();
     (head, landed, data)
 }
 
@@ -219,8 +219,8 @@ fn data_lands_in_memory_that_a_handler_of_faults_opens() {
     with_worker(Path::Tcp, |link| {
         let sent = vec![7; size + 4];
         // SAFETY: the mapping from above.
-        let landing = unsafe { ReplyBuffer::new(at, size, 4) };
-        let (_, landed) = link.call_into(ECHO, 0, &[&sent], &mut Vec::new(), landing).unwrap();
+        let target = unsafe { ReplyBuffer::new(at, size, 4) };
+        let (_, landed) = link.call_into(ECHO, 0, &[&sent], &mut Vec::new(), target).unwrap();
         // SAFETY: the mapping from above.
         assert!(landed && unsafe { std::slice::from_raw_parts(at, size) } == &sent[4..]);
     });

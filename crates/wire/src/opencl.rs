@@ -126,11 +126,11 @@ pub const MAX_REPLY_VALUE_BYTES: usize = 1 << 20;
 
 /// What `kdclLand` does with a read whose bytes lie in the worker.
 pub mod land {
-    /// Fetches what has landed, if the command has ended; with the last byte, or a failure, the landing is over.
-    pub const NOW: u32 = 0;
-    /// Waits for the command's end, and then does as [`NOW`].
-    pub const AT_END: u32 = 1;
-    /// Says the state; the landing stays as it is.
+    /// Fetches bytes, if the command has ended. The worker forgets the read with its last byte, or with a failure.
+    pub const FETCH_NOW: u32 = 0;
+    /// Waits for the command's end, and then does as [`FETCH_NOW`].
+    pub const FETCH_AT_END: u32 = 1;
+    /// Tells the command's state; the read stays as it is.
     pub const QUERY: u32 = 2;
     /// Waits for the command's end, and then does as [`QUERY`].
     pub const QUERY_AT_END: u32 = 3;
@@ -139,11 +139,11 @@ pub mod land {
 /// Whether an image lies in the memory that its message names.
 pub mod in_place {
     /// The image is a copy: the program has the memory back.
-    pub const NO: u32 = 0;
+    pub const COPIED: u32 = 0;
     /// The image lies in the program's memory, and the driver uses it in place.
     pub const IN_PLACE: u32 = 1;
-    /// The same, and nothing but the system's want of memory can refuse another one like it.
-    pub const SURE: u32 = 2;
+    /// The image lies in the program's memory, and only a lack of memory can refuse another image like it.
+    pub const IN_PLACE_ALWAYS: u32 = 2;
 }
 
 /// Buffers from this size on, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.

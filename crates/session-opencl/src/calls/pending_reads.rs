@@ -106,7 +106,7 @@ impl PendingTransfer {
 
 /// Where the bytes are.
 pub(crate) enum ReadLocation {
-    /// In memory of the landing's own.
+    /// In memory that belongs to the read.
     Own(Arc<ReadBuffer>),
     /// In shared virtual memory, which the command has mapped: address and bytes, and a share in it.
     Svm(u64, u64, #[expect(dead_code, reason = "held, not read")] ObjectRef),
@@ -135,7 +135,7 @@ impl PendingRead {
         }
     }
 
-    /// The same, after the command's end if that is to be waited for.
+    /// The state of the command, which with `wait` has ended.
     fn look(&self, wait: bool) -> Result<i32, Code> {
         if let (true, CommandEnd::Awaited(event)) = (wait, &self.end) {
             // What went wrong is in the state.
@@ -165,7 +165,7 @@ impl PendingRead {
     }
 }
 
-/// Landings by the numbers that the program's side gave.
+/// Pending reads by the numbers that the program's side gave.
 #[derive(Default)]
 pub(crate) struct PendingReads {
     list: Mutex<HashMap<u64, Arc<PendingRead>>>,
@@ -173,8 +173,8 @@ pub(crate) struct PendingReads {
 
 impl PendingReads {
     /// Adds one. No number is another one's; of a program that gives one twice, what the driver may still write to stays.
-    pub(crate) fn add(&self, number: u64, landing: PendingRead) {
-        let had = self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(landing));
+    pub(crate) fn add(&self, number: u64, read: PendingRead) {
+        let had = self.list.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(read));
         mem::forget(had);
     }
 
@@ -182,17 +182,17 @@ impl PendingReads {
     /// is held.
     pub(crate) fn forget_svm(&self, range: Range<u64>) {
         let lies_there =
-            |landing: &PendingRead| matches!(&landing.place, ReadLocation::Svm(start, ..) if range.contains(start));
+            |read: &PendingRead| matches!(&read.place, ReadLocation::Svm(start, ..) if range.contains(start));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone: Vec<_> = list.extract_if(|_, landing| lies_there(landing)).collect();
+        let gone: Vec<_> = list.extract_if(|_, read| lies_there(read)).collect();
         drop(list);
         // Their events are let go of outside of the lock.
         drop(gone);
     }
 
-    /// The event of a landing's command; none if it ended in the worker before this one.
+    /// The event of a read's command; none if it ended in the worker before this one.
     pub(crate) fn event(&self, number: u64) -> Option<HeldEvent> {
-        match self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|landing| &landing.end) {
+        match self.list.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|read| &read.end) {
             Some(CommandEnd::Awaited(event)) => Some(event.clone()),
             _ => None,
         }
@@ -201,7 +201,7 @@ impl PendingReads {
     /// All that were not fetched to their ends, by number.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<PendingRead>)> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = list.iter().map(|(number, landing)| (*number, Arc::clone(landing))).collect();
+        let mut all: Vec<_> = list.iter().map(|(number, read)| (*number, Arc::clone(read))).collect();
         all.sort_unstable_by_key(|(number, _)| *number);
         all
     }
@@ -211,21 +211,21 @@ impl PendingReads {
         found.ok_or(Code::INVALID_VALUE)
     }
 
-    /// The state of a landing, which stays.
+    /// The state of a read, which stays.
     pub(crate) fn look(&self, number: u64, wait: bool) -> Result<i32, Code> {
         self.find(number)?.look(wait)
     }
 
-    /// The state of a landing and, when its command has ended, a part of it. The last part ends the landing, and so
-    /// does a failure.
+    /// The state of a read and, when its command has ended, a part of its bytes. The read is forgotten with its last part, or
+    /// with a failure.
     pub(crate) fn fetch(&self, number: u64, offset: u64, size: u32, wait: bool) -> Result<(i32, Vec<u8>), Code> {
-        let landing = self.find(number)?;
-        let status = landing.look(wait)?;
+        let read = self.find(number)?;
+        let status = read.look(wait)?;
         if status > 0 {
             return Ok((status, Vec::new()));
         }
-        let bytes = if status == 0 { landing.copy(offset, size).ok_or(Code::INVALID_VALUE)? } else { Vec::new() };
-        if status < 0 || offset + u64::from(size) == landing.len() {
+        let bytes = if status == 0 { read.copy(offset, size).ok_or(Code::INVALID_VALUE)? } else { Vec::new() };
+        if status < 0 || offset + u64::from(size) == read.len() {
             let ended = self.list.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
             // Its event is let go of outside of the lock.
             drop(ended);

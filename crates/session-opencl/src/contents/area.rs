@@ -12,7 +12,7 @@ use katydid_opencl_sys::{Code, void};
 use katydid_session_core::CHUNK_BYTES;
 use katydid_wire::codec::Field as _;
 
-use crate::calls::pending_reads::ReadLocation as Landed;
+use crate::calls::pending_reads::ReadLocation;
 use crate::contents::copier::{Copier, Map};
 use crate::contents::error::ContentsError;
 use crate::contents::location::AreaLocation;
@@ -60,9 +60,9 @@ impl Area {
         let address = |place: *const void| place.expose_provenance() as u64;
         let copier = copier.filter(|copier| copier.is_host);
         match &self.place {
-            AreaLocation::PendingRead(landing) => match &landing.place {
-                Landed::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
-                Landed::Svm(..) => None,
+            AreaLocation::PendingRead(read) => match &read.place {
+                ReadLocation::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
+                ReadLocation::Svm(..) => None,
             },
             AreaLocation::Svm(address) => copier.map(|_| LentRange { address: *address, _map: None }),
             AreaLocation::Buffer(memory, flags) => {
@@ -95,8 +95,8 @@ impl Area {
 
     /// Reads all of it.
     pub(super) fn read(&self, copier: Option<&Copier>, spare: &mut Spare) -> Result<(), ContentsError> {
-        if let AreaLocation::PendingRead(landing) = &self.place {
-            let Landed::Own(target) = &landing.place else { return Ok(()) };
+        if let AreaLocation::PendingRead(read) = &self.place {
+            let ReadLocation::Own(target) = &read.place else { return Ok(()) };
             let bytes = spare.bytes_mut();
             for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
                 let copied = target.copy(number as u64 * CHUNK_BYTES, chunk.len() as u32);
@@ -129,9 +129,9 @@ impl Area {
 
     /// Writes all of it, from memory of its size.
     pub(super) fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
-        if let AreaLocation::PendingRead(landing) = &self.place {
-            let Landed::Own(target) = &landing.place else { return Ok(()) };
-            // SAFETY: both have so many bytes, and no code knows the landing yet.
+        if let AreaLocation::PendingRead(read) = &self.place {
+            let ReadLocation::Own(target) = &read.place else { return Ok(()) };
+            // SAFETY: both have so many bytes, and no code knows the read yet.
             unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
             return Ok(());
         }

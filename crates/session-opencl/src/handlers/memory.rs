@@ -263,9 +263,9 @@ pub(crate) fn kdclImage(
     }
     let is_sure = session.shared.usage.limit().is_none();
     let in_place = if in_place.is_none() {
-        in_place::NO
+        in_place::COPIED
     } else if is_sure {
-        in_place::SURE
+        in_place::IN_PLACE_ALWAYS
     } else {
         in_place::IN_PLACE
     };

@@ -250,7 +250,7 @@ pub(crate) fn kdclSvmFill(
     Ok(message::kdclSvmFillReply {})
 }
 
-/// For the host; the bytes are fetched from where they lie. Landing 0: the program will write them all.
+/// For the host; the bytes are fetched from where they lie. With `landing` 0 the program will write them all.
 pub(crate) fn kdclSvmMap(
     session: &mut Session,
     _: &FrameHead,
@@ -265,11 +265,11 @@ pub(crate) fn kdclSvmMap(
     })?;
     if message.landing != 0 {
         let memory = session.svm.hold(message.address, message.size)?;
-        let landing = PendingRead {
+        let read = PendingRead {
             place: ReadLocation::Svm(message.address, message.size, memory),
             end: CommandEnd::Awaited(event),
         };
-        session.shared.pending_reads.add(message.landing, landing);
+        session.shared.pending_reads.add(message.landing, read);
     }
     session.svm.map(message.address, message.size, message.flags);
     Ok(message::kdclSvmMapReply {})

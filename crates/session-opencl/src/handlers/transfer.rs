@@ -249,8 +249,8 @@ fn place_of(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) ->
     Ok(Some(Host::packed(place.ok_or_else(bad)?)))
 }
 
-/// An object's bytes, to be fetched later; landing 0: only the command is wanted, not its bytes. With a place behind the
-/// extent, they are there when the landing is, which has no bytes then.
+/// An object's bytes, which the program fetches later by the number `landing`; with 0 it wants only the command, not its
+/// bytes. With a place behind the extent, the bytes are there when the command has ended, and nothing is to be fetched.
 pub(crate) fn kdclRead(
     session: &mut Session,
     _: &FrameHead,
@@ -343,7 +343,7 @@ pub(crate) fn kdclLand(
         session.look_at(vec![event]);
     }
     Ok(Box::new(move |shared| {
-        let waits = matches!(message.how, land::AT_END | land::QUERY_AT_END);
+        let waits = matches!(message.how, land::FETCH_AT_END | land::QUERY_AT_END);
         if matches!(message.how, land::QUERY | land::QUERY_AT_END) {
             let state = shared.pending_reads.look(message.landing, waits)?;
             return Ok(message::kdclLandReply { state, data: Vec::new() });

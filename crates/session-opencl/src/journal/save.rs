@@ -182,7 +182,7 @@ impl Session {
             events: self.saved_events()?,
             callbacks: self.shared.callbacks.waiting(),
             mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
-            pending_reads: self.saved_landings()?,
+            pending_reads: self.saved_pending_reads()?,
             told: self.told.clone(),
             ..self.made()?
         })
@@ -201,7 +201,7 @@ impl Session {
         Ok(JournalState { platforms, groups, records, ..JournalState::default() })
     }
 
-    fn saved_landings(&self) -> Result<Vec<PendingRead>, SaveError> {
+    fn saved_pending_reads(&self) -> Result<Vec<PendingRead>, SaveError> {
         let of = |(number, pending_read): (u64, std::sync::Arc<crate::calls::pending_reads::PendingRead>)| {
             let status = pending_read.status().map_err(|code| SaveError::Driver { what: "a read", code })?;
             let address = if let ReadLocation::Svm(address, ..) = pending_read.place { address } else { 0 };

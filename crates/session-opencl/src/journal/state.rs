@@ -13,7 +13,7 @@
 //! events      count u32, then id u32, context u32, status i32, times: count u32, then parameter u32, value u64
 //! callbacks   count u32, then event u32, state i32, token u64
 //! mapped      count u32, then address u64, size u64, flags u64: shared virtual memory that is the host's
-//! landings    count u32, then number u64, state i32, bytes u64, address of shared virtual memory u64 or 0
+//! reads       count u32, then number u64, state i32, bytes u64, address of shared virtual memory u64 or 0
 //! told        count u32, then object u32, parameter u32, value: what the program knows of platforms and devices
 //! groups      count u32, then kernel u32, queue u32, most items of a group and in each dimension 4 u64
 //! ```

@@ -220,8 +220,8 @@ unsafe fn copy_out_inline(
 unsafe fn copy_out_plain(shim: &Shim, way: StreamIds, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: way.stream };
     // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
-    let landing = unsafe { ReplyBuffer::new(target, size as usize, COUNT) };
-    shim.session.call_into(way.context, &message, landing)
+    let buffer = unsafe { ReplyBuffer::new(target, size as usize, COUNT) };
+    shim.session.call_into(way.context, &message, buffer)
 }
 
 /// Asks for bytes that may come packed, and notes what that took beside the worker's own time.

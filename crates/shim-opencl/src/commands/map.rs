@@ -85,7 +85,8 @@ unsafe fn map(
     let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
     let back = if writes { UnmapAction::Written(transfer.form, transfer.extent) } else { UnmapAction::Nothing };
-    let landing = if place.is_filled || flags & MAP_WRITE_INVALIDATE_REGION != 0 || memory.contents.are_undefined() {
+    let read_number = if place.is_filled || flags & MAP_WRITE_INVALIDATE_REGION != 0 || memory.contents.are_undefined()
+    {
         only_command(order, &transfer, blocking)?;
         0
     } else {
@@ -93,8 +94,8 @@ unsafe fn map(
         unsafe { transfer::read(&transfer, order, blocking)? }
     };
     // Bytes that are on their way may not have come when the region is unmapped.
-    let shows = place.shows.filter(|_| landing == 0);
-    memory.maps().add(Map { back, region, landing, pages: place.pages, shows });
+    let shows = place.shows.filter(|_| read_number == 0);
+    memory.maps().add(Map { back, region, read_number, pages: place.pages, shows });
     Ok(region.start)
 }
 
@@ -109,7 +110,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
     }
     order.done();
     let back = UnmapAction::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
-    transfer.memory.maps().add(Map { back, region: transfer.rows, landing: 0, pages: None, shows: None });
+    transfer.memory.maps().add(Map { back, region: transfer.rows, read_number: 0, pages: None, shows: None });
     Ok(address)
 }
 
@@ -285,7 +286,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     }
     let mut map = memory.maps().take(mapped_ptr.addr()).ok_or(Code::INVALID_VALUE)?;
     // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
-    if PENDING_READS.abandon(map.landing, &map.region) && matches!(map.back, UnmapAction::Written(..)) {
+    if PENDING_READS.abandon(map.read_number, &map.region) && matches!(map.back, UnmapAction::Written(..)) {
         map.back = UnmapAction::Nothing;
     }
     // SAFETY: the region is still the program's, and lent until `map` is dropped.

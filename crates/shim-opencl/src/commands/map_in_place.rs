@@ -54,7 +54,7 @@ pub(crate) unsafe fn map(
     } else {
         by_worker(order, &transfer, blocking, flags)?;
     }
-    memory.maps().add(Map { back, region, landing: 0, pages: None, shows: None });
+    memory.maps().add(Map { back, region, read_number: 0, pages: None, shows: None });
     Ok(address)
 }
 

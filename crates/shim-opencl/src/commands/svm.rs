@@ -136,22 +136,22 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
             session::call(&kdclSvmWrite { queue, event, destination, staged: sent.staged, waits: &waits })?;
         }
         (false, true) => {
-            let landing = PENDING_READS.number();
-            session::call(&kdclSvmRead { queue, event, source, size: length, landing, waits: &waits })?;
+            let read_number = PENDING_READS.number();
+            session::call(&kdclSvmRead { queue, event, source, size: length, landing: read_number, waits: &waits })?;
             // SAFETY: writable, by the contract.
-            unsafe { PENDING_READS.expect(landing, Rows::run(to, size), None) };
+            unsafe { PENDING_READS.expect(read_number, Rows::run(to, size), None) };
         }
         // The device has no part in it: the present bytes come back in the command's turn.
         (false, false) => {
-            let (rows, landing) = (Rows::run(from, size), PENDING_READS.number());
+            let (rows, read_number) = (Rows::run(from, size), PENDING_READS.number());
             pending_reads::wait_for_place(&rows)?;
             // SAFETY: readable, by the contract.
             let bytes = unsafe { rows.gather() };
             let sent = bulk::send(&bytes)?;
             waits.extend_from_slice(sent.inline);
-            session::call(&kdclHostCopy { queue, event, landing, staged: sent.staged, waits: &waits })?;
+            session::call(&kdclHostCopy { queue, event, landing: read_number, staged: sent.staged, waits: &waits })?;
             // SAFETY: writable, by the contract.
-            unsafe { PENDING_READS.expect(landing, Rows::run(to, size), None) };
+            unsafe { PENDING_READS.expect(read_number, Rows::run(to, size), None) };
         }
     }
     Ok(())
@@ -219,17 +219,24 @@ pub(crate) unsafe fn enqueue_svm_map(
         RANGES.written_around(address, size).is_some() && !PENDING_READS.come_to(&Rows::run(address, size));
     let is_fine = RANGES.is_fine(address, size);
     let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest || is_fine;
-    let landing = if fresh { 0 } else { PENDING_READS.number() };
+    let read_number = if fresh { 0 } else { PENDING_READS.number() };
     let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
-    let message =
-        kdclSvmMap { queue, event: done, flags, address: address as u64, size: size as u64, landing, waits: &waits };
+    let message = kdclSvmMap {
+        queue,
+        event: done,
+        flags,
+        address: address as u64,
+        size: size as u64,
+        landing: read_number,
+        waits: &waits,
+    };
     session::call(&message)?;
     // What is written to fine-grained memory is there.
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0 && !is_fine;
-    RANGES.map(address, SvmMap { size, writes, landing });
+    RANGES.map(address, SvmMap { size, writes, read_number });
     if !fresh {
         // SAFETY: pages of the allocation, which holds the region, as was checked.
-        unsafe { PENDING_READS.expect(landing, Rows::run(address, size), None) };
+        unsafe { PENDING_READS.expect(read_number, Rows::run(address, size), None) };
     }
     if blocking != 0 {
         event::wait_for(&[done])?;
@@ -253,7 +260,7 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let address = svm_ptr.addr();
     let mut map = RANGES.unmap(address).ok_or(Code::INVALID_VALUE)?;
     // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
-    map.writes &= !PENDING_READS.abandon(map.landing, &Rows::run(address, map.size));
+    map.writes &= !PENDING_READS.abandon(map.read_number, &Rows::run(address, map.size));
     // A driver may give the device all of an allocation when a part of it is unmapped, and nothing afterwards: what the program has
     // written around the part goes along.
     let around = RANGES.written_around(address, map.size);

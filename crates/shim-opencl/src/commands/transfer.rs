@@ -76,9 +76,9 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
     }
     if !blocking {
         // SAFETY: by the contract.
-        let landing = unsafe { begin(transfer, &order)? };
+        let read_number = unsafe { begin(transfer, &order)? };
         order.done();
-        return Ok(landing);
+        return Ok(read_number);
     }
     // SAFETY: by the contract.
     unsafe {
@@ -93,15 +93,15 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
 ///
 /// As [`read`].
 unsafe fn begin(transfer: &Transfer, order: &PendingCommand) -> Result<u64, Code> {
-    let landing = PENDING_READS.number();
+    let read_number = PENDING_READS.number();
     // SAFETY: by the contract.
-    if unsafe { blocks::read(transfer, order, landing, false)? } {
-        return Ok(landing);
+    if unsafe { blocks::read(transfer, order, read_number, false)? } {
+        return Ok(read_number);
     }
-    ask_for(transfer, order, landing)?;
+    ask_for(transfer, order, read_number)?;
     // SAFETY: by the contract.
-    unsafe { PENDING_READS.expect(landing, transfer.rows, None) };
-    Ok(landing)
+    unsafe { PENDING_READS.expect(read_number, transfer.rows, None) };
+    Ok(read_number)
 }
 
 /// Reads and waits, where bytes of older reads are on their way to the same place: these come first.
@@ -132,15 +132,15 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
     } {
         return came(order);
     }
-    let landing = PENDING_READS.number();
+    let read_number = PENDING_READS.number();
     // SAFETY: by the contract.
-    if unsafe { blocks::read(transfer, &order, landing, true)? } {
+    if unsafe { blocks::read(transfer, &order, read_number, true)? } {
         return came(order);
     }
     if transfer.rows.len() > MAX_REPLY_VALUE_BYTES {
-        ask_for(transfer, &order, landing)?;
+        ask_for(transfer, &order, read_number)?;
         // SAFETY: by the contract.
-        unsafe { pending_reads::wait(landing, &transfer.rows, None)? };
+        unsafe { pending_reads::wait(read_number, &transfer.rows, None)? };
         return came(order);
     }
     let arguments = transfer.arguments(&order);
@@ -158,9 +158,10 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
 }
 
 /// Enqueues a read whose bytes stay in the worker.
-fn ask_for(transfer: &Transfer, order: &PendingCommand, landing: u64) -> Result<(), Code> {
+fn ask_for(transfer: &Transfer, order: &PendingCommand, read_number: u64) -> Result<(), Code> {
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
-    session::call(&kdclRead { queue, event, memory, form, landing, waits: &transfer.arguments(order) }).map(drop)
+    session::call(&kdclRead { queue, event, memory, form, landing: read_number, waits: &transfer.arguments(order) })
+        .map(drop)
 }
 
 /// The end of a command for which the program has waited.

@@ -121,7 +121,8 @@ impl PendingRead {
         }
         // None of its bytes: what remains of them when all are fetched.
         let offset = if self.parcel.is_some() { 0 } else { self.target.len() as u64 };
-        let has_ended = session::call(&kdclLand { landing: self.number, offset, size: 0, how: land::NOW })?.state <= 0;
+        let has_ended =
+            session::call(&kdclLand { landing: self.number, offset, size: 0, how: land::FETCH_NOW })?.state <= 0;
         if let Some(parcel) = self.parcel.take_if(|_| has_ended) {
             PARCELS.give_back(parcel);
         }
@@ -176,7 +177,7 @@ fn look(number: u64, how: u32) -> Result<i32, Code> {
 
 /// How a read is fetched: after its end, or if it has ended.
 fn fetching(wait: bool) -> u32 {
-    if wait { land::AT_END } else { land::NOW }
+    if wait { land::FETCH_AT_END } else { land::FETCH_NOW }
 }
 
 /// Waits until all bytes have come to a place that were on their way there.

@@ -188,10 +188,14 @@ impl Wanted {
             } else {
                 session::enqueue(message)?;
             }
-            return Ok(kdclImageReply { elementSize: element as u64, in_place: in_place::SURE, facts: facts.clone() });
+            return Ok(kdclImageReply {
+                elementSize: element as u64,
+                in_place: in_place::IN_PLACE_ALWAYS,
+                facts: facts.clone(),
+            });
         }
         let made = session::call(message)?;
-        if made.in_place == in_place::SURE && facts.as_ref() == Some(&made.facts) {
+        if made.in_place == in_place::IN_PLACE_ALWAYS && facts.as_ref() == Some(&made.facts) {
             known_forms(&self.context).learn(worker, self.form());
         }
         Ok(made)
@@ -293,7 +297,7 @@ unsafe fn make_image(
             },
         )?;
         let memory = wanted.object(base, properties, worker, &told);
-        *is_lent = told.in_place != in_place::NO;
+        *is_lent = told.in_place != in_place::COPIED;
         // Maps of what the program has itself are made there.
         Ok(if *is_lent && memory.host == 0 { memory.lying(shared, worker) } else { memory })
     })

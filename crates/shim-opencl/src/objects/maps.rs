@@ -29,7 +29,7 @@ pub(crate) struct Map {
     pub(crate) back: UnmapAction,
     pub(crate) region: Rows,
     /// The number of the read that fills it ([`crate::host::pending_reads`]), if no thread has waited for that; else 0.
-    pub(crate) landing: u64,
+    pub(crate) read_number: u64,
     /// Kept until it is unmapped; none where the memory is the whole object's or the program's own.
     pub(crate) pages: Option<MappedPages>,
     /// What the region shows of the object while only the program changes it; none if that is not known.
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(maps.whole(100), Ok(whole));
         for _ in 0..2 {
             let region = Rows::run(whole, 100);
-            maps.add(Map { back: UnmapAction::Nothing, region, landing: 0, pages: None, shows: None });
+            maps.add(Map { back: UnmapAction::Nothing, region, read_number: 0, pages: None, shows: None });
         }
         assert_eq!(maps.count(), 2);
         assert!(maps.take(whole).is_some() && maps.take(whole).is_some() && maps.take(whole).is_none());

@@ -56,7 +56,7 @@ pub(crate) struct SvmMap {
     /// Whether the program may write it, so that its bytes are brought to the device.
     pub(crate) writes: bool,
     /// The number of the read that fills it ([`crate::host::pending_reads`]); 0: none.
-    pub(crate) landing: u64,
+    pub(crate) read_number: u64,
 }
 
 impl SvmState {
@@ -266,7 +266,7 @@ mod tests {
         let mut state = SvmState::new();
         state.allocations.insert(8192, Allocation { size: 100, block: None });
         for (address, size) in [(8192, 100), (8192, 10), (8292, 1)] {
-            state.map(address, SvmMap { size, writes: true, landing: 0 });
+            state.map(address, SvmMap { size, writes: true, read_number: 0 });
         }
         assert_eq!(state.unmap(8192).map(|map| map.size), Some(10));
         assert_eq!([state.end(8192), state.end(8192)].map(|ended| ended.map(|ended| ended.size)), [Some(100), None]);
@@ -277,7 +277,7 @@ mod tests {
     fn a_region_may_be_written_if_it_lies_in_one_that_is_mapped_so() {
         let mut state = SvmState::new();
         for (address, size, writes) in [(8192, 100, true), (8192, 200, false), (8196, 60, true), (8400, 10, true)] {
-            state.map(address, SvmMap { size, writes, landing: 0 });
+            state.map(address, SvmMap { size, writes, read_number: 0 });
         }
         let widest = Some((8192, 100));
         for (address, size, around) in [(8192, 100, widest), (8200, 10, widest), (8200, 93, None), (8390, 15, None)] {

@@ -55,14 +55,14 @@ pub(crate) unsafe fn write(
 pub(crate) unsafe fn read(
     transfer: &Transfer,
     order: &PendingCommand,
-    landing: u64,
+    read_number: u64,
     blocking: bool,
 ) -> Result<bool, Code> {
     let Some(parcel) = PARCELS.take(transfer.rows.len()) else { return Ok(false) };
     let mut waits = transfer.arguments(order);
     (parcel.start() as u64).put(&mut waits);
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
-    if let Err(code) = session::call(&kdclRead { queue, event, memory, form, landing, waits: &waits }) {
+    if let Err(code) = session::call(&kdclRead { queue, event, memory, form, landing: read_number, waits: &waits }) {
         // Nothing was enqueued.
         PARCELS.give_back(parcel);
         return Err(code);
@@ -70,9 +70,9 @@ pub(crate) unsafe fn read(
     // SAFETY: by the contract.
     unsafe {
         if blocking {
-            pending_reads::wait(landing, &transfer.rows, Some(parcel))?;
+            pending_reads::wait(read_number, &transfer.rows, Some(parcel))?;
         } else {
-            PENDING_READS.expect(landing, transfer.rows, Some(parcel));
+            PENDING_READS.expect(read_number, transfer.rows, Some(parcel));
         }
     }
     Ok(true)

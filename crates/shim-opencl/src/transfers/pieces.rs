@@ -214,7 +214,7 @@ fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
 /// A part of a read that is under way.
 struct ReadPart {
     piece: StagingPiece,
-    landing: u64,
+    read_number: u64,
     rows: Rows,
 }
 
@@ -256,7 +256,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
     let begun = begin(*piece, first, order, (true, rest.is_empty()))?;
     // SAFETY: handed on.
-    unsafe { land(staging, &begun)? };
+    unsafe { fetch_part(staging, &begun)? };
     if rest.is_empty() {
         return Ok(true);
     }
@@ -282,23 +282,23 @@ unsafe fn read_rest(
         let _ = give.send(*piece);
     }
     let begun = Mutex::new(begun);
-    // Lands parts until there are no more; whatever happens to one, the others are waited for, since drivers write to pieces.
-    let land_all = || {
+    // Fetches parts until there are no more; whatever happens to one, the others are waited for, since drivers write to pieces.
+    let fetch_all = || {
         let mut outcome = Ok(());
         while let Some(part) = next(&begun) {
             // SAFETY: handed on.
-            outcome = outcome.and(unsafe { land(staging, &part) });
+            outcome = outcome.and(unsafe { fetch_part(staging, &part) });
             let _ = give.send(part.piece);
         }
         outcome
     };
     thread::scope(|scope| {
-        let help = helpers.start(scope, land_all);
+        let help = helpers.start(scope, fetch_all);
         let mut outcome = Ok(());
         for (number, one) in parts.iter().enumerate() {
             if help.is_empty() && outcome.is_ok() {
                 // SAFETY: handed on.
-                outcome = unsafe { land_if_full(staging, (&begun, &free, &give)) };
+                outcome = unsafe { fetch_if_full(staging, (&begun, &free, &give)) };
             }
             let is_last = number + 1 == parts.len();
             let part = outcome.and_then(|()| free.recv().map_err(|_| Code::OUT_OF_RESOURCES));
@@ -312,7 +312,7 @@ unsafe fn read_rest(
         }
         drop(begin_one);
         if help.is_empty() {
-            outcome = outcome.and(land_all());
+            outcome = outcome.and(fetch_all());
         }
         let lost = Err(Code::OUT_OF_RESOURCES);
         help.into_iter().fold(outcome, |so_far, thread| so_far.and(thread.join().unwrap_or(lost)))
@@ -324,12 +324,12 @@ fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
     begun.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// Of a thread that does everything itself: lands the oldest part if no piece is free.
+/// Of a thread that does everything itself: fetches the oldest part if no piece is free.
 ///
 /// # Safety
 ///
 /// The rows of parts are writable.
-unsafe fn land_if_full(
+unsafe fn fetch_if_full(
     staging: &Staging,
     (begun, free, give): (&Mutex<Receiver<ReadPart>>, &Receiver<StagingPiece>, &Sender<StagingPiece>),
 ) -> Result<(), Code> {
@@ -339,9 +339,9 @@ unsafe fn land_if_full(
     }
     let Some(part) = next(begun) else { return Ok(()) };
     // SAFETY: handed on.
-    let landed = unsafe { land(staging, &part) };
+    let outcome = unsafe { fetch_part(staging, &part) };
     let _ = give.send(part.piece);
-    landed
+    outcome
 }
 
 /// Begins to read a part, which may be the first or the last.
@@ -351,12 +351,12 @@ fn begin(
     order: &PendingCommand,
     (is_first, is_last): (bool, bool),
 ) -> Result<ReadPart, Code> {
-    let part = ReadPart { piece, landing: PENDING_READS.number(), rows: one.rows };
+    let part = ReadPart { piece, read_number: PENDING_READS.number(), rows: one.rows };
     let mut waits = if is_first { one.arguments(order) } else { one.alone() };
     (piece.number() + 1).put(&mut waits);
     let event = if is_last { order.event() } else { 0 };
-    let (queue, memory, landing) = (order.queue(), one.memory.base.id, part.landing);
-    let message = kdclRead { queue, event, memory, form: one.form, landing, waits: &waits };
+    let (queue, memory, read_number) = (order.queue(), one.memory.base.id, part.read_number);
+    let message = kdclRead { queue, event, memory, form: one.form, landing: read_number, waits: &waits };
     if is_first || event != 0 {
         session::call(&message).map(drop)?
     } else {
@@ -370,8 +370,8 @@ fn begin(
 /// # Safety
 ///
 /// The rows are writable.
-unsafe fn land(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
-    let reply = session::call(&kdclLand { landing: part.landing, offset: 0, size: 0, how: land::AT_END })?;
+unsafe fn fetch_part(staging: &Staging, part: &ReadPart) -> Result<(), Code> {
+    let reply = session::call(&kdclLand { landing: part.read_number, offset: 0, size: 0, how: land::FETCH_AT_END })?;
     if reply.state != 0 {
         return Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
     }

@@ -35,8 +35,8 @@ fn link_over(server: &Server) -> (Proxy, Box<dyn ProgramLink>, Box<dyn WorkerLin
 fn bulk(link: &dyn ProgramLink, sent: &[u8]) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; sent.len() - 4];
     // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
-    let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
-    let (_, landed) = link.call_into(ECHO, 0, &[sent], &mut Vec::new(), landing)?;
+    let target = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
+    let (_, landed) = link.call_into(ECHO, 0, &[sent], &mut Vec::new(), target)?;
     assert!(landed, "a reply came that is not the one that was asked for");
     Ok(data)
 }

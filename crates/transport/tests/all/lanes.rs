@@ -110,8 +110,8 @@ fn pattern(number: u64) -> Vec<u8> {
 fn fetch(link: &dyn ProgramLink, number: u64) -> Result<Vec<u8>, LinkError> {
     let mut data = vec![0; BULK - 4];
     // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
-    let landing = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
-    let (_, landed) = link.call_into(ECHO, 0, &[&number.to_le_bytes()], &mut Vec::new(), landing)?;
+    let target = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
+    let (_, landed) = link.call_into(ECHO, 0, &[&number.to_le_bytes()], &mut Vec::new(), target)?;
     assert!(landed, "a reply came that is not the one that was asked for");
     Ok(data)
 }
