@@ -1,7 +1,7 @@
 //! Products of OpenCL: exported symbols, the worker's dispatch, and the table that ICD loaders call through.
 //!
 //! Bodies of exported symbols are hand-written (`crate::<path>`), take the parameters without `errcode_ret`, and return
-//! `Result`; what the C function returns decides which border of `crate::ffi::returns` turns that into codes and nulls. The
+//! `Result`; what the C function returns decides which wrapper in `crate::ffi::returns` turns that into codes and nulls. The
 //! worker's handlers (`crate::handlers::<name>`) must exist, or the session crate does not compile.
 
 use std::fmt::Write;
@@ -65,7 +65,7 @@ fn arrow(function: &Function) -> String {
 fn body(function: &Function) -> String {
     let path = function_path(function);
     let tells = function.params.iter().any(|param| param.name == CODE);
-    let border = match function.returns.as_ref().map(|ty| ty.0.as_str()) {
+    let wrapper = match function.returns.as_ref().map(|ty| ty.0.as_str()) {
         None => "entry",
         Some("nothing") => "silent",
         Some(_) if tells => "object",
@@ -75,14 +75,14 @@ fn body(function: &Function) -> String {
     if function.class == Class::Refused {
         let unused = names(function);
         let unused = if unused.is_empty() { String::new() } else { format!("    let _ = ({unused},);\n") };
-        return format!("{unused}    crate::ffi::returns::refused_{border}({path}{code})\n");
+        return format!("{unused}    crate::ffi::returns::refused_{wrapper}({path}{code})\n");
     }
     let given: Vec<_> =
         function.params.iter().filter(|param| param.name != CODE).map(|param| param.name.as_str()).collect();
     let by = if let Body::By(by) | Body::Via(by) = &function.body { by.as_str() } else { "missing" };
     format!(
         "    // SAFETY: the caller's promise, above, is handed on.\n    \
-         unsafe {{ crate::ffi::returns::{border}({path}{code}, || crate::{by}({})) }}\n",
+         unsafe {{ crate::ffi::returns::{wrapper}({path}{code}, || crate::{by}({})) }}\n",
         given.join(", ")
     )
 }

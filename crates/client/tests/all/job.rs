@@ -91,7 +91,7 @@ impl Stage {
         self.folder.path().join("job")
     }
 
-    /// The program's next connection, and how it introduces itself: state and frames.
+    /// The program's next connection, and what its hello says: state and frames.
     fn member(&self) -> (Supervisor, u32, u64) {
         let socket = self.listener.as_ref().unwrap().accept().unwrap().0;
         let supervisor = Supervisor(ControlChannel::new(socket.into(), MAX_MESSAGE).unwrap());

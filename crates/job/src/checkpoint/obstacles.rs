@@ -33,7 +33,7 @@ pub(crate) fn all_are_known(job: &JobState, root: u32) -> Result<(), CheckpointE
         let Some(unknown) = unknown_sessions::find(&tree, &job.members.list()) else { return Ok(()) };
         // It may have come since the members were listed.
         let doing = "wait for programs that begin to use the GPU";
-        job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })?;
+        job.members.wait_for_hellos().map_err(|source| CheckpointError::System { doing, source })?;
         if unknown_sessions::find(&tree, &job.members.list()).is_none() {
             return Ok(());
         }

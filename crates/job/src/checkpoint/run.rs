@@ -489,7 +489,7 @@ impl<'j> Attempt<'j, '_> {
     /// Waits for programs that are about to use the GPU.
     pub(crate) fn wait_for_arrivals(&self) -> Result<(), CheckpointError> {
         let doing = "wait for programs that begin to use the GPU";
-        self.job.members.wait_introduced().map_err(|source| CheckpointError::System { doing, source })
+        self.job.members.wait_for_hellos().map_err(|source| CheckpointError::System { doing, source })
     }
 
     /// Tells the stage that begins.

@@ -29,10 +29,10 @@ use crate::supervisor::question::{Answerer, Question};
 
 /// Most programs in one job.
 const MAX_MEMBERS: usize = 4096;
-/// Most connections whose peers have not introduced themselves.
-const MAX_STRANGERS: usize = 1024;
+/// Most connections whose peers have not sent their hello.
+const MAX_UNKNOWN_PEERS: usize = 1024;
 /// How long a program may take to say who it is: it announces itself first, and then connects to its server.
-const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(60);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a peer that has its answer may take to hang up.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,8 +113,8 @@ struct MemberTable {
 struct MembersState {
     next: u64,
     entries: Vec<MemberEntry>,
-    /// Connections whose peers have not introduced themselves, with their processes, as we see them.
-    strangers: BTreeMap<u64, u32>,
+    /// Connections whose peers have not sent their hello, with the peers' process ids in our namespace.
+    unknown_peers: BTreeMap<u64, u32>,
     /// The program has ended.
     is_closed: bool,
     /// Members that ever came with a session of their own: tells whether one came between two moments.
@@ -175,23 +175,23 @@ impl Members {
         fs::rename(&path, out_of_sight(&path)).map(|()| Hidden(path))
     }
 
-    /// Waits until every peer that has connected has introduced itself, or has gone away: after that, and while the socket is
+    /// Waits until every peer that has connected has sent its hello, or has gone away: after that, and while the socket is
     /// hidden, no program has a connection that is not known.
     ///
     /// # Errors
     ///
     /// A peer stays silent, or the socket cannot be reached.
-    pub fn wait_introduced(&self) -> io::Result<()> {
+    pub fn wait_for_hellos(&self) -> io::Result<()> {
         let path = [self.0.path.clone(), out_of_sight(&self.0.path)].into_iter().find(|path| path.exists());
         // Connections are accepted in their order: when this one has been closed, those before it are counted.
         let probe = UnixStream::connect(path.ok_or(io::ErrorKind::NotFound)?)?;
         probe.shutdown(Shutdown::Write)?;
         // Nothing is ever sent to it: it ends.
         let _ = (&probe).read(&mut [0])?;
-        let deadline = Instant::now() + INTRODUCTION_TIMEOUT;
+        let deadline = Instant::now() + HELLO_TIMEOUT;
         let mut state = self.lock();
-        while !state.strangers.is_empty() && !state.is_closed {
-            let left = deadline.checked_duration_since(Instant::now()).ok_or_else(|| silent(&state.strangers))?;
+        while !state.unknown_peers.is_empty() && !state.is_closed {
+            let left = deadline.checked_duration_since(Instant::now()).ok_or_else(|| silent(&state.unknown_peers))?;
             state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
@@ -429,9 +429,9 @@ impl Members {
                 continue;
             };
             // A peer that is turned away tries again, as without a thread.
-            let Some(stranger) = UnknownPeer::new(self, &stream) else { continue };
+            let Some(peer) = UnknownPeer::new(self, &stream) else { continue };
             // Without a thread the connection is dropped, and the program tries again.
-            let _ = thread::Builder::new().name("member".into()).spawn(move || attend(stranger, &Arc::new(stream)));
+            let _ = thread::Builder::new().name("member".into()).spawn(move || attend(peer, &Arc::new(stream)));
         }
     }
 
@@ -554,14 +554,14 @@ impl Members {
     }
 }
 
-/// A connection whose peer has not introduced itself, counted as long as this lives.
+/// A connection whose peer has not sent its hello. It counts as one as long as this value lives.
 struct UnknownPeer(Members, u64);
 
 /// A peer that announced itself and did not come.
-fn silent(strangers: &BTreeMap<u64, u32>) -> io::Error {
-    let named = strangers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
+fn silent(unknown_peers: &BTreeMap<u64, u32>) -> io::Error {
+    let named = unknown_peers.values().map(|pid| format!("process {pid} ({})", tree::name(*pid)));
     let named: Vec<String> = named.collect();
-    let text = format!("nothing was heard for {} s of {}", INTRODUCTION_TIMEOUT.as_secs(), named.join(", "));
+    let text = format!("nothing was heard for {} s of {}", HELLO_TIMEOUT.as_secs(), named.join(", "));
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
@@ -571,19 +571,19 @@ impl UnknownPeer {
         // One that cannot be named counts all the same.
         let pid = socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
         let mut state = members.lock();
-        if state.strangers.len() >= MAX_STRANGERS {
+        if state.unknown_peers.len() >= MAX_UNKNOWN_PEERS {
             return None;
         }
         state.next += 1;
         let number = state.next;
-        state.strangers.insert(number, pid);
+        state.unknown_peers.insert(number, pid);
         Some(Self(members.clone(), number))
     }
 
-    /// Listens until it is known who this is; a number for the member and one for the connection. A peer that only asks gets its
-    /// answer, and is no member.
-    fn introduced(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
-        stream.set_read_timeout(Some(INTRODUCTION_TIMEOUT)).ok()?;
+    /// Waits for the hello, which says who the peer is; returns numbers of the member and of the connection. A peer that only
+    /// asks gets its answer, and is no member.
+    fn receive_hello(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
+        stream.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
         let word = read(stream).ok()??;
         if let FromProgram::Ask { protocol: PROTOCOL, process, what, patience, gpus } = word {
             let patience = Duration::from_millis(patience.into());
@@ -601,7 +601,7 @@ impl UnknownPeer {
         };
         stream.set_read_timeout(None).ok()?;
         // A program that reads nothing is not waited for.
-        stream.set_write_timeout(Some(INTRODUCTION_TIMEOUT)).ok()?;
+        stream.set_write_timeout(Some(HELLO_TIMEOUT)).ok()?;
         let session = SessionKind(session);
         let member = Member { id: 0, pid, session, key, address, link, program, state, frames, reached: None };
         let (id, connection) = self.0.entry(member, stream)?;
@@ -622,14 +622,14 @@ impl UnknownPeer {
 
 impl Drop for UnknownPeer {
     fn drop(&mut self) {
-        self.0.lock().strangers.remove(&self.1);
+        self.0.lock().unknown_peers.remove(&self.1);
         self.0.0.changed.notify_all();
     }
 }
 
 /// Reads one connection to its end.
-fn attend(stranger: UnknownPeer, stream: &Arc<UnixStream>) {
-    let Some((members, id, connection)) = stranger.introduced(stream) else { return };
+fn attend(peer: UnknownPeer, stream: &Arc<UnixStream>) {
+    let Some((members, id, connection)) = peer.receive_hello(stream) else { return };
     while let Ok(Some(word)) = read(stream) {
         members.hear(id, connection, word);
     }

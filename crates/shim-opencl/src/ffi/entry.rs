@@ -1,5 +1,5 @@
 //! The exported symbols, generated from `spec/opencl.api`: one a line, each going through [`crate::ffi::returns`].
-#![expect(unsafe_code, reason = "the C border of the library")]
+#![expect(unsafe_code, reason = "the FFI boundary of the library")]
 #![allow(non_snake_case, reason = "the symbols and their parameters carry the vendor's names")]
 #![allow(unreachable_pub, reason = "reached through the dynamic linker")]
 #![allow(

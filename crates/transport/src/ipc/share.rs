@@ -38,7 +38,7 @@ const MAX_PIECES: u32 = 4096;
 /// Those that hold something of a lender, each with a thread; further ones are turned away.
 const MAX_BORROWERS: usize = 1024;
 /// Those that have shown no name yet, each with a thread; the oldest goes for a newcomer.
-const MAX_STRANGERS: usize = 64;
+const MAX_UNKNOWN_PEERS: usize = 64;
 /// In place of their number: the lender knows no such name.
 const UNKNOWN: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
@@ -54,12 +54,12 @@ const DOOR_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 pub type Lent = (OwnedFd, u64);
 
 #[derive(Debug, Default)]
-struct Books {
+struct LenderState {
     items: HashMap<[u8; SECRET], Arc<Vec<Lent>>>,
     /// Borrowers, each by a number of its own: what it holds, and its connection.
     borrowers: HashMap<u64, ([u8; SECRET], UnixStream)>,
     /// Those that have shown no name yet, oldest first, by numbers of the same kind.
-    strangers: BTreeMap<u64, UnixStream>,
+    unknown_peers: BTreeMap<u64, UnixStream>,
     /// Connections accepted so far.
     came: u64,
     /// Nothing is handed over at this moment.
@@ -68,46 +68,46 @@ struct Books {
 
 #[derive(Debug, Default)]
 struct ShareState {
-    books: Mutex<Books>,
+    inner: Mutex<LenderState>,
     /// Notified when the lender goes on.
     goes_on: Condvar,
 }
 
 impl ShareState {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LenderState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a connection in that has shown no name yet; its number. One that has to go for it learns so by its end.
     fn enter(&self, connection: UnixStream) -> u64 {
-        let mut books = self.books();
-        if books.strangers.len() >= MAX_STRANGERS
-            && let Some((_, oldest)) = books.strangers.pop_first()
+        let mut state = self.lock();
+        if state.unknown_peers.len() >= MAX_UNKNOWN_PEERS
+            && let Some((_, oldest)) = state.unknown_peers.pop_first()
         {
             let _ = oldest.shutdown(Shutdown::Both);
         }
-        books.came += 1;
-        let number = books.came;
-        books.strangers.insert(number, connection);
+        state.came += 1;
+        let number = state.came;
+        state.unknown_peers.insert(number, connection);
         number
     }
 
     /// What a secret stands for, once the lender does not stand still; from here on that connection is a borrower's.
     fn take(&self, secret: [u8; SECRET], number: u64) -> Option<Arc<Vec<Lent>>> {
-        // While the lender stands still the others wait as well, and are no strangers: their names are known.
-        let connection = self.books().strangers.remove(&number)?;
-        let books = self.goes_on.wait_while(self.books(), |books| books.stands_still);
-        let mut books = books.unwrap_or_else(PoisonError::into_inner);
-        let pieces = books.items.get(&secret).map(Arc::clone).filter(|_| books.borrowers.len() < MAX_BORROWERS)?;
-        books.borrowers.insert(number, (secret, connection));
+        // While the lender stands still the others wait as well, and are not unknown: their names are known.
+        let connection = self.lock().unknown_peers.remove(&number)?;
+        let state = self.goes_on.wait_while(self.lock(), |state| state.stands_still);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let pieces = state.items.get(&secret).map(Arc::clone).filter(|_| state.borrowers.len() < MAX_BORROWERS)?;
+        state.borrowers.insert(number, (secret, connection));
         Some(pieces)
     }
 
     /// The connection is over.
     fn leave(&self, number: u64) {
-        let mut books = self.books();
-        books.strangers.remove(&number);
-        books.borrowers.remove(&number);
+        let mut state = self.lock();
+        state.unknown_peers.remove(&number);
+        state.borrowers.remove(&number);
     }
 }
 
@@ -148,7 +148,7 @@ impl Lender {
         let bytes = generation.to_le_bytes();
         let mut listener = unless_taken(lender_sockets::listen(&lender_id, &bytes))?;
         let lender = Self { lender_id, generation, state: Arc::default() };
-        lender.state.books().items = lent.into_iter().map(|(secret, pieces)| (secret, Arc::new(pieces))).collect();
+        lender.state.lock().items = lent.into_iter().map(|(secret, pieces)| (secret, Arc::new(pieces))).collect();
         let state = Arc::clone(&lender.state);
         let listen = move || {
             loop {
@@ -177,7 +177,7 @@ impl Lender {
     /// The system has no random bytes.
     pub fn lend(&self, pieces: Vec<Lent>) -> io::Result<[u8; SECRET]> {
         let secret = random()?;
-        self.state.books().items.insert(secret, Arc::new(pieces));
+        self.state.lock().items.insert(secret, Arc::new(pieces));
         Ok(secret)
     }
 
@@ -197,7 +197,7 @@ impl Lender {
 
     /// Lends nothing under this secret any more; who has it keeps it.
     pub fn end(&self, secret: &[u8; SECRET]) {
-        self.state.books().items.remove(secret);
+        self.state.lock().items.remove(secret);
     }
 
     /// Whether a name is one of this lender's.
@@ -207,20 +207,20 @@ impl Lender {
 
     /// Hands nothing over until [`Lender::go_on`]; what others hold at this moment.
     pub fn stand_still(&self) -> Vec<SharedHolding> {
-        let mut books = self.state.books();
-        books.stands_still = true;
+        let mut state = self.state.lock();
+        state.stands_still = true;
         let mut holders = BTreeMap::<[u8; SECRET], u32>::new();
         // The thread that attends to one which has hung up may not have noticed yet.
-        for (secret, _) in books.borrowers.values().filter(|(_, connection)| !is_over(connection)) {
+        for (secret, _) in state.borrowers.values().filter(|(_, connection)| !is_over(connection)) {
             *holders.entry(*secret).or_default() += 1;
         }
-        let held = |(secret, holders)| SharedHolding { secret, holders, is_lent: books.items.contains_key(&secret) };
+        let held = |(secret, holders)| SharedHolding { secret, holders, is_lent: state.items.contains_key(&secret) };
         holders.into_iter().map(held).collect()
     }
 
     /// Lends again after [`Lender::stand_still`].
     pub fn go_on(&self) {
-        self.state.books().stands_still = false;
+        self.state.lock().stands_still = false;
         self.state.goes_on.notify_all();
     }
 }
@@ -469,18 +469,18 @@ mod tests {
         let lender = Lender::open(0).unwrap();
         let name = lent(&lender, "text");
         let connect = || lender_sockets::connect(&lender.lender_id(), &0_u64.to_le_bytes()).unwrap();
-        let silent: Vec<UnixStream> = (0..4 * MAX_STRANGERS)
+        let silent: Vec<UnixStream> = (0..4 * MAX_UNKNOWN_PEERS)
             .map(|count| {
                 let connection = connect();
                 let came = count as u64 + 1;
-                while lender.state.books().came < came {
+                while lender.state.lock().came < came {
                     thread::sleep(Duration::from_millis(1));
                 }
                 connection
             })
             .collect();
-        assert_eq!(lender.state.books().strangers.len(), MAX_STRANGERS);
-        let gone = &silent[..3 * MAX_STRANGERS];
+        assert_eq!(lender.state.lock().unknown_peers.len(), MAX_UNKNOWN_PEERS);
+        let gone = &silent[..3 * MAX_UNKNOWN_PEERS];
         assert!(gone.iter().all(|mut connection| connection.read(&mut [0]).is_ok_and(|length| length == 0)));
         assert_eq!(borrowed_text(&name), "text");
     }
@@ -495,7 +495,7 @@ mod tests {
             scope.spawn(move || came.send(borrowed_text(&name)).unwrap());
             // It cannot come, however long this waits.
             assert!(comes.recv_timeout(Duration::from_millis(50)).is_err());
-            lender.state.books().items.insert(secret_of(&name), Arc::new(vec![file("later")]));
+            lender.state.lock().items.insert(secret_of(&name), Arc::new(vec![file("later")]));
             lender.go_on();
             assert_eq!(comes.recv_timeout(hang_limit()).unwrap(), "later");
         });

@@ -113,7 +113,7 @@ enum Victim {
 
 /// How a round does harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blow {
+enum Fault {
     Kill(Victim),
     /// For so many milliseconds.
     Pause(Victim, u64),
@@ -128,7 +128,7 @@ enum Blow {
 struct Round {
     subject: Subject,
     action: Action,
-    blow: Blow,
+    fault: Fault,
     /// Milliseconds from the beginning of the action.
     after: u64,
     /// Which of several.
@@ -163,24 +163,24 @@ impl Round {
         if (subject, action, victim) == (Subject::Ranks, Action::Restore, Victim::Both) {
             victim = Victim::Supervisor;
         }
-        let blow = match random.below(10) {
-            0..=5 => Blow::Kill(victim),
-            6 | 7 => Blow::Pause(victim, 20 + random.below(400)),
-            8 if way == "tcp" => Blow::Cut,
-            8 => Blow::Kill(victim),
-            _ => Blow::Full,
+        let fault = match random.below(10) {
+            0..=5 => Fault::Kill(victim),
+            6 | 7 => Fault::Pause(victim, 20 + random.below(400)),
+            8 if way == "tcp" => Fault::Cut,
+            8 => Fault::Kill(victim),
+            _ => Fault::Full,
         };
         // Early moments are more often within the action than late ones.
         let span = SPAN >> random.below(4);
-        Self { subject, action, blow, after: random.below(span), which: random.next() }
+        Self { subject, action, fault, after: random.below(span), which: random.next() }
     }
 
     /// Whether the program may come to another end than its own.
     fn is_fatal(&self) -> bool {
-        match self.blow {
-            Blow::Kill(victim) => !matches!(victim, Victim::Asker | Victim::Criu) || self.asker_is_supervisor(victim),
-            Blow::Cut => true,
-            Blow::Pause(..) | Blow::Full => false,
+        match self.fault {
+            Fault::Kill(victim) => !matches!(victim, Victim::Asker | Victim::Criu) || self.asker_is_supervisor(victim),
+            Fault::Cut => true,
+            Fault::Pause(..) | Fault::Full => false,
         }
     }
 
@@ -190,7 +190,7 @@ impl Round {
     }
 
     fn kills_server(&self) -> bool {
-        self.blow == Blow::Kill(Victim::Server)
+        self.fault == Fault::Kill(Victim::Server)
     }
 }
 
@@ -234,7 +234,7 @@ impl Field {
         let folder = self.stage.image("disk");
         let small = Small::mount_of(&folder, "96m")?;
         let image = folder.join("image");
-        self.struck(round, &image, &right)?;
+        self.disturb(round, &image, &right)?;
         if round.kills_server() && self.name != "private" {
             self.succeed()?;
         }
@@ -295,8 +295,8 @@ impl Field {
         self.stage.restore_from("victim", image, &Plan { variables: &variables, ..Plan::default() })
     }
 
-    /// Has a job be in the middle of something, and strikes.
-    fn struck(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
+    /// Has a job be in the middle of something, and injects the round's fault.
+    fn disturb(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
         let path = image.display().to_string();
         let every = ["--image", path.as_str(), "--every", "100ms", "--keep", "2"];
         let job = match round.action {
@@ -316,7 +316,7 @@ impl Field {
         };
         let asker = self.ask(round, &job, image)?;
         sleep(Duration::from_millis(round.after));
-        self.strike(round, &job, asker.as_ref(), image)?;
+        self.inject(round, &job, asker.as_ref(), image)?;
         let asked = asker.map(|asker| asker.finish(LIMIT)).transpose()?;
         let filler = image.with_file_name("filler");
         let _ = fs::remove_file(filler);
@@ -368,17 +368,18 @@ impl Field {
         Ok(Some(Running::start(&mut command, Stdio::null())?))
     }
 
-    fn strike(&self, round: &Round, job: &Job<'_>, asker: Option<&Running>, image: &Path) -> Result<()> {
-        match round.blow {
-            Blow::Kill(victim) => self.victims(round, victim, job, asker).into_iter().for_each(kill),
-            Blow::Pause(victim, long) => {
+    /// Kills or stops the victim, cuts the connection, or fills the disk.
+    fn inject(&self, round: &Round, job: &Job<'_>, asker: Option<&Running>, image: &Path) -> Result<()> {
+        match round.fault {
+            Fault::Kill(victim) => self.victims(round, victim, job, asker).into_iter().for_each(kill),
+            Fault::Pause(victim, long) => {
                 let victims = self.victims(round, victim, job, asker);
                 victims.iter().copied().for_each(stand_still);
                 sleep(Duration::from_millis(long));
                 victims.into_iter().for_each(go_on);
             }
-            Blow::Cut => self.gate.iter().for_each(Gate::cut),
-            Blow::Full => {
+            Fault::Cut => self.gate.iter().for_each(Gate::cut),
+            Fault::Full => {
                 // As much as there is room for.
                 let _ = fs::write(image.with_file_name("filler"), vec![1; 96 << 20]);
             }
@@ -437,20 +438,20 @@ impl Field {
             && outcome.status.code() == Some(STOPPED)
             && right.starts_with(&text);
         let is_begun = right.contains(text.trim_end_matches(|letter| letter != '\n'));
-        let of_criu = round.blow == Blow::Kill(Victim::Criu)
+        let of_criu = round.fault == Fault::Kill(Victim::Criu)
             && (outcome.status.code().is_some_and(|code| LEFT_BY_CRIU.contains(&code))
                 || round.action == Action::Restore)
             && is_begun
             && !outcome.errors().is_empty();
-        let of_disk = round.blow == Blow::Full && round.action == Action::Restore && !outcome.errors().is_empty();
+        let of_disk = round.fault == Fault::Full && round.action == Action::Restore && !outcome.errors().is_empty();
         let went_well = outcome.status.success() && is_right(&text);
         let is_excused =
             round.is_fatal() && !outcome.status.success() && (is_said(outcome) || self.kills_outright(round));
         ensure!(went_well || is_stopped || of_criu || of_disk || is_excused, "a wrong end: {}", told());
         if let Some(asked) = asked {
             let is_told = asked.status.success() || !asked.errors().is_empty() || asked.text().contains("error");
-            ensure!(is_told || round.blow == Blow::Kill(Victim::Asker), "it failed without a word: {}", told());
-            let is_harmless = matches!(round.blow, Blow::Pause(..));
+            ensure!(is_told || round.fault == Fault::Kill(Victim::Asker), "it failed without a word: {}", told());
+            let is_harmless = matches!(round.fault, Fault::Pause(..));
             ensure!(
                 asked.status.success() || !is_harmless || outcome_came_first(asked),
                 "a pause is no failure: {}",
@@ -462,10 +463,10 @@ impl Field {
 
     /// A killed process says nothing, nor does another one for it.
     fn kills_outright(&self, round: &Round) -> bool {
-        match round.blow {
-            Blow::Kill(Victim::Worker) => false,
-            Blow::Kill(Victim::Server) => self.name == "private",
-            Blow::Kill(_) => true,
+        match round.fault {
+            Fault::Kill(Victim::Worker) => false,
+            Fault::Kill(Victim::Server) => self.name == "private",
+            Fault::Kill(_) => true,
             _ => false,
         }
     }
@@ -479,7 +480,7 @@ impl Field {
             let mut is_right = outcome.status.success() && right.ends_with(&outcome.text());
             // A process that was killed is missing in later checkpoints, and the others may have no use for their lives.
             let has_several = matches!(round.subject, Subject::Family | Subject::Ranks);
-            if has_several && round.blow == Blow::Kill(Victim::Program) {
+            if has_several && round.fault == Fault::Kill(Victim::Program) {
                 is_right |= right.contains(&outcome.text());
             }
             ensure!(is_right, "it did not come to the right end: {}", said(&outcome));
@@ -509,7 +510,7 @@ impl Field {
     /// What programs have named and not lived to remove is theirs. What was made for CRIU is not, but when supervisor and guard are
     /// killed at once it stays until another process has a turn there.
     fn has_no_names(&self, round: &Round) -> Result<()> {
-        let is_excused = round.blow == Blow::Kill(Victim::Both);
+        let is_excused = round.fault == Fault::Kill(Victim::Both);
         for folder in ["/dev/shm", "/tmp"].map(Path::new) {
             for entry in fs::read_dir(folder)?.flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();

@@ -41,10 +41,10 @@ const ENDS_THE_SUPERVISOR: [&str; 2] = ["supervisor", "interrupted"];
 /// A CRIU that kills before it restores, or has another process kill when it has noted the program's id, which is while it makes the
 /// processes. It stays its parent's child, which is a guard, whose parent is the supervisor. Who that is by number is in the
 /// file `victims` beside it.
-const STRIKING_CRIU: &str = r#"#!/bin/sh
+const KILLING_CRIU: &str = r#"#!/bin/sh
 case " $* " in *" restore "*) ;; *) exec CRIU "$@" ;; esac
 note=$(echo "$*" | sed 's/.*--pidfile \([^ ]*\).*/\1/')
-strike() {
+inject() {
     case $CRIU_VICTIM in
     criu) kill -9 $$ ;;
     program) kill -9 $(cat "$note") ;;
@@ -54,8 +54,8 @@ strike() {
     esac
 }
 case $CRIU_WHEN in
-early) strike ;;
-late) (until [ -s "$note" ] || ! [ -e /proc/$$/exe ]; do :; done; strike) 2>/dev/null & ;;
+early) inject ;;
+late) (until [ -s "$note" ] || ! [ -e /proc/$$/exe ]; do :; done; inject) 2>/dev/null & ;;
 esac
 exec CRIU "$@"
 "#;
@@ -104,12 +104,12 @@ fn kills(places: &Places, way: &str) -> Result<()> {
 
 fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
     let (mut stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let mut job = stage.start("struck", LOOP, &[], &[60])?;
+    let mut job = stage.start("disturbed", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let outcome = struck(&stage, victim, when)?;
+    let outcome = disturbed(&stage, victim, when)?;
     // It may have been too late to disturb it.
     if outcome.status.success() {
         continues(&kept, (written, written), &outcome)?;
@@ -125,13 +125,13 @@ fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
     }
     let outcome = images(places, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
-    continues(&kept, (written, written), &stage.restore("struck", "image", &[])?.finish(LIMIT)?).context("again")?;
+    continues(&kept, (written, written), &stage.restore("disturbed", "image", &[])?.finish(LIMIT)?).context("again")?;
     stage.is_clean()
 }
 
 /// A restore in which `victim` is killed, to its end; no process of it is left.
-fn struck(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
-    let script = in_place_of_criu(&stage.places, stage, STRIKING_CRIU)?;
+fn disturbed(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
+    let script = in_place_of_criu(&stage.places, stage, KILLING_CRIU)?;
     let victims = match victim {
         "workers" => children(stage.server.pid()),
         "server" => vec![stage.server.pid()],
@@ -141,7 +141,7 @@ fn struck(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
     fs::write(stage.image("victims"), victims.join(" "))?;
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_VICTIM", victim), ("CRIU_WHEN", when)];
     let plan = Plan { variables: &variables, ..Plan::default() };
-    let outcome = stage.restore_by("struck", "image", &plan)?.finish(LIMIT)?;
+    let outcome = stage.restore_by("disturbed", "image", &plan)?.finish(LIMIT)?;
     let program = stage.places.program(LOOP.0, LOOP.1);
     until("nothing of the restore is left", || !is_anywhere(&program, &stage.image("")))?;
     Ok(outcome)

@@ -23,11 +23,11 @@ fn say(mut stream: &UnixStream, word: &FromProgram) {
 /// A shim's connection, greeted; `state` as in [`FromProgram::Member`].
 fn shim(folder: &tempfile::TempDir, pid: u32, state: u32) -> UnixStream {
     let stream = UnixStream::connect(folder.path().join("shims")).unwrap();
-    introduce(&stream, pid, state);
+    send_hello(&stream, pid, state);
     stream
 }
 
-fn introduce(stream: &UnixStream, pid: u32, state: u32) {
+fn send_hello(stream: &UnixStream, pid: u32, state: u32) {
     let (address, program) = ("unix:/s".to_owned(), "app".to_owned());
     let member = FromProgram::Member {
         protocol: PROTOCOL,
@@ -248,14 +248,14 @@ fn a_peer_that_has_connected_is_waited_for() {
     let early = UnixStream::connect(folder.path().join("shims")).unwrap();
     let _hidden = members.hide().unwrap();
     let ours = members.clone();
-    let waiting = thread::spawn(move || ours.wait_introduced().map(|()| ours.arrivals()));
+    let waiting = thread::spawn(move || ours.wait_for_hellos().map(|()| ours.arrivals()));
     let mut state = members.lock();
     // Itself, and the asker: the latter goes at once.
-    while state.strangers.is_empty() {
+    while state.unknown_peers.is_empty() {
         state = members.0.changed.wait_timeout(state, Duration::from_millis(1)).unwrap().0;
     }
     drop(state);
-    introduce(&early, 7, 0);
+    send_hello(&early, 7, 0);
     assert_eq!(waiting.join().unwrap().unwrap(), 1);
     drop(early);
 }
@@ -275,22 +275,22 @@ fn an_asker_is_answered_and_is_no_member() {
     let theirs = UnixStream::connect(folder.path().join("shims")).unwrap();
     say(&theirs, &ask);
     assert_eq!(order_of(&theirs), ToProgram::Told { code: 5, state: 3, text: "32 250ms".into() });
-    assert_eq!(members.lock().strangers.len(), 1, "a dump waits for it to hang up");
+    assert_eq!(members.lock().unknown_peers.len(), 1, "a dump waits for it to hang up");
     drop(theirs);
     let mut state = members.lock();
-    while !state.strangers.is_empty() {
+    while !state.unknown_peers.is_empty() {
         state = members.0.changed.wait(state).unwrap();
     }
     assert!(state.entries.is_empty());
 }
 
 #[test]
-fn a_stranger_is_no_member() {
+fn a_peer_that_speaks_no_protocol_is_no_member() {
     let (folder, members, _heard) = socket();
-    let mut stranger = UnixStream::connect(folder.path().join("shims")).unwrap();
-    stranger.write_all(&[0xff; 64]).unwrap();
+    let mut peer = UnixStream::connect(folder.path().join("shims")).unwrap();
+    peer.write_all(&[0xff; 64]).unwrap();
     // The connection is closed, which is how it learns.
-    assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)));
+    assert!(matches!(peer.read(&mut [0; 1]), Ok(0) | Err(_)));
     assert!(members.list().is_empty());
 }
 
