@@ -147,11 +147,11 @@ fn request(rest: &str) -> Option<(u64, u64)> {
 /// Most characters of a peer's text that are shown.
 const MAX_SHOWN_CHARS: usize = 512;
 /// Most characters of a name in the table of sessions.
-const MAX_NAME: usize = 256;
+const MAX_SHOWN_NAME_CHARS: usize = 256;
 
 /// A peer's name for the table of sessions, as [`printable`] has it.
 pub(crate) fn name(text: &str) -> String {
-    shown(text.as_bytes(), MAX_NAME)
+    shown(text.as_bytes(), MAX_SHOWN_NAME_CHARS)
 }
 
 /// Text that can be shown on a terminal: control characters become spaces, and what is too long is cut.
@@ -202,7 +202,7 @@ mod tests {
         let long = "ü".repeat(4096);
         assert_eq!(printable_name(&long).chars().count(), MAX_NAME_CHARS);
         assert!(printable_name(&long).ends_with('…'));
-        assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_NAME);
+        assert_eq!(name(&"n\n".repeat(2048)).chars().count(), MAX_SHOWN_NAME_CHARS);
         assert_eq!(printable(long.as_bytes()).chars().count(), MAX_SHOWN_CHARS);
     }
 

@@ -14,7 +14,7 @@ use katydid_cli_core::args::duration::{DurationArg, Silence};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
-use katydid_driver_rules::state::settings::{MAX_NAME, MIN_DEVICE_MEMORY};
+use katydid_driver_rules::state::settings::{MAX_SESSION_NAME_BYTES, MIN_DEVICE_MEMORY};
 use katydid_worker::SandboxUser;
 
 /// What `katydid --help` ends with.
@@ -187,8 +187,8 @@ fn worker_memory(text: &str) -> Result<Size, String> {
 /// A name that a server could not be told.
 fn session_name(text: &str) -> Result<String, String> {
     match text.len() {
-        0..=MAX_NAME => Ok(text.to_owned()),
-        long => Err(format!("it has {long} bytes: give one of at most {MAX_NAME}")),
+        0..=MAX_SESSION_NAME_BYTES => Ok(text.to_owned()),
+        long => Err(format!("it has {long} bytes: give one of at most {MAX_SESSION_NAME_BYTES}")),
     }
 }
 
@@ -956,7 +956,7 @@ mod tests {
 
     #[test]
     fn a_name_that_no_server_can_be_told_is_refused() {
-        let long = "x".repeat(MAX_NAME + 1);
+        let long = "x".repeat(MAX_SESSION_NAME_BYTES + 1);
         for command in ["run", "trace"] {
             let with = |name: &str| Flags::try_parse_from(["katydid", command, "--name", name, "true"]);
             assert_eq!(with(&long).unwrap_err().exit_code(), 2);

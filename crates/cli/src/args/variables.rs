@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_longest_name_is_that_of_the_first_message_to_a_server() {
-        assert_eq!(settings::MAX_NAME, MAX_TEXT);
+        assert_eq!(settings::MAX_SESSION_NAME_BYTES, MAX_TEXT);
     }
 
     /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/reference/environment.md.

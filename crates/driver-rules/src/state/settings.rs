@@ -24,8 +24,8 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// Most: the system counts its probes of a silent connection.
 pub const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(277 * 3600);
-/// Longest name of a session: no longer text fits into the first message to a server.
-pub const MAX_NAME: usize = 4096;
+/// Longest name of a session, in bytes: no longer text fits into the first message to a server.
+pub const MAX_SESSION_NAME_BYTES: usize = 4096;
 /// Least limit of device memory: CUDA programs get it 2 MiB at a time, so under a lower one their first allocation fails.
 pub const MIN_DEVICE_MEMORY: u64 = 2 << 20;
 /// Most of a wrong value that a message repeats.
@@ -103,7 +103,7 @@ impl SettingValue {
     pub fn expected(self) -> String {
         match self {
             Self::Text => "a text".to_owned(),
-            Self::Name => format!("a text of at most {MAX_NAME} bytes"),
+            Self::Name => format!("a text of at most {MAX_SESSION_NAME_BYTES} bytes"),
             Self::Path => "a path".to_owned(),
             Self::Folder => "a folder".to_owned(),
             Self::NewFolder => "a folder, which is made if it is not there".to_owned(),
@@ -150,7 +150,7 @@ impl SettingValue {
             | Self::File
             | Self::FileOrFolder
             | Self::Libraries => true,
-            Self::Name => text.len() <= MAX_NAME,
+            Self::Name => text.len() <= MAX_SESSION_NAME_BYTES,
             Self::AbsoluteFolder => text.starts_with('/'),
             Self::Size => units::size(text).is_ok(),
             Self::DeviceMemory => units::size(text).is_ok_and(|bytes| bytes >= MIN_DEVICE_MEMORY),
@@ -640,7 +640,7 @@ mod tests {
 
     #[test]
     fn a_long_value_is_cut_in_its_message() {
-        let long = "x".repeat(MAX_NAME + 1);
+        let long = "x".repeat(MAX_SESSION_NAME_BYTES + 1);
         assert_eq!(problem("KATYDID_NAME", &long[1..]), None);
         let told = problem("KATYDID_NAME", &long).unwrap();
         assert!(told.contains("4096 bytes") && told.len() < 200, "{told}");

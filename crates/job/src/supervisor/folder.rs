@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::tree;
 use crate::supervisor::members::out_of_sight;
 use crate::supervisor::places;
-use crate::supervisor::places::{JOBS_FOLDER, MAX_NAME, MAX_SOCKET};
+use crate::supervisor::places::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKET};
 
 /// Most bytes of a `job.json` that are read.
 const MAX_ENTRY: u64 = 64 << 10;
@@ -93,7 +93,7 @@ pub enum FolderError {
     },
     /// A name that is none.
     #[error(
-        "{name:?} cannot be the name of a job: at most {MAX_NAME} of letters, digits, '.', '_' and '-', not first '.' or '-'"
+        "{name:?} cannot be the name of a job: at most {MAX_JOB_NAME_CHARS} of letters, digits, '.', '_' and '-', not first '.' or '-'"
     )]
     Name {
         /// Name that was requested.
@@ -604,7 +604,7 @@ pub fn check_name(name: &str) -> Result<(), FolderError> {
 /// A file name out of any name: what it cannot have becomes '_'.
 fn tidy(name: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    let tidy: String = name.chars().take(MAX_NAME).map(|letter| if fits(letter) { letter } else { '_' }).collect();
+    let tidy: String = name.chars().take(MAX_JOB_NAME_CHARS).map(|letter| if fits(letter) { letter } else { '_' }).collect();
     match tidy.chars().next() {
         None => "job".to_owned(),
         Some('.' | '-') => format!("_{}", &tidy[1..]),

@@ -15,8 +15,8 @@ use rustix::process::geteuid;
 
 /// The folder of jobs, below one of the [`places`].
 pub(crate) const JOBS_FOLDER: &str = "jobs";
-/// Longest name of a job; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
-pub(crate) const MAX_NAME: usize = 40;
+/// Longest name of a job, in characters, which are ASCII; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
+pub(crate) const MAX_JOB_NAME_CHARS: usize = 40;
 /// Longest path of a socket.
 pub(crate) const MAX_SOCKET: usize = 107;
 /// Longest name of a socket in a job's folder, with the slash in front.
@@ -37,7 +37,7 @@ pub(crate) fn places() -> Vec<PathBuf> {
 fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
     let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
     let fits =
-        |above: &PathBuf| above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_NAME + LONGEST_SOCKET <= MAX_SOCKET;
+        |above: &PathBuf| above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_JOB_NAME_CHARS + LONGEST_SOCKET <= MAX_SOCKET;
     let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(OURS));
     let own = own.filter(fits);
     own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
