@@ -15,7 +15,7 @@ use katydid_driver_rules::state::{settings, units};
 use katydid_transport::compression::CompressionMode;
 use katydid_transport::{Address, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, SOFTCUDA, SessionClaim, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, SOFTCUDA, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::environment::{OpenError, program_name, setting, variable};
@@ -153,7 +153,7 @@ const MAX_DEFAULT_BULK_CONNECTIONS: usize = 8;
 /// How long a link may give no sign of life; nothing: no limit.
 fn silence() -> Result<Duration, OpenError> {
     let said = setting("KATYDID_LINK_TIMEOUT")?.and_then(|text| settings::silence(&text));
-    Ok(said.unwrap_or(Duration::from_secs(LINK_TIMEOUT.into())))
+    Ok(said.unwrap_or(Duration::from_secs(LINK_TIMEOUT_SECONDS.into())))
 }
 
 /// How long a server may take to answer a hello.

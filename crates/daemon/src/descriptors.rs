@@ -10,18 +10,18 @@ use katydid_http::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::nvml_processes::MAX_PROCESSES;
-use crate::slots::OF_LISTENER;
+use crate::slots::MAX_SLOTS_PER_LISTENER;
 
 /// Those of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files are read meanwhile.
-const OF_SLOT: u64 = 1 + 4;
+const DESCRIPTORS_PER_SLOT: u64 = 1 + 4;
 /// Those of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
-const OF_WORKER: u64 = 6;
+const DESCRIPTORS_PER_WORKER: u64 = 6;
 /// Those that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told that it failed.
-const OF_START: u64 = 8;
+const DESCRIPTORS_PER_START: u64 = 8;
 /// All others: standard streams, listeners, event loops, what the libraries open for a moment.
-const OTHERS: u64 = 64;
+const OTHER_DESCRIPTORS: u64 = 64;
 /// Fewer slots make a listener of no use.
-const MIN_OF_LISTENER: u64 = 16;
+const MIN_SLOTS_PER_LISTENER: u64 = 16;
 
 /// What a process of this user may have open, before it was raised for the server.
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
@@ -61,18 +61,23 @@ impl Shares {
 
     /// Slots go first, since a program that finds none tries again; then sessions.
     fn of(limit: Option<u64>, listeners: usize, sessions: usize, warm: usize) -> Self {
-        let all = Self { of_listener: OF_LISTENER, sessions, few: None };
+        let all = Self { of_listener: MAX_SLOTS_PER_LISTENER, sessions, few: None };
         let (listeners, wanted) = (listeners.max(1) as u64, sessions as u64);
         let fixed = fixed(warm);
-        let Some(limit) =
-            limit.filter(|limit| *limit < fixed + wanted * OF_WORKER + listeners * OF_LISTENER as u64 * OF_SLOT)
-        else {
+        let Some(limit) = limit.filter(|limit| {
+            *limit
+                < fixed
+                    + wanted * DESCRIPTORS_PER_WORKER
+                    + listeners * MAX_SLOTS_PER_LISTENER as u64 * DESCRIPTORS_PER_SLOT
+        }) else {
             return all;
         };
         let left = limit.saturating_sub(fixed);
-        let sessions = (left.saturating_sub(listeners * MIN_OF_LISTENER * OF_SLOT) / OF_WORKER).clamp(1, wanted.max(1));
-        let slots = left.saturating_sub(sessions * OF_WORKER) / (listeners * OF_SLOT);
-        let of_listener = slots.clamp(MIN_OF_LISTENER, OF_LISTENER as u64) as usize;
+        let sessions = (left.saturating_sub(listeners * MIN_SLOTS_PER_LISTENER * DESCRIPTORS_PER_SLOT)
+            / DESCRIPTORS_PER_WORKER)
+            .clamp(1, wanted.max(1));
+        let slots = left.saturating_sub(sessions * DESCRIPTORS_PER_WORKER) / (listeners * DESCRIPTORS_PER_SLOT);
+        let of_listener = slots.clamp(MIN_SLOTS_PER_LISTENER, MAX_SLOTS_PER_LISTENER as u64) as usize;
         Self { of_listener, sessions: sessions as usize, few: Some(limit) }
     }
 }
@@ -81,11 +86,11 @@ impl Shares {
 fn fixed(warm: usize) -> u64 {
     // The admin socket's: connections without a request, and answered ones.
     let admin = Limits::default();
-    OTHERS
+    OTHER_DESCRIPTORS
         + (admin.connections + admin.answers) as u64
-        + MAX_PROCESSES as u64 * (OF_WORKER + OF_START)
-        + warm as u64 * OF_WORKER
-        + OF_START
+        + MAX_PROCESSES as u64 * (DESCRIPTORS_PER_WORKER + DESCRIPTORS_PER_START)
+        + warm as u64 * DESCRIPTORS_PER_WORKER
+        + DESCRIPTORS_PER_START
 }
 
 impl fmt::Display for Shares {
@@ -94,7 +99,7 @@ impl fmt::Display for Shares {
         write!(out, "the system allows this server {limit} descriptors (ulimit -Hn): ")?;
         write!(
             out,
-            "{of_listener} connections wait at a listener, instead of {OF_LISTENER}, and {sessions} sessions run at a time"
+            "{of_listener} connections wait at a listener, instead of {MAX_SLOTS_PER_LISTENER}, and {sessions} sessions run at a time"
         )
     }
 }
@@ -105,7 +110,7 @@ mod tests {
 
     #[test]
     fn all_fits_in_a_usual_limit() {
-        let all = Shares { of_listener: OF_LISTENER, sessions: 256, few: None };
+        let all = Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: 256, few: None };
         assert_eq!([Shares::of(None, 4, 256, 1), Shares::of(Some(524_288), 4, 256, 1)], [all; 2]);
         assert_eq!(Shares::of(Some(4096), 2, 256, 1), all);
     }
@@ -114,12 +119,12 @@ mod tests {
     fn slots_go_before_sessions_and_what_is_left_fits() {
         let [some, few] = [3000, 1500].map(|limit| Shares::of(Some(limit), 2, 256, 1));
         assert_eq!((some.sessions, some.few), (256, Some(3000)));
-        assert!((MIN_OF_LISTENER as usize..OF_LISTENER).contains(&some.of_listener), "{some}");
-        assert_eq!(few.of_listener, MIN_OF_LISTENER as usize);
+        assert!((MIN_SLOTS_PER_LISTENER as usize..MAX_SLOTS_PER_LISTENER).contains(&some.of_listener), "{some}");
+        assert_eq!(few.of_listener, MIN_SLOTS_PER_LISTENER as usize);
         assert!((1..256).contains(&few.sessions), "{few}");
         for shares in [some, few] {
-            let slots = 2 * shares.of_listener as u64 * OF_SLOT;
-            let taken = fixed(1) + shares.sessions as u64 * OF_WORKER + slots;
+            let slots = 2 * shares.of_listener as u64 * DESCRIPTORS_PER_SLOT;
+            let taken = fixed(1) + shares.sessions as u64 * DESCRIPTORS_PER_WORKER + slots;
             assert!(Some(taken) <= shares.few, "{taken} in {shares}");
         }
         assert_eq!(Shares::of(Some(64), 3, 256, 1).sessions, 1);

@@ -13,8 +13,8 @@ use crate::workers::handle::SessionId;
 /// How long others wait at most for a peer that has not been late, or for a session that is about to end: what a worker that ends may
 /// take. A busy machine lets workers wait for seconds; one that takes longer stands still.
 pub(crate) const RECLAIM_TIMEOUT: Duration = Duration::from_secs(20);
-/// What each answer may take; those of programs are waited for as long.
-pub(crate) const FREE_TIME: Duration = Duration::from_millis(500);
+/// How long an answer may take without a charge to the credit. Answers of programs are waited for as long.
+pub(crate) const UNCHARGED_ANSWER_TIME: Duration = Duration::from_millis(500);
 /// The time in which a second of waiting is forgotten.
 const FORGOTTEN_IN: u32 = 30;
 
@@ -55,12 +55,12 @@ impl ReclaimCredit {
     pub(crate) fn wait_for(&self, id: SessionId, origin: Option<Origin>, since: Instant, now: Instant) -> Duration {
         let waited = self.0.get(&Payer::of(id, origin)).map_or(Duration::ZERO, |waited| waited.left_at(now));
         let silent = now.saturating_duration_since(since);
-        RECLAIM_TIMEOUT.saturating_sub(waited).max(FREE_TIME).saturating_sub(silent)
+        RECLAIM_TIMEOUT.saturating_sub(waited).max(UNCHARGED_ANSWER_TIME).saturating_sub(silent)
     }
 
     /// Notes that a session has answered what it was asked at `since`. Time in which several of a peer were silent counts once.
     pub(crate) fn answered(&mut self, id: SessionId, origin: Option<Origin>, since: Instant, now: Instant) {
-        let late = since + FREE_TIME;
+        let late = since + UNCHARGED_ANSWER_TIME;
         if now <= late {
             return;
         }
@@ -93,12 +93,12 @@ mod tests {
         let mut now = began + 19 * S;
         assert_eq!(credit.wait_for(1, None, began, now), S);
         credit.answered(1, None, began, now);
-        assert_eq!(credit.wait_for(1, None, now, now), S + FREE_TIME);
+        assert_eq!(credit.wait_for(1, None, now, now), S + UNCHARGED_ANSWER_TIME);
         // However often it does that: what others wait in all is bounded.
         let mut waited = Duration::ZERO;
         for _ in 0..100 {
             let wait = credit.wait_for(1, None, now, now);
-            waited += wait.saturating_sub(FREE_TIME);
+            waited += wait.saturating_sub(UNCHARGED_ANSWER_TIME);
             credit.answered(1, None, now, now + 19 * S);
             now += 19 * S;
         }
@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn what_comes_in_time_costs_nothing_and_the_rest_is_forgotten() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
-        credit.answered(1, None, began, began + FREE_TIME);
+        credit.answered(1, None, began, began + UNCHARGED_ANSWER_TIME);
         assert_eq!(credit.wait_for(1, None, began, began), RECLAIM_TIMEOUT);
-        let now = began + FREE_TIME + 10 * S;
+        let now = began + UNCHARGED_ANSWER_TIME + 10 * S;
         credit.answered(1, None, began, now);
         assert_eq!(credit.wait_for(1, None, now, now), RECLAIM_TIMEOUT - 10 * S);
         let later = now + 10 * FORGOTTEN_IN * S;
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_peer_s_sessions_have_one_history() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
-        let now = began + FREE_TIME + 10 * S;
+        let now = began + UNCHARGED_ANSWER_TIME + 10 * S;
         for id in 1..=4 {
             credit.answered(id, peer(1), began, now);
         }

@@ -30,7 +30,7 @@ use crate::pool::{Pool, PoolError};
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::shared::ServerState;
-use crate::slots::{Greetings, OF_LISTENER, SlotLimits};
+use crate::slots::{Greetings, MAX_SLOTS_PER_LISTENER, SlotLimits};
 use crate::view::WorkersView;
 use crate::workers::control_group::ControlGroups;
 use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
@@ -252,7 +252,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
 fn shares(config: &ServerConfig, listeners: usize, reporter: &Reporter) -> Shares {
     let shares = Shares::here(listeners, config.max_sessions, config.warm);
     if shares.few.is_none() || config.verbosity == Verbosity::Private {
-        return Shares { of_listener: OF_LISTENER, sessions: config.max_sessions, few: None };
+        return Shares { of_listener: MAX_SLOTS_PER_LISTENER, sessions: config.max_sessions, few: None };
     }
     reporter.problem(format_args!("{shares}"));
     shares

@@ -13,7 +13,7 @@ use katydid_wire::key::SessionKey;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::control::{self, Message};
-use crate::reclaim_credit::{FREE_TIME, RECLAIM_TIMEOUT, ReclaimCredit};
+use crate::reclaim_credit::{RECLAIM_TIMEOUT, ReclaimCredit, UNCHARGED_ANSWER_TIME};
 use crate::slots::Origin;
 use crate::view::{ReservedView, SessionView, SessionsView};
 use crate::workers::handle::{SessionId, WorkerHandle};
@@ -134,7 +134,7 @@ impl Inner {
                 longest = longest.max(wait);
             }
         }
-        if !asked.workers.is_empty() && longest <= RECLAIM_TIMEOUT.saturating_sub(FREE_TIME) {
+        if !asked.workers.is_empty() && longest <= RECLAIM_TIMEOUT.saturating_sub(UNCHARGED_ANSWER_TIME) {
             // The session that is short keeps the time. One that is gone needs none.
             let _ = self.tell(id, &format!("wait {number} {}", longest.as_millis()));
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::net::{Shutdown, shutdown};
 
 /// Slots of one listener, where the system allows as many descriptors.
-pub(crate) const OF_LISTENER: usize = 128;
+pub(crate) const MAX_SLOTS_PER_LISTENER: usize = 128;
 
 /// How many slots there are.
 #[derive(Debug, Clone, Copy)]
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn limits(of_peer: usize) -> SlotLimits {
-        SlotLimits { of_listener: OF_LISTENER, of_peer }
+        SlotLimits { of_listener: MAX_SLOTS_PER_LISTENER, of_peer }
     }
 
     #[test]
@@ -191,21 +191,21 @@ mod tests {
 
     #[test]
     fn a_full_listener_takes_from_the_peer_that_has_the_most() {
-        let held = holders(&[(address(1), 1), (address(2), OF_LISTENER - 1)]);
-        assert_eq!(room(&held, 0, address(3), limits(OF_LISTENER)), Admission::Of(1));
-        assert_eq!(room(&held, 0, address(1), limits(OF_LISTENER)), Admission::Of(1));
-        assert_eq!(room(&held, 0, address(2), limits(OF_LISTENER)), Admission::Of(1));
-        let user = holders(&[(Origin::User(0), OF_LISTENER)]);
+        let held = holders(&[(address(1), 1), (address(2), MAX_SLOTS_PER_LISTENER - 1)]);
+        assert_eq!(room(&held, 0, address(3), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(1), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
+        assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
+        let user = holders(&[(Origin::User(0), MAX_SLOTS_PER_LISTENER)]);
         assert_eq!(room(&user, 0, Origin::User(0), limits(1)), Admission::Of(0));
     }
 
     #[test]
     fn who_has_said_hello_stays() {
-        let mut held = holders(&[(address(1), OF_LISTENER)]);
+        let mut held = holders(&[(address(1), MAX_SLOTS_PER_LISTENER)]);
         held.iter_mut().for_each(|holder| holder.may_go = false);
-        assert_eq!(room(&held, 0, address(2), limits(OF_LISTENER)), Admission::None);
+        assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::None);
         held[7].may_go = true;
-        assert_eq!(room(&held, 0, address(2), limits(OF_LISTENER)), Admission::Of(7));
+        assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(7));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity,
 use katydid_tests::deadline::hang::{hang_limit, until};
 use katydid_transport::{Address, Pending};
 use katydid_wire::handshake::{
-    Build, HandshakeError, Hello, LINK_TIMEOUT, LinkKind, Ready, RefusalCode, Refused, Role, SessionClaim, SessionKind,
+    Build, HandshakeError, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, RefusalCode, Refused, Role, SessionClaim,
+    SessionKind,
 };
 use katydid_wire::key::SessionKey;
 use katydid_wire::note::Note;
@@ -214,7 +215,7 @@ fn hello(name: &str) -> Hello {
         program: "test".into(),
         name: name.into(),
         arenas: Vec::new(),
-        link_timeout: LINK_TIMEOUT,
+        link_timeout: LINK_TIMEOUT_SECONDS,
         reservation: SessionKey::NONE,
     }
 }

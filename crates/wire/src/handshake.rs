@@ -37,7 +37,7 @@ pub const MAX_TEXT: usize = 4096;
 /// What softcuda is called in [`Ready::driver`].
 pub const SOFTCUDA: &str = "softcuda";
 /// Seconds of silence after which a link counts as cut, where a program does not say.
-pub const LINK_TIMEOUT: u32 = 60;
+pub const LINK_TIMEOUT_SECONDS: u32 = 60;
 
 /// Why a handshake message was refused, sorted by who can do something about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -224,7 +224,7 @@ pub struct Hello {
     /// Ranges the program could reserve, best first for each kind.
     pub arenas: Vec<ArenaRange>,
     /// Seconds without a sign of life after which either side takes the link for cut; 0: no limit. A hello that ends before
-    /// it stands for [`LINK_TIMEOUT`].
+    /// it stands for [`LINK_TIMEOUT_SECONDS`].
     pub link_timeout: u32,
     /// The key of a reservation for the session ([`Role::RESERVATION`]). [`SessionKey::NONE`], for which a hello that ends
     /// before it stands: none. A key that is not known, or not any more, is as none.
@@ -352,7 +352,7 @@ impl Hello {
         let claim = SessionClaim { role, key: SessionKey(fields.array()?), frames: fields.u64()? };
         let (program, name) = (fields.text()?, fields.text()?);
         let arenas = fields.arenas()?;
-        let link_timeout = if fields.is_empty() { LINK_TIMEOUT } else { fields.u32()? };
+        let link_timeout = if fields.is_empty() { LINK_TIMEOUT_SECONDS } else { fields.u32()? };
         let reservation = if fields.is_empty() { SessionKey::NONE } else { SessionKey(fields.array()?) };
         fields.end()?;
         Ok(Self { session, claim, link, pid, memory_limit, program, name, arenas, link_timeout, reservation })

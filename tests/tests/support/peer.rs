@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use katydid_tests::deadline::Patient;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT, LinkKind, SessionClaim, SessionKind};
+use katydid_wire::handshake::{
+    ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, SessionClaim, SessionKind,
+};
 use katydid_wire::key::SessionKey;
 
 /// A connection over any family of sockets.
@@ -43,7 +45,7 @@ pub(crate) fn hello(session: SessionKind, claim: SessionClaim) -> Hello {
         program: "peer".to_owned(),
         name: "peer".to_owned(),
         arenas: if session == SessionKind::CUDA { ranges.to_vec() } else { Vec::new() },
-        link_timeout: LINK_TIMEOUT,
+        link_timeout: LINK_TIMEOUT_SECONDS,
         reservation: SessionKey::NONE,
     }
 }

@@ -25,7 +25,7 @@ const QUIET_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at what it does.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes that are read at a time.
-const PIECE: usize = 64 << 10;
+const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Largest answer that is read; the table of sessions stays far below.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -162,7 +162,7 @@ fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i3
     // its first part and closes would reset the connection, and the answer would be lost.
     stream.write_all(format!("GET {resource} HTTP/1.0\r\nHost: katydid\r\n\r\n").as_bytes())?;
     let server = socket_peercred(&stream).ok().map(|peer| peer.pid.as_raw_nonzero().get());
-    let (mut answer, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let (mut answer, mut piece) = (Vec::new(), vec![0; READ_BUFFER_BYTES]);
     let (began, mut looked, mut quiet) = (Instant::now(), Instant::now(), Duration::ZERO);
     while answer.len() < MAX_ANSWER {
         match stream.read(&mut piece) {

@@ -14,13 +14,13 @@ use crate::doctor::finding::Finding;
 use katydid_cli_core::args::size::Size;
 
 /// What a session's memory file may be long, without using any of it.
-const SPARSE: u64 = 256 << 30;
+const SESSION_FILE_BYTES: u64 = 256 << 30;
 /// Files a server with many sessions has open.
-const FILES: u64 = 1024;
+const MANY_SESSIONS_FILES: u64 = 1024;
 /// Memory the reservations of a program take, in addresses only.
-const ADDRESSES: u64 = 20 << 40;
+const ARENA_ADDRESS_BYTES: u64 = 20 << 40;
 /// Memory a program may lock. Drivers pin outside this limit; the little that others lock fits into this.
-const LOCKED: u64 = 64 << 10;
+const MIN_LOCKABLE_BYTES: u64 = 64 << 10;
 
 /// All checks of this file.
 pub(super) fn checks() -> Vec<Finding> {
@@ -39,7 +39,7 @@ pub(super) fn checks() -> Vec<Finding> {
 /// What the shared-memory link needs: a sealed, sparse memory file.
 fn shared_memory() -> Finding {
     let tried = memfd_create("katydid-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .and_then(|file| ftruncate(&file, SPARSE).map(|()| file))
+        .and_then(|file| ftruncate(&file, SESSION_FILE_BYTES).map(|()| file))
         .and_then(|file| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW));
     let remedy = "allow memfd_create in the sandbox and lift `ulimit -f`, or use --link stream";
     match tried {
@@ -99,17 +99,23 @@ fn overcommit() -> Finding {
 
 /// A server holds about five descriptors a session.
 fn open_files() -> Finding {
-    at_least("open files", Resource::Nofile, FILES, |files| files.to_string(), "ulimit -n 65536")
+    at_least("open files", Resource::Nofile, MANY_SESSIONS_FILES, |files| files.to_string(), "ulimit -n 65536")
 }
 
 /// Device arenas are reserved in the program, terabytes of addresses without memory behind them.
 fn address_space() -> Finding {
-    at_least("address space", Resource::As, ADDRESSES, |bytes| Size(bytes).to_string(), "ulimit -v unlimited")
+    at_least("address space", Resource::As, ARENA_ADDRESS_BYTES, |bytes| Size(bytes).to_string(), "ulimit -v unlimited")
 }
 
-/// Checks the limit of locked memory against [`LOCKED`].
+/// Checks the limit of locked memory against [`MIN_LOCKABLE_BYTES`].
 fn locked_memory() -> Finding {
-    at_least("locked memory", Resource::Memlock, LOCKED, |bytes| Size(bytes).to_string(), "ulimit -l unlimited")
+    at_least(
+        "locked memory",
+        Resource::Memlock,
+        MIN_LOCKABLE_BYTES,
+        |bytes| Size(bytes).to_string(),
+        "ulimit -l unlimited",
+    )
 }
 
 /// What the sandbox of workers does not hold on this kernel.

@@ -16,7 +16,7 @@ use super::summary::{name, work_name};
 
 /// Added to a process's number for the rows of its GPU: beyond all that the kernel gives (4,194,304), and with it a number of 32
 /// bits, which Perfetto takes for one. Rows of streams are counted from here.
-const GPU: u32 = 1 << 30;
+const GPU_TRACK_BASE: u32 = 1 << 30;
 
 /// Writes the timeline as JSON that Perfetto reads.
 pub(super) fn write(file: File, traces: &[Trace]) -> io::Result<()> {
@@ -44,7 +44,7 @@ type StreamRows = BTreeMap<u64, u32>;
 
 /// Of each process. No number stands twice in a file: Perfetto knows a row by it, whatever its process.
 fn rows(traces: &[Trace]) -> Vec<StreamRows> {
-    let mut numbers = GPU..;
+    let mut numbers = GPU_TRACK_BASE..;
     let of_one = |trace: &Trace| {
         let timed = trace.details.values().filter(|detail| detail.gpu.is_some());
         let streams: BTreeSet<u64> = timed.map(|detail| detail.stream.unwrap_or(0)).collect();
@@ -56,7 +56,7 @@ fn rows(traces: &[Trace]) -> Vec<StreamRows> {
 /// How the rows of a process are called.
 fn names(trace: &Trace, rows: &StreamRows) -> Vec<Value> {
     let Trace { pid, program, .. } = trace;
-    let gpu = GPU + pid;
+    let gpu = GPU_TRACK_BASE + pid;
     let mut all = vec![json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": program}})];
     for thread in trace.calls.iter().map(|call| call.thread).collect::<BTreeSet<_>>() {
         let label = if thread == *pid { "main thread".to_owned() } else { format!("thread {thread}") };
@@ -87,8 +87,8 @@ fn write_call(out: &mut impl Write, trace: &Trace, rows: &StreamRows, call: &Tra
     )?;
     match detail.and_then(|detail| Some((detail, detail.gpu?))) {
         Some((detail, (start, took))) => {
-            let (work, pid) = (json!(work_name(trace, call)), GPU + pid);
-            let tid = rows.get(&detail.stream.unwrap_or(0)).copied().unwrap_or(GPU);
+            let (work, pid) = (json!(work_name(trace, call)), GPU_TRACK_BASE + pid);
+            let tid = rows.get(&detail.stream.unwrap_or(0)).copied().unwrap_or(GPU_TRACK_BASE);
             let (start, duration) = (micros(start.saturating_sub(began)), micros(took));
             write!(
                 out,
@@ -181,10 +181,10 @@ mod tests {
             (gpu["ts"].as_f64(), gpu["dur"].as_f64(), &gpu["args"]["grid"][0]),
             (Some(4.0), Some(0.7), &json!(2))
         );
-        assert_eq!(gpu["pid"].as_u64(), Some(u64::from(GPU) + 50));
+        assert_eq!(gpu["pid"].as_u64(), Some(u64::from(GPU_TRACK_BASE) + 50));
         // The one stream of each process has a row of its own, whose number Perfetto can hold.
         let rows: BTreeSet<u64> = events.iter().filter_map(|event| event["tid"].as_u64()).collect();
-        assert_eq!(rows, [42, 51, u64::from(GPU), u64::from(GPU) + 1].into());
+        assert_eq!(rows, [42, 51, u64::from(GPU_TRACK_BASE), u64::from(GPU_TRACK_BASE) + 1].into());
     }
 
     #[test]

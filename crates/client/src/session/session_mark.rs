@@ -19,9 +19,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// Where the page is asked for: far from where the system would put it, and from all that programs and drivers place by hand.
-const PLACE: usize = 0x4e00_0000_0000;
+const MARK_ADDRESS: usize = 0x4e00_0000_0000;
 /// Bytes of it; nothing is there, and no code may touch it.
-const LENGTH: usize = 4096;
+const MARK_BYTES: usize = 4096;
 
 static MARK_OF_US: Mutex<Option<MarkPage>> = Mutex::new(None);
 
@@ -46,13 +46,13 @@ pub fn remove() {
 impl MarkPage {
     fn new() -> io::Result<Self> {
         let file = memfd_create(MARK, MemfdFlags::CLOEXEC)?;
-        let (place, access) = (ptr::with_exposed_provenance_mut(PLACE), ProtFlags::empty());
+        let (place, access) = (ptr::with_exposed_provenance_mut(MARK_ADDRESS), ProtFlags::empty());
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let page = unsafe { mmap(place, LENGTH, access, MapFlags::SHARED, file, 0) }?;
+        let page = unsafe { mmap(place, MARK_BYTES, access, MapFlags::SHARED, file, 0) }?;
         let mark = Self { address: page.expose_provenance(), process: process::id() };
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
             // SAFETY: the range is exactly this mapping, which no code uses.
-            unsafe { madvise(page, LENGTH, advice) }?;
+            unsafe { madvise(page, MARK_BYTES, advice) }?;
         }
         Ok(mark)
     }
@@ -63,7 +63,7 @@ impl Drop for MarkPage {
         // A child has not got it, and may have something else there.
         if self.process == process::id() {
             // SAFETY: the mapping is this value's own, and nothing is borrowed from it. An error would mean that it is gone.
-            let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address), LENGTH) };
+            let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address), MARK_BYTES) };
         }
     }
 }

@@ -18,7 +18,7 @@ use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{Address, ControlChannel, Event, LinkControl, OutgoingReply, Pending};
 use katydid_wire::frame::Output;
-use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, SessionClaim, SessionKind};
 use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::{cuCtxSynchronize, kdCopyIn};
@@ -65,7 +65,7 @@ impl Stage {
             program: "test".into(),
             name: String::new(),
             arenas: vec![],
-            link_timeout: LINK_TIMEOUT,
+            link_timeout: LINK_TIMEOUT_SECONDS,
             reservation: SessionKey::NONE,
         };
         let (connection, worker) = thread::scope(|scope| {

@@ -76,19 +76,19 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 /// Lines that may be written.
 #[derive(Debug)]
 struct Bucket {
-    /// In parts of a line, so that a fraction of a minute counts.
+    /// In units of which a line costs [`UNITS_PER_LINE`], so that a fraction of a minute counts.
     left: u64,
     filled: Instant,
     /// Lines that were not.
     left_out: u64,
 }
 
-/// Parts of a line: milliseconds of a minute.
-const LINE: u64 = 60_000;
+/// Units of a bucket that a line costs: a rate of one line a minute fills in one unit a millisecond.
+const UNITS_PER_LINE: u64 = 60_000;
 
 impl Bucket {
     fn new(rate: Rate, now: Instant) -> Self {
-        Self { left: u64::from(rate.burst) * LINE, filled: now, left_out: 0 }
+        Self { left: u64::from(rate.burst) * UNITS_PER_LINE, filled: now, left_out: 0 }
     }
 
     fn fill(&mut self, rate: Rate, now: Instant) {
@@ -97,11 +97,11 @@ impl Bucket {
         if more > 0 {
             self.filled = now;
         }
-        self.left = self.left.saturating_add(more).min(u64::from(rate.burst) * LINE);
+        self.left = self.left.saturating_add(more).min(u64::from(rate.burst) * UNITS_PER_LINE);
     }
 
     fn is_full(&self, rate: Rate) -> bool {
-        self.left == u64::from(rate.burst) * LINE && self.left_out == 0
+        self.left == u64::from(rate.burst) * UNITS_PER_LINE && self.left_out == 0
     }
 }
 
@@ -123,13 +123,13 @@ impl LineLimits {
         let source = known(&mut self.sources, kind, source, now);
         let bucket = self.sources.entry((kind, source)).or_insert_with(|| Bucket::new(of_source, now));
         bucket.fill(of_source, now);
-        if all.left < LINE || bucket.left < LINE {
+        if all.left < UNITS_PER_LINE || bucket.left < UNITS_PER_LINE {
             bucket.left_out += 1;
             self.summary_due.get_or_insert(now + SUMMARY_INTERVAL);
             return None;
         }
-        all.left -= LINE;
-        bucket.left -= LINE;
+        all.left -= UNITS_PER_LINE;
+        bucket.left -= UNITS_PER_LINE;
         Some(std::mem::take(&mut bucket.left_out))
     }
 

@@ -33,7 +33,7 @@ use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
 
 /// Where POSIX's shared memory is.
-pub(crate) const PLACE: &str = "/dev/shm";
+pub(crate) const SHM_FOLDER: &str = "/dev/shm";
 /// `f_type` of a memory file system, from `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Largest file of a disk that counts.
@@ -379,7 +379,7 @@ pub(crate) fn given_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
 
 /// Those of them that a job in namespaces of its own shares with others: it has `/dev/shm` for itself.
 pub(crate) fn given_names_outside(segments: &[Segment]) -> impl Iterator<Item = &Path> {
-    given_names(segments).filter(|name| !name.starts_with(PLACE))
+    given_names(segments).filter(|name| !name.starts_with(SHM_FOLDER))
 }
 
 /// Names that CRIU needs and a job shares with others, made for it out of our sight. Dropped, they go: CRIU has taken them away
@@ -440,7 +440,7 @@ fn give(segment: &Segment) -> io::Result<()> {
 
 /// Whether some of them are where POSIX's shared memory is.
 pub(crate) fn is_posix(segments: &[Segment]) -> bool {
-    segments.iter().any(|segment| segment.path.starts_with(PLACE))
+    segments.iter().any(|segment| segment.path.starts_with(SHM_FOLDER))
 }
 
 #[cfg(test)]

@@ -114,9 +114,9 @@ fn make_shared(namespaces: &JobNamespaces) -> Result<(), NamespaceError> {
 /// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
 fn mount_shared(namespaces: &JobNamespaces) -> io::Result<()> {
     let needed = [Some(namespaces.files.as_path()), namespaces.note.parent()].into_iter().flatten();
-    let needed: Vec<&Path> = needed.filter(|path| path.starts_with(shared_memory::PLACE)).collect();
+    let needed: Vec<&Path> = needed.filter(|path| path.starts_with(shared_memory::SHM_FOLDER)).collect();
     let opened = needed.iter().map(File::open).collect::<io::Result<Vec<File>>>()?;
-    mount("tmpfs", shared_memory::PLACE, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=1777")?;
+    mount("tmpfs", shared_memory::SHM_FOLDER, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=1777")?;
     for (path, file) in needed.into_iter().zip(opened) {
         private::folders(path)?;
         mount_bind(format!("/proc/self/fd/{}", file.as_raw_fd()), path)?;

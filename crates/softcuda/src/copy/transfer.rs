@@ -119,10 +119,10 @@ pub(crate) fn copy(to: &Span, from: &Span, width: u64, rows: u64, pitches: (u64,
 /// Fills `rows` rows of `width` bytes with a pattern of 1, 2 or 4 bytes, whose multiple the width is.
 pub(crate) fn fill(to: &Span, pattern: &[u8], width: u64, rows: u64, pitch: u64) -> Outcome {
     /// Bytes of the repeated pattern, a multiple of every pattern.
-    const PIECE: usize = 4096;
+    const FILL_BLOCK_BYTES: usize = 4096;
     let _working = space::working();
     to.check()?;
-    let piece = pattern.repeat(PIECE / pattern.len().max(1));
+    let piece = pattern.repeat(FILL_BLOCK_BYTES / pattern.len().max(1));
     for row in 0..rows {
         let mut at = 0;
         while at < width {

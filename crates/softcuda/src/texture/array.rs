@@ -17,7 +17,7 @@ use crate::memory::space::{self, RangeKind};
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
 use crate::texture::backing::Backing;
-use crate::texture::format::{EDGE, Format};
+use crate::texture::format::{Format, MAX_EDGE_TEXELS};
 
 /// An array, or one level of a mipmap.
 pub(crate) struct Array {
@@ -126,7 +126,7 @@ pub(crate) fn create(context: &Context, format: Format) -> Outcome<Arc<Array>> {
 /// `cuMipmappedArrayCreate`: as many levels as are wanted and there can be.
 pub(crate) fn create_mipmap(context: &Context, format: Format, wanted: u32) -> Outcome<Arc<Mipmap>> {
     let [width, height, _] = format.extent;
-    if width.max(height) > EDGE {
+    if width.max(height) > MAX_EDGE_TEXELS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let formats: Vec<_> =

@@ -8,14 +8,18 @@ use crate::ffi::{Outcome, unsupported};
 
 /// Faces of a cube.
 const FACES: usize = 6;
-/// Longest one-dimensional array; as a surface; largest extents in two and three dimensions, of layers, and of a mipmap.
-const LINE: usize = 131_072;
-pub(super) const EDGE: usize = 32_768;
-const ROWS: usize = 65_536;
-const CUBIC: usize = 16_384;
-/// Most layers; of cubes, counted in faces.
-const LAYERS: usize = 2048;
-const FACE_LAYERS: usize = 2046;
+/// Longest one-dimensional array.
+const MAX_LINE_TEXELS: usize = 131_072;
+/// Greatest width of a surface, and width and height of a layer, a face, a mipmap and a gathered array; most slices of a volume.
+pub(super) const MAX_EDGE_TEXELS: usize = 32_768;
+/// Most rows of an array of two dimensions, which is as wide as one of one dimension.
+const MAX_ROWS: usize = 65_536;
+/// Greatest width and height of an array of three dimensions.
+const MAX_VOLUME_EDGE_TEXELS: usize = 16_384;
+/// Most layers of an array.
+const MAX_LAYERS: usize = 2048;
+/// Most layers of cubes, counted in faces.
+const MAX_CUBE_LAYER_FACES: usize = 2046;
 
 /// Formats that exist on a GPU, but not here: block compression, video, and normalised formats by name.
 const FOREIGN: [std::ops::RangeInclusive<u32>; 3] = [0x91..=0x9e, 0xa0..=0xbf, 0xc0..=0xcb];
@@ -105,18 +109,20 @@ impl Format {
         let flat = height > 0 && depth == 0;
         // Tiles are flat or solid, and an array has either tiles or memory for the whole of it.
         let tiled = !self.is_sparse() || (height > 0 && !cube && !self.has(flag::DEFERRED));
-        if width == 0 || !tiled || (gather && (!flat || width.max(height) > EDGE)) {
+        if width == 0 || !tiled || (gather && (!flat || width.max(height) > MAX_EDGE_TEXELS)) {
             return false;
         }
         match (cube, layered) {
             (true, _) => {
                 let faces = if layered { depth > 0 && depth.is_multiple_of(FACES) } else { depth == FACES };
-                faces && width == height && width <= EDGE && depth <= FACE_LAYERS
+                faces && width == height && width <= MAX_EDGE_TEXELS && depth <= MAX_CUBE_LAYER_FACES
             }
-            (false, true) => depth > 0 && depth <= LAYERS && width.max(height) <= EDGE,
-            (false, false) if depth > 0 => height > 0 && width.max(height) <= CUBIC && depth <= EDGE,
-            (false, false) if height > 0 => width <= LINE && height <= ROWS,
-            (false, false) => width <= if self.has(flag::SURFACE) { EDGE } else { LINE },
+            (false, true) => depth > 0 && depth <= MAX_LAYERS && width.max(height) <= MAX_EDGE_TEXELS,
+            (false, false) if depth > 0 => {
+                height > 0 && width.max(height) <= MAX_VOLUME_EDGE_TEXELS && depth <= MAX_EDGE_TEXELS
+            }
+            (false, false) if height > 0 => width <= MAX_LINE_TEXELS && height <= MAX_ROWS,
+            (false, false) => width <= if self.has(flag::SURFACE) { MAX_EDGE_TEXELS } else { MAX_LINE_TEXELS },
         }
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use katydid_wire::envelope::{self, EnvelopeError, HEAD};
-use katydid_wire::handshake::LINK_TIMEOUT;
+use katydid_wire::handshake::LINK_TIMEOUT_SECONDS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -80,7 +80,7 @@ impl ControlChannel {
     /// # Errors
     /// As [`ControlChannel::new`].
     pub fn over(connection: Connection, max_length: usize) -> io::Result<Self> {
-        tune(&connection, LINK_TIMEOUT)?;
+        tune(&connection, LINK_TIMEOUT_SECONDS)?;
         Ok(Self { connection, max_length })
     }
 

@@ -343,7 +343,7 @@ fn sample(bytes: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const PIECE: usize = 1 << 20;
+    const PIECE_BYTES: usize = 1 << 20;
     /// A megabyte a second, and a gigabyte.
     const SLOW: Pace = Pace(1_000_000);
     const FAST: Pace = Pace(1000);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn repeating() -> Vec<u8> {
-        (0..PIECE).map(|at| (at / 64 % 200) as u8).collect()
+        (0..PIECE_BYTES).map(|at| (at / 64 % 200) as u8).collect()
     }
 
     /// Bytes in which nothing repeats itself.
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn what_was_packed_comes_back_whatever_was_packed_before() {
         let judge = CompressionPolicy::new();
-        for length in [MIN_COMPRESSED_BYTES, PIECE, MIN_COMPRESSED_BYTES + 1, 3 * PIECE] {
+        for length in [MIN_COMPRESSED_BYTES, PIECE_BYTES, MIN_COMPRESSED_BYTES + 1, 3 * PIECE_BYTES] {
             let bytes: Vec<u8> = (0..length).map(|at| (at / 7 % 251) as u8).collect();
             let packed = judge.pack(CompressionMode::Always, &bytes).unwrap();
             assert!(packed.len() < length && unpacked(&packed, length).unwrap() == bytes, "{length}");
@@ -390,12 +390,12 @@ mod tests {
     #[test]
     fn a_block_that_becomes_more_or_less_than_announced_is_refused() {
         let packed = CompressionPolicy::new().pack(CompressionMode::Always, &repeating()).unwrap();
-        for announced in [0, 1, packed.len(), PIECE - 1, PIECE + 1, 2 * PIECE] {
+        for announced in [0, 1, packed.len(), PIECE_BYTES - 1, PIECE_BYTES + 1, 2 * PIECE_BYTES] {
             let error = DecompressError { announced, packed: packed.len() };
             assert_eq!(unpacked(&packed, announced).err(), Some(error));
         }
         for cut in (0..packed.len() - 1).step_by(61) {
-            assert!(unpacked(&packed[..cut], PIECE).is_err(), "{cut}");
+            assert!(unpacked(&packed[..cut], PIECE_BYTES).is_err(), "{cut}");
         }
     }
 
@@ -418,7 +418,7 @@ mod tests {
     fn bulk_is_packed_where_the_link_is_slower_than_the_compressor() {
         let bytes = repeating();
         let packed = judge(FAST).pack_over(SLOW, &bytes).unwrap();
-        assert!(packed.len() < PIECE / 4 && unpacked(&packed, PIECE).unwrap() == bytes);
+        assert!(packed.len() < PIECE_BYTES / 4 && unpacked(&packed, PIECE_BYTES).unwrap() == bytes);
         assert_eq!(judge(FAST).pack_over(FAST, &bytes), None);
         assert_eq!(judge(SLOW).pack_over(FAST, &bytes), None);
     }
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn what_does_not_become_shorter_is_sent_as_it_is_and_asked_about_ever_more_rarely() {
-        let (noise, judge) = (noise(PIECE), judge(FAST));
+        let (noise, judge) = (noise(PIECE_BYTES), judge(FAST));
         let mut samples = Vec::new();
         for piece in 0..40 {
             let before = judge.measured().to_skip;
@@ -487,35 +487,35 @@ mod tests {
         let judge = CompressionPolicy::new();
         let begun = Instant::now();
         (0..4).for_each(|_| judge.begin());
-        (0..4).for_each(|_| judge.end(PIECE, PIECE, Duration::ZERO));
+        (0..4).for_each(|_| judge.end(PIECE_BYTES, PIECE_BYTES, Duration::ZERO));
         let all = begun.elapsed();
         let link = judge.measured().link;
-        assert!(link.bytes == 4 * PIECE as u64 && link.time <= all, "{link:?}");
+        assert!(link.bytes == 4 * PIECE_BYTES as u64 && link.time <= all, "{link:?}");
         // The other side waited longer than all of it can have taken; then one went compressed, and one not at all.
-        for (sent, waited) in [(PIECE, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
+        for (sent, waited) in [(PIECE_BYTES, Duration::MAX), (9, Duration::ZERO), (0, Duration::ZERO)] {
             judge.begin();
-            judge.end(PIECE, sent, waited);
+            judge.end(PIECE_BYTES, sent, waited);
         }
         let later = judge.measured().link;
-        assert_eq!((later.bytes, later.time), (5 * PIECE as u64, link.time));
-        assert!(judge.measured().since.is_none() && judge.measured().packed == PIECE as u64);
+        assert_eq!((later.bytes, later.time), (5 * PIECE_BYTES as u64, link.time));
+        assert!(judge.measured().since.is_none() && judge.measured().packed == PIECE_BYTES as u64);
     }
 
     #[test]
     fn a_link_is_measured_anew_after_much_that_went_packed() {
         let judge = judge(FAST);
         judge.measured().link.note(MIN_MEASURED_BYTES as usize, Duration::from_secs(60));
-        for went in 0..REMEASURE_AFTER_BYTES / PIECE as u64 {
+        for went in 0..REMEASURE_AFTER_BYTES / PIECE_BYTES as u64 {
             assert!(judge.slow_link().is_some(), "{went}");
             judge.begin();
-            judge.end(PIECE, PIECE / 9, Duration::ZERO);
+            judge.end(PIECE_BYTES, PIECE_BYTES / 9, Duration::ZERO);
         }
         assert_eq!((judge.slow_link(), judge.requested_pace(CompressionMode::Auto)), (None, Some(Pace::UNKNOWN)));
     }
 
     #[test]
     fn a_sample_is_of_all_of_a_piece() {
-        let bytes: Vec<u8> = (0..PIECE).map(|at| (at >> 12) as u8).collect();
+        let bytes: Vec<u8> = (0..PIECE_BYTES).map(|at| (at >> 12) as u8).collect();
         let sample = sample(&bytes);
         assert_eq!(
             (sample.len(), sample[0], sample[SAMPLE_BYTES / 2], sample.last()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use katydid_wire::SPEC_HASH;
 use katydid_wire::companion::MAX_MESSAGE;
-use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, Role, SessionClaim, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::ipc::connection::Connection;
@@ -155,7 +155,7 @@ fn hello_without_session(role: Role, key: SessionKey) -> Hello {
         program: "katydid".to_owned(),
         name: String::new(),
         arenas: Vec::new(),
-        link_timeout: LINK_TIMEOUT,
+        link_timeout: LINK_TIMEOUT_SECONDS,
         reservation: SessionKey::NONE,
     }
 }

@@ -820,7 +820,7 @@ mod tests {
 
     use katydid_tests::deadline::hang::hang_limit;
     use katydid_wire::frame::Output;
-    use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind};
+    use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, SessionClaim, SessionKind};
 
     use super::*;
     use crate::link::pending::Pending;
@@ -838,7 +838,7 @@ mod tests {
             program: "test".to_owned(),
             name: String::new(),
             arenas: Vec::new(),
-            link_timeout: LINK_TIMEOUT,
+            link_timeout: LINK_TIMEOUT_SECONDS,
             reservation: SessionKey::NONE,
         }
     }

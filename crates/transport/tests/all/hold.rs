@@ -369,7 +369,7 @@ fn copy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
                 while !over.load(Ordering::Relaxed) {
                     let piece = staging.take(SOME).unwrap();
                     assert!(staging.write(piece, 0, &[number; SOME]));
-                    connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
+                    connection.link.enqueue(PIECE_OPCODE, 0, &[&piece.number().to_le_bytes()]).unwrap();
                     added.fetch_add(u64::from(number) * SOME as u64, Ordering::Relaxed);
                 }
             });
@@ -379,13 +379,13 @@ fn copy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
 }
 
 /// A frame that names a piece with [`SOME`] bytes.
-const PIECE: u16 = 100;
+const PIECE_OPCODE: u16 = 100;
 const SOME: usize = 100_000;
 
 /// A worker that adds up the bytes of pieces.
 fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
     let mut sum = 0;
-    while let Some(frame) = link.next().unwrap().frame().filter(|frame| frame.head.opcode == PIECE) {
+    while let Some(frame) = link.next().unwrap().frame().filter(|frame| frame.head.opcode == PIECE_OPCODE) {
         let piece = StagingPiece::new(u32::from_le_bytes(frame.payload.try_into().unwrap())).unwrap();
         let (staging, mut bytes) = (link.staging().unwrap(), [0; SOME]);
         assert!(staging.read(piece, 0, &mut bytes));
@@ -470,7 +470,7 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
             gate.resume(&host.server.address, KEY, hang_limit()).unwrap();
             gate.release();
             assert!(has_piece(&connection, piece) && is_kept_from_others(&connection, piece));
-            connection.link.enqueue(PIECE, 0, &[&piece.number().to_le_bytes()]).unwrap();
+            connection.link.enqueue(PIECE_OPCODE, 0, &[&piece.number().to_le_bytes()]).unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
             assert_eq!(other.join().unwrap(), 7 * SOME as u64, "{how}");
         });

@@ -20,7 +20,7 @@ use katydid_transport::{
 };
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{
-    ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT, LinkKind, Ready, SessionClaim, SessionKind,
+    ArenaKind, ArenaRange, Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, SessionClaim, SessionKind,
 };
 use katydid_wire::key::SessionKey;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -50,7 +50,7 @@ pub(crate) fn hello(link: LinkKind) -> Hello {
         program: "test".into(),
         name: String::new(),
         arenas: vec![ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: 1 << 30 }],
-        link_timeout: LINK_TIMEOUT,
+        link_timeout: LINK_TIMEOUT_SECONDS,
         reservation: SessionKey::NONE,
     }
 }

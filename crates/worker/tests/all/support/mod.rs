@@ -21,7 +21,7 @@ use katydid_transport::connect;
 use katydid_transport::{Address, Pending, ProgramLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::codec::{Message, Reply};
-use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT, LinkKind, SessionClaim, SessionKind};
+use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 use katydid_wire::message::kdContextRetain;
 use katydid_worker::WorkerOptions;
@@ -158,7 +158,7 @@ impl Program {
             program: "test".into(),
             name: String::new(),
             arenas: offers.arenas(),
-            link_timeout: LINK_TIMEOUT,
+            link_timeout: LINK_TIMEOUT_SECONDS,
             reservation: SessionKey::NONE,
         };
         let connection = connect(&address, &hello, &Build::current(SPEC_HASH), hang_limit()).unwrap();
