@@ -44,12 +44,12 @@ impl Revived {
         driver.check()?;
         let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(KeeperError::new)?;
         let scratch = Scratch::new("worker").map_err(system("make a folder for CRIU's files"))?;
-        let place = Place { files: scratch.path().join("criu"), work: scratch.path().join("work") };
-        private::folder(&place.files).map_err(system("make a folder for CRIU's files"))?;
-        private::folder(&place.work).map_err(system("make a folder for CRIU's files"))?;
-        files::get(supervisor, &image.files, &place.files)?;
+        let folders = RestoreFolders { files: scratch.path().join("criu"), work: scratch.path().join("work") };
+        private::folder(&folders.files).map_err(system("make a folder for CRIU's files"))?;
+        private::folder(&folders.work).map_err(system("make a folder for CRIU's files"))?;
+        files::get(supervisor, &image.files, &folders.files)?;
         let ends = GivenEnds::new(&image, options.control)?;
-        let (guard, child, pid) = raise(&criu, &options.katydid, &image, &place, &ends)?;
+        let (guard, child, pid) = raise(&criu, &options.katydid, &image, &folders, &ends)?;
         drop(ends);
         let revived = Self { guard, child };
         tree::signal(&tree::tree(pid).map_err(system("find the worker"))?, Signal::CONT);
@@ -65,8 +65,8 @@ impl Revived {
     }
 }
 
-/// Where CRIU's files are, and what it writes.
-struct Place {
+/// The folder of CRIU's image files, and the folder that it writes to.
+struct RestoreFolders {
     files: std::path::PathBuf,
     work: std::path::PathBuf,
 }
@@ -102,41 +102,41 @@ fn raise(
     criu: &Criu,
     katydid: &Path,
     image: &WorkerImage,
-    place: &Place,
+    folders: &RestoreFolders,
     ends: &GivenEnds,
 ) -> Result<(Guard, u32, u32), KeeperError> {
     let inherit = ends.inherit();
     if !image.ids.iter().any(|id| tree::exists(*id)) {
-        let raised = criu.restore(katydid, &place.files, &place.work, &[], &inherit, None);
+        let raised = criu.restore(katydid, &folders.files, &folders.work, &[], &inherit, None);
         let (guard, pid) = raised.map_err(KeeperError::new)?;
         return Ok((guard, pid, pid));
     }
-    split(criu, katydid, image, place, &inherit)
+    split(criu, katydid, image, folders, &inherit)
 }
 
 fn split(
     criu: &Criu,
     katydid: &Path,
     image: &WorkerImage,
-    place: &Place,
+    folders: &RestoreFolders,
     inherit: &[OsString],
 ) -> Result<(Guard, u32, u32), KeeperError> {
     let failed = system("restore the worker in namespaces of its own");
-    Criu::make_statistics(&place.work).map_err(&failed)?;
-    let restore = criu.restore_command(&place.files, &place.work, inherit);
+    Criu::make_statistics(&folders.work).map_err(&failed)?;
+    let restore = criu.restore_command(&folders.files, &folders.work, inherit);
     let highest = image.ids.iter().copied().max().unwrap_or(0);
-    let space = JobNamespaces {
-        known_folder: place.work.clone(),
-        folder: place.work.clone(),
-        note: Criu::note(&place.work),
+    let namespaces = JobNamespaces {
+        known_folder: folders.work.clone(),
+        folder: folders.work.clone(),
+        note: Criu::note(&folders.work),
         last_id: highest.saturating_add(ID_GAP),
-        files: place.files.clone(),
-        shared: place.work.join("shared.json"),
+        files: folders.files.clone(),
+        shared: folders.work.join("shared.json"),
         terminals: Vec::new(),
     };
-    fs::write(&space.shared, "[]").map_err(&failed)?;
+    fs::write(&namespaces.shared, "[]").map_err(&failed)?;
     let _lent = criu.lend();
-    let keeper = namespace::keeper(katydid, &space, &restore);
+    let keeper = namespace::keeper(katydid, &namespaces, &restore);
     let guard = Guard::spawn(katydid, &keeper, &[], |command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     });
@@ -154,7 +154,7 @@ fn split(
         if let Some(mut stderr) = guard.stderr() {
             stderr.read_to_end(&mut said).map_err(&failed)?;
         }
-        return Err(KeeperError::new(criu.failure(&place.work, &said)));
+        return Err(KeeperError::new(criu.failure(&folders.work, &said)));
     };
     guard.restored();
     Ok((guard, child, worker))

@@ -45,7 +45,7 @@ fn check(memory: &Memory, flags: u64) -> Result<(), Code> {
 }
 
 /// Where a region is to be mapped.
-struct Place {
+struct MapTarget {
     /// Pages of the region's own; none where the memory is the whole object's or the program's.
     pages: Option<MappedPages>,
     /// The bytes are there.
@@ -54,7 +54,7 @@ struct Place {
     shows: Option<Shown>,
 }
 
-impl Place {
+impl MapTarget {
     /// Pages for a region of an image of so many bytes: those that show it already, or others.
     fn of_image(shows: Option<Shown>, bytes: usize) -> Result<Self, Code> {
         let kept = shows.as_ref().and_then(MappedPages::showing);
@@ -80,12 +80,12 @@ unsafe fn map(
     transfer: Transfer,
     blocking: bool,
     flags: u64,
-    place: Place,
+    target: MapTarget,
 ) -> Result<usize, Code> {
     let (region, memory) = (transfer.rows, Arc::clone(&transfer.memory));
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0;
     let back = if writes { UnmapAction::Written(transfer.form, transfer.extent) } else { UnmapAction::Nothing };
-    let read_number = if place.is_filled || flags & MAP_WRITE_INVALIDATE_REGION != 0 || memory.contents.are_undefined()
+    let read_number = if target.is_filled || flags & MAP_WRITE_INVALIDATE_REGION != 0 || memory.contents.are_undefined()
     {
         only_command(order, &transfer, blocking)?;
         0
@@ -94,8 +94,8 @@ unsafe fn map(
         unsafe { transfer::read(&transfer, order, blocking)? }
     };
     // Bytes that are on their way may not have come when the region is unmapped.
-    let shows = place.shows.filter(|_| read_number == 0);
-    memory.maps().add(Map { back, region, read_number, pages: place.pages, shows });
+    let shows = target.shows.filter(|_| read_number == 0);
+    memory.maps().add(Map { back, region, read_number, pages: target.pages, shows });
     Ok(region.start)
 }
 
@@ -196,7 +196,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
         let shows = shown(&memory, &order, transfer.extent);
         let is_filled = shows.as_ref().is_some_and(|shows| memory.maps().shows(&transfer.rows, shows.version));
         // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
-        unsafe { map(order, transfer, blocking != 0, flags, Place { pages: None, is_filled, shows })? }
+        unsafe { map(order, transfer, blocking != 0, flags, MapTarget { pages: None, is_filled, shows })? }
     };
     Ok(ptr::with_exposed_provenance_mut(address))
 }
@@ -251,14 +251,14 @@ pub(crate) unsafe fn enqueue_map_image(
     // SAFETY: handed on. Of pages the address is not known yet.
     let mut transfer =
         unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(in_host.max(1)))? };
-    let place = if memory.host == 0 {
-        Place::of_image(shown(&memory, &order, transfer.extent), transfer.rows.len())?
+    let target = if memory.host == 0 {
+        MapTarget::of_image(shown(&memory, &order, transfer.extent), transfer.rows.len())?
     } else {
-        Place { pages: None, is_filled: false, shows: None }
+        MapTarget { pages: None, is_filled: false, shows: None }
     };
-    transfer.rows.start = place.pages.as_ref().map_or(in_host, |pages| pages.start);
+    transfer.rows.start = target.pages.as_ref().map_or(in_host, |pages| pages.start);
     // SAFETY: memory of this region's own, or the program's, which holds the whole image.
-    let address = unsafe { map(order, transfer, blocking != 0, flags, place)? };
+    let address = unsafe { map(order, transfer, blocking != 0, flags, target)? };
     // SAFETY: by the contract.
     unsafe {
         write_if_given(image_row_pitch, row);

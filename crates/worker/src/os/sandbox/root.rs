@@ -54,8 +54,8 @@ pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
     let root = own.join(FOLDER);
     fs::create_dir_all(&root)?;
     mount("none", &root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, SIZE)?;
-    for place in places(allowed) {
-        bring(&place, &root, &own)?;
+    for mount in bind_mounts(allowed) {
+        bind(&mount, &root, &own)?;
     }
     become_root(&root)?;
     Ok(true)
@@ -78,45 +78,45 @@ fn become_root(root: &Path) -> io::Result<()> {
     env::set_current_dir("/")
 }
 
-/// A path of the new root, and what it shows.
+/// A path below the new root, and the path that is mounted there.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct BindMount {
     path: PathBuf,
     real: PathBuf,
 }
 
 /// Shows at a path below `root` what is there now. What is mounted below comes along, such as a driver's libraries on a file system of
 /// their own; but not where `root` lies itself.
-fn bring(place: &Place, root: &Path, own: &Path) -> io::Result<()> {
-    let inside = root.join(place.path.strip_prefix("/").unwrap_or(&place.path));
-    if place.real.is_dir() {
+fn bind(mount: &BindMount, root: &Path, own: &Path) -> io::Result<()> {
+    let inside = root.join(mount.path.strip_prefix("/").unwrap_or(&mount.path));
+    if mount.real.is_dir() {
         fs::create_dir_all(&inside)?;
     } else {
         inside.parent().map_or(Ok(()), fs::create_dir_all)?;
         File::create(&inside)?;
     }
-    if own.starts_with(&place.real) {
-        mount_bind(&place.real, &inside)?;
+    if own.starts_with(&mount.real) {
+        mount_bind(&mount.real, &inside)?;
     } else {
-        mount_bind_recursive(&place.real, &inside)?;
+        mount_bind_recursive(&mount.real, &inside)?;
     }
     Ok(())
 }
 
-/// What is brought: each path, and what it leads to at its own path too. None lies in another one: a folder that comes after a part
-/// of it would hide what the part has, or be taken for brought. What is not there cannot be used either.
-fn places(allowed: &[PathBuf]) -> Vec<Place> {
+/// What is mounted: each path, and what it leads to at its own path too. None lies in another one: a folder that comes after a part
+/// of it would hide what the part has, or be taken for mounted. What is not there cannot be used either.
+fn bind_mounts(allowed: &[PathBuf]) -> Vec<BindMount> {
     let absolute = allowed.iter().filter(|path| path.is_absolute());
     let both = absolute
         .filter_map(|path| Some((path.clone(), fs::canonicalize(path).ok()?)))
-        .flat_map(|(path, real)| [Place { path, real: real.clone() }, Place { path: real.clone(), real }]);
+        .flat_map(|(path, real)| [BindMount { path, real: real.clone() }, BindMount { path: real.clone(), real }]);
     // A folder comes right before what it holds.
-    let mut sorted: Vec<Place> = both.collect();
+    let mut sorted: Vec<BindMount> = both.collect();
     sorted.sort();
-    let mut kept: Vec<Place> = Vec::new();
-    for place in sorted {
-        if !kept.iter().any(|above| place.path.starts_with(&above.path)) {
-            kept.push(place);
+    let mut kept: Vec<BindMount> = Vec::new();
+    for mount in sorted {
+        if !kept.iter().any(|above| mount.path.starts_with(&above.path)) {
+            kept.push(mount);
         }
     }
     kept
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_path_holds_is_brought_with_it() {
+    fn what_another_path_holds_is_mounted_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
         for name in ["usr/lib/x", "usr/local", "x/y/z", "x/yy", "opt"] {
@@ -141,7 +141,7 @@ mod tests {
         let names = ["lib", "usr/lib/x", "usr", "x/y", "x/yy", "x/y/z", "usr/apart", "absent"];
         let mut allowed = names.map(at).to_vec();
         allowed.push("relative".into());
-        let found: Vec<(PathBuf, PathBuf)> = places(&allowed).into_iter().map(|it| (it.path, it.real)).collect();
+        let found: Vec<(PathBuf, PathBuf)> = bind_mounts(&allowed).into_iter().map(|it| (it.path, it.real)).collect();
         let same = |name: &str| (at(name), at(name));
         assert_eq!(found, [(at("lib"), at("usr/lib")), same("opt"), same("usr"), same("x/y"), same("x/yy")]);
     }
