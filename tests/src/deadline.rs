@@ -5,10 +5,10 @@
 //! Time in which the machine had no processor free counts a quarter (`/proc/pressure/cpu`), since what they wait for may be
 //! outside. A program that spins for ever is bounded too: by processor time, scaled by the speed of this machine.
 
-pub(crate) mod company;
 mod connection;
 pub mod hang;
 pub mod stacks;
+pub(crate) mod watched_processes;
 
 use std::fs;
 use std::hint::black_box;
@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use self::company::{Company, Use};
 pub use self::connection::{Patient, Socket};
+use self::watched_processes::{Use, WatchedProcesses};
 
 /// A stalled second counts as a second divided by this.
 const STALLED_SHARE: u32 = 4;
@@ -84,7 +84,7 @@ pub enum GivenUp {
 pub struct Deadline {
     begun: Instant,
     limit: Limit,
-    company: Company,
+    watched: WatchedProcesses,
     looked: Instant,
     stalled: Option<Duration>,
     /// Time that nothing has paid for.
@@ -97,18 +97,18 @@ pub struct Deadline {
 impl Deadline {
     /// A wait for what the calling thread's programs and servers do.
     pub fn after(limit: impl Into<Limit>) -> Self {
-        Self::of(Company::of_this_thread(), limit)
+        Self::of(WatchedProcesses::of_this_thread(), limit)
     }
 
     /// A wait for one process, its children, and the calling thread's programs and servers.
     pub fn of_process(pid: u32, limit: impl Into<Limit>) -> Self {
-        Self::of(Company::with(pid), limit)
+        Self::of(WatchedProcesses::with(pid), limit)
     }
 
-    fn of(company: Company, limit: impl Into<Limit>) -> Self {
+    fn of(watched: WatchedProcesses, limit: impl Into<Limit>) -> Self {
         let (now, limit) = (Instant::now(), limit.into());
         let zero = Duration::ZERO;
-        Self { begun: now, limit, company, looked: now, stalled: stalled(), still: zero, used: zero, over: None }
+        Self { begun: now, limit, watched, looked: now, stalled: stalled(), still: zero, used: zero, over: None }
     }
 
     /// Whether the limit is over, and why.
@@ -141,14 +141,14 @@ impl Deadline {
 
     /// What each thread of the awaited processes does, with stacks: for the message of a test that waited in vain.
     pub fn stacks(&self) -> String {
-        stacks::of(&self.company.processes())
+        stacks::of(&self.watched.processes())
     }
 
     fn look(&mut self, since: Duration) {
         let now = stalled();
         let both = self.stalled.zip(now);
         let stalled = both.map_or(Duration::ZERO, |(before, now)| now.saturating_sub(before));
-        let done = self.company.used();
+        let done = self.watched.used();
         self.looked += since;
         self.stalled = now;
         self.used += done.processor;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::{NamedTempFile, TempPath};
 
-use crate::deadline::company::{Role, Started};
+use crate::deadline::watched_processes::{Role, Started};
 use crate::deadline::{Deadline, GivenUp, Limit};
 
 /// How often an awaited process is looked at.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::certs::{Certs, CertsError};
-use crate::deadline::company::{Role, Started};
+use crate::deadline::watched_processes::{Role, Started};
 use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
 use crate::places::Places;

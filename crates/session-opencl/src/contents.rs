@@ -1,4 +1,4 @@
-//! Contents of memory: copied aside while the program stands still ([`aside`]), brought to the image behind its back, and
+//! Contents of memory: copied aside while the program stands still ([`capture`]), brought to the image behind its back, and
 //! put back.
 //!
 //! | kind | what | object |
@@ -14,12 +14,12 @@
 #![expect(unsafe_code, reason = "has the driver copy to and from mapped memory")]
 
 mod area;
-mod aside;
+mod capture;
 mod copier;
+mod copy_memory;
 mod error;
 mod frozen;
 mod location;
-mod spare;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -35,11 +35,11 @@ use katydid_wire::opencl::kind;
 use katydid_wire::opencl::message::{kdclBuffer, kdclImage, kdclSvmAlloc};
 
 use self::area::{Area, shape};
-pub(crate) use self::aside::Captured;
+pub(crate) use self::capture::Captured;
 pub(crate) use self::copier::Copier;
+use self::copy_memory::CopyMemory;
 pub(crate) use self::error::ContentsError;
 use self::location::AreaLocation;
-use self::spare::Spare;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadBuffer, ReadLocation};
 use crate::drivers::call::{driver, make};
 use crate::journal::{self, JournalState, Mapped};
@@ -190,9 +190,9 @@ impl Session {
                 fill(unsafe { slice::from_raw_parts_mut(start, area.bytes as usize) })?;
                 continue;
             }
-            let mut spare = Spare::new(area.bytes)?;
-            fill(spare.bytes_mut())?;
-            area.write(copier, spare.start)?;
+            let mut memory = CopyMemory::new(area.bytes)?;
+            fill(memory.bytes_mut())?;
+            area.write(copier, memory.start)?;
         }
         Ok(())
     }

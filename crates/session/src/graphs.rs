@@ -2,13 +2,13 @@
 //!
 //! A graph comes as a description and is built here with the driver's own nodes, so that the driver runs it as it runs
 //! any. A node that copies between the GPU and memory that only the program reaches becomes two: the copy, from or to
-//! memory of the worker's (a stage), and a host function in which the program fills or empties that.
+//! memory of the worker's (a staging block), and a host function in which the program fills or empties that.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
 mod build;
 mod exec;
-mod stage;
+mod staging;
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::state::Session;
 use build::{Builder, Purpose, change};
 pub(crate) use exec::Graphs;
 use exec::{Exec, LaunchEnd};
-pub(crate) use stage::Stages;
+pub(crate) use staging::StagingBlocks;
 
 /// Most executable graphs, and graphs with conditional handles, that a session may have.
 const MAX_GRAPHS: usize = 1 << 20;
@@ -135,7 +135,7 @@ impl Session {
                     // SAFETY: made for this, and named by no other code.
                     let _ = unsafe { self.driver().cuGraphDestroy(template) };
                 }
-                keep.stages.iter().for_each(|token| self.shared.stages.forget(*token));
+                keep.staging_blocks.iter().for_each(|token| self.shared.staging_blocks.forget(*token));
                 return Err(fault);
             }
         };
@@ -223,7 +223,7 @@ impl Session {
         self.graphs.retired.retain_mut(|keep| {
             let is_needed = keep.is_needed(&shared.driver);
             if !is_needed {
-                keep.stages.iter().for_each(|token| shared.stages.forget(*token));
+                keep.staging_blocks.iter().for_each(|token| shared.staging_blocks.forget(*token));
             }
             is_needed
         });

@@ -4,6 +4,6 @@ pub(crate) mod arena;
 pub(crate) mod bulk;
 pub(crate) mod contents;
 pub(crate) mod mapped_pages;
-pub(crate) mod parcels;
 pub(crate) mod pending_reads;
 pub(crate) mod rows;
+pub(crate) mod transfer_blocks;

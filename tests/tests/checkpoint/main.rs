@@ -7,7 +7,7 @@
 //! - `outside/names.rs`: files. `outside/surroundings.rs`: files and folders around a job. `outside/streams.rs`: standard streams.
 //! - `images/stores.rs`: images. `images/damage.rs`: damaged images. `outside/modes.rs`: who may read what is written.
 //! - `idle.rs`: memory that a program keeps and does not use.
-//! - `books.rs`: threads that are held, and functions that are not.
+//! - `held_locks.rs`: threads that are held, and functions that are not.
 //! - `images/upgrades.rs`: other builds of Katydid. `outside/rights.rs`: ordinary users.
 //! - `refused.rs`: what is refused.
 //! - `kills/failover.rs`: workers that die. `kills/restores.rs`: kills during a restore.
@@ -25,14 +25,14 @@
 //! ways and slices; `KATYDID_CHECKPOINT_SWEEP=1`, and a pack on a GPU machine, runs everything. `KATYDID_CHECKPOINT_SEED` gives another choice of calls, and `KATYDID_CHECKPOINT_COUNT`
 //! more of them a run. `KATYDID_CHECKPOINT_WAYS=all` runs every program on every way.
 
-mod books;
 mod descriptors;
 mod frameworks;
+mod held_locks;
 mod idle;
 mod images;
+mod ipc_memory;
 mod jobs;
 mod kills;
-mod lent;
 mod opencl;
 mod outside;
 mod processes;

@@ -22,7 +22,7 @@ use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{modes, names, streams, surroundings};
 use crate::stage::{LIMIT, Stage, WAYS, continues, said};
-use crate::{books, descriptors, idle, jobs, lent, processes, refused, tls, variables};
+use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, tls, variables};
 
 pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
 
@@ -68,7 +68,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     };
     every
         .chain(one)
-        .chain(books::all())
+        .chain(held_locks::all())
         .chain(chaos::all())
         .chain(damage::all())
         .chain(departures::all())
@@ -76,7 +76,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
         .chain(failover::all())
         .chain(idle::all())
         .chain(jobs::all())
-        .chain(lent::all())
+        .chain(ipc_memory::all())
         .chain(modes::all())
         .chain(names::all())
         .chain(processes::all())

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The second place is for a user without `XDG_RUNTIME_DIR`, and where that is not there, belongs to another user (as after
-//! `su`), or is too long for a socket in it. Jobs are looked for in all places (`supervisor/places.rs`), since the asker's variable
+//! `su`), or is too long for a socket in it. Jobs are looked for in all of them (`supervisor/runtime_dirs.rs`), since the asker's variable
 //! may differ.
 //!
 //! The rule: the holder of the lock owns the folder, and has its process id in it. A folder whose lock is free is debris and may be
@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::tree;
 use crate::supervisor::members::out_of_sight;
-use crate::supervisor::places;
-use crate::supervisor::places::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKET};
+use crate::supervisor::runtime_dirs;
+use crate::supervisor::runtime_dirs::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKET};
 
 /// Most bytes of a `job.json` that are read.
 const MAX_ENTRY: u64 = 64 << 10;
@@ -402,13 +402,13 @@ impl FoundJob {
     }
 }
 
-/// All jobs that the asker may know of: a user's own, those in its first place first, and for root those of all users.
+/// All jobs that the asker may know of: a user's own, those in its first folder first, and for root those of all users.
 pub fn all() -> Vec<FoundJob> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
-    let known = places::all().into_iter().flat_map(|place| below(place.join(JOBS_FOLDER)));
-    let told = places::told(told_of).into_iter().map(|(_, folder)| folder);
+    let known = runtime_dirs::all().into_iter().flat_map(|above| below(above.join(JOBS_FOLDER)));
+    let told = runtime_dirs::told(told_of).into_iter().map(|(_, folder)| folder);
     let us = geteuid();
-    // By the folder itself: a place may have two names.
+    // By the folder itself: it may have two names.
     let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
     for folder in known.chain(told) {
         let Ok(stat) = fs::symlink_metadata(&folder) else { continue };
@@ -460,7 +460,7 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
 
 /// The folder of the job, in the environment of a process.
 pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
-    places::variable(environment, VARIABLE)?.parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
+    runtime_dirs::variable(environment, VARIABLE)?.parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
 }
 
 /// The one that is meant: of several of a name that in the asker's place for new ones, else the only one of the asker's.
@@ -554,7 +554,7 @@ pub(crate) fn cache() -> Option<PathBuf> {
 
 /// The folder of new jobs of this user, made if it is not there.
 pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
-    let above = places::places().swap_remove(0);
+    let above = runtime_dirs::of_user().swap_remove(0);
     let jobs = above.join(JOBS_FOLDER);
     for folder in [&above, &jobs] {
         match private::folder(folder) {
@@ -569,7 +569,7 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
 
 /// The folders of jobs of this user that are there, that of new ones first.
 fn all_jobs() -> Vec<PathBuf> {
-    let jobs = places::all().into_iter().map(|above| above.join(JOBS_FOLDER));
+    let jobs = runtime_dirs::all().into_iter().map(|above| above.join(JOBS_FOLDER));
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
 }
 
@@ -604,7 +604,8 @@ pub fn check_name(name: &str) -> Result<(), FolderError> {
 /// A file name out of any name: what it cannot have becomes '_'.
 fn tidy(name: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    let tidy: String = name.chars().take(MAX_JOB_NAME_CHARS).map(|letter| if fits(letter) { letter } else { '_' }).collect();
+    let tidy: String =
+        name.chars().take(MAX_JOB_NAME_CHARS).map(|letter| if fits(letter) { letter } else { '_' }).collect();
     match tidy.chars().next() {
         None => "job".to_owned(),
         Some('.' | '-') => format!("_{}", &tidy[1..]),

@@ -1,7 +1,7 @@
 //! Which servers and jobs there are on this machine, as far as the asker may know: a user's own, and those of all users for root.
 //!
 //! A server notes its admin socket in a file of its user's folder, whose lock it holds as long as it lives: a note that can be
-//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). Where both may lie, `supervisor/places.rs` says.
+//! locked is abandoned. Jobs have their folders (`supervisor/folder.rs`). Where both may lie, `supervisor/runtime_dirs.rs` says.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 
 use crate::supervisor::folder;
 use crate::supervisor::folder::FoundJob;
-use crate::supervisor::places;
+use crate::supervisor::runtime_dirs;
 
 /// The folder of servers' notes, beside that of jobs.
 const SERVERS: &str = "servers";
@@ -80,7 +80,7 @@ fn clear(path: &Path) {
 
 /// The admin sockets of servers that live.
 pub fn servers() -> Vec<PathBuf> {
-    let above = places::all().into_iter().map(|place| place.join(SERVERS));
+    let above = runtime_dirs::all().into_iter().map(|above| above.join(SERVERS));
     let notes = above.flat_map(|above| fs::read_dir(above).into_iter().flatten().flatten());
     let mut admins: Vec<PathBuf> = notes.filter_map(|note| admin_of(&note.path())).collect();
     admins.sort();

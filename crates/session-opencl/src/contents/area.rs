@@ -14,9 +14,9 @@ use katydid_wire::codec::Field as _;
 
 use crate::calls::pending_reads::ReadLocation;
 use crate::contents::copier::{Copier, Map};
+use crate::contents::copy_memory::CopyMemory;
 use crate::contents::error::ContentsError;
 use crate::contents::location::AreaLocation;
-use crate::contents::spare::Spare;
 use crate::drivers::call::driver;
 use crate::memory::address::pointer;
 
@@ -94,10 +94,10 @@ impl Area {
     }
 
     /// Reads all of it.
-    pub(super) fn read(&self, copier: Option<&Copier>, spare: &mut Spare) -> Result<(), ContentsError> {
+    pub(super) fn read(&self, copier: Option<&Copier>, memory: &mut CopyMemory) -> Result<(), ContentsError> {
         if let AreaLocation::PendingRead(read) = &self.place {
             let ReadLocation::Own(target) = &read.place else { return Ok(()) };
-            let bytes = spare.bytes_mut();
+            let bytes = memory.bytes_mut();
             for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
                 let copied = target.copy(number as u64 * CHUNK_BYTES, chunk.len() as u32);
                 chunk.copy_from_slice(&copied.ok_or_else(|| self.failed()(Code::INVALID_VALUE))?);
@@ -105,7 +105,7 @@ impl Area {
             return Ok(());
         }
         let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
-        let to = spare.start;
+        let to = memory.start;
         let code = match &self.place {
             AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 copier.read(*memory, 0, self.bytes, to)

@@ -176,7 +176,7 @@ impl Session {
         self.forget_context(id);
         self.thread_streams.retain(|(_, context), _| *context != id);
         self.graphs.end_context(id);
-        self.shared.stages.end_context(id);
+        self.shared.staging_blocks.end_context(id);
         self.shared.blocks.forget_variables(|owner| owner.context() == id);
         if let Some(host) = &mut self.host {
             host.forget_context(id);

@@ -143,7 +143,7 @@ impl Reader {
             }
             kdUpcallData::OPCODE => {
                 self.shared.usage.count_call();
-                let status = crate::handlers::fill_stage(&self.shared, kdUpcallData::decode(payload)?);
+                let status = crate::handlers::fill_staging_block(&self.shared, kdUpcallData::decode(payload)?);
                 if status != CUresult::SUCCESS {
                     self.shared.replies.defer(status.0);
                 }

@@ -12,7 +12,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{message_layout, message_name};
 
 use crate::calls::upcalls::Upcalls;
-use crate::graphs::Stages;
+use crate::graphs::StagingBlocks;
 use crate::memory::host_memory::Blocks;
 use crate::memory::reclaim::Reclaim;
 
@@ -23,7 +23,7 @@ pub struct CudaShared {
     /// Host functions that are due.
     pub(crate) upcalls: Upcalls,
     /// Memory that graphs copy from or to for the program.
-    pub(crate) stages: Stages,
+    pub(crate) staging_blocks: StagingBlocks,
     /// Memory that programs push and pull: registered memory, variables, mappings that are open.
     pub(crate) blocks: Arc<Blocks>,
     /// What the session uses.
@@ -91,7 +91,7 @@ impl CudaShared {
         Self {
             driver,
             upcalls: Upcalls::default(),
-            stages: Stages::default(),
+            staging_blocks: StagingBlocks::default(),
             blocks,
             usage,
             reclaim: Arc::default(),

@@ -365,7 +365,7 @@ fn copy_of(
     work: &StepWork,
     keep: &mut GraphMemory,
 ) -> Result<(CUDA_MEMCPY3D, CUcontext), Fault> {
-    let (context, bytes, stage) = match work {
+    let (context, bytes, staging) = match work {
         StepWork::Copy { context, copy } => (*context, copy, None),
         StepWork::Staged { context, token, is_source, copy } => (*context, copy, Some((*token, *is_source))),
         _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
@@ -376,27 +376,27 @@ fn copy_of(
         let (start, size) = span(base, first, pitch, height, extent).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         session.address_check.check(start, size)
     };
-    if !matches!(stage, Some((_, true))) {
+    if !matches!(staging, Some((_, true))) {
         let first = [copy.srcXInBytes, copy.srcY, copy.srcZ];
         check(session, copy.srcDevice, first, copy.srcPitch, copy.srcHeight)?;
         (copy.srcMemoryType, copy.srcHost) = (memory_type::UNIFIED, std::ptr::null());
     }
-    if !matches!(stage, Some((_, false))) {
+    if !matches!(staging, Some((_, false))) {
         let first = [copy.dstXInBytes, copy.dstY, copy.dstZ];
         check(session, copy.dstDevice, first, copy.dstPitch, copy.dstHeight)?;
         (copy.dstMemoryType, copy.dstHost) = (memory_type::UNIFIED, std::ptr::null_mut());
     }
-    if let Some((token, is_source)) = stage {
+    if let Some((token, is_source)) = staging {
         let size = extent.iter().try_fold(1_u64, |size, side| size.checked_mul(*side as u64));
         let (size, owner) = (size.ok_or(CUresult::ERROR_INVALID_VALUE)?, session.owner(context));
-        let stage = session.make_in(owner, |shared| shared.stages.make(&shared.driver, owner, token, size))?;
-        keep.stages.push(token);
+        let block = session.make_in(owner, |shared| shared.staging_blocks.make(&shared.driver, owner, token, size))?;
+        keep.staging_blocks.push(token);
         let (pitch, height) = (copy.WidthInBytes, copy.Height);
         if is_source {
-            (copy.srcMemoryType, copy.srcHost) = (memory_type::HOST, stage.address().cast_const().cast());
+            (copy.srcMemoryType, copy.srcHost) = (memory_type::HOST, block.address().cast_const().cast());
             (copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight) = (0, 0, 0, pitch, height);
         } else {
-            (copy.dstMemoryType, copy.dstHost) = (memory_type::HOST, stage.address().cast());
+            (copy.dstMemoryType, copy.dstHost) = (memory_type::HOST, block.address().cast());
             (copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight) = (0, 0, 0, pitch, height);
         }
     }

@@ -44,8 +44,8 @@ pub(super) extern "C" fn run(data: *mut c_void) {
 pub(super) struct GraphMemory {
     #[expect(clippy::vec_box, reason = "the driver has their addresses")]
     functions: Vec<Box<RepeatedUpcall>>,
-    /// Tokens of stages, which are the session's to free.
-    pub(super) stages: Vec<u64>,
+    /// Tokens of staging blocks, which are the session's to free.
+    pub(super) staging_blocks: Vec<u64>,
     /// One for each context that the graph was launched in.
     pub(super) ends: Vec<LaunchEnd>,
     /// A launch was not followed by its event, so that no thread knows when it is over.
@@ -69,7 +69,7 @@ impl GraphMemory {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.functions.is_empty() && self.stages.is_empty()
+        self.functions.is_empty() && self.staging_blocks.is_empty()
     }
 
     /// Whether a launch may still run. An event that was reached is not asked again.

@@ -105,14 +105,14 @@ pub(crate) fn kdUpcallsBegin(_session: &mut Session, _head: &FrameHead, _message
     Ok(CUresult::SUCCESS)
 }
 
-/// What the program fills a stage with.
+/// What the program fills a staging block with.
 pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kdUpcallData<'_>) -> Enqueued {
-    Ok(fill_stage(&session.shared, message))
+    Ok(fill_staging_block(&session.shared, message))
 }
 
 /// The same without a session, for the thread that reads on while the main loop is held up.
-pub(crate) fn fill_stage(shared: &CudaShared, message: kdUpcallData<'_>) -> CUresult {
-    shared.stages.fill(message.token, message.offset, message.data).into()
+pub(crate) fn fill_staging_block(shared: &CudaShared, message: kdUpcallData<'_>) -> CUresult {
+    shared.staging_blocks.fill(message.token, message.offset, message.data).into()
 }
 
 /// What a graph has copied for the program.
@@ -130,7 +130,7 @@ fn bytes_job(shared: Arc<CudaShared>, message: kdUpcallBytes) -> Detached<kdUpca
         let (address, size) = (message.offset, u64::from(message.size));
         return Err(SessionError::BadRange { what: "one reply", address, size }.into());
     }
-    Ok(Box::new(move |_| match shared.stages.bytes(message.token, message.offset, size) {
+    Ok(Box::new(move |_| match shared.staging_blocks.bytes(message.token, message.offset, size) {
         Ok(data) => (CUresult::SUCCESS, kdUpcallBytesReply { data }),
         Err(code) => (code, kdUpcallBytesReply::default()),
     }))

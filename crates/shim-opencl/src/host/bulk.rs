@@ -9,8 +9,8 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclPiece;
 use katydid_wire::opencl::{IN_HOST, MAX_REPLY_VALUE_BYTES};
 
-use crate::host::parcels::LentParcel;
 use crate::host::rows::Rows;
+use crate::host::transfer_blocks::LentBlock;
 use crate::process::session;
 
 /// Data up to here goes with its message, bytes.
@@ -33,7 +33,7 @@ pub(crate) struct InitialData<'a> {
     /// What goes with the message.
     pub(crate) inline: Cow<'a, [u8]>,
     /// Where the data lies until the reply.
-    _lent: Option<LentParcel>,
+    _lent: Option<LentBlock>,
 }
 
 impl<'a> InitialData<'a> {
@@ -49,7 +49,7 @@ impl<'a> InitialData<'a> {
     /// The rows are readable while the value lives.
     pub(crate) unsafe fn of(rows: &Rows) -> Result<Self, Code> {
         // SAFETY: by the contract.
-        if let Some(lent) = unsafe { LentParcel::of(rows) } {
+        if let Some(lent) = unsafe { LentBlock::of(rows) } {
             let mut place = Vec::new();
             [lent.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut place));
             return Ok(Self { staged: IN_HOST, inline: Cow::Owned(place), _lent: Some(lent) });

@@ -14,8 +14,8 @@ use katydid_opencl_sys::Code;
 use katydid_wire::opencl::message::kdclLand;
 use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, land};
 
-use crate::host::parcels::{self, PARCELS, Parcel};
 use crate::host::rows::Rows;
+use crate::host::transfer_blocks::{self, TRANSFER_BLOCKS, TransferBlock};
 use crate::process::session;
 
 /// One read under way.
@@ -27,7 +27,7 @@ struct PendingRead {
     /// Another one was under way to a part of the same place when it was begun.
     is_second: bool,
     /// Where its bytes are when it has ended; none if the worker sends them.
-    parcel: Option<Parcel>,
+    block: Option<TransferBlock>,
 }
 
 /// All reads of the process.
@@ -58,10 +58,10 @@ impl PendingReads {
     /// # Safety
     ///
     /// The target stays writable until the command has ended, as OpenCL demands of the program.
-    pub(crate) unsafe fn expect(&self, number: u64, target: Rows, parcel: Option<Parcel>) {
+    pub(crate) unsafe fn expect(&self, number: u64, target: Rows, block: Option<TransferBlock>) {
         let mut list = self.lock();
         let is_second = list.iter().any(|pending| pending.comes_to(&target));
-        list.push(PendingRead { number, target, is_wanted: true, is_second, parcel });
+        list.push(PendingRead { number, target, is_wanted: true, is_second, block });
         self.count.store(list.len(), Ordering::Release);
     }
 
@@ -117,14 +117,14 @@ impl PendingRead {
     unsafe fn settle(&mut self) -> Result<bool, Code> {
         if self.is_wanted {
             // SAFETY: by the contract.
-            return unsafe { bring(self.number, &self.target, &mut self.parcel, false) };
+            return unsafe { bring(self.number, &self.target, &mut self.block, false) };
         }
         // None of its bytes: what remains of them when all are fetched.
-        let offset = if self.parcel.is_some() { 0 } else { self.target.len() as u64 };
+        let offset = if self.block.is_some() { 0 } else { self.target.len() as u64 };
         let has_ended =
             session::call(&kdclLand { landing: self.number, offset, size: 0, how: land::FETCH_NOW })?.state <= 0;
-        if let Some(parcel) = self.parcel.take_if(|_| has_ended) {
-            PARCELS.give_back(parcel);
+        if let Some(block) = self.block.take_if(|_| has_ended) {
+            TRANSFER_BLOCKS.give_back(block);
         }
         Ok(has_ended)
     }
@@ -199,9 +199,9 @@ pub(crate) fn wait_for_place(place: &Rows) -> Result<(), Code> {
 /// # Safety
 ///
 /// The target is writable.
-pub(crate) unsafe fn wait(number: u64, target: &Rows, mut parcel: Option<Parcel>) -> Result<(), Code> {
+pub(crate) unsafe fn wait(number: u64, target: &Rows, mut block: Option<TransferBlock>) -> Result<(), Code> {
     // SAFETY: handed on.
-    unsafe { bring(number, target, &mut parcel, true) }.map(drop)
+    unsafe { bring(number, target, &mut block, true) }.map(drop)
 }
 
 /// Brings a read over if it has ended; false if it has not. A failed one has ended too: its event says so.
@@ -209,10 +209,10 @@ pub(crate) unsafe fn wait(number: u64, target: &Rows, mut parcel: Option<Parcel>
 /// # Safety
 ///
 /// The target is writable.
-unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
-    if parcel.is_some() {
+unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, wait: bool) -> Result<bool, Code> {
+    if block.is_some() {
         // SAFETY: handed on.
-        return unsafe { bring_parcel(number, target, parcel, wait) };
+        return unsafe { bring_block(number, target, block, wait) };
     }
     let mut offset = 0;
     loop {
@@ -240,18 +240,18 @@ unsafe fn bring(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: b
 /// # Safety
 ///
 /// The target is writable.
-unsafe fn bring_parcel(number: u64, target: &Rows, parcel: &mut Option<Parcel>, wait: bool) -> Result<bool, Code> {
+unsafe fn bring_block(number: u64, target: &Rows, block: &mut Option<TransferBlock>, wait: bool) -> Result<bool, Code> {
     let message = kdclLand { landing: number, offset: 0, size: 0, how: fetching(wait) };
     let state = session::call(&message)?.state;
     if state > 0 {
         return Ok(false);
     }
-    let Some(parcel) = parcel.take() else { return Ok(true) };
+    let Some(block) = block.take() else { return Ok(true) };
     if state == 0 {
         // SAFETY: by the contract; the command has ended.
-        unsafe { parcels::fetch(parcel, target) };
+        unsafe { transfer_blocks::fetch(block, target) };
         return Ok(true);
     }
-    PARCELS.give_back(parcel);
+    TRANSFER_BLOCKS.give_back(block);
     if wait { Err(Code::EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST) } else { Ok(true) }
 }

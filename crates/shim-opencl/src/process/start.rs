@@ -15,7 +15,7 @@ use katydid_wire::handshake::{LinkKind, SessionKind};
 
 use crate::host::arena::{self, HostMemory};
 use crate::host::mapped_pages::KEPT_PAGES;
-use crate::host::parcels::PARCELS;
+use crate::host::transfer_blocks::TRANSFER_BLOCKS;
 use crate::process::session::{self, Session};
 
 /// Begins the session, unless it has begun; true if this call did. A failure is said in one line, once, and may be tried again. A
@@ -82,7 +82,7 @@ fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
 
 /// The program is about to be dumped.
 fn give_back_memory() {
-    PARCELS.trim();
+    TRANSFER_BLOCKS.trim();
     KEPT_PAGES.trim();
     arena::trim();
 }

@@ -1,4 +1,4 @@
-//! Data of commands in memory that the worker has too: one block a command ([`crate::host::parcels`]), from which the driver reads
+//! Data of commands in memory that the worker has too: one block a command ([`crate::host::transfer_blocks`]), from which the driver reads
 //! or to which it writes. So travels what pieces of the staging area ([`crate::transfers::pieces`]) cannot take: what the program
 //! does not wait for, commands of queues without order, and those that may not be cut into parts.
 #![expect(unsafe_code, reason = "copies between the program's memory and the worker's")]
@@ -10,9 +10,9 @@ use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::IN_HOST;
 use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 
-use crate::host::parcels::PARCELS;
 use crate::host::pending_reads::{self, PENDING_READS};
 use crate::host::rows::Direction;
+use crate::host::transfer_blocks::TRANSFER_BLOCKS;
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
@@ -28,14 +28,14 @@ pub(crate) unsafe fn write(
     (event, blocking): (u32, bool),
     waits: &mut Vec<u8>,
 ) -> Result<bool, Code> {
-    let Some(parcel) = PARCELS.take(transfer.rows.len()) else { return Ok(false) };
+    let Some(block) = TRANSFER_BLOCKS.take(transfer.rows.len()) else { return Ok(false) };
     // SAFETY: the rows are readable by the contract; the block has room for them, and no other code has it.
-    unsafe { transfer.rows.copy_wide(Direction::Out, parcel.start()) };
-    parcel.word().store(1, Ordering::Release);
-    (parcel.start() as u64).put(waits);
-    (parcel.word_place() as u64).put(waits);
+    unsafe { transfer.rows.copy_wide(Direction::Out, block.start()) };
+    block.word().store(1, Ordering::Release);
+    (block.start() as u64).put(waits);
+    (block.word_place() as u64).put(waits);
     // The worker gives it back, however the command ends.
-    PARCELS.send(parcel);
+    TRANSFER_BLOCKS.send(block);
     let (queue, memory, form) = (order.queue(), transfer.memory.base.id, transfer.form);
     let message = kdclWrite { queue, event, memory, form, staged: IN_HOST, blocking: blocking.into(), waits };
     if transfer.is_sure(order) {
@@ -58,21 +58,21 @@ pub(crate) unsafe fn read(
     read_number: u64,
     blocking: bool,
 ) -> Result<bool, Code> {
-    let Some(parcel) = PARCELS.take(transfer.rows.len()) else { return Ok(false) };
+    let Some(block) = TRANSFER_BLOCKS.take(transfer.rows.len()) else { return Ok(false) };
     let mut waits = transfer.arguments(order);
-    (parcel.start() as u64).put(&mut waits);
+    (block.start() as u64).put(&mut waits);
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
     if let Err(code) = session::call(&kdclRead { queue, event, memory, form, landing: read_number, waits: &waits }) {
         // Nothing was enqueued.
-        PARCELS.give_back(parcel);
+        TRANSFER_BLOCKS.give_back(block);
         return Err(code);
     }
     // SAFETY: by the contract.
     unsafe {
         if blocking {
-            pending_reads::wait(read_number, &transfer.rows, Some(parcel))?;
+            pending_reads::wait(read_number, &transfer.rows, Some(block))?;
         } else {
-            PENDING_READS.expect(read_number, transfer.rows, Some(parcel));
+            PENDING_READS.expect(read_number, transfer.rows, Some(block));
         }
     }
     Ok(true)

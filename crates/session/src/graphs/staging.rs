@@ -1,4 +1,4 @@
-//! Stages: memory of the worker's that a graph copies from or to in the place of the program's.
+//! Staging blocks: memory of the worker's that a graph copies from or to in the place of the program's.
 //!
 //! It is page-locked: of other memory a driver takes what it copies when the graph is launched, before the program's
 //! part of the copy has run. It is ours, at places of its own: what a driver allocates of this kind takes addresses between those
@@ -17,13 +17,13 @@ use katydid_driver::Driver;
 
 use crate::memory::pinned_alloc::PinnedAlloc;
 
-/// Bytes that all stages of a session may take.
-const MAX_STAGE_BYTES: u64 = 64 << 30;
-/// Bytes that are kept for stages to come.
+/// Bytes that all staging blocks of a session may take.
+const MAX_STAGING_BYTES: u64 = 64 << 30;
+/// Bytes that are kept for staging blocks to come.
 const MAX_SPARE_BYTES: u64 = 256 << 20;
-/// A stage has memory of so many times its size at most, and of so many bytes at least.
+/// A staging block has memory of so many times its size at most, and of so many bytes at least.
 const MAX_OVERSIZE: usize = 4;
-const MIN_STAGE_BYTES: usize = 64 << 10;
+const MIN_STAGING_BLOCK_BYTES: usize = 64 << 10;
 /// Where the memory is asked for (`worker/src/os/layout.rs`): one behind the other, and then from the beginning.
 const ADDRESS_HINT: usize = 0x4b80_0000_0000;
 const ADDRESS_RANGE_BYTES: usize = 256 << 30;
@@ -32,14 +32,14 @@ const PAGE_BYTES: usize = 4096;
 
 /// One block. The driver copies from or to it while its step runs; the program's part comes before or after that. It is reached
 /// through copies in and out only, which the graph's order keeps apart from the driver's.
-pub(crate) struct Stage {
+pub(crate) struct StagingBlock {
     pages: PinnedAlloc,
     size: usize,
     /// Wire id of the context that it was made in.
     context: u32,
 }
 
-impl Stage {
+impl StagingBlock {
     fn new(driver: &Arc<Driver>, context: u32, size: usize) -> Result<Self, CUresult> {
         static NEXT_ADDRESS: AtomicUsize = AtomicUsize::new(0);
         let room = size.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -64,26 +64,26 @@ impl Stage {
     }
 }
 
-/// The stages of a session, by token.
+/// The staging blocks of a session, by token.
 ///
 /// The main loop makes and forgets them, and may wait for the GPU then; others fill and read them meanwhile.
 #[derive(Default)]
-pub(crate) struct Stages {
-    all: Mutex<HashMap<u64, Arc<Stage>>>,
+pub(crate) struct StagingBlocks {
+    all: Mutex<HashMap<u64, Arc<StagingBlock>>>,
     /// Those that are no graph's any more.
-    spare: Mutex<Vec<Stage>>,
+    spare: Mutex<Vec<StagingBlock>>,
 }
 
-impl Stages {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<Stage>>> {
+impl StagingBlocks {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<StagingBlock>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn spare(&self) -> MutexGuard<'_, Vec<Stage>> {
+    fn spare(&self) -> MutexGuard<'_, Vec<StagingBlock>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stage of `size` bytes, which are zeros, in the context that is current.
+    /// A staging block of `size` bytes, which are zeros, in the context that is current.
     ///
     /// # Errors
     ///
@@ -94,68 +94,68 @@ impl Stages {
         context: u32,
         token: u64,
         size: u64,
-    ) -> Result<Arc<Stage>, CUresult> {
-        let taken: u64 = self.all().values().map(|stage| stage.room() as u64).sum();
-        if size > MAX_STAGE_BYTES - taken.min(MAX_STAGE_BYTES) {
+    ) -> Result<Arc<StagingBlock>, CUresult> {
+        let taken: u64 = self.all().values().map(|block| block.room() as u64).sum();
+        if size > MAX_STAGING_BYTES - taken.min(MAX_STAGING_BYTES) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let size = size as usize;
-        let stage = self.take_spare(context, size).map_or_else(|| Stage::new(driver, context, size), Ok)?;
+        let block = self.take_spare(context, size).map_or_else(|| StagingBlock::new(driver, context, size), Ok)?;
         // SAFETY: it has room for `size` bytes, and is no other code's.
-        unsafe { stage.address().write_bytes(0, size) };
-        let stage = Arc::new(stage);
-        let before = self.all().insert(token, Arc::clone(&stage));
+        unsafe { block.address().write_bytes(0, size) };
+        let block = Arc::new(block);
+        let before = self.all().insert(token, Arc::clone(&block));
         drop(before);
-        Ok(stage)
+        Ok(block)
     }
 
     /// The closest of those that are kept of a context.
-    fn take_spare(&self, context: u32, size: usize) -> Option<Stage> {
+    fn take_spare(&self, context: u32, size: usize) -> Option<StagingBlock> {
         let mut spare = self.spare();
-        let fits = |stage: &Stage| {
-            stage.room() >= size && stage.room() <= MIN_STAGE_BYTES.max(size.saturating_mul(MAX_OVERSIZE))
+        let fits = |block: &StagingBlock| {
+            block.room() >= size && block.room() <= MIN_STAGING_BLOCK_BYTES.max(size.saturating_mul(MAX_OVERSIZE))
         };
-        let fitting = spare.iter().enumerate().filter(|(_, stage)| stage.context == context && fits(stage));
-        let (at, _) = fitting.min_by_key(|(_, stage)| stage.room())?;
-        let mut stage = spare.swap_remove(at);
-        stage.size = size;
-        Some(stage)
+        let fitting = spare.iter().enumerate().filter(|(_, block)| block.context == context && fits(block));
+        let (at, _) = fitting.min_by_key(|(_, block)| block.room())?;
+        let mut block = spare.swap_remove(at);
+        block.size = size;
+        Some(block)
     }
 
     pub(crate) fn forget(&self, token: u64) {
         let gone = self.all().remove(&token);
         // A thread that still reads it has the rest.
-        let Some(stage) = gone.and_then(Arc::into_inner) else { return };
+        let Some(block) = gone.and_then(Arc::into_inner) else { return };
         let mut spare = self.spare();
-        let kept: u64 = spare.iter().map(|stage| stage.room() as u64).sum();
-        if kept + stage.room() as u64 <= MAX_SPARE_BYTES {
-            spare.push(stage);
+        let kept: u64 = spare.iter().map(|block| block.room() as u64).sum();
+        if kept + block.room() as u64 <= MAX_SPARE_BYTES {
+            spare.push(block);
         }
     }
 
-    /// A context is gone, and with it the memory of its stages, also of those that executable graphs have.
+    /// A context is gone, and with it the memory of its staging blocks, also of those that executable graphs have.
     pub(crate) fn end_context(&self, context: u32) {
-        let stays = |stage: &Stage| {
-            let is_gone = stage.context == context;
+        let stays = |block: &StagingBlock| {
+            let is_gone = block.context == context;
             if is_gone {
-                stage.pages.forget();
+                block.pages.forget();
             }
             !is_gone
         };
-        self.all().retain(|_, stage| stays(stage));
+        self.all().retain(|_, block| stays(block));
         self.spare().retain(stays);
     }
 
-    /// Takes what the program fills a stage with.
+    /// Takes what the program fills a staging block with.
     ///
     /// # Errors
     ///
     /// `CUDA_ERROR_INVALID_VALUE` for bytes outside of it.
     pub(crate) fn fill(&self, token: u64, offset: u64, data: &[u8]) -> Result<(), CUresult> {
-        let stage = self.all().get(&token).cloned().filter(|stage| stage.holds(offset, data.len()));
-        let stage = stage.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        // SAFETY: inside the stage, by the check; the driver reads it later, when the program has acknowledged.
-        unsafe { stage.address().add(offset as usize).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+        let block = self.all().get(&token).cloned().filter(|block| block.holds(offset, data.len()));
+        let block = block.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // SAFETY: inside the staging block, by the check; the driver reads it later, when the program has acknowledged.
+        unsafe { block.address().add(offset as usize).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         Ok(())
     }
 
@@ -165,11 +165,11 @@ impl Stages {
     ///
     /// `CUDA_ERROR_INVALID_VALUE` for bytes outside of it.
     pub(crate) fn bytes(&self, token: u64, offset: u64, size: usize) -> Result<Vec<u8>, CUresult> {
-        let stage = self.all().get(&token).cloned().filter(|stage| stage.holds(offset, size));
-        let stage = stage.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let block = self.all().get(&token).cloned().filter(|block| block.holds(offset, size));
+        let block = block.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut bytes = vec![0; size];
-        // SAFETY: inside the stage, by the check; the driver has written it before it asked the program.
-        unsafe { stage.address().add(offset as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
+        // SAFETY: inside the staging block, by the check; the driver has written it before it asked the program.
+        unsafe { block.address().add(offset as usize).copy_to_nonoverlapping(bytes.as_mut_ptr(), size) };
         Ok(bytes)
     }
 }
@@ -187,36 +187,36 @@ mod tests {
     #[test]
     fn stages_go_with_their_context_and_are_freed_by_no_other_thread() {
         let (driver, _turn) = soft::driver();
-        let stages = Stages::default();
-        let held = stages.make(&driver, 1, 7, SIZE).unwrap();
-        stages.make(&driver, 1, 8, SIZE).unwrap();
-        stages.forget(8);
+        let blocks = StagingBlocks::default();
+        let held = blocks.make(&driver, 1, 7, SIZE).unwrap();
+        blocks.make(&driver, 1, 8, SIZE).unwrap();
+        blocks.forget(8);
         // SAFETY: takes a number; no code reads the context's memory from here on.
         unsafe { driver.cuDevicePrimaryCtxReset_v2(0) }.ok().unwrap();
         soft::retain(&driver);
-        stages.end_context(1);
-        assert_eq!(stages.fill(7, 0, &[1]), Err(CUresult::ERROR_INVALID_VALUE));
-        let fresh = [1, 2].map(|token| stages.make(&driver, 2, token, SIZE).unwrap());
+        blocks.end_context(1);
+        assert_eq!(blocks.fill(7, 0, &[1]), Err(CUresult::ERROR_INVALID_VALUE));
+        let fresh = [1, 2].map(|token| blocks.make(&driver, 2, token, SIZE).unwrap());
         drop(held);
-        for (stage, token) in fresh.iter().zip(1..) {
-            // SAFETY: memory of the stage, which no code uses; it is registered again at once.
+        for (block, token) in fresh.iter().zip(1..) {
+            // SAFETY: memory of the staging block, which no code uses; it is registered again at once.
             unsafe {
-                driver.cuMemHostUnregister(stage.address().cast()).ok().unwrap();
+                driver.cuMemHostUnregister(block.address().cast()).ok().unwrap();
                 let flags = host_register_flags::PORTABLE;
-                driver.cuMemHostRegister_v2(stage.address().cast(), stage.room(), flags).ok().unwrap();
+                driver.cuMemHostRegister_v2(block.address().cast(), block.room(), flags).ok().unwrap();
             }
-            stages.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
-            assert_eq!(stages.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));
+            blocks.fill(token, SIZE - 3, &[1, 2, 3]).unwrap();
+            assert_eq!(blocks.bytes(token, SIZE - 4, 4), Ok(vec![0, 1, 2, 3]));
         }
     }
 
     #[test]
     fn what_a_graph_leaves_is_for_the_next_one_in_its_context() {
         let (driver, _turn) = soft::driver();
-        let stages = Stages::default();
-        let first = stages.make(&driver, 1, 1, SIZE).unwrap().address();
-        stages.forget(1);
-        assert_ne!(stages.make(&driver, 2, 2, SIZE).unwrap().address(), first);
-        assert_eq!(stages.make(&driver, 1, 3, SIZE / 2).unwrap().address(), first);
+        let blocks = StagingBlocks::default();
+        let first = blocks.make(&driver, 1, 1, SIZE).unwrap().address();
+        blocks.forget(1);
+        assert_ne!(blocks.make(&driver, 2, 2, SIZE).unwrap().address(), first);
+        assert_eq!(blocks.make(&driver, 1, 3, SIZE / 2).unwrap().address(), first);
     }
 }

@@ -1,6 +1,6 @@
 //! Where the folders of jobs and the notes of servers lie: below `katydid` in the runtime folder of a user, or in `/tmp/katydid-UID`.
 //!
-//! The rule: what is new goes to the first of [`places`], and what is there is looked for in [`all`]. A user's processes may have been
+//! The rule: what is new goes to the first of [`of_user`], and what is there is looked for in [`all`]. A user's processes may have been
 //! begun with another `XDG_RUNTIME_DIR` than the asker's, or with none, as by cron, `su` and `sudo -u`. So that of the login is looked at
 //! too, and what processes were told when they began.
 
@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// The folder of jobs, below one of the [`places`].
+/// The folder of jobs, below one of those of [`of_user`].
 pub(crate) const JOBS_FOLDER: &str = "jobs";
-/// Longest name of a job, in characters, which are ASCII; with the folders above it a socket's path stays below the 107 bytes that the kernel takes.
+/// Longest name of a job, in characters, which are ASCII. With the folders above it a socket's path stays below the 107 bytes
+/// that the kernel takes.
 pub(crate) const MAX_JOB_NAME_CHARS: usize = 40;
 /// Longest path of a socket.
 pub(crate) const MAX_SOCKET: usize = 107;
@@ -28,27 +29,28 @@ const RUNTIME: &str = "XDG_RUNTIME_DIR";
 /// Our own folder below one.
 const OURS: &str = "katydid";
 
-/// Where new folders of this user go first, and where else its own may be.
-pub(crate) fn places() -> Vec<PathBuf> {
+/// Folders of this user: new ones go to the first, and existing ones may be in any.
+pub(crate) fn of_user() -> Vec<PathBuf> {
     let runtime = std::env::var_os(RUNTIME).map(PathBuf::from);
-    places_of(runtime.as_deref(), geteuid().as_raw())
+    dirs_of(runtime.as_deref(), geteuid().as_raw())
 }
 
-fn places_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
+fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
     let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
-    let fits =
-        |above: &PathBuf| above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_JOB_NAME_CHARS + LONGEST_SOCKET <= MAX_SOCKET;
+    let fits = |above: &PathBuf| {
+        above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_JOB_NAME_CHARS + LONGEST_SOCKET <= MAX_SOCKET
+    };
     let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(OURS));
     let own = own.filter(fits);
     own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
 }
 
-/// Where the asker may look: the places of this user, those of new folders first, and for root those of all users. None of them was made
-/// by another user than the one whose it is.
+/// Folders in which the asker may look: those of this user, those of new folders first, and for root those of all users. Each
+/// was made by the user whose it is.
 pub(crate) fn all() -> Vec<PathBuf> {
     let (us, is_root) = (geteuid().as_raw(), geteuid().is_root());
     let login = |user: u32| Path::new(OF_LOGINS).join(user.to_string()).join(OURS);
-    let mut all: Vec<(u32, PathBuf)> = places().into_iter().chain([login(us)]).map(|place| (us, place)).collect();
+    let mut all: Vec<(u32, PathBuf)> = of_user().into_iter().chain([login(us)]).map(|folder| (us, folder)).collect();
     if is_root {
         let users = numbers_in(OF_LOGINS, "").into_iter().map(|user| (user, login(user)));
         let others = numbers_in("/tmp", "katydid-").into_iter();
@@ -56,14 +58,14 @@ pub(crate) fn all() -> Vec<PathBuf> {
     }
     let told = told(|environment| told_runtime(environment).map(|folder| folder.join(OURS)));
     all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
-    // A place may have several names.
+    // A folder may have several names.
     let mut seen = BTreeSet::new();
-    all.retain(|(user, place)| {
-        let found = fs::symlink_metadata(place).ok().filter(|stat| stat.is_dir() && stat.uid() == *user);
+    all.retain(|(user, folder)| {
+        let found = fs::symlink_metadata(folder).ok().filter(|stat| stat.is_dir() && stat.uid() == *user);
         let is_closed = |mode: u32| *user != us || mode & 0o077 == 0;
         found.is_some_and(|stat| is_closed(stat.mode()) && seen.insert((stat.dev(), stat.ino())))
     });
-    all.into_iter().map(|(_, place)| place).collect()
+    all.into_iter().map(|(_, folder)| folder).collect()
 }
 
 /// The numbers behind `prefix` in the names of a folder's entries.
@@ -112,17 +114,17 @@ mod tests {
         let other = PathBuf::from(format!("/tmp/katydid-{user}"));
         let folder = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
         let own = folder.path().join("katydid");
-        assert_eq!(places_of(Some(folder.path()), user), [own, other.clone()]);
+        assert_eq!(dirs_of(Some(folder.path()), user), [own, other.clone()]);
         let long = folder.path().join("x".repeat(MAX_SOCKET));
         fs::create_dir(&long).unwrap();
         for unfit in [None, Some(Path::new("run")), Some(Path::new("/no/such")), Some(long.as_path())] {
-            assert_eq!(places_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
+            assert_eq!(dirs_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
         }
-        assert_eq!(places_of(Some(folder.path()), user + 1), [PathBuf::from(format!("/tmp/katydid-{}", user + 1))]);
+        assert_eq!(dirs_of(Some(folder.path()), user + 1), [PathBuf::from(format!("/tmp/katydid-{}", user + 1))]);
     }
 
     #[test]
-    fn the_runtime_folder_that_a_process_was_begun_with_is_a_place() {
+    fn the_runtime_folder_that_a_process_was_begun_with_is_one_of_all() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join(OURS);
         fs::create_dir(&place).unwrap();

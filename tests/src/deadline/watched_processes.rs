@@ -64,14 +64,14 @@ pub(crate) struct Use {
 
 /// The processes of a wait.
 #[derive(Debug)]
-pub(crate) struct Company {
+pub(crate) struct WatchedProcesses {
     thread: ThreadId,
     further: Option<u32>,
     /// Sums of each process at the last look.
     seen: HashMap<u32, Use>,
 }
 
-impl Company {
+impl WatchedProcesses {
     pub(crate) fn of_this_thread() -> Self {
         Self::new(None)
     }
@@ -82,10 +82,10 @@ impl Company {
     }
 
     fn new(further: Option<u32>) -> Self {
-        let mut company = Self { thread: thread::current().id(), further, seen: HashMap::new() };
+        let mut watched = Self { thread: thread::current().id(), further, seen: HashMap::new() };
         // What they used before does not count.
-        let _ = company.used();
-        company
+        let _ = watched.used();
+        watched
     }
 
     /// All processes now.
@@ -224,18 +224,18 @@ mod tests {
         let script = "echo ready; read x; head -c 9000000 /dev/zero | cat >/dev/null; sleep 600";
         let mut running = Running::start(Command::new("sh").args(["-c", script]), Stdio::piped()).unwrap();
         running.wait_for("ready", Duration::from_secs(60)).unwrap();
-        let mut company = Company::with(running.pid());
+        let mut watched = WatchedProcesses::with(running.pid());
         running.close_input();
         let mut bytes = 0;
         until("the bytes were moved", || {
-            bytes += company.used().bytes;
-            company.processes().len() == 2 && bytes > 0
+            bytes += watched.used().bytes;
+            watched.processes().len() == 2 && bytes > 0
         })
         .unwrap();
         let spins = Running::start(Command::new("sh").args(["-c", "while :; do :; done"]), Stdio::null()).unwrap();
-        let (mut company, mut worked) = (Company::with(spins.pid()), Duration::ZERO);
+        let (mut watched, mut worked) = (WatchedProcesses::with(spins.pid()), Duration::ZERO);
         until("processor time was used", || {
-            worked += company.used().processor;
+            worked += watched.used().processor;
             worked > Duration::from_millis(50)
         })
         .unwrap();

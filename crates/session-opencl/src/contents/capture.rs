@@ -20,10 +20,10 @@ use katydid_session_core::{CHUNK_BYTES, ChunkError, Load, Progress, put_each};
 
 use super::area::{Area, LentRange};
 use super::copier::{Copier, Scratch};
+use super::copy_memory::CopyMemory;
 use super::error::ContentsError;
 use super::frozen::{Frozen, PrivateMappings, pages};
 use super::location::AreaLocation;
-use super::spare::Spare;
 use crate::memory::free::free_memory;
 use crate::memory::svm::PAGE_BYTES;
 use crate::state::Session;
@@ -53,7 +53,7 @@ enum AreaCopy {
     /// In a buffer on the device.
     Device(Scratch),
     /// In memory of the worker's.
-    Spare(Spare),
+    Host(CopyMemory),
 }
 
 impl AreaCopy {
@@ -67,9 +67,9 @@ impl AreaCopy {
                 let failed = |code| ChunkError::Load(ContentsError::Queue { code }.into());
                 scratch.read(offset, out).map_err(failed)?;
             }
-            Self::Spare(spare) => {
+            Self::Host(memory) => {
                 let start = offset as usize;
-                out.copy_from_slice(&spare.bytes()[start..start + out.len()]);
+                out.copy_from_slice(&memory.bytes()[start..start + out.len()]);
             }
         }
         Ok(())
@@ -84,7 +84,7 @@ pub(crate) struct Captured {
     progress: Arc<Progress>,
 }
 
-/// An area on its way aside.
+/// An area that is to be copied.
 struct PendingArea<'a> {
     area: &'a Area,
     copier: Option<&'a Arc<Copier>>,
@@ -101,7 +101,7 @@ impl PendingArea<'_> {
 }
 
 impl Session {
-    /// Copies all contents aside; what there is no memory for goes to the image at once.
+    /// Copies all contents; what there is no memory for goes to the image at once.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Session {
         let mut regions = Vec::new();
         for item in &items {
             let mut region = item.area.region();
-            let aside = match (&frozen, &item.lent) {
+            let copy = match (&frozen, &item.lent) {
                 (Some(frozen), Some(lent)) if item.has_room => Some(AreaCopy::Frozen(Arc::clone(frozen), lent.address)),
                 _ if item.has_room => Some(item.copy(&mut room)?),
                 _ => {
@@ -125,7 +125,7 @@ impl Session {
                     None
                 }
             };
-            regions.push((region, aside));
+            regions.push((region, copy));
         }
         Ok(Captured { regions, progress: Arc::clone(progress) })
     }
@@ -183,9 +183,9 @@ impl PendingArea<'_> {
             *room -= area.bytes;
             return Ok(AreaCopy::Device(scratch));
         }
-        let mut spare = Spare::new(area.bytes)?;
-        area.read(self.copier.map(Arc::as_ref), &mut spare)?;
-        Ok(AreaCopy::Spare(spare))
+        let mut memory = CopyMemory::new(area.bytes)?;
+        area.read(self.copier.map(Arc::as_ref), &mut memory)?;
+        Ok(AreaCopy::Host(memory))
     }
 
     /// Brings the area to the image now.
@@ -200,10 +200,10 @@ impl PendingArea<'_> {
             };
             return Ok(put_each(&lengths(self.area.bytes), &load, sink, progress)?);
         }
-        let mut spare = Spare::new(self.area.bytes)?;
-        self.area.read(self.copier.map(Arc::as_ref), &mut spare)?;
-        let aside = AreaCopy::Spare(spare);
-        let load = |index: usize, out: &mut [u8]| aside.load(index as u64 * CHUNK_BYTES, out);
+        let mut memory = CopyMemory::new(self.area.bytes)?;
+        self.area.read(self.copier.map(Arc::as_ref), &mut memory)?;
+        let copy = AreaCopy::Host(memory);
+        let load = |index: usize, out: &mut [u8]| copy.load(index as u64 * CHUNK_BYTES, out);
         Ok(put_each(&lengths(self.area.bytes), &load, sink, progress)?)
     }
 }
@@ -226,18 +226,18 @@ impl Captured {
     /// Whatever is in the way.
     pub(crate) fn write(&mut self, sink: &dyn Sink) -> Result<Vec<Region>, ContentsError> {
         let (mut all, mut places) = (Vec::new(), Vec::new());
-        for (region, aside) in &self.regions {
-            let Some(aside) = aside else { continue };
+        for (region, copy) in &self.regions {
+            let Some(copy) = copy else { continue };
             for (index, length) in lengths(region.bytes).into_iter().enumerate() {
                 all.push(length);
-                places.push((aside, index as u64 * CHUNK_BYTES));
+                places.push((copy, index as u64 * CHUNK_BYTES));
             }
         }
         let load: &Load<'_> = &|index, out| places[index].0.load(places[index].1, out);
         let mut names = put_each(&all, load, sink, &self.progress)?.into_iter();
         drop(places);
-        let named = |(mut region, aside): (Region, Option<AreaCopy>)| {
-            if aside.is_some() {
+        let named = |(mut region, copy): (Region, Option<AreaCopy>)| {
+            if copy.is_some() {
                 region.chunks = names.by_ref().take(region.bytes.div_ceil(CHUNK_BYTES) as usize).collect();
             }
             region

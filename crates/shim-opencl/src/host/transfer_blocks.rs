@@ -22,38 +22,38 @@ const MAX_TOTAL_BYTES: usize = 1 << 30;
 const MAX_FREE_BYTES: usize = 192 << 20;
 
 /// All blocks of the process.
-pub(crate) static PARCELS: Parcels =
-    Parcels { state: Mutex::new(ParcelState { free: Vec::new(), sent: Vec::new(), all: 0 }) };
+pub(crate) static TRANSFER_BLOCKS: TransferBlocks =
+    TransferBlocks { state: Mutex::new(TransferBlocksState { free: Vec::new(), sent: Vec::new(), all: 0 }) };
 
 /// Blocks that are free, and those that commands have.
-pub(crate) struct Parcels {
-    state: Mutex<ParcelState>,
+pub(crate) struct TransferBlocks {
+    state: Mutex<TransferBlocksState>,
 }
 
-struct ParcelState {
+struct TransferBlocksState {
     /// Blocks that no command has, oldest first.
-    free: Vec<Parcel>,
+    free: Vec<TransferBlock>,
     /// Blocks whose commands still read them.
-    sent: Vec<Parcel>,
+    sent: Vec<TransferBlock>,
     /// Bytes of all, those included that reads have.
     all: usize,
 }
 
 /// A block of one command's.
 #[derive(Debug)]
-pub(crate) struct Parcel {
-    block: Block,
+pub(crate) struct TransferBlock {
+    memory: Block,
 }
 
-impl Parcel {
+impl TransferBlock {
     /// Address of its first byte.
     pub(crate) fn start(&self) -> usize {
-        self.block.address
+        self.memory.address
     }
 
     /// The address of its word.
     pub(crate) fn word_place(&self) -> usize {
-        self.block.address + self.block.size() - STATE_WORD_BYTES
+        self.memory.address + self.memory.size() - STATE_WORD_BYTES
     }
 
     /// 0: the worker has given it back.
@@ -70,29 +70,29 @@ fn size_for(length: usize) -> usize {
     needed.next_multiple_of((needed.next_power_of_two() / 2 / SIZE_CLASSES).max(4096))
 }
 
-impl ParcelState {
+impl TransferBlocksState {
     /// Takes back what commands have read.
     fn sweep(&mut self) {
-        let ended = self.sent.extract_if(.., |parcel| parcel.word().load(Ordering::Acquire) == 0);
+        let ended = self.sent.extract_if(.., |block| block.word().load(Ordering::Acquire) == 0);
         self.free.extend(ended);
     }
 
     /// Frees blocks, oldest first, until those that are kept have so many bytes at most.
     fn keep(&mut self, most: usize) {
-        let mut kept: usize = self.free.iter().map(|parcel| parcel.block.size()).sum();
+        let mut kept: usize = self.free.iter().map(|block| block.memory.size()).sum();
         while kept > most && !self.free.is_empty() {
             let oldest = self.free.remove(0);
-            kept -= oldest.block.size();
-            self.all -= oldest.block.size();
-            oldest.block.free();
+            kept -= oldest.memory.size();
+            self.all -= oldest.memory.size();
+            oldest.memory.free();
         }
     }
 
     /// A block with room for so many bytes.
-    fn take(&mut self, length: usize) -> Option<Parcel> {
+    fn take(&mut self, length: usize) -> Option<TransferBlock> {
         let size = size_for(length);
         self.sweep();
-        if let Some(at) = self.free.iter().rposition(|parcel| parcel.block.size() == size) {
+        if let Some(at) = self.free.iter().rposition(|block| block.memory.size() == size) {
             return Some(self.free.remove(at));
         }
         if self.all + size > MAX_TOTAL_BYTES {
@@ -101,15 +101,15 @@ impl ParcelState {
         if self.all + size > MAX_TOTAL_BYTES {
             return None;
         }
-        let block = arena::allocate(size)?;
-        self.all += block.size();
-        Some(Parcel { block })
+        let memory = arena::allocate(size)?;
+        self.all += memory.size();
+        Some(TransferBlock { memory })
     }
 }
 
-impl Parcels {
+impl TransferBlocks {
     /// A block for a transfer; none where there is no such memory, or too much is in use.
-    pub(crate) fn take(&self, length: usize) -> Option<Parcel> {
+    pub(crate) fn take(&self, length: usize) -> Option<TransferBlock> {
         if length <= MIN_BLOCK_DATA_BYTES || !arena::is_there() {
             return None;
         }
@@ -117,18 +117,18 @@ impl Parcels {
     }
 
     /// A command has it until it gives it back.
-    pub(crate) fn send(&self, parcel: Parcel) {
-        self.lock().sent.push(parcel);
+    pub(crate) fn send(&self, block: TransferBlock) {
+        self.lock().sent.push(block);
     }
 
     /// No thread needs it any more: its command was not enqueued, has failed, or has bytes that no thread wants.
-    pub(crate) fn give_back(&self, parcel: Parcel) {
+    pub(crate) fn give_back(&self, block: TransferBlock) {
         let mut state = self.lock();
-        state.free.push(parcel);
+        state.free.push(block);
         state.keep(MAX_FREE_BYTES);
     }
 
-    fn lock(&self) -> MutexGuard<'_, ParcelState> {
+    fn lock(&self) -> MutexGuard<'_, TransferBlocksState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -143,30 +143,30 @@ impl Parcels {
 }
 
 /// A block with the data of a call that waits for its reply. It is free again when this value is dropped.
-pub(crate) struct LentParcel(Option<Parcel>);
+pub(crate) struct LentBlock(Option<TransferBlock>);
 
-impl LentParcel {
+impl LentBlock {
     /// A block that holds what the rows hold; none if that is to travel otherwise.
     ///
     /// # Safety
     ///
     /// The rows are readable.
     pub(crate) unsafe fn of(rows: &Rows) -> Option<Self> {
-        let parcel = PARCELS.take(rows.len())?;
+        let block = TRANSFER_BLOCKS.take(rows.len())?;
         // SAFETY: readable by the contract; the block has room for them, and no other code has it.
-        unsafe { rows.copy_wide(Direction::Out, parcel.start()) };
-        Some(Self(Some(parcel)))
+        unsafe { rows.copy_wide(Direction::Out, block.start()) };
+        Some(Self(Some(block)))
     }
 
     /// Address of its first byte.
     pub(crate) fn start(&self) -> usize {
-        self.0.as_ref().map_or(0, Parcel::start)
+        self.0.as_ref().map_or(0, TransferBlock::start)
     }
 }
 
-impl Drop for LentParcel {
+impl Drop for LentBlock {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|parcel| PARCELS.give_back(parcel));
+        self.0.take().into_iter().for_each(|block| TRANSFER_BLOCKS.give_back(block));
     }
 }
 
@@ -175,10 +175,10 @@ impl Drop for LentParcel {
 /// # Safety
 ///
 /// The target is writable, and the command has ended.
-pub(crate) unsafe fn fetch(parcel: Parcel, target: &Rows) {
+pub(crate) unsafe fn fetch(block: TransferBlock, target: &Rows) {
     // SAFETY: by the contract; the block has as many bytes as the rows, and the driver has done with it.
-    unsafe { target.copy_wide(Direction::In, parcel.start()) };
-    PARCELS.give_back(parcel);
+    unsafe { target.copy_wide(Direction::In, block.start()) };
+    TRANSFER_BLOCKS.give_back(block);
 }
 
 #[cfg(test)]

@@ -11,17 +11,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::error::ContentsError;
 
 /// Memory of ours for a copy, in pages that take no room before they are written to.
-pub(super) struct Spare {
+pub(super) struct CopyMemory {
     pub(super) start: *mut void,
     pub(super) length: usize,
 }
 
 // SAFETY: plain memory, reached through `&self` for reading and `&mut self` for writing.
-unsafe impl Send for Spare {}
+unsafe impl Send for CopyMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Spare {}
+unsafe impl Sync for CopyMemory {}
 
-impl Spare {
+impl CopyMemory {
     pub(super) fn new(bytes: u64) -> Result<Self, ContentsError> {
         let none = || ContentsError::NoMemory { bytes };
         let length = usize::try_from(bytes.max(1)).map_err(|_| none())?;
@@ -44,7 +44,7 @@ impl Spare {
     }
 }
 
-impl Drop for Spare {
+impl Drop for CopyMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; no code has a reference any more.
         let _ = unsafe { munmap(self.start.cast(), self.length) };
