@@ -1,9 +1,9 @@
-//! One line between a daemon and a worker, read by both.
+//! One line between a server and a worker, read by both.
 //!
 //! Shared by the fuzz target `control` and by the test of kept and damaged lines.
 
 /// Reads it as each of them; how many of them know it.
 pub(crate) fn read(bytes: &[u8]) -> usize {
     usize::from(katydid_daemon::examine::line_of_a_worker(bytes))
-        + usize::from(katydid_worker::examine::line_of_the_daemon(bytes))
+        + usize::from(katydid_worker::examine::line_of_the_server(bytes))
 }

@@ -1,4 +1,4 @@
-//! Lines between a daemon and its workers.
+//! Lines between a server and its workers.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Links that carry frames between a program and its worker.
 //!
 //! ```text
-//! program                         daemon                         worker
+//! program                         server                         worker
 //! connect ── hello (+ memfds) ──▶ Pending::accept
 //!                                 Pending::hand_over ── hello, socket, memfds ──▶ Pending::receive
 //!         ◀───────────────────────── ready, or refused ────────────────────────── Pending::open
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`connect()`] makes the shared memory (if the link is to have some), sends the hello and waits for the answer. The
-//! daemon reads the hello under a deadline, refuses what does not fit, and passes the rest on; it keeps nothing of the
+//! server reads the hello under a deadline, refuses what does not fit, and passes the rest on; it keeps nothing of the
 //! connection. The worker checks the shared memory, chooses the arenas, and answers, with the memory of the staging
 //! pieces, which no dump of the program is to hold. From then on the socket of a
 //! shared-memory link stays silent: it only tells each side when the other one is gone.

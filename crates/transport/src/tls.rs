@@ -2,7 +2,7 @@
 //!
 //! rustls makes the handshake: it checks who the other side is, and gives the secrets of the two directions. From then on
 //! `record` encrypts and decrypts the records with those secrets, each direction by itself. So a thread that writes and one
-//! that reads share nothing and never wait for each other. Data is decrypted where it was received. A daemon can hand a
+//! that reads share nothing and never wait for each other. Data is decrypted where it was received. A server can hand a
 //! connection over to a worker as the secrets that are in use.
 //!
 //! The rules:

@@ -1,7 +1,7 @@
 //! The companion protocol: what a supervisor and a session's worker say to each other beside the program's frames.
 //!
 //! The supervisor connects to the session's server as a program would, with a hello whose role is *companion*. With the
-//! session's key, the daemon passes the connection to that session's worker. With no key, it passes it to a warm worker
+//! session's key, the server passes the connection to that session's worker. With no key, it passes it to a warm worker
 //! that will rebuild a session from an image. After `Ready` the connection carries envelopes ([`crate::envelope`]).
 //!
 //! ```text

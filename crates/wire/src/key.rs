@@ -1,6 +1,6 @@
 //! The session key: who knows it may come back to a session, or ask for its snapshot.
 //!
-//! It is 128 random bits that the daemon makes. The rule: keys are compared in a time that does not depend on where
+//! It is 128 random bits that the server makes. The rule: keys are compared in a time that does not depend on where
 //! they differ, and never shown whole, so that neither a patient peer nor a log gives one away.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What the daemon tells a worker beside a program's hello: lines of text, a word and its value each.
+//! What the server tells a worker beside a program's hello: lines of text, a word and its value each.
 //!
 //! | line           | meaning                                                        |
 //! |----------------|----------------------------------------------------------------|
@@ -6,11 +6,11 @@
 //! | `key DIGITS`   | the session's key; no such line: it cannot be taken up again   |
 //! | `processors 1` | OpenCL may show processors; no such line: it may not           |
 //!
-//! Words of another release are passed over: the daemon is trusted, and starts workers of its own kind only.
+//! Words of another release are passed over: the server is trusted, and starts workers of its own kind only.
 
 use crate::key::SessionKey;
 
-/// What the daemon tells a worker about its session: limits and key.
+/// What the server tells a worker about its session: limits and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
     /// Most device memory of the session, in bytes; none: no limit.

@@ -1,7 +1,7 @@
-//! The way into a session that has begun: the daemon passes on who knows its key.
+//! The way into a session that has begun: the server passes on who knows its key.
 //!
 //! A program comes back to the link that it left, or adds a bulk connection to it; a supervisor becomes the session's companion.
-//! The process that cannot be let in is told why, and the session does not notice. What the daemon itself says comes here as well.
+//! The process that cannot be let in is told why, and the session does not notice. What the server itself says comes here as well.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::peers::SessionPeers;
 
 /// A session as visitors see it.
 pub(crate) struct AttachPoint {
-    /// Socket to the daemon.
+    /// Socket to the server.
     pub(crate) control: OwnedFd,
     pub(crate) build: Build,
     /// What visitors were told when the session began.
@@ -53,7 +53,7 @@ impl AttachPoint {
                     let (is_over, notify) = (|| link.is_over(), || link.request_reclaim());
                     self.peers.hear(&line, self.control.as_fd(), is_over, notify);
                 }
-                // The daemon is gone, and the session with it.
+                // The server is gone, and the session with it.
                 Ok(None) => leave(0),
                 Err(error) => {
                     control::visited(self.control.as_fd());

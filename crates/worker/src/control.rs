@@ -1,4 +1,4 @@
-//! The worker's end of the socket to the daemon: what it says there, one packet a line.
+//! The worker's end of the socket to the server: what it says there, one packet a line.
 //!
 //! | packet             | when                                                        |
 //! |--------------------|-------------------------------------------------------------|
@@ -14,7 +14,7 @@
 //! | `asked SESSION N`  | its program lives, and was asked for that session's N       |
 //! | `given SESSION N`  | its program has done what it could for that session's N     |
 //!
-//! A daemon that does not read never holds up a session: a packet that does not fit the socket is dropped.
+//! A server that does not read never holds up a session: a packet that does not fit the socket is dropped.
 
 use std::fmt::Display;
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use katydid_session::ReclaimRequest;
 use rustix::net::{SendFlags, send};
 
-/// Longest packet the daemon takes.
+/// Longest packet the server takes.
 const MAX_PACKET: usize = 4096;
 
 /// Says that a program may come.
@@ -60,12 +60,12 @@ pub(crate) fn ended(control: BorrowedFd<'_>) {
     say(control, "ended");
 }
 
-/// Says that a visitor was taken in: the daemon passes on only so many that wait.
+/// Says that a visitor was taken in: the server passes on only so many that wait.
 pub(crate) fn visited(control: BorrowedFd<'_>) {
     say(control, "visited");
 }
 
-/// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address. Whether the daemon will
+/// Asks that other sessions give back what they hold idle of a device, which is named by its PCI address. Whether the server will
 /// hear of it.
 pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) -> bool {
     say(control, &format!("short {number} {device}"))
@@ -81,7 +81,7 @@ pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
     say(control, &format!("given {} {}", request.session, request.number));
 }
 
-/// What the daemon says to a worker that serves a session.
+/// What the server says to a worker that serves a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DaemonMessage {
     /// `give SESSION N DEVICE`: that session's reclaim request number N.
@@ -95,7 +95,7 @@ pub(crate) enum DaemonMessage {
     Answered(u64),
 }
 
-/// Reads a line of the daemon's; none if it says nothing that is known here.
+/// Reads a line of the server's; none if it says nothing that is known here.
 pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let kind = words.next()?;
@@ -112,7 +112,7 @@ pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
     }
 }
 
-/// Whether it was sent. Where not, the daemon is gone or busy: no process is left to tell, or it will ask again in a second.
+/// Whether it was sent. Where not, the server is gone or busy: no process is left to tell, or it will ask again in a second.
 fn say(control: BorrowedFd<'_>, line: &str) -> bool {
     let bytes = line.as_bytes();
     let packet = bytes.get(..MAX_PACKET).unwrap_or(bytes);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_says_is_read_and_nonsense_is_not() {
+    fn what_the_server_says_is_read_and_nonsense_is_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
         assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(DaemonMessage::Give(request, "0000:01:00.0".to_owned())));
         assert_eq!(hear(b"asked 8"), Some(DaemonMessage::Asked(8)));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_does_not_read_or_is_gone_holds_nothing_up() {
+    fn a_server_that_does_not_read_or_is_gone_holds_nothing_up() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         (0..10_000).for_each(|calls| usage(ours.as_fd(), 0, calls));

@@ -1,13 +1,13 @@
-//! Untrusted bytes as lines of the daemon: what fuzzing drives.
+//! Untrusted bytes as lines of the server: what fuzzing drives.
 
 use crate::control::{DaemonMessage, hear};
 
-/// Reads a line that the daemon may have written; whether it says something that is known.
+/// Reads a line that the server may have written; whether it says something that is known.
 ///
 /// # Panics
 ///
 /// What it says is no part of what came.
-pub fn line_of_the_daemon(bytes: &[u8]) -> bool {
+pub fn line_of_the_server(bytes: &[u8]) -> bool {
     match hear(bytes) {
         Some(DaemonMessage::Give(_, device)) => {
             assert!(bytes.windows(device.len().max(1)).any(|window| window == device.as_bytes()) || device.is_empty());

@@ -4,7 +4,7 @@
 //! start ── warm: open a driver ── wait on the control socket ── program handed over ── serve ── exit
 //! ```
 //!
-//! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the daemon
+//! A worker serves one program and ends with it, whatever either of them is doing (`monitor.rs`). It trusts the server
 //! that started it and the driver it opened; the program's bytes it does not trust (`katydid-session`).
 
 mod attach;
@@ -46,7 +46,7 @@ pub use crate::opencl::opencl_drivers;
 use crate::os::log::Log;
 use crate::warm::WarmDriver;
 
-/// Runs a worker to its end: a failure to start its driver, the daemon's end, or the program's.
+/// Runs a worker to its end: a failure to start its driver, the server's end, or the program's.
 pub fn run(mut options: WorkerOptions) -> ExitCode {
     // Before root's capabilities are given up: a process without them cannot take back what one with them has set.
     let serves_tenants = matches!(options.sandbox, Some(Sandbox::Tenants { .. }));

@@ -1,4 +1,4 @@
-//! Ends the process the moment its program or its daemon is gone. A program that may leave is no reason to end. A program
+//! Ends the process the moment its program or its server is gone. A program that may leave is no reason to end. A program
 //! that waits on a stream link is told once a second that its worker is there.
 //!
 //! The main loop and the driver's threads may be anywhere then, in the middle of a kernel too, so no process is asked:
@@ -24,7 +24,7 @@ const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Tells bytes of device memory that a session holds, and its calls so far.
 pub(crate) type UsageOf = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 
-/// Tells the daemon what the session uses.
+/// Tells the server what the session uses.
 pub(crate) struct UsageReporter {
     control: OwnedFd,
     usage: UsageOf,
@@ -44,7 +44,7 @@ impl UsageReporter {
         now
     }
 
-    /// Tells it for the last time: the daemon's line about the end has the calls of the whole session, and who comes next
+    /// Tells it for the last time: the server's line about the end has the calls of the whole session, and who comes next
     /// waits until what it holds is there again.
     pub(crate) fn tell_end(&self) {
         self.tell_anew((0, 0));
@@ -52,8 +52,8 @@ impl UsageReporter {
     }
 }
 
-/// Watches the program and the daemon in a thread of its own until the process ends. `settle` waits for what may outlive the
-/// program, but not the daemon.
+/// Watches the program and the server in a thread of its own until the process ends. `settle` waits for what may outlive the
+/// program, but not the server.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ fn watch(program: &LinkControl, meter: &UsageReporter, settle: impl FnOnce()) {
 #[derive(PartialEq, Eq)]
 enum Departure {
     Program,
-    Daemon,
+    Server,
 }
 
 /// Waits a period for either peer to go away for good. A program that may leave is let go of.
@@ -98,7 +98,7 @@ fn look(program: &LinkControl, control: &OwnedFd) -> Option<Departure> {
     let socket = program.socket();
     let [control_gone, program_gone] = hung_up(control.as_fd(), socket.as_ref().map(|socket| socket.as_fd()));
     let is_over = || program_gone && socket.is_some_and(|socket| !program.ended(&socket));
-    if control_gone { Some(Departure::Daemon) } else { is_over().then_some(Departure::Program) }
+    if control_gone { Some(Departure::Server) } else { is_over().then_some(Departure::Program) }
 }
 
 /// Waits a period for either peer to go away, and looks at the memory that the process holds meanwhile. Data on a socket is not looked

@@ -1,6 +1,6 @@
 //! Answers questions about the machine's devices (NVML), in a process that holds none of them for long.
 //!
-//! The daemon starts such a process for each program that asks, and ends it with the program's connection. It opens the
+//! The server starts such a process for each program that asks, and ends it with the program's connection. It opens the
 //! NVML of the machine, or tells what softcuda's devices are; it never makes a context. Only functions of the table in
 //! `katydid_wire::nvml` are called, and all of those only ask. It ends when nothing is asked for a while, or has been for long
 //! (`idle.rs`).
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &WorkerOptions) -> ExitCode {
     }
 }
 
-/// What the daemon's note says: pairs of a process and bytes.
+/// What the server's note says: pairs of a process and bytes.
 fn processes(note: &[u8]) -> Processes {
     let (records, _) = note.as_chunks::<12>();
     let read = |record: &[u8; 12]| {

@@ -11,7 +11,7 @@ use crate::os::sandbox::Sandbox;
 /// The options of a worker.
 #[derive(Debug)]
 pub struct WorkerOptions {
-    /// The socket pair to the daemon, of type `SOCK_SEQPACKET`.
+    /// The socket pair to the server, of type `SOCK_SEQPACKET`.
     pub control: OwnedFd,
     /// Where the server makes sockets for lending memory; none: this process makes them itself.
     pub lending: Option<OwnedFd>,

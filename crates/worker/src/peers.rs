@@ -1,4 +1,4 @@
-//! Sessions beside this one: reclaim requests go to them by way of the daemon, and theirs come the same way.
+//! Sessions beside this one: reclaim requests go to them by way of the server, and theirs come the same way.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub(crate) struct SessionPeers {
     devices: Arc<[String]>,
 }
 
-/// The daemon, as the session asks it for memory.
-struct Daemon {
+/// The server, as the session asks it for memory.
+struct Server {
     control: OwnedFd,
     devices: Arc<[String]>,
 }
 
-impl ReclaimPeers for Daemon {
+impl ReclaimPeers for Server {
     fn send_request(&self, device: u32, number: u64) -> bool {
         let device = self.devices.get(device as usize);
         device.is_some_and(|device| control::short(self.control.as_fd(), number, device))
@@ -49,11 +49,11 @@ impl SessionPeers {
     /// The session can send reclaim requests from here on.
     pub(crate) fn connect(&self, control: OwnedFd) {
         if let Some(reclaim) = &self.reclaim {
-            reclaim.connect(Box::new(Daemon { control, devices: Arc::clone(&self.devices) }));
+            reclaim.connect(Box::new(Server { control, devices: Arc::clone(&self.devices) }));
         }
     }
 
-    /// Does what the daemon says. `is_over`: the program has ended, and so will the worker, which frees all it has. `notify` notifies the
+    /// Does what the server says. `is_over`: the program has ended, and so will the worker, which frees all it has. `notify` notifies the
     /// program of a reclaim request and gives the notice's number, none if there is no program to reach.
     pub(crate) fn hear(
         &self,
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What the daemon hears when it asks for memory of a session's only device.
+    /// What the server hears when it asks for memory of a session's only device.
     fn answers(peers: &SessionPeers, is_over: bool, notice: Option<u32>) -> Vec<String> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

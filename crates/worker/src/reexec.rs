@@ -1,7 +1,7 @@
 //! A worker that begins anew, with the driver's devices in another order: what a driver shows as which number it learns when
 //! it starts, from `CUDA_VISIBLE_DEVICES`, and everything of a session goes by these numbers.
 //!
-//! The rule: it stays the process that the daemon knows, with the daemon's note, and all else is as in a fresh one. The process that
+//! The rule: it stays the process that the server knows, with the server's note, and all else is as in a fresh one. The process that
 //! wanted it so comes back by the session's key; one that does not come in time has gone.
 
 #![expect(unsafe_code, reason = "handling of signals that the next start is to find")]
@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Tells a driver which devices it has, in which order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
-/// The daemon's note of before. Not among the arguments, which others can read.
+/// The server's note of before. Not among the arguments, which others can read.
 const NOTE: &str = "KATYDID_WORKER_NOTE";
 /// How long the companion may take to come back.
 const COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -61,7 +61,7 @@ pub(crate) fn note() -> Option<Note> {
     env::var(NOTE).ok().map(|note| Note::decode(note.as_bytes()))
 }
 
-/// Waits for the companion on the socket to the daemon; whether another process came.
+/// Waits for the companion on the socket to the server; whether another process came.
 pub(crate) fn is_visited(control: BorrowedFd<'_>) -> bool {
     let patience = Timespec::try_from(COMPANION_TIMEOUT).ok();
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0)

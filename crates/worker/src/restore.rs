@@ -288,7 +288,7 @@ fn restored(session: &dyn Restorable) -> FromWorker {
     FromWorker::Restored { frames: session.frames(), moved: MovedVariable::encode(session.moved()) }
 }
 
-/// Restores, with words on how far that is. Meanwhile the daemon is answered.
+/// Restores, with words on how far that is. Meanwhile the server is answered.
 fn restore(
     session: &mut dyn Restorable,
     (part, input): (&SessionPart, &Input),
@@ -358,7 +358,7 @@ fn take_up(
     Ok(begun)
 }
 
-/// Where the daemon brings visitors and other sessions' reclaim requests.
+/// Where the server brings visitors and other sessions' reclaim requests.
 struct AttachPoint<'a> {
     control: &'a OwnedFd,
     build: &'a Build,
@@ -429,7 +429,7 @@ impl AttachPoint<'_> {
             }
             // A session that has no program yet can have none give back what lies idle.
             Ok(Some(Delivery::Text(line))) => peers.hear(&line, self.control.as_fd(), || false, || None),
-            // The daemon is gone, and the session with it.
+            // The server is gone, and the session with it.
             Ok(None) => leave(0),
             Err(error) => {
                 control::visited(self.control.as_fd());

@@ -1,4 +1,4 @@
-//! Kept lines between a daemon and its workers, whole and damaged: the short run of the fuzz target `control` that needs no
+//! Kept lines between a server and its workers, whole and damaged: the short run of the fuzz target `control` that needs no
 //! fuzzer.
 
 #[path = "../../../fuzz/bodies/control.rs"]

@@ -23,7 +23,7 @@ use crate::tls::handshake;
 use crate::tls::identity::{Identity, TlsError};
 use crate::tls::record::{SEALS, Seals};
 
-/// Longest note that the daemon gives a program on its way, in bytes.
+/// Longest note that the server gives a program on its way, in bytes.
 const MAX_NOTE: usize = 64 * 1024;
 
 /// Why a program's request came to nothing. The program has been told already, where it could be.
@@ -78,17 +78,17 @@ pub struct Pending {
     fds: Vec<OwnedFd>,
 }
 
-/// What a daemon sends a worker.
+/// What a server sends a worker.
 #[derive(Debug)]
 pub enum Delivery {
-    /// A program or another visitor, with the daemon's note.
+    /// A program or another visitor, with the server's note.
     Program(Box<Pending>, Vec<u8>),
     /// A line of text.
     Text(Vec<u8>),
 }
 
 impl Pending {
-    /// Daemon: reads the hello of a program that has just connected. A program that gets it wrong is told why here.
+    /// Server: reads the hello of a program that has just connected. A program that gets it wrong is told why here.
     ///
     /// # Errors
     /// Why there is nothing to hand over.
@@ -156,7 +156,7 @@ impl Pending {
         refuse(&self.socket, build, refused);
     }
 
-    /// Daemon: passes program and `note` (the daemon's own words, at most 64 KiB) to a worker, over a socket pair of
+    /// Server: passes program and `note` (the server's own words, at most 64 KiB) to a worker, over a socket pair of
     /// type `SOCK_SEQPACKET`. After success the program is the worker's: drop this value. After a failure another
     /// worker may be tried. It never waits.
     ///
@@ -165,7 +165,7 @@ impl Pending {
     /// was sent before.
     pub fn hand_over(&self, worker: impl AsFd, build: &Build, note: &[u8]) -> Result<(), AcceptError> {
         if note.len() > MAX_NOTE {
-            return Err(HandshakeError::TooLarge { what: "the daemon's note", limit: MAX_NOTE }.into());
+            return Err(HandshakeError::TooLarge { what: "the server's note", limit: MAX_NOTE }.into());
         }
         let hello = self.hello.encode(build)?;
         let fds: Vec<BorrowedFd<'_>> =
@@ -176,26 +176,26 @@ impl Pending {
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
     }
 
-    /// Worker: waits for a program, where the daemon has no words for it yet. None: the daemon closed its end, so there will be
+    /// Worker: waits for a program, where the server has no words for it yet. None: the server closed its end, so there will be
     /// no program any more.
     ///
     /// # Errors
-    /// The daemon is of another build, or the system refused.
-    pub fn receive(daemon: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
-        match Self::receive_any(&daemon, build)? {
+    /// The server is of another build, or the system refused.
+    pub fn receive(server: impl AsFd, build: &Build) -> Result<Option<(Self, Vec<u8>)>, AcceptError> {
+        match Self::receive_any(&server, build)? {
             Some(Delivery::Program(program, note)) => Ok(Some((*program, note))),
             Some(Delivery::Text(_)) => Err(HandshakeError::Damaged { what: "the hand-over has no program" }.into()),
             None => Ok(None),
         }
     }
 
-    /// Worker: waits for a program, or for a word of the daemon's, which comes without descriptors. None as above.
+    /// Worker: waits for a program, or for a word of the server's, which comes without descriptors. None as above.
     ///
     /// # Errors
     /// As [`Pending::receive`].
-    pub fn receive_any(daemon: impl AsFd, build: &Build) -> Result<Option<Delivery>, AcceptError> {
+    pub fn receive_any(server: impl AsFd, build: &Build) -> Result<Option<Delivery>, AcceptError> {
         let mut packet = vec![0; MAX_MESSAGE + SEALS + MAX_NOTE];
-        let (length, mut fds) = fdpass::receive(daemon.as_fd(), &mut packet, RecvFlags::empty())
+        let (length, mut fds) = fdpass::receive(server.as_fd(), &mut packet, RecvFlags::empty())
             .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
         if length == 0 {
             return Ok(None);

@@ -160,7 +160,7 @@ fn shared_memory_is_refused_over_a_network_before_anything_is_sent() {
 }
 
 #[test]
-fn a_refusal_of_the_daemon_reaches_the_user_in_its_own_words() {
+fn a_refusal_of_the_server_reaches_the_user_in_its_own_words() {
     let server = Server::new(Path::Tcp);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -178,12 +178,12 @@ fn another_worker_gets_the_program_when_the_first_is_gone() {
     std::thread::scope(|scope| {
         let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::SHM), &build(), hang_limit()));
         let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
-        let (daemon, dead) = control();
+        let (server, dead) = control();
         drop(dead);
-        assert!(pending.hand_over(&daemon, &build(), b"").is_err());
-        let (daemon, worker) = control();
-        pending.hand_over(&daemon, &build(), &[b'n'; 64 * 1024]).unwrap();
-        drop((pending, daemon));
+        assert!(pending.hand_over(&server, &build(), b"").is_err());
+        let (server, worker) = control();
+        pending.hand_over(&server, &build(), &[b'n'; 64 * 1024]).unwrap();
+        drop((pending, server));
         let (received, note) = Pending::receive(&worker, &build()).unwrap().unwrap();
         assert!(note.len() == 64 * 1024 && received.pinned().is_some());
         assert!(Pending::receive(&worker, &build()).unwrap().is_none());
@@ -196,8 +196,8 @@ fn another_worker_gets_the_program_when_the_first_is_gone() {
 #[test]
 fn a_hand_over_of_garbage_is_an_error() {
     for packet in [&b"x"[..], &[0; 100], &hello(LinkKind::STREAM).encode(&build()).unwrap()] {
-        let (daemon, worker) = control();
-        rustix::net::send(&daemon, packet, SendFlags::empty()).unwrap();
+        let (server, worker) = control();
+        rustix::net::send(&server, packet, SendFlags::empty()).unwrap();
         assert!(Pending::receive(&worker, &build()).is_err());
     }
 }
@@ -249,8 +249,8 @@ fn a_worker_that_takes_no_program_in_is_not_waited_for() {
     std::thread::scope(|scope| {
         let program = scope.spawn(|| connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit()));
         let pending = Pending::accept(server.accept(), &build(), hang_limit()).unwrap();
-        let (daemon, _worker) = control();
-        let refused = (0..10_000).find_map(|_| pending.hand_over(&daemon, &build(), b"").err()).unwrap();
+        let (server, _worker) = control();
+        let refused = (0..10_000).find_map(|_| pending.hand_over(&server, &build(), b"").err()).unwrap();
         let AcceptError::System { source, .. } = refused else { panic!("{refused}") };
         assert_eq!(source.kind(), std::io::ErrorKind::WouldBlock);
         pending.refuse(&build(), &Refused::new(RefusalCode::BUSY, "as it should"));

@@ -125,12 +125,12 @@ impl Server {
         }
     }
 
-    /// The whole way: daemon, hand-over, worker.
+    /// The whole way: server, hand-over, worker.
     pub(crate) fn serve(&self) -> Box<dyn WorkerLink> {
         let pending = self.greet().unwrap();
-        let (daemon, worker) =
+        let (server, worker) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        pending.hand_over(&daemon, &build(), b"note").unwrap();
+        pending.hand_over(&server, &build(), b"note").unwrap();
         drop(pending);
         let (pending, note) = Pending::receive(&worker, &build()).unwrap().unwrap();
         assert_eq!(note, b"note");

@@ -12,7 +12,7 @@ use crate::os::log::{self, Log};
 /// Exit status after a fault in our own code.
 const OWN_FAULT: i32 = 70;
 
-/// Dies with its daemon, leaves no core that would hold a program's memory, and ends as a whole when a thread of it
+/// Dies with its server, leaves no core that would hold a program's memory, and ends as a whole when a thread of it
 /// panics: half a worker would leave its program waiting.
 pub(crate) fn prepare(log: &Log) {
     if let Err(error) = log::keep_first() {
