@@ -300,7 +300,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The same of objects and lists.
+    /// The field that a letter for objects or lists stands for.
     fn composed(&mut self, letter: char, out: &mut Vec<u8>) {
         match letter {
             't' => self.old(kind::PLATFORM).put(out),

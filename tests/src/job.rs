@@ -261,7 +261,7 @@ impl<'a> Job<'a> {
         self.holds_itself_within(WAIT_TIMEOUT)
     }
 
-    /// The same of a program that may stand still for longer between two points.
+    /// Waits as [`Self::holds_itself`] does for a program that may stand still for longer between two points.
     ///
     /// # Errors
     ///

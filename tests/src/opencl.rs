@@ -169,7 +169,7 @@ pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
     ]
 }
 
-/// The same for processes that build programs at the same time.
+/// The variables of `driver` for processes that build programs at the same time: they share no cache.
 #[must_use]
 pub fn driver_without_cache(places: &Places) -> Vec<(&'static str, OsString)> {
     [driver(places), vec![(WITHOUT_CACHE.0, WITHOUT_CACHE.1.into())]].concat()

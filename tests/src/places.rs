@@ -37,7 +37,7 @@ pub struct Places {
     pub runtimes: Vec<PathBuf>,
     /// What each program must print.
     pub expected: Texts,
-    /// The same for programs of OpenCL.
+    /// What each program of OpenCL must print.
     pub expected_opencl: Texts,
     /// Programs that need a framework.
     pub frameworks: PathBuf,

@@ -123,7 +123,7 @@ impl Running {
         Self::start_in_group(command.process_group(0), stdin)
     }
 
-    /// The same, by a command that makes a session, and so a group: `setsid` becomes the program only where it leads no group.
+    /// Starts a command that makes a session, and so a group: `setsid` becomes the program only where it leads no group.
     ///
     /// # Errors
     ///
@@ -294,7 +294,8 @@ pub fn run(command: &mut Command, limit: impl Into<Limit>) -> Result<Outcome, Pr
     Running::start(command, Stdio::null())?.finish(limit)
 }
 
-/// The same; what it says on standard output and error lies in these files as it comes, however it ends, and whatever waits for it.
+/// Runs a program whose standard output and error go into these files as they come, however it ends, and whatever waits for
+/// it.
 ///
 /// # Errors
 ///

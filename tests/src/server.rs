@@ -85,8 +85,8 @@ impl Server {
         Self::start_with(places, driver, further, &[])
     }
 
-    /// The same with a third address, behind TLS, and certificates of an authority of its own; and with variables of its
-    /// environment, which its workers inherit.
+    /// Starts a server with a third address, behind TLS, with certificates of an authority of its own, and with variables
+    /// of its environment, which its workers inherit.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ impl Bench {
         Self::with("1")
     }
 
-    /// The same with so many devices.
+    /// A bench with so many devices.
     fn with(devices: &str) -> Result<Self> {
         let places = Places::of_this_test()?;
         let shared = tempfile::tempdir()?;

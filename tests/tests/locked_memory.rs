@@ -12,7 +12,7 @@ use katydid_tests::way::Way;
 
 /// MiB of shared memory that a program of one thread may have locked. There are places for the replies of 1024 threads, a MiB each.
 const MAX_LOCKED_MIB: u64 = 128;
-/// The same program without the right to lock more than that.
+/// What starts a program without the right to lock more than 64 KiB.
 const LIMITED: [&str; 5] =
     ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", "--memlock=65536:65536"];
 

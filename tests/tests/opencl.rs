@@ -268,7 +268,7 @@ fn with_driver(places: &Places, way: &Way, name: &str) -> Command {
     command
 }
 
-/// The same with Khronos' loader, which lies in `folder`, found before the usual one.
+/// The command of a program with Khronos' loader, which lies in `folder`, found before the usual one.
 fn by_khronos(places: &Places, way: &Way, name: &str, folder: &Path) -> Command {
     let mut command = with_driver(places, way, name);
     let search = command.get_envs().find_map(|(name, value)| value.filter(|_| name == "LD_LIBRARY_PATH"));
@@ -610,7 +610,8 @@ fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The same calls succeed where nothing holds them, so that it is the sandbox that does; the environment is clean in any case.
+/// What was refused succeeds where nothing holds it, so that it is the sandbox that does; the environment is clean in any
+/// case.
 fn free_intruder(places: &Places) -> Result<(), Box<dyn Error>> {
     let text = tried_by_intruder(places, &["--no-sandbox"], |server| Way::through(server)[0].clone())?;
     let Some(text) = text else { return Ok(()) };

@@ -22,7 +22,7 @@ fn traffic_of(places: &Places, server: &Server, name: &str, arguments: &[String]
     traffic_with(places, server, &[], name, arguments)
 }
 
-/// The same with options of `katydid run`.
+/// What goes over the network while a program runs, with options of `katydid run`.
 fn traffic_with(
     places: &Places,
     server: &Server,
@@ -33,7 +33,7 @@ fn traffic_with(
     Ok(run(places, server, Manner::AtOnce, options, name, arguments)?.0)
 }
 
-/// The same over a network of this manner, and how long it took.
+/// Runs a program over a network of this manner, and tells how long it took.
 fn run(
     places: &Places,
     server: &Server,

@@ -386,7 +386,7 @@ fn succeeds(command: &mut Command, limit: Limit) -> Result<Outcome> {
     judged(command, |command| program::run(command, limit))
 }
 
-/// The same; what it says lies in the report as it comes, under `name`.
+/// Runs a command that must end well; what it says lies in the report as it comes, under `name`.
 fn succeeds_into(command: &mut Command, limit: Limit, report: &Path, name: &str) -> Result<Outcome> {
     let [out, err] = ["txt", "err"].map(|end| report.join(format!("{name}.{end}")));
     judged(command, |command| program::run_into(command, limit, [&out, &err]))

@@ -29,7 +29,7 @@ pub fn handles(api: &Api) -> String {
     out
 }
 
-/// The same for OpenCL, whose functions have no versions of one name: the enumeration, and the names.
+/// Product `function.rs` for OpenCL, whose functions have no versions of one name: the enumeration, and the names.
 pub fn generate_plain(api: &Api) -> String {
     let mut out = String::new();
     enumeration(&mut out, api, "spec/opencl.api");

@@ -29,7 +29,8 @@ pub(crate) fn notes(function: &Function) -> String {
     format!("    if status == sys::CUresult::SUCCESS {{\n        {note}\n    }}\n")
 }
 
-/// The same for messages of OpenCL, whose handlers return only when they succeeded. Ids say what kind of object they name.
+/// The lines that follow the execution of a message of OpenCL, whose handlers return only when they succeeded. Ids say what
+/// kind of object they name.
 pub(crate) fn opencl_note(function: &Function) -> String {
     let Some(object) = function.journal.object() else { return String::new() };
     let id = number(function, &object.param);

@@ -130,7 +130,7 @@ pub enum Sort {
     Structure,
     /// Opaque pointers; hand-written code keeps what stands behind one. Each travels as an id.
     Handle,
-    /// The same, and generated code keeps it: the number of the type, from 1.
+    /// Opaque pointers whose objects generated code keeps: the number of the type, from 1.
     Object(usize),
 }
 

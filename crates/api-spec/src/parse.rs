@@ -16,7 +16,7 @@ pub fn parse(file: &str, text: &str) -> Result<Api, SpecError> {
     parse_with(file, text, &Types::default())
 }
 
-/// The same of a file that uses the types of handles of another one.
+/// Parses and checks a spec file that uses the types of handles of another one, `known`.
 ///
 /// # Errors
 ///

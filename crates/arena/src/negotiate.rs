@@ -101,7 +101,7 @@ impl Offers {
         Ok(Settled { map, device: device.ok_or_else(nothing)?, pinned })
     }
 
-    /// The same after [`Offers::reserve_pinned`]; none if the worker chose none.
+    /// Keeps the range that the worker chose of those of [`Offers::reserve_pinned`]; none if it chose none.
     ///
     /// # Errors
     /// [`ArenaError::NotOffered`].

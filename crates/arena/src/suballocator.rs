@@ -77,14 +77,15 @@ impl Suballocator {
         }
     }
 
-    /// The same where each part that is backed is memory of its own to a driver, which takes no range that lies in two.
+    /// An arena in which each part that is backed is memory of its own to a driver. The driver takes no range that lies in
+    /// two parts.
     #[must_use]
     pub fn of_parts(arena: Range<u64>) -> Self {
         Self { is_of_parts: true, ..Self::new(arena) }
     }
 
-    /// The same where gaps are to serve other blocks, wherever they are: pieces of [`LARGE_BLOCK_BYTES`] bytes and more are runs, given
-    /// to blocks and back as a whole. Runs of `cuttable` bytes in all may have less than a whole block in them.
+    /// An arena whose gaps serve other blocks, wherever they are: pieces of [`LARGE_BLOCK_BYTES`] bytes and more are runs,
+    /// given to blocks and back as a whole. Runs of `cuttable` bytes in all may have less than a whole block in them.
     #[must_use]
     pub fn of_runs(arena: Range<u64>, cuttable: u64) -> Self {
         Self { runs: Some(Runs { cuttable, ..Runs::default() }), ..Self::new(arena) }

@@ -27,8 +27,8 @@ pub(super) fn plain(connections: usize, repetitions: usize) -> io::Result<Vec<f6
     timed(connections, repetitions, |_, stream| answer(stream, send))
 }
 
-/// The same of copies whose every connection is served by `serve`, which is given its number. The first tenth, and at least
-/// one, is thrown away: TCP learns how much may be under way.
+/// Nanoseconds of each copy over connections that `serve` serves, which is given the connection's number. The first tenth,
+/// and at least one, is thrown away: TCP learns how much may be under way.
 ///
 /// # Errors
 ///

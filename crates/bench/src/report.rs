@@ -21,7 +21,7 @@ const BULK: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pagea
 /// The runs of all ways.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    /// The same one under all ways.
+    /// The driver, which is the same under all ways.
     driver: DriverFacts,
     rounds: u32,
     /// One report a round, and those of what is measured beside the rounds.

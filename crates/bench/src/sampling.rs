@@ -138,7 +138,7 @@ pub(super) fn each(repetitions: u32, call: impl FnMut() -> Result<(), CudaError>
     each_within(MAX_FIGURE_TIME, repetitions, call)
 }
 
-/// The same; with what is slow, as many times as there is time for.
+/// Times each call, as `each` does; a slow call is repeated as often as `limit` allows.
 fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Result<(), CudaError>) -> Samples {
     let begun = Instant::now();
     let mut samples = Vec::with_capacity(repetitions as usize);

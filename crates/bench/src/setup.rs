@@ -31,7 +31,7 @@ pub(super) enum Way {
     Unix,
     /// Katydid over TCP on loopback.
     Tcp,
-    /// The same behind TLS.
+    /// Katydid over TCP on loopback, behind TLS.
     Tls,
     /// Katydid over vsock of this machine.
     Vsock,

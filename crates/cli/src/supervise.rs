@@ -39,8 +39,8 @@ pub(crate) fn run(command: &mut Command, started: impl FnOnce(u32)) -> io::Resul
     passing_on(signals, child.id(), || wait(&mut child))
 }
 
-/// The same for the program of a job, below a guard: killed outright, we take the whole job with us. It does without rings
-/// of the kernel, unless it `has_rings`.
+/// Runs the program of a job below a guard, which takes the whole job with us if we are killed outright. The program does
+/// without rings of the kernel, unless it `has_rings`.
 ///
 /// # Errors
 ///

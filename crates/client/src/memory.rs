@@ -109,13 +109,13 @@ impl Arena {
         Self::over(Suballocator::new(range), growth)
     }
 
-    /// The same where no block may lie in two pieces, and each is as small as it can be.
+    /// Creates an arena in which no block may lie in two pieces, and each piece is as small as it can be.
     pub fn of_parts(range: Range<u64>) -> Self {
         Self::over(Suballocator::of_parts(range), 0)
     }
 
-    /// The same where gaps serve other blocks as soon as memory runs short, wherever they are: runs of `cuttable` bytes are
-    /// left out of that, so that large blocks of changing sizes need not grow each time.
+    /// Creates an arena whose gaps serve other blocks as soon as memory runs short, wherever they are. Runs of `cuttable`
+    /// bytes are left out of that, so that large blocks of changing sizes need not grow each time.
     pub fn of_runs(range: Range<u64>, cuttable: u64) -> Self {
         Self::over(Suballocator::of_runs(range, cuttable), LARGE_BLOCK_BYTES)
     }
@@ -164,13 +164,13 @@ impl Arena {
         self.lock().trim(backing)
     }
 
-    /// The same, unless another thread is at work with the arena.
+    /// Trims the arena as [`Self::trim`] does, unless another thread is at work with it.
     pub fn try_trim(&self, backing: &impl Backing) -> u64 {
         self.state.try_lock().map_or(0, |mut state| state.trim(backing))
     }
 
-    /// The same, and what waits for the GPU as well, without keeping others from the arena meanwhile: a driver may wait for work
-    /// that only they can let come to its end.
+    /// Gives unused memory back, and memory that waits for the GPU as well. Others can use the arena meanwhile: a driver
+    /// may wait for work that only they can let come to its end.
     pub fn give_back(&self, backing: &impl Backing) -> u64 {
         if self.lock().free.quarantined_bytes() > 0
             && let Ok(epoch) = backing.settle()
@@ -204,7 +204,7 @@ impl Arena {
     }
 }
 
-/// The same ranges, those that touch as one: each costs a message.
+/// The ranges with neighbours joined: each range costs a message.
 fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
     pieces.sort_unstable_by_key(|piece| piece.start);
     let mut ranges: Vec<Range<u64>> = Vec::new();

@@ -190,7 +190,7 @@ impl<C: ApiCode> Session<C> {
         self.exchange(context, message, reports, |status, payload| Ok((status, M::Reply::decode(payload).ok())))
     }
 
-    /// The same, with a function for the status and the payload.
+    /// Sends a message and waits for its reply, whose status and payload a function takes.
     fn exchange<M: Message, R>(
         &self,
         context: u32,

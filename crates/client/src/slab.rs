@@ -100,7 +100,7 @@ impl<T> Slab<T> {
         Self::reserve_with(capacity, 0)
     }
 
-    /// The same, for records that begin with the word `head`.
+    /// Reserves room for `capacity` records that begin with the word `head`.
     pub fn reserve_with(capacity: u32, head: usize) -> io::Result<Self> {
         let length = capacity as usize * Self::STRIDE;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
@@ -122,7 +122,7 @@ impl<T> Slab<T> {
         self.insert_with(0, make)
     }
 
-    /// The same, with what [`Slab::peek`] is to tell of it.
+    /// Makes a record as [`Slab::insert`] does; [`Slab::peek`] will tell `tag` of it.
     pub fn insert_with(&self, tag: u32, make: impl FnOnce(SlabSlot) -> T) -> Option<Arc<T>> {
         let (slot, generation) = self.take_slot()?;
         let value = Arc::new(make(slot));

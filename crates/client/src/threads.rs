@@ -18,7 +18,7 @@ pub fn start(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> 
     with_signals_blocked(|| builder.spawn(body)).map(drop)
 }
 
-/// The same within a scope, whose end waits for it.
+/// Starts a thread that takes no signals within a scope, whose end waits for it.
 ///
 /// # Errors
 ///

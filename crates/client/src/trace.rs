@@ -372,7 +372,7 @@ pub struct Trace {
     pub program: String,
     /// When the trace began, nanoseconds since 1970.
     pub wall_start: u64,
-    /// The same moment on the monotonic clock that the calls use.
+    /// When the trace began, on the monotonic clock that the calls use.
     pub start: u64,
     /// Calls of the process, in the order in which they ended.
     pub calls: Vec<TracedCall>,
@@ -392,7 +392,7 @@ impl Trace {
         Self::parse(&bytes).ok_or_else(|| TraceError::NotATrace { path: path.to_owned() })
     }
 
-    /// The same from bytes; None when they are no trace of this version.
+    /// Reads a trace from bytes; none when they are no trace of this version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, records) = bytes.split_at_checked(HEADER)?;
         if header[..8] != MAGIC || u32_at(header, 12)? as usize != RECORD {

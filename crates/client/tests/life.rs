@@ -21,7 +21,7 @@ fn status_of_child(body: impl FnOnce() -> i32) -> i32 {
     status_of(unsafe { libc::fork() }, body)
 }
 
-/// The same of a child that was made past the C library.
+/// The exit status of a child that was made past the C library.
 fn status_of_raw_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: as above.
     status_of(unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t, body)

@@ -234,8 +234,8 @@ impl CUarrayMapInfo {
 }
 
 impl CUDA_MEMCPY3D_BATCH_OP {
-    /// The same as an ordinary copy. `texel` tells the bytes of an array's elements; between memory, elements are bytes.
-    /// None for anything that is not right in itself.
+    /// The operation as an ordinary copy. `texel` tells the bytes of an array's elements; between memory, elements are
+    /// bytes. None for anything that is not right in itself.
     pub fn as_copy(&self, texel: impl Fn(CUarray) -> Option<usize>) -> Option<CUDA_MEMCPY3D> {
         let sides = [self.dst.array(), self.src.array()];
         let mut sizes = sides.into_iter().flatten().map(texel);

@@ -159,7 +159,7 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
     shown(bytes, MAX_SHOWN_CHARS)
 }
 
-/// The same of a name, which is one of several words of a line.
+/// A name as [`printable`] has it, and as one word of a line.
 pub(crate) fn printable_name(name: &str) -> String {
     shown(name.as_bytes(), MAX_NAME_CHARS)
 }
@@ -167,7 +167,7 @@ pub(crate) fn printable_name(name: &str) -> String {
 /// Most characters of a name.
 const MAX_NAME_CHARS: usize = 64;
 
-/// The same of so many characters at most.
+/// Text that can be shown on a terminal, of so many characters at most.
 pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
     // No more is decoded than can be shown.
     let text = String::from_utf8_lossy(bytes.get(..4 * most + 4).unwrap_or(bytes));

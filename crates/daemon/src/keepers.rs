@@ -50,7 +50,7 @@ pub(crate) enum KeeperError {
     /// It did not take the supervisor.
     #[error("the supervisor's connection could not be passed to the process that saves the worker: {0}")]
     HandOver(#[from] AcceptError),
-    /// The same, of one that restores.
+    /// The process that restores the worker did not take the supervisor.
     #[error("the supervisor's connection could not be passed to the process that restores the worker: {0}")]
     Assign(#[from] AssignError),
 }

@@ -49,7 +49,7 @@ pub enum ListenError {
         /// Address of the network that the name stands for.
         ip: IpAddr,
     },
-    /// The same of a socket between virtual machines.
+    /// A socket between virtual machines, which all programs of the other machines reach.
     #[error(
         "{address}: refused, because any program of the other machines could run code on the GPU; say --insecure if those \
          are trusted"

@@ -157,7 +157,7 @@ impl Pool {
         self.driver_unless(patience, &|| false)
     }
 
-    /// The same, unless the wait `is_given_up`.
+    /// The driver of a ready worker, or of the next one, unless the wait `is_given_up`.
     pub(crate) fn driver_unless(
         &self,
         patience: Duration,

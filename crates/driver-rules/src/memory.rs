@@ -174,8 +174,8 @@ pub const fn check_open(flags: u32) -> Outcome {
     check(flags == LAZY_PEER_ACCESS)
 }
 
-/// The same for the form of CUDA 4.1, which opens no handle that is open already (driver 580.159.04). Other flags are for
-/// [`check_open`] to refuse.
+/// Passes the flags of `cuIpcOpenMemHandle` in the form of CUDA 4.1, which opens no handle that is open already (driver
+/// 580.159.04). Other flags are for [`check_open`] to refuse.
 ///
 /// # Errors
 ///

@@ -154,7 +154,8 @@ impl Writer {
         self.complete(manifest)
     }
 
-    /// The same; after a failure what was written is there until the writer goes, for who has yet to read it.
+    /// Makes the checkpoint as [`Self::commit`] does. After a failure what was written stays until the writer is dropped,
+    /// for readers that have yet to come.
     pub fn complete(&mut self, mut manifest: Manifest) -> Result<Committed> {
         self.chunks.finish()?;
         let before = self.index.pack_sizes();

@@ -58,7 +58,7 @@ fn reads_pack(bytes: &[u8]) -> bool {
     true
 }
 
-/// The same bytes with a trailer that fits them.
+/// The bytes as a pack, with a trailer that fits them.
 fn resealed_pack(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some((rest, last)) = bytes.split_last_chunk_mut::<UNIT>() else { return bytes };

@@ -77,7 +77,7 @@ impl Image {
         Self::in_object_store_for(objects, prefix, Terms::default())
     }
 
-    /// The same with locks that last as long as `terms` say.
+    /// The image in an object store, with locks that last as long as `terms` say.
     #[cfg(feature = "objects")]
     pub fn in_object_store_for(
         objects: Arc<dyn object_store::ObjectStore>,

@@ -19,7 +19,7 @@ pub trait GlobalMemory {
     /// Zeroed memory of `size` bytes at a multiple of `align`; `None` when there is none left. What a failed load
     /// allocated is the caller's to free.
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64>;
-    /// The same for a variable that the host uses too, at the same address.
+    /// Zeroed memory for a variable that the host uses too, at the same address.
     fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
         self.allocate(size, align)
     }

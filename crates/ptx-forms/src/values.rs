@@ -29,7 +29,7 @@ pub(crate) enum Domain {
     Shift,
     /// Numbers of lanes: 0 to 40.
     Lane,
-    /// The same for all lanes of a warp.
+    /// One number, 0 to 40, for all lanes of a warp.
     One,
     /// 0, 1, 2 and so on.
     Iota,

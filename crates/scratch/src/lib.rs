@@ -56,7 +56,7 @@ impl Scratch {
         Self::below(&env::temp_dir(), kind)
     }
 
-    /// The same for sockets, whose paths have to be short: in `/tmp` where that of `TMPDIR` is too long.
+    /// Makes a folder for sockets, whose paths have to be short: in `/tmp` where that of `TMPDIR` is too long.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Scratch {
         Self::below(if above.as_os_str().len() > LONGEST_FOR_SOCKETS { Path::new("/tmp") } else { &above }, kind)
     }
 
-    /// The same in a folder of the caller's choice.
+    /// Makes a folder below one of the caller's choice.
     ///
     /// # Errors
     ///

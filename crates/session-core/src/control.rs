@@ -246,7 +246,8 @@ impl Control {
         self.order(work)?.recv().ok()
     }
 
-    /// The same with a session that runs: between two frames.
+    /// Has the main loop of a session that runs do `work` between two frames, and waits for its outcome; none if the
+    /// session has ended.
     pub fn with_running<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Checkpointable) -> R + Send + 'static,

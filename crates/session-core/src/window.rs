@@ -50,7 +50,7 @@ impl Window {
         Some(Self { start: NonNull::new(start.ok()?.cast())?, base })
     }
 
-    /// The same further on, if `offset` is not in it; none if the system does not map it.
+    /// The window at `offset`, moved there if it does not hold that place; none if the system does not map it.
     pub(crate) fn moved(self, file: &File, offset: u64) -> Option<Self> {
         let is_in_it = offset >= self.base && offset + PROBE_BYTES <= self.base + WINDOW_BYTES;
         if is_in_it { Some(self) } else { Self::map(file, offset - offset % (WINDOW_BYTES / 2)) }

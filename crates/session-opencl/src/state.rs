@@ -25,7 +25,7 @@ pub struct Session {
     pub(crate) shared: Arc<OpenclShared>,
     /// The platforms of this machine, with their devices.
     pub(crate) platforms: Vec<Platform>,
-    /// The same as the program found them, perhaps on another machine.
+    /// The platforms as the program found them, perhaps on another machine.
     pub(crate) here: Vec<journal::Platform>,
     pub(crate) uploads: Uploads,
     /// Long answers, by program thread, until the next one.

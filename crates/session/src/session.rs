@@ -81,7 +81,7 @@ impl Session {
         self.buffered = buffers.map(|buffers| StagingArea::of_buffers(buffers));
     }
 
-    /// The same over whatever carries replies.
+    /// A session over whatever carries replies.
     #[cfg(test)]
     pub(crate) fn with_replier(setup: Setup, replier: Arc<dyn Replier>, staging: Option<StagingArea>) -> Self {
         let mut session = Self::without_program(setup);

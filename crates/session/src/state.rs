@@ -66,7 +66,8 @@ pub struct Session {
     pub(crate) warm: Vec<WarmContext>,
     /// Wire id of the context that is current on the main loop; 0: none.
     pub(crate) current: u32,
-    /// The same, unless that is a green one: then `current` is the primary context, to which all but streams belongs.
+    /// Wire id of the context that is entered. It differs from `current` where it is green: then `current` is the primary
+    /// context, to which all but streams belongs.
     pub(crate) entered: u32,
     /// Green contexts by wire id.
     pub(crate) greens: BTreeMap<u32, Green>,

@@ -56,7 +56,7 @@ pub trait Reply: Sized {
         &[]
     }
 
-    /// The same, for the process that uses their memory again.
+    /// The bytes at the end of the reply, for the process that uses their memory again.
     fn into_tail(self) -> Vec<u8> {
         Vec::new()
     }

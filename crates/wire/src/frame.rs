@@ -193,7 +193,7 @@ pub struct ReplyHead {
 
 /// The thread that beats name; no program has one of this number.
 const HEARTBEAT_THREAD: u32 = u32::MAX;
-/// The same of reclaim notices.
+/// The thread that reclaim notices name; no program has one of this number.
 const RECLAIM_NOTICE: u32 = u32::MAX - 1;
 
 /// A sign of life of a worker on a stream link: the head of a reply to nothing, with nothing behind it.

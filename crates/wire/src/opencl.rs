@@ -152,10 +152,11 @@ pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
 pub const NO_ZERO_COPY: u64 = u64::MAX;
 /// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
 pub const IN_PIECE: u32 = 2;
-/// The same of one whose data is in memory that both sides have: behind the extent stand its address and that of a word which
-/// the worker sets to 0 when the data may change, each a `u64`. Of a buffer or an image that begins with such data stand its address
-/// and its length there; it stays until the reply.
+/// What `staged` says of a write whose data is in memory that both sides have: behind the extent stand its address and that
+/// of a word which the worker sets to 0 when the data may change, each a `u64`. Of a buffer or an image that begins with
+/// such data stand its address and its length there; it stays until the reply.
 pub const IN_HOST: u32 = u32::MAX;
-/// The same of one whose data the driver takes out of fine-grained shared virtual memory when it is the command's turn: behind the extent
-/// stand its address and the bytes from row to row and from slice to slice (0: no gaps), each a `u64`.
+/// What `staged` says of a write whose data the driver takes out of fine-grained shared virtual memory when it is the
+/// command's turn: behind the extent stand its address and the bytes from row to row and from slice to slice (0: no gaps),
+/// each a `u64`.
 pub const IN_SVM: u32 = u32::MAX - 1;

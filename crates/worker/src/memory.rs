@@ -11,7 +11,7 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 pub(crate) struct Arenas {
     /// Ranges as the program is told them.
     pub(crate) ranges: Vec<ArenaRange>,
-    /// The same, as a map.
+    /// The ranges as a map.
     pub(crate) map: AddressMap,
     /// Pinned memory; none if no range fits both sides.
     pub(crate) host: Option<HostMemory>,

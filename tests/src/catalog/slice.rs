@@ -25,7 +25,7 @@ impl Slice {
         Self::of_commit(Path::new(env!("CARGO_MANIFEST_DIR")), is_whole)
     }
 
-    /// The same, for a matrix of which a pack, and a run that names tests, has all.
+    /// The slices of a matrix of which a pack, and a run that names tests, has all.
     pub fn of_this_run(names_tests: bool) -> Self {
         let slice = Self::of_this_test();
         Self { is_whole: slice.is_whole || names_tests || env::var_os(PACK_VARIABLE).is_some(), ..slice }

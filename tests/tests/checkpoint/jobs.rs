@@ -39,10 +39,10 @@ const RANKS: [(&str, Scenario); 2] = [
     ("ranks_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid),
 ];
 
-/// The same, without a server that anybody knows.
+/// Ranks of Open MPI without a server that another process knows.
 const RANKS_ALONE: (&str, Scenario) = ("ranks_share_a_server_of_their_own", ranks_alone);
 
-/// The same, where there is no checkpoint with their processes.
+/// Ranks of Open MPI where there is no checkpoint with their processes.
 const RANKS_OUTSIDE: (&str, Scenario) = ("ranks_whose_session_is_from_outside_are_refused_by_name", ranks_from_outside);
 
 const ON_EVERY_WAY: [(&str, Scenario); 4] = [

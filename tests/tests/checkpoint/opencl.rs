@@ -248,7 +248,7 @@ fn buffers_move(places: &Places, way: &str) -> Result<()> {
     to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(places))])
 }
 
-/// The same of images, among them one that the program has mapped, and writes to at its new place.
+/// Images move to another device, among them one that the program has mapped, and writes to at its new place.
 fn images_move(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(places, way, &[])?;
     let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(IMAGES)?);
@@ -436,14 +436,14 @@ fn ranks(places: &Places, way: &str) -> Result<()> {
     come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
-/// The same with `katydid run mpirun -n 4 katydid run`.
+/// Ranks under `katydid run mpirun -n 4 katydid run`: killed at once after a checkpoint, and restored.
 fn ranks_within(places: &Places, way: &str) -> Result<()> {
     let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
     let launcher = Job::ranks_begin(&stage.places, &stage.way, &[], &launcher, &stage.image(""))?;
     come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
-/// The same with `mpirun -n 4 katydid run` alone.
+/// Ranks under `mpirun -n 4 katydid run` alone: killed at once after a checkpoint, and restored.
 fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
     let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
     let libraries = libraries(&stage.places).display().to_string();

@@ -115,7 +115,7 @@ impl<'a> Held<'a> {
         visible.into_iter().flat_map(|list| list.split(',')).map(|name| gpus.number(name)).collect()
     }
 
-    /// The same by one that is a job.
+    /// Has a program that is a job itself ask for `what`.
     fn asked_by_job(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
         let asker = self.stage.start("asker", ASKER, &["ask", &self.process, what], &[])?;
         is_answer(&asker.finish(LIMIT)?, what, wanted)

@@ -68,7 +68,7 @@ const REFUSALS: [(&str, &[&str]); 21] = [
     ("kept_failures", &[GATED]),
     ("random_calls", &[GATED]),
 ];
-/// The same on a real GPU: no process is shown the heap of its kernels.
+/// Programs that must be refused on a real GPU: no process is shown the heap of its kernels.
 const REFUSALS_OF_GPUS: [(&str, &[&str]); 3] = [
     ("kept_heap", &["allocate memory in kernels"]),
     ("device_malloc", &["allocate memory in kernels"]),
@@ -185,7 +185,7 @@ fn stage_for(places: &Places, way: &str, program: &str) -> Result<Stage> {
     }
 }
 
-/// The same of a program of OpenCL; `further` are variables of the server.
+/// Checkpoints a program of OpenCL; `further` are variables of the server.
 pub(crate) fn one_of_opencl(
     places: &Places,
     name: &str,

@@ -74,7 +74,7 @@ impl Stage {
         self.start_opencl_at(name, &opencl::program(&self.places, program), plan)
     }
 
-    /// The same with a program anywhere.
+    /// Starts a program of OpenCL that lies anywhere as the job `name`.
     pub(crate) fn start_opencl_at(&self, name: &str, path: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
         let libraries = opencl::libraries(&self.places).display().to_string();
         let variables = [&[("LD_LIBRARY_PATH", libraries.as_str())], plan.variables].concat();
@@ -198,7 +198,7 @@ pub(crate) fn kept(places: &Places, app: &App) -> Result<String> {
     kept_of(places, &app.name)
 }
 
-/// The same, by the program's name.
+/// What the program of this name prints when nothing disturbs it.
 pub(crate) fn kept_of(places: &Places, name: &str) -> Result<String> {
     let path = kept_path(places, name);
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))

@@ -69,7 +69,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     check(tree, false)
 }
 
-/// The same; with `shows_edges`, prints each use inside a cycle of modules.
+/// Checks the layers; with `shows_edges`, prints each use inside a cycle of modules.
 pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
     step("layers: crates and modules depend on each other in one direction only; directories are small");
     let metadata = shell::read(&mut shell::cargo(&tree.root, &["metadata", "--format-version", "1", "--no-deps"]))?;

@@ -68,7 +68,7 @@ pub(super) struct SizeRow {
     /// The first checkpoint of a program on a device without free memory.
     #[serde(serialize_with = "measured")]
     pub(super) crowded: Measured<CheckpointFigures>,
-    /// The same program natively, by the driver's own means.
+    /// The program that is checkpointed natively, by the driver's own means.
     #[serde(serialize_with = "measured")]
     pub(super) native: Measured<Native>,
 }

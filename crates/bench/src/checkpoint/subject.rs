@@ -112,7 +112,7 @@ impl Subject {
         subject.ask("say").map(|_| subject)
     }
 
-    /// The same program, by another command that brings it back, and until it answers `order`: how long that takes.
+    /// Starts the program again by a command that brings it back, and measures the time until it answers `order`.
     pub(super) fn again(&mut self, command: Command, order: &str) -> Measured<Duration> {
         self.number += 1;
         holder::write(&self.folder, holder::ORDER, self.number, order).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The same work through OpenCL, on the CPU device of whatever platform is installed (PoCL, as a rule).
+//! The work of the CUDA kernels through OpenCL, on the CPU device of whatever platform is installed (PoCL, as a rule).
 
 #![expect(unsafe_code, reason = "calls into the OpenCL library")]
 

@@ -225,8 +225,9 @@ impl NamedServer {
         self.check_gpu(&driver, requires_gpu).map(|()| driver)
     }
 
-    /// As [`Self::reach`], and the server reserves a slot for the session of a program that the caller is about to start: two that come at once to a
-    /// server with one free slot are told so before a program runs.
+    /// Reaches the server as [`Self::reach`] does, and has it reserve a slot for the session of a program that the caller is
+    /// about to start. So of two callers that come at once to a server with one free slot, one is told so before a program
+    /// runs.
     pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
         self.reach().map_err(Failure::server)?;
         let reserved = reserve(&self.address, expected, own_place(), greet_timeout()).map_err(refusal)?;

@@ -87,7 +87,8 @@ pub fn of_address(address: &Address) -> PathBuf {
     find_among(address, admin_path(address), registry::servers)
 }
 
-/// The same among the noted ones. A note is looked at only where no server answers at the usual place.
+/// The admin socket of `address`: the `usual` one, or one of those `noted`. A note is looked at only where no server
+/// answers at the usual place.
 fn find_among(address: &Address, usual: PathBuf, noted: impl FnOnce() -> Vec<PathBuf>) -> PathBuf {
     let listens = |admin: &Path| {
         let view: Result<ServerView, _> = get_within(admin, "/v1/server", SHORT_TIMEOUT);
@@ -117,7 +118,7 @@ pub fn get<T: DeserializeOwned>(path: &Path, resource: &str) -> Result<T, AdminE
     get_within(path, resource, ANSWER_TIMEOUT)
 }
 
-/// The same from a peer that may take so long.
+/// Gets a resource from a peer whose answer may take as long as `limit`.
 pub fn get_within<T: DeserializeOwned>(path: &Path, resource: &str, limit: Duration) -> Result<T, AdminError> {
     let answer = exchange(path, resource, limit, is_at_work)
         .map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;

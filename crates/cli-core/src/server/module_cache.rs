@@ -124,7 +124,7 @@ fn default_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
     Some(cache::folder(variable)?.join("modules"))
 }
 
-/// The same where workers have users of their own, which cannot enter root's home.
+/// The default folder where workers have users of their own, which cannot enter root's home.
 fn tenants_folder(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let named = variable("KATYDID_CACHE").map(PathBuf::from).filter(|path| path.is_absolute());
     named.map_or_else(|| PathBuf::from(SYSTEM_CACHE), |cache| cache.join("tenants")).join("modules")

@@ -40,17 +40,17 @@ impl PrivateServer {
         Self::start_as(driver, &[], requires_gpu, |config| config.needs_driver = start::names_library(driver))
     }
 
-    /// The same, listening on further addresses too, with `warm` workers ready unless that is nothing said.
+    /// Starts a server that listens on further addresses too, with `warm` workers ready if that is given.
     pub fn start_with(driver: &str, further: &[Address], warm: Option<usize>) -> Result<Self, Failure> {
         Self::start_as(driver, further, false, |config| config.warm = warm.unwrap_or(config.warm))
     }
 
-    /// The same with workers that keep no journal, for measurements.
+    /// Starts a server whose workers keep no journal, for measurements.
     pub fn start_without_journal(driver: &str) -> Result<Self, Failure> {
         Self::start_as(driver, &[], false, |config| config.worker.arguments.push("--no-journal".into()))
     }
 
-    /// The same with workers that find `service`, which must live longer.
+    /// Starts a server whose workers find `service`, which must live longer.
     pub fn start_with_mps(driver: &str, service: &Mps) -> Result<Self, Failure> {
         Self::start_as(driver, &[], false, |config| config.worker.set.extend(service.variables()))
     }

@@ -109,7 +109,7 @@ fn own_words<'a>(command: &str, words: &'a [String]) -> &'a [String] {
     &words[..at.min(words.len())]
 }
 
-/// The same of a whole command line; none without a command.
+/// The words of a whole command line that are no program's; none without a command.
 pub(crate) fn own_words_of(arguments: &[String]) -> Option<&[String]> {
     let command = arguments.iter().skip(1).position(|word| !word.starts_with('-'))? + 1;
     Some(own_words(&arguments[command], &arguments[command + 1..]))

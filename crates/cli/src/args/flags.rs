@@ -138,7 +138,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The same of memory.
+/// Parses a limit of memory, which has to be at least one byte.
 fn some_bytes(text: &str) -> Result<Size, String> {
     match text.parse().map_err(|error: katydid_driver_rules::state::units::SizeError| error.to_string())? {
         Size(0) => Err("it must be more than nothing, or no program could run".to_owned()),

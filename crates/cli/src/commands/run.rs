@@ -302,8 +302,8 @@ impl Launch {
         PrivateServer::start(&self.driver, self.requires_gpu)
     }
 
-    /// The same as a program of a job that another thread supervises, on the job's server unless another one is known, which has
-    /// been reached.
+    /// Becomes a program of a job that another thread supervises, on the job's server unless another one is known, which
+    /// has been reached. Returns only when it failed.
     fn exec_in(mut self, job: &JobAddress) -> Failure {
         self.set(job::VARIABLE, &job.socket);
         if !self.has_rings {

@@ -108,7 +108,7 @@ impl Reporter {
         all.iter().for_each(|summary| self.problem(format_args!("{summary}")));
     }
 
-    /// The same, due or not: the server ends.
+    /// Tells of all lines that were left out, due or not: the server ends.
     pub(crate) fn tell_all_left_out(&self) {
         let all = self.limits().summary();
         all.iter().for_each(|summary| self.problem(format_args!("{summary}")));

@@ -223,7 +223,8 @@ impl Held {
         Some(Self { own: sum(&status, &["RssAnon", "VmSwap"]), shared: sum(&status, &["RssShmem"]) })
     }
 
-    /// The same, with its share of what others map as well; none where the system does not let the server see that.
+    /// Memory of the process with its share of what others map as well; none where the system does not let the server see
+    /// that.
     fn share(process: u32) -> Option<Self> {
         let rollup = text(process, "smaps_rollup").ok()?;
         Some(Self { own: sum(&rollup, &["Pss_Anon", "SwapPss"]), shared: sum(&rollup, &["Pss_Shmem"]) })

@@ -90,7 +90,7 @@ impl OwnUsers {
         Ok(Self { locks, group, device_groups, one: None })
     }
 
-    /// The same, with one user for all workers of this server.
+    /// Makes one user serve for all workers of this server.
     ///
     /// # Errors
     ///

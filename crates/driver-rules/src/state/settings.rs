@@ -76,7 +76,7 @@ pub enum SettingValue {
     Folder,
     /// A folder that is made if it is not there.
     NewFolder,
-    /// The same, by a path that does not depend on where a process is.
+    /// A folder that is made if it is not there, by a path that does not depend on where a process is.
     AbsoluteFolder,
     /// A file that is there.
     File,
@@ -415,7 +415,7 @@ pub fn problem(name: &str, value: &str) -> Option<String> {
     is_wrong.then(|| format!("{name}={} is not {}", shown(value), setting.value.expected()))
 }
 
-/// The same of a value as the environment has it: only paths may be anything but UTF-8.
+/// What is wrong with a value as the environment has it: only paths may be anything but UTF-8.
 pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
     let setting = find(name)?;
     match value.to_str() {

@@ -50,7 +50,7 @@ pub(super) fn modern(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAM
     }
 }
 
-/// The same the other way; what a program of CUDA 11 cannot see is left out.
+/// Parameters of CUDA 12 as those of CUDA 11; what a program of CUDA 11 cannot see is left out.
 pub(super) fn ancient(new: &CUDA_KERNEL_NODE_PARAMS) -> CUDA_KERNEL_NODE_PARAMS_v1 {
     CUDA_KERNEL_NODE_PARAMS_v1 {
         func: new.func,

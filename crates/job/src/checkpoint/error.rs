@@ -178,7 +178,7 @@ pub enum CheckpointError {
         "a rehearsal of the restore failed, so the job goes on: {0}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]
     Rehearsal(CompanionError),
-    /// The same, and their workers cannot be kept as processes.
+    /// The sessions would not come back, and their workers cannot be kept as processes.
     #[error(
         "a rehearsal of the restore failed, so the job goes on: {cause}; its worker was not kept as a process instead: {also}; try again later, or take the checkpoint all the same with `katydid checkpoint --force`"
     )]

@@ -35,7 +35,7 @@ pub(crate) fn inject(step: &ProgressStep) -> Result<(), Injected> {
     inject_at(&step.name())
 }
 
-/// The same at a stage that is none of a checkpoint.
+/// Fails, or does not return, at a stage that belongs to no checkpoint, if the environment names it.
 pub(crate) fn inject_at(stage: &str) -> Result<(), Injected> {
     let wanted = env::var(FAULT_VARIABLE).unwrap_or_default();
     let wanted = wanted.strip_prefix(NO_REPLAY).map_or(&*wanted, |rest| rest.trim_start_matches(','));

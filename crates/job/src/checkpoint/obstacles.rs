@@ -44,7 +44,8 @@ pub(crate) fn all_are_known(job: &JobState, root: u32) -> Result<(), CheckpointE
     }
 }
 
-/// The same of processes that stand still; members were looked at before.
+/// Refuses processes that stand still if one has a session that their supervisor does not know. The members were looked at
+/// before.
 pub(crate) fn still_all_are_known(job: &JobState, tree: &[Process]) -> Result<(), Obstacle> {
     unknown_sessions::find_besides(tree, &job.members.list()).map_or(Ok(()), |unknown| Err(of_unknown(unknown)))
 }

@@ -146,7 +146,7 @@ impl<'a> QuiescedJob<'a> {
         Self::of(members, members.list())
     }
 
-    /// The same of some members only.
+    /// Connects to the workers of some members only; nothing stops yet.
     pub(crate) fn of(members: &'a Members, list: Vec<Member>) -> Result<Self, CheckpointError> {
         for member in &list {
             let twins = list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
@@ -241,7 +241,7 @@ impl<'a> QuiescedJob<'a> {
         sharing_check::check(self.participants.iter().map(|participant| (&participant.member, &participant.sharing)))
     }
 
-    /// The same, and that is nothing: every session may change workers by itself.
+    /// After the capture: the programs share nothing, so every session may change workers by itself.
     pub(crate) fn check_no_sharing(&self) -> Result<(), CheckpointError> {
         sharing_check::check_alone(
             self.participants.iter().map(|participant| (&participant.member, &participant.sharing)),
@@ -253,8 +253,8 @@ impl<'a> QuiescedJob<'a> {
         self.all_go_on(questions).into_iter().collect()
     }
 
-    /// The same after all programs were kept. Their threads run before they are back: one may have come to its end
-    /// meanwhile, as it would have without us.
+    /// Lets programs and workers go on after all programs were kept. Their threads run before they are back: one may have
+    /// come to its end meanwhile, as it would have without us.
     pub(crate) fn go_on_to_any_end(&mut self, questions: Questions<'_>) -> Result<(), CheckpointError> {
         let is_end = |outcome: &Result<(), CheckpointError>| {
             matches!(outcome, Err(CheckpointError::Order(MemberError::Gone { .. })))

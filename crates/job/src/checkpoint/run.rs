@@ -552,7 +552,8 @@ fn locate(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> 
     stray.map_or(Ok(()), |participant| Err(CheckpointError::Stray { pid: participant.member.pid }))
 }
 
-/// The same as far as they are in the tree: a thread that waits for a program looks whether its process has ended.
+/// Finds the processes of programs with a session as far as they are in the tree: a thread that waits for a program looks
+/// whether its process has ended.
 pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
     let known: HashMap<u32, u32> =
         processes(root)?.iter().map(|process| (tree::seen_by_itself(process.pid), process.pid)).collect();

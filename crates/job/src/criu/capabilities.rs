@@ -80,7 +80,8 @@ impl Capabilities {
         self.lacking_where(!matches!(scope.trim(), "" | "0"), is_filtered(&status))
     }
 
-    /// The same where tracing `is_restricted`, and where a filter of system calls has to be suspended, or not.
+    /// What CRIU would lack as an ordinary user where tracing `is_restricted`, and where a filter of system calls has to be
+    /// suspended, or not.
     fn lacking_where(self, is_restricted: bool, is_filtered: bool) -> Option<Lacking> {
         let further = [is_restricted.then_some(TO_TRACE), is_filtered.then_some(SYS_ADMIN)];
         let needed = NEEDED.into_iter().chain(further.into_iter().flatten());

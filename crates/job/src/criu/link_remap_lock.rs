@@ -127,7 +127,7 @@ impl LinkRemapLock {
         Ok(())
     }
 
-    /// The same where it has been ours before.
+    /// Waits until it is ours again, where it has been ours before.
     pub(crate) fn resume(&mut self) -> Result<(), LinkRemapLockError> {
         if self.has_begun { self.begin() } else { Ok(()) }
     }
@@ -298,7 +298,7 @@ fn moved(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The same with both names for a moment.
+/// Gives a file another name that is free, by a link: for a moment it has both names.
 fn moved_by_link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)?;
     fs::remove_file(from)

@@ -42,7 +42,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The same of bytes, texts and messages.
+    /// The bytes of the first field of this number that holds bytes, a text or a message.
     pub(crate) fn bytes_in(mut self, wanted: u64) -> Option<&'a [u8]> {
         self.find_map(|(field, value)| match value {
             FieldValue::Bytes(bytes) if field == wanted => Some(bytes),

@@ -257,7 +257,7 @@ impl Criu {
         format!("`setcap {SETCAP} {}`", file.display())
     }
 
-    /// The same one, run by the command `prefix`: among processes of other namespaces.
+    /// The CRIU run by the command `prefix`: among processes of other namespaces.
     #[must_use]
     pub fn through(mut self, prefix: &[OsString]) -> Self {
         self.command.splice(..0, prefix.iter().cloned());
@@ -297,8 +297,8 @@ impl Criu {
         self.start_dumper(Dump { root, folder: folder.to_owned(), external, after }, lock, remap_lock)
     }
 
-    /// The same for the process of a worker, which no other process is below of, and that has no files of its own. `external` is what
-    /// CRIU does not look behind.
+    /// Starts a CRIU that will dump the process of a worker, which has no processes below it and no files of its own.
+    /// `external` is what CRIU does not look behind.
     ///
     /// # Errors
     ///

@@ -91,15 +91,15 @@ pub(crate) fn read(processes: &[Process]) -> Vec<Attributes> {
     read_after(&[], processes)
 }
 
-/// The same with policies of their memory, which takes a look at each of its pages.
+/// Reads the attributes of all processes with the policies of their memory, which takes a look at each page.
 pub(crate) fn read_all(processes: &[Process]) -> Vec<Attributes> {
     let mut all = read(processes);
     all.iter_mut().zip(processes).for_each(|(one, process)| one.own.read_mappings(process.pid));
     all
 }
 
-/// The same of processes that stand still. What they and their threads had set for themselves in an earlier look is not looked at again,
-/// which would make the standstill longer.
+/// Reads the attributes of processes that stand still. What they and their threads had set for themselves in an earlier
+/// look is not looked at again, which would make the standstill longer.
 pub(crate) fn read_after(earlier: &[Attributes], processes: &[Process]) -> Vec<Attributes> {
     processes.iter().map(|process| Attributes::read(process.pid, earlier)).collect()
 }

@@ -282,7 +282,8 @@ fn copied(from: &mut File, to: &mut File) -> io::Result<()> {
     copied_up_to(length, from, to)
 }
 
-/// The same of a file that had `length` bytes: a process outside of the job may write on, or have made it shorter since.
+/// Copies the first `length` bytes of a file; holes stay holes. A process outside of the job may write on, or have made the
+/// file shorter since.
 fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     to.set_len(length)?;
     let mut buffer = vec![0; COPY_BYTES];

@@ -73,9 +73,9 @@ impl Standard {
         stat(link).map_or(Self::Other, known)
     }
 
-    /// The same for a process such as `/proc/7`: a file that was opened in a mount namespace which is not the process's is
-    /// outside. A dump would look for its mount, and find none. So is one that this user may not read, as of a service whose
-    /// streams root has opened: a dump looks into it.
+    /// The stream as a process such as `/proc/7` has it. A file that was opened in a mount namespace which is not the
+    /// process's is outside: a dump would look for its mount, and find none. So is one that this user may not read, as of a
+    /// service whose streams root has opened: a dump looks into it.
     fn if_seen(self, process: &Path, number: i32, stat: &Stat) -> Self {
         let has_place =
             matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::CharacterDevice);

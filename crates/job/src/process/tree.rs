@@ -191,7 +191,7 @@ pub fn signal(tree: &[Process], signal: Signal) {
     }
 }
 
-/// The same processes with the states that they had `before`; one that was not there yet ran.
+/// Processes with the states that they had `before`; one that was not there yet ran.
 #[must_use]
 pub fn with_states_of(tree: Vec<Process>, before: &[Process]) -> Vec<Process> {
     let state = |pid| before.iter().find(|process| process.pid == pid).map_or('S', |process| process.state);

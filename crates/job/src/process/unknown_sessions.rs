@@ -28,7 +28,7 @@ pub(crate) fn find(tree: &[Process], members: &[Member]) -> Option<Unknown> {
     find_by(tree.iter().map(|process| (process.pid, tree::seen_by_itself(process.pid), marks(process.pid))), members)
 }
 
-/// The same among those that are no members, which stand still.
+/// The first such process among those that are no members, which stand still.
 pub(crate) fn find_besides(tree: &[Process], members: &[Member]) -> Option<Unknown> {
     let ids: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
     let others = tree.iter().map(|process| (process.pid, tree::seen_by_itself(process.pid)));

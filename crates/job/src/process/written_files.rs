@@ -130,7 +130,7 @@ fn of_descriptor(pid: u32, folder: &Path, number: &OsStr) -> Option<OpenFile> {
     Some(OpenFile { link, path, flags, stat })
 }
 
-/// The same files with the lengths that CRIU saw, which stood still; those that it did not see are left out.
+/// The files with the lengths that CRIU saw while they stood still; those that it did not see are left out.
 #[must_use]
 pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> Vec<Written> {
     let known = |file: Written| lengths.get(&file.path).map(|length| Written { length: *length, ..file });

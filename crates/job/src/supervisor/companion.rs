@@ -473,8 +473,8 @@ impl Companion {
         }
     }
 
-    /// The same in the worker in which the session's outline was rebuilt; if what it made is of no use for that, or it is gone, in
-    /// another one.
+    /// Rebuilds a session in the worker in which its outline was rebuilt. If what that made is of no use, or the worker is
+    /// gone, another worker is asked.
     ///
     /// # Errors
     ///

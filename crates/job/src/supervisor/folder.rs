@@ -190,7 +190,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The same of who has no use for it.
+    /// Takes exactly this folder, for a job or to clear it away.
     fn claim(path: &Path) -> Result<Self, FolderError> {
         let system = |source| FolderError::System { path: path.to_owned(), source };
         if path.join("control").as_os_str().len() > MAX_SOCKET {
@@ -504,14 +504,14 @@ pub fn clear_away() {
     katydid_scratch::clear_away(&std::env::temp_dir());
 }
 
-/// The same right behind the end of `supervisor`: a child that it has just forked has a copy of its locks, for a moment. Waited for
-/// until a `deadline`.
+/// Clears away right behind the end of `supervisor`. A child that it has just forked has a copy of its locks for a moment,
+/// which is waited for until a `deadline`.
 pub(crate) fn clear_away_behind(supervisor: u32, deadline: Instant) {
     clear_behind(supervisor, &all_jobs(), deadline);
     clear_away();
 }
 
-/// The same below these folders, of jobs alone.
+/// Clears away the folders of jobs below these, right behind the end of `supervisor`.
 fn clear_behind(supervisor: u32, places: &[PathBuf], deadline: Instant) {
     let is_left = |jobs: &PathBuf| {
         let mut folders = fs::read_dir(jobs).into_iter().flatten().flatten();

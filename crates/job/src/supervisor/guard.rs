@@ -216,7 +216,7 @@ impl Guard {
         }
     }
 
-    /// The same until a `deadline`, if there is one; none when it has not ended by then.
+    /// Waits for the end of a child until a `deadline`, if there is one. None when the child has not ended before it.
     ///
     /// # Errors
     ///

@@ -55,7 +55,7 @@ impl Root {
         if let Start::Done(pid) = *lock(&self.0) { Some(pid) } else { None }
     }
 
-    /// The same, once it is known whether it runs.
+    /// Its process, once it is known whether it runs.
     pub(crate) fn awaited(&self) -> Option<u32> {
         let is_awaited = |start: &mut Start| matches!(start, Start::Awaited);
         drop(self.1.wait_while(lock(&self.0), is_awaited).unwrap_or_else(PoisonError::into_inner));

@@ -17,7 +17,7 @@ pub(crate) fn canonical(value: f32) -> f32 {
     f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fff_ffff } else { bits })
 }
 
-/// The same for results of the approximate `f64` instructions, which have 32 significant bits.
+/// Replaces any NaN among the results of the approximate `f64` instructions, which have 32 significant bits.
 #[inline(always)]
 fn canonical_upper(value: f64) -> f64 {
     let bits = value.to_bits();
@@ -137,7 +137,7 @@ fn quiet_f64(nan: f64) -> f64 {
     f64::from_bits(nan.to_bits() | QUIET_F64)
 }
 
-/// The same for what may be a number.
+/// A value with a NaN made quiet; other numbers stay.
 #[inline(always)]
 fn quieted(value: f64) -> f64 {
     if value.is_nan() { quiet_f64(value) } else { value }

@@ -164,7 +164,7 @@ macro_rules! dispatched {
 
 pub(crate) use dispatched;
 
-/// The same for a template that also takes the version as a constant: `body::<O, LEVEL>`.
+/// Makes the twins of a template that also takes the version as a constant: `body::<O, LEVEL>`.
 macro_rules! dispatched_by_level {
     ($(#[$doc:meta])* $name:ident, $body:ident, $bound:ident) => {
         $(#[$doc])*

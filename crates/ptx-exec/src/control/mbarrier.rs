@@ -81,7 +81,7 @@ impl Barrier {
         }
     }
 
-    /// The same for an arrival that is not to come again.
+    /// Counts an arrival that is not to come again.
     fn drop_out(mut self, arrivals: u64, bytes: i64) -> Self {
         self.expected = self.expected.wrapping_sub(arrivals) & COUNT;
         self.count(arrivals, bytes)

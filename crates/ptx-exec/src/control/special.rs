@@ -208,7 +208,7 @@ pub(crate) fn dynamic_shared_word(machine: &mut Machine<'_>, inst: &Inst) -> Flo
     Flow::Next
 }
 
-/// The same into a 64-bit register.
+/// `mov` of the address of dynamic shared memory into a 64-bit register.
 pub(crate) fn dynamic_shared_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let start = machine.block.shared.first() + u64::from(machine.env.dynamic_shared_at);
     let address = start.wrapping_add(inst.imm);

@@ -18,9 +18,9 @@ pub(crate) enum ContractionPart {
         /// Whether the result is clamped to 0..1.
         saturates: bool,
     },
-    /// The same value with the other sign.
+    /// The other value with its sign changed.
     Negation(ContractionKind),
-    /// The same value.
+    /// The other value as it is.
     Copy,
 }
 

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// Warp instructions between two looks at what else there is to do.
 const SLICE_INSTRUCTIONS: u64 = 1 << 12;
 
-/// The same where races are looked for.
+/// Warp instructions between two looks at what else there is to do, where races are looked for.
 const WATCHED_SLICE_INSTRUCTIONS: u64 = 256;
 
 /// Warp instructions that a block may run while others could, if it does nothing that looks like waiting for them.
@@ -347,7 +347,7 @@ impl Run<'_> {
         }
     }
 
-    /// The same with a machine.
+    /// Takes blocks and runs them in this machine until there are none, or the budget is used up.
     fn blocks(&self, machine: &mut Machine<'_>, budget: &mut u64, blocks: u64) {
         let mut new = false;
         while *budget > 0 && self.goes_on() && self.take_block(machine, blocks, new) {
@@ -415,7 +415,7 @@ impl Run<'_> {
         true
     }
 
-    /// The same for all blocks of a cluster: they are together in the queue, and start together.
+    /// Puts a block of a cluster into the machine. The blocks of a cluster are together in the queue, and start together.
     fn take_cluster(&self, machine: &mut Machine<'_>, blocks: u64, new: bool) -> bool {
         let size = self.env.order.size();
         machine.cluster_turn = self.taken.fetch_add(1, Ordering::Relaxed);

@@ -200,7 +200,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) wait: Wait,
     /// Whether the running split does something that could be waiting for other lanes: atomics, volatile loads.
     pub(crate) spinning: bool,
-    /// The same of anything that has run since it was last asked: the block may be waiting for another one.
+    /// Whether anything that has run since this was last asked could be waiting for others: the block may be waiting for
+    /// another one.
     pub(crate) waited: bool,
     /// The block of a cluster whose turn it is.
     pub(crate) cluster_turn: usize,

@@ -41,7 +41,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The same for one lane.
+    /// One lane of the instruction that has just run did what waiting for others looks like.
     fn watch_lane(
         &self,
         races: &mut RaceDetector,

@@ -148,7 +148,7 @@ impl Machine<'_> {
         (Event::Changed, ran)
     }
 
-    /// The same as [`Self::step`], where races are looked for.
+    /// Executes an instruction as [`Self::step`] does, where races are looked for.
     #[inline(never)]
     fn watched_step(&mut self, inst: &Inst) -> Flow {
         let mut mask = self.lanes;

@@ -68,7 +68,7 @@ fn elements(
     }
 }
 
-/// The same for `f64`.
+/// Calls `visit` with line, position and value of each element of a fragment of `f64`.
 fn doubles(machine: &Machine<'_>, fragment: Fragment, list: u32, mut visit: impl FnMut(usize, usize, f64)) {
     for register in 0..fragment.registers(64) {
         let row = machine.registers.row::<u64>(machine.env.code.list(list + register));

@@ -66,7 +66,7 @@ fn extreme_small<T: Small>(a: u32, b: u32, pick: fn(f32, f32) -> f32) -> u32 {
     T::from_wide(pick(T::read(a).wide(), T::read(b).wide())).write()
 }
 
-/// The same for both halves.
+/// The smaller or larger of two pairs of small floats, for both halves; a number beats NaN.
 fn extreme_pair<T: Small>(a: u32, b: u32, pick: fn(f32, f32) -> f32) -> u32 {
     extreme_small::<T>(a & 0xffff, b & 0xffff, pick) | extreme_small::<T>(a >> 16, b >> 16, pick) << 16
 }

@@ -40,7 +40,7 @@ impl<O: Operation> Reduction for Folded<O> {
 
 /// A sum of 16-bit floats that is rounded once, at its end: `.acc::f32`.
 struct Wide<T>(PhantomData<T>);
-/// The same of pairs.
+/// Sums of pairs of 16-bit floats that are rounded once, at their end: `.acc::f32`.
 struct WidePair<T>(PhantomData<T>);
 
 /// The sum of values, rounded at its end.

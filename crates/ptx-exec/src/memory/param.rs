@@ -24,7 +24,7 @@ pub(crate) fn load<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> F
     Flow::Next
 }
 
-/// The same for a vector.
+/// `ld.param` of a vector at a constant offset: one read, 32 lanes.
 pub(crate) fn load_vector<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for index in 0..inst.c {
         let value = T::cut(read(machine.env.params, inst.imm + u64::from(index) * T::SIZE, T::SIZE));

@@ -9,7 +9,8 @@ pub(crate) trait Pointer: Raw {
     fn plus(self, imm: u64) -> u64;
     /// Whether the lanes are `size` bytes apart in order, and whether they are all equal.
     fn pattern(row: &[Self; LANES], size: u64) -> (bool, bool);
-    /// The same of the lanes in `mask`, of which `first` is one.
+    /// Whether the lanes in `mask`, of which `first` is one, are `size` bytes apart in order, and whether they are all
+    /// equal.
     fn pattern_of(row: &[Self; LANES], size: u64, mask: u32, first: usize) -> (bool, bool);
     /// The distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in `mask` is
     /// not a multiple of `size` or is more than `limit` bytes above `start`.

@@ -126,7 +126,7 @@ impl Device {
         run(&launch(&program, grid, block, params), self, 2, &Switch::new())
     }
 
-    /// The same, pausing after every `budget` instructions; returns how often it paused.
+    /// Runs a kernel, pausing after every `budget` instructions; returns how often it paused.
     pub(crate) fn run_in_pieces(&self, launch: Launch, budget: u64) -> Result<u32, Fault> {
         let mut grid = Grid::new(launch)?;
         let mut pauses = 0;

@@ -27,7 +27,8 @@ use crate::calls::in_flight::Calls;
 /// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. An empty kernel
 /// takes CUDA five microseconds, a small graph some fifty; a read of four bytes takes NVIDIA's OpenCL 37.
 const MAX_SPIN: Duration = Duration::from_micros(200);
-/// The same where processors are the device, which needs them. An empty kernel takes ten microseconds on PoCL.
+/// How long a processor is kept busy for one call where processors are the device, which needs them. An empty kernel takes
+/// ten microseconds on PoCL.
 const MAX_SPIN_ON_CPU: Duration = Duration::from_micros(30);
 /// Waits of a program follow each other at once, if the next one ends so soon after the last.
 const BACK_TO_BACK: Duration = Duration::from_micros(60);

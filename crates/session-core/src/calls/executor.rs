@@ -34,7 +34,7 @@ enum WorkItem<A: Api> {
 
 /// An executor waits for its next item without looking.
 const STATE_ASLEEP: u8 = 0;
-/// The same, but there is an item that will wake it.
+/// An executor waits without looking, and there is an item that will wake it.
 const STATE_WAKING: u8 = 1;
 /// It works, or looks for its next item.
 const STATE_AWAKE: u8 = 2;

@@ -34,7 +34,7 @@ struct AwaitedEvent {
     then: OnStatus,
 }
 
-/// The same on its way to the thread; what never comes there is not dropped. None: it is to look now.
+/// An awaited event on its way to the thread; what never comes there is not dropped. None: the thread is to look now.
 type QueuedEvent = Option<ManuallyDrop<AwaitedEvent>>;
 
 /// The thread that looks; it begins with the first event, and ends with this value once nothing is awaited any more.

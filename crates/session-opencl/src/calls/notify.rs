@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
 /// Of the end of a program, of which the program's side tells its own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_program(_: cl_program, _: *mut void) {}
 
-/// The same of a context.
+/// Of the end of a context, of which the program's side tells its own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_context(_: cl_context, _: *mut void) {}
 
 /// Whom errors of contexts are told, by what their drivers are given as user data: a driver may have a context, and call, for longer
@@ -165,7 +165,7 @@ impl BuildEnd {
         }
     }
 
-    /// The same, and nothing is left of it.
+    /// Returns once the driver has called, and leaves nothing of the notification.
     pub(crate) fn wait(self) {
         self.wait_for();
     }

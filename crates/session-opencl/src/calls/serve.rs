@@ -66,7 +66,8 @@ impl Session {
         self.may_glance() && self.main_loop.busy_poll.is_enabled
     }
 
-    /// The same of what may have ended by now, which costs one question.
+    /// Whether what the frame at hand waits for is to be told to [`Session::look_at`] if it may have ended already, which
+    /// costs one question.
     pub(crate) fn may_glance(&self) -> bool {
         self.main_loop.busy_poll.is_on && !self.replay.is_on
     }

@@ -14,7 +14,7 @@ macro_rules! driver {
     };
 }
 
-/// The same of a function that returns an object and tells its code in a last argument.
+/// Calls a function of a driver that returns an object and tells its code in a last argument.
 macro_rules! make {
     ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $api.$function {

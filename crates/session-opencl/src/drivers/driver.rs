@@ -118,7 +118,7 @@ pub fn open() -> Result<Opened, DriverError> {
     if platforms.is_empty() { Err(DriverError::NoPlatform { tried }) } else { Ok(Opened { platforms, tried }) }
 }
 
-/// The same platforms with those devices alone that run no code of a program's as a process of this machine.
+/// Platforms with those devices alone that run no code of a program's as a process of this machine.
 ///
 /// # Errors
 ///

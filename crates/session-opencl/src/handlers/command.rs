@@ -68,8 +68,8 @@ impl Command {
         Ok(())
     }
 
-    /// The same, and the event is the caller's to hold. Where this fails no command is under way, so that what it was to read or
-    /// write may go.
+    /// Enqueues, and gives the event to the caller to hold. Where this fails no command is under way, so that what it was
+    /// to read or write may go.
     pub(super) fn run_held(
         &self,
         session: &Session,

@@ -54,7 +54,7 @@ impl Session {
         if staged == 0 { Ok(Cow::Borrowed(own)) } else { Ok(Cow::Owned(self.uploads.finish(head.thread)?)) }
     }
 
-    /// The same of what an object begins with, which may also lie in memory that the program has too: address and length.
+    /// The bytes that an object begins with, which may also lie in memory that the program has too: address and length.
     fn initial_data<'a>(&mut self, head: &FrameHead, staged: u32, mut own: &'a [u8]) -> Result<InitialData<'a>, Fault> {
         if staged != IN_HOST {
             return self.bytes(head, staged, own).map(InitialData::Own);
@@ -356,7 +356,7 @@ fn number(api: &katydid_opencl_sys::Dispatch, object: cl_mem, parameter: u32) ->
     number
 }
 
-/// The same of an image.
+/// A number that the driver tells of an image; 0 if it does not.
 pub(crate) fn number_of_image(api: &katydid_opencl_sys::Dispatch, image: cl_mem, parameter: u32) -> u64 {
     let mut number = 0u64;
     let _ = driver!(api, clGetImageInfo(image, parameter, 8, (&raw mut number).cast(), ptr::null_mut()));

@@ -105,7 +105,8 @@ impl Journal {
         self.attach_outcome(inputs.iter().filter_map(entry).collect())
     }
 
-    /// The same of a build, and of headers no more than their text: two programs may be headers of each other, again and again.
+    /// Keeps the headers of the build at hand, as no more than their text, and gives the place for its outcome. Two
+    /// programs may be headers of each other, again and again.
     pub(crate) fn attach_build(&mut self, headers: &[u32]) -> Arc<AtomicI32> {
         let entry = |id: &u32| Some((*id, Arc::new(ObjectEntry::of(self.objects.get(id)?.made.clone()))));
         self.attach_outcome(headers.iter().filter_map(entry).collect())

@@ -75,7 +75,7 @@ impl Objects {
         Ok(Object { handle: H::new(found.handle), api: found.api, size: found.size })
     }
 
-    /// The same of a driver's own: what another one made is nothing to it.
+    /// The object behind an id, if it belongs to this driver: what another one made is nothing to it.
     pub(crate) fn get_of<H: Handle>(&self, api: &Dispatch, id: u32) -> Result<Object<H>, Code> {
         self.get(id).and_then(|object| if ptr::eq(object.api, api) { Ok(object) } else { Err(H::WRONG) })
     }

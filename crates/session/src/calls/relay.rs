@@ -28,7 +28,8 @@ use crate::state::Session;
 
 /// Bytes that may wait for the main loop; the frame that passes this waits in the link.
 const MAX_RELAYED_BYTES: usize = 64 << 20;
-/// The same while a function is due, the end of which may lie in the link behind that frame.
+/// Bytes that may wait for the main loop while a function is due, the end of which may lie in the link behind the frame
+/// that passes [`MAX_RELAYED_BYTES`].
 const MAX_BYTES_BEFORE_END: usize = 1 << 30;
 /// What a frame counts for beside its payload, so that there are not too many.
 const FRAME_COST_BYTES: usize = 1 << 10;

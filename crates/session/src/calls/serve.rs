@@ -89,7 +89,7 @@ impl Session {
         }
     }
 
-    /// The same, with a thread between link and main loop.
+    /// Executes frames with a thread between link and main loop.
     fn serve_relayed(&mut self, link: &'static mut dyn WorkerLink) -> Result<(), SessionError> {
         self.is_relayed = true;
         let mut relay = Relay::start(link, Arc::clone(&self.shared), self.main_loop.waiting_upcall.take())?;

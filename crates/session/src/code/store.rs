@@ -51,7 +51,7 @@ impl ImageStore {
         Self { folder, limit, mode: if is_shared { 0o660 } else { 0o600 }, tell: |_| {} }
     }
 
-    /// The same with a hearer of why nothing is stored any more, once a session.
+    /// The store with a hearer of why nothing is stored any more, once a session.
     #[must_use]
     pub fn telling(self, tell: fn(fmt::Arguments<'_>)) -> Self {
         Self { tell, ..self }

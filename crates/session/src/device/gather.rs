@@ -143,7 +143,7 @@ pub(crate) fn kernel(driver: &Driver, kernel: CUkernel) -> FunctionFacts {
     FunctionFacts { attributes, parameters: parameters_of_kernel(driver, kernel) }
 }
 
-/// The same of a kernel.
+/// The parameters of a kernel.
 pub(crate) fn parameters_of_kernel(driver: &Driver, kernel: CUkernel) -> Vec<ParameterFacts> {
     // SAFETY: the outputs are locals, the handle is the driver's own.
     parameters(|index, offset, size| unsafe { driver.cuKernelGetParamInfo(kernel, index, offset, size) })

@@ -110,7 +110,7 @@ pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kd
     Ok(fill_staging_block(&session.shared, message))
 }
 
-/// The same without a session, for the thread that reads on while the main loop is held up.
+/// Fills a staging block without a session, for the thread that reads on while the main loop is held up.
 pub(crate) fn fill_staging_block(shared: &CudaShared, message: kdUpcallData<'_>) -> CUresult {
     shared.staging_blocks.fill(message.token, message.offset, message.data).into()
 }
@@ -136,7 +136,7 @@ fn bytes_job(shared: Arc<CudaShared>, message: kdUpcallBytes) -> Detached<kdUpca
     }))
 }
 
-/// The same without a session.
+/// The task that tells what a graph has copied for the program, without a session.
 pub(crate) fn bytes_task(shared: &Arc<CudaShared>, head: FrameHead, message: kdUpcallBytes) -> Result<Task, Fault> {
     Ok(task(head, bytes_job(Arc::clone(shared), message)?))
 }

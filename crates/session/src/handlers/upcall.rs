@@ -46,7 +46,8 @@ pub(crate) fn kdUpcallNext(
     Ok(next(Arc::clone(&session.shared), *head, message))
 }
 
-/// The same without a session, for the thread that reads on while the main loop is held up.
+/// The task that waits for the next function, without a session, for the thread that reads on while the main loop is held
+/// up.
 pub(crate) fn upcall_task(shared: &Arc<CudaShared>, head: FrameHead, message: kdUpcallNext) -> Task {
     task(head, next(Arc::clone(shared), head, message))
 }

@@ -158,7 +158,7 @@ mod tests {
         entry_by(&changes)
     }
 
-    /// The same by these messages.
+    /// A graph of an event record and a launch in a child, then changed by these messages.
     fn entry_by(changes: &[(u16, u32, &StepFacts)]) -> ObjectEntry {
         let inner = vec![step(StepWork::Record(7), vec![]), step(kernel(1, b"old", vec![(2, [3; 8])]), vec![])];
         let facts = GraphFacts {

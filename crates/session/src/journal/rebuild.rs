@@ -98,8 +98,9 @@ impl Session {
         self.replay_all(&second, &mut |_| None)
     }
 
-    /// The same in a rehearsal, to which no program comes: little memory stands for what it has of the host. Left out is what other
-    /// sessions would have to lend, with all that may name it, and what follows memory that cannot be registered so.
+    /// Rebuilds the rest in a rehearsal, to which no program comes: little memory stands for what the session has of the
+    /// host. Left out is what other sessions would have to lend, with all that may name it, and what follows memory that
+    /// cannot be registered so.
     ///
     /// # Errors
     ///

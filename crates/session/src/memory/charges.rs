@@ -72,7 +72,7 @@ impl Session {
         Ok(())
     }
 
-    /// The same for a library.
+    /// Counts a library that is about to be loaded; [`Session::forget_code`] takes it back.
     pub(crate) fn hold_library(&mut self, library: u32, needs: CodeNeeds) -> Result<(), Fault> {
         self.charge(needs.bytes.saturating_mul(self.holdings.copies()))?;
         self.holdings.libraries.insert(library, Library { needs, is_used: false, local: 0 });

@@ -94,7 +94,7 @@ impl<T> Chunks<T> {
         self.ranges.iter().map(|(base, (length, backing))| (*base, *length, backing))
     }
 
-    /// The same, to be changed.
+    /// Every range, lowest first, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, u64, &mut T)> {
         self.ranges.iter_mut().map(|(base, (length, backing))| (*base, *length, backing))
     }

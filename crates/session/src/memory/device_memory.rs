@@ -64,7 +64,8 @@ impl DeviceMemory {
         self.devices.iter().map(Chunks::total).sum::<u64>() + self.charged
     }
 
-    /// The same on one device at most: of what was had outside the arenas, no thread says where it is.
+    /// Bytes backed on one device, and those charged, at most: of what was allocated outside the arenas, no thread says
+    /// where it is.
     pub(crate) fn held_of(&self, device: i32) -> u64 {
         let chunks = usize::try_from(device).ok().and_then(|ordinal| self.devices.get(ordinal));
         chunks.map_or(0, Chunks::total) + self.charged

@@ -190,7 +190,7 @@ impl Shares {
         self.end(SharedObject::Event(id));
     }
 
-    /// The same of all events that live no more.
+    /// All events are gone for which `lives` is false.
     pub(crate) fn keep_events(&mut self, lives: impl Fn(u32) -> bool) {
         let lent =
             self.lent.keys().filter_map(|subject| if let SharedObject::Event(id) = subject { Some(id) } else { None });

@@ -19,7 +19,7 @@ const MAX_ID: u32 = 1 << 24;
 pub(crate) enum Memory {
     /// Memory of a device.
     Device,
-    /// The same as a pool of tiles: arrays are mapped to it, addresses never.
+    /// Memory of a device as a pool of tiles: arrays are mapped to it, addresses never.
     Tiles,
     /// Memory of the host, which is not charged to the session.
     Host,
@@ -107,7 +107,7 @@ impl VirtualMemory {
         block.map(|block| block.handle).ok_or_else(|| CUresult::ERROR_INVALID_VALUE.into())
     }
 
-    /// The same, and the bytes of the block.
+    /// The driver's handle of a block that was not released, and the bytes of the block.
     ///
     /// # Errors
     ///

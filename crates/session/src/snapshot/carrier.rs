@@ -75,7 +75,7 @@ impl Carrier {
         Self::make_here(driver, device, context, seed)
     }
 
-    /// The same where `context` is current.
+    /// Makes everything in `context`, which is current.
     pub(super) fn make_here(
         driver: &Driver,
         device: i32,

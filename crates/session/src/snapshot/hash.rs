@@ -129,8 +129,8 @@ pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
 /// The words of one place in a grain, of all threads.
 type Row = [u32; HASH_BLOCK_THREADS as usize];
 
-/// The same hash in host code. Threads of the kernel are lanes here: each step is one loop over all of them, which
-/// compilers make vector instructions of.
+/// The hash of the kernel, in host code. Threads of the kernel are lanes here: each step is one loop over all of them,
+/// which compilers make vector instructions of.
 fn on_the_host(bytes: &[u8], seed: u64) -> Hash {
     const STRIPE: usize = HASH_BLOCK_THREADS as usize * GRAIN_BYTES as usize;
     let mut state = begin(seed);

@@ -84,7 +84,7 @@ impl Session {
         (!ahead.devices.is_empty()).then_some(ahead)
     }
 
-    /// The same, by what devices have left.
+    /// What can be done ahead of a snapshot, by what devices have left.
     pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_session_core::Precopy + use<>> {
         let ahead = self.look_ahead_to(full, &|carrier| free(&self.shared.driver, carrier).ok());
         // Devices were asked in their contexts.

@@ -56,8 +56,8 @@ impl Transfer<'_> {
         self.each_out(loads, &|bytes| Ok(sink.put(bytes)?))
     }
 
-    /// The same for memory that the program may write to meanwhile: each name comes with the hash of what was copied. Nothing
-    /// where there is no hash.
+    /// Puts chunks that the program may write to meanwhile into an image: each name comes with the hash of what was copied.
+    /// Nothing where there is no hash.
     ///
     /// # Errors
     ///

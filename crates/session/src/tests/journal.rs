@@ -45,7 +45,7 @@ fn plain(calls: &[String]) -> Vec<String> {
     calls.iter().map(|call| call.split(' ').filter(|word| !handle(word)).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// The same of a session that was rebuilt, without the streams of ours that its first context begins with.
+/// The calls of a session that was rebuilt, without the streams of ours that its first context begins with.
 fn of_program(calls: &[String]) -> Vec<String> {
     let mut calls = plain(calls);
     assert_eq!(calls.drain(2..10).collect::<Vec<_>>(), ["stream 1"; 8]);

@@ -83,7 +83,8 @@ impl Stage {
         Self::with(&arenas, None)
     }
 
-    /// The same, with pinned memory at a place of the system's choice. If it is shared, the program has made half of it.
+    /// A session with one device and with pinned memory at a place of the system's choice. If it is shared, the program has
+    /// made half of it.
     pub(super) fn with_host_memory(base: u64, length: u64, is_shared: bool) -> Self {
         let arenas = [
             ArenaRange { kind: ArenaKind::DEVICE, base: DEVICE, length: 1 << 40 },
@@ -113,7 +114,7 @@ impl Stage {
         Self::of(Arc::new(driver), facts, map, host, None)
     }
 
-    /// The same with everything given.
+    /// A session with everything given.
     pub(super) fn of(
         driver: Arc<Driver>,
         facts: Facts,
@@ -137,7 +138,7 @@ impl Stage {
         Self { session: Session::with_replier(setup, replier, None), replies, sequence: 0, thread: 1, context: 0 }
     }
 
-    /// The same with context 1, and nothing noted of how it came.
+    /// A session with context 1, and nothing noted of how it came.
     pub(super) fn new() -> Self {
         let mut stage = Self::bare();
         stage.retain(1);

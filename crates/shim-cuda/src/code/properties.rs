@@ -44,7 +44,7 @@ impl Code {
         Some(Self { layout, attributes, occupancy: Mutex::default() })
     }
 
-    /// The same with attributes of its own.
+    /// A copy with attributes of its own.
     pub(crate) fn copy(&self) -> Self {
         let attributes = self.attributes.iter().map(|answer| AtomicU64::new(answer.load(Ordering::Relaxed))).collect();
         Self { layout: self.layout.clone(), attributes, occupancy: Mutex::default() }

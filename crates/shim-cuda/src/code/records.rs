@@ -173,7 +173,7 @@ pub(crate) struct Kernel {
     pub(super) name: CString,
     /// Known from the first moment on at which there is a context to ask in.
     code: OnceLock<Code>,
-    /// The same for each device, once something was set for one of them.
+    /// What is known for each device, once something was set for one of them.
     tuned: OnceLock<Box<[Code]>>,
     /// What it is in each context, by the context's handle.
     pub(super) functions: Mutex<Vec<(usize, Arc<Function>)>>,
@@ -214,7 +214,7 @@ impl Kernel {
         }
     }
 
-    /// The same, to be changed.
+    /// What is known of it on a device, to be changed.
     pub(super) fn tuned_on(&self, device: u32) -> Result<&Code, CUresult> {
         let (code, devices) = (self.code()?, device::all()?);
         let codes = self.tuned.get_or_init(|| devices.iter().map(|_| code.copy()).collect());

@@ -280,7 +280,7 @@ pub(crate) unsafe fn total_memory(target: *mut usize, ordinal: CUdevice) -> Resu
     Ok(())
 }
 
-/// The same in the 32 bits of CUDA 2: what is more than they hold is all they hold.
+/// The bytes of a device in the 32 bits of CUDA 2: what is more than they hold is all they hold.
 ///
 /// # Safety
 ///

@@ -15,7 +15,7 @@ pub(super) fn wait(context: &Context) -> Result<(), CUresult> {
     wait_by(context, |shim| shim.session.call(context.wire(), &cuCtxSynchronize {}).map(drop))
 }
 
-/// The same by a call of one's own.
+/// Waits for everything that a context was given, by `synchronize`, unless nothing was sent since the last time.
 fn wait_by(context: &Context, synchronize: impl FnOnce(&Shim) -> Result<(), CUresult>) -> Result<(), CUresult> {
     let shim = shim()?;
     let sent = shim.session.enqueued();
@@ -46,7 +46,8 @@ pub(crate) fn settle_device(device: u32) -> Result<u64, CUresult> {
     Ok(settled_on(device)?.unwrap_or(u64::MAX))
 }
 
-/// The same for what the library does by itself: of an earlier call's failure the program is told by a call of its own.
+/// Waits for all contexts of a device for what the library does by itself, and returns the count of messages behind it
+/// then. A failure of an earlier call is told by a call of the program's own.
 pub(crate) fn settle_quietly(device: u32) -> Result<u64, CUresult> {
     for context in CONTEXTS.get()?.live() {
         if context.device == device && context.is_active() {

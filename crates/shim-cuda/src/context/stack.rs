@@ -42,7 +42,7 @@ pub(crate) fn ids() -> Option<ContextIds> {
     look(Context::ids)
 }
 
-/// The same of one that must be there and active: unlike [`active`], it takes no share in the context.
+/// The ids of the current context, which must be there and active. Unlike [`active`], this takes no share in the context.
 ///
 /// # Errors
 ///

@@ -12,7 +12,7 @@ impl CheckedMemset {
         Self(CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: element, width, height: 1 })
     }
 
-    /// The same in each of so many rows.
+    /// Writes in each of `height` rows that are `pitch` bytes apart.
     pub(crate) fn rows(self, pitch: usize, height: usize) -> Self {
         Self(CUDA_MEMSET_NODE_PARAMS { pitch, height, ..self.0 })
     }

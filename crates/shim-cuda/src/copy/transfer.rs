@@ -25,7 +25,8 @@ use crate::sync::stream;
 /// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
 /// piece back costs what copying so much once more does.
 const INLINE_IN: u64 = 128 << 10;
-/// The same for a copy out, which is copied four times on its way through a reply, and once out of the staging area.
+/// Up to this many bytes a copy out travels inside the ring. It is copied four times on its way through a reply, and once
+/// out of the staging area.
 pub(crate) const INLINE_OUT: u64 = 16 << 10;
 /// Bytes in front of the data of a reply: their number.
 const COUNT: usize = 4;
@@ -57,8 +58,9 @@ impl TransferPath {
         }
     }
 
-    /// The same for a copy out. Several threads ask for parts while the first is on its way: a link carries many answers at a
-    /// time, each over a connection of its own where there are several.
+    /// The way for `size` bytes out of the GPU, and the most threads that may copy. Several threads ask for parts while the
+    /// first is on its way: a link carries many answers at a time, each over a connection of its own where there are
+    /// several.
     pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
             Some(staging) if size > INLINE_OUT => (Self::Staged(staging), processors()),

@@ -21,7 +21,7 @@ pub(crate) fn entry(function: Function, body: impl FnOnce() -> Result<(), CUresu
     tracing::traced(function, None, || run(function, body))
 }
 
-/// The same of a function whose parameters say what work it gives the GPU, or how much memory it is about.
+/// Runs the body of an exported function whose parameters say what work it gives the GPU, or how much memory it is about.
 pub(crate) fn detailed(
     function: Function,
     detail: impl FnOnce() -> Detail,

@@ -60,7 +60,7 @@ struct HostWorkState {
     all: HashMap<u64, HostOperation>,
     /// Tokens of graphs that are gone, and the count of messages after which they are not asked for.
     leaving: Vec<(u64, u64)>,
-    /// The same of graphs that are launched once, until they have been asked for.
+    /// Tokens of graphs that are launched once, with the count of messages, until they have been asked for.
     once: HashMap<u64, u64>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn forbid() -> Result<(), CUresult> {
     of_process().forbid(UncapturedCall::Unsafe)
 }
 
-/// The same for waiting for the current context.
+/// Refuses to wait for the current context while a stream capture forbids it.
 pub(crate) fn forbid_context() -> Result<(), CUresult> {
     match of_process().is_quiet() {
         true => Ok(()),

@@ -29,12 +29,12 @@ pub(crate) fn copy(
     if pinned::may_be_behind_functions()? { give_rows(stream, &side::row(to, from, size)) } else { Ok(false) }
 }
 
-/// The same of a copy of rows and slices.
+/// A copy of rows and slices; whether it was given to the stream so.
 pub(crate) fn rows(stream: CUstream, copy: &CUDA_MEMCPY3D) -> Result<bool, CUresult> {
     if pinned::may_be_behind_functions()? { give_rows(stream, copy) } else { Ok(false) }
 }
 
-/// The same of a fill.
+/// A fill; whether it was given to the stream so.
 pub(crate) fn fill(stream: CUstream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<bool, CUresult> {
     if !pinned::may_be_behind_functions()? || kind_of(side::of_fill(&CheckedMemset(*fill))?)? != SideKind::Pinned {
         return Ok(false);

@@ -20,7 +20,7 @@ pub(crate) fn take_place(stream: CUstream) -> Result<(), CUresult> {
     take_places(stream, 1)
 }
 
-/// The same for what has so many places in a driver's queue.
+/// Before a call that has so many places in a driver's queue: waits for them.
 ///
 /// # Errors
 ///

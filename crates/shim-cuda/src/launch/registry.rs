@@ -84,7 +84,7 @@ impl Registry {
         }
     }
 
-    /// The same of what was sent to a stream.
+    /// Everything sent to a stream up to `epoch` is done.
     pub(crate) fn passed(&self, stream: (u32, u32), epoch: u64) {
         if self.graph_count.load(Ordering::Acquire) > 0 {
             self.change_graphs(|graphs| graphs.retain(|of, last| *of != stream || *last > epoch));

@@ -39,7 +39,7 @@ struct LaunchBuffer(Vec<u8>);
 thread_local! {
     /// Attributes and packed parameters of the launch in progress, kept for its memory; boxed, so that one word is moved.
     static LAUNCH_BUFFER: Cell<Option<Box<LaunchBuffer>>> = const { Cell::new(None) };
-    /// The same for attributes as the program gives them.
+    /// Attributes of the launch in progress as the program gives them, kept for their memory.
     static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
     /// What this thread launched lately, by the place of its handle.
     static TARGET_CACHE: RefCell<[Option<CachedTarget>; TARGET_CACHE_SIZE]> = const { RefCell::new([const { None }; TARGET_CACHE_SIZE]) };

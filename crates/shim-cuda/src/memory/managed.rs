@@ -158,7 +158,7 @@ pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUde
     Ok(())
 }
 
-/// The same with a location.
+/// Advice for a location, kept and told back.
 pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: CUmemLocation) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;
@@ -176,7 +176,7 @@ pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, strea
     Ok(())
 }
 
-/// The same with a location; there are no flags.
+/// The location where the memory was wanted is remembered; there are no flags.
 pub(crate) fn prefetch_to(
     start: CUdeviceptr,
     size: usize,

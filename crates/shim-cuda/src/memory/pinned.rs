@@ -186,7 +186,7 @@ impl Pinned {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same once no thread moves any of these pages. Not for the upcall thread.
+    /// The books, once no thread moves any of these pages. Not for the upcall thread.
     fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, PageCopies> {
         let is_moving = |copies: &mut PageCopies| {
             overlapping(copies, pages)
@@ -531,7 +531,8 @@ pub(crate) fn pull_all() -> Result<(), CUresult> {
     pull_after(None, 0, Help::Welcome)
 }
 
-/// The same before a function of the program's, which the GPU waits for.
+/// Before a function of the program's, which the GPU waits for: takes back what the GPU wrote into blocks that launches
+/// named.
 pub(crate) fn pull_for_function() -> Result<(), CUresult> {
     pull_after(None, 0, Help::Forbidden)
 }

@@ -165,7 +165,7 @@ fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// The same for any event and stream; whether no other program can ever have the event.
+/// Records any event in any stream; whether no other program can ever have the event.
 fn record_first(event: CUevent, stream: CUstream) -> Result<bool, CUresult> {
     let (event, context) = (object(event)?, stream::context_of(stream)?.owner());
     let same = event.context.slot == context.slot;
@@ -239,7 +239,7 @@ pub(crate) unsafe fn elapsed_time(target: *mut f32, start: CUevent, end: CUevent
     unsafe { elapsed(target, start, end, 1) }
 }
 
-/// The same in the version of CUDA 12.8.
+/// Milliseconds between the moments of two events, in the version of CUDA 12.8.
 ///
 /// # Safety
 ///

@@ -78,7 +78,7 @@ pub(crate) fn synchronize_wire(stream: u32) -> Result<(), CUresult> {
     synchronize_in(stack::wire()?, stream)
 }
 
-/// The same, asked in a context of a wire id.
+/// Waits for everything in the stream of a wire id, asked in a context of a wire id.
 pub(crate) fn synchronize_in(context: u32, stream: u32) -> Result<(), CUresult> {
     let shim = shim()?;
     waits_in(stream, || shim.session.call(context, &cuStreamSynchronize { hStream: stream })).map(drop)

@@ -105,7 +105,7 @@ impl TextureReferenceState {
         self.bound = None;
     }
 
-    /// The same to an array or mipmap, which brings its own format.
+    /// Binds the reference to an array or mipmap, which brings its own format.
     fn bind_array(&mut self, resource: TextureArguments, bound: BoundArray) {
         self.bind(resource);
         self.arguments.given &= !given::FORMAT;

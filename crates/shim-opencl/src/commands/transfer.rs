@@ -34,7 +34,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking:
     written
 }
 
-/// The same; what is known of the object's contents stays as it is.
+/// Enqueues a write, and leaves what is known of the object's contents as it is.
 ///
 /// # Safety
 ///

@@ -97,7 +97,7 @@ pub(crate) fn refused_entry(function: Function) -> i32 {
     refuse(function).0
 }
 
-/// The same of functions that return an object.
+/// The answer of functions that return an object and are turned away by name.
 pub(crate) fn refused_lookup<H: Null>(function: Function) -> H {
     refuse(function);
     H::NULL

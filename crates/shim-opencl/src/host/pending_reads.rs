@@ -235,7 +235,7 @@ unsafe fn bring(number: u64, target: &Rows, block: &mut Option<TransferBlock>, w
     }
 }
 
-/// The same of a read whose bytes are here when it has ended: only that is asked for.
+/// Brings a read over whose bytes are here when it has ended: only its end is asked for.
 ///
 /// # Safety
 ///

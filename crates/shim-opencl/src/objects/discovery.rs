@@ -90,7 +90,7 @@ pub(crate) unsafe fn icd_get_platform_ids(
     Ok(())
 }
 
-/// The same, for programs that are linked with this library and no loader.
+/// The platforms, for programs that are linked with this library and no loader.
 ///
 /// # Safety
 ///

@@ -147,14 +147,14 @@ pub(crate) fn wait_for(ids: &[u32]) -> Result<(), Code> {
     wait_with(ids, false).map(drop)
 }
 
-/// The same; the times of the only event, if they are wanted.
+/// Waits for events, and returns the times of the only event if they are wanted.
 fn wait_with(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let times = end_of(ids, wants_times)?;
     session::take_deferred()?;
     Ok(times)
 }
 
-/// The same, and nothing is said of what went wrong earlier.
+/// Waits for events, and says nothing of what went wrong earlier.
 fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let mut bytes = Vec::new();
     lists::put(&mut bytes, ids);

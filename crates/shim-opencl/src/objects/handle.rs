@@ -69,7 +69,7 @@ pub(crate) trait Object: Sized + Send + Sync + 'static {
     /// The last reference is gone, and the worker is about to be told.
     fn ending(&self) {}
 
-    /// The same, and the worker has been told.
+    /// The last reference is gone, and the worker has been told.
     fn ended(&self) {}
 
     /// Whether the worker may be told later, with what is sent next: its end frees next to nothing that other programs could

@@ -19,7 +19,7 @@ pub(crate) enum UnmapAction {
     Written(u32, Extent),
     /// The worker does what there is to be done for a region of memory that it has too, which may have been written.
     Shared(Extent, bool),
-    /// The same of a region of an image.
+    /// The worker does what there is to be done for a region of an image in memory that it has too.
     InPlace(Extent, bool),
 }
 

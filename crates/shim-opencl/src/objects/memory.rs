@@ -239,7 +239,8 @@ impl Memory {
         is_known && fits && size > 0 && self.is_buffer() && self.parent.is_none() && self.is_of(&order.queue)
     }
 
-    /// The same of an image that a command has a box of. Processors have room for what they have made.
+    /// Whether only a lack of memory could be wrong with a command that has this box of an image. Processors have room for
+    /// what they have made.
     pub(crate) fn is_sure_box(&self, order: &PendingCommand, extent: &Extent) -> bool {
         let numbers = |numbers: [u64; 3]| numbers.map(|number| number as usize);
         let (origin, region) = (numbers(extent.origin), numbers(extent.region));

@@ -75,7 +75,7 @@ impl PendingCommand {
         self.event.as_ref().map_or(0, |event| event.base.id)
     }
 
-    /// The same, kept beyond the order; the order has one.
+    /// The event, held beyond the order; the order has one.
     pub(crate) fn held_event(&self) -> Result<HeldObject<Event>, Code> {
         self.event.as_ref().map(|event| HeldObject::new(Arc::clone(event))).ok_or(Code::INVALID_EVENT)
     }

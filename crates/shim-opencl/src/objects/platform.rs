@@ -98,7 +98,7 @@ pub(crate) fn forwarded(list: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The same of a list of versions and names.
+/// A driver's list of versions and names, without those that do not go through.
 pub(crate) fn forwarded_versions(list: &[u8]) -> Vec<u8> {
     let name = |entry: &[u8]| entry[4..].split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
     list.chunks_exact(4 + NAME).filter(|entry| is_forwarded(&name(entry))).flatten().copied().collect()

@@ -31,7 +31,7 @@ pub(crate) fn enqueue<M: Message>(message: &M) -> Result<(), Code> {
     session()?.enqueue(0, message)
 }
 
-/// The same for a message whose effect no program could see at once: a worker that sleeps may sleep on for a while.
+/// Sends a message whose effect no program could see at once: a worker that sleeps may sleep on for a while.
 pub(crate) fn enqueue_lazily<M: Message>(message: &M) -> Result<(), Code> {
     session()?.enqueue_lazily(0, message)
 }
@@ -41,7 +41,7 @@ pub(crate) fn call<M: Message>(message: &M) -> Result<M::Reply, Code> {
     session()?.call(0, message)
 }
 
-/// The same, with a function that reads the reply's bytes where they lie.
+/// Sends a message and waits for its reply, whose bytes a function reads where they lie.
 pub(crate) fn call_and_read<M: Message, R>(message: &M, read: impl FnOnce(&[u8]) -> Option<R>) -> Result<R, Code> {
     session()?.call_and_read(0, message, read)
 }

@@ -28,7 +28,7 @@ impl CallbackCall {
         Self::Once(Box::new(function))
     }
 
-    /// The same function, if it may be called again.
+    /// The function once more, if it may be called again.
     fn again(&self) -> Option<Self> {
         match self {
             Self::Repeated(function) => Some(Self::Repeated(Arc::clone(function))),

@@ -32,7 +32,8 @@ const MIN_STAGED_BYTES: usize = 128 << 10;
 const PARTS: usize = 8;
 /// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
 const WRITE: RangeInclusive<usize> = MIN_STAGED_BYTES..=2 << 20;
-/// The same of a read: one part is copied while others come, but each is waited for, in which time a core copies half a MiB.
+/// Bytes of a part of a read. One part is copied while others come, but each is waited for, in which time a core copies
+/// half a MiB.
 const READ_PART_BYTES: RangeInclusive<usize> = 1 << 20..=2 << 20;
 /// Parts begin at pages.
 const PAGE_BYTES: usize = 4096;

@@ -15,7 +15,7 @@ fn pool() -> CUmemoryPool {
     limited_pool(0)
 }
 
-/// The same with a limit.
+/// A pool of the test's own, with a limit.
 fn limited_pool(limit: usize) -> CUmemoryPool {
     let location = CUmemLocation { type_: location_type::DEVICE, id: 0 };
     let properties =

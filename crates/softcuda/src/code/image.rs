@@ -83,7 +83,7 @@ impl Code {
         Ok(Self { image: Image::from_bytes(bytes)?.encode(), compilation: Compilation::default() })
     }
 
-    /// The same code, compiled with options.
+    /// The code, compiled with options.
     pub(crate) fn with_options(self, options: &Options) -> Self {
         Self { compilation: options.compilation(), ..self }
     }

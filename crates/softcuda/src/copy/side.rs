@@ -33,7 +33,7 @@ impl CopySide {
         }
     }
 
-    /// The same of work whose turn has come ([`Span::due`]).
+    /// The span of work whose turn has come ([`Span::due`]).
     pub(crate) fn due(self, context: &Context, address: u64, size: u64, access: Access) -> Span {
         Span::due(context, address, size, access, matches!(self, Self::Any))
     }

@@ -146,13 +146,13 @@ impl DeviceMemory {
         self.take(size, |heap| heap.allocate(size, align))
     }
 
-    /// The same at the end of the arena, where it does not decide what comes to lie where at its start.
+    /// A place of `size` bytes at the end of the arena, where it does not decide what comes to lie where at its start.
     pub(crate) fn allocate_last(&self, size: u64) -> Outcome<u64> {
         self.take(size, |heap| heap.allocate_last(size))
     }
 
-    /// The same in the middle of the arena, for what no program sees the addresses of: where variables come to lie depends on
-    /// none of it.
+    /// A place of `size` bytes in the middle of the arena, for what no program sees the addresses of: where variables come
+    /// to lie depends on none of it.
     pub(crate) fn allocate_amid(&self, size: u64) -> Outcome<u64> {
         self.take(size, |heap| heap.allocate_amid(size))
     }

@@ -30,7 +30,7 @@ impl Heap {
         Self::with_granule(start, end, GRANULE)
     }
 
-    /// The same with places at multiples of `granule`, a power of two.
+    /// A heap over `start..end` with places at multiples of `granule`, a power of two.
     pub(crate) fn with_granule(start: u64, end: u64, granule: u64) -> Self {
         Self { free: BTreeMap::from([(start, end)]), used: BTreeMap::new(), granule, range: (start, end) }
     }

@@ -282,8 +282,8 @@ impl Space {
         })
     }
 
-    /// The same when the turn of work has come that a call allowed: memory that is leaving is there until then, and a
-    /// place that was given out again meanwhile counts whole.
+    /// Whether the range can be accessed when the turn of work has come that a call allowed: memory that is leaving is
+    /// there until then, and a place that was given out again meanwhile counts whole.
     pub(crate) fn still_allows(&self, start: u64, size: u64, wanted: Access, device: i32, peers: u32) -> bool {
         self.spans(start, size, |at| {
             let region = self.find_reach(at).filter(|region| region.access(device, peers) >= wanted)?;

@@ -269,7 +269,8 @@ impl CompressionPolicy {
         self.pack_over(link?, bytes)
     }
 
-    /// The same over a link of which the other side says what a byte takes.
+    /// The compressed form of `bytes` over a link of which the other side says what a byte takes, if it is to be sent
+    /// instead.
     pub fn pack_over(&self, link: Pace, bytes: &[u8]) -> Option<Vec<u8>> {
         if bytes.len() < MIN_COMPRESSED_BYTES
             || link == Pace::UNKNOWN

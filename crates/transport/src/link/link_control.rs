@@ -440,7 +440,7 @@ impl LinkControl {
         frames >= self.state.interrupt_at.load(Ordering::Acquire)
     }
 
-    /// The same, told once.
+    /// Whether the reading thread is to be interrupted, told once.
     pub(crate) fn take_interrupt(&self, frames: u64) -> bool {
         let due = self.is_due(frames);
         if due {

@@ -100,7 +100,8 @@ impl Pending {
         }
     }
 
-    /// The same of a program that has to speak TLS, with a certificate of the authority that `identity` names.
+    /// Server: reads the hello of a program that has to speak TLS, with a certificate of the authority that `identity`
+    /// names.
     ///
     /// # Errors
     /// As [`Pending::accept`]; [`AcceptError::Tls`].
@@ -223,7 +224,7 @@ impl Pending {
         self.consent_with(build, ready, None)
     }
 
-    /// The same to a program, which is given the memory of the staging pieces, if its link has some.
+    /// Worker: tells a program that it is served, and gives it the memory of the staging pieces, if its link has some.
     pub(crate) fn consent_with(
         self,
         build: &Build,

@@ -21,8 +21,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[Borrowe
     send_with(socket, parts, fds, SendFlags::empty())
 }
 
-/// The same without waiting: [`io::ErrorKind::WouldBlock`] where there is no room, or too many descriptors of this user are on
-/// their way.
+/// Sends `parts` with `fds` without waiting: [`io::ErrorKind::WouldBlock`] where there is no room, or too many descriptors
+/// of this user are on their way.
 pub(crate) fn send_at_once(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(socket, parts, fds, SendFlags::DONTWAIT)
 }

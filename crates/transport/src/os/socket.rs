@@ -83,8 +83,8 @@ pub(crate) fn send_all(fd: BorrowedFd<'_>, parts: &mut [IoSlice<'_>]) -> io::Res
     send_while(fd, parts, &mut || false)
 }
 
-/// The same over a socket with a time limit for sending: each time that passes without room for a byte, `is_alive` says
-/// whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
+/// Sends all parts over a socket with a time limit for sending: each time that passes without room for a byte, `is_alive`
+/// says whether to wait on. [`io::ErrorKind::WouldBlock`] if not.
 pub(crate) fn send_while(
     fd: BorrowedFd<'_>,
     parts: &mut [IoSlice<'_>],

@@ -86,7 +86,7 @@ impl Words for ReplyWords<'_> {
     }
 }
 
-/// The same of memory that grows: the worker looks at its length before it uses more of it.
+/// The seals of memory that grows: the worker looks at its length before it uses more of it.
 const GROWING_SEALS: SealFlags = SealFlags::SHRINK;
 
 /// Memory of `length` bytes, of which none is used yet, and whose length is fixed.
@@ -94,7 +94,7 @@ pub(crate) fn create(name: &str, length: u64) -> io::Result<OwnedFd> {
     sealed(name, length, SEALS)
 }
 
-/// The same, but it may become longer.
+/// Memory of `length` bytes that may become longer.
 pub(crate) fn create_growing(name: &str, length: u64) -> io::Result<OwnedFd> {
     sealed(name, length, GROWING_SEALS)
 }

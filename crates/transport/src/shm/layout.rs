@@ -29,7 +29,7 @@ use katydid_wire::frame::MAX_REPLY;
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Distance of words that different processors write.
 pub(crate) const CACHE_LINE: usize = 64;
-/// The same of those that are written often: processors fetch lines in pairs, and ahead.
+/// Distance of words that different processors write often: processors fetch lines in pairs, and ahead.
 pub(crate) const WORD_DISTANCE: usize = 4 * CACHE_LINE;
 
 /// Offset of the program's counter: bytes written to the ring so far.
@@ -82,7 +82,8 @@ pub(crate) const STAGING_LENGTH: usize = ZERO_COPY + ZERO_COPY_LENGTH;
 /// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
 /// puts its own, which a restored worker has to find again (`worker/src/os/layout.rs`).
 pub(crate) const CHANNEL_ADDRESS: usize = 0x4c00_0000_0000;
-/// The same for the staging pieces and the zero-copy area, behind the channel; and for the buffers of a stream link, behind these.
+/// Where the staging pieces and the zero-copy area are asked for, behind the channel, and the buffers of a stream link,
+/// behind these.
 pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);
 /// Address at which the buffers of a stream link are asked for.
 pub(crate) const BULK_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 40);

@@ -127,7 +127,7 @@ impl Producer {
         self.wake_consumer(memory);
     }
 
-    /// The same for a record that may be read later: a consumer that sleeps goes on sleeping, but not for more than
+    /// Hands over a record that may be read later: a consumer that sleeps goes on sleeping, but not for more than
     /// [`MAX_LAZY`] of them.
     pub(crate) fn publish_lazily(&mut self, memory: &impl Memory, bytes: u64) {
         if self.lazy == MAX_LAZY {

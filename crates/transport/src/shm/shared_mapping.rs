@@ -59,7 +59,7 @@ impl SharedMapping {
         self.keep_from_children()
     }
 
-    /// The same file once more, wherever there is room.
+    /// Maps the file once more, wherever there is room.
     pub(crate) fn second_view(&self) -> io::Result<Self> {
         // SAFETY: a length of 0 before makes a further mapping of the same pages, which are shared; this one stays.
         let base = unsafe { mremap(self.base.cast(), 0, self.length, MremapFlags::MAYMOVE) }?;

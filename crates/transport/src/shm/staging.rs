@@ -79,7 +79,7 @@ impl Staging {
         self.try_take_of(PIECES, length)
     }
 
-    /// The same of the first pieces.
+    /// Takes a free one of the first `most` pieces for its first `length` bytes; none if all are in use.
     fn try_take_of(&self, most: usize, length: usize) -> Option<StagingPiece> {
         let length = length.clamp(1, PIECE_BYTES) as u32;
         StagingPiece::all().take(most).find(|piece| {

@@ -72,7 +72,7 @@ impl Buffers {
         Some(Buffer { all: Arc::clone(self), number, length: 0 })
     }
 
-    /// The same, looked for during two milliseconds.
+    /// A buffer that is not in use, looked for during two milliseconds.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Buffer> {
         let begun = Instant::now();
         loop {

@@ -19,7 +19,8 @@ use crate::tls::record::Opener;
 
 /// Bytes that one read may receive beyond the wanted ones.
 const READ_AHEAD: usize = 64 * 1024;
-/// The same of a connection that carries bulk: what follows a head is received where it belongs, not copied there.
+/// Bytes that one read of a bulk connection may receive beyond the wanted ones: what follows a head is received where it
+/// belongs, not copied there.
 const BULK_READ_AHEAD: usize = 256;
 const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
 

@@ -295,7 +295,7 @@ impl StreamProgram {
         self.opened.notify_all();
     }
 
-    /// The same by a thread that may hold the outlet: no other thread is about to wait for it then.
+    /// Lets go of a useless link, by a thread that may hold the outlet: no other thread is about to wait for it then.
     fn let_go(&self) {
         self.hang_up();
         self.socket.give_up();

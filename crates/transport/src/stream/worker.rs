@@ -26,7 +26,7 @@ pub(crate) struct StreamWorker {
     sequence: u64,
     /// Of the frame that was handed out, if it came over the first connection.
     payload: Vec<u8>,
-    /// The same, if it came over a bulk connection.
+    /// The payload of the frame that was handed out, if it came over a bulk connection.
     bulk: Option<Payload>,
     replier: Arc<StreamReplier>,
 }

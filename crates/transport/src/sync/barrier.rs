@@ -22,7 +22,7 @@ pub(crate) fn everywhere() -> bool {
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// The same for the threads of this process, which is registered unless it was restored since.
+/// A full barrier in the threads of this process, which is registered unless it was restored since.
 #[cfg(not(all(test, feature = "loom")))]
 pub(crate) fn here() -> bool {
     let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();

@@ -19,11 +19,12 @@ use crate::sync::contention::Contention;
 /// Longest time awake for a word of memory, in nanoseconds. Waking a sleeper takes 5 to 50 µs; a driver itself stays awake as
 /// long as its GPU works.
 pub(crate) const MAX_MEMORY_SPIN_NS: u32 = 200_000;
-/// The same for what the GPU is at work for: a copy of 256 MiB takes five milliseconds, programs that choose the size of their
-/// launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual machine. A thread that spins longer than
-/// [`MAX_MEMORY_SPIN_NS`] lets others run between looks.
+/// Longest time awake for what the GPU is at work for, in nanoseconds. A copy of 256 MiB takes five milliseconds, programs
+/// that choose the size of their launches have them take ten, and waking a sleeper after them takes up to 0.3 on a virtual
+/// machine. A thread that spins longer than [`MAX_MEMORY_SPIN_NS`] lets others run between looks.
 pub(crate) const MAX_WORK_SPIN_NS: u32 = 20_000_000;
-/// The same for what only a system call tells, and on two processors, where the awaited side may need this one.
+/// Longest time awake for what only a system call tells, and on two processors, where the awaited side may need this one,
+/// in nanoseconds.
 pub(crate) const MAX_SYSTEM_SPIN_NS: u32 = 30_000;
 /// Shortest time awake, in nanoseconds: above the 10 µs of a launch and its synchronisation. Below them a loop of the two
 /// would sleep in each round, never find out that it need not, and take twice as long (measured on an H200).

@@ -73,7 +73,7 @@ impl Host {
         (connection, worker)
     }
 
-    /// The same, where bulk is expected; and the worker at its work.
+    /// A link that may have bulk connections, where bulk is expected; and the worker at its work.
     fn work(&self, network: Option<&Network>) -> (ConnectedLink, Work) {
         let (connection, worker) = self.link(network);
         assert_eq!(connection.link.bulk_connections_for(MUCH), LANES);

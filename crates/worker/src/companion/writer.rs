@@ -32,7 +32,7 @@ impl CompanionWriter {
         decode(self.talk.listen()?)
     }
 
-    /// The same, if it comes in time.
+    /// The next order, if it comes in time.
     pub(crate) fn hear_within(&self, patience: Duration) -> Result<(ToWorker, Option<OwnedFd>), ControlError> {
         decode(self.talk.receive(patience)?)
     }

@@ -286,7 +286,7 @@ fn every_so_often(places: &Places, way: &str) -> Result<()> {
     keeps_two(places, &stage)
 }
 
-/// The same into a bucket, which an address names: nothing of it is on this machine.
+/// Takes checkpoints by itself into a bucket, which an address names: nothing of it is on this machine.
 fn every_so_often_far_away(places: &Places, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/timed";
     let endpoint = s3::serve();

@@ -39,7 +39,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// The same files as those under test, at a path of their own.
+    /// The files under test, at a path of their own.
     pub(crate) fn new(places: &Places) -> Result<Self> {
         let beside = places.dist.parent().context("the installation under test lies nowhere")?;
         let folder = tempfile::Builder::new().prefix("installation-").tempdir_in(beside)?;

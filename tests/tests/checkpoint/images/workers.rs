@@ -42,7 +42,7 @@ const PROGRAMS: [&str; 13] = [
     "kept_symbols",
     "kept_threads",
 ];
-/// The same in a name of a test.
+/// What programs kept as processes are called in a name of a test.
 pub(crate) const VARIANT: &str = "kept_as_a_process";
 
 /// The scenarios' names and ways.
@@ -136,7 +136,7 @@ fn looped<'a>(stage: &'a Stage, fault: &str) -> Result<Job<'a>> {
     looped_to(stage, fault, &[60])
 }
 
-/// The same with further points.
+/// Starts the loop with further points.
 fn looped_to<'a>(stage: &'a Stage, fault: &str, points: &[u64]) -> Result<Job<'a>> {
     let mut job = stage.start_by("loop", LOOP, &Plan { points, fault: Some(fault), ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);

@@ -67,7 +67,7 @@ impl Serving {
         Self::start_with(home, &[], listen, &[])
     }
 
-    /// The same with further flags and variables.
+    /// Starts a server with further flags and variables.
     pub(crate) fn start_with(home: &Home, flags: &[&str], listen: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = home.katydid(&["serve", "--warm", "0"]);
         command.args(flags).envs(variables.iter().copied());

@@ -12,11 +12,11 @@ enum Roundings {
     Never,
     /// One of the four of float results.
     Float,
-    /// The same, or none.
+    /// One of the four of float results, or none.
     MaybeFloat,
     /// One of the four to an integral value.
     Integral,
-    /// The same, or none.
+    /// One of the four to an integral value, or none.
     MaybeIntegral,
 }
 

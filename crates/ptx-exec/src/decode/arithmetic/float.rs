@@ -76,7 +76,7 @@ fn extreme_f32(opcode: &str, flush: bool, nan_wins: bool) -> Exec {
     }
 }
 
-/// The same of magnitudes, with the signs joined.
+/// `min` and `max` of magnitudes of `f32`, with the signs joined.
 fn extreme_magnitude_f32(opcode: &str, flush: bool, nan_wins: bool) -> Exec {
     match (opcode, flush, nan_wins) {
         ("min", false, false) => binary::<ops::MinXorsignF32<false, false>>(),

@@ -40,7 +40,8 @@ impl Code {
         }
     }
 
-    /// The same of what the driver loads in the current context, if it has not yet, to answer about it.
+    /// The one of the two ids that is not 0, loaded by the driver in the current context if it was not yet, to answer about
+    /// it.
     pub(crate) fn asked(session: &mut Session, head: &FrameHead, function: u32, kernel: u32) -> Result<Self, Fault> {
         let code = Self::of(session, head, function, kernel)?;
         session.journal.used(kernel, session.current, head.sequence);

@@ -49,7 +49,7 @@ pub(crate) fn kdHostPush(session: &mut Session, _head: &FrameHead, message: kdHo
     if push_now(&session.shared, &message) { Ok(CUresult::SUCCESS) } else { Err(out_of_range(address, size)) }
 }
 
-/// The same of a part of a page.
+/// Takes what the program wrote into a part of a page.
 pub(crate) fn kdHostPushWords(session: &mut Session, _head: &FrameHead, message: kdHostPushWords<'_>) -> Enqueued {
     let is_pushed = push_words_now(&session.shared, &message)?;
     if is_pushed { Ok(CUresult::SUCCESS) } else { Err(out_of_range(message.address, PAGE_BYTES)) }
@@ -72,7 +72,7 @@ pub(crate) fn kdHostPull(
     job.ok_or_else(|| out_of_range(first.0, u64::from(first.1)))
 }
 
-/// The same without a session; none for memory that is not in the books.
+/// The job that sends what the GPU wrote into blocks, without a session; none for memory that is not in the books.
 fn pull_job(shared: &CudaShared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
     let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
@@ -83,7 +83,7 @@ fn pull_job(shared: &CudaShared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPu
     is_there.then(|| -> Job<kdHostPullReply> { Box::new(move |_| pull()) })
 }
 
-/// The same as a task.
+/// The job of `pull_job` as a task.
 pub(crate) fn pull_task(
     shared: &CudaShared,
     head: FrameHead,
@@ -97,7 +97,7 @@ pub(crate) fn push_now(shared: &CudaShared, message: &kdHostPush<'_>) -> bool {
     shared.blocks.push(message.address, message.data)
 }
 
-/// The same of a part of a page.
+/// Takes what the program wrote into a part of a page without a session; false for memory that is not in the books.
 pub(crate) fn push_words_now(shared: &CudaShared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
     Ok(shared.blocks.patch(message.address, words(message)?))
 }

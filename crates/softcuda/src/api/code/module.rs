@@ -60,7 +60,7 @@ api! {
         module.set(load(unsafe { Code::at(image) }, None)?);
     }
 
-    /// The same as loading any image.
+    /// Loads the image as `cuModuleLoadData` does.
     fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void) {
         // SAFETY: the caller's image, complete by its promise.
         module.set(load(unsafe { Code::at(image) }, None)?);

@@ -120,7 +120,7 @@ api! {
         green::destroy(green_number(context))?;
     }
 
-    /// The same handle, as a context's.
+    /// The handle of the green context as a context's.
     fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) {
         context.set(as_handle(green::resolve(green_number(green))?.handle));
     }

@@ -72,7 +72,8 @@ fn submit_boxes(
     Ok(())
 }
 
-/// The same as a group's, but null, which the functions without an index refuse, also where it means the thread's own.
+/// A stream as a group names it, but null, which the functions without an index refuse, also where it means the thread's
+/// own.
 fn named(handle: CUstream) -> Outcome<Arc<Stream>> {
     check_named(handle)?;
     streams::of_group(handle)

@@ -27,7 +27,7 @@ use crate::texture::volume::{self, End, copy_row};
 
 use CopySide::{Any, Device};
 
-/// The same copy without its contexts, which say nothing that the addresses do not; wrong ones are refused all the same.
+/// The copy without its contexts, which say nothing that the addresses do not; wrong ones are refused all the same.
 fn of_peers(peer: &CUDA_MEMCPY3D_PEER) -> Outcome<CUDA_MEMCPY3D> {
     for handle in [peer.srcContext, peer.dstContext] {
         if !handle.is_null() {

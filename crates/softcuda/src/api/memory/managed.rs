@@ -61,7 +61,7 @@ api! {
         managed::advise(start, size as u64, Advice::with_ordinal(advice, device, devices())?)?;
     }
 
-    /// The same with a location.
+    /// Advice for a location: kept and told back.
     fn cuMemAdvise_v2(start: u64, size: usize, advice: u32, location: CUmemLocation) {
         stack::usable()?;
         managed::advise(start, size as u64, Advice::with_location(advice, location, devices())?)?;
@@ -73,7 +73,7 @@ api! {
         managed::prefetch(start, size as u64, AdviceTarget::of_ordinal(device, devices())?)?;
     }
 
-    /// The same with a location; there are no flags.
+    /// Nothing has to move to a location; there are no flags.
     fn cuMemPrefetchAsync_v2(start: u64, size: usize, location: CUmemLocation, flags: u32, stream: CUstream) {
         resolve(stream)?;
         check_no_flags(flags.into())?;

@@ -98,7 +98,7 @@ api! {
         properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
     }
 
-    /// The same handle, to be released once more.
+    /// The handle of the block, to be released once more.
     fn cuMemRetainAllocationHandle(handle: Out<u64>, pointer: *mut c_void) {
         state::ready()?;
         handle.set(physical::retain(&virtual_memory::block_at(address(pointer))?));

@@ -161,7 +161,8 @@ pub(super) enum Serves {
     OwnUser,
     /// Others. It has the sockets that it was given, and pairs of its own: unix sockets lead to services of its user.
     Tenants,
-    /// The same with NVIDIA's driver, which makes one socket for itself: in processes that share memory, it lends others a descriptor.
+    /// Others, beside NVIDIA's driver, which makes one socket for itself: in processes that share memory, it lends others a
+    /// descriptor.
     TenantsBesideNvidia {
         /// The driver's service for several processes runs here (`nvidia-cuda-mps-control`), to which it connects.
         has_mps: bool,

@@ -132,7 +132,7 @@ impl Program {
         Self::start_with(way, b"")
     }
 
-    /// The same, with the server's note to the worker.
+    /// Connects as [`Self::start`] does, with the server's note to the worker.
     pub(crate) fn start_with(way: Way, note: &'static [u8]) -> Self {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (worker, control) = spawn_worker(&driver());
