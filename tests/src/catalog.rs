@@ -117,7 +117,7 @@ pub enum CatalogError {
     /// Two programs of one name.
     #[error("catalog.txt:{line}: {name} stands there twice")]
     Twice {
-        /// Of the second one, counted from 1.
+        /// Line of the second one, counted from 1.
         line: usize,
         /// Name that stands twice.
         name: String,

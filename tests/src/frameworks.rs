@@ -50,7 +50,7 @@ pub enum ItemsError {
     /// Two items of one name.
     #[error("items.txt:{line}: {name} stands there twice")]
     Twice {
-        /// Of the second one, counted from 1.
+        /// Line of the second one, counted from 1.
         line: usize,
         /// Name that stands twice.
         name: String,

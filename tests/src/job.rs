@@ -73,7 +73,7 @@ impl Home {
 /// How a job is started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plan<'a> {
-    /// Of the program; of `katydid restore` for a restore.
+    /// Arguments of the program; of `katydid restore` for a restore.
     pub arguments: &'a [&'a str],
     /// The frames at which it holds itself.
     pub points: &'a [u64],

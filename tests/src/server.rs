@@ -66,7 +66,7 @@ pub struct Server {
     _known: Started,
     folder: Arc<TempDir>,
     tcp: String,
-    /// Of a server that is behind TLS too: its address, with the certificates of a program that it lets in.
+    /// The address of a server that is behind TLS too, with the certificates of a program that it lets in.
     tls: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl Server {
         Self::start_at((Arc::new(folder), &tcp), places, driver, further, variables)
     }
 
-    /// Another one at the addresses of this one, which has ended.
+    /// Starts another server at the addresses of this one, which has ended.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::deadline::{Deadline, GivenUp};
 use crate::places::Places;
 
-/// So long may the processes of a test stand still: longer than anything that they wait for on purpose.
+/// How long the processes of a test may stand still: longer than anything that they wait for on purpose.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How often a state is looked at.

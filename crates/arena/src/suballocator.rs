@@ -299,7 +299,7 @@ fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
 /// Large pieces that are given to blocks as a whole, and back.
 #[derive(Debug, Default)]
 struct Runs {
-    /// Those of which no byte is in use: length and start.
+    /// Large pieces of which no byte is in use: length and start.
     whole: BTreeSet<(u64, u64)>,
     whole_bytes: u64,
     /// Starts of those that were taken for less than they hold; what is left of them is free as any gap is.

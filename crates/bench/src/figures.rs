@@ -126,7 +126,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Of samples in nanoseconds, in any order; `None` without any.
+    /// The figures of samples in nanoseconds, in any order; `None` without any.
     pub(super) fn of(mut samples: Vec<f64>) -> Option<Self> {
         samples.sort_by(f64::total_cmp);
         let most = ((samples.len() as f64 - 1.0) * 0.99).round() as usize;
@@ -134,7 +134,7 @@ impl Timing {
         Some(Self { median_ns: median(samples)?, p99_ns })
     }
 
-    /// Of several runs: the median of each number.
+    /// The figures of several runs: the median of each number.
     pub(super) fn over_runs(runs: &[Self]) -> Option<Self> {
         let of = |field: fn(&Self) -> f64| median(runs.iter().map(field).collect());
         Some(Self { median_ns: of(|run| run.median_ns)?, p99_ns: of(|run| run.p99_ns)? })

@@ -63,7 +63,7 @@ pub struct Loopback {
 /// Rounds, if time allows; each figure is the median over them.
 const ROUNDS: u32 = 4;
 const QUICK_ROUNDS: u32 = 2;
-/// So many come before the many sessions.
+/// Rounds that come before the many sessions.
 const FIRST_ROUNDS: u32 = 2;
 /// Nothing more is begun after so long, unless the flags say otherwise: all of it ends within a minute and a half.
 const TIME_LIMIT: Duration = Duration::from_secs(70);

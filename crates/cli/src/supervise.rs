@@ -67,7 +67,7 @@ pub(crate) fn attend(guard: Guard, signals: PendingSignals, child: u32, program:
 
 /// Signals that wait to be passed on.
 pub(crate) struct PendingSignals {
-    /// Those that have come.
+    /// Signals that have come.
     early: Vec<Origin>,
     /// Iterator over further signals.
     caught: SignalsInfo<WithOrigin>,

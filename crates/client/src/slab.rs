@@ -80,7 +80,7 @@ pub struct Slab<T> {
     /// Records below this index are initialised; written under `free`, published with `Release`.
     high: AtomicU32,
     free: Mutex<VecDeque<u32>>,
-    /// Of the object that was made last; written under `free`.
+    /// Generation of the object that was made last; written under `free`.
     generation: AtomicU32,
     /// First word of every record.
     head: usize,

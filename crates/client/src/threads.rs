@@ -65,7 +65,7 @@ const HELPER_STACK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Helpers(usize);
 
-/// Those that other copies have.
+/// Helping threads that other copies have.
 static HELPERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Helpers {
@@ -75,8 +75,8 @@ impl Helpers {
         (size / MIN_THREAD_BYTES).min(threads as u64).saturating_sub(1) as usize
     }
 
-    /// So many, of those that other copies have left. A copy that has them keeps them from others: a copy that has to wait for its turn
-    /// takes them only then.
+    /// Takes so many of the threads that other copies have left. A copy that has them keeps them from others: a copy that
+    /// has to wait for its turn takes them only then.
     #[must_use]
     pub fn take(wanted: usize) -> Self {
         let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);

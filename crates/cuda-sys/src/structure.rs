@@ -222,12 +222,12 @@ impl CUmemcpy3DOperand {
 }
 
 impl CUarrayMapInfo {
-    /// Of a part of a level: level, layer, first texel, extent in texels.
+    /// The place of a part of a level: level, layer, first texel, extent in texels.
     pub fn sparse_level(&self) -> [u32; 8] {
         std::array::from_fn(|at| (self.subresource[at / 2] >> (32 * (at % 2))) as u32)
     }
 
-    /// Of a part of the levels that are too small for tiles: layer, offset and size in bytes.
+    /// The place of a part of the levels that are too small for tiles: layer, offset and size in bytes.
     pub fn tail(&self) -> (u32, u64, u64) {
         (self.subresource[0] as u32, self.subresource[1], self.subresource[2])
     }

@@ -12,11 +12,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::nvml_processes::MAX_PROCESSES;
 use crate::slots::MAX_SLOTS_PER_LISTENER;
 
-/// Those of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files are read meanwhile.
+/// Descriptors of a silent connection, and of one that is greeted: its socket, and a second name of it. Behind TLS files
+/// are read meanwhile.
 const DESCRIPTORS_PER_SLOT: u64 = 1 + 4;
-/// Those of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
+/// Descriptors of a worker: control socket, process, standard error, socket for lending, lock of its user, control group.
 const DESCRIPTORS_PER_WORKER: u64 = 6;
-/// Those that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told that it failed.
+/// Descriptors that the start of a process takes for a moment: the process's ends, its standard streams, and how it is told
+/// that it failed.
 const DESCRIPTORS_PER_START: u64 = 8;
 /// All others: standard streams, listeners, event loops, what the libraries open for a moment.
 const OTHER_DESCRIPTORS: u64 = 64;
@@ -82,7 +84,8 @@ impl Shares {
     }
 }
 
-/// Those that are not shared out. Processes for NVML are started by the threads that greet their programs, many at once.
+/// Descriptors that are not shared out. Processes for NVML are started by the threads that greet their programs, many at
+/// once.
 fn fixed(warm: usize) -> u64 {
     // The admin socket's: connections without a request, and answered ones.
     let admin = Limits::default();

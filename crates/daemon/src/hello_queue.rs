@@ -46,9 +46,9 @@ pub(crate) struct HelloQueue {
 pub(crate) struct DueWork {
     /// Listeners with connections to be accepted.
     pub(crate) listeners: Vec<usize>,
-    /// Those who have said something.
+    /// Connections whose peers have said something.
     pub(crate) spoken: Vec<NewConnection>,
-    /// Those whose time is over.
+    /// Connections whose time is over.
     pub(crate) late: Vec<NewConnection>,
 }
 

@@ -7,10 +7,10 @@ use crate::slots::Origin;
 /// Such processes at a time.
 pub(crate) const MAX_PROCESSES: usize = 64;
 
-/// Those for peers over networks, so that programs of this machine have some.
+/// Processes for NVML for peers over networks, so that programs of this machine have some.
 pub(crate) const MAX_REMOTE_PROCESSES: usize = 48;
 
-/// Those for one such peer.
+/// Processes for NVML for one peer over a network.
 pub(crate) const MAX_PROCESSES_PER_PEER: usize = 16;
 
 /// For whom there are such processes.

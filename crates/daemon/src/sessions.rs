@@ -64,7 +64,7 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     most: usize,
-    /// Of one peer over a network.
+    /// Most sessions of one peer over a network.
     most_of_peer: usize,
     inner: Mutex<Inner>,
     /// A session is over, or the server stops.
@@ -99,7 +99,7 @@ struct Inner {
 struct AskedSessions {
     /// Workers that have not looked yet, and those that are about to end: none of them waits for its program.
     workers: BTreeSet<SessionId>,
-    /// Those whose programs live and were asked.
+    /// Sessions whose programs live and were asked.
     programs: BTreeSet<SessionId>,
     /// The session that is short knows that only programs are waited for.
     is_told: bool,

@@ -17,7 +17,7 @@ pub(crate) const MAX_SLOTS_PER_LISTENER: usize = 128;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotLimits {
     pub(crate) of_listener: usize,
-    /// Of those, for one peer over a network.
+    /// Most slots of a listener for one peer over a network.
     pub(crate) of_peer: usize,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Of a peer with this address.
+    /// The origin of a peer with this address.
     pub(crate) fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(v6) if !v6.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),

@@ -36,7 +36,7 @@ pub(crate) struct Graph {
     pub(crate) owner: Owner,
     /// In the order in which they were added.
     pub(crate) nodes: Vec<NodeId>,
-    /// Those without dependencies; the one that became so last comes first, as the driver lists them.
+    /// Nodes without dependencies; the one that became so last comes first, as the driver lists them.
     pub(crate) roots: Vec<NodeId>,
     /// The graph it is a clone of.
     pub(crate) source: Option<GraphId>,

@@ -39,7 +39,7 @@ struct FileRange {
 pub(crate) struct Origin(Vec<FileRange>);
 
 impl Origin {
-    /// Of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
+    /// The origin of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
         let mappings = maps::of_parts(parts)?;
         let places: Option<Vec<FileRange>> = parts.iter().map(|part| place(part, &mappings)).collect();

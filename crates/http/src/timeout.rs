@@ -25,7 +25,7 @@ enum Phase {
 }
 
 impl ConnectionTimeout {
-    /// Of a connection whose request is awaited.
+    /// The timeouts of a connection whose request is awaited.
     pub(crate) fn new(request: Duration, answer: Duration) -> Self {
         Self { phase: Arc::new(watch::Sender::new(Phase::Asking(Instant::now() + request))), answer }
     }

@@ -43,7 +43,7 @@ pub(crate) struct PackEntry {
     pub(crate) id: ChunkId,
     /// First 8 bytes of the BLAKE3 hash of the stored bytes: looked at before they are decompressed.
     pub(crate) check: [u8; 8],
-    /// Of the chunk's header, from the start of the pack.
+    /// Offset of the chunk's header, from the start of the pack.
     pub(crate) offset: u64,
     pub(crate) raw: u32,
     pub(crate) stored: u32,

@@ -69,7 +69,7 @@ pub(crate) struct Index {
 #[derive(Debug, Default)]
 struct Packs {
     whole: BTreeMap<u32, Arc<Pack>>,
-    /// Those that cannot be used. Their chunks are not known, and so are written again by the next checkpoint.
+    /// The packs that cannot be used. Their chunks are not known, and so are written again by the next checkpoint.
     broken: BTreeMap<u32, ImageError>,
 }
 

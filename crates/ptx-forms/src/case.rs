@@ -31,9 +31,9 @@ pub(crate) enum Check {
 /// Types of the operands of a form: columns of its buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Operands {
-    /// Of the input, each column at a multiple of 16 bytes.
+    /// Operands of the input, each column at a multiple of 16 bytes.
     pub(crate) sources: Vec<OperandKind>,
-    /// Of the output.
+    /// Operands of the output.
     pub(crate) results: Vec<OperandKind>,
 }
 

@@ -16,9 +16,9 @@ pub enum Verdict {
     Same,
     /// Both lie within the bound: the largest part of it that each used, the kept answer first, and how many values differ.
     Within {
-        /// Of the kept answer; 0 where the bound lies around it.
+        /// Part of the bound that the kept answer used; 0 where the bound lies around it.
         kept: f64,
-        /// Of the answer held against it.
+        /// Part of the bound that the answer held against it used.
         got: f64,
         /// Values that are not the same, of all.
         differing: usize,

@@ -108,9 +108,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Those of this process.
+/// Folders that this process has made.
 struct Made {
-    /// Those that are there.
+    /// Folders that are there.
     paths: Vec<PathBuf>,
     /// It is about to end, and makes no more.
     is_over: bool,

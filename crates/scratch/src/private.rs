@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Of a file.
+/// Mode of a private file.
 const FILE: u32 = 0o600;
-/// Of a folder.
+/// Mode of a private folder.
 const FOLDER: u32 = 0o700;
 
 /// Makes a file, or empties the one that is there, which becomes the owner's alone too. A device or a pipe keeps its mode: `/dev/null`

@@ -41,7 +41,7 @@ impl SessionPeers {
         facts.devices.iter().map(|device| device.pci_bus_id.clone()).collect()
     }
 
-    /// Of a session whose devices have these addresses.
+    /// The peers of a session whose devices have these addresses.
     pub(crate) fn new(reclaim: Arc<Reclaim>, devices: Arc<[String]>) -> Self {
         Self { reclaim: Some(reclaim), devices }
     }

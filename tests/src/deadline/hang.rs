@@ -13,7 +13,7 @@ use super::{Deadline, GivenUp};
 
 /// In place of no limit, where a function takes one.
 const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
-/// So long may all of the process stand still: longer than anything that tests wait for on purpose.
+/// How long all of the process may stand still: longer than anything that tests wait for on purpose.
 const STANDSTILL: Duration = Duration::from_secs(180);
 /// How often a state is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

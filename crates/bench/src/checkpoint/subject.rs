@@ -97,7 +97,7 @@ impl Limits {
 pub(super) struct Subject {
     child: Option<Child>,
     folder: PathBuf,
-    /// Of the last order.
+    /// Number of the last order.
     number: u64,
     limits: Limits,
 }

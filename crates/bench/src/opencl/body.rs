@@ -65,7 +65,7 @@ fn measure(quick: bool) -> Result<Report, String> {
     Ok(Report { device: device.name, seconds })
 }
 
-/// Of one launch with an argument set before it, among many: until it is enqueued, and until it is done.
+/// Measures one launch with an argument set before it, among many: until it is enqueued, and until it is done.
 fn launches(device: &Device) -> Result<[f64; 2], String> {
     let kernel = device.kernel(c"nothing")?;
     let mut best = [f64::MAX; 2];
@@ -83,7 +83,7 @@ fn launches(device: &Device) -> Result<[f64; 2], String> {
     Ok(best)
 }
 
-/// Of a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
+/// Measures a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
 fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String> {
     let count = if size == SMALL_BYTES { CALLS } else { COPIES / if quick { 2 } else { 1 } };
     let figure = |work: &mut dyn FnMut() -> Result<(), String>| {
@@ -103,7 +103,7 @@ fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String>
     Ok([write, read, map])
 }
 
-/// Of a kernel that computes, and of one that moves memory.
+/// Measures a kernel that computes, and one that moves memory.
 fn kernels(device: &Device) -> Result<[f64; 2], String> {
     let (from, to) = (device.buffer(READ_WRITE, LARGE_BYTES)?, device.buffer(READ_WRITE, LARGE_BYTES)?);
     device.write(from, &vec![0; LARGE_BYTES])?;

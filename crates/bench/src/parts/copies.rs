@@ -44,7 +44,7 @@ pub(super) fn measure(body: &mut Body) {
     }
 }
 
-/// Those that take seconds on a slow way.
+/// Measures the copies that take seconds on a slow way.
 pub(super) fn measure_large(body: &mut Body) {
     for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes > LIGHT) {
         if body.has_time() {

@@ -42,7 +42,7 @@ fn write_events(out: &mut impl Write, traces: &[Trace]) -> io::Result<()> {
 /// The streams of a process that had timed work, by their handles, and the numbers of their rows.
 type StreamRows = BTreeMap<u64, u32>;
 
-/// Of each process. No number stands twice in a file: Perfetto knows a row by it, whatever its process.
+/// The rows of each process. No number stands twice in a file: Perfetto knows a row by it, whatever its process.
 fn rows(traces: &[Trace]) -> Vec<StreamRows> {
     let mut numbers = GPU_TRACK_BASE..;
     let of_one = |trace: &Trace| {

@@ -110,7 +110,7 @@ impl ApiCode for Code {
     type Output = kdclOutput;
 
     const SUCCESS: Self = Self::SUCCESS;
-    /// Of OpenCL's codes, the one that blames neither the program nor a kernel.
+    /// The code of a lost connection: of OpenCL's codes, the one that blames neither the program nor a kernel.
     const LOST: Self = Self::DEVICE_NOT_AVAILABLE;
     const HELD: Self = Self::OUT_OF_RESOURCES;
     const FORKED: Self = Self::LOST;

@@ -44,7 +44,7 @@ struct Rate {
 }
 
 impl LineKind {
-    /// Of one source, and of all.
+    /// The limits of one source, and of all sources.
     fn rates(self) -> [Rate; 2] {
         let rate = |burst, per_minute| Rate { burst, per_minute };
         match self {
@@ -56,7 +56,7 @@ impl LineKind {
         }
     }
 
-    /// Of what lines were left out.
+    /// What left-out lines of this kind are called, in the plural.
     fn plural(self) -> &'static str {
         match self {
             Self::Refused => "lines about refused connections",

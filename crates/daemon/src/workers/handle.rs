@@ -60,7 +60,7 @@ impl WorkerHandle {
         Self { pid: worker.pid(), control, assignment, era, driver: Arc::default(), visitors: Arc::default() }
     }
 
-    /// Of a worker that is no process's child, and serves a session.
+    /// The handle of a worker that is no process's child, and serves a session.
     #[cfg(test)]
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));

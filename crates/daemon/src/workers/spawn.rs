@@ -283,7 +283,7 @@ fn fix_addresses() {
     unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
 }
 
-/// Those that a worker sets back itself, and those that are meant for its program.
+/// Ignores the signals that a worker sets back itself, and those that are meant for its program.
 fn ignore_signals() {
     // Rust's runtime gives each thread a second stack, mapped wherever there is room just then, for a handler of these two
     // signals, which it sets unless they are taken. That would be in the way of the driver's memory, whose addresses

@@ -225,7 +225,7 @@ fn users_of_processes() -> io::Result<BTreeSet<u32>> {
     Ok(status.flat_map(|status| users(&status)).collect())
 }
 
-/// Those of a process, as the kernel tells them: the real, the effective and the saved one, and that for files.
+/// The users of a process, as the kernel tells them: the real, the effective and the saved one, and that for files.
 fn users(status: &[u8]) -> Vec<u32> {
     let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"));
     let numbers = std::str::from_utf8(line.unwrap_or_default()).unwrap_or_default().split_whitespace();

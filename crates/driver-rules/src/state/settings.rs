@@ -484,7 +484,7 @@ pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
     names.into_iter().map(|name| name.to_string_lossy().into_owned())
 }
 
-/// Those of this process's environment that no process has told of yet.
+/// The unknown variables of this process's environment that no process has told of yet.
 pub fn unknown_here() -> Vec<Unknown> {
     let told = std::env::var_os(TOLD).unwrap_or_default();
     let told = told.to_string_lossy();

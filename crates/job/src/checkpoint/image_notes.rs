@@ -50,7 +50,7 @@ pub(crate) struct ImageNotes {
     pub(crate) makers: Vec<u64>,
     /// Ids of all processes and threads, as they see themselves: all must be free where they are restored.
     pub(crate) ids: Vec<u32>,
-    /// Those of processes that a signal had stopped: they stay so.
+    /// Ids of processes that a signal had stopped: they stay so.
     #[serde(default)]
     pub(crate) stopped: Vec<u32>,
     /// What CRIU does not bring back of processes and threads.

@@ -346,7 +346,7 @@ mod tests {
         pairs.iter().flat_map(|(old, new)| [[*old; UUID_BYTES], [*new; UUID_BYTES]].concat()).collect()
     }
 
-    /// Of a session that knows the GPUs 1, 2 and 3.
+    /// The placement of a session that knows the GPUs 1, 2 and 3.
     fn placed_from(now: &[u8], gpus: &[u8]) -> Result<String, u32> {
         let known = [1, 2, 3].map(uuid);
         placed(&known.each_ref().map(String::as_str), &lines(now), gpus).map_err(|refusal| refusal.0)

@@ -187,7 +187,7 @@ impl<'a> QuiescedJob<'a> {
         self.write(writer, &|_, _, _| ())
     }
 
-    /// Those whose sessions they are.
+    /// The members whose sessions they are.
     pub(crate) fn members(&self) -> Vec<Member> {
         self.participants.iter().map(|participant| participant.member.clone()).collect()
     }

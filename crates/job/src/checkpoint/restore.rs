@@ -150,7 +150,7 @@ pub enum RestoreError {
         /// Error that the system returned.
         source: io::Error,
     },
-    /// Others would not let it do so.
+    /// Other processes held the lock on names of link_remap for too long.
     #[error(transparent)]
     LinkRemapLock(#[from] LinkRemapLockError),
     /// The operating system refused.

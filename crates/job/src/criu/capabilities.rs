@@ -35,8 +35,8 @@ const SET_USER_ID: u32 = 0o4000;
 const ATTRIBUTE: &str = "security.capability";
 
 impl Capabilities {
-    /// Those of `program` once it is executed; none where that cannot be told: a script, or a program that runs as its
-    /// owner, may get rights in its own way.
+    /// The capabilities of `program` once it is executed; none where that cannot be told: a script, or a program that runs
+    /// as its owner, may get rights in its own way.
     pub(crate) fn of(program: &Path) -> Option<Self> {
         let (mut file, mut magic) = (File::open(program).ok()?, [0; 4]);
         let is_own = file.metadata().is_ok_and(|stat| stat.mode() & SET_USER_ID == 0);

@@ -275,7 +275,7 @@ pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u
     })
 }
 
-/// Of a `file_entry` that is a regular file's.
+/// The fields of a `file_entry` that is a regular file's.
 fn regular(message: &[u8]) -> Option<Regular<'_>> {
     let entry = Fields(message).bytes_in(REGULAR)?;
     let mut file = Regular::default();

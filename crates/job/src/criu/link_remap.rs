@@ -41,7 +41,7 @@ pub(crate) struct UnlinkedFile {
     pub(crate) link: PathBuf,
 }
 
-/// Those that the processes of a tree have open or mapped. What ends meanwhile is passed over.
+/// The unlinked files that the processes of a tree have open or mapped. What ends meanwhile is passed over.
 pub(crate) fn lost(tree: &[Process]) -> Vec<UnlinkedFile> {
     tree.iter().flat_map(|process| open(process.pid).into_iter().chain(mapped(process.pid))).collect()
 }

@@ -39,7 +39,7 @@ const MARK_ATTRIBUTES: [&str; 2] = ["trusted.katydid", "user.katydid"];
 /// End of the names of what is set aside.
 const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
 
-/// Others did not give way.
+/// Other processes held the lock for too long.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: checkpoints and restores of deleted files there take turns, and {who} has held the lock for {} s: try again when it has ended",

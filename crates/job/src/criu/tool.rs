@@ -120,7 +120,7 @@ pub enum CriuError {
         /// The end of its log.
         last: String,
     },
-    /// Others would not let it do so.
+    /// Other processes held the lock on names of link_remap for too long.
     #[error(transparent)]
     LinkRemapLock(#[from] LinkRemapLockError),
     /// A dump or a restore failed.

@@ -100,7 +100,7 @@ pub(crate) fn sockets(pid: u32) -> BTreeSet<String> {
     open_sockets(pid).map(|(inode, _)| inode).collect()
 }
 
-/// Those of TCP, and those whose protocol the kernel does not tell.
+/// Inodes of the sockets of TCP, and of those whose protocol the kernel does not tell.
 fn tcp_sockets(pid: u32) -> BTreeSet<String> {
     let may_be_tcp = |descriptor: &Path| protocol(descriptor).is_none_or(|name| name.starts_with(TCP_NAME));
     open_sockets(pid).filter(|(_, descriptor)| may_be_tcp(descriptor)).map(|(inode, _)| inode).collect()

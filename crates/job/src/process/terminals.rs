@@ -26,7 +26,7 @@ const DEVPTS_FOLDER: &str = "/dev/pts";
 /// Names by which pseudo-terminals are opened.
 const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 
-/// So many terminals are opened for the sake of their numbers at most.
+/// Most terminals that are opened for the sake of their numbers.
 const MAX_TERMINALS: u32 = 512;
 
 /// The controlling terminal of the process that opens it.

@@ -573,7 +573,7 @@ fn all_jobs() -> Vec<PathBuf> {
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
 }
 
-/// Others must be able neither to read it nor to have made it.
+/// Refuses a folder that other users may enter, or have made.
 fn check(folder: &Path) -> Result<(), FolderError> {
     let problem = match fs::symlink_metadata(folder) {
         Err(source) => return Err(FolderError::System { path: folder.to_owned(), source }),

@@ -37,7 +37,7 @@ use crate::supervisor::folder::FolderError;
 const LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
 /// By which it tells a rank how many there are, and how many of these on this machine.
 const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
-/// So far above a rank its launcher is looked for: scripts may be between them.
+/// How far above a rank its launcher is looked for: scripts may be between them.
 const MAX_ANCESTORS: usize = 16;
 
 /// The process that has launched all ranks of a program, on this machine.

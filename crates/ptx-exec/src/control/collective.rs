@@ -121,7 +121,7 @@ pub(crate) mod question {
     pub(crate) const ALL: u8 = 0;
     /// Whether any is true.
     pub(crate) const ANY: u8 = 1;
-    /// All the same.
+    /// Whether all are equal.
     pub(crate) const UNIFORM: u8 = 2;
 }
 

@@ -183,7 +183,7 @@ impl Draft {
 pub(crate) struct Registers {
     /// Width of each.
     pub(crate) widths: Vec<Width>,
-    /// Those that the text declares with 8 bits.
+    /// Registers that the text declares with 8 bits.
     bytes: HashSet<Ref>,
 }
 

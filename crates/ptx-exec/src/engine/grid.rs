@@ -81,9 +81,9 @@ pub struct Grid {
 /// Blocks that no thread runs.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Those that have started.
+    /// Blocks that have started.
     started: VecDeque<Block>,
-    /// Those that are done: their memory is used again.
+    /// Blocks that are done: their memory is used again.
     done: Vec<Block>,
 }
 

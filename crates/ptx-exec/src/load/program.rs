@@ -34,7 +34,7 @@ pub struct Program {
     globals: Vec<(String, u64, u64)>,
     /// Names of those that are managed.
     managed: HashSet<String>,
-    /// Those that stand for what the host bound to them.
+    /// Names of variables that stand for what the host bound to them.
     references: HashMap<String, ReferenceKind>,
 }
 

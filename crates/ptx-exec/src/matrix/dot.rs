@@ -21,7 +21,7 @@ const NO_EXPONENT: i32 = -100_000;
 pub(crate) struct Line {
     /// 11 bits each; 0 for an element that is not there.
     significand: [u32; WIDTH],
-    /// Of the highest of those bits.
+    /// Exponent of the highest of those bits.
     exponent: [i32; WIDTH],
     /// All ones for minus.
     sign: [u32; WIDTH],

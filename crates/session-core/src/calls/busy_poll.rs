@@ -32,7 +32,7 @@ const MAX_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN_ON_CPU: Duration = Duration::from_micros(30);
 /// Waits of a program follow each other at once, if the next one ends so soon after the last.
 const BACK_TO_BACK: Duration = Duration::from_micros(60);
-/// So many of them in a row are taken for the beginning of more: rousing an executor costs as much as some of them.
+/// Waits in a row that are taken for the beginning of more: rousing an executor costs as much as some of them.
 const MIN_CONSECUTIVE_WAITS: u32 = 8;
 
 /// State of the work that a call waits for.

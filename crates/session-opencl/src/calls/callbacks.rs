@@ -31,7 +31,7 @@ impl Callbacks {
         self.lock().remove(&token);
     }
 
-    /// Those that have not come.
+    /// Callbacks that have not come.
     pub(crate) fn waiting(&self) -> Vec<Callback> {
         self.lock()
             .iter()

@@ -44,16 +44,16 @@ impl Notify {
     }
 }
 
-/// Of a memory object: called once.
+/// The callback of a memory object's end: called once.
 pub(crate) unsafe extern "C" fn memory(_: cl_mem, data: *mut void) {
     // SAFETY: registered with a leaked `Notify`, and called once for it.
     unsafe { Box::from_raw(data.cast::<Notify>()) }.tell(0, &[]);
 }
 
-/// Of the end of a program, of which the program's side tells its own callbacks.
+/// The callback of a program's end, which does nothing: the program's side tells its own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_program(_: cl_program, _: *mut void) {}
 
-/// Of the end of a context, of which the program's side tells its own callbacks.
+/// The callback of a context's end, which does nothing: the program's side tells its own callbacks.
 pub(crate) unsafe extern "C" fn nothing_of_context(_: cl_context, _: *mut void) {}
 
 /// Whom errors of contexts are told, by what their drivers are given as user data: a driver may have a context, and call, for longer
@@ -91,7 +91,7 @@ fn listeners() -> MutexGuard<'static, BTreeMap<usize, Notify>> {
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of a context: may be called at any time, also when no thread listens any more.
+/// The callback of a context's errors: may be called at any time, also when no thread listens any more.
 pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: usize, data: *mut void) {
     if text.is_null() {
         return;
@@ -193,7 +193,7 @@ fn builds() -> MutexGuard<'static, BTreeMap<usize, Arc<BuildResult>>> {
     BUILDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of a build or link: called once, or never if the driver refuses it.
+/// The callback of a build or link: called once, or never if the driver refuses it.
 pub(crate) unsafe extern "C" fn build(program: cl_program, data: *mut void) {
     let Some(end) = builds().remove(&data.addr()) else { return };
     let mut state = end.lock();

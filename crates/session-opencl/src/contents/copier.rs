@@ -20,7 +20,7 @@ const READ_WRITE: u64 = 1;
 pub(crate) struct Copier {
     pub(crate) queue: cl_command_queue,
     pub(crate) context: cl_context,
-    /// Of which the queue is.
+    /// The device of the queue.
     pub(super) device: cl_device_id,
     pub(crate) api: &'static Dispatch,
     /// All devices of the context are processors, so that what it has lies in this process.

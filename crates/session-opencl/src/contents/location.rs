@@ -8,9 +8,9 @@ use crate::calls::pending_reads::PendingRead;
 
 /// Where the bytes of an area lie.
 pub(super) enum AreaLocation {
-    /// Of a buffer, and the flags that it was made with.
+    /// In a buffer; and the flags that it was made with.
     Buffer(cl_mem, u64),
-    /// Of an image: elements, rows, slices; and its flags.
+    /// In an image: elements, rows, slices; and its flags.
     Image(cl_mem, [usize; 3], u64),
     /// In shared virtual memory, at this address.
     Svm(u64),

@@ -42,7 +42,7 @@ pub(super) struct Transfer {
     memory: Object<cl_mem>,
     form: u32,
     extent: Extent,
-    /// Of one element: of an image's, or a byte.
+    /// Bytes of one element: of an image's, or one.
     element: u64,
     bytes: u64,
 }

@@ -61,7 +61,7 @@ pub(crate) struct ObjectEntry {
     pub(crate) sets: BTreeMap<(u16, u64), RecordedFrame>,
     /// Builds of a program, in their order.
     pub(super) builds: Vec<RecordedFrame>,
-    /// Of a kernel, by queue: the most items of a group, and the most in each dimension.
+    /// Limits of a kernel, by queue: the most items of a group, and the most in each dimension.
     pub(crate) groups: BTreeMap<u32, [u64; 4]>,
 }
 

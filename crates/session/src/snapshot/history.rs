@@ -16,9 +16,9 @@ use super::precopy_state::PrecopyState;
 pub(crate) struct Snapshots {
     /// One at most of each device, in its primary context.
     pub(super) carriers: Vec<Carrier>,
-    /// Of the hash, on all devices; none where host code reads their memory as fast.
+    /// Seed of the hash, on all devices; none where host code reads their memory as fast.
     pub(super) seed: Option<u64>,
-    /// Of every context, as far as its driver has made any.
+    /// Streams of every context, as far as its driver has made any.
     pub(super) streams: Vec<Streams>,
     pub(super) known: KnownContents,
     pub(super) aside: PrecopyState,

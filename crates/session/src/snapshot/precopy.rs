@@ -53,7 +53,7 @@ pub(crate) struct PrecopyJob {
 /// A device with memory of the session's.
 struct Device {
     carrier: Carrier,
-    /// Of the session on the device, in bytes; at most that much.
+    /// Bytes that the session has on the device, at most.
     held: u64,
     /// Bytes that the device has left.
     free: u64,

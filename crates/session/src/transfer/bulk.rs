@@ -29,7 +29,7 @@ pub(crate) enum CopiedOut {
 }
 
 impl CopiedOut {
-    /// Of a copy that failed.
+    /// The reply to a copy that failed.
     pub(crate) fn nothing() -> Self {
         Self::Memory(kdCopyOutReply { data: Vec::new() })
     }
@@ -68,7 +68,8 @@ pub(crate) struct CopyEnd {
 }
 
 impl CopyEnd {
-    /// Of the copy that was given to `stream` last. `is_marked`: more may come behind it that is not to be waited for.
+    /// The end of the copy that was given to `stream` last. `is_marked`: more may come behind it that is not to be waited
+    /// for.
     pub(crate) fn of_last(driver: &Driver, stream: CUstream, is_marked: bool) -> Self {
         Self { stream, end: is_marked.then(|| record(driver, stream)).flatten() }
     }

@@ -13,7 +13,7 @@ use katydid_wire::facts::JitOption;
 
 /// The options of one load.
 pub(crate) struct Options {
-    /// Those that the worker hands to its driver.
+    /// Options that the worker hands to its driver.
     pub(crate) numbers: Vec<JitOption>,
     values: *mut *mut c_void,
     info: Log,

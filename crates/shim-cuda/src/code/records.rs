@@ -112,7 +112,7 @@ impl Wire for CUfunction {
 /// An image that was loaded without a context.
 pub(crate) struct Library {
     pub(crate) slot: SlabSlot,
-    /// Those asked for so far, by name.
+    /// Kernels that the program has asked for so far, by name.
     pub(super) kernels: Mutex<HashMap<Vec<u8>, Arc<Kernel>>>,
     /// What it is in each context, by the context's handle.
     pub(super) modules: Mutex<Vec<(usize, Arc<Module>)>>,
@@ -139,7 +139,7 @@ pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     /// The library that this module is, when it is one.
     pub(super) library: Option<Arc<Library>>,
-    /// Those asked for so far, by name.
+    /// Functions that the program has asked for so far, by name.
     pub(super) functions: Mutex<HashMap<Vec<u8>, Arc<Function>>>,
 }
 

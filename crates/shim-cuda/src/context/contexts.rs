@@ -30,7 +30,7 @@ use crate::process::session::shim;
 
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
 const MAP_HOST: u32 = 8;
-/// Of the ways in which the processor waits at most one may be asked for.
+/// Checks the flags of a context: of the ways in which the processor waits at most one may be asked for.
 fn check_flags(flags: u32) -> Result<(), CUresult> {
     check_context_flags(flags)?;
     let scheduling = flags & primary::SCHEDULING;

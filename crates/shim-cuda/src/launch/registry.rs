@@ -14,9 +14,9 @@ use crate::launch::stream_queues::StreamQueues;
 /// A function that is to run once.
 #[derive(Clone, Copy)]
 pub(crate) enum DueFunction {
-    /// Of `cuLaunchHostFunc`, with its data.
+    /// A function of `cuLaunchHostFunc`, with its data.
     Host(unsafe extern "C" fn(*mut c_void), usize),
-    /// Of `cuStreamAddCallback`, with its stream and data.
+    /// A function of `cuStreamAddCallback`, with its stream and data.
     Stream(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize, usize),
 }
 

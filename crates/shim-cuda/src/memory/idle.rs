@@ -16,7 +16,7 @@ use crate::context::device::{self, Device};
 use crate::context::{record, settle, stack};
 use crate::process::session::{Shim, shim};
 
-/// So much is worth a thread.
+/// Idle bytes from which on a thread is worth its cost.
 const MIN_IDLE_BYTES: u64 = 32 << 20;
 /// It calls no function of the program.
 const IDLE_STACK_BYTES: usize = 256 << 10;
@@ -60,7 +60,7 @@ pub(crate) fn free(device: &Device, address: u64, epoch: u64) -> Result<(), CUre
     Ok(())
 }
 
-/// So many bytes of a device's memory are the program's and not in use.
+/// Notes how many bytes of a device's memory are the program's and not in use.
 fn note(device: &Device, unused: u64) {
     if unused >= MIN_IDLE_BYTES
         && !device.is_idle.load(Ordering::Relaxed)

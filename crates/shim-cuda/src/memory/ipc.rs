@@ -143,7 +143,7 @@ pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
     shim()?.session.call(0, &kdMemoryTakeBack { address }).map(drop)
 }
 
-/// Of memory from `cuMemAlloc` and its like.
+/// The handle of memory from `cuMemAlloc` and the other functions that allocate.
 ///
 /// # Safety
 ///
@@ -268,7 +268,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     virtual_memory::unreserve(start, lent.whole as usize)
 }
 
-/// Of an event that was made for it (`CU_EVENT_INTERPROCESS`).
+/// The handle of an event that was made for it (`CU_EVENT_INTERPROCESS`).
 ///
 /// # Safety
 ///

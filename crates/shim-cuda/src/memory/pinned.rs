@@ -41,7 +41,7 @@ const PUSH_MESSAGE_BYTES: usize = 512 << 10;
 /// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
 /// together; what lies closer is not written by the GPU and the program at the same time.
 const WORD: usize = 4;
-/// So many runs of changed words of a page are pushed by themselves.
+/// Most runs of changed words of a page that are pushed by themselves.
 const MAX_SINGLE_RUNS: usize = 16;
 
 /// The pinned arena, and what the worker has of it.

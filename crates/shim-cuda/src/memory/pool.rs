@@ -45,7 +45,7 @@ fn is_shared(home: PoolLocation) -> bool {
     home.device().is_none()
 }
 
-/// Of a place out of a pool with this handle.
+/// The kind of a region out of the pool with this handle.
 fn place_of(home: PoolLocation, pool: usize) -> RegionKind {
     match home {
         PoolLocation::Device(_) => RegionKind::Pooled { pool },
@@ -639,7 +639,7 @@ pub(crate) fn imported(device: u32) -> Result<CUmemoryPool, CUresult> {
     Ok(make(PoolLocation::Device(device), 0, PoolSharing::Foreign)?.handle())
 }
 
-/// Of an allocation in such a pool.
+/// The pointer data of an allocation in such a pool.
 ///
 /// # Safety
 ///

@@ -51,7 +51,7 @@ fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; NAME]> {
     if *magic == wanted { name.try_into().ok() } else { None }
 }
 
-/// Of a block that was made for it.
+/// The descriptor of a block that was made for it.
 ///
 /// # Safety
 ///
@@ -105,7 +105,7 @@ pub(crate) unsafe fn import(
     Ok(())
 }
 
-/// Of a pool that was made for it: only its device is told. Each allocation is passed on by itself.
+/// The descriptor of a pool that was made for it: only its device is told. Each allocation is passed on by itself.
 ///
 /// # Safety
 ///

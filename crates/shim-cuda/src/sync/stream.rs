@@ -65,7 +65,7 @@ pub(crate) struct Stream {
     flags: u32,
     priority: i32,
     id: u64,
-    /// Of a stream that does not wait for the default stream.
+    /// Counts a stream that does not wait for the default stream.
     _apart: Option<UnorderedWork>,
 }
 

@@ -19,7 +19,7 @@ use crate::process::session;
 
 /// Blocks are whole pages, which are aligned as any element wants.
 const PAGE_BYTES: u64 = 4096;
-/// So many bytes stay for other blocks when blocks are freed: fresh pages cost more than what is copied to them.
+/// Bytes that stay for other blocks when blocks are freed: fresh pages cost more than what is copied to them.
 const MAX_UNUSED_BYTES: u64 = 64 << 20;
 
 /// The arena of this process; none on streams.

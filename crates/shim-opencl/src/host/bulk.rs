@@ -37,7 +37,7 @@ pub(crate) struct InitialData<'a> {
 }
 
 impl<'a> InitialData<'a> {
-    /// Of an object that begins with nothing.
+    /// The data of an object that begins with nothing.
     pub(crate) fn none() -> Self {
         Self { staged: 0, inline: Cow::Borrowed(&[]), _lent: None }
     }

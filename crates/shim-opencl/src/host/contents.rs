@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ContentsVersion {
     writes: u64,
-    /// Of its context; 0: no kernel can write to it.
+    /// Launches in its context; 0: no kernel can write to it.
     launches: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Those of a new object; `is_given` tells whether the program gave some.
+    /// The contents of a new object; `is_given` tells whether the program gave some.
     pub(crate) fn new(is_given: bool) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {

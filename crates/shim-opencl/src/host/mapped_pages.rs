@@ -116,7 +116,7 @@ fn unmap(region: &KeptRegion) {
 }
 
 impl MappedPages {
-    /// So many bytes of zeros, or of what was mapped before.
+    /// Pages of so many bytes: zeros, or what was mapped before.
     pub(crate) fn new(length: usize) -> Result<Self, Code> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Code::MAP_FAILURE)?;
         if let Some(KeptRegion { start, length, .. }) = KEPT_PAGES.take(length) {
@@ -129,7 +129,7 @@ impl MappedPages {
         Ok(Self { start, length, shown: None })
     }
 
-    /// Those that show just this, if they are kept.
+    /// The pages that show just this, if they are kept.
     pub(crate) fn showing(shown: &Shown) -> Option<Self> {
         let KeptRegion { start, length, .. } = KEPT_PAGES.take_showing(shown)?;
         Some(Self { start, length, shown: None })

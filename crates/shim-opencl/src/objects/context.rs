@@ -43,9 +43,9 @@ pub(crate) struct Context {
     pub(crate) has_no_images_in_place: AtomicBool,
     /// The commands of its queues when it last had an image there made; at first, more than there can be.
     pub(crate) commands_at_image: AtomicU64,
-    /// Of which kinds it is known that it does.
+    /// The kinds of images that its driver is known to have in memory that it is given.
     pub(crate) images_in_place: Mutex<KnownForms>,
-    /// Of the function that is told of errors ([`crate::process::upcall`]); 0: none.
+    /// Token of the function that is told of errors ([`crate::process::upcall`]); 0: none.
     token: u64,
     /// Queues that it has had.
     queues: AtomicU32,

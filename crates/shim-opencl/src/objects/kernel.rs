@@ -52,7 +52,7 @@ pub(crate) struct LaunchShape {
 }
 
 impl LaunchShape {
-    /// Of one item alone.
+    /// The launch of one item alone.
     pub(crate) fn of_one(queue: u32) -> Self {
         Self { queue, dimensions: 1, given: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
     }

@@ -148,7 +148,7 @@ impl Progress {
 
 /// Whether all commands of a context are known to have ended: each queue that it has had is still there, and keeps its order.
 pub(crate) fn are_at_rest(context: &Context) -> bool {
-    /// Of more queues in all, none is looked at.
+    /// Most queues that are looked at; where there are more, none is.
     const MAX_QUEUES: u32 = 8;
     let made = context.queues();
     if made == 0 || made > MAX_QUEUES {

@@ -66,7 +66,7 @@ fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
     Some(areas.into_iter().map(|(extent, rows)| Transfer { extent, rows, ..transfer.clone() }).collect())
 }
 
-/// Of a run its stretches.
+/// The parts of a run: its stretches.
 fn stretches(extent: &Extent, rows: &Rows, each: usize) -> Vec<(Extent, Rows)> {
     let stretch = |at: usize| {
         let length = each.min(rows.len() - at);
@@ -75,7 +75,7 @@ fn stretches(extent: &Extent, rows: &Rows, each: usize) -> Vec<(Extent, Rows)> {
     (0..rows.len()).step_by(each).map(stretch).collect()
 }
 
-/// Of a box whole slices, or rows of one slice.
+/// The parts of a box: whole slices, or rows of one slice.
 fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)>> {
     let slice = rows.width * rows.rows;
     let (most_rows, most_slices) =
@@ -226,7 +226,7 @@ struct ReadPieces<'a> {
 }
 
 impl<'a> ReadPieces<'a> {
-    /// So many at most, of so many bytes each.
+    /// Takes so many pieces at most, of so many bytes each.
     fn take(staging: &'a Staging, most: usize, each: usize) -> Self {
         Self { staging, all: (0..most).map_while(|_| staging.try_take(each)).collect() }
     }
@@ -325,7 +325,7 @@ fn next(begun: &Mutex<Receiver<ReadPart>>) -> Option<ReadPart> {
     begun.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// Of a thread that does everything itself: fetches the oldest part if no piece is free.
+/// Fetches the oldest part if no piece is free, by a thread that does everything itself.
 ///
 /// # Safety
 ///

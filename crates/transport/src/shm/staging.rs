@@ -23,7 +23,8 @@ use crate::shm::staging_map::StagingMap;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
 
-/// Of these, those that only batches wait for ([`crate::link::batch`]): others may wait for a batch while they have one.
+/// Of all pieces, those that only batches wait for ([`crate::link::batch`]): others may wait for a batch while they have
+/// one.
 const PIECES_FOR_BATCHES: usize = 4;
 /// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
 const PIECE_WAIT: Duration = Duration::from_micros(20);

@@ -53,7 +53,7 @@ impl FrameReader {
         Self::ahead(READ_AHEAD)
     }
 
-    /// Of a connection that carries little but bulk.
+    /// A reader of a connection that carries little but bulk.
     pub(crate) fn of_bulk() -> Self {
         Self::ahead(BULK_READ_AHEAD)
     }

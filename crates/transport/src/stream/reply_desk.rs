@@ -24,7 +24,7 @@ pub(crate) struct ReplyDesk {
     pub(crate) reader: Option<Reader>,
     /// Threads that wait, by the number of their request.
     pub(crate) waiting: HashMap<u64, Waiter>,
-    /// Those of threads that have waited.
+    /// Bells of threads that have waited.
     pub(crate) bells: Vec<Arc<Condvar>>,
     /// A reclaim notice that no thread has taken yet.
     pub(crate) reclaim_notice: Option<u32>,

@@ -24,7 +24,7 @@ pub(crate) struct StreamWorker {
     link_control: LinkControl,
     frames: FrameReader,
     sequence: u64,
-    /// Of the frame that was handed out, if it came over the first connection.
+    /// The payload of the frame that was handed out, if it came over the first connection.
     payload: Vec<u8>,
     /// The payload of the frame that was handed out, if it came over a bulk connection.
     bulk: Option<Payload>,

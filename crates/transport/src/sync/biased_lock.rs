@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::shm::layout::MAX_THREADS;
 use crate::sync::barrier;
 
-/// So often must a thread take the lock, with no other in between, to become the bias owner: taking the bias away costs as
+/// How often a thread must take the lock, with no other in between, to become the bias owner: taking the bias away costs as
 /// much as some hundred locks.
 const ACQUISITIONS_BEFORE_BIAS: u32 = 100;
 /// Looks of a waiter before it lets others run, and before it naps.

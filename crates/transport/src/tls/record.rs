@@ -299,7 +299,7 @@ impl Opener {
         Ok(&self.raw[self.open.clone()])
     }
 
-    /// So many of the bytes were used.
+    /// Counts so many of the bytes as used.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.open.start += bytes.min(self.open.len());
     }
@@ -348,7 +348,7 @@ pub(crate) struct Seals {
 }
 
 impl Seals {
-    /// Of a handshake that is over.
+    /// The keys that a handshake has left.
     pub(crate) fn new(suite: Suite, sending: [u8; SECRET], receiving: [u8; SECRET]) -> io::Result<Self> {
         let (sending, receiving) = (Half::new(suite, sending, 0)?, Half::new(suite, receiving, 0)?);
         Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })

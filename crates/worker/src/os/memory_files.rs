@@ -21,7 +21,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// A file, and bytes of it that are not known to be mapped.
 type OpenFile = (u64, u64);
 
-/// Those that are open.
+/// Memory files that are open.
 pub(super) struct OpenFiles {
     files: [OpenFile; MAX_FILES],
     count: usize,

@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     pid: u32,
     /// Number of the descriptor in that process.
     number: i32,
-    /// Of each datagram, in their order.
+    /// Sender of each datagram, in their order.
     senders: Vec<Name>,
 }
 

@@ -104,7 +104,7 @@ fn set_results(ty: Ty) -> Option<(u64, u64)> {
 /// A comparison as its modifiers say it.
 #[derive(Clone, Copy)]
 struct Compared {
-    /// Of one value.
+    /// The operation on one value.
     exec: Exec,
     /// How it is joined with a predicate.
     join: Option<u64>,

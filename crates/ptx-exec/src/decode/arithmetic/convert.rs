@@ -327,7 +327,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         Ok(())
     }
 
-    /// Of 16 bits.
+    /// From an integer to a float of 16 bits.
     fn integer_to_half(
         &mut self,
         i: &Instruction<'a>,

@@ -44,7 +44,7 @@ const SYSTEM: [&str; 13] = [
     "/sys",
     "/run/opengl-driver",
 ];
-/// Of what every process may read in here, all but [`PRIVATE`].
+/// Folder of settings, which every process may read in here, all but [`PRIVATE`].
 const SETTINGS: &str = "/etc";
 /// Folders there that may hold keys of services.
 const PRIVATE: [&str; 13] = [

@@ -26,7 +26,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 const FOLDER: &str = "root";
 /// The number of the privilege to mount.
 const CAP_SYS_ADMIN: u32 = 21;
-/// Of the new root: a few folders, links and empty files to mount on.
+/// Size and mode of the new root: a few folders, links and empty files to mount on.
 const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
 /// Whether this process has the privilege that it takes. A container may forbid it all the same.
 pub(super) fn may_mount() -> bool {

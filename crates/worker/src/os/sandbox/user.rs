@@ -16,9 +16,9 @@ use rustix::process::{Signal, set_parent_process_death_signal, umask};
 
 /// Whether this process has become a user that no other process has.
 static IS_OWN: AtomicBool = AtomicBool::new(false);
-/// Of files that a worker makes and its group uses as well.
+/// Umask for files that a worker makes and its group uses as well.
 const SHARED: Mode = Mode::from_raw_mode(0o007);
-/// Of a folder that was made for it, for its group as well, or for it alone.
+/// Mode of a folder that was made for a worker, for its group as well, or for it alone.
 const SHARED_FOLDER: u32 = 0o770;
 const OWN_FOLDER: u32 = 0o700;
 
