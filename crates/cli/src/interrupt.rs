@@ -23,7 +23,7 @@ use katydid_job::supervisor::{folder, guard};
 /// Signals by which users and systems end a command.
 const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 
-/// A thread that waits for signals, and what ends its wait. It gives those that had come by then.
+/// A thread that waits for signals, and what ends its wait. The thread returns the signals that came before its end.
 type Watch = (Handle, JoinHandle<Vec<Origin>>);
 
 /// What is watched with, and what goes on without us.

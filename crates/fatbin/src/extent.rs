@@ -12,7 +12,7 @@ use crate::image::{ANCIENT_MAGIC, Image, ImageKind, MAX_PARTS, WRAPPER_MAGIC};
 /// Longest PTX text looked at.
 const MAX_TEXT: usize = 1 << 30;
 
-/// The image at `pointer`, as `cuModuleLoadData` and its kin get it.
+/// The image at `pointer`, as `cuModuleLoadData` and the other functions that load modules get it.
 ///
 /// Reads only what the image's own headers say belongs to it, and of text nothing behind its NUL.
 ///

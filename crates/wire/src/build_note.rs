@@ -1,6 +1,6 @@
 //! The ELF note that names the build of a library for programs.
 //!
-//! A restored program keeps the library that it was started with, whatever is installed by then. The note tells a
+//! A restored program keeps the library that it was started with, whatever is installed when it is restored. The note tells a
 //! supervisor which mapped files are Katydid's, and whether this build understands them. Little-endian:
 //!
 //! | offset | bytes | field |

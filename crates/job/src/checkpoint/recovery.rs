@@ -13,7 +13,7 @@ pub(crate) struct Recovery {
     /// A user may have put another image there since.
     pub(crate) id: ImageId,
     pub(crate) number: CheckpointNumber,
-    /// Members, and the frames that each had sent by then.
+    /// Members, and the frames that each had sent before the checkpoint.
     pub(crate) frames: Vec<(u64, u64)>,
 }
 

@@ -2,7 +2,7 @@
 //! brought together and the processes go on.
 //!
 //! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Only files that the
-//! job had open for writing may have been cut back by then, to where a restore that succeeds wants them.
+//! job had open for writing may already have been cut back to where a restore that succeeds wants them.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

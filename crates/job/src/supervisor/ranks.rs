@@ -197,7 +197,7 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// The folder of jobs cannot be used, or what `start` says. There is no job if no rank has made one by then.
+    /// The folder of jobs cannot be used, or what `start` says. There is no job if `start` has not made one.
     pub fn job<E: From<FolderError>>(self, start: impl FnOnce() -> Result<(), E>) -> Result<Option<JobAddress>, E> {
         let jobs = folder::jobs()?;
         let system = |source| FolderError::System { path: jobs.clone(), source };

@@ -3,7 +3,7 @@
 //! A driver gives a library memory in a context when something of it is first used there. A replay uses it at the same
 //! place in the order, so that its variables come back at their addresses. Launches, functions and variables are uses. In
 //! the current context, so are parameters and occupancy of a kernel. Setting an attribute or a preference of a kernel on a
-//! device is a use in all contexts that exist on the device by then. Names, and queries of attributes, are no uses. The
+//! device is a use in all contexts that exist on the device at that moment. Names, and queries of attributes, are no uses. The
 //! memory that a driver takes shows this (580.159.04, H100, 2026-11-26).
 
 use std::collections::BTreeMap;

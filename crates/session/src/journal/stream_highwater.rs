@@ -62,7 +62,7 @@ impl StreamHighwater {
         }
     }
 
-    /// There were so many by then.
+    /// The context had `count` streams at once when the frame number `order` was executed.
     pub(super) fn raise(&mut self, context: u32, count: u32, order: u64) {
         let raised = &mut self.of(context).raised;
         raised.resize(raised.len().max(count as usize), order);

@@ -12,7 +12,7 @@ use crate::device::ask::ask;
 use crate::state::Session;
 
 impl Session {
-    /// Has as many streams at once in a context as the program had by then.
+    /// Has as many streams at once in a context as the program had at this place in the journal.
     pub(super) fn pool_streams(&mut self, record: &Record) -> Result<(), RebuildError> {
         let count = used(record);
         if count > MAX_STREAMS {

@@ -181,7 +181,7 @@ impl Wanted {
             && is_sure(&self.context, worker, &self.form(), (&self.desc, self.rows.len()))?
         {
             // Where no command followed the last one, none may follow this one, and its memory is there already. Else the worker
-            // had better be awake by then.
+            // is woken, so that it is awake when that command comes.
             let commands = queue::commands(&self.context);
             if self.context.commands_at_image.swap(commands, Ordering::Relaxed) == commands {
                 session::enqueue_lazily(message)?;

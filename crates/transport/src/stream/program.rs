@@ -290,7 +290,7 @@ impl StreamProgram {
     /// or the desk.
     fn break_off(&self) {
         self.let_go();
-        // Who has found the link whole, and is about to wait, waits by then.
+        // A thread that found the link whole, and is about to wait, holds the outlet until it waits.
         drop(self.outlet());
         self.opened.notify_all();
     }

@@ -35,7 +35,7 @@ const WAITS_PER_PROBE: u32 = 16;
 const EAGER_SPIN: Duration = Duration::from_nanos(MAX_MEMORY_SPIN_NS as u64);
 /// Looks between two readings of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
-/// Looks at memory before the first reading, one to three microseconds: an answer that is there by then came as soon as answers
+/// Looks at memory before the first reading, one to three microseconds: an answer that is there before it came as soon as answers
 /// can, and clocks took a fifth of such a round trip.
 const POLLS_BEFORE_CLOCK: u32 = 64;
 /// How long a sleeper trusts that it will be woken, before it looks whether its peer is still there.

@@ -114,7 +114,7 @@ impl MemoryFiles {
             }
             piece.copy_within(done..all, 0);
             held = all - done;
-            // A line that is longer than the room is a path, whose beginning has been heard by then.
+            // A line that is longer than the room is a path, whose beginning was heard before.
             if held == READ_PIECE_BYTES {
                 self.hear(&piece, &mut file, open);
                 held = 0;
