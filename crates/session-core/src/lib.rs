@@ -12,7 +12,7 @@
 //!       Orders                                control.rs
 //!
 //!     Replies, Calls, Usage, UpcallQueue      calls/              what all threads of a session share
-//!     Record, StateFormat, replay             journal/            frames as bytes, and executed again (Replayed)
+//!     JournalRecord, StateFormat, replay      journal/            frames as bytes, and executed again (Replayed)
 //! ```
 //!
 //! | trait | what an API says with it |
@@ -57,7 +57,7 @@ pub use journal::format::{
     upcall_head,
 };
 pub use journal::frame::Frame;
-pub use journal::record::{MessageTable, Messages, Record, ReplayStep, StateError};
+pub use journal::record::{JournalRecord, MessageTable, Messages, ReplayStep, StateError};
 pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replaying};
 pub use output::{Capture, Printed};
 pub use progress::Progress;

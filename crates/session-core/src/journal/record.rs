@@ -1,4 +1,4 @@
-//! One frame of a journal as bytes.
+//! A record of a journal as bytes.
 //!
 //! Opcodes change when the specification does, so a record names its message by its place in a table of names and
 //! layouts; a message that this build does not know, or knows with other fields, is refused by name.
@@ -67,9 +67,9 @@ impl ReplayStep {
     }
 }
 
-/// A journal entry that a restore executes again.
+/// A record of the saved journal, which a restore executes again: a frame of the program, or another step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct JournalRecord {
     /// How the replay executes this record: as a frame, a launch, or another step.
     pub step: ReplayStep,
     /// Number of the frame.
@@ -159,7 +159,7 @@ impl MessageTable {
     }
 }
 
-impl Record {
+impl JournalRecord {
     /// Writes it, and notes its message.
     pub fn put(&self, names: &mut MessageTable, out: &mut Vec<u8>) {
         (self.step as u8).put(out);

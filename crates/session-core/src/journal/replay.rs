@@ -8,7 +8,7 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::api::Api;
 use crate::calls::error::{Fault as _, SessionError};
 use crate::calls::main_loop::FrameHandler;
-use crate::journal::record::{Record, StateError};
+use crate::journal::record::{JournalRecord, StateError};
 
 /// Why a frame is not executed again.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub trait Replayed: FrameHandler {
     fn may_replay(opcode: u16) -> bool;
 }
 
-impl Record {
+impl JournalRecord {
     /// The frame as its program sent it, in the context that it names.
     #[must_use]
     pub fn head(&self) -> FrameHead {
@@ -71,7 +71,7 @@ pub fn replaying<S: Replayed, R>(session: &mut S, work: impl FnOnce(&mut S) -> R
 pub fn replay<S: Replayed>(
     session: &mut S,
     head: &FrameHead,
-    record: &Record,
+    record: &JournalRecord,
 ) -> Result<<S::Api as Api>::Code, ReplayError> {
     if !S::may_replay(record.opcode) {
         return Err(ReplayError::NotKept { message: S::Api::MESSAGES.name_of(record.opcode) });

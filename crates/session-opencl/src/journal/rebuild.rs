@@ -9,7 +9,9 @@
 use std::ptr;
 
 use katydid_opencl_sys::{Code, cl_device_id, cl_kernel, cl_program};
-use katydid_session_core::{Api as _, Record, ReplayError, Replayed, StateError, execute_quietly, replay, replaying};
+use katydid_session_core::{
+    Api as _, JournalRecord, ReplayError, Replayed, StateError, execute_quietly, replay, replaying,
+};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{
@@ -261,7 +263,7 @@ impl Session {
         Ok(())
     }
 
-    fn replay_one(&mut self, record: &Record) -> Result<(), RebuildError> {
+    fn replay_one(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         if record.opcode == kdclSvmAlloc::OPCODE {
             return self.allocate_again(record);
         }
@@ -282,7 +284,7 @@ impl Session {
     }
 
     /// Shared virtual memory at its address. A driver that gives another one is asked again, and has that back.
-    fn allocate_again(&mut self, record: &Record) -> Result<(), RebuildError> {
+    fn allocate_again(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "shared virtual memory" };
         let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
         let was = was.filter(|was| was.is_multiple_of(PAGE_BYTES) && *was > PAGE_BYTES).ok_or_else(damaged)?;
@@ -308,7 +310,7 @@ impl Session {
     }
 
     /// For a driver that chooses by itself: what it gives stays taken until it gives the address that is wanted.
-    fn allocate_around(&mut self, record: &Record, (size, was): (u64, u64)) -> Result<(), RebuildError> {
+    fn allocate_around(&mut self, record: &JournalRecord, (size, was): (u64, u64)) -> Result<(), RebuildError> {
         let (mut others, mut is_there) = (Vec::new(), false);
         while !is_there && others.len() < MAX_MISPLACED {
             // A driver that has no memory left has not given it either.
@@ -321,14 +323,14 @@ impl Session {
     }
 
     /// Shared virtual memory, wherever the driver gives it.
-    fn allocate(&mut self, record: &Record) -> Result<u64, RebuildError> {
+    fn allocate(&mut self, record: &JournalRecord) -> Result<u64, RebuildError> {
         let before: Vec<u64> = self.svm.addresses().collect();
         let code = replay(self, &record.head(), record)?;
         let new = self.svm.addresses().find(|address| !before.contains(address));
         new.ok_or(RebuildError::Refused { message: kdclSvmAlloc::NAME, code })
     }
 
-    fn free(&mut self, record: &Record, address: u64) -> Result<(), RebuildError> {
+    fn free(&mut self, record: &JournalRecord, address: u64) -> Result<(), RebuildError> {
         let head = FrameHead { opcode: kdclSvmFree::OPCODE, ..record.head() };
         execute_quietly(self, &head, &encoded(&kdclSvmFree { address }))?;
         Ok(())
@@ -431,8 +433,8 @@ fn our_head(opcode: u16) -> FrameHead {
     FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence: 0 }
 }
 
-fn refuse_binaries(records: &[Record], device: &str) -> Result<(), RebuildError> {
-    let is_binary = |record: &Record| {
+fn refuse_binaries(records: &[JournalRecord], device: &str) -> Result<(), RebuildError> {
+    let is_binary = |record: &JournalRecord| {
         let program = kdclProgram::decode(&record.payload).ok().filter(|_| record.opcode == kdclProgram::OPCODE);
         program.is_some_and(|program| program.form == form::BINARY)
     };

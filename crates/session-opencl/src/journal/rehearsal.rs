@@ -11,7 +11,7 @@
 
 use std::collections::HashSet;
 
-use katydid_session_core::Record;
+use katydid_session_core::JournalRecord;
 use katydid_wire::codec::Message as _;
 use katydid_wire::opencl::message::{
     kdclBuffer, kdclCloneKernel, kdclDefaultQueue, kdclImage, kdclKernel, kdclPipe, kdclQueue, kdclSampler,
@@ -61,7 +61,7 @@ pub(crate) struct Rehearsal {
     /// As the program knows them.
     pub(super) platforms: Vec<Platform>,
     /// The frames that were replayed, in their order.
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<JournalRecord>,
 }
 
 /// What makes it the session of an image.
@@ -70,13 +70,13 @@ pub(super) struct Rest<'a> {
     /// Objects that have ended, by id, the last one first.
     pub(super) ended: Vec<u32>,
     /// Frames that have come since.
-    pub(super) records: &'a [Record],
+    pub(super) records: &'a [JournalRecord],
 }
 
 impl Rehearsal {
     /// What is left to do for the frames of an image; none if these are of something else.
-    pub(super) fn rest<'a>(&self, platforms: &[Platform], records: &'a [Record]) -> Option<Rest<'a>> {
-        let is_old = |record: &Record| self.records.last().is_some_and(|last| record.order <= last.order);
+    pub(super) fn rest<'a>(&self, platforms: &[Platform], records: &'a [JournalRecord]) -> Option<Rest<'a>> {
+        let is_old = |record: &JournalRecord| self.records.last().is_some_and(|last| record.order <= last.order);
         let (again, rest) = records.split_at(records.partition_point(is_old));
         let mut again = again.iter().peekable();
         let (mut ended, mut unset) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ impl Rehearsal {
         }
         ended.reverse();
         let set: HashSet<_> = records.iter().filter_map(setting).collect();
-        let is_over = |record: &Record| {
+        let is_over = |record: &JournalRecord| {
             let is_of_ended = [first(record), value(record)].into_iter().flatten().any(|id| ended.contains(&id));
             is_of_ended || setting(record).is_some_and(|what| set.contains(&what))
         };
@@ -99,22 +99,22 @@ impl Rehearsal {
 }
 
 /// The object that a frame has made, if nothing else is made of it.
-fn object(record: &Record) -> Option<u32> {
+fn object(record: &JournalRecord) -> Option<u32> {
     first(record).filter(|_| CREATING_OPCODES.contains(&record.opcode))
 }
 
-fn first(record: &Record) -> Option<u32> {
+fn first(record: &JournalRecord) -> Option<u32> {
     record.payload.first_chunk().map(|id| u32::from_le_bytes(*id))
 }
 
 /// What a frame sets, if it sets something.
-fn setting(record: &Record) -> Option<(u16, [u8; 8])> {
+fn setting(record: &JournalRecord) -> Option<(u16, [u8; 8])> {
     let what = record.payload.first_chunk().copied();
     what.map(|what| (record.opcode, what)).filter(|_| SETTINGS.contains(&record.opcode))
 }
 
 /// The object that something is set to.
-fn value(record: &Record) -> Option<u32> {
+fn value(record: &JournalRecord) -> Option<u32> {
     match record.opcode {
         kdclSetArgument::OPCODE => {
             let message = kdclSetArgument::decode(&record.payload).ok().filter(|message| message.form == OBJECT)?;
@@ -136,8 +136,8 @@ mod tests {
     const MADE: u16 = kdclBuffer::OPCODE;
     const KERNEL: u16 = kdclKernel::OPCODE;
 
-    fn record(order: u64, opcode: u16, payload: Vec<u8>) -> Record {
-        Record {
+    fn record(order: u64, opcode: u16, payload: Vec<u8>) -> JournalRecord {
+        JournalRecord {
             step: ReplayStep::Frame,
             order,
             thread: 1,
@@ -151,12 +151,12 @@ mod tests {
     }
 
     /// A frame that makes the object of its number.
-    fn made(order: u64, opcode: u16) -> Record {
+    fn made(order: u64, opcode: u16) -> JournalRecord {
         record(order, opcode, (order as u32).to_le_bytes().to_vec())
     }
 
     /// One that sets an argument of a kernel to an object.
-    fn set(order: u64, kernel: u32, index: u32, object: u32) -> Record {
+    fn set(order: u64, kernel: u32, index: u32, object: u32) -> JournalRecord {
         let value = &object.to_le_bytes();
         record(
             order,
@@ -165,13 +165,13 @@ mod tests {
         )
     }
 
-    fn rehearsal(made: &[Record], platforms: Vec<Platform>) -> Rehearsal {
+    fn rehearsal(made: &[JournalRecord], platforms: Vec<Platform>) -> Rehearsal {
         let ground = DeviceBasis { assignment: Assignment::default(), here: Vec::new() };
         Rehearsal { ground, platforms, records: made.to_vec() }
     }
 
     /// Objects that have ended, and frames that have come.
-    fn rest(made: &[Record], image: &[Record]) -> Option<(Vec<u32>, Vec<u64>)> {
+    fn rest(made: &[JournalRecord], image: &[JournalRecord]) -> Option<(Vec<u32>, Vec<u64>)> {
         let rehearsal = rehearsal(made, Vec::new());
         let rest = rehearsal.rest(&[], image)?;
         Some((rest.ended, rest.records.iter().map(|record| record.order).collect()))

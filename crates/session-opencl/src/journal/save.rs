@@ -10,7 +10,7 @@ use std::ptr;
 
 use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
 use katydid_opencl_sys::{Code, cl_context, cl_event};
-use katydid_session_core::{Record, ReplayStep};
+use katydid_session_core::{JournalRecord, ReplayStep};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
     kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
@@ -51,15 +51,15 @@ pub(crate) enum SaveError {
 /// Gathers the records of a state.
 #[derive(Default)]
 struct RecordSet {
-    records: Vec<Record>,
+    records: Vec<JournalRecord>,
     /// How many strangers each frame has, which end with it.
     strangers: HashMap<u64, u32>,
 }
 
 impl RecordSet {
-    fn add(&mut self, order: u64, kept: &RecordedFrame, payload: Vec<u8>) -> &mut Record {
+    fn add(&mut self, order: u64, kept: &RecordedFrame, payload: Vec<u8>) -> &mut JournalRecord {
         let told = kept.outcome().map(|code| code.0.to_le_bytes().to_vec());
-        let record = Record {
+        let record = JournalRecord {
             step: ReplayStep::Frame,
             order,
             thread: kept.frame.thread,
@@ -76,7 +76,7 @@ impl RecordSet {
     }
 
     fn release(&mut self, order: u64, object: u32) {
-        self.records.push(Record {
+        self.records.push(JournalRecord {
             step: ReplayStep::Frame,
             order,
             thread: 1,
@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// All frames, in their order.
-    fn records(&self) -> Result<Vec<Record>, SaveError> {
+    fn records(&self) -> Result<Vec<JournalRecord>, SaveError> {
         let mut all = RecordSet::default();
         for kind in [kind::DEVICE, kind::CONTEXT, kind::QUEUE, kind::MEMORY, kind::SAMPLER, kind::PROGRAM, kind::KERNEL]
         {

@@ -24,8 +24,8 @@
 use std::collections::BTreeMap;
 
 use katydid_session_core::{
-    Api as _, MessageTable, Record, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept, put_uploads,
-    take_all, take_kept, take_uploads, upcall_head,
+    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept,
+    put_uploads, take_all, take_kept, take_uploads, upcall_head,
 };
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::frame::FrameHead;
@@ -97,7 +97,7 @@ pub(crate) struct JournalState {
     /// The frame in which the program's upcall thread waits.
     pub(crate) upcall: Option<FrameHead>,
     pub(crate) due: Vec<DueCallback>,
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<JournalRecord>,
     pub(crate) events: Vec<Event>,
     pub(crate) callbacks: Vec<Callback>,
     pub(crate) mapped: Vec<Mapped>,
@@ -197,7 +197,7 @@ impl JournalState {
         let mut state = Self { platforms: take_all(&mut reader, Platform::take)?, ..Self::default() };
         state.take_pending(&mut reader)?;
         let names = MessageTable::take(OpenCl::MESSAGES, &mut reader)?;
-        state.records = take_all(&mut reader, |reader| Record::take(&names, reader))?;
+        state.records = take_all(&mut reader, |reader| JournalRecord::take(&names, reader))?;
         state.events = take_all(&mut reader, |reader| {
             let (id, context, status) = (reader.take()?, reader.take()?, reader.take()?);
             let times = take_all(reader, |reader| Ok((reader.take()?, reader.take()?)))?.into_iter().collect();
@@ -246,7 +246,7 @@ mod tests {
 
     fn full() -> JournalState {
         let device = Device { name: "cpu".into(), driver: "3.1".into(), kind: 2, bits: 64, is_used: true };
-        let record = Record {
+        let record = JournalRecord {
             step: ReplayStep::Frame,
             order: 7,
             thread: 1,

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::{CUresult, location_type};
-use katydid_session_core::Record;
+use katydid_session_core::JournalRecord;
 use katydid_wire::codec::Message as _;
 use katydid_wire::message::{kdDeviceGrow, kdMemoryCreate};
 
@@ -28,7 +28,7 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Session {
     /// Notes what `records` will take of each device. A rehearsal takes next to nothing.
-    pub(super) fn expect_memory(&mut self, records: &[Record]) {
+    pub(super) fn expect_memory(&mut self, records: &[JournalRecord]) {
         let mut wanted = WantedMemory::default();
         let taking = records.iter().filter(|_| !self.device.is_rehearsal());
         for (device, bytes) in taking.filter_map(taken_by) {
@@ -40,7 +40,7 @@ impl Session {
 
     /// Waits before the first memory of a device is taken, until all that is wanted of it is free. Where that does not come to pass,
     /// the driver decides: what it says is free is not always what it gives.
-    pub(super) fn await_memory(&mut self, record: &Record) {
+    pub(super) fn await_memory(&mut self, record: &JournalRecord) {
         let Some((device, _)) = taken_by(record) else { return };
         let Some(wanted) = self.replay.wanted.devices.remove(&device) else { return };
         let is_holding = std::mem::replace(&mut self.replay.wanted.is_holding, true);
@@ -97,7 +97,7 @@ impl Session {
 }
 
 /// The device of which a record takes memory, and how much.
-fn taken_by(record: &Record) -> Option<(i32, u64)> {
+fn taken_by(record: &JournalRecord) -> Option<(i32, u64)> {
     match record.opcode {
         kdDeviceGrow::OPCODE => {
             let message = kdDeviceGrow::decode(&record.payload).ok()?;

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUcontext, CUgraph, CUresult};
-use katydid_session_core::{Record, StateError};
+use katydid_session_core::{JournalRecord, StateError};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
@@ -23,7 +23,7 @@ const MAX_FILLERS: usize = 1 << 20;
 
 impl Session {
     /// Makes a texture or surface again under its number.
-    pub(super) fn replay_texture(&mut self, record: &Record) -> Result<(), RebuildError> {
+    pub(super) fn replay_texture(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let is_texture = record.opcode == kdTextureCreate::OPCODE;
         let kind = if is_texture { ObjectKind::Texture } else { ObjectKind::Surface };
         let what = if is_texture { "a texture object" } else { "a surface object" };
@@ -60,7 +60,7 @@ impl Session {
     }
 
     /// Makes a conditional handle again.
-    pub(super) fn replay_condition(&mut self, record: &Record) -> Result<(), RebuildError> {
+    pub(super) fn replay_condition(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let wanted = number_told(record);
         let moved = |is| RebuildError::Moved { what: "a conditional handle".to_owned(), was: wanted, is };
         let missing = wanted.saturating_sub(self.replay.numbers.last_condition + 1);
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Makes so many handles in a graph that is thrown away; the last one.
-    fn use_up_conditions(&mut self, record: &Record, count: u64) -> Result<u64, RebuildError> {
+    fn use_up_conditions(&mut self, record: &JournalRecord, count: u64) -> Result<u64, RebuildError> {
         let refused = |code: CUresult| RebuildError::Refused { message: kdGraphCondition::NAME, code: code.0 };
         self.enter_context(record.context).map_err(RebuildError::from_fault)?;
         let message = kdGraphCondition::decode(&record.payload).map_err(StateError::from)?;

@@ -12,7 +12,9 @@
 use std::sync::Arc;
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
-use katydid_session_core::{Api as _, Frame, Record, ReplayStep, Replayed, StateError, Uploads, replay, replaying};
+use katydid_session_core::{
+    Api as _, Frame, JournalRecord, ReplayStep, Replayed, StateError, Uploads, replay, replaying,
+};
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
 use katydid_wire::frame::FrameHead;
@@ -125,7 +127,7 @@ impl Session {
 
     fn replay_all(
         &mut self,
-        records: &[Record],
+        records: &[JournalRecord],
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
         // Threads may be in the middle of sending something, which a record of theirs must not take the place of.
@@ -140,7 +142,7 @@ impl Session {
 
     fn replay_one(
         &mut self,
-        record: &Record,
+        record: &JournalRecord,
         images: &mut dyn FnMut(u32) -> Option<Vec<u8>>,
     ) -> Result<(), RebuildError> {
         if record.step == ReplayStep::Sketch {
@@ -175,7 +177,7 @@ impl Session {
 
     /// Has the driver take the room of an executable graph, which is made later. Where it does not, the addresses that are compared
     /// say whether that matters.
-    fn sketch(&mut self, record: &Record) -> Result<(), RebuildError> {
+    fn sketch(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "the sketch of a graph" };
         let bytes = record.steps.as_ref().ok_or_else(damaged)?;
         let facts = GraphFacts::decode(bytes).map_err(|_| damaged())?;
@@ -189,7 +191,7 @@ impl Session {
     }
 
     /// Executes a frame; it must succeed as it did before.
-    pub(super) fn run(&mut self, record: &Record) -> Result<(), RebuildError> {
+    pub(super) fn run(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let message = Cuda::MESSAGES.name_of(record.opcode);
         let mut code = self.run_once(record)?;
         // The image of a module was used up.
@@ -208,13 +210,13 @@ impl Session {
     }
 
     /// How it came out.
-    fn run_once(&mut self, record: &Record) -> Result<CUresult, RebuildError> {
+    fn run_once(&mut self, record: &JournalRecord) -> Result<CUresult, RebuildError> {
         let head = self.head_of(record);
         Ok(replay(self, &head, record)?)
     }
 
     /// A frame that belongs to no context needs one nevertheless, in most drivers.
-    pub(super) fn head_of(&self, record: &Record) -> FrameHead {
+    pub(super) fn head_of(&self, record: &JournalRecord) -> FrameHead {
         let head = record.head();
         match head.context {
             0 if self.current == 0 => FrameHead { context: self.tables.contexts.any(), ..head },
@@ -223,7 +225,7 @@ impl Session {
     }
 
     /// What the program was told must be so again.
-    fn compare(&self, record: &Record) -> Result<(), RebuildError> {
+    fn compare(&self, record: &JournalRecord) -> Result<(), RebuildError> {
         let (Some(was), is) = (record.told.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
         match record.opcode {
             kdModuleFunction::OPCODE | kdLibraryKernel::OPCODE | kdKernelFunction::OPCODE => {
@@ -240,7 +242,7 @@ impl Session {
     }
 
     /// Has the driver load a library in a context, as its first use there did.
-    fn use_library(&mut self, record: &Record) -> Result<(), RebuildError> {
+    fn use_library(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let id = used(record);
         let head = self.head_of(record);
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
@@ -253,7 +255,7 @@ impl Session {
     }
 
     /// Has the driver load a kernel in a context, as its first launch there did.
-    fn load_kernel(&mut self, record: &Record) -> Result<(), RebuildError> {
+    fn load_kernel(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let id = used(record);
         let head = self.head_of(record);
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
@@ -269,7 +271,7 @@ impl Session {
     }
 
     /// Registers pinned memory; where no context is alive, the next one will.
-    fn register_again(&mut self, record: &Record) -> Result<(), RebuildError> {
+    fn register_again(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let message = kdHostRegister::decode(&record.payload).map_err(StateError::from)?;
         if self.tables.contexts.any() != 0 {
             return self.run(record);
@@ -284,7 +286,7 @@ impl Session {
 }
 
 /// The name that a question about a variable holds.
-fn variable(record: &Record) -> &[u8] {
+fn variable(record: &JournalRecord) -> &[u8] {
     match record.opcode {
         kdModuleGlobal::OPCODE => kdModuleGlobal::decode(&record.payload).map_or(&[], |message| message.name),
         _ => kdLibraryGlobal::decode(&record.payload).map_or(&[], |message| message.name),
@@ -292,16 +294,16 @@ fn variable(record: &Record) -> &[u8] {
 }
 
 /// The id in a record that is no frame.
-pub(super) fn used(record: &Record) -> u32 {
+pub(super) fn used(record: &JournalRecord) -> u32 {
     record.first_word().unwrap_or(0)
 }
 
-fn refused(record: &Record, code: CUresult) -> RebuildError {
+fn refused(record: &JournalRecord, code: CUresult) -> RebuildError {
     RebuildError::Refused { message: Cuda::MESSAGES.name_of(record.opcode), code: code.0 }
 }
 
 /// Launches pack parameters as the program was told once.
-fn same_parameters(record: &Record, was: &[u8], is: &[u8]) -> Result<(), RebuildError> {
+fn same_parameters(record: &JournalRecord, was: &[u8], is: &[u8]) -> Result<(), RebuildError> {
     let read = |bytes: &[u8]| {
         // The facts are the reply's only field: a length and themselves.
         let facts = bytes.get(4..).map(FunctionFacts::decode);

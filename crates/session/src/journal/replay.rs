@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use katydid_cuda_sys::CUresult;
-use katydid_session_core::Record;
+use katydid_session_core::JournalRecord;
 
 use crate::memory::shares::Loans;
 
@@ -35,7 +35,7 @@ pub(crate) struct Replay {
     pub(super) numbers: Numbers,
     pub(super) wanted: WantedMemory,
     /// What waits for the program.
-    pub(super) second: Vec<Record>,
+    pub(super) second: Vec<JournalRecord>,
     /// What waits for the contents.
     pub(super) loans: Loans,
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::{Frame, Record, ReplayStep};
+use katydid_session_core::{Frame, JournalRecord, ReplayStep};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
@@ -44,7 +44,7 @@ pub struct Saved {
 /// Gathers the records of a state, and the images that they name.
 #[derive(Default)]
 struct Gathered {
-    records: Vec<(ObjectKind, Record)>,
+    records: Vec<(ObjectKind, JournalRecord)>,
     images: Vec<Arc<OwnedImage>>,
     numbers: HashMap<*const OwnedImage, u32>,
     /// The last place of a graph.
@@ -52,15 +52,24 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn frame(&mut self, kind: ObjectKind, frame: &Frame, told: Option<&[u8]>) -> &mut Record {
+    fn frame(&mut self, kind: ObjectKind, frame: &Frame, told: Option<&[u8]>) -> &mut JournalRecord {
         let Frame { order, thread, context, opcode, .. } = *frame;
         let (payload, told) = (frame.payload().to_vec(), told.map(<[u8]>::to_vec));
-        let record =
-            Record { step: ReplayStep::Frame, order, thread, context, opcode, image: None, steps: None, payload, told };
+        let record = JournalRecord {
+            step: ReplayStep::Frame,
+            order,
+            thread,
+            context,
+            opcode,
+            image: None,
+            steps: None,
+            payload,
+            told,
+        };
         self.add(kind, record)
     }
 
-    fn add(&mut self, kind: ObjectKind, record: Record) -> &mut Record {
+    fn add(&mut self, kind: ObjectKind, record: JournalRecord) -> &mut JournalRecord {
         self.records.push((kind, record));
         let last = self.records.len() - 1;
         &mut self.records[last].1
@@ -70,7 +79,7 @@ impl Gathered {
     fn step(&mut self, step: ReplayStep, id: u32, context: u32, order: u64) {
         let payload = id.to_le_bytes().to_vec();
         let record =
-            Record { step, order, thread: 1, context, opcode: 0, image: None, steps: None, payload, told: None };
+            JournalRecord { step, order, thread: 1, context, opcode: 0, image: None, steps: None, payload, told: None };
         self.add(ObjectKind::Library, record);
     }
 
@@ -290,7 +299,7 @@ impl Session {
         if payload.len() > empty {
             let Frame { order, thread, context, .. } = entry.made;
             let opcode = kdMemorySetAccess::OPCODE;
-            let record = Record {
+            let record = JournalRecord {
                 step: ReplayStep::Frame,
                 order,
                 thread,
@@ -308,9 +317,9 @@ impl Session {
 
     /// Divides records into what needs no program and what waits for its memory, or for memory and events of others; each in
     /// order, what is borrowed before what may name it. Textures and surfaces come last, by their numbers: a driver counts.
-    fn in_order(&self, records: Vec<(ObjectKind, Record)>) -> (Vec<Record>, Vec<Record>) {
+    fn in_order(&self, records: Vec<(ObjectKind, JournalRecord)>) -> (Vec<JournalRecord>, Vec<JournalRecord>) {
         // Memory that is the worker's own needs no program.
-        let is_programs = |kind: ObjectKind, record: &Record| {
+        let is_programs = |kind: ObjectKind, record: &JournalRecord| {
             let message = kdHostRegister::decode(&record.payload).ok().filter(|_| kind == ObjectKind::Pinned);
             message.is_some_and(|message| self.host.as_ref().is_none_or(|host| !host.is_private(message.address)))
         };
@@ -322,7 +331,7 @@ impl Session {
         }
         borrowed.sort_by_key(place);
         records.sort_by_key(place);
-        let waits = |kind: ObjectKind, record: &Record| match kind {
+        let waits = |kind: ObjectKind, record: &JournalRecord| match kind {
             _ if record.step == ReplayStep::Sketch => false,
             ObjectKind::Pinned => is_programs(kind, record),
             ObjectKind::Exec | ObjectKind::Texture | ObjectKind::Surface | ObjectKind::Reference => may_name,
@@ -330,12 +339,12 @@ impl Session {
             _ => false,
         };
         let (second, first): (Vec<_>, Vec<_>) = records.into_iter().partition(|(kind, record)| waits(*kind, record));
-        let plain = |list: Vec<(ObjectKind, Record)>| list.into_iter().map(|(_, record)| record);
+        let plain = |list: Vec<(ObjectKind, JournalRecord)>| list.into_iter().map(|(_, record)| record);
         (plain(first).collect(), plain(borrowed).chain(plain(second)).collect())
     }
 
     /// Whether a frame is about memory or an event of another program's.
-    fn is_borrowed(&self, kind: ObjectKind, record: &Record) -> bool {
+    fn is_borrowed(&self, kind: ObjectKind, record: &JournalRecord) -> bool {
         let id = record.payload.first_chunk().map_or(0, |id| u32::from_le_bytes(*id));
         match (kind, record.opcode) {
             (ObjectKind::Foreign, _) => true,
@@ -376,7 +385,7 @@ impl Session {
 
 /// Where a record comes: textures and surfaces by their numbers, after everything else; that a library is used before the frame
 /// that uses it, which would load it otherwise.
-fn place((kind, record): &(ObjectKind, Record)) -> (bool, u64, bool) {
+fn place((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool) {
     match kind {
         ObjectKind::Texture | ObjectKind::Surface => (true, number_told(record), true),
         _ => (false, record.order, record.step != ReplayStep::Use),
@@ -384,9 +393,9 @@ fn place((kind, record): &(ObjectKind, Record)) -> (bool, u64, bool) {
 }
 
 /// Drops the sketches of executable graphs that are made where they were made first: these take their room themselves.
-fn drop_needless_sketches(records: &mut Vec<(ObjectKind, Record)>) {
-    let place = |record: &Record| (record.payload.first_chunk::<4>().copied(), record.order);
-    let is_made = |(kind, record): &&(ObjectKind, Record)| {
+fn drop_needless_sketches(records: &mut Vec<(ObjectKind, JournalRecord)>) {
+    let place = |record: &JournalRecord| (record.payload.first_chunk::<4>().copied(), record.order);
+    let is_made = |(kind, record): &&(ObjectKind, JournalRecord)| {
         *kind == ObjectKind::Exec && record.step == ReplayStep::Frame && record.steps.is_some()
     };
     let made: HashSet<_> = records.iter().filter(is_made).map(|(_, record)| place(record)).collect();
@@ -394,7 +403,7 @@ fn drop_needless_sketches(records: &mut Vec<(ObjectKind, Record)>) {
 }
 
 /// The number that a driver chose for a texture or surface.
-pub(super) fn number_told(record: &Record) -> u64 {
+pub(super) fn number_told(record: &JournalRecord) -> u64 {
     let told = record.told.as_deref().and_then(<[u8]>::first_chunk);
     told.map_or(0, |number| u64::from_le_bytes(*number))
 }

@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 
 use katydid_arena::AddressMap;
 use katydid_session_core::{
-    Api as _, MessageTable, Record, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept, put_uploads,
-    take_all, take_kept, take_uploads, upcall_head,
+    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept,
+    put_uploads, take_all, take_kept, take_uploads, upcall_head,
 };
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::facts::Facts;
@@ -74,9 +74,9 @@ pub(crate) struct JournalState {
     pub(crate) opening: Opening,
     pub(crate) pending: Pending,
     /// What can be made before the program is there.
-    pub(crate) first: Vec<Record>,
+    pub(crate) first: Vec<JournalRecord>,
     /// What needs the program's memory.
-    pub(crate) second: Vec<Record>,
+    pub(crate) second: Vec<JournalRecord>,
     pub(crate) times: SavedTimes,
     pub(crate) loans: Loans,
 }
@@ -215,7 +215,7 @@ impl JournalState {
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
         let names = MessageTable::take(Cuda::MESSAGES, &mut reader)?;
-        let mut list = || take_all(&mut reader, |reader| Record::take(&names, reader));
+        let mut list = || take_all(&mut reader, |reader| JournalRecord::take(&names, reader));
         let (first, second) = (list()?, list()?);
         let times = SavedTimes::take(&mut reader)?;
         let loans = if version < 2 { Loans::default() } else { Loans::take(&mut reader)? };
@@ -242,7 +242,7 @@ pub fn messages_of(bytes: &[u8]) -> Result<BTreeMap<&'static str, usize>, StateE
 /// # Errors
 ///
 /// [`StateError`].
-pub(crate) fn records_of(bytes: &[u8]) -> Result<Vec<Record>, StateError> {
+pub(crate) fn records_of(bytes: &[u8]) -> Result<Vec<JournalRecord>, StateError> {
     let JournalState { first, second, .. } = JournalState::decode(bytes)?;
     Ok(first.into_iter().chain(second).collect())
 }

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use katydid_cuda_sys::{CUresult, CUstream, stream_flags};
-use katydid_session_core::{Record, StateError};
+use katydid_session_core::{JournalRecord, StateError};
 
 use super::error::RebuildError;
 use super::rebuild::used;
@@ -13,7 +13,7 @@ use crate::state::Session;
 
 impl Session {
     /// Has as many streams at once in a context as the program had at this place in the journal.
-    pub(super) fn pool_streams(&mut self, record: &Record) -> Result<(), RebuildError> {
+    pub(super) fn pool_streams(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let count = used(record);
         if count > MAX_STREAMS {
             return Err(StateError::Damaged { what: "the number of streams" }.into());

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use katydid_image::{ChunkId, ImageSource, Region};
-use katydid_session_core::{Record, ReplayStep};
+use katydid_session_core::{JournalRecord, ReplayStep};
 use katydid_wire::codec::Message as _;
 use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
@@ -167,7 +167,7 @@ pub(super) fn search(
 }
 
 /// Whether a record gives the session memory of another program.
-fn borrows(record: &Record) -> bool {
+fn borrows(record: &JournalRecord) -> bool {
     record.step == ReplayStep::Frame && BORROWING.contains(&record.opcode)
 }
 
@@ -179,7 +179,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Arguments of a call that is replayed, and the nodes of a graph.
-    fn record(&self, record: &Record) -> Result<(), SnapshotError> {
+    fn record(&self, record: &JournalRecord) -> Result<(), SnapshotError> {
         let name = || match record.step {
             ReplayStep::Frame => message_name(record.opcode).unwrap_or("a call"),
             _ => "the first use of code",
