@@ -21,7 +21,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
 /// One record: its address is the handle. Aligned to a cache line, so that two handles never share one.
 #[repr(C, align(64))]
-struct Record<T> {
+struct SlabRecord<T> {
     /// What callers that look behind a handle find there: loaders of OpenCL expect the address of a table.
     _head: usize,
     /// What [`Slab::peek`] tells: the generation above, the tag below; 0 while nothing lives here.
@@ -29,7 +29,7 @@ struct Record<T> {
     value: RwLock<Option<Arc<T>>>,
 }
 
-impl<T> Record<T> {
+impl<T> SlabRecord<T> {
     fn empty(head: usize) -> Self {
         Self { _head: head, word: AtomicU64::new(0), value: RwLock::new(None) }
     }
@@ -84,16 +84,16 @@ pub struct Slab<T> {
     generation: AtomicU32,
     /// First word of every record.
     head: usize,
-    owns: PhantomData<Record<T>>,
+    owns: PhantomData<SlabRecord<T>>,
 }
 
-// SAFETY: records are only reached as `&Record<T>`, whose `RwLock` guards the value; the base never changes.
+// SAFETY: records are only reached as `&SlabRecord<T>`, whose `RwLock` guards the value; the base never changes.
 unsafe impl<T: Send + Sync> Send for Slab<T> {}
 // SAFETY: as above; `high` and `free` are synchronised types themselves.
 unsafe impl<T: Send + Sync> Sync for Slab<T> {}
 
 impl<T> Slab<T> {
-    const STRIDE: usize = size_of::<Record<T>>();
+    const STRIDE: usize = size_of::<SlabRecord<T>>();
 
     /// Reserves room for `capacity` records. Only addresses are taken: a page costs memory when first used.
     pub fn reserve(capacity: u32) -> io::Result<Self> {
@@ -217,7 +217,7 @@ impl<T> Slab<T> {
                 self.open_for(high as usize + 1).ok()?;
                 // SAFETY: `high` < capacity, so the record lies inside the mapping, and it is open; indices from `high` up are not
                 // read before the store below, and `free` is locked, so no other thread initialises it.
-                unsafe { self.address(high).write(Record::empty(self.head)) };
+                unsafe { self.address(high).write(SlabRecord::empty(self.head)) };
                 self.high.store(high + 1, Ordering::Release);
                 high
             }
@@ -248,11 +248,11 @@ impl<T> Slab<T> {
         (offset.is_multiple_of(Self::STRIDE) && index < self.capacity).then_some(index)
     }
 
-    fn address(&self, index: u32) -> *mut Record<T> {
+    fn address(&self, index: u32) -> *mut SlabRecord<T> {
         ptr::with_exposed_provenance_mut(self.base + index as usize * Self::STRIDE)
     }
 
-    fn record(&self, index: u32) -> Option<&Record<T>> {
+    fn record(&self, index: u32) -> Option<&SlabRecord<T>> {
         if index >= self.high.load(Ordering::Acquire) {
             return None;
         }

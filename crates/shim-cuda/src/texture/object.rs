@@ -22,7 +22,7 @@ use crate::ffi::handle::object;
 
 /// What an object was made from; a surface has only the first.
 #[derive(Clone, Copy)]
-struct Record {
+struct ObjectDescription {
     resource: CUDA_RESOURCE_DESC,
     texture: CUDA_TEXTURE_DESC,
     view: CUDA_RESOURCE_VIEW_DESC,
@@ -31,19 +31,19 @@ struct Record {
 /// Objects by the wire id of their context and their number.
 #[derive(Default)]
 struct Objects {
-    records: Mutex<HashMap<(u32, u64), Record>>,
+    records: Mutex<HashMap<(u32, u64), ObjectDescription>>,
 }
 
 static OBJECTS: LazyLock<Objects> = LazyLock::new(Objects::default);
 
 impl Objects {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(u32, u64), Record>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(u32, u64), ObjectDescription>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a number of the current context was made from.
-fn record(number: u64) -> Result<Record, CUresult> {
+fn record(number: u64) -> Result<ObjectDescription, CUresult> {
     let key = (stack::wire()?, number);
     OBJECTS.lock().get(&key).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
 }
@@ -110,7 +110,7 @@ pub(crate) unsafe fn create(
     let arguments =
         TextureArguments { sampler: sampler(&texture), view: view.as_ref().map(view_words), ..arguments(&resource)? };
     let number = call(&kdTextureCreate { arguments: &arguments.encode() })?.texture;
-    let record = Record { resource, texture, view: view.unwrap_or_default() };
+    let record = ObjectDescription { resource, texture, view: view.unwrap_or_default() };
     OBJECTS.lock().insert((context, number), record);
     target.write(number);
     Ok(())
@@ -171,7 +171,8 @@ pub(crate) unsafe fn create_surface(
     }
     let array = arguments(&resource)?.array;
     let number = call(&kdSurfaceCreate { array })?.surface;
-    let record = Record { resource, texture: CUDA_TEXTURE_DESC::default(), view: CUDA_RESOURCE_VIEW_DESC::default() };
+    let record =
+        ObjectDescription { resource, texture: CUDA_TEXTURE_DESC::default(), view: CUDA_RESOURCE_VIEW_DESC::default() };
     OBJECTS.lock().insert((context, number), record);
     target.write(number);
     Ok(())
