@@ -10,7 +10,7 @@ use katydid_api_spec::{Function, Journal, Object, ParameterKind};
 use crate::text::wire_type;
 
 /// The lines that follow a message's execution. What was made or set counts when that succeeded; what was to be ended
-/// is gone from the session's books whatever the driver said.
+/// is gone from the session's tables whatever the driver said.
 pub(crate) fn notes(function: &Function) -> String {
     let Some(object) = function.journal.object() else { return String::new() };
     let subject = subject(function, object);

@@ -104,7 +104,7 @@ pub fn dispatch(source: &SpecFiles) -> String {
     out
 }
 
-/// The handler, what the journal notes, and the answer. What was to be ended is gone from the session's books whatever
+/// The handler, what the journal notes, and the answer. What was to be ended is gone from the session's tables whatever
 /// the driver said.
 fn executed(function: &Function) -> String {
     let name = &function.name;

@@ -96,7 +96,7 @@ impl Session {
         if setup.host.as_ref().is_some_and(HostMemory::is_shared) {
             address_check.share_pinned();
         }
-        let blocks = setup.host.as_ref().map(HostMemory::books).unwrap_or_default();
+        let blocks = setup.host.as_ref().map(HostMemory::shared_blocks).unwrap_or_default();
         Self {
             shared: Arc::new(CudaShared::new(setup.driver, setup.capture, setup.usage, blocks)),
             tables: Tables::default(),

@@ -15,7 +15,7 @@ pub struct DueUpcalls<T, B> {
     /// The frame in which the program's upcall thread waits.
     pub waiting: Option<FrameHead>,
     /// What the API notes beside them.
-    pub books: B,
+    pub notes: B,
 }
 
 /// The meeting point of drivers' threads and the program's upcall thread.
@@ -27,7 +27,7 @@ pub struct UpcallQueue<T, B> {
 
 impl<T, B: Default> Default for UpcallQueue<T, B> {
     fn default() -> Self {
-        let state = DueUpcalls { queue: VecDeque::new(), waiting: None, books: B::default() };
+        let state = DueUpcalls { queue: VecDeque::new(), waiting: None, notes: B::default() };
         Self { state: Mutex::new(state), is_due: Condvar::new() }
     }
 }
@@ -36,7 +36,7 @@ impl<T, B> UpcallQueue<T, B> {
     /// Adds what `make` gives. The lock is still held, for a thread that waits until it is done.
     pub fn push(&self, make: impl FnOnce(&mut B) -> T) -> MutexGuard<'_, DueUpcalls<T, B>> {
         let mut state = self.lock();
-        let due = make(&mut state.books);
+        let due = make(&mut state.notes);
         state.queue.push_back(due);
         self.is_due.notify_one();
         state
@@ -45,10 +45,10 @@ impl<T, B> UpcallQueue<T, B> {
     /// Waits for the next; `head` is the frame that is answered with it. `begin` is called at once, and `take` when it is there.
     pub fn next(&self, head: &FrameHead, begin: impl FnOnce(&mut B), take: impl FnOnce(&mut B, &T)) -> T {
         let mut state = self.lock();
-        begin(&mut state.books);
+        begin(&mut state.notes);
         loop {
             if let Some(due) = state.queue.pop_front() {
-                take(&mut state.books, &due);
+                take(&mut state.notes, &due);
                 state.waiting = None;
                 return due;
             }

@@ -34,7 +34,7 @@ impl Upcalls {
     /// Notes those of an object that the program has released, in the order in which they will be due. Drivers let go of a
     /// command's objects after they have said that it has ended, so a session can come to rest before.
     pub(crate) fn expect(&self, tokens: impl IntoIterator<Item = u64>) {
-        self.0.lock().books.extend(tokens);
+        self.0.lock().notes.extend(tokens);
     }
 
     /// Waits for the next; `head` is the frame that is answered with it.
@@ -50,7 +50,7 @@ impl Upcalls {
     /// What is due and was not fetched yet, which stays so. Of an object that no thread will have after a restore, what is awaited is due.
     pub(crate) fn due(&self) -> Vec<DueCallback> {
         let state = self.0.lock();
-        let awaited = state.books.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });
+        let awaited = state.notes.iter().map(|token| DueCallback { token: *token, status: 0, text: Vec::new() });
         state.queue.iter().cloned().chain(awaited).collect()
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct ZeroCopyArea {
     offset: u64,
     /// The address of its first byte in this process.
     start: usize,
-    books: Mutex<AreaState>,
+    state: Mutex<AreaState>,
 }
 
 #[derive(Debug)]
@@ -72,20 +72,20 @@ impl ZeroCopyArea {
         room.allocate(PAGE_BYTES, PAGE_BYTES);
         // SAFETY: exactly the mapping. Without large pages it is slower to fill, no more.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
-        let books = Mutex::new(AreaState { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
-        Arc::new(Self { file, offset, start: start.expose_provenance(), books })
+        let state = Mutex::new(AreaState { room, blocks: BTreeMap::new(), snapshots: 0, left: Vec::new() });
+        Arc::new(Self { file, offset, start: start.expose_provenance(), state })
     }
 
-    fn books(&self) -> MutexGuard<'_, AreaState> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, AreaState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Zeros for a buffer; none if there is no room.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
         let length = bytes.checked_next_multiple_of(PAGE_BYTES)?;
-        let mut books = self.books();
-        let place = books.room.allocate(length, PAGE_BYTES)?;
-        books.blocks.insert(place, (length, false));
+        let mut state = self.state();
+        let place = state.room.allocate(length, PAGE_BYTES)?;
+        state.blocks.insert(place, (length, false));
         Some(AreaBlock { zero_copy: Arc::clone(self), place })
     }
 
@@ -121,8 +121,8 @@ impl ZeroCopyArea {
     /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
     /// program does not stop writing to, stays the program's to see.
     pub(crate) fn clear(self: &Arc<Self>) -> RetainedPages {
-        let mut books = self.books();
-        books.snapshots += 1;
+        let mut state = self.state();
+        state.snapshots += 1;
         let kept = RetainedPages(Arc::clone(self));
         self.word(ZERO_COPY_TURN).fetch_add(1, Ordering::SeqCst);
         let begun = Instant::now();
@@ -132,32 +132,32 @@ impl ZeroCopyArea {
             }
             thread::yield_now();
         }
-        for (place, (length, is_own)) in &mut books.blocks {
+        for (place, (length, is_own)) in &mut state.blocks {
             *is_own = *is_own || self.map(*place, *length, true).is_ok();
         }
         kept
     }
 
     /// A block that no thread uses is zeros again, as the program sees it, and free.
-    fn free(&self, books: &mut AreaState, place: u64) {
-        let Some((length, is_own)) = books.blocks.remove(&place) else { return };
+    fn free(&self, state: &mut AreaState, place: u64) {
+        let Some((length, is_own)) = state.blocks.remove(&place) else { return };
         let at = self.offset + place;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let is_fresh = !is_own || self.map(place, length, false).is_ok();
         // A place that is not as it was stays out of use, and what is left in it goes with the process.
-        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && books.room.free(place, 0).is_ok() {
-            books.room.release_until(0);
+        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && state.room.free(place, 0).is_ok() {
+            state.room.release_until(0);
         }
     }
 }
 
 impl Drop for RetainedPages {
     fn drop(&mut self) {
-        let mut books = self.0.books();
-        books.snapshots -= 1;
-        if books.snapshots == 0 {
-            for place in std::mem::take(&mut books.left) {
-                self.0.free(&mut books, place);
+        let mut state = self.0.state();
+        state.snapshots -= 1;
+        if state.snapshots == 0 {
+            for place in std::mem::take(&mut state.left) {
+                self.0.free(&mut state, place);
             }
         }
     }
@@ -172,11 +172,11 @@ impl AreaBlock {
 
 impl Drop for AreaBlock {
     fn drop(&mut self) {
-        let mut books = self.zero_copy.books();
-        if books.snapshots > 0 {
-            books.left.push(self.place);
+        let mut state = self.zero_copy.state();
+        if state.snapshots > 0 {
+            state.left.push(self.place);
         } else {
-            self.zero_copy.free(&mut books, self.place);
+            self.zero_copy.free(&mut state, self.place);
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct DueUpcall {
 
 /// Which driver threads wait, by their numbers.
 #[derive(Debug, Default)]
-struct Books {
+struct WaitingDrivers {
     /// Numbers given so far.
     last: u64,
     /// The number that the program is running.
@@ -35,7 +35,7 @@ struct Books {
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
     /// Waiting to be handed out, with the number of the waiting driver thread.
-    due: UpcallQueue<(u64, DueUpcall), Books>,
+    due: UpcallQueue<(u64, DueUpcall), WaitingDrivers>,
     /// Notified when the program has finished an upcall.
     done: Condvar,
 }
@@ -43,28 +43,28 @@ pub(crate) struct Upcalls {
 impl Upcalls {
     /// Has the program run `token`, and returns when it did. Called by the driver's threads.
     pub(crate) fn run(&self, token: u64, status: u32) {
-        let mut state = self.due.push(|books| {
-            books.last += 1;
-            (books.last, DueUpcall { token, status })
+        let mut state = self.due.push(|drivers| {
+            drivers.last += 1;
+            (drivers.last, DueUpcall { token, status })
         });
-        let number = state.books.last;
-        while !state.books.finished.contains(&number) {
+        let number = state.notes.last;
+        while !state.notes.finished.contains(&number) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.books.finished.retain(|other| *other != number);
+        state.notes.finished.retain(|other| *other != number);
     }
 
     /// Acknowledges the function handed out before, when `done` names one (is not 0), and waits for the next.
     pub(crate) fn next(&self, head: &FrameHead, done: u64) -> DueUpcall {
-        let acknowledge = |books: &mut Books| {
+        let acknowledge = |drivers: &mut WaitingDrivers| {
             if done != 0
-                && let Some(number) = books.running.take()
+                && let Some(number) = drivers.running.take()
             {
-                books.finished.push(number);
+                drivers.finished.push(number);
                 self.done.notify_all();
             }
         };
-        self.due.next(head, acknowledge, |books, (number, _)| books.running = Some(*number)).1
+        self.due.next(head, acknowledge, |drivers, (number, _)| drivers.running = Some(*number)).1
     }
 
     /// The frame that is to be answered when the next function is due, if the program has asked.
@@ -75,7 +75,7 @@ impl Upcalls {
     /// Whether a function is due, or is being run.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.due.lock();
-        state.books.running.is_some() || !state.queue.is_empty() || !state.books.finished.is_empty()
+        state.notes.running.is_some() || !state.queue.is_empty() || !state.notes.finished.is_empty()
     }
 }
 

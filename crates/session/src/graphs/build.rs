@@ -148,7 +148,7 @@ impl<'a> Builder<'a> {
         Ok((node, node))
     }
 
-    /// A node as large as the one that did the work. Copies for the program and its functions have books of their own, and
+    /// A node as large as the one that did the work. Copies for the program and its functions have tables of their own, and
     /// bodies of conditional nodes numbers that count: these are left out.
     fn room(&mut self, graph: CUgraph, work: &StepWork) -> Result<CUgraphNode, CUresult> {
         let node = match work {

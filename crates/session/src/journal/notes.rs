@@ -153,7 +153,7 @@ impl Session {
                 self.journal.end_code(kind, ids.start, head, payload)
             }
             ObjectKind::Condition => self.journal.forget_conditions(head, payload),
-            // A block lives as long as its handle or a mapping: the session's books have counted.
+            // A block lives as long as its handle or a mapping: the session's tables have counted.
             ObjectKind::Block => {
                 let is_kept = self.virtual_memory.knows(ids.start as u32);
                 self.journal.give_up(ObjectKind::Block, ids.start, is_kept, Frame::new(head, 0, payload));

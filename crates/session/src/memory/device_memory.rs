@@ -113,7 +113,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Gives all memory back, which nothing uses; the books stay. What was given back before is no failure.
+    /// Gives all memory back, which nothing uses; the tables stay. What was given back before is no failure.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl DeviceMemory {
         Ok(peers.iter().map(|id| access(*id)).collect())
     }
 
-    /// Takes ranges out of the books; the caller unmaps them: address and size of each.
+    /// Takes ranges out of the tables; the caller unmaps them: address and size of each.
     ///
     /// # Errors
     ///
@@ -273,7 +273,7 @@ fn back(
         Some(Ok(memory)) => Ok(memory),
         None | Some(Err(_)) => create(driver, device, size),
     }?;
-    // SAFETY: the range is reserved for the session and, by the books, not mapped.
+    // SAFETY: the range is reserved for the session and, by the session's tables, not mapped.
     let mapped = unsafe { driver.cuMemMap(address, length, 0, memory, 0) };
     // SAFETY: ours; the mapping, if there is one, keeps the memory alive from here on.
     let _ = unsafe { driver.cuMemRelease(memory) };

@@ -35,7 +35,7 @@ const STAND_IN_SIZE: u64 = 64 << 20;
 
 /// Memory of the worker's that the program has pages of its own of, or the same: what can be pushed and pulled.
 ///
-/// The main loop alone changes the books. Any other thread that writes or reads a block's memory holds them meanwhile: it stays until
+/// The main loop alone changes the tables. Any other thread that writes or reads a block's memory holds them meanwhile: it stays until
 /// then. A program pushes and pulls no variable that it is unloading, and no mapping that it is taking away.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Mutex<Chunks<BlockUse>>);
@@ -78,7 +78,7 @@ impl Blocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a managed variable. Others that the books have there are gone, or are the same one.
+    /// Notes a managed variable. Others that the tables have there are gone, or are the same one.
     pub(crate) fn add_variable(&self, address: u64, size: u64, owner: VariableOwner) {
         let mut blocks = self.lock();
         let end = address.saturating_add(size);
@@ -104,23 +104,23 @@ impl Blocks {
         }
     }
 
-    /// Whether all of the range is in the books.
+    /// Whether all of the range is in the tables.
     pub(crate) fn holds(&self, address: u64, size: u64) -> bool {
         self.lock().covers(address, size)
     }
 
-    /// Writes `data`, if all of that is in the books. The GPU may read meanwhile: the program's race, as it would be natively.
+    /// Writes `data`, if all of that is in the tables. The GPU may read meanwhile: the program's race, as it would be natively.
     pub(crate) fn push(&self, address: u64, data: &[u8]) -> bool {
         let blocks = self.lock();
         let holds = blocks.covers(address, data.len() as u64);
         if holds {
-            // SAFETY: there, and stays so while the books are held.
+            // SAFETY: there, and stays so while the tables are held.
             unsafe { push(address, data) };
         }
         holds
     }
 
-    /// Writes words of a page, if all of it is in the books.
+    /// Writes words of a page, if all of it is in the tables.
     pub(crate) fn patch(&self, address: u64, words: PageWords<'_>) -> bool {
         let blocks = self.lock();
         let holds = blocks.covers(address, PAGE_BYTES);
@@ -131,7 +131,7 @@ impl Blocks {
         holds
     }
 
-    /// Copies these ranges, addresses and sizes, one behind the other, if all of that is in the books.
+    /// Copies these ranges, addresses and sizes, one behind the other, if all of that is in the tables.
     pub(crate) fn pull(&self, ranges: &[(u64, u32)]) -> Option<Vec<u8>> {
         let blocks = self.lock();
         let mut data = Vec::with_capacity(ranges.iter().map(|(_, size)| *size as usize).sum());
@@ -143,7 +143,7 @@ impl Blocks {
     }
 }
 
-/// Takes blocks out of the books.
+/// Takes blocks out of the tables.
 fn forget(blocks: &mut Chunks<BlockUse>, is_gone: impl Fn(u64, u64, BlockUse) -> bool) {
     let gone: Vec<_> =
         blocks.iter().filter(|(at, size, held)| is_gone(*at, *size, **held)).map(|(at, size, _)| (at, size)).collect();
@@ -180,8 +180,8 @@ impl HostMemory {
         Self { shared: Some(shared), ..Self::private(arena) }
     }
 
-    /// The books, for the thread that reads the link while the main loop is held up.
-    pub(crate) fn books(&self) -> Arc<Blocks> {
+    /// The table of blocks, for the thread that reads the link while the main loop is held up.
+    pub(crate) fn shared_blocks(&self) -> Arc<Blocks> {
         Arc::clone(&self.blocks)
     }
 
@@ -204,7 +204,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Ends the registrations and keeps the books; gives up what the program shares, which it will bring again. Contents of pages
+    /// Ends the registrations and keeps the tables; gives up what the program shares, which it will bring again. Contents of pages
     /// that are the worker's alone stay.
     ///
     /// # Errors
@@ -320,7 +320,7 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Takes a block out of the books; the caller does the rest.
+    /// Takes a block out of the tables; the caller does the rest.
     ///
     /// # Errors
     ///
@@ -419,7 +419,7 @@ enum PageLocation {
     Outside,
 }
 
-/// A block that has left the books.
+/// A block that has left the tables.
 #[derive(Debug)]
 pub(crate) struct DetachedBlock {
     address: u64,
@@ -432,7 +432,7 @@ pub(crate) struct DetachedBlock {
 impl DetachedBlock {
     /// Ends the registration, which waits until the GPU has done with the block.
     pub(crate) fn end(&self, driver: &Driver) -> CUresult {
-        // SAFETY: the block was registered at this address, and has left the books.
+        // SAFETY: the block was registered at this address, and has left the tables.
         let unregister = || unsafe { driver.cuMemHostUnregister(pointer(self.address).cast()) };
         let status = if self.is_known { unregister() } else { CUresult::SUCCESS };
         if self.is_outside && status == CUresult::SUCCESS {
@@ -481,7 +481,7 @@ fn map_over(memory: &OwnedFd, address: u64, size: u64) -> Result<(), CUresult> {
 
 /// Takes pages away that [`map`] made. Pages that stay cost memory until the session ends, and nothing else.
 fn unmap(address: u64, size: u64) {
-    // SAFETY: a block that `map` made and that has left the books; the driver does not know it any more.
+    // SAFETY: a block that `map` made and that has left the tables; the driver does not know it any more.
     let _ = unsafe { munmap(pointer(address).cast(), size as usize) };
 }
 
@@ -504,7 +504,7 @@ fn clear(address: u64, size: u64) -> Result<(), CUresult> {
 ///
 /// # Safety
 ///
-/// The range must be in the books of [`Blocks`].
+/// The range must be in the tables of [`Blocks`].
 unsafe fn push(address: u64, data: &[u8]) {
     let head = (address.wrapping_neg() % 8).min(data.len() as u64) as usize;
     let (head, words) = data.split_at(head);

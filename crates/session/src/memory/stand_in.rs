@@ -85,7 +85,7 @@ pub(crate) fn map_over(
 ) -> Result<(), CUresult> {
     let mut done = 0;
     while done < size {
-        // SAFETY: the range is reserved for the session and, by the books, not mapped; the block is that long.
+        // SAFETY: the range is reserved for the session and, by the session's tables, not mapped; the block is that long.
         let mapped = unsafe { driver.cuMemMap(address + done, block as usize, 0, handle, 0) };
         if let Err(code) = mapped.ok() {
             unmap(driver, address, done);

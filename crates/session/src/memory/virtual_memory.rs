@@ -37,7 +37,7 @@ struct Block {
     released: bool,
 }
 
-/// The books of a session.
+/// The tables of a session.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualMemory {
     reservations: Chunks<()>,
@@ -144,7 +144,7 @@ impl VirtualMemory {
         }
     }
 
-    /// Takes whole mappings out of the books; bytes that are free with them.
+    /// Takes whole mappings out of the tables; bytes that are free with them.
     ///
     /// # Errors
     ///
@@ -203,59 +203,59 @@ mod tests {
     const GRANULE: u64 = 2 << 20;
 
     fn made() -> VirtualMemory {
-        let mut books = VirtualMemory::default();
-        assert!(books.reserve(START, 4 * GRANULE));
-        books.add(7, 0x70, 2 * GRANULE, Memory::Device);
-        books.map(START, GRANULE, 7);
-        books.map(START + GRANULE, GRANULE, 7);
-        books
+        let mut memory = VirtualMemory::default();
+        assert!(memory.reserve(START, 4 * GRANULE));
+        memory.add(7, 0x70, 2 * GRANULE, Memory::Device);
+        memory.map(START, GRANULE, 7);
+        memory.map(START + GRANULE, GRANULE, 7);
+        memory
     }
 
     #[test]
     fn a_block_is_free_when_its_handle_and_its_last_mapping_are_gone() {
-        let mut books = made();
-        assert_eq!(books.release(7), 0);
-        assert!(books.block(7).is_err());
-        assert_eq!(books.unmap(START, GRANULE).unwrap(), 0);
-        assert_eq!(books.unmap(START + GRANULE, GRANULE).unwrap(), 2 * GRANULE);
-        assert!(books.check_new(7).is_ok());
+        let mut memory = made();
+        assert_eq!(memory.release(7), 0);
+        assert!(memory.block(7).is_err());
+        assert_eq!(memory.unmap(START, GRANULE).unwrap(), 0);
+        assert_eq!(memory.unmap(START + GRANULE, GRANULE).unwrap(), 2 * GRANULE);
+        assert!(memory.check_new(7).is_ok());
     }
 
     #[test]
     fn mappings_stay_inside_reservations_and_apart() {
-        let books = made();
-        assert!(books.check_room(START + 2 * GRANULE, 2 * GRANULE).is_ok());
+        let memory = made();
+        assert!(memory.check_room(START + 2 * GRANULE, 2 * GRANULE).is_ok());
         for (address, size) in [(START, GRANULE), (START + 3 * GRANULE, 2 * GRANULE), (0x1000, GRANULE), (START, 0)] {
-            assert!(books.check_room(address, size).is_err(), "{address:#x} {size:#x}");
+            assert!(memory.check_room(address, size).is_err(), "{address:#x} {size:#x}");
         }
     }
 
     #[test]
     fn a_reservation_goes_as_a_whole_and_empty() {
-        let mut books = made();
-        assert!(books.unreserve(START, 4 * GRANULE).is_err());
-        assert_eq!(books.unmap(START, 2 * GRANULE).unwrap(), 0);
-        assert!(books.unreserve(START, 2 * GRANULE).is_err());
-        assert!(books.unreserve(START, 4 * GRANULE).is_ok());
-        assert!(books.unreserve(START, 4 * GRANULE).is_err());
+        let mut memory = made();
+        assert!(memory.unreserve(START, 4 * GRANULE).is_err());
+        assert_eq!(memory.unmap(START, 2 * GRANULE).unwrap(), 0);
+        assert!(memory.unreserve(START, 2 * GRANULE).is_err());
+        assert!(memory.unreserve(START, 4 * GRANULE).is_ok());
+        assert!(memory.unreserve(START, 4 * GRANULE).is_err());
     }
 
     #[test]
     fn memory_of_the_host_is_told_apart_and_costs_nothing() {
-        let mut books = made();
-        books.add(8, 0x80, GRANULE, Memory::Host);
-        books.map(START + 2 * GRANULE, GRANULE, 8);
-        assert_eq!(books.on_host(START, 4 * GRANULE), [(START + 2 * GRANULE, GRANULE)]);
-        assert!(books.on_host(START, 2 * GRANULE).is_empty() && books.any_of(Memory::Host) == Some(8));
-        assert_eq!((books.release(8), books.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
-        assert!(books.on_host(START, 4 * GRANULE).is_empty() && books.any_of(Memory::Host).is_none());
+        let mut memory = made();
+        memory.add(8, 0x80, GRANULE, Memory::Host);
+        memory.map(START + 2 * GRANULE, GRANULE, 8);
+        assert_eq!(memory.on_host(START, 4 * GRANULE), [(START + 2 * GRANULE, GRANULE)]);
+        assert!(memory.on_host(START, 2 * GRANULE).is_empty() && memory.any_of(Memory::Host) == Some(8));
+        assert_eq!((memory.release(8), memory.unmap(START + 2 * GRANULE, GRANULE).unwrap()), (0, 0));
+        assert!(memory.on_host(START, 4 * GRANULE).is_empty() && memory.any_of(Memory::Host).is_none());
     }
 
     #[test]
     fn an_id_in_use_or_beyond_all_ends_the_session() {
-        let books = made();
+        let memory = made();
         for id in [0, 7, MAX_ID] {
-            assert!(matches!(books.check_new(id), Err(Fault::Fatal(SessionError::BadId { .. }))), "{id}");
+            assert!(matches!(memory.check_new(id), Err(Fault::Fatal(SessionError::BadId { .. }))), "{id}");
         }
     }
 }

@@ -11,7 +11,7 @@ type VisitHeap = unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut u8, us
 type Heaps = unsafe extern "C" fn(CUcontext, Option<VisitHeap>, *mut c_void) -> CUresult;
 type MakeHeap = unsafe extern "C" fn(CUcontext, *const u8, usize) -> CUresult;
 
-/// A heap: its books, and where its memory lies in this process.
+/// A heap: its tables, and where its memory lies in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Heap {
     pub(super) books: Vec<u8>,
@@ -28,7 +28,7 @@ pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CU
         memory: *mut u8,
         length: usize,
     ) -> CUresult {
-        // SAFETY: `heaps` passes its list, and the books are lent for the call.
+        // SAFETY: `heaps` passes its list, and the tables are lent for the call.
         let (all, books) = unsafe { (&mut *all.cast::<Vec<Heap>>(), std::slice::from_raw_parts(books, size)) };
         let address = memory.expose_provenance() as u64;
         all.push(Heap { books: books.to_vec(), address, size: length as u64 });
@@ -57,6 +57,6 @@ pub(super) fn make_heap(driver: &Driver, context: CUcontext, books: &[u8]) -> Re
     let symbol = driver.private(c"katydid_softcuda_heap").ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
     // SAFETY: as above.
     let make: MakeHeap = unsafe { std::mem::transmute(symbol) };
-    // SAFETY: the books are readable for the call.
+    // SAFETY: the tables are readable for the call.
     unsafe { make(context, books.as_ptr(), books.len()) }.ok()
 }

@@ -54,7 +54,7 @@ fn unmap(driver: &Driver, ranges: &[(u64, u64)]) -> CUresult {
     // SAFETY: takes nothing. A context in error has nothing running, so its code is of no matter here.
     let _ = unsafe { driver.cuCtxSynchronize() };
     for (address, size) in ranges {
-        // SAFETY: the range was mapped as a whole by a growth, and has left the books.
+        // SAFETY: the range was mapped as a whole by a growth, and has left the tables.
         let status = unsafe { driver.cuMemUnmap(*address, *size as usize) };
         if status != CUresult::SUCCESS {
             return status;

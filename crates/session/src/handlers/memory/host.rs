@@ -72,7 +72,7 @@ pub(crate) fn kdHostPull(
     job.ok_or_else(|| out_of_range(first.0, u64::from(first.1)))
 }
 
-/// The job that sends what the GPU wrote into blocks, without a session; none for memory that is not in the books.
+/// The job that sends what the GPU wrote into blocks, without a session; none for memory that is not in the tables.
 fn pull_job(shared: &CudaShared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
     let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
@@ -92,12 +92,12 @@ pub(crate) fn pull_task(
     Ok(pull_job(shared, ranges(message)?).map(|job| task(head, job)))
 }
 
-/// Takes what the program wrote without a session; false for memory that is not in the books.
+/// Takes what the program wrote without a session; false for memory that is not in the tables.
 pub(crate) fn push_now(shared: &CudaShared, message: &kdHostPush<'_>) -> bool {
     shared.blocks.push(message.address, message.data)
 }
 
-/// Takes what the program wrote into a part of a page without a session; false for memory that is not in the books.
+/// Takes what the program wrote into a part of a page without a session; false for memory that is not in the tables.
 pub(crate) fn push_words_now(shared: &CudaShared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
     Ok(shared.blocks.patch(message.address, words(message)?))
 }

@@ -212,7 +212,7 @@ pub(crate) fn kdForeignMap(
 
 fn map_piece(driver: &Driver, address: u64, (piece, size): &Lent) -> Result<(), CUresult> {
     let block = block_of(driver, piece)?;
-    // SAFETY: a part of a reservation in which, by the books, nothing is mapped.
+    // SAFETY: a part of a reservation in which, by the session's tables, nothing is mapped.
     let mapped = unsafe { driver.cuMemMap(address, *size as usize, 0, block, 0) };
     // SAFETY: ours; the mapping keeps the memory.
     let _ = unsafe { driver.cuMemRelease(block) };
@@ -233,7 +233,7 @@ pub(crate) fn kdForeignUnmap(
     Ok(Box::new(move |driver| {
         // SAFETY: takes nothing. A context in error has nothing running.
         let _ = unsafe { driver.cuCtxSynchronize() };
-        // SAFETY: mapped for the program, and out of the books.
+        // SAFETY: mapped for the program, and out of the tables.
         let status = unsafe { driver.cuMemUnmap(address, size as usize) };
         (status, kdForeignUnmapReply {})
     }))

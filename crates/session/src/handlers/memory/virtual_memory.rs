@@ -85,7 +85,7 @@ pub(crate) fn kdAddressFree(
 ) -> Called<kdAddressFreeReply> {
     session.virtual_memory.unreserve(message.address, message.size)?;
     session.address_check.remove_reservation(message.address);
-    // SAFETY: reserved for the program, and nothing is mapped there by the books.
+    // SAFETY: reserved for the program, and nothing is mapped there by the session's tables.
     unsafe { session.driver().cuMemAddressFree(message.address, driver_size(message.size)?) }.ok()?;
     done(kdAddressFreeReply {})
 }
@@ -136,7 +136,7 @@ pub(crate) fn kdMemoryRelease(session: &mut Session, _head: &FrameHead, message:
     let free = session.virtual_memory.release(message.memory);
     refund(session, free);
     session.shares.end(SharedObject::Block(message.memory));
-    // SAFETY: the program's own handle, which leaves the books here.
+    // SAFETY: the program's own handle, which leaves the tables here.
     Ok(unsafe { session.driver().cuMemRelease(handle) })
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn kdMemoryMap(session: &mut Session, _head: &FrameHead, message: kdM
         session.virtual_memory.map(address, size, memory);
         return done(kdMemoryMapReply {});
     }
-    // SAFETY: inside a reservation of the program in which, by the books, nothing is mapped.
+    // SAFETY: inside a reservation of the program in which, by the session's tables, nothing is mapped.
     unsafe { session.driver().cuMemMap(address, size as usize, offset as usize, handle, 0) }.ok()?;
     session.virtual_memory.map(address, size, memory);
     done(kdMemoryMapReply {})
@@ -166,7 +166,7 @@ pub(crate) fn kdMemoryUnmap(
     let free = session.virtual_memory.unmap(message.address, message.size)?;
     refund(session, free);
     Ok(Box::new(move |driver| {
-        // SAFETY: mapped for the program, and has left the books.
+        // SAFETY: mapped for the program, and has left the tables.
         let status = unsafe { driver.cuMemUnmap(message.address, message.size as usize) };
         (status, kdMemoryUnmapReply {})
     }))
@@ -228,8 +228,8 @@ pub(crate) fn kdMemoryGranularity(
 /// Bytes are free again.
 fn refund(session: &mut Session, bytes: u64) {
     session.refund(bytes);
-    let books = &session.virtual_memory;
-    session.shares.keep_blocks(|id| books.knows(id));
+    let virtual_memory = &session.virtual_memory;
+    session.shares.keep_blocks(|id| virtual_memory.knows(id));
 }
 
 /// Whether a location is the host, whichever of its nodes.

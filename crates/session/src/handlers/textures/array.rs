@@ -124,7 +124,7 @@ pub(crate) fn kdArrayDestroy(
     let (held, bytes) = session.tables.arrays.take(message.array)?;
     session.refund(bytes);
     Ok(Box::new(move |driver| {
-        // SAFETY: objects of the session that have left the books.
+        // SAFETY: objects of the session that have left the tables.
         let status = unsafe {
             match held {
                 ArrayObject::Array(array) => driver.cuArrayDestroy(array),

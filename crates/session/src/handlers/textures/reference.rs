@@ -148,7 +148,7 @@ fn bind(session: &Session, reference: CUtexref, it: &ReferenceArguments) -> Resu
     match texture.kind {
         0 | 1 => {
             let status = match (texture.kind, held()?) {
-                // SAFETY: both are alive, by the session's books.
+                // SAFETY: both are alive, by the session's tables.
                 (0, ArrayObject::Array(array) | ArrayObject::Level(array, _)) => unsafe {
                     driver.cuTexRefSetArray(reference, array, OVERRIDE_FORMAT)
                 },
@@ -210,7 +210,7 @@ pub(crate) fn kdSurfaceReferenceSet(
 ) -> Called<kdSurfaceReferenceSetReply> {
     let reference = session.tables.references.surface(message.reference)?;
     let array = session.tables.arrays.array(message.array)?;
-    // SAFETY: both are alive, by the session's books.
+    // SAFETY: both are alive, by the session's tables.
     unsafe { session.driver().cuSurfRefSetArray(reference, array, 0) }.ok()?;
     done(kdSurfaceReferenceSetReply {})
 }
@@ -218,6 +218,6 @@ pub(crate) fn kdSurfaceReferenceSet(
 /// Ends a texture reference that is in no module.
 pub(crate) fn kdReferenceEnd(session: &mut Session, _head: &FrameHead, message: kdReferenceEnd) -> Enqueued {
     let reference = session.tables.references.take(message.reference)?;
-    // SAFETY: made by the session, and out of its books now.
+    // SAFETY: made by the session, and out of its tables now.
     Ok(unsafe { session.driver().cuTexRefDestroy(reference) })
 }
