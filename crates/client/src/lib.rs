@@ -1,4 +1,4 @@
-//! The program's side of a session, shared by the shims: connection, handle records, cached facts, memory books.
+//! The program's side of a session, shared by the shims: connection, handle records, cached facts, tables of memory.
 //!
 //! Nothing here knows a function of an API; the shims compose those from these parts.
 //!

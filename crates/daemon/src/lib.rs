@@ -1,4 +1,4 @@
-//! The server: accepts programs, gives each a worker process, and keeps the books.
+//! The server: accepts programs, gives each a worker process, and keeps the table of sessions.
 //!
 //! ```text
 //! program ── hello ──▶ hello queue ──▶ accept ──▶ sessions (admission) ──▶ pool (a warm worker) ──▶ hand-over

@@ -246,7 +246,7 @@ impl Captures {
         self.events.remove(&event);
     }
 
-    /// Takes a capture out of the books, and sets its streams free.
+    /// Removes a capture, and sets its streams free.
     pub(crate) fn close(&mut self, id: u64) -> Option<Capture> {
         self.by_stream.retain(|_, capture| *capture != id);
         self.all.remove(&id)

@@ -19,7 +19,7 @@
 //! | `graph` | graphs and stream capture |
 //!
 //! Modules use each other in one direction. Lowest are the arguments and tables of `ffi`, and the session. Above them lie the
-//! records of objects, each with its own table; then the books of memory; then waiting. The functions that lines name come
+//! records of objects, each with its own table; then the tables of memory; then waiting. The functions that lines name come
 //! last, below `ffi::guard` and `process::start`.
 
 mod code;

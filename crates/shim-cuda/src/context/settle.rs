@@ -1,4 +1,4 @@
-//! Waiting for the work of contexts, without a look at the books of memory.
+//! Waiting for the work of contexts, without a look at the tables of memory.
 
 use std::sync::atomic::Ordering;
 

@@ -8,8 +8,8 @@
 //!
 //! A function of the program's that a stream comes to reads what the GPU wrote before, and the GPU what it has written: the
 //! upcall thread takes back and pushes too. The GPU waits for it, so it waits for no thread that may wait for the GPU: pages are
-//! made and given back with the books open ([`PageState`]), and the worker answers for their contents at once.
-//! Where a checkpoint holds frames, the thread with the books lets go of them until frames flow again ([`with_books`]).
+//! made and given back with the table of copies unlocked ([`PageState`]), and the worker answers for their contents at once.
+//! Where a checkpoint holds frames, the thread with the table unlocks it until frames flow again ([`with_copies`]).
 #![expect(unsafe_code, reason = "reads and writes memory that the program uses meanwhile")]
 
 use std::collections::BTreeMap;
@@ -181,12 +181,12 @@ impl Pinned {
         }
     }
 
-    /// The books, which no thread holds while it waits for the GPU.
+    /// The table of copies, which no thread locks while it waits for the GPU.
     fn copies(&self) -> MutexGuard<'_, PageCopies> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The books, once no thread moves any of these pages. Not for the upcall thread.
+    /// The table of copies, once no thread moves any of these pages. Not for the upcall thread.
     fn copies_at(&self, pages: &Range<u64>) -> MutexGuard<'_, PageCopies> {
         let is_moving = |copies: &mut PageCopies| {
             overlapping(copies, pages)
@@ -343,7 +343,7 @@ fn push(
     (context, user): (u32, Option<(u32, u32)>),
     named: &mut NamedBlocks,
 ) -> Result<(), CUresult> {
-    with_books(shim, || {
+    with_copies(shim, || {
         let mut copies = made(shim, pinned, region, context)?;
         for start in overlapping(&copies, &pages(region)) {
             let Some(copy) = copies.get_mut(&start) else { continue };
@@ -355,9 +355,9 @@ fn push(
     })
 }
 
-/// Runs `work`, which takes the books in its hand and sends. Frames that are held it does not wait for, because the upcall thread
-/// needs the books meanwhile: it lets go of them, and does all that is left once frames flow.
-fn with_books(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
+/// Runs `work`, which locks the table of copies and sends. It does not wait for frames that are held, because the upcall
+/// thread needs the table meanwhile: it unlocks the table, and does all that is left once frames flow.
+fn with_copies(shim: &Shim, mut work: impl FnMut() -> Result<(), CUresult>) -> Result<(), CUresult> {
     loop {
         match with_lock_held(true, &mut work) {
             Err(CUresult::HELD) => shim.session.wait_until_open()?,
@@ -372,7 +372,7 @@ fn push_flags(context: u32) -> Result<(), CUresult> {
     if pinned.flag_count.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
-    with_books(shim, || {
+    with_copies(shim, || {
         // In hand throughout: a block that is in there is not freed.
         let flags = pinned.flags();
         flags.values().try_for_each(|region| {
@@ -397,9 +397,9 @@ pub(crate) fn push_used() -> Result<(), CUresult> {
         .try_for_each(|(start, copy)| push_changes(shim, 0, *start, copy))
 }
 
-/// The books, with the worker's pages of a block in them: they are made where they are not there. None are of a block that
+/// The table of copies, with the worker's pages of a block in it: they are made where they are not there. None are of a block that
 /// another thread has freed since it was found: that thread takes it out of the map of addresses, and then its pages out
-/// of the books, before its memory goes.
+/// of the table, before its memory goes.
 fn made<'a>(
     shim: &Shim,
     pinned: &'a Pinned,
@@ -549,7 +549,7 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
     if let Some(stream) = done {
         registry::upcalls().passed(stream, epoch);
     }
-    with_books(shim, || {
+    with_copies(shim, || {
         let mut copies = pinned.copies();
         let at_work = copies.iter_mut().filter(|(_, copy)| copy.is_at_work());
         let parts: Vec<_> = at_work.flat_map(|(start, copy)| PulledRange::all(*start, &mut copy.known)).collect();

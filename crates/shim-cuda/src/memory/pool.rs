@@ -1,10 +1,10 @@
 //! Memory pools and stream-ordered allocation.
 //!
-//! Pools are books over the device's arena: no message is sent but for growth. An address is given at the call. A place
+//! Pools count what they have of the device's arena: no message is sent but for growth. An address is given at the call. A place
 //! that a stream freed serves that stream again at once, because its old work comes before the new; other streams get
 //! it as any freed memory, once a synchronisation has passed. What a pool has reserved is counted as the driver counts
 //! it, in blocks of 32 MiB, of which a synchronisation leaves what is in use, or the release threshold.
-//! Pools of the host, and of managed memory, are the same books over the pinned arena, whose memory every device and the
+//! Pools of the host, and of managed memory, count in the same way what they have of the pinned arena, whose memory every device and the
 //! program reach.
 #![expect(unsafe_code, reason = "reads and writes values of C callers")]
 

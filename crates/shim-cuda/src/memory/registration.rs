@@ -1,4 +1,4 @@
-//! What the books of pinned memory ask about memory that the program registered.
+//! What the table of pinned memory asks about memory that the program registered.
 #![expect(unsafe_code, reason = "asks the system about memory of the program")]
 
 use std::ops::Range;

@@ -35,7 +35,7 @@ pub struct EdgeFacts {
 /// What a step does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepWork {
-    /// Nothing, or what the program's side keeps the books of.
+    /// Nothing in the worker, such as a node that the program's side alone keeps track of.
     Empty,
     /// A launch; one of function and kernel is 0.
     Kernel {
