@@ -22,6 +22,7 @@ mod nvml_processes;
 mod nvml_service;
 mod pool;
 mod reclaim_credit;
+mod reclaim_requests;
 mod report;
 mod server;
 mod sessions;

@@ -20,13 +20,13 @@ const FORGOTTEN_IN: u32 = 30;
 
 /// Whose history counts: that of a peer over a network, whatever sessions it begins, or of one session of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Payer {
+pub(crate) enum Payer {
     Peer(Origin),
     Session(SessionId),
 }
 
 impl Payer {
-    fn of(id: SessionId, origin: Option<Origin>) -> Self {
+    pub(crate) fn of(id: SessionId, origin: Option<Origin>) -> Self {
         origin.filter(|origin| origin.is_limited()).map_or(Self::Session(id), Self::Peer)
     }
 }
@@ -51,23 +51,41 @@ impl Waited {
 pub(crate) struct ReclaimCredit(BTreeMap<Payer, Waited>);
 
 impl ReclaimCredit {
-    /// How long others wait for a session that was asked at `since`, if it has not answered by `now`. Nothing: not at all.
-    pub(crate) fn wait_for(&self, id: SessionId, origin: Option<Origin>, since: Instant, now: Instant) -> Duration {
-        let waited = self.0.get(&Payer::of(id, origin)).map_or(Duration::ZERO, |waited| waited.left_at(now));
+    /// How long others wait for a session that is silent since `since`, from `now` on. Nothing: not at all. `waited_since`: when others
+    /// began to wait for one of the payer's sessions that still is silent.
+    pub(crate) fn wait_for(
+        &self,
+        payer: Payer,
+        since: Instant,
+        waited_since: Option<Instant>,
+        now: Instant,
+    ) -> Duration {
+        let known = self.0.get(&payer);
+        let charged = known.map_or(Duration::ZERO, |waited| waited.left_at(now));
+        let uncharged = waited_since.map_or(Duration::ZERO, |began| {
+            now.saturating_duration_since(known.map_or(began, |waited| began.max(waited.until)))
+        });
         let silent = now.saturating_duration_since(since);
-        RECLAIM_TIMEOUT.saturating_sub(waited).max(UNCHARGED_ANSWER_TIME).saturating_sub(silent)
+        let left = RECLAIM_TIMEOUT.saturating_sub(charged + uncharged).max(UNCHARGED_ANSWER_TIME.saturating_sub(silent));
+        left.min(RECLAIM_TIMEOUT.saturating_sub(silent))
     }
 
-    /// Notes that a session has answered what it was asked at `since`. Time in which several of a peer were silent counts once.
-    pub(crate) fn answered(&mut self, id: SessionId, origin: Option<Origin>, since: Instant, now: Instant) {
+    /// Notes that others have waited from `since` on for a session, which has answered or ended. Time in which several of a peer were
+    /// silent counts once, and no more counts than others wait in all, however long it was stopped.
+    pub(crate) fn charge(&mut self, payer: Payer, since: Instant, now: Instant) {
         let late = since + UNCHARGED_ANSWER_TIME;
         if now <= late {
             return;
         }
-        let payer = Payer::of(id, origin);
         let known = self.0.get(&payer).copied().unwrap_or(Waited { time: Duration::ZERO, until: late });
         let time = known.left_at(now) + now.saturating_duration_since(late.max(known.until));
-        self.0.insert(payer, Waited { time, until: now });
+        self.0.insert(payer, Waited { time: time.min(RECLAIM_TIMEOUT), until: now });
+    }
+
+    /// Has so much time pass.
+    #[cfg(test)]
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.0.values_mut().for_each(|waited| waited.until -= time);
     }
 
     /// Forgets a session that has ended, and peers of which nothing is left.
@@ -82,40 +100,49 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn peer(last: u8) -> Option<Origin> {
-        Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last])))
+    fn peer(last: u8) -> Payer {
+        Payer::of(9, Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last]))))
+    }
+
+    fn session(id: SessionId) -> Payer {
+        Payer::of(id, None)
+    }
+
+    /// How long others wait for a session that was asked just now, while no other of its payer is silent.
+    fn wait_for(credit: &ReclaimCredit, payer: Payer, now: Instant) -> Duration {
+        credit.wait_for(payer, now, None, now)
     }
 
     #[test]
     fn who_is_late_once_is_not_waited_for_as_long_again() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
-        assert_eq!(credit.wait_for(1, None, began, began), RECLAIM_TIMEOUT);
+        assert_eq!(wait_for(&credit, session(1), began), RECLAIM_TIMEOUT);
         let mut now = began + 19 * S;
-        assert_eq!(credit.wait_for(1, None, began, now), S);
-        credit.answered(1, None, began, now);
-        assert_eq!(credit.wait_for(1, None, now, now), S + UNCHARGED_ANSWER_TIME);
+        assert_eq!(credit.wait_for(session(1), began, Some(began), now), S);
+        credit.charge(session(1), began, now);
+        assert_eq!(wait_for(&credit, session(1), now), S + UNCHARGED_ANSWER_TIME);
         // However often it does that: what others wait in all is bounded.
         let mut waited = Duration::ZERO;
         for _ in 0..100 {
-            let wait = credit.wait_for(1, None, now, now);
+            let wait = wait_for(&credit, session(1), now);
             waited += wait.saturating_sub(UNCHARGED_ANSWER_TIME);
-            credit.answered(1, None, now, now + 19 * S);
+            credit.charge(session(1), now, now + 19 * S);
             now += 19 * S;
         }
         assert!(waited <= RECLAIM_TIMEOUT + (now - began) / FORGOTTEN_IN, "{waited:?}");
-        assert_eq!(credit.wait_for(2, None, now, now), RECLAIM_TIMEOUT, "another one");
+        assert_eq!(wait_for(&credit, session(2), now), RECLAIM_TIMEOUT, "another one");
     }
 
     #[test]
     fn what_comes_in_time_costs_nothing_and_the_rest_is_forgotten() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
-        credit.answered(1, None, began, began + UNCHARGED_ANSWER_TIME);
-        assert_eq!(credit.wait_for(1, None, began, began), RECLAIM_TIMEOUT);
+        credit.charge(session(1), began, began + UNCHARGED_ANSWER_TIME);
+        assert_eq!(wait_for(&credit, session(1), began), RECLAIM_TIMEOUT);
         let now = began + UNCHARGED_ANSWER_TIME + 10 * S;
-        credit.answered(1, None, began, now);
-        assert_eq!(credit.wait_for(1, None, now, now), RECLAIM_TIMEOUT - 10 * S);
+        credit.charge(session(1), began, now);
+        assert_eq!(wait_for(&credit, session(1), now), RECLAIM_TIMEOUT - 10 * S);
         let later = now + 10 * FORGOTTEN_IN * S;
-        assert_eq!(credit.wait_for(1, None, later, later), RECLAIM_TIMEOUT);
+        assert_eq!(wait_for(&credit, session(1), later), RECLAIM_TIMEOUT);
         credit.forget(2, now);
         assert_eq!(credit.0.len(), 1);
         credit.forget(1, now);
@@ -123,17 +150,41 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_was_stopped_for_long_has_cost_no_more_than_others_waited() {
+        let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
+        let now = began + 1000 * S;
+        credit.charge(session(1), began, now);
+        assert_eq!(wait_for(&credit, session(1), now), UNCHARGED_ANSWER_TIME);
+        let later = now + FORGOTTEN_IN * S * 20;
+        assert_eq!(wait_for(&credit, session(1), later), RECLAIM_TIMEOUT);
+    }
+
+    #[test]
     fn a_peer_s_sessions_have_one_history() {
         let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
         let now = began + UNCHARGED_ANSWER_TIME + 10 * S;
-        for id in 1..=4 {
-            credit.answered(id, peer(1), began, now);
+        for _ in 1..=4 {
+            credit.charge(peer(1), began, now);
         }
-        assert_eq!(credit.wait_for(9, peer(1), now, now), RECLAIM_TIMEOUT - 10 * S, "a new session of it");
-        assert_eq!(credit.wait_for(9, peer(2), now, now), RECLAIM_TIMEOUT);
+        assert_eq!(wait_for(&credit, peer(1), now), RECLAIM_TIMEOUT - 10 * S, "a new session of it");
+        assert_eq!(wait_for(&credit, peer(2), now), RECLAIM_TIMEOUT);
         credit.forget(1, now);
-        assert_eq!(credit.wait_for(9, peer(1), now, now), RECLAIM_TIMEOUT - 10 * S);
+        assert_eq!(wait_for(&credit, peer(1), now), RECLAIM_TIMEOUT - 10 * S);
         credit.forget(1, now + 10 * FORGOTTEN_IN * S);
         assert!(credit.0.is_empty());
+    }
+
+    #[test]
+    fn a_silence_that_lasts_counts_for_all_sessions_of_its_peer_and_once() {
+        let (mut credit, began) = (ReclaimCredit::default(), Instant::now());
+        let now = began + UNCHARGED_ANSWER_TIME + 4 * S;
+        assert_eq!(credit.wait_for(peer(1), now, Some(began), now), RECLAIM_TIMEOUT - UNCHARGED_ANSWER_TIME - 4 * S);
+        // One of two that were asked at once has answered.
+        credit.charge(peer(1), began, now);
+        let left = RECLAIM_TIMEOUT - 4 * S;
+        assert_eq!(credit.wait_for(peer(1), now, Some(began), now), left);
+        assert_eq!(credit.wait_for(peer(1), began, Some(began), now), left.min(RECLAIM_TIMEOUT - (now - began)));
+        // One that was about to end before others asked.
+        assert_eq!(credit.wait_for(peer(2), began, None, now), RECLAIM_TIMEOUT - (now - began));
     }
 }

@@ -7,13 +7,14 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use katydid_wire::key::SessionKey;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::control::{self, Message};
-use crate::reclaim_credit::{RECLAIM_TIMEOUT, ReclaimCredit, UNCHARGED_ANSWER_TIME};
+use crate::reclaim_credit::Payer;
+use crate::reclaim_requests::{ReclaimRequest, ReclaimRequests};
 use crate::slots::Origin;
 use crate::view::{ReservedView, SessionView, SessionsView};
 use crate::workers::handle::{SessionId, WorkerHandle};
@@ -23,12 +24,6 @@ use crate::workers::handle::{SessionId, WorkerHandle};
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of device memory that are worth the wait.
 const MIN_AWAITED_BYTES: u64 = 256 << 20;
-
-/// A session that finds no memory on a device, and its own count.
-type ReclaimRequest = (SessionId, u64);
-
-/// Reclaim requests of a session that are kept: those to programs that never answer stay.
-const MAX_RECLAIM_REQUESTS: usize = 64;
 
 /// Why a program was not let in.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -81,35 +76,12 @@ struct Inner {
     served: BTreeMap<SessionId, (SessionKey, WorkerHandle)>,
     /// Whose program is gone, and whose worker is about to end.
     ending: BTreeSet<SessionId>,
-    /// Who has yet to give back what lies idle, by who wants it and that one's count.
-    requests: BTreeMap<ReclaimRequest, AskedSessions>,
-    /// Since when a session is about to end, or owes an answer to a request.
-    silent: BTreeMap<SessionId, (Instant, Option<ReclaimRequest>)>,
-    /// How long others have waited for answers.
-    credit: ReclaimCredit,
+    reclaim: ReclaimRequests,
     /// Slots that are kept for programs to come: by which key, and the connection of the process that has each kept.
     reserved: BTreeMap<SessionId, (SessionKey, Arc<OwnedFd>)>,
     /// Control sockets of processes that save the worker of a session.
     savers: BTreeMap<SessionId, Arc<OwnedFd>>,
     stopping: bool,
-}
-
-/// Whom a reclaim request waits for.
-#[derive(Debug, Default)]
-struct AskedSessions {
-    /// Workers that have not looked yet, and those that are about to end: none of them waits for its program.
-    workers: BTreeSet<SessionId>,
-    /// Sessions whose programs live and were asked.
-    programs: BTreeSet<SessionId>,
-    /// The session that is short knows that only programs are waited for.
-    is_told: bool,
-}
-
-impl AskedSessions {
-    fn forget(&mut self, id: SessionId) {
-        self.workers.remove(&id);
-        self.programs.remove(&id);
-    }
 }
 
 impl Inner {
@@ -120,73 +92,30 @@ impl Inner {
     /// Has all other sessions give back what they hold idle of a device. One that is about to end gives all: it is waited for.
     fn send_request(&mut self, (id, number): ReclaimRequest, device: &str) {
         let line = format!("give {id} {number} {device}");
-        let others: Vec<SessionId> = self.served.keys().copied().filter(|other| *other != id).collect();
-        let (mut asked, mut longest, now) = (AskedSessions::default(), Duration::ZERO, Instant::now());
-        for other in others {
-            if !self.ending.contains(&other) && !self.tell(other, &line) {
-                continue;
-            }
-            // One that stands still is waited for once, and not by each that is short.
-            let (since, _) = *self.silent.entry(other).or_insert((now, Some((id, number))));
-            let wait = self.credit.wait_for(other, self.origins.get(&other).copied(), since, now);
-            if !wait.is_zero() {
-                asked.workers.insert(other);
-                longest = longest.max(wait);
-            }
-        }
-        if !asked.workers.is_empty() && longest <= RECLAIM_TIMEOUT.saturating_sub(UNCHARGED_ANSWER_TIME) {
-            // The session that is short keeps the time. One that is gone needs none.
-            let _ = self.tell(id, &format!("wait {number} {}", longest.as_millis()));
-        }
-        self.requests.insert((id, number), asked);
-        let own = self.requests.range((id, 0)..=(id, u64::MAX));
-        if own.clone().count() > MAX_RECLAIM_REQUESTS
-            && let Some((&oldest, _)) = own.clone().next()
-        {
-            // Its worker has long given up waiting.
-            self.requests.remove(&oldest);
-        }
+        let others = self.served.keys().copied().filter(|other| *other != id);
+        let asked = others.filter(|other| self.ending.contains(other) || self.tell(*other, &line));
+        let asked: Vec<_> = asked.map(|other| (other, self.payer(other))).collect();
+        self.reclaim.add((id, number), &asked);
     }
 
     /// A session has asked its program for what a reclaim request wants, or has done what it could.
     fn heard(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
-        if self.ending.contains(&id) {
-            return;
-        }
-        // A worker answers in order. Words on another request are none of those that it owes.
-        if let Some(&(since, owed)) = self.silent.get(&id)
-            && owed == Some(request)
-        {
-            self.silent.remove(&id);
-            self.credit.answered(id, self.origins.get(&id).copied(), since, Instant::now());
-        }
-        if let Some(asked) = self.requests.get_mut(&request) {
-            let was_awaited = asked.workers.remove(&id);
-            if is_given {
-                asked.programs.remove(&id);
-            } else if was_awaited {
-                asked.programs.insert(id);
-            }
+        if !self.ending.contains(&id) {
+            self.reclaim.heard(id, request, is_given);
         }
     }
 
-    /// Tells the sessions that ask that only programs are waited for any more, or no session.
+    /// Tells the sessions that are short what they have to know by now.
     fn answer(&mut self) {
-        let mut lines = Vec::new();
-        self.requests.retain(|(id, number), asked| {
-            let is_over = asked.workers.is_empty() && asked.programs.is_empty();
-            if is_over {
-                lines.push((*id, format!("answered {number}")));
-            } else if asked.workers.is_empty() && !asked.is_told {
-                asked.is_told = true;
-                lines.push((*id, format!("asked {number}")));
-            }
-            !is_over
-        });
-        for (id, line) in lines {
+        for (id, line) in self.reclaim.next_lines() {
             // One that is gone needs no answer.
             let _ = self.tell(id, &line);
         }
+    }
+
+    /// Whose history counts for a session.
+    fn payer(&self, id: SessionId) -> Payer {
+        Payer::of(id, self.origins.get(&id).copied())
     }
 
     /// The slot that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited
@@ -368,7 +297,8 @@ impl Sessions {
     pub(crate) fn is_ending(&self, id: SessionId) {
         let mut inner = self.lock();
         if inner.table.contains_key(&id) && inner.ending.insert(id) {
-            inner.silent.insert(id, (Instant::now(), None));
+            let payer = inner.payer(id);
+            inner.reclaim.is_ending(id, payer);
         }
     }
 
@@ -418,14 +348,11 @@ impl Sessions {
         let mut inner = self.lock();
         self.changed.notify_all();
         inner.ending.remove(&id);
-        inner.silent.remove(&id);
-        inner.credit.forget(id, Instant::now());
+        inner.reclaim.forget(id);
         inner.savers.remove(&id);
         inner.reserved.remove(&id);
         inner.served.remove(&id);
         inner.origins.remove(&id);
-        inner.requests.retain(|(session, _), _| *session != id);
-        inner.requests.values_mut().for_each(|asked| asked.forget(id));
         inner.answer();
         inner.table.remove(&id)
     }
@@ -502,6 +429,7 @@ pub(crate) fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reclaim_credit::RECLAIM_TIMEOUT;
 
     fn admit(sessions: &Sessions) -> Result<SessionId, AdmissionError> {
         sessions.admit(Program::default(), &SessionKey::NONE)
@@ -588,14 +516,28 @@ mod tests {
     /// Sessions with workers of which one can hear what they are told; in their order.
     fn served(count: u64) -> (Sessions, Vec<OwnedFd>) {
         let sessions = Sessions::new(8, 8);
-        let workers = (1..=count).map(|id| {
-            let (ours, theirs) = control::pair().unwrap();
-            assert_eq!(admit(&sessions), Ok(id));
-            sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(ours, id));
-            theirs
-        });
-        let workers = workers.collect();
+        let workers = (0..count).map(|_| serve_next(&sessions, None)).collect();
         (sessions, workers)
+    }
+
+    /// One more session with a worker, and the end at which that hears.
+    fn serve_next(sessions: &Sessions, origin: Option<Origin>) -> OwnedFd {
+        let (ours, theirs) = control::pair().unwrap();
+        let id = sessions.admit(Program { origin, ..Program::default() }, &SessionKey::NONE).unwrap();
+        sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(ours, id));
+        theirs
+    }
+
+    /// Has so much time pass for all who wait and are waited for.
+    fn pass(sessions: &Sessions, time: Duration) {
+        sessions.lock().reclaim.pass(time);
+    }
+
+    /// The limit in milliseconds that a session was told for this request, and nothing else.
+    fn limit_told(worker: &OwnedFd, number: u64) -> Option<u64> {
+        let said = told(worker);
+        let [line] = said.as_slice() else { return None };
+        line.strip_prefix(&format!("wait {number} "))?.parse().ok()
     }
 
     /// What a worker was told since the last time.
@@ -646,9 +588,7 @@ mod tests {
         let (sessions, workers) = served(3);
         sessions.is_ending(3);
         sessions.send_request(1, 1, "0");
-        for (since, _) in sessions.lock().silent.values_mut() {
-            *since -= RECLAIM_TIMEOUT;
-        }
+        pass(&sessions, RECLAIM_TIMEOUT);
         sessions.send_request(1, 2, "0");
         assert_eq!(told(&workers[0]), ["answered 2"]);
         assert_eq!(told(&workers[1]), ["give 1 1 0", "give 1 2 0"]);
@@ -664,17 +604,98 @@ mod tests {
     fn a_worker_that_was_late_is_not_waited_for_as_long_again() {
         let (sessions, workers) = served(2);
         sessions.send_request(1, 1, "0");
-        for (since, _) in sessions.lock().silent.values_mut() {
-            *since -= Duration::from_secs(19);
-        }
+        pass(&sessions, Duration::from_secs(19));
         sessions.given(2, (1, 1));
         assert_eq!(told(&workers[0]), ["answered 1"]);
         sessions.send_request(1, 2, "0");
-        let said = told(&workers[0]);
-        let wait = said.first().and_then(|line| line.strip_prefix("wait 2 ")?.parse::<u64>().ok());
-        assert!(wait.is_some_and(|millis| (1..2000).contains(&millis)), "{said:?}");
+        assert!(limit_told(&workers[0], 2).is_some_and(|millis| millis < 2000));
         sessions.given(2, (1, 2));
         assert_eq!(told(&workers[0]), ["answered 2"]);
+    }
+
+    #[test]
+    fn others_that_answer_in_time_do_not_lengthen_the_wait_for_one_that_is_late() {
+        let (sessions, workers) = served(3);
+        sessions.send_request(1, 1, "0");
+        sessions.given(2, (1, 1));
+        pass(&sessions, 2 * RECLAIM_TIMEOUT);
+        sessions.given(3, (1, 1));
+        assert_eq!(told(&workers[0]), ["answered 1"]);
+        sessions.send_request(1, 2, "0");
+        assert_eq!(told(&workers[0]), Vec::<String>::new(), "the second has its whole time");
+        sessions.given(2, (1, 2));
+        assert_eq!(told(&workers[0]), ["wait 2 500"]);
+        sessions.given(3, (1, 2));
+        assert_eq!(told(&workers[0]), ["answered 2"]);
+        sessions.send_request(1, 3, "0");
+        pass(&sessions, Duration::from_secs(3));
+        sessions.asked(2, (1, 3));
+        let limit = limit_told(&workers[0], 3);
+        assert!(limit.is_some_and(|millis| (3500..19_500).contains(&millis)), "its program has its time: {limit:?}");
+        sessions.given(2, (1, 3));
+        assert_eq!(told(&workers[0]), ["wait 3 500"]);
+        sessions.given(3, (1, 3));
+        assert_eq!(told(&workers[0]), ["answered 3"]);
+    }
+
+    #[test]
+    fn a_worker_that_answers_one_session_and_lets_another_wait_is_late() {
+        let (sessions, workers) = served(3);
+        sessions.send_request(1, 1, "0");
+        sessions.send_request(3, 1, "0");
+        [(3, (1, 1)), (1, (3, 1)), (2, (1, 1))].map(|(id, request)| sessions.given(id, request));
+        pass(&sessions, Duration::from_secs(19));
+        sessions.given(2, (3, 1));
+        assert_eq!([0, 2].map(|at| told(&workers[at]).pop()), [(); 2].map(|()| Some("answered 1".to_owned())));
+        sessions.send_request(1, 2, "0");
+        sessions.given(3, (1, 2));
+        assert!(limit_told(&workers[0], 2).is_some_and(|millis| millis < 2000));
+    }
+
+    #[test]
+    fn what_others_wait_for_a_worker_counts_at_its_end_too() {
+        let peer = Some(Origin::of(std::net::IpAddr::from([10, 0, 0, 1])));
+        for (before_end, within_end) in [(19, 0), (0, 19), (10, 9)] {
+            let (sessions, workers) = served(1);
+            let _late = serve_next(&sessions, peer);
+            sessions.send_request(1, 1, "0");
+            pass(&sessions, Duration::from_secs(before_end));
+            sessions.is_ending(2);
+            pass(&sessions, Duration::from_secs(within_end));
+            sessions.end(2).unwrap();
+            assert_eq!(told(&workers[0]), ["answered 1"]);
+            let _next = serve_next(&sessions, peer);
+            sessions.send_request(1, 2, "0");
+            let limit = limit_told(&workers[0], 2);
+            assert!(limit.is_some_and(|millis| millis < 3000), "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn an_end_for_which_no_session_waits_costs_nothing() {
+        let peer = Some(Origin::of(std::net::IpAddr::from([10, 0, 0, 1])));
+        let (sessions, workers) = served(1);
+        let _ending = serve_next(&sessions, peer);
+        sessions.is_ending(2);
+        pass(&sessions, Duration::from_secs(19));
+        sessions.end(2).unwrap();
+        let _next = serve_next(&sessions, peer);
+        sessions.send_request(1, 1, "0");
+        assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has its whole time");
+    }
+
+    #[test]
+    fn a_new_session_of_a_peer_that_is_silent_is_not_waited_for_as_long() {
+        let peer = |last| Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last])));
+        for (other, is_limited) in [(1, true), (2, false)] {
+            let (sessions, workers) = served(1);
+            let _silent = serve_next(&sessions, peer(1));
+            sessions.send_request(1, 1, "0");
+            pass(&sessions, Duration::from_secs(19));
+            let _next = serve_next(&sessions, peer(other));
+            sessions.send_request(1, 2, "0");
+            assert_eq!(limit_told(&workers[0], 2).is_some_and(|millis| millis < 2000), is_limited);
+        }
     }
 
     /// The end of the connection of a process that has a slot kept, and the key.
@@ -755,17 +776,6 @@ mod tests {
         assert_eq!([0, 1].map(|at| told(&workers[at])), [vec![], Vec::<String>::new()]);
         sessions.end(2).unwrap();
         assert_eq!(told(&workers[0]), ["answered 1"]);
-    }
-
-    #[test]
-    fn requests_without_an_answer_are_bounded() {
-        let (sessions, _workers) = served(2);
-        (1..=3 * MAX_RECLAIM_REQUESTS as u64).for_each(|number| sessions.send_request(1, number, "0"));
-        let inner = sessions.lock();
-        assert_eq!(
-            (inner.requests.len(), inner.requests.keys().next()),
-            (MAX_RECLAIM_REQUESTS, Some(&(1, 2 * MAX_RECLAIM_REQUESTS as u64 + 1)))
-        );
     }
 
     #[test]

@@ -1,0 +1,243 @@
+//! Reclaim requests that have no answer yet: whom each waits for and until when, and which sessions are silent.
+//!
+//! The rule: no session waits for another one for longer than that one's credit was when it was asked, whatever all others do. What
+//! others have waited for a session counts as soon as it answers or ends, and counts as running time before.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::reclaim_credit::{UNCHARGED_ANSWER_TIME, Payer, RECLAIM_TIMEOUT, ReclaimCredit};
+use crate::workers::handle::SessionId;
+
+/// A session that finds no memory on a device, and its own count.
+pub(crate) type ReclaimRequest = (SessionId, u64);
+
+/// Reclaim requests of a session that are kept: those to programs that never answer stay.
+const MAX_RECLAIM_REQUESTS: usize = 64;
+
+/// All requests of a server.
+#[derive(Debug, Default)]
+pub(crate) struct ReclaimRequests {
+    /// Who has yet to give back what lies idle.
+    pending: BTreeMap<ReclaimRequest, AskedSessions>,
+    /// Sessions that are about to end, or owe an answer to a request.
+    silent: BTreeMap<SessionId, Silence>,
+    /// How long others have waited for answers.
+    credit: ReclaimCredit,
+}
+
+/// A session that is about to end, or owes an answer to a request.
+#[derive(Debug)]
+struct Silence {
+    payer: Payer,
+    /// When it was asked, or began to end.
+    since: Instant,
+    /// When others began to wait for it; none: no session has.
+    waited_since: Option<Instant>,
+    /// The oldest request that it owes an answer to; none: it is about to end.
+    owed: Option<ReclaimRequest>,
+}
+
+impl Silence {
+    fn on_request(payer: Payer, request: ReclaimRequest, sent: Instant) -> Self {
+        Self { payer, since: sent, waited_since: Some(sent), owed: Some(request) }
+    }
+}
+
+/// Whom a reclaim request waits for.
+#[derive(Debug)]
+struct AskedSessions {
+    /// When they were asked.
+    sent: Instant,
+    /// Workers that have not looked yet, and those that are about to end, each with its deadline. None of them waits for its program.
+    workers: BTreeMap<SessionId, Instant>,
+    /// Those whose programs live and were asked, each with its deadline.
+    programs: BTreeMap<SessionId, Instant>,
+    /// One has answered or ended since the session that is short was last told.
+    is_changed: bool,
+    /// How long that session waits for workers, from `sent` on, as far as it was told.
+    limit: Duration,
+    /// It knows that only programs are waited for.
+    is_told: bool,
+}
+
+impl AskedSessions {
+    fn new(sent: Instant) -> Self {
+        let (workers, programs) = (BTreeMap::new(), BTreeMap::new());
+        Self { sent, workers, programs, is_changed: true, limit: RECLAIM_TIMEOUT, is_told: false }
+    }
+
+    fn forget(&mut self, id: SessionId) {
+        self.is_changed |= self.workers.remove(&id).is_some();
+        self.is_changed |= self.programs.remove(&id).is_some();
+    }
+
+    /// A session has asked its program, or has done what it could.
+    fn heard(&mut self, id: SessionId, is_given: bool, now: Instant) {
+        if is_given {
+            self.forget(id);
+        } else if self.workers.remove(&id).is_some() {
+            self.programs.insert(id, now + UNCHARGED_ANSWER_TIME);
+            self.is_changed = true;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.workers.is_empty() && self.programs.is_empty()
+    }
+
+    /// What the session that is short has to know by now; `number` is its request's.
+    fn next_line(&mut self, number: u64) -> Option<String> {
+        if !std::mem::take(&mut self.is_changed) {
+            return None;
+        }
+        if self.is_over() {
+            return Some(format!("answered {number}"));
+        }
+        if self.workers.is_empty() {
+            return (!std::mem::replace(&mut self.is_told, true)).then(|| format!("asked {number}"));
+        }
+        // It keeps the time. The last deadline may have been that of a session that has answered since.
+        let deadline = self.workers.values().chain(self.programs.values()).max()?;
+        let limit = deadline.saturating_duration_since(self.sent);
+        let is_shorter = limit < self.limit && limit <= RECLAIM_TIMEOUT.saturating_sub(UNCHARGED_ANSWER_TIME);
+        is_shorter.then(|| {
+            self.limit = limit;
+            format!("wait {number} {}", limit.as_millis())
+        })
+    }
+}
+
+impl ReclaimRequests {
+    /// Notes who was asked, and those that are about to end and so were not. `others`: each with whose history counts.
+    pub(crate) fn add(&mut self, request: ReclaimRequest, others: &[(SessionId, Payer)]) {
+        let (now, silences) = (Instant::now(), self.oldest_silences());
+        let mut asked = AskedSessions::new(now);
+        for &(other, payer) in others {
+            // One that stands still is waited for once, and not by each that is short.
+            let silence = self.silent.entry(other).or_insert_with(|| Silence::on_request(payer, request, now));
+            let wait = self.credit.wait_for(payer, silence.since, silences.get(&payer).copied(), now);
+            if !wait.is_zero() {
+                silence.waited_since.get_or_insert(now);
+                asked.workers.insert(other, now + wait);
+            }
+        }
+        self.pending.insert(request, asked);
+        let own = self.pending.range((request.0, 0)..=(request.0, u64::MAX));
+        if own.clone().count() > MAX_RECLAIM_REQUESTS
+            && let Some((&oldest, _)) = own.clone().next()
+        {
+            // Its worker has long given up waiting.
+            self.pending.remove(&oldest);
+        }
+    }
+
+    /// A session that is not about to end has asked its program for what a request wants, or has done what it could.
+    pub(crate) fn heard(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
+        let now = Instant::now();
+        if let Some(asked) = self.pending.get_mut(&request) {
+            asked.heard(id, is_given, now);
+        }
+        // A worker answers in order. Words on another request are none of those that it owes.
+        let Some(&Silence { payer, .. }) = self.silent.get(&id).filter(|silence| silence.owed == Some(request)) else {
+            return;
+        };
+        self.end_silence(id, now);
+        let owed = self.pending.iter().filter(|(_, asked)| asked.workers.contains_key(&id));
+        if let Some((next, asked)) = owed.min_by_key(|(_, asked)| asked.sent) {
+            self.silent.insert(id, Silence::on_request(payer, *next, asked.sent));
+        }
+    }
+
+    /// A session is about to end. What it says from here on does not count.
+    pub(crate) fn is_ending(&mut self, id: SessionId, payer: Payer) {
+        let now = Instant::now();
+        self.end_silence(id, now);
+        let is_awaited = self.pending.values().any(|asked| asked.workers.contains_key(&id));
+        let silence = Silence { payer, since: now, waited_since: is_awaited.then_some(now), owed: None };
+        self.silent.insert(id, silence);
+    }
+
+    /// A session has ended.
+    pub(crate) fn forget(&mut self, id: SessionId) {
+        let now = Instant::now();
+        self.end_silence(id, now);
+        self.credit.forget(id, now);
+        self.pending.retain(|(session, _), _| *session != id);
+        self.pending.values_mut().for_each(|asked| asked.forget(id));
+    }
+
+    /// What the sessions that are short have to know by now: how long they still wait, that they wait for programs only, or for no
+    /// session any more.
+    pub(crate) fn next_lines(&mut self) -> Vec<(SessionId, String)> {
+        let mut lines = Vec::new();
+        self.pending.retain(|(id, number), asked| {
+            lines.extend(asked.next_line(*number).map(|line| (*id, line)));
+            !asked.is_over()
+        });
+        lines
+    }
+
+    /// What others have waited for a session counts.
+    fn end_silence(&mut self, id: SessionId, now: Instant) {
+        if let Some(Silence { payer, waited_since: Some(since), .. }) = self.silent.remove(&id) {
+            self.credit.charge(payer, since, now);
+        }
+    }
+
+    /// Since when others wait for sessions of each payer that still are silent.
+    fn oldest_silences(&self) -> BTreeMap<Payer, Instant> {
+        let mut oldest = BTreeMap::<Payer, Instant>::new();
+        for silence in self.silent.values() {
+            if let Some(since) = silence.waited_since {
+                oldest.entry(silence.payer).and_modify(|known| *known = since.min(*known)).or_insert(since);
+            }
+        }
+        oldest
+    }
+
+    /// Has so much time pass for all who wait and are waited for.
+    #[cfg(test)]
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.credit.pass(time);
+        for silence in self.silent.values_mut() {
+            silence.since -= time;
+            silence.waited_since = silence.waited_since.map(|since| since - time);
+        }
+        for asked in self.pending.values_mut() {
+            asked.sent -= time;
+            asked.workers.values_mut().chain(asked.programs.values_mut()).for_each(|deadline| *deadline -= time);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_without_an_answer_are_bounded() {
+        let mut requests = ReclaimRequests::default();
+        let other = (2, Payer::of(2, None));
+        (1..=3 * MAX_RECLAIM_REQUESTS as u64).for_each(|number| requests.add((1, number), &[other]));
+        assert_eq!(
+            (requests.pending.len(), requests.pending.keys().next()),
+            (MAX_RECLAIM_REQUESTS, Some(&(1, 2 * MAX_RECLAIM_REQUESTS as u64 + 1)))
+        );
+    }
+
+    #[test]
+    fn a_session_is_told_once_what_it_waits_for() {
+        let mut requests = ReclaimRequests::default();
+        let others = [2, 3].map(|id| (id, Payer::of(id, None)));
+        requests.add((1, 1), &others);
+        assert!(requests.next_lines().is_empty() && requests.next_lines().is_empty());
+        others.map(|(id, _)| requests.heard(id, (1, 1), false));
+        assert_eq!(requests.next_lines(), [(1, "asked 1".to_owned())]);
+        requests.heard(2, (1, 1), true);
+        assert!(requests.next_lines().is_empty());
+        requests.forget(3);
+        assert_eq!(requests.next_lines(), [(1, "answered 1".to_owned())]);
+        assert!(requests.next_lines().is_empty() && requests.pending.is_empty());
+    }
+}
