@@ -3,10 +3,12 @@
 //! Each process has a file there that says how much it has of each device. It holds that file's lock for as long as it
 //! lives. A file that no process has locked belongs to a process that has ended, and does not count. A process that takes
 //! memory holds the folder's lock meanwhile, so running out is exact here too.
+//!
+//! A process writes to no file but the one that it has made: the folder may be any, and what else is in it is of others.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -39,16 +41,21 @@ impl PeerProcesses {
     /// Joins those in `folder` under a name that no living process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let open =
-            |name: &str| File::options().read(true).write(true).create(true).truncate(false).open(folder.join(name));
-        let turn = open(TURN)?;
+        let turn = options().write(true).create(true).truncate(false).open(folder.join(TURN))?;
+        if !turn.metadata()?.is_file() {
+            return Err(io::Error::other(format!("{TURN} there is no file; name another folder")));
+        }
         turn.lock()?;
-        // In another namespace another process may have the same number.
-        let names = (0..).map(|count| format!("{}.{count}", std::process::id()));
-        let free = names
-            .map(|name| open(&name))
-            .find(|file| file.as_ref().is_ok_and(|file| file.try_lock().is_ok()) || file.is_err());
-        let own = free.ok_or(io::ErrorKind::NotFound)??;
+        // In another namespace another process may have the same number, and a process before it may have left its file.
+        let is_taken = |made: &io::Result<File>| {
+            made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        };
+        let own = (0..)
+            .map(|count| folder.join(format!("{}.{count}", std::process::id())))
+            .map(|path| options().write(true).create_new(true).open(path))
+            .find(|made| !is_taken(made))
+            .ok_or(io::ErrorKind::NotFound)??;
+        own.lock()?;
         own.write_all_at(&[0; MAX_DEVICES * NUMBER], 0)?;
         turn.unlock()?;
         Ok(Self { folder: folder.to_owned(), turn, own })
@@ -93,7 +100,7 @@ impl PeerProcesses {
             if !is_of_process(&path) {
                 continue;
             }
-            let Ok(file) = File::open(&path) else { continue };
+            let Ok(file) = options().open(&path) else { continue };
             let found = file.metadata()?;
             // One that has just come has nothing yet. What has another length is no file of ours, whatever it is called.
             if !found.is_file() || found.len() != (MAX_DEVICES * NUMBER) as u64 || is_same(&found, &own) {
@@ -111,6 +118,13 @@ impl PeerProcesses {
         }
         Ok(sum)
     }
+}
+
+/// Opens no link, and waits for no process at the other end of a pipe, while others wait for the folder's lock.
+fn options() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    options
 }
 
 /// Whether a file is called as those of processes are. The folder may be any, and others' files in it are none of ours.
@@ -140,6 +154,36 @@ mod tests {
         drop(other);
         assert!(one.take(0, 100, 100));
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_has_the_name_of_a_process_s_file_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |count: u32| folder.path().join(format!("{}.{count}", std::process::id()));
+        let texts = [String::new(), "a".repeat(40), "b".repeat(MAX_DEVICES * NUMBER + 1)];
+        texts.iter().zip(0..).for_each(|(text, count)| fs::write(path(count), text).unwrap());
+        let target = folder.path().join("notes");
+        fs::write(&target, "mine").unwrap();
+        std::os::unix::fs::symlink(&target, path(3)).unwrap();
+        let pipes = [path(4), folder.path().join("1.0")];
+        assert!(std::process::Command::new("mkfifo").args(&pipes).status().unwrap().success());
+        let one = PeerProcesses::open(folder.path()).unwrap();
+        assert!(one.take(0, 100, 100) && one.taken(0) == 0);
+        texts.iter().zip(0..).for_each(|(text, count)| assert_eq!(fs::read_to_string(path(count)).unwrap(), *text));
+        assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
+        assert!(pipes.iter().all(|pipe| pipe.exists()));
+        assert_eq!(fs::metadata(path(5)).unwrap().len(), (MAX_DEVICES * NUMBER) as u64);
+    }
+
+    #[test]
+    fn a_folder_whose_lock_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (turn, elsewhere) = (folder.path().join(TURN), folder.path().join("elsewhere"));
+        std::os::unix::fs::symlink(&elsewhere, &turn).unwrap();
+        assert!(PeerProcesses::open(folder.path()).is_err() && !elsewhere.exists());
+        fs::remove_file(&turn).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&turn).status().unwrap().success());
+        assert!(PeerProcesses::open(folder.path()).is_err());
     }
 
     #[test]
