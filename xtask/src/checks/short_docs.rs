@@ -1,11 +1,11 @@
 //! Doc comments of public items say something: two words or fewer name no unit, no range and no source.
 //!
 //! Public are items under `pub`, fields under `pub`, and variants of public enums with their fields. Items that macros make are not
-//! looked at, nor is what is compiled for tests only.
+//! looked at, nor is what is compiled for tests only, item by item.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, Fields, Lit, Meta, Visibility};
+use syn::{Attribute, Expr, Field, Lit, Meta, Visibility};
 
 use crate::checks::attributes::is_test;
 
@@ -25,6 +25,9 @@ struct Visitor {
 
 impl Visitor {
     fn check(&mut self, attributes: &[Attribute]) {
+        if is_test(attributes) {
+            return;
+        }
         let lines: Vec<_> =
             attributes.iter().filter_map(|it| text(it).map(|text| (it.span().start().line, text))).collect();
         let Some((number, first)) = lines.first() else { return };
@@ -43,13 +46,27 @@ impl Visitor {
         }
     }
 
-    /// The public fields of a structure.
-    fn check_fields(&mut self, fields: &Fields) {
-        fields.iter().for_each(|field| self.check_item(&field.vis, &field.attrs));
+    /// An item, and its public fields if it is public.
+    fn check_fields<'a>(&mut self, item: (&Visibility, &[Attribute]), fields: impl Iterator<Item = &'a Field>) {
+        if is_looked_at(item.0, item.1) {
+            self.check(item.1);
+            fields.for_each(|field| self.check_item(&field.vis, &field.attrs));
+        }
     }
 }
 
+/// Whether an item is public, and not for tests only.
+fn is_looked_at(visibility: &Visibility, attributes: &[Attribute]) -> bool {
+    matches!(visibility, Visibility::Public(_)) && !is_test(attributes)
+}
+
 impl<'ast> Visit<'ast> for Visitor {
+    fn visit_file(&mut self, file: &'ast syn::File) {
+        if !is_test(&file.attrs) {
+            visit::visit_file(self, file);
+        }
+    }
+
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
         if !is_test(&module.attrs) {
             self.check_item(&module.vis, &module.attrs);
@@ -58,25 +75,26 @@ impl<'ast> Visit<'ast> for Visitor {
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.check_item(&item.vis, &item.attrs);
-        if matches!(item.vis, Visibility::Public(_)) {
-            self.check_fields(&item.fields);
-        }
+        self.check_fields((&item.vis, &item.attrs), item.fields.iter());
+    }
+
+    fn visit_item_union(&mut self, item: &'ast syn::ItemUnion) {
+        self.check_fields((&item.vis, &item.attrs), item.fields.named.iter());
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        if !matches!(item.vis, Visibility::Public(_)) {
+        if !is_looked_at(&item.vis, &item.attrs) {
             return;
         }
         self.check(&item.attrs);
-        for variant in &item.variants {
+        for variant in item.variants.iter().filter(|variant| !is_test(&variant.attrs)) {
             self.check(&variant.attrs);
             variant.fields.iter().for_each(|field| self.check(&field.attrs));
         }
     }
 
     fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
-        if !matches!(item.vis, Visibility::Public(_)) {
+        if !is_looked_at(&item.vis, &item.attrs) {
             return;
         }
         self.check(&item.attrs);
@@ -87,6 +105,12 @@ impl<'ast> Visit<'ast> for Visitor {
                 syn::TraitItem::Type(it) => self.check(&it.attrs),
                 _ => {}
             }
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_impl(self, item);
         }
     }
 
@@ -147,6 +171,7 @@ mod tests {
             ),
             [3, 5]
         );
+        assert_eq!(found("/// Either of two.\npub union U {\n    /// Bytes.\n    pub size: u64,\n}\n"), [3]);
         assert_eq!(found("impl A {\n    /// The end.\n    pub fn end(&self) {}\n}\n"), [2]);
         assert_eq!(found("/// What can be ended.\npub trait E {\n    /// Ends it.\n    fn end(&self);\n}\n"), [3]);
     }
@@ -163,6 +188,28 @@ mod tests {
 
     #[test]
     fn tests_are_left_out() {
-        assert!(found("#[cfg(test)]\nmod tests {\n    /// Bytes.\n    pub const A: u64 = 1;\n}\n").is_empty());
+        let short = [
+            "mod tests {\n    /// Bytes.\n    pub const A: u64 = 1;\n}\n",
+            "impl A {\n    /// Ends it.\n    pub fn end(&self) {}\n}\n",
+            "/// Ends it.\npub fn end() {}\n",
+            "/// Bytes.\npub const A: u64 = 1;\n",
+            "/// Bytes.\npub type A = u64;\n",
+            "/// One.\npub struct A {\n    /// Bytes.\n    pub size: u64,\n}\n",
+            "/// One.\npub union A {\n    /// Bytes.\n    pub size: u64,\n}\n",
+            "/// One.\npub enum A {\n    /// Bytes.\n    B,\n}\n",
+            "/// One.\npub trait A {\n    /// Ends it.\n    fn end(&self);\n}\n",
+        ];
+        for item in short {
+            assert!(!found(item).is_empty(), "{item}");
+            assert!(found(&format!("#[cfg(test)]\n{item}")).is_empty(), "{item}");
+        }
+        let inner = [
+            "pub struct A {\n    #[cfg(test)]\n    /// Bytes.\n    pub size: u64,\n}\n",
+            "pub enum A {\n    #[cfg(test)]\n    /// Any.\n    B {\n        /// Bytes.\n        size: u64,\n    },\n}\n",
+            "pub trait A {\n    #[cfg(test)]\n    /// Ends it.\n    fn end(&self);\n}\n",
+            "impl A {\n    #[cfg(test)]\n    /// Ends it.\n    pub fn end(&self) {}\n}\n",
+        ];
+        inner.iter().for_each(|item| assert!(found(item).is_empty(), "{item}"));
+        assert!(found("#![cfg(test)]\n/// Bytes.\npub const A: u64 = 1;\n").is_empty());
     }
 }
