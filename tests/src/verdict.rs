@@ -61,10 +61,17 @@ pub enum Fault {
         /// Error that the system returned.
         source: io::Error,
     },
+    /// The folders of texts cannot be read, or two texts have one name.
+    #[error(transparent)]
+    Texts(#[from] io::Error),
 }
 
 /// Where the text of a program is kept.
-pub fn kept_path(places: &Places, name: &str) -> PathBuf {
+///
+/// # Errors
+///
+/// A folder cannot be read, or two texts have one name.
+pub fn kept_path(places: &Places, name: &str) -> io::Result<PathBuf> {
     places.expected.path(name)
 }
 
@@ -78,7 +85,7 @@ pub fn judge(places: &Places, name: &str, outcome: &Outcome) -> Result<(), Fault
         let (ending, stdout, stderr) = (outcome.ending(), outcome.text(), outcome.errors());
         return Err(Fault::Failed { ending, stdout, stderr });
     }
-    let path = kept_path(places, name);
+    let path = kept_path(places, name)?;
     let kept = fs::read(&path).map_err(|source| Fault::NothingKept { path: path.clone(), source })?;
     if kept == outcome.stdout {
         return Ok(());

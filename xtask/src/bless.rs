@@ -58,7 +58,7 @@ fn output_of(tree: &Tree, app: &App) -> Result<()> {
     if !outcome.status.success() {
         bail!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
-    let mut path = kept_path(&places, &app.name);
+    let mut path = kept_path(&places, &app.name)?;
     if !path.exists() {
         path = apps::folder(tree, app)?.join(EXPECTED).join(path.file_name().unwrap_or_default());
         let folder = path.parent().context("a text in no folder")?;

@@ -94,7 +94,7 @@ fn shown(text: &str) {
 
 /// The second life must print exactly what was missing.
 fn judge(places: &Places, before: &str, outcome: &Outcome) -> Result<()> {
-    let (kept, text) = (fs::read_to_string(kept_path(places, PROGRAM))?, outcome.text());
+    let (kept, text) = (fs::read_to_string(kept_path(places, PROGRAM)?)?, outcome.text());
     let goes_on = kept.ends_with(&text) && kept.len() <= before.len() + text.len();
     ensure!(
         outcome.status.success() && goes_on,

@@ -145,7 +145,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
         stripped(&runtimes.join(file), &folder.join("runtimes").join(file))?;
     }
     for app in catalog::apps()?.iter().filter(|app| app.is_test() && app.travels()) {
-        copy(&from.expected.path(&app.name), &to.expected.path(&app.name))?;
+        copy(&from.expected.path(&app.name)?, &to.expected.path(&app.name)?)?;
     }
     for file in fs::read_dir(&from.frameworks).context("cannot read the programs of frameworks")? {
         let file = file?;
@@ -184,7 +184,7 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
     FIXTURES.iter().try_for_each(|name| stripped(&programs::program(from, name), &programs::program(to, name)))?;
     for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(build::RANKED)) {
         stripped(&programs::program(from, name), &programs::program(to, name))?;
-        copy(&from.expected_opencl.path(name), &to.expected_opencl.path(name))?;
+        copy(&from.expected_opencl.path(name)?, &to.expected_opencl.path(name)?)?;
     }
     copy(&programs::libraries(from).join(LOADER), &programs::libraries(to).join(LOADER))?;
     if let (Some(khronos), to) = (programs::khronos(from), programs::khronos_folder(to)) {

@@ -1,5 +1,6 @@
 //! Files of a folder and of those below it: sources and texts lie in a folder a topic, and are found by their names alone.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,22 @@ pub fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     collect(folder, &mut files)?;
     files.sort();
     Ok(files)
+}
+
+/// Refuses files of one name, of which the first would stand for both.
+///
+/// # Errors
+///
+/// There are two; the error names them.
+pub fn check_names(files: &[PathBuf]) -> io::Result<()> {
+    let mut names = BTreeMap::new();
+    for path in files {
+        if let Some(twin) = names.insert(path.file_name(), path) {
+            let text = format!("{} has the name of {}; rename one of them", path.display(), twin.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+    }
+    Ok(())
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -43,5 +60,12 @@ mod tests {
         }
         assert_eq!(below(folder.path()).unwrap(), [folder.path().join("a"), deep.join("d")]);
         assert!(below(&deep.join("no")).unwrap_err().to_string().contains("b/c/no"));
+    }
+
+    #[test]
+    fn two_files_of_one_name_are_refused() {
+        assert!(check_names(&["a/one.c", "a/two.c", "b/one.txt"].map(PathBuf::from)).is_ok());
+        let refused = check_names(&["a/one.c", "a/two.c", "b/c/one.c"].map(PathBuf::from)).unwrap_err().to_string();
+        assert!(refused.contains("a/one.c") && refused.contains("b/c/one.c"), "{refused}");
     }
 }

@@ -28,18 +28,25 @@ impl Texts {
     }
 
     /// The text of a program: where it is, or where readers look for it in vain.
-    #[must_use]
-    pub fn path(&self, program: &str) -> PathBuf {
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be read, or two texts have one name.
+    pub fn path(&self, program: &str) -> io::Result<PathBuf> {
         let name = format!("{program}{END}");
-        let found = self.all().unwrap_or_default().into_iter().find(|path| path.ends_with(&name));
-        found.unwrap_or_else(|| self.root.join(self.folder).join(name))
+        let all = match self.all() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            all => all?,
+        };
+        let found = all.into_iter().find(|path| path.ends_with(&name));
+        Ok(found.unwrap_or_else(|| self.root.join(self.folder).join(name)))
     }
 
     /// The programs that have a text, by name.
     ///
     /// # Errors
     ///
-    /// A folder cannot be read.
+    /// A folder cannot be read, or two texts have one name.
     pub fn programs(&self) -> io::Result<Vec<String>> {
         let stems = self.all()?.into_iter().filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
         let mut programs: Vec<String> = stems.collect();
@@ -50,6 +57,7 @@ impl Texts {
     fn all(&self) -> io::Result<Vec<PathBuf>> {
         let mut files = files::below(&self.root)?;
         files.retain(|path| path.parent().is_some_and(|parent| parent.ends_with(self.folder)));
+        files::check_names(&files)?;
         Ok(files)
     }
 }
@@ -70,9 +78,25 @@ mod tests {
         texts.iter().for_each(|text| fs::write(folder.path().join(text), "").unwrap());
         let kept = Texts::new(folder.path().to_owned(), "expected");
         assert_eq!(kept.programs().unwrap(), ["one", "two"]);
-        assert_eq!(kept.path("two"), folder.path().join(texts[1]));
-        assert_eq!(kept.path("three"), folder.path().join("expected/three.txt"));
+        assert_eq!(kept.path("two").unwrap(), folder.path().join(texts[1]));
+        assert_eq!(kept.path("three").unwrap(), folder.path().join("expected/three.txt"));
         assert_eq!(kept.beside("expected-else").programs().unwrap(), ["three"]);
         assert_eq!(Texts::new(folder.path().join("a/expected"), "expected").programs().unwrap(), ["one"]);
+        let missing = folder.path().join("missing");
+        assert_eq!(Texts::new(missing.clone(), "expected").path("one").unwrap(), missing.join("expected/one.txt"));
+    }
+
+    #[test]
+    fn two_texts_of_one_name_are_refused_and_those_of_another_driver_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        for topic in ["a/expected", "a/expected-else", "b/expected"] {
+            fs::create_dir_all(folder.path().join(topic)).unwrap();
+        }
+        ["a/expected/one.txt", "a/expected-else/one.txt"].map(|text| fs::write(folder.path().join(text), "").unwrap());
+        let kept = Texts::new(folder.path().to_owned(), "expected");
+        assert_eq!(kept.programs().unwrap(), ["one"]);
+        fs::write(folder.path().join("b/expected/one.txt"), "").unwrap();
+        let refused = [kept.path("one").unwrap_err(), kept.path("two").unwrap_err(), kept.programs().unwrap_err()];
+        assert!(refused.iter().all(|error| error.to_string().contains("a/expected/one.txt")), "{refused:?}");
     }
 }

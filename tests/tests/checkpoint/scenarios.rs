@@ -95,7 +95,7 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
 
 /// What the loop prints when nothing disturbs it.
 pub(crate) fn kept_loop(places: &Places) -> Result<String> {
-    fs::read_to_string(kept_path(places, LOOP.0)).context("cannot read the kept output")
+    fs::read_to_string(kept_path(places, LOOP.0)?).context("cannot read the kept output")
 }
 
 /// The job has ended with its checkpoint.

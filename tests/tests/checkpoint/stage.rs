@@ -200,7 +200,7 @@ pub(crate) fn kept(places: &Places, app: &App) -> Result<String> {
 
 /// What the program of this name prints when nothing disturbs it.
 pub(crate) fn kept_of(places: &Places, name: &str) -> Result<String> {
-    let path = kept_path(places, name);
+    let path = kept_path(places, name)?;
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 

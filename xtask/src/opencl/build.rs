@@ -36,10 +36,7 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     let (sources, programs) = (tree.root.join("tests/apps-opencl"), tree.target.join("apps/opencl"));
     fs::create_dir_all(&programs).with_context(|| format!("cannot make {}", programs.display()))?;
     let headers = headers(&sources)?;
-    for path in with_end(&sources, "c")? {
-        if path == sources.join(DRIVER) {
-            continue;
-        }
+    for path in program_sources(&sources)? {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let program = programs.join(path.file_stem().unwrap_or_default());
         let is_ranked = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RANKED));
@@ -58,6 +55,14 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     let (source, library) = (sources.join(DRIVER), programs.join("memory.so"));
     let text = fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
     if_changed(&library, &[&text], || build(tree, "gcc", &LIBRARY, &source, &library))
+}
+
+/// The sources of all topics' programs, each named as its program.
+fn program_sources(sources: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = with_end(sources, "c")?;
+    files::check_names(&paths)?;
+    paths.retain(|path| *path != sources.join(DRIVER));
+    Ok(paths)
 }
 
 /// The files of all topics whose names have this end.
@@ -104,4 +109,23 @@ fn build(tree: &Tree, compiler: &str, way: &[&str], source: &Path, made: &Path) 
     gcc.arg("-I").arg(tree.root.join("tests/apps-opencl/common"));
     gcc.arg(source).arg("-o").arg(made).arg("-L").arg(root.join(LIBRARIES)).args(way);
     shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_programs_of_one_name_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = folder.path();
+        for path in ["drivers/memory.c", "memory/svm.c", "common/check.h", "queues/check.h"] {
+            fs::create_dir_all(sources.join(path).parent().unwrap()).unwrap();
+            fs::write(sources.join(path), "").unwrap();
+        }
+        assert_eq!(program_sources(sources).unwrap(), [sources.join("memory/svm.c")]);
+        fs::write(sources.join("queues/svm.c"), "").unwrap();
+        let refused = program_sources(sources).unwrap_err().to_string();
+        assert!(refused.contains("memory/svm.c") && refused.contains("queues/svm.c"), "{refused}");
+    }
 }

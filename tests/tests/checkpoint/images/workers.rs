@@ -111,7 +111,7 @@ fn kept(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
 /// A chain: each checkpoint is of the job that the one before was restored to.
 fn program(places: &Places, way: &str, program: (&str, Variant)) -> Result<()> {
     let stage = open_stage(places, way)?;
-    let wanted = fs::read_to_string(kept_path(places, program.0)).context("cannot read the kept output")?;
+    let wanted = fs::read_to_string(kept_path(places, program.0)?).context("cannot read the kept output")?;
     let mut job = stage.start_by("job", program, &plan(&POINTS))?;
     let (mut written, mut taken) = (0, 0);
     for _ in POINTS {
