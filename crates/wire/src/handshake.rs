@@ -267,6 +267,8 @@ impl RefusalCode {
     pub const NO_SESSION: Self = Self(8);
     /// Too many connections at this moment: to be tried again at once, and then less and less often.
     pub const CROWDED: Self = Self(9);
+    /// The session takes no visitor of that kind now: it has one, or waits for its program.
+    pub const IN_USE: Self = Self(10);
 }
 
 /// A refusal with its reason.

@@ -65,7 +65,7 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &Companio
     let mut place = slot.lock();
     if place.is_some() {
         let text = "the session has a companion already: another checkpoint of it may be under way";
-        return peer.refuse(build, &Refused::new(RefusalCode::BUSY, text));
+        return peer.refuse(build, &Refused::new(RefusalCode::IN_USE, text));
     }
     let voice = peer.consent(build, ready).map_err(|error| error.to_string());
     let voice = voice.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));

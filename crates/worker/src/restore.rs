@@ -440,6 +440,6 @@ impl AttachPoint<'_> {
     }
 
     fn refuse(&self, visitor: Pending) {
-        visitor.refuse(self.build, &Refused::new(RefusalCode::BUSY, "the session waits for its program"));
+        visitor.refuse(self.build, &Refused::new(RefusalCode::IN_USE, "the session waits for its program"));
     }
 }

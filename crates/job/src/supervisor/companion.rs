@@ -732,7 +732,7 @@ mod tests {
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
     use katydid_wire::companion::MAX_MESSAGE;
-    use katydid_wire::handshake::Build;
+    use katydid_wire::handshake::{Build, Refused};
 
     use super::*;
 
@@ -775,6 +775,17 @@ mod tests {
             server.join().unwrap();
             outcome
         })
+    }
+
+    #[test]
+    fn a_session_in_use_is_no_failure_of_its_server() {
+        let is_of_server = |code| {
+            let source = HandshakeError::Refused(Refused::new(code, "no"));
+            CompanionError::Connect(ConnectError::Handshake { address: Address::Unix("server".into()), source })
+                .is_of_server()
+        };
+        assert!([RefusalCode::BUSY, RefusalCode::CROWDED, RefusalCode::DRIVER].into_iter().all(is_of_server));
+        assert!(![RefusalCode::IN_USE, RefusalCode::NO_SESSION].into_iter().any(is_of_server));
     }
 
     fn elsewhere(number: u32) -> FromWorker {

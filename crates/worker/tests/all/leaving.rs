@@ -9,9 +9,10 @@ use std::thread;
 
 use crate::support::{KEY, Program, Way, on_every_way};
 use katydid_tests::deadline::hang::hang_limit;
-use katydid_transport::{ControlChannel, ProgramLink, bypass_gate, companion};
+use katydid_transport::{ConnectError, ControlChannel, ProgramLink, bypass_gate, companion};
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::companion::{FromWorker, ToWorker};
+use katydid_wire::handshake::{HandshakeError, RefusalCode};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamSynchronize, kdCopyIn, kdCopyOut, kdDeviceGrow, kdFacts, kdFill, kdHostFunction,
     kdUpcallNext,
@@ -171,8 +172,12 @@ on_every_way! {
         let supervisor = Supervisor::new(&program);
         supervisor.pause();
         // A second companion at the same time would make two of one checkpoint.
-        let busy = companion(&program.address, KEY, hang_limit()).unwrap_err().to_string();
-        assert!(busy.contains("has a companion already"), "{busy}");
+        let refused = companion(&program.address, KEY, hang_limit()).unwrap_err();
+        assert!(refused.to_string().contains("has a companion already"), "{refused}");
+        let is_in_use = |source: &HandshakeError| {
+            matches!(source, HandshakeError::Refused(refused) if refused.code == RefusalCode::IN_USE)
+        };
+        assert!(matches!(&refused, ConnectError::Handshake { source, .. } if is_in_use(source)), "not full: {refused}");
         drop(supervisor);
         program.link.quiesce_gate().unwrap().release();
         let data = caller.call(&kdCopyOut { source: address, size: 10, stream: 0 }).data;
