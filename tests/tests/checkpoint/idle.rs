@@ -165,7 +165,7 @@ fn two(places: &Places, way: &str) -> Result<()> {
 }
 
 fn has_given_up(outcome: &Outcome) -> bool {
-    outcome.errors().contains("the device has no memory for")
+    outcome.errors().contains("the device had no memory for")
 }
 
 fn ended_well(job: Job<'_>) -> Result<()> {
