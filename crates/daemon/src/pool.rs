@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_wakes_everybody() {
+    fn stopping_wakes_all_threads_that_wait() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| pool.take(hang_limit()).map(|_| ()));

@@ -66,7 +66,8 @@ impl ReclaimCredit {
             now.saturating_duration_since(known.map_or(began, |waited| began.max(waited.until)))
         });
         let silent = now.saturating_duration_since(since);
-        let left = RECLAIM_TIMEOUT.saturating_sub(charged + uncharged).max(UNCHARGED_ANSWER_TIME.saturating_sub(silent));
+        let left =
+            RECLAIM_TIMEOUT.saturating_sub(charged + uncharged).max(UNCHARGED_ANSWER_TIME.saturating_sub(silent));
         left.min(RECLAIM_TIMEOUT.saturating_sub(silent))
     }
 

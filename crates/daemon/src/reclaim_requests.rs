@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::reclaim_credit::{UNCHARGED_ANSWER_TIME, Payer, RECLAIM_TIMEOUT, ReclaimCredit};
+use crate::reclaim_credit::{Payer, RECLAIM_TIMEOUT, ReclaimCredit, UNCHARGED_ANSWER_TIME};
 use crate::workers::handle::SessionId;
 
 /// A session that finds no memory on a device, and its own count.
@@ -232,7 +232,9 @@ mod tests {
         let others = [2, 3].map(|id| (id, Payer::of(id, None)));
         requests.add((1, 1), &others);
         assert!(requests.next_lines().is_empty() && requests.next_lines().is_empty());
-        others.map(|(id, _)| requests.heard(id, (1, 1), false));
+        for (id, _) in others {
+            requests.heard(id, (1, 1), false);
+        }
         assert_eq!(requests.next_lines(), [(1, "asked 1".to_owned())]);
         requests.heard(2, (1, 1), true);
         assert!(requests.next_lines().is_empty());

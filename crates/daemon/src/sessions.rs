@@ -643,7 +643,9 @@ mod tests {
         let (sessions, workers) = served(3);
         sessions.send_request(1, 1, "0");
         sessions.send_request(3, 1, "0");
-        [(3, (1, 1)), (1, (3, 1)), (2, (1, 1))].map(|(id, request)| sessions.given(id, request));
+        for (id, request) in [(3, (1, 1)), (1, (3, 1)), (2, (1, 1))] {
+            sessions.given(id, request);
+        }
         pass(&sessions, Duration::from_secs(19));
         sessions.given(2, (3, 1));
         assert_eq!([0, 2].map(|at| told(&workers[at]).pop()), [(); 2].map(|()| Some("answered 1".to_owned())));

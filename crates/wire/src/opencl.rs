@@ -156,7 +156,7 @@ pub const IN_PIECE: u32 = 2;
 /// of a word which the worker sets to 0 when the data may change, each a `u64`. Of a buffer or an image that begins with
 /// such data stand its address and its length there; it stays until the reply.
 pub const IN_HOST: u32 = u32::MAX;
-/// What `staged` says of a write whose data the driver takes out of fine-grained shared virtual memory when it is the
-/// command's turn: behind the extent stand its address and the bytes from row to row and from slice to slice (0: no gaps),
+/// Value of `staged` for a write whose data the driver takes out of fine-grained shared virtual memory when it is the
+/// command's turn. Behind the extent stand its address, and the bytes from row to row and from slice to slice (0: no gaps),
 /// each a `u64`.
 pub const IN_SVM: u32 = u32::MAX - 1;

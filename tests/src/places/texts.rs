@@ -92,7 +92,9 @@ mod tests {
         for topic in ["a/expected", "a/expected-else", "b/expected"] {
             fs::create_dir_all(folder.path().join(topic)).unwrap();
         }
-        ["a/expected/one.txt", "a/expected-else/one.txt"].map(|text| fs::write(folder.path().join(text), "").unwrap());
+        for text in ["a/expected/one.txt", "a/expected-else/one.txt"] {
+            fs::write(folder.path().join(text), "").unwrap();
+        }
         let kept = Texts::new(folder.path().to_owned(), "expected");
         assert_eq!(kept.programs().unwrap(), ["one"]);
         fs::write(folder.path().join("b/expected/one.txt"), "").unwrap();

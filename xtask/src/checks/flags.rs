@@ -46,7 +46,7 @@ impl<'t> Flags<'t> {
 }
 
 fn is_katydid(word: &str) -> bool {
-    word == "katydid" || word.ends_with("/bin/katydid")
+    word == "katydid" || word.ends_with("/katydid")
 }
 
 /// Lines of the code blocks; one that goes on in the next is joined with it.

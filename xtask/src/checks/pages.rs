@@ -24,7 +24,7 @@ const VARIABLE: &str = "KATYDID_";
 const SPEC_PAGE: &str = "spec/README.md";
 
 /// Pages that tests of these checks make up.
-const EXAMPLES: [&str; 5] = ["docs/a.md", "docs/b.md", "docs/c.md", "docs/NAME.md", "docs/none.md"];
+const EXAMPLES: [&str; 6] = ["docs/a.md", "docs/b.md", "docs/c.md", "docs/how-to/a.md", "docs/NAME.md", "docs/none.md"];
 
 /// A page, and what is wrong with it.
 struct Page {

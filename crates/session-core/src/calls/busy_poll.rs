@@ -98,7 +98,7 @@ pub struct BusyPoll<A: Api, T> {
     /// What an executor was given last waits for a device that is no processor.
     pub is_device_separate: bool,
     /// With two processors, others run between looks.
-    yields: bool,
+    pub yields: bool,
     pace: WaitPace,
     /// How long the main loop stays awake for calls that executors have.
     spin: Spin,

@@ -20,6 +20,8 @@ fn stage() -> Stage {
     let mut stage = Stage::new();
     stage.session.main_loop.busy_poll.is_enabled = true;
     stage.session.main_loop.busy_poll.is_on = true;
+    // One that yields ends the look beside other work.
+    stage.session.main_loop.busy_poll.yields = false;
     stage.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 });
     fake::calls();
     stage

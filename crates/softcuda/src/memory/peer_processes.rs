@@ -47,9 +47,8 @@ impl PeerProcesses {
         }
         turn.lock()?;
         // In another namespace another process may have the same number, and a process before it may have left its file.
-        let is_taken = |made: &io::Result<File>| {
-            made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
-        };
+        let is_taken =
+            |made: &io::Result<File>| made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
         let own = (0..)
             .map(|count| folder.join(format!("{}.{count}", std::process::id())))
             .map(|path| options().write(true).create_new(true).open(path))

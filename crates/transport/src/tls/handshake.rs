@@ -148,7 +148,7 @@ fn seals<D: SideData>(
 }
 
 /// Makes the handshake: sends and receives records until it is over.
-fn shake<C, D>(connection: &mut C, socket: BorrowedFd<'_>, deadline: Deadline) -> Result<(), TlsError>
+fn handshake<C, D>(connection: &mut C, socket: BorrowedFd<'_>, deadline: Deadline) -> Result<(), TlsError>
 where
     C: Deref<Target = ConnectionCommon<D>> + DerefMut,
     D: SideData,

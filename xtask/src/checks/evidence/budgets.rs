@@ -56,6 +56,8 @@ pub(super) fn table(files: &BTreeMap<String, Value>, run: &str) -> Result<String
 fn filled(row: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Value> {
     let Some(of) = row.get("of") else { return Ok(row.clone()) };
     let work = row.get("work").and_then(Value::as_str).unwrap_or_default();
+    let limit = row.get("limit").and_then(Value::as_object).filter(|limit| !limit.is_empty());
+    let limit = limit.with_context(|| format!("the budget of {work} has no limit"))?;
     let pairs = pairs(of, files, run).with_context(|| format!("the budget of {work}"))?;
     let mut full = row.as_object().cloned().unwrap_or_default();
     if pairs.is_empty() {
@@ -63,8 +65,6 @@ fn filled(row: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Val
         return Ok(Value::Object(full));
     }
     show(&mut full, &pairs);
-    let limit =
-        row.get("limit").and_then(Value::as_object).with_context(|| format!("the budget of {work} has no limit"))?;
     let is_met = pairs.iter().map(|pair| is_within(pair, limit)).collect::<Result<Vec<bool>>>()?;
     full.insert("met".to_owned(), is_met.into_iter().all(|met| met).into());
     Ok(Value::Object(full))
@@ -192,23 +192,23 @@ mod tests {
     #[test]
     fn verdicts_are_computed_from_the_run() {
         let rows = json!([
-            {"work": "a", "budget": "", "of": {"calls": "launch"}, "limit": {"ratio": 1.1}},
-            {"work": "b", "budget": "", "of": {"calls": "launch"}, "limit": {"added_ns": 300, "ns": 1200}},
-            {"work": "c", "budget": "", "of": {"training": "a"}, "limit": {"ratio": 0.9}},
-            {"work": "d", "budget": "", "of": {"checkpoint": "first.stopped_us"}, "limit": {"ns": 50_000_000}},
-            {"work": "e", "budget": "", "of": {"share": "copy"}, "limit": {"share": 0.98}},
-            {"work": "f", "budget": "", "of": {"calls": "launch", "way": "tcp"}, "limit": {"ratio": 2}},
-            {"work": "g", "budget": "", "katydid": "7", "taken": "2026-01-01"},
+            {"work": "a", "budget": "x", "of": {"calls": "launch"}, "limit": {"ratio": 1.1}},
+            {"work": "b", "budget": "x", "of": {"calls": "launch"}, "limit": {"added_ns": 300, "ns": 1200}},
+            {"work": "c", "budget": "x", "of": {"training": "a"}, "limit": {"ratio": 0.9}},
+            {"work": "d", "budget": "x", "of": {"checkpoint": "first.stopped_us"}, "limit": {"ns": 50_000_000}},
+            {"work": "e", "budget": "x", "of": {"share": "copy"}, "limit": {"share": 0.98}},
+            {"work": "f", "budget": "x", "of": {"calls": "launch", "way": "tcp"}, "limit": {"ratio": 2}},
+            {"work": "g", "budget": "x", "katydid": "7", "taken": "2026-01-01"},
         ]);
         let table = table(&files(rows), "run").unwrap();
         let lines: Vec<&str> = table.lines().skip(2).collect();
-        assert_eq!(lines[0], "| a |  | 1.00 µs | 1.20 µs | 1.20 | **missed** |  |");
-        assert_eq!(lines[1], "| b |  | 1.00 µs | 1.20 µs | 1.20 | met |  |");
-        assert_eq!(lines[2], "| c |  | 10.00 ms | 8.00 ms | 0.800 | met |  |");
-        assert_eq!(lines[3], "| d |  |  | 24.00 ms |  | met |  |");
-        assert_eq!(lines[4], "| e |  |  | 95 % |  | **missed** |  |");
-        assert_eq!(lines[5], "| f |  |  | not measured |  |  |  |");
-        assert_eq!(lines[6], "| g |  |  | 7 |  |  | 2026-01-01 |");
+        assert_eq!(lines[0], "| a | x | 1.00 µs | 1.20 µs | 1.20 | **missed** |  |");
+        assert_eq!(lines[1], "| b | x | 1.00 µs | 1.20 µs | 1.20 | met |  |");
+        assert_eq!(lines[2], "| c | x | 10.00 ms | 8.00 ms | 0.800 | met |  |");
+        assert_eq!(lines[3], "| d | x |  | 24.00 ms |  | met |  |");
+        assert_eq!(lines[4], "| e | x |  | 95 % |  | **missed** |  |");
+        assert_eq!(lines[5], "| f | x |  | not measured |  |  |  |");
+        assert_eq!(lines[6], "| g | x |  | 7 |  |  | 2026-01-01 |");
     }
 
     #[test]

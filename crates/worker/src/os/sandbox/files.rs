@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_what_everybody_may_read() {
+    fn settings_are_files_that_every_user_may_read() {
         let folder = tempfile::tempdir().unwrap();
         for (name, mode) in [("hosts", 0o644), ("shadow", 0o640), ("ssl", 0o755)] {
             fs::write(folder.path().join(name), "").unwrap();
