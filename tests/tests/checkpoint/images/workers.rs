@@ -232,7 +232,7 @@ fn tenants(places: &Places, way: &str) -> Result<()> {
 fn over_a_network(places: &Places, way: &str) -> Result<()> {
     let stage = Stage::with_flags(places, way, &["--no-sandbox"], &[])?;
     let job = looped(&stage, "no-replay")?;
-    goes_on(places, &stage, job, "keeps no worker as a process for who comes by TCP")
+    goes_on(places, &stage, job, "keeps no worker as a process for programs that connect by TCP")
 }
 
 fn without_criu(places: &Places, way: &str) -> Result<()> {
