@@ -29,7 +29,7 @@ fn each_breach_is_named_in_the_session_s_last_words() {
         ("an id from nowhere", cuStreamQuery::OPCODE, true, &[255, 255, 255, 255], "stream 4294967295"),
         ("a new object at an id from nowhere", cuStreamCreate::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "stream"),
         ("an event from nowhere", cuEventRecord::OPCODE, false, &[0, 0, 0, 9, 0, 0, 0, 0], "event"),
-        ("an image without end", kdImagePiece::OPCODE, false, &[255; 9], "data wrongly"),
+        ("an image without end", kdImagePiece::OPCODE, false, &[255; 9], "invalid data"),
         (
             "a load without an image",
             kdModuleLoad::OPCODE,

@@ -194,7 +194,7 @@ on_every_way! {
         let frames = program.link.quiesce_gate().unwrap().hold();
         let refused = supervisor.order(&ToWorker::Pause { frames, patience: 50 });
         let FromWorker::Failed { text } = refused else { panic!("{refused:?}") };
-        assert!(text.contains("stream 5 of context 1 did not come to its end"), "{text}");
+        assert!(text.contains("stream 5 of context 1 did not finish"), "{text}");
         // Nor may the program leave a session that is not paused.
         assert!(matches!(supervisor.order(&ToWorker::Detach {}), FromWorker::Failed { .. }));
         let late = supervisor.order(&ToWorker::Pause { frames: frames + 1000, patience: 50 });
