@@ -35,7 +35,7 @@ const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 const WHEELS: &str =
     "import glob, sysconfig; print('\\n'.join(glob.glob(sysconfig.get_paths()['purelib'] + '/nvidia/*/lib')))";
 /// The kinds of copies: the key of each, its name, and what the paper says Cricket kept of it, in percent.
-const COPIES: [(&str, &str, Option<f64>); 4] = [
+pub(crate) const COPIES: [(&str, &str, Option<f64>); 4] = [
     ("htod_pageable", "to the device, pageable", Some(33.0)),
     ("dtoh_pageable", "from the device, pageable", Some(42.0)),
     ("htod_pinned", "to the device, pinned", None),

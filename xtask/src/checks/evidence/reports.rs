@@ -4,18 +4,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::markdown::{Column, markdown, significant, with_unit};
+use crate::gpu::whole_programs::COPIES;
 
 /// Ways of `katydid bench --json`, in the order of the table.
 const WAYS: [&str; 7] = ["native", "shm", "unix", "tcp", "tls", "vsock", "mps"];
 /// Ways of programs and trainings, the native one first.
 const PROGRAM_WAYS: [&str; 3] = ["native", "shm", "tcp"];
-/// Copies of the program `bandwidth`: key, title, and what the paper says Cricket kept of native bandwidth.
-const COPIES: [(&str, &str, &str); 4] = [
-    ("htod_pageable", "to the device, pageable", "33 %"),
-    ("dtoh_pageable", "from the device, pageable", "42 %"),
-    ("htod_pinned", "to the device, pinned", ""),
-    ("dtoh_pinned", "from the device, pinned", ""),
-];
 const MIB: f64 = 1_048_576.0;
 
 /// The table `id` of a report.
@@ -119,7 +113,7 @@ fn bandwidth(report: &Value) -> Result<String> {
     let program = programs.iter().find(is_it).context("the program bandwidth was not measured")?;
     let rate = |way: &str, key: &str| program.get("ways")?.get(way)?.get("bytes_per_s")?.get(key)?.as_f64();
     let rows = COPIES.map(|(key, title, cricket)| {
-        let mut row = json!({"copies": title, "cricket": cricket});
+        let mut row = json!({"copies": title, "cricket": cricket.map(|kept| format!("{kept:.0} %"))});
         for way in PROGRAM_WAYS {
             let share = rate("native", key).filter(|_| way != "native");
             let told = rate(way, key).map(|rate| {
