@@ -3,13 +3,15 @@
 //! On softcuda, or where `KATYDID_TEST_DRIVER` says. Both sessions live in this process, one after the other.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
 
 use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
 use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as SessionPart, Which, Writer};
-use katydid_session_core::{CaptureOptions, PendingSnapshot as _, Precopy, Progress, RestoreOptions};
+use katydid_session_core::{
+    CaptureOptions, Checkpointable as _, PendingSnapshot as _, Precopy, Progress, RestoreOptions,
+};
+use katydid_tests::deadline::hang::until;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{
     cuStreamCreate, cuStreamWaitValue32_v2, cuStreamWriteValue32_v2, kdAddressFree, kdAddressReserve, kdArrayCreate,
@@ -236,12 +238,25 @@ impl Stage {
 
     /// What a snapshot has used goes only when it is written and the GPU at rest.
     fn give_back(&mut self, taken: impl Sized) {
-        let release_snapshot =
-            |stage: &mut Self| katydid_session_core::Checkpointable::release_snapshot(&mut stage.session);
-        assert!(!release_snapshot(self), "a snapshot is under way");
+        assert!(!self.session.release_snapshot(), "a snapshot is under way");
         drop(taken);
-        assert!(release_snapshot(self));
+        self.release_snapshot();
+    }
+
+    /// [`Checkpointable::release_snapshot`], asked until the GPU is at rest.
+    fn release_snapshot(&mut self) {
+        until("the GPU is at rest", || self.session.release_snapshot());
         assert_eq!(self.session.snapshots.held(), 0);
+    }
+
+    /// [`Session::make_way`], asked until the GPU is at rest.
+    fn make_way(&mut self) -> Result<bool, CUresult> {
+        let mut given = Err(CUresult::ERROR_NOT_READY);
+        until("the GPU is at rest", || {
+            given = self.session.make_way();
+            given != Err(CUresult::ERROR_NOT_READY)
+        });
+        given
     }
 
     /// A checkpoint, with the bytes that its program might have changed.
@@ -355,7 +370,7 @@ fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
     assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
     ahead.run(&writer).unwrap();
     drop(ahead);
-    assert_eq!(stage.session.make_way(), Ok(true));
+    assert_eq!(stage.make_way(), Ok(true));
     stage.clear();
 }
 
@@ -367,15 +382,14 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_none_is_taken() {
     let mut ahead = with_room(&mut stage, &writer);
     let held = stage.session.snapshots.held();
     assert!(held >= 10 * GRANULE, "{held} bytes were taken");
-    assert_eq!(stage.session.make_way(), Ok(true));
+    assert_eq!(stage.make_way(), Ok(true));
     assert_eq!(stage.session.snapshots.held(), 0);
     assert_eq!(stage.session.make_way(), Ok(false));
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     drop(ahead);
     assert!(stage.session.snapshots.held() > 0);
     assert!(stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).is_none());
-    assert!(katydid_session_core::Checkpointable::release_snapshot(&mut stage.session));
-    assert_eq!(stage.session.snapshots.held(), 0);
+    stage.release_snapshot();
     stage.clear();
 }
 
@@ -397,13 +411,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     }
     // The frame is executed: no thread stands still for the memory.
     stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
-    let given = loop {
-        match stage.session.make_way() {
-            Err(CUresult::ERROR_NOT_READY) => thread::yield_now(),
-            given => break given,
-        }
-    };
-    assert_eq!((given, stage.session.snapshots.held()), (Ok(true), 0));
+    assert_eq!((stage.make_way(), stage.session.snapshots.held()), (Ok(true), 0));
     assert_eq!(stage.session.make_way(), Ok(false));
     stage.clear();
 }
