@@ -101,15 +101,16 @@ fn one(name: &str, command: &mut Command) -> Result<Outcome> {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.with_context(|| format!("cannot start {}", shell::shown(command)))?;
     let (lines, mut report) = (lines_of(output), Report::default());
+    let mut has_ended = false;
     loop {
         match lines.recv_timeout(LOOK_INTERVAL) {
             Ok(text) => {
                 report.read(&text);
                 line(&format!("{name} | {text}"));
             }
-            // What a suite left behind may hold the pipe open for ever.
-            Err(RecvTimeoutError::Timeout) if child.try_wait().context("a suite was lost")?.is_some() => break,
-            Err(RecvTimeoutError::Timeout) => {}
+            // What a suite left behind may hold the pipe open for ever. Its own last lines may still be in the pipe.
+            Err(RecvTimeoutError::Timeout) if has_ended => break,
+            Err(RecvTimeoutError::Timeout) => has_ended = child.try_wait().context("a suite was lost")?.is_some(),
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }

@@ -31,6 +31,8 @@ pub(super) struct Report {
     /// All but the outputs of failed tests, for the case that the suite dies.
     said: Vec<String>,
     place: Place,
+    /// Whether it has said how many passed.
+    has_counted: bool,
     outcome: Outcome,
 }
 
@@ -38,7 +40,7 @@ impl Report {
     /// Reads one line of a test binary's output.
     pub(super) fn read(&mut self, line: &str) {
         if let Some(counts) = line.strip_prefix("test result: ") {
-            self.place = Place::Outside;
+            (self.place, self.has_counted) = (Place::Outside, true);
             self.outcome.passed += number_before(counts, " passed");
             self.outcome.failed += number_before(counts, " failed");
             return;
@@ -52,9 +54,9 @@ impl Report {
         }
     }
 
-    /// All that came of it. A suite that did not end well has failed, also where none of its tests has.
+    /// All that came of it. A suite that did not end well, or said no count, has failed, also where none of its tests has.
     pub(super) fn finish(mut self, ended_well: bool, ending: impl Display) -> Outcome {
-        if !ended_well && self.outcome.failed == 0 {
+        if !(ended_well && self.has_counted) && self.outcome.failed == 0 {
             self.outcome.failed = 1;
             self.outcome
                 .failures
@@ -115,6 +117,11 @@ mod tests {
         let failures = [("a", "\nthread 'a' panicked\nleft: 1\n"), ("shm::static::scan", "\nexit status 1\n\n")];
         let failures = failures.map(|(name, output)| Failure { name: name.to_owned(), output: output.to_owned() });
         assert_eq!(outcome(text, false), Outcome { passed: 1, failed: 2, failures: failures.into() });
+    }
+
+    #[test]
+    fn a_suite_without_a_count_is_a_failure() {
+        assert_eq!(outcome("running 1 test\ntest a ... ok\n", true).failed, 1);
     }
 
     #[test]
