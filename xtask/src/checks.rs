@@ -25,14 +25,14 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::output::{problem, step};
-use crate::shell;
 use crate::tree::Tree;
+use crate::{jobs, shell};
 
 /// One check and its name in the count.
-pub(crate) type Check = (&'static str, fn(&Tree) -> Result<()>);
+type Check = (&'static str, fn(&Tree) -> Result<()>);
 
 /// All of them, quickest first.
-pub(crate) const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 8] = [
     ("formatting", formatting),
     ("layers", layers::run),
     ("dependencies", deny::run),
@@ -43,18 +43,28 @@ pub(crate) const CHECKS: [Check; 8] = [
     ("documentation", docs),
 ];
 
+/// So many at a time: half of them wait for cargo's lock, the others keep one processor busy.
+const CHECKS_AT_A_TIME: usize = 2;
+
 /// Runs them all; one that fails does not keep the others from showing what they find.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    let failed: Vec<&str> =
-        CHECKS.iter().filter(|(name, check)| fails(tree, name, *check)).map(|(name, _)| *name).collect();
+    let results = results(tree);
+    let failures = results.iter().filter_map(|(name, result)| Some((*name, result.as_ref().err()?)));
+    let failed: Vec<&str> = failures
+        .map(|(name, error)| {
+            problem(&format!("{name}: {error:#}"));
+            name
+        })
+        .collect();
     if !failed.is_empty() {
         bail!("{} of {} checks failed: {}", failed.len(), CHECKS.len(), failed.join(", "));
     }
     Ok(())
 }
 
-fn fails(tree: &Tree, name: &str, check: fn(&Tree) -> Result<()>) -> bool {
-    check(tree).inspect_err(|error| problem(&format!("{name}: {error:#}"))).is_err()
+/// What each check found, in their order.
+pub(crate) fn results(tree: &Tree) -> Vec<(&'static str, Result<()>)> {
+    jobs::each(CHECKS.to_vec(), CHECKS_AT_A_TIME, |(name, check)| (name, check(tree)))
 }
 
 fn formatting(tree: &Tree) -> Result<()> {

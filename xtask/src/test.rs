@@ -10,8 +10,7 @@ use std::thread::{self, ScopedJoinHandle};
 use anyhow::{Error, Result, anyhow};
 use katydid_tests::catalog::slice::ALL_VARIABLE;
 
-use crate::checks::CHECKS;
-use crate::checks::coverage;
+use crate::checks::{self, coverage};
 use crate::failures::Failure;
 use crate::fetch::setup;
 use crate::opencl::{build, third_party};
@@ -54,13 +53,7 @@ pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
     let mut count = Count::default();
     check(tree, &mut count);
     build_programs(tree, &mut count);
-    let suites = build_suites(tree, all, &mut count);
-    step("tests of the workspace, and every program on every way");
-    for outcome in suites::run(suites, |command| prepare(command, all)) {
-        count.passed += outcome.passed;
-        count.failed += outcome.failed;
-        count.failures.extend(outcome.failures);
-    }
+    run_suites(tree, all, &mut count);
     if count.failed > 0 {
         step("what failed, once more");
         count.failures.iter().for_each(|failure| line(&format!("{}\n", failure.shown())));
@@ -74,8 +67,8 @@ pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
 fn check(tree: &Tree, count: &mut Count) {
     thread::scope(|scope| {
         let fetching = scope.spawn(|| setup::run(tree));
-        for (name, check) in CHECKS {
-            count.note(name, check(tree));
+        for (name, result) in checks::results(tree) {
+            count.note(name, result);
         }
         count.note("toolkit, Open MPI and CRIU", joined(fetching));
     });
@@ -91,20 +84,30 @@ fn build_programs(tree: &Tree, count: &mut Count) {
     count.note("programs that link with our library", apps::run(tree));
 }
 
-/// The test binaries, while what needs only the installed ones runs.
-fn build_suites(tree: &Tree, all: bool, count: &mut Count) -> Vec<Suite> {
+/// The test binaries, built and run while what needs only the installed ones runs: that leaves processors idle too.
+fn run_suites(tree: &Tree, all: bool, count: &mut Count) {
     thread::scope(|scope| {
         let others = scope.spawn(|| (third_party::test(tree, all), coverage::check(tree)));
-        let mut suites = Vec::new();
-        for (name, arguments, filter) in [("test binaries", &WORKSPACE[..], ""), ("tests by loom", &LOOM, "loom")] {
-            let built = suites::build(tree, arguments, filter);
-            count.note(name, built.map(|built| suites.extend(built)));
+        let suites = build_suites(tree, count);
+        step("tests of the workspace, and every program on every way");
+        for outcome in suites::run(suites, |command| prepare(command, all)) {
+            count.passed += outcome.passed;
+            count.failed += outcome.failed;
+            count.failures.extend(outcome.failures);
         }
         let (programs, calls) = others.join().unwrap_or_else(|_| (Err(panicked()), Err(panicked())));
         count.note("programs of other people with OpenCL", programs);
         count.note("every function of the driver API is called", calls);
-        suites
-    })
+    });
+}
+
+fn build_suites(tree: &Tree, count: &mut Count) -> Vec<Suite> {
+    let mut suites = Vec::new();
+    for (name, arguments, filter) in [("test binaries", &WORKSPACE[..], ""), ("tests by loom", &LOOM, "loom")] {
+        let built = suites::build(tree, arguments, filter);
+        count.note(name, built.map(|built| suites.extend(built)));
+    }
+    suites
 }
 
 /// What a thread that works beside us has come to.

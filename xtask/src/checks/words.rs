@@ -4,8 +4,10 @@
 //! type or a constant, where the word has ordinary meanings too. Code, pages and subjects of commits are checked. The changelog and
 //! docs/evidence may keep old words.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 
@@ -123,24 +125,31 @@ fn subjects(root: &Path) -> Result<Vec<String>> {
 
 /// The old words of a text, each with its line and the term instead.
 fn found(text: &str, place: &str) -> Vec<String> {
+    static EVERYWHERE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+        WORDS.iter().filter(|(_, _, scope)| *scope == Everywhere).map(|(word, term, _)| (*word, *term)).collect()
+    });
     let mut faults = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        for (word, term, scope) in WORDS {
-            let is_there = match scope {
-                Everywhere => says(line, word),
-                Names => place.ends_with(".rs") && declares(line, word),
-            };
-            if is_there {
-                faults.push(format!("{place}:{}: \"{word}\" is not used any more: {term}", index + 1));
+        let mut fault = |word: &str, term: &str| {
+            faults.push(format!("{place}:{}: \"{word}\" is not used any more: {term}", index + 1));
+        };
+        for word in words(line) {
+            if let Some(term) = EVERYWHERE.get(word.as_str()) {
+                fault(&word, term);
             }
+        }
+        if place.ends_with(".rs") {
+            let names = WORDS.iter().filter(|(word, _, scope)| *scope == Names && line.contains(word));
+            names.filter(|(word, _, _)| declares(line, word)).for_each(|(word, term, _)| fault(word, term));
         }
     }
     faults
 }
 
-/// Whether a line has the word between letters of none, such as in `nobody_waits`.
-fn says(line: &str, word: &str) -> bool {
-    line.split(|letter: char| !letter.is_ascii_alphabetic()).any(|part| part.eq_ignore_ascii_case(word))
+/// The words of a line, in lower case: letters between others, so that those of `nobody_waits` are two.
+fn words(line: &str) -> impl Iterator<Item = String> {
+    let parts = line.split(|letter: char| !letter.is_ascii_alphabetic()).filter(|part| !part.is_empty());
+    parts.map(str::to_ascii_lowercase)
 }
 
 /// Whether a line declares something of that name.
