@@ -34,8 +34,6 @@ const CRICKET_VARIABLE: &str = "REMOTE_GPU_ADDRESS";
 const DEFAULT_PORT: u16 = 9923;
 /// The variable that says how long a server may take to answer a hello, to programs as well.
 const CONNECT_TIMEOUT_VARIABLE: &str = "KATYDID_CONNECT_TIMEOUT";
-/// How long a server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the address of the server comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,7 +210,7 @@ impl ReachError {
 impl NamedServer {
     /// Checks that something accepts connections there, so that a wrong address costs one line and no hang.
     pub fn reach(&self) -> Result<(), ReachError> {
-        connect(&self.address).map_err(|source| ReachError {
+        connect(&self.address, connect_timeout()).map_err(|source| ReachError {
             address: self.address.place(),
             origin: self.origin.clone(),
             source,
@@ -230,7 +228,7 @@ impl NamedServer {
     /// runs.
     pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
         self.reach().map_err(Failure::server)?;
-        let reserved = reserve(&self.address, expected, own_place(), greet_timeout()).map_err(refusal)?;
+        let reserved = reserve(&self.address, expected, own_place(), connect_timeout()).map_err(refusal)?;
         self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
     }
 
@@ -252,7 +250,7 @@ impl NamedServer {
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {
         self.reach().map_err(Failure::server)?;
-        driver_at(&self.address, own_place(), greet_timeout()).map_err(refusal)
+        driver_at(&self.address, own_place(), connect_timeout()).map_err(refusal)
     }
 }
 
@@ -262,8 +260,8 @@ fn own_place() -> SessionKey {
     spelled.and_then(|spelled| SessionKey::from_spelled(&spelled)).unwrap_or(SessionKey::NONE)
 }
 
-/// How long a server may take to answer a hello.
-fn greet_timeout() -> Duration {
+/// How long a server may take to accept a connection, and to answer a hello.
+fn connect_timeout() -> Duration {
     settings::connect_timeout(std::env::var(CONNECT_TIMEOUT_VARIABLE).ok().as_deref())
 }
 
@@ -276,8 +274,8 @@ fn refusal(error: ConnectError) -> Failure {
 }
 
 /// Connects and hangs up: the server takes that for a process that only looked. A host with several addresses is tried
-/// on each, and the last error is told.
-fn connect(address: &Address) -> io::Result<()> {
+/// on each for the timeout, and the last error is told.
+fn connect(address: &Address, timeout: Duration) -> io::Result<()> {
     match address {
         Address::Unix(path) => UnixStream::connect(path).map(drop),
         // Connecting to another machine's number is bounded by the system.
@@ -285,7 +283,7 @@ fn connect(address: &Address) -> io::Result<()> {
         Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
             let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
             for resolved in (host.as_str(), *port).to_socket_addrs()? {
-                match TcpStream::connect_timeout(&resolved, CONNECT_TIMEOUT) {
+                match TcpStream::connect_timeout(&resolved, timeout) {
                     Ok(_) => return Ok(()),
                     Err(error) => last = error,
                 }
@@ -360,6 +358,22 @@ mod tests {
         };
         let known = resolve_with(flag, variable, || config::of(variable)).unwrap()?;
         Some((known.address.to_string(), known.origin))
+    }
+
+    #[test]
+    fn a_server_that_accepts_late_is_reached_within_the_timeout() {
+        // While a listener's queue is full, the system drops further connections, and sends each again after 1, 3 and 7 s.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let queued = || TcpStream::connect_timeout(&address, Duration::from_millis(50)).ok();
+        let _queue: Vec<TcpStream> = std::iter::from_fn(queued).collect();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(6));
+            while listener.accept().is_ok() {}
+        });
+        let named = Address::Tcp { host: address.ip().to_string(), port: address.port() };
+        connect(&named, Duration::from_secs(3600)).unwrap();
     }
 
     #[test]
