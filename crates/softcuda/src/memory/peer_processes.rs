@@ -1,10 +1,11 @@
 //! Processes that share the memory of their devices, as programs on one GPU do: `KATYDID_SOFT_SHARED` names a folder.
 //!
-//! Each process has a file there that says how much it has of each device. It holds that file's lock for as long as it
-//! lives. A file that no process has locked belongs to a process that has ended, and does not count. A process that takes
-//! memory holds the folder's lock meanwhile, so running out is exact here too.
+//! Each process has a file there that says how much it has of each device, behind words that say whose file it is. It holds that
+//! file's lock for as long as it lives. A file that no process has locked belongs to a process that has ended, and does not count.
+//! A process that takes memory holds the folder's lock meanwhile, so running out is exact here too.
 //!
-//! A process writes to no file but the one that it has made: the folder may be any, and what else is in it is of others.
+//! A process writes to no file but the one that it has made, and removes none without those words: the folder may be any, and what
+//! else is in it is of others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,8 +18,12 @@ use crate::process::settings::{self, MAX_DEVICES};
 
 /// The lock of a folder; files of processes are named by their numbers.
 const TURN: &str = "turn";
+/// What a file of a process begins with; another layout has another number.
+const MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
 const NUMBER: usize = 8;
+/// Bytes of a file: [`MAGIC`], and how much the process has of each device.
+const FILE_BYTES: usize = MAGIC.len() + MAX_DEVICES * NUMBER;
 
 /// The folder, as one process sees it.
 pub(crate) struct PeerProcesses {
@@ -55,7 +60,9 @@ impl PeerProcesses {
             .find(|made| !is_taken(made))
             .ok_or(io::ErrorKind::NotFound)??;
         own.lock()?;
-        own.write_all_at(&[0; MAX_DEVICES * NUMBER], 0)?;
+        let mut whole = [0; FILE_BYTES];
+        whole[..MAGIC.len()].copy_from_slice(MAGIC);
+        own.write_all_at(&whole, 0)?;
         turn.unlock()?;
         Ok(Self { folder: folder.to_owned(), turn, own })
     }
@@ -88,7 +95,7 @@ impl PeerProcesses {
     }
 
     fn write(&self, device: usize, used: u64) -> io::Result<()> {
-        self.own.write_all_at(&used.to_le_bytes(), (device * NUMBER) as u64)
+        self.own.write_all_at(&used.to_le_bytes(), place(device))
     }
 
     fn others(&self, device: usize) -> io::Result<u64> {
@@ -101,8 +108,8 @@ impl PeerProcesses {
             }
             let Ok(file) = options().open(&path) else { continue };
             let found = file.metadata()?;
-            // One that has just come has nothing yet. What has another length is no file of ours, whatever it is called.
-            if !found.is_file() || found.len() != (MAX_DEVICES * NUMBER) as u64 || is_same(&found, &own) {
+            // One that has just come has nothing yet. What is of another form is no file of ours, whatever it is called.
+            if !found.is_file() || is_same(&found, &own) || !is_ours(&file, found.len()) {
                 continue;
             }
             if file.try_lock_shared().is_ok() {
@@ -111,7 +118,7 @@ impl PeerProcesses {
                 continue;
             }
             let mut used = [0; NUMBER];
-            if file.read_exact_at(&mut used, (device * NUMBER) as u64).is_ok() {
+            if file.read_exact_at(&mut used, place(device)).is_ok() {
                 sum = sum.saturating_add(u64::from_le_bytes(used));
             }
         }
@@ -131,6 +138,17 @@ fn is_of_process(path: &Path) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name = path.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.split_once('.')).is_some_and(|(pid, count)| is_number(pid) && is_number(count))
+}
+
+/// Whether a file of so many bytes is one that a process has made here.
+fn is_ours(file: &File, length: u64) -> bool {
+    let mut words = [0; MAGIC.len()];
+    length == FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *MAGIC
+}
+
+/// Where a file says how much its process has of a device.
+fn place(device: usize) -> u64 {
+    (MAGIC.len() + device * NUMBER) as u64
 }
 
 fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
@@ -159,7 +177,8 @@ mod tests {
     fn what_has_the_name_of_a_process_s_file_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let path = |count: u32| folder.path().join(format!("{}.{count}", std::process::id()));
-        let texts = [String::new(), "a".repeat(40), "b".repeat(MAX_DEVICES * NUMBER + 1)];
+        let words = std::str::from_utf8(MAGIC).unwrap();
+        let texts = [String::new(), words.to_owned(), "a".repeat(FILE_BYTES)];
         texts.iter().zip(0..).for_each(|(text, count)| fs::write(path(count), text).unwrap());
         let target = folder.path().join("notes");
         fs::write(&target, "mine").unwrap();
@@ -171,7 +190,7 @@ mod tests {
         texts.iter().zip(0..).for_each(|(text, count)| assert_eq!(fs::read_to_string(path(count)).unwrap(), *text));
         assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
         assert!(pipes.iter().all(|pipe| pipe.exists()));
-        assert_eq!(fs::metadata(path(5)).unwrap().len(), (MAX_DEVICES * NUMBER) as u64);
+        assert_eq!(fs::metadata(path(5)).unwrap().len(), FILE_BYTES as u64);
     }
 
     #[test]
@@ -189,11 +208,13 @@ mod tests {
     fn files_of_others_are_no_process_s_and_stay() {
         let folder = std::env::temp_dir().join(format!("katydid-strangers-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
+        // The last is as long as a process's file, and called as one.
         let names = ["thesis.tex", "7.bak", ".1", "1.", "12", "2026.11"];
         for name in names {
-            fs::write(folder.join(name), [255; MAX_DEVICES * NUMBER + 1]).unwrap();
+            fs::write(folder.join(name), [255; FILE_BYTES]).unwrap();
         }
-        fs::write(folder.join("4194304.0"), [0; MAX_DEVICES * NUMBER]).unwrap();
+        let whole = [&MAGIC[..], &[0; MAX_DEVICES * NUMBER]].concat();
+        fs::write(folder.join("4194304.0"), whole).unwrap();
         let one = PeerProcesses::open(&folder).unwrap();
         assert!(one.take(0, 100, 100) && one.taken(0) == 0);
         names.iter().for_each(|name| assert!(folder.join(name).exists(), "{name}"));
