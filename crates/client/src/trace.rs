@@ -8,12 +8,13 @@
 //!
 //! | offset | bytes | header (64 bytes)                                                    |
 //! |-------:|------:|----------------------------------------------------------------------|
-//! |      0 |     8 | magic `KDTRACE3`                                                     |
+//! |      0 |     8 | magic `KDTRACE4`                                                     |
 //! |      8 |     4 | process id                                                           |
 //! |     12 |     4 | bytes of one record, 32                                              |
 //! |     16 |     8 | start of the trace, nanoseconds since 1970                           |
 //! |     24 |     8 | start of the trace, nanoseconds of the monotonic clock               |
-//! |     32 |    32 | program name, padded with zeros                                      |
+//! |     32 |    24 | program name, padded with zeros                                      |
+//! |     56 |     8 | calls that found no room                                             |
 //!
 //! | offset | bytes | record (32 bytes)                                                    |
 //! |-------:|------:|----------------------------------------------------------------------|
@@ -53,14 +54,19 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 
-const MAGIC: [u8; 8] = *b"KDTRACE3";
+const MAGIC: [u8; 8] = *b"KDTRACE4";
 const HEADER: usize = 64;
+/// Where the header has the program's name, and how many calls found no room.
+const NAME: usize = 32;
+const LEFT_OUT: usize = 56;
 const RECORD: usize = 32;
 /// Bytes of one mapped piece of the file.
 const TRACE_CHUNK_BYTES: usize = 1 << 20;
-/// Pieces at most: 4 GiB, 134 million calls. Later calls are not recorded.
+/// Pieces at most: 4 GiB, 134 million calls. Later calls are counted only.
 const CHUNKS: usize = 4096;
 const PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD) as u64;
+/// From here on the numbers of records are those of a program that is about to end.
+const AFTER_THE_END: u64 = u64::MAX / 2;
 /// The header takes the room of the first records.
 const FIRST: u64 = (HEADER / RECORD) as u64;
 
@@ -171,7 +177,7 @@ impl TraceWriter {
         Ok(writer)
     }
 
-    /// Stores one call. Never fails: a call that finds no room is left out.
+    /// Stores one call. Never fails: a call that finds no room is counted only.
     pub fn record(&self, call: &TracedCall) {
         let mut bytes = [0u8; RECORD];
         bytes[4..8].copy_from_slice(&call.thread.to_le_bytes());
@@ -249,7 +255,12 @@ impl TraceWriter {
     /// Stores a record, of whose bytes the first two are `first`.
     fn store(&self, first: u16, bytes: &[u8; RECORD]) {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
-        let Some(chunk) = self.chunk((index / PER_CHUNK) as usize) else { return };
+        let Some(chunk) = self.chunk((index / PER_CHUNK) as usize) else {
+            if first < kind::FIRST && index < AFTER_THE_END {
+                self.leave_out();
+            }
+            return;
+        };
         // SAFETY: `chunk` maps CHUNK bytes and the offset is that of a whole record inside it; `fetch_add` gave this
         // record to this thread alone. Records are 32-byte aligned, so the u16 at the start is aligned.
         unsafe {
@@ -259,9 +270,17 @@ impl TraceWriter {
         }
     }
 
+    /// Counts a call that found no room.
+    fn leave_out(&self) {
+        let Some(chunk) = self.chunk(0) else { return };
+        // SAFETY: the first piece maps more bytes than the header has, and the place in it is aligned for a u64 that is changed
+        // here alone, by one operation.
+        unsafe { AtomicU64::from_ptr(chunk.add(LEFT_OUT).cast()) }.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Cuts the zeros off the end. Calls recorded afterwards are lost; for the exit of the program.
     pub fn finish(&self) {
-        let records = self.next.swap(u64::MAX / 2, Ordering::Relaxed);
+        let records = self.next.swap(AFTER_THE_END, Ordering::Relaxed);
         // Nothing is left to do when this fails: the file is merely longer than it need be.
         let _ = self.file.set_len(records * RECORD as u64);
     }
@@ -332,8 +351,8 @@ fn header_bytes(pid: u32, program: &str) -> [u8; HEADER] {
     bytes[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&wall.to_le_bytes());
     bytes[24..32].copy_from_slice(&now().to_le_bytes());
-    let name = &program.as_bytes()[..program.len().min(32)];
-    bytes[32..32 + name.len()].copy_from_slice(name);
+    let name = &program.as_bytes()[..program.len().min(LEFT_OUT - NAME)];
+    bytes[NAME..NAME + name.len()].copy_from_slice(name);
     bytes
 }
 
@@ -376,6 +395,8 @@ pub struct Trace {
     pub start: u64,
     /// Calls of the process, in the order in which they ended.
     pub calls: Vec<TracedCall>,
+    /// Number of calls that are not among them, because the file could not grow.
+    pub left_out: u64,
     /// What more is known of some of them.
     pub details: HashMap<CallId, Detail>,
 }
@@ -398,13 +419,14 @@ impl Trace {
         if header[..8] != MAGIC || u32_at(header, 12)? as usize != RECORD {
             return None;
         }
-        let name = header[32..].split(|&byte| byte == 0).next().unwrap_or_default();
+        let name = header[NAME..LEFT_OUT].split(|&byte| byte == 0).next().unwrap_or_default();
         Some(Self {
             pid: u32_at(header, 8)?,
             program: String::from_utf8_lossy(name).into_owned(),
             wall_start: u64_at(header, 16)?,
             start: u64_at(header, 24)?,
             calls: records.chunks_exact(RECORD).filter_map(call_of).collect(),
+            left_out: u64_at(header, LEFT_OUT)?,
             details: details_of(records),
         })
     }
@@ -556,7 +578,7 @@ mod tests {
         let trace = Trace::read(&path).unwrap();
         assert_eq!(trace.calls.len(), 200_000);
         assert_eq!(trace.calls[199_999], call(199_999));
-        assert_eq!(trace.program.len(), 32);
+        assert_eq!(trace.program.len(), LEFT_OUT - NAME);
     }
 
     #[test]

@@ -123,7 +123,8 @@ mod tests {
         let lookup = Lookup { name: "cuInit".into(), version: 13_020, is_found: false };
         let lookup = Detail { lookup: Some(lookup), ..Detail::default() };
         let details = [((43, 3_500_000), kernel), ((43, 4_500_000), lookup)].into();
-        let trace = Trace { pid: 42, program: "p".into(), wall_start: 0, start: 1_000_000, calls, details };
+        let trace =
+            Trace { pid: 42, program: "p".into(), wall_start: 0, start: 1_000_000, calls, left_out: 0, details };
         let mut text = Vec::new();
         write(&mut text, &[trace], &"all".parse().unwrap()).unwrap();
         let expected = "\

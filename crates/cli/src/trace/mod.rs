@@ -58,7 +58,16 @@ fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failu
     if let (Some(path), Some(file)) = (&flags.output, files.timeline) {
         timeline::write(file, &traces).map_err(|error| unwritten("-o", path, &error))?;
     }
-    Ok(())
+    traces.iter().find(|trace| trace.left_out > 0).map_or(Ok(()), |trace| Err(incomplete(trace, folder)))
+}
+
+/// What is told of a trace that found no room for all calls.
+fn incomplete(trace: &Trace, folder: &Path) -> Failure {
+    let Trace { pid, program, calls, left_out, .. } = trace;
+    let (kept, place) = (calls.len(), folder.display());
+    Failure::work(format!(
+        "{place}: no room for {left_out} calls of {program} (process {pid}), {kept} were recorded; set TMPDIR to a folder with room, and record it again"
+    ))
 }
 
 /// The files that the flags name, made before the program begins: its run would be lost if they could not be.

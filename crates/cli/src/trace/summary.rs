@@ -54,6 +54,8 @@ struct Process {
     pid: u32,
     program: String,
     calls: usize,
+    /// Number of calls that found no room in the trace.
+    left_out: u64,
 }
 
 /// What it spent in one function. Times are those of the caller, who waits; threads add up.
@@ -154,8 +156,12 @@ impl Summary {
         let sum = |field: fn(&FunctionLine) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
         let [calls, errors] = [sum(|line| line.calls), sum(|line| line.errors)];
         let [round_trips, total_ns] = [sum(|line| line.round_trips), sum(|line| line.total_ns)];
-        let process =
-            |trace: &Trace| Process { pid: trace.pid, program: trace.program.clone(), calls: trace.calls.len() };
+        let process = |Trace { pid, program, calls, left_out, .. }: &Trace| Process {
+            pid: *pid,
+            program: program.clone(),
+            calls: calls.len(),
+            left_out: *left_out,
+        };
         let processes = traces.iter().map(process).collect();
         Self { functions, calls, errors, round_trips, total_ns, gpu: gpu(traces), lookups: lookups(traces), processes }
     }
@@ -247,7 +253,7 @@ mod tests {
         ];
         let details = [((1, 0), Detail { gpu: Some((0, 2_500)), kernel: Some("saxpy".into()), ..Detail::default() })];
         let (pid, program) = (7, "p".to_owned());
-        [Trace { pid, program, wall_start: 0, start: 0, calls, details: details.into() }]
+        [Trace { pid, program, wall_start: 0, start: 0, calls, left_out: 0, details: details.into() }]
     }
 
     #[test]

@@ -143,7 +143,7 @@ mod tests {
             ..Detail::default()
         };
         let details = calls.iter().map(|call| ((call.thread, call.start), kernel.clone())).collect();
-        Trace { pid, program: "a \"quoted\" name".into(), wall_start: 0, start, calls, details }
+        Trace { pid, program: "a \"quoted\" name".into(), wall_start: 0, start, calls, left_out: 0, details }
     }
 
     fn events(traces: &[Trace]) -> Vec<Value> {
