@@ -480,11 +480,15 @@ fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
 }
 
 /// Two programs, and a server that lets one of them in: it is asked whether it has a place before the other session is rebuilt, as when
-/// another job takes the last one meanwhile.
+/// another job takes the last one meanwhile. What the job has written since the checkpoint stays as it is.
 fn too_few_places(places: &Places, way: &str) -> Result<()> {
     let (mut stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let script = stage.image("both");
-    script::write(&script, "#!/bin/sh\n\"$@\" > /dev/null &\n\"$@\"\nstatus=$?\nwait && exit $status\n")?;
+    let (script, log) = (stage.image("both"), stage.image("log"));
+    let log_name = log.display();
+    let text = format!(
+        "#!/bin/sh\nexec 7>{log_name}\necho before >&7\n\"$@\" > /dev/null &\n\"$@\"\nstatus=$?\necho after >&7\nwait && exit $status\n"
+    );
+    script::write(&script, &text)?;
     let program = places.program(LOOP.0, LOOP.1).display().to_string();
     let plan = Plan { arguments: &[&program], points: &[60, 70], ..Plan::default() };
     let job = Job::start(places, &stage.home, &stage.way, "both", &script, &plan)?;
@@ -510,11 +514,14 @@ fn too_few_places(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let after = job.output_so_far()?.len();
     was_stopped(job)?;
+    fs::write(&log, "before\nand what a run since then has written\n")?;
     let home = std::mem::replace(&mut stage.way, there);
     is_refused(&stage.restore("both", "image", &[])?.finish(LIMIT)?, &["--max-sessions"])?;
     small.workers_of(0)?;
+    ensure!(fs::read_to_string(&log)?.contains("since then"), "a restore that was refused has cut a file back");
     stage.way = home;
     continues(&kept, (written, after), &stage.restore("both", "image", &[])?.finish(LIMIT)?)?;
+    ensure!(fs::read_to_string(&log)? == "before\nafter\n", "the restored job has written something else");
     stage.is_clean()
 }
 

@@ -1,8 +1,8 @@
 //! Restoring a job: its sessions are rebuilt in warm workers while CRIU makes its processes anew, stopped; then both are
 //! brought together and the processes go on.
 //!
-//! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Only files that the
-//! job had open for writing may already have been cut back to where a restore that succeeds wants them.
+//! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Files and the terminal change only
+//! when the sessions are rebuilt and the processes made, right before these go on ([`Opened::commit`]).
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,13 +30,15 @@ use crate::checkpoint::image_notes::ImageNotes;
 use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attended, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::worker_images;
-use crate::criu::filelocks_img;
+use crate::criu::files_img::{FilesImage, RemappedFile};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock::Silence;
 use crate::criu::restore_images::{Offered, RestoreImages};
 use crate::criu::tool::{Criu, CriuError};
+use crate::criu::{filelocks_img, files_img};
 use crate::process::descriptors::{datagrams, leases, watches};
 use crate::process::libraries::{Folders, LibraryError};
+use crate::process::shared_memory::{MadeFiles, Segment};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
@@ -282,12 +284,8 @@ impl Opened {
         self.check(around)?;
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
         let (folder, apart) = self.take_folder()?;
-        if let Some((file, pid)) = written_files::in_use(&self.notes.written) {
-            return Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) });
-        }
+        self.check_written(&[])?;
         let placed = self.place_libraries(&folder, around)?;
-        let cut = written_files::cut_back(&self.notes.written);
-        let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let generations = self.notes.generations.clone().and_next();
         let streams = Streams::new(self, &placed.files, around.work)?;
@@ -309,7 +307,7 @@ impl Opened {
         told(&progress, tell);
         // Processes that were not made because there are no sessions for them are not what failed.
         let mut companions = companions?;
-        let raised = raised?;
+        let mut raised = raised?;
         let enter = raised.enter(around.katydid);
         let job = Job::open(Settings {
             stdio: streams.of_program(&self.notes.stdio, raised.is_apart),
@@ -322,18 +320,19 @@ impl Opened {
             enter,
             task: None,
         })?;
-        streams.take_up(&raised);
         let noted = job.set_server(&around.server.to_string()).map_err(system("note the server"));
-        let reunited = noted.and_then(|()| self.reunite(&job, &raised, &mut companions, around));
+        let reunited = noted.and_then(|()| {
+            let cut = self.commit(&mut raised, &streams)?;
+            self.reunite(&job, &raised, &mut companions, around).map(|()| cut)
+        });
         // The workers are free for the companions of the next checkpoint before one is taken.
         drop(companions);
         if reunited.is_err() {
             job.settle();
         }
-        reunited?;
+        let cut = reunited?;
         job.started(raised.program);
         let Raised { program, child, guard, .. } = raised;
-        let cut = cut.into_iter().cloned().collect();
         Ok(Restored { job, program, child, guard, cut, missing: placed.missing })
     }
 
@@ -342,6 +341,36 @@ impl Opened {
         let mut sessions = self.manifest().sessions.iter();
         let has_choice = sessions.any(|session| session_kind(&session.name) == SessionKind::OPENCL);
         if around.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
+    }
+
+    /// Whether files that the job writes can be cut back: no process but the job's `own` writes them too.
+    fn check_written(&self, own: &[Process]) -> Result<(), RestoreError> {
+        if let Some((file, pid)) = written_files::in_use(&self.notes.written, own) {
+            return Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) });
+        }
+        written_files::can_be_cut(&self.notes.written).map_err(|(path, source)| RestoreError::Cut { path, source })
+    }
+
+    /// All that a restore changes outside of the job, which is sure to go on now: it stands still, and has its sessions. The files that
+    /// were cut back.
+    fn commit(&self, raised: &mut Raised, streams: &Streams) -> Result<Vec<Written>, RestoreError> {
+        let processes = tree::tree(raised.child).map_err(system("list the processes"))?;
+        // Another restore may have made processes that write them meanwhile.
+        self.check_written(&processes)?;
+        let cut = written_files::cut_back(&self.notes.written);
+        let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
+        raised.made.take().into_iter().for_each(MadeFiles::keep);
+        streams.take_up(raised);
+        Ok(cut.into_iter().cloned().collect())
+    }
+
+    /// The names by which CRIU's list of files may have one that the job writes: it may have lost the name under which it was opened.
+    fn names_in<'a>(&'a self, noted: &'a FilesImage, file: &'a Written) -> impl Iterator<Item = &'a str> {
+        let path = Path::new(&file.path);
+        let is_it =
+            move |link: &&RemappedFile| Segment::names_of(&self.notes.shared, &link.name).any(|name| name == path);
+        let lost = noted.links.iter().filter(is_it).filter_map(|link| link.of.to_str());
+        lost.chain([file.path.as_str()])
     }
 
     /// The folder that the programs know, unless another job has it: then another one. And whether the job takes namespaces of
@@ -511,12 +540,14 @@ struct RestoreTarget<'a> {
     streams: &'a Streams,
 }
 
-/// Processes that CRIU has made, and stopped. Dropped: their guard kills them.
+/// Processes that CRIU has made, and stopped. Dropped: their guard kills them, and files that were made for them go.
 #[derive(Debug)]
 struct Raised {
     program: u32,
     child: u32,
     guard: Guard,
+    /// None: the job has them.
+    made: Option<MadeFiles>,
     /// They have namespaces of their own, whose keeper is `child`.
     is_apart: bool,
 }
@@ -568,8 +599,8 @@ impl Raised {
         let personality = attributes::personality(&opened.notes.attributes);
         match criu.restore(around.katydid, images, around.work, &given, &inherit, personality) {
             Ok((guard, program)) => {
-                made.keep();
-                Ok(Self { program, child: program, guard, is_apart: false })
+                let made = Some(made.restored());
+                Ok(Self { program, child: program, guard, made, is_apart: false })
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
             // Another process may have had one of the ids, if only for the moment in which a thread needed it. A failure with
@@ -609,9 +640,22 @@ impl Raised {
             .and_then(|list| private::write(&namespaces.shared, list))
             .map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
-        let keeper = namespace::keeper(around.katydid, &namespaces, &restore);
+        let command = namespace::keeper(around.katydid, &namespaces, &restore);
+        let raised = Self::kept_apart(opened, criu, around, (&command, &names));
+        // No keeper is left where it has failed.
+        let made = MadeFiles::handed_over(&namespaces.made());
+        raised.map(|raised| Self { made: Some(made), ..raised })
+    }
+
+    /// By the `keeper` of namespaces of its own.
+    fn kept_apart(
+        opened: &Opened,
+        criu: &Criu,
+        around: &Surroundings<'_>,
+        (keeper, names): (&Command, &[&Path]),
+    ) -> Result<Self, RestoreError> {
         let _outside = shared_memory::Outside(&opened.notes.shared);
-        let guard = Guard::spawn(around.katydid, &keeper, &names, |command| {
+        let guard = Guard::spawn(around.katydid, keeper, names, |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             if let Some(personality) = attributes::personality(&opened.notes.attributes) {
                 attributes::start_with_personality(command, personality);
@@ -634,7 +678,7 @@ impl Raised {
             return Err(criu.failure(around.work, &said).into());
         };
         guard.restored();
-        Ok(Self { program, child, guard, is_apart: true })
+        Ok(Self { program, child, guard, made: None, is_apart: true })
     }
 
     /// What brings a command among the processes.
@@ -675,7 +719,10 @@ impl Streams {
         let ours = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         let controlling = terminals::controlling();
         let offered = Offered { is_terminal: ours.map(isatty), has_controlling: controlling.is_some() };
-        let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered, &opened.notes.makers);
+        let noted = files_img::read(files).map_err(system("read CRIU's list of files"))?;
+        let longer = written_files::longer(&opened.notes.written).flat_map(|file| opened.names_in(&noted, file));
+        let changes = (&*opened.notes.makers, &longer.collect());
+        let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered, changes);
         let images = images.map_err(system("rewrite CRIU's files"))?;
         let copy = |fd: BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
         let mut given = Vec::new();

@@ -233,18 +233,33 @@ pub(crate) fn rewritten(
 
 /// A `file_entry` with another name.
 fn named(message: &[u8], name: &Path) -> Vec<u8> {
-    let with_name = |entry| {
+    let with_name = |entry: &[u8]| {
         Fields(entry).with_bytes().fold(Message::default(), |new, (field, _, bytes)| match field {
             NAME => new.bytes(NAME, name.as_os_str().as_bytes()),
             _ => new.field(bytes),
         })
     };
-    let new =
-        Fields(message).with_bytes().fold(Message::default(), |new, (field, value, bytes)| match (field, value) {
-            (REGULAR, FieldValue::Bytes(entry)) => new.bytes(REGULAR, &with_name(entry).encoded()),
-            _ => new.field(bytes),
+    with_regular(message, with_name)
+}
+
+/// A `file_entry` of one of the files with these names, without its length; none for any other.
+pub(crate) fn without_length(message: &[u8], names: &BTreeSet<&str>) -> Option<Vec<u8>> {
+    let name = std::str::from_utf8(regular(message)?.name).ok()?;
+    let without = |entry: &[u8]| {
+        let fields = Fields(entry).with_bytes().filter(|(field, _, _)| *field != SIZE);
+        fields.fold(Message::default(), |new, (_, _, bytes)| new.field(bytes))
+    };
+    names.contains(name).then(|| with_regular(message, without))
+}
+
+/// A `file_entry` with a new `reg_file_entry`.
+fn with_regular(message: &[u8], new: impl Fn(&[u8]) -> Message) -> Vec<u8> {
+    let entry =
+        Fields(message).with_bytes().fold(Message::default(), |entry, (field, value, bytes)| match (field, value) {
+            (REGULAR, FieldValue::Bytes(regular)) => entry.bytes(REGULAR, &new(regular).encoded()),
+            _ => entry.field(bytes),
         });
-    new.encoded()
+    entry.encoded()
 }
 
 /// The number of a file that has lost its name, of its `remap_file_path_entry`.

@@ -14,11 +14,12 @@
 //! | regular file of standard input | unchanged: CRIU opens it at its path and offset |
 //! | two ends of a connection of unix sockets | the one that is to make both stands behind the other |
 //! | lease that another open is breaking | left out (`process/descriptors/leases.rs`) |
+//! | regular file that is cut back before the job goes on | without its length, which CRIU would miss |
 //! | periodic timerfd with an expiry that was not read | armed for its next period; CRIU finds no time left and would disarm it |
 //!
 //! The rule: the dump stays as it is. A message that is not understood is copied as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -27,9 +28,9 @@ use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
 
-use crate::criu::filelocks_img;
 use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, UNIX, bounded, bounded_if_any, messages, unix_pair};
 use crate::criu::protobuf::{FieldValue, Fields, Message};
+use crate::criu::{filelocks_img, files_img};
 use crate::process::stdio::Standard;
 use crate::process::terminals::Modes;
 
@@ -105,7 +106,8 @@ struct Split {
 
 impl RestoreImages {
     /// Rewrites the dump in `from` into the empty folder `to`; `then` tells what the standard streams were, `makers` which unix sockets
-    /// have to stand behind their other ends, by inodes (`process/descriptors/peers.rs`).
+    /// have to stand behind their other ends, by inodes (`process/descriptors/peers.rs`). `longer` are files that still are longer than at
+    /// the dump.
     ///
     /// # Errors
     ///
@@ -115,7 +117,7 @@ impl RestoreImages {
         to: PathBuf,
         then: &[Standard; 3],
         offered: Offered,
-        makers: &[u64],
+        (makers, longer): (&[u64], &BTreeSet<&str>),
     ) -> io::Result<Self> {
         let files = bounded(&from.join("files.img"))?;
         let terminals = terminals(&bounded_if_any(&from.join("tty-info.img"))?);
@@ -141,7 +143,7 @@ impl RestoreImages {
                 symlink(from.join(&name), to.join(&name))?;
             }
         }
-        private::write(&to.join("files.img"), rewritten_files(&files, &splits, makers))?;
+        private::write(&to.join("files.img"), rewritten_files(&files, &splits, makers, longer))?;
         let kept = bounded_if_any(&from.join("tty-info.img"))?;
         if !kept.is_empty() {
             private::write(&to.join("tty-info.img"), internal_terminals(&kept, &files, &splits))?;
@@ -322,11 +324,12 @@ fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) 
     out
 }
 
-fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>, makers: &[u64]) -> Vec<u8> {
+fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>, makers: &[u64], longer: &BTreeSet<&str>) -> Vec<u8> {
     let mut out = begin(FILES_MAGIC);
     for message in ordered(bytes, makers) {
         let Some((id, split)) = Fields(message).number_in(ID).and_then(|id| Some((id, splits.get(&id)?))) else {
-            push(&mut out, &armed(message).unwrap_or_else(|| message.to_vec()));
+            let new = armed(message).or_else(|| files_img::without_length(message, longer));
+            push(&mut out, &new.unwrap_or_else(|| message.to_vec()));
             continue;
         };
         // One that no descriptor names, such as one on its way through a socket.
@@ -471,7 +474,7 @@ mod tests {
         fs::create_dir(&from).unwrap();
         fs::create_dir(&to).unwrap();
         dump(&from, timer);
-        let images = RestoreImages::new(&from, to, then, offered, &[]).unwrap();
+        let images = RestoreImages::new(&from, to, then, offered, (&[], &BTreeSet::new())).unwrap();
         (folder, images)
     }
 

@@ -5,8 +5,8 @@
 //! memory: they are gone with the machine or with the program, and whatever runs on after a checkpoint changes them, locks
 //! and all. Those of memory file systems count, and those of disks that the job writes, but for large ones, which are data.
 //! The rule: they are copied while all processes stand still, and made anew before the job is restored; under their names
-//! come new files, so that processes that still have the old ones keep them. A job in namespaces of its own has `/dev/shm` for
-//! itself.
+//! come new files, so that processes that still have the old ones keep them. The old ones lie beside them until the job goes on, and
+//! come back where the restore fails. A job in namespaces of its own has `/dev/shm` for itself.
 //!
 //! With them go small files that the job has open for writing, and FIFOs: a program that removes such files at its end, as MPI
 //! does with those of its session, may have come to it since the checkpoint. They are made anew only where they are gone. So
@@ -22,7 +22,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
-use rustix::fs::{CWD, FileType, Gid, Mode, SeekFrom, Uid, chown, fstatfs, mknodat, seek};
+use rustix::fs::{CWD, FileType, Gid, Mode, RenameFlags, SeekFrom, Uid, chown, fstatfs, mknodat, renameat_with, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -314,22 +314,60 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that were made for a restore: removed with this value, unless they are kept.
-#[derive(Debug, Default)]
-pub(crate) struct MadeFiles(Vec<PathBuf>);
+/// Files that were made for a restore, and what had their names before. Dropped, all is as it was, unless the files are kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MadeFiles {
+    made: Vec<PathBuf>,
+    /// Names that CRIU takes away when it has restored the job.
+    given: Vec<PathBuf>,
+    /// Files whose names are the job's now: the name, and where the file is meanwhile.
+    aside: Vec<(PathBuf, PathBuf)>,
+}
 
 impl MadeFiles {
     /// The job has them now.
     pub(crate) fn keep(mut self) {
-        self.0.clear();
+        self.made.clear();
+        for (_, aside) in self.aside.drain(..) {
+            // The job does not need it gone.
+            let _ = fs::remove_file(aside);
+        }
+    }
+
+    /// CRIU has taken away the names that it needed; others may have them from here on.
+    pub(crate) fn restored(mut self) -> Self {
+        self.given.clear();
+        self
+    }
+
+    /// Leaves all that to another process, which finds it in the file `note`.
+    pub(crate) fn hand_over(mut self, note: &Path) -> io::Result<()> {
+        private::write(note, serde_json::to_vec(&self)?)?;
+        (self.made, self.given, self.aside) = Default::default();
+        Ok(())
+    }
+
+    /// What a process of other namespaces has left to us, as far as we see those files: it had `/dev/shm` for itself.
+    pub(crate) fn handed_over(note: &Path) -> Self {
+        let text = fs::read(note).unwrap_or_default();
+        // A process that made nothing has written no note.
+        let mut made: Self = serde_json::from_slice(&text).unwrap_or_default();
+        let _ = fs::remove_file(note);
+        let is_seen = |path: &PathBuf| !path.starts_with(SHM_FOLDER);
+        made.made.retain(is_seen);
+        made.aside.retain(|(path, _)| is_seen(path));
+        made.restored()
     }
 }
 
 impl Drop for MadeFiles {
     fn drop(&mut self) {
-        for path in &self.0 {
-            // The restore has failed for a reason that matters more.
+        // The restore has failed for a reason that matters more. What lies in a folder goes before it.
+        for path in self.made.iter().chain(&self.given).rev() {
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+        }
+        for (path, aside) in self.aside.iter().rev() {
+            let _ = fs::rename(aside, path);
         }
     }
 }
@@ -338,7 +376,7 @@ impl Drop for MadeFiles {
 ///
 /// # Errors
 ///
-/// With the file's name.
+/// With the file's name; all is as it was then.
 pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (PathBuf, io::Error)> {
     let mut made = MadeFiles::default();
     for segment in segments {
@@ -355,22 +393,41 @@ fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Resul
         SharedFileKind::Linked => false,
     };
     if is_anew {
-        make_one(segment, folder)?;
-        made.0.push(segment.path.clone());
+        make_one(segment, folder, made)?;
     }
     if !segment.given.is_empty() {
         link_remap_lock::mark(&segment.path);
     }
-    let links = segment.links.iter().filter(|link| is_anew || !link.exists());
-    for name in links.chain(&segment.given).filter(|name| **name != segment.path) {
+    for name in segment.links.iter().filter(|link| is_anew || !link.exists()).filter(|name| **name != segment.path) {
+        let aside = free_name(name);
+        match fs::rename(name, &aside) {
+            Ok(()) => made.aside.push((name.clone(), aside)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        fs::hard_link(&segment.path, name)?;
+        made.made.push(name.clone());
+    }
+    for name in segment.given.iter().filter(|name| **name != segment.path) {
         match fs::remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         fs::hard_link(&segment.path, name)?;
-        made.0.push(name.clone());
+        made.given.push(name.clone());
     }
     Ok(())
+}
+
+/// A name beside `path` that no file has.
+fn free_name(path: &Path) -> PathBuf {
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".katydid-{}-{number}", std::process::id()));
+        PathBuf::from(name)
+    };
+    let mut names = (0..).map(name);
+    names.find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| name(u32::MAX))
 }
 
 /// Names that CRIU needs for them, and others might need too.
@@ -397,29 +454,51 @@ impl Drop for Outside<'_> {
     }
 }
 
-fn make_one(segment: &Segment, folder: &Path) -> io::Result<()> {
+fn make_one(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
+        let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
+        made.made.extend(missing.iter().rev().map(|folder| folder.to_path_buf()));
         DirBuilder::new().recursive(true).mode(0o755).create(above)?;
     }
     match segment.kind {
-        SharedFileKind::Fifo => return make_fifo(segment),
-        SharedFileKind::Folder => return make_folder(segment),
-        SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {}
+        SharedFileKind::Fifo => make_fifo(segment)?,
+        SharedFileKind::Folder => make_folder(segment)?,
+        SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
+            let fresh = free_name(&segment.path);
+            let placed = make_file(segment, folder, &fresh).and_then(|()| place(&fresh, &segment.path));
+            // What failed first is told.
+            let placed = placed.inspect_err(|_| drop(fs::remove_file(&fresh)))?;
+            made.aside.extend(placed.map(|aside| (segment.path.clone(), aside)));
+        }
     }
-    let mut name = segment.path.clone().into_os_string();
-    name.push(format!(".katydid-{}", std::process::id()));
-    let mut fresh = private::create(Path::new(&name))?;
-    let filled = File::open(folder.join(&segment.copy)).and_then(|mut copy| copied(&mut copy, &mut fresh));
+    made.made.push(segment.path.clone());
+    Ok(())
+}
+
+fn make_file(segment: &Segment, folder: &Path, fresh: &Path) -> io::Result<()> {
+    let mut file = private::create(fresh)?;
+    copied(&mut File::open(folder.join(&segment.copy))?, &mut file)?;
     let (owner, group) = segment.owner;
-    let outcome = filled
-        .and_then(|()| fchown(&fresh, Some(owner), Some(group)))
-        .and_then(|()| fresh.set_permissions(Permissions::from_mode(segment.mode)))
-        .and_then(|()| fs::rename(&name, &segment.path));
-    if outcome.is_err() {
-        // What failed first is told.
-        let _ = fs::remove_file(&name);
+    fchown(&file, Some(owner), Some(group))?;
+    file.set_permissions(Permissions::from_mode(segment.mode))
+}
+
+/// Gives a new file its name; where the file is then that had the name, if there was one.
+fn place(fresh: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return fs::rename(fresh, path).map(|()| None),
+        Ok(stat) if stat.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        _ => {}
     }
-    outcome
+    if renameat_with(CWD, fresh, CWD, path, RenameFlags::EXCHANGE).is_ok() {
+        return Ok(Some(fresh.to_owned()));
+    }
+    // Not every file system can (NFS).
+    let aside = free_name(path);
+    fs::rename(path, &aside)?;
+    let placed = fs::rename(fresh, path);
+    placed.inspect_err(|_| drop(fs::rename(&aside, path)))?;
+    Ok(Some(aside))
 }
 
 fn make_fifo(segment: &Segment) -> io::Result<()> {
@@ -533,12 +612,53 @@ mod tests {
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 2, "{saved:?}");
         written.write_all(b" and now").unwrap();
-        assert!(make(&saved, image.path()).unwrap().0.is_empty(), "what is there stays");
+        assert!(make(&saved, image.path()).unwrap().made.is_empty(), "what is there stays");
         assert_eq!(fs::read(path("written")).unwrap(), b"then and now");
         fs::remove_dir_all(folder.path().join("session")).unwrap();
         make(&saved, image.path()).unwrap().keep();
         assert_eq!(fs::read(path("written")).unwrap(), b"then");
         assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
+    }
+
+    #[test]
+    fn what_had_the_name_of_a_mapped_file_comes_back_unless_the_job_goes_on() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
+        fs::write(image.path().join("copy"), "then").unwrap();
+        let stat = fs::metadata(image.path().join("copy")).unwrap();
+        let linked = Segment { path: path("data"), links: vec![path("link")], ..segment_of(&stat) };
+        let segments = [linked, Segment { path: path("none/below/data"), ..segment_of(&stat) }];
+        fs::write(path("data"), "now").unwrap();
+        fs::hard_link(path("data"), path("link")).unwrap();
+        let is_as_before = || {
+            assert_eq!((text("data"), text("link")), ("now".into(), "now".into()));
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
+        };
+        let made = make(&segments, image.path()).unwrap();
+        assert_eq!(
+            (text("data"), text("link"), text("none/below/data")),
+            ("then".into(), "then".into(), "then".into())
+        );
+        drop(made);
+        is_as_before();
+        let note = image.path().join("note");
+        make(&segments, image.path()).unwrap().hand_over(&note).unwrap();
+        assert_eq!(text("data"), "then");
+        drop(MadeFiles::handed_over(&note));
+        is_as_before();
+        let missing = Segment { path: path("other"), copy: "none".into(), ..segment_of(&stat) };
+        assert!(make(&[segments.to_vec(), vec![missing]].concat(), image.path()).is_err());
+        is_as_before();
+        make(&segments, image.path()).unwrap().keep();
+        assert_eq!((text("data"), text("link")), ("then".into(), "then".into()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was there is gone");
+    }
+
+    fn segment_of(stat: &Metadata) -> Segment {
+        let (kind, owner) = (SharedFileKind::Mapped, (stat.uid(), stat.gid()));
+        let (copy, links, given) = ("copy".into(), Vec::new(), Vec::new());
+        Segment { path: PathBuf::new(), copy, mode: 0o600, owner, kind, links, given }
     }
 
     #[test]
@@ -553,7 +673,7 @@ mod tests {
         let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 1, "{saved:?}");
-        assert!(make(&saved, image.path()).unwrap().0.is_empty(), "what is there stays");
+        assert!(make(&saved, image.path()).unwrap().made.is_empty(), "what is there stays");
         fs::remove_dir_all(&place).unwrap();
         let made = make(&saved, image.path()).unwrap();
         assert_eq!(fs::metadata(&place).unwrap().mode() & 0o170_777, 0o40_770);

@@ -3,8 +3,9 @@
 //! A program that went on after its checkpoint has written more by the time it is restored. What it wrote since then it
 //! writes again, so the file has to end where it ended at the checkpoint; CRIU itself only refuses a file whose length
 //! differs. The rule: only a regular file is touched that the job had open for writing at a position of its own (with
-//! `O_APPEND` others may write there too). It is only ever cut, never filled up. It must still be the same file, and no process
-//! may have it open for writing, such as the job itself that lives on.
+//! `O_APPEND` others may write there too). It is only ever cut, never filled up, and only when nothing else of the restore can
+//! be refused any more. It must still be the same file, and no process may have it open for writing, such as the job itself that
+//! lives on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -137,18 +138,24 @@ pub(crate) fn at_rest(files: Vec<Written>, lengths: &BTreeMap<String, u64>) -> V
     files.into_iter().filter_map(known).collect()
 }
 
-/// One of the files that have to be cut back, and a process that has it open for writing: it would lose what it has written
-/// since the checkpoint, and go on to write behind the end. Other processes are looked for only when a file is longer than it was.
+/// Those of the files that have to be cut back. One that is gone or another one is CRIU's to complain of.
+pub(crate) fn longer(files: &[Written]) -> impl Iterator<Item = &Written> {
+    files.iter().filter(|file| fs::metadata(&file.path).is_ok_and(|stat| is_longer(file, &stat)))
+}
+
+/// One of the files that have to be cut back, and a process that has it open for writing and is none of `own`: it would lose what it
+/// has written since the checkpoint, and go on to write behind the end. Other processes are looked for only when a file is longer than
+/// it was.
 #[must_use]
-pub fn in_use(files: &[Written]) -> Option<(&Written, u32)> {
-    let longer = files.iter().filter_map(|file| fs::metadata(&file.path).ok().map(|stat| (file, stat)));
-    let longer: Vec<_> = longer.filter(|(then, now)| is_longer(then, now)).collect();
+pub fn in_use<'a>(files: &'a [Written], own: &[Process]) -> Option<(&'a Written, u32)> {
+    let longer: Vec<_> = longer(files).filter_map(|file| Some((file, fs::metadata(&file.path).ok()?))).collect();
     if longer.is_empty() {
         return None;
     }
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    ids.find_map(|pid| {
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut others = ids.filter(|pid| own.iter().all(|process| process.pid != *pid));
+    others.find_map(|pid| {
         let open = of_descriptors(pid).filter(|open| open.flags & ACCESS_MODE_BITS != 0);
         let mut files = open.filter_map(|open| {
             let is_it =
@@ -159,12 +166,25 @@ pub fn in_use(files: &[Written]) -> Option<(&Written, u32)> {
     })
 }
 
-/// Cuts each file back to its length at the checkpoint, and says which were cut.
+/// Whether each file that has to be cut back can be.
+///
+/// # Errors
+///
+/// The first file that cannot be opened for writing, with its name.
+pub(crate) fn can_be_cut(files: &[Written]) -> Result<(), (String, io::Error)> {
+    longer(files).try_for_each(|file| match opened_to_cut(file) {
+        Ok(_) => Ok(()),
+        Err(error) => Err((file.path.clone(), error)),
+    })
+}
+
+/// Cuts each file back to its length at the checkpoint, and says which were cut: all of them, or none where one cannot be opened.
 ///
 /// # Errors
 ///
 /// The first file that could not be cut, with its name.
 pub fn cut_back(files: &[Written]) -> Result<Vec<&Written>, (String, io::Error)> {
+    can_be_cut(files)?;
     let mut cut = Vec::new();
     for file in files {
         if cut_one(file).map_err(|error| (file.path.clone(), error))? {
@@ -174,17 +194,21 @@ pub fn cut_back(files: &[Written]) -> Result<Vec<&Written>, (String, io::Error)>
     Ok(cut)
 }
 
-/// Whether it was longer. A file that is gone or another one is CRIU's to complain of.
+/// Whether it was longer.
 fn cut_one(then: &Written) -> io::Result<bool> {
-    let path = Path::new(&then.path);
-    if !fs::metadata(path).is_ok_and(|stat| is_longer(then, &stat)) {
+    if !fs::metadata(&then.path).is_ok_and(|stat| is_longer(then, &stat)) {
         return Ok(false);
     }
-    let file = File::options().write(true).open(path)?;
-    if !is_longer(then, &file.metadata()?) {
-        return Ok(false);
+    match opened_to_cut(then)? {
+        Some(file) => file.set_len(then.length).map(|()| true),
+        None => Ok(false),
     }
-    file.set_len(then.length).map(|()| true)
+}
+
+/// The file, if that is longer still once it is open.
+fn opened_to_cut(then: &Written) -> io::Result<Option<File>> {
+    let file = File::options().write(true).open(&then.path)?;
+    Ok(is_longer(then, &file.metadata()?).then_some(file))
 }
 
 /// Whether it is the same file, and has become longer.
@@ -210,12 +234,33 @@ mod tests {
         let files: Vec<Written> = ours().into_iter().filter(|written| written.path == path).collect();
         assert_eq!(files.len(), 1);
         file.write_all(b" and after").unwrap();
-        assert_eq!(in_use(&files), Some((&files[0], std::process::id())));
+        assert_eq!(in_use(&files, &[]), Some((&files[0], std::process::id())));
+        let us = Process { pid: std::process::id(), parent: 1, state: 'R' };
+        assert_eq!(in_use(&files, &[us]), None, "the job itself may have it open");
         let file = file.into_temp_path();
-        assert_eq!(in_use(&files), None, "no process has it open any more");
+        assert_eq!(in_use(&files, &[]), None, "no process has it open any more");
         assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
         assert_eq!(fs::read(&file).unwrap(), b"before");
         assert!(cut_back(&files).unwrap().is_empty());
+    }
+
+    #[test]
+    fn no_file_is_cut_where_one_cannot_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, "before and after").unwrap();
+            let inode = fs::metadata(&path).unwrap().ino();
+            Written { path: path.into_os_string().into_string().unwrap(), inode, length: 6 }
+        };
+        let files = [file("one"), file("program")];
+        fs::copy("/bin/sleep", &files[1].path).unwrap();
+        let mut running = std::process::Command::new(&files[1].path).arg("1000").spawn().unwrap();
+        let refused = cut_back(&files).unwrap_err();
+        assert_eq!((refused.0.as_str(), refused.1.kind()), (files[1].path.as_str(), io::ErrorKind::ExecutableFileBusy));
+        assert_eq!(fs::read_to_string(&files[0].path).unwrap(), "before and after");
+        running.kill().unwrap();
+        running.wait().unwrap();
     }
 
     #[test]

@@ -107,8 +107,8 @@ fn make_shared(namespaces: &JobNamespaces) -> Result<(), NamespaceError> {
         mount_shared(namespaces).map_err(failed("mount /dev/shm"))?;
     }
     let made = shared_memory::make(&list, &namespaces.files);
-    made.map_err(|(_, source)| source).map_err(failed("make the job's shared memory anew"))?.keep();
-    Ok(())
+    let handed = made.map_err(|(_, source)| source).and_then(|made| made.hand_over(&namespaces.made()));
+    handed.map_err(failed("make the job's shared memory anew"))
 }
 
 /// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
@@ -209,6 +209,11 @@ pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
 }
 
 impl JobNamespaces {
+    /// Where the keeper notes which of that shared memory it has made: the supervisor knows whether the job goes on.
+    pub(crate) fn made(&self) -> PathBuf {
+        self.shared.with_file_name("made.json")
+    }
+
     /// Arguments of the hidden commands that set up or enter the namespaces.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
