@@ -21,6 +21,8 @@ use crate::slots::Origin;
 
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;
+/// The same of TCP: hostile peers may make many while the server gets no time. The system's limit is below (`net.core.somaxconn`).
+const TCP_BACKLOG: i32 = 4096;
 
 /// Why a server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
@@ -328,7 +330,9 @@ fn bind_tcp(address: &Address, host: &str, port: u16, insecure: bool) -> Result<
     if let Some(beyond) = resolved.iter().find(|found| !insecure && !found.ip().is_loopback()) {
         return Err(ListenError::BeyondLoopback { address: address.clone(), ip: beyond.ip() });
     }
-    TcpListener::bind(resolved.as_slice()).map_err(|source| {
+    let bound = TcpListener::bind(resolved.as_slice());
+    let bound = bound.and_then(|listener| Ok(listen(&listener, TCP_BACKLOG).map(|()| listener)?));
+    bound.map_err(|source| {
         let remedy = match source.kind() {
             io::ErrorKind::AddrInUse => "stop the other server, or choose another port",
             io::ErrorKind::AddrNotAvailable => "give an address of this machine",
@@ -341,9 +345,22 @@ fn bind_tcp(address: &Address, host: &str, port: u16, insecure: bool) -> Result<
 #[cfg(test)]
 mod tests {
 
+    use std::net::TcpStream;
+    use std::time::Duration;
+
     use katydid_tests::deadline::hang::until;
 
     use super::*;
+
+    /// More than a crowd makes at once, and than the standard library's queue has room for.
+    #[test]
+    fn a_server_that_is_late_keeps_a_crowd_waiting_and_loses_no_connection() {
+        let listener = bind_tcp(&tcp("127.0.0.1"), "127.0.0.1", 0, false).unwrap();
+        let number = listener.local_addr().unwrap();
+        let connect = |_| TcpStream::connect_timeout(&number, Duration::from_millis(900));
+        let crowd = (0..300).map(connect).collect::<io::Result<Vec<_>>>();
+        assert_eq!(crowd.unwrap().len(), 300);
+    }
 
     /// Binds where no process listens any more. A child that another test has just forked has a copy of the listener, for a moment.
     fn bind_again(path: &Path) -> (UnixListener, SocketFile) {
