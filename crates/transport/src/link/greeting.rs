@@ -66,12 +66,15 @@ impl Retry {
     /// Before the second try, and at most.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const MAX_PAUSE: Duration = Duration::from_secs(1);
-    /// A server that closes connections without a word may be none of ours.
-    const MAX_CUTS: u32 = 4;
+    /// A server that closes connections without a word may be none of ours: that is told after some 2 s.
+    const MAX_CUTS: u32 = 8;
 
     fn is_wanted(&mut self, error: &ConnectError) -> bool {
-        let is_cut =
-            |source: &io::Error| matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
+        // Which of them it is says where this side was: it read, or wrote what the other one has not read, or wrote later.
+        let is_cut = |source: &io::Error| {
+            use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+            matches!(source.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
+        };
         // A server behind TLS cannot say in the middle of a handshake that it needs the slot for another program. The handshake is over
         // on this side before it is on the server's.
         let is_without_a_word = match error {
@@ -231,9 +234,26 @@ mod tests {
         let closed =
             |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
         let mut again = Retry::default();
-        let wanted = [0; 4].map(|_| again.is_wanted(&closed("tls://gpu:9923")));
-        assert_eq!(wanted, [true, true, true, false], "it may be no server of ours");
+        let wanted = [0; 8].map(|_| again.is_wanted(&closed("tls://gpu:9923")));
+        assert_eq!(wanted, [true, true, true, true, true, true, true, false], "it may be no server of ours");
         assert!(!Retry::default().is_wanted(&closed("tcp://gpu:9923")));
+    }
+
+    #[test]
+    fn a_handshake_that_the_other_side_cuts_off_is_begun_again_wherever_this_side_was() {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, PermissionDenied, UnexpectedEof};
+        let address: Address = "tls://gpu:9923".parse().unwrap();
+        let is_wanted = |kind: io::ErrorKind| {
+            let (tls, link) =
+                (TlsError::System(kind.into()), LinkError::System { doing: "greet", source: kind.into() });
+            let during = ConnectError::Tls { address: address.clone(), source: tls };
+            let behind = ConnectError::Link { address: address.clone(), source: link };
+            [during, behind].map(|error| Retry::default().is_wanted(&error))
+        };
+        for kind in [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe] {
+            assert_eq!(is_wanted(kind), [true; 2], "{kind}");
+        }
+        assert_eq!(is_wanted(PermissionDenied), [false; 2]);
     }
 
     #[test]
