@@ -8,8 +8,7 @@ use std::io;
 use rustix::process::Signal;
 
 use crate::criu::tool::{CriuError, Dumper};
-use crate::process::tree::Process;
-use crate::process::{tcp, tree};
+use crate::process::tree::{self, Process};
 
 /// The frozen processes of a job; dropped, they go on.
 #[derive(Debug)]
@@ -18,16 +17,18 @@ pub(crate) struct Frozen {
     processes: Vec<Process>,
     /// They would stand still without CRIU too.
     is_stopped: bool,
+    /// Any of them has a connection over TCP to another process.
+    has_others: bool,
 }
 
 impl Frozen {
     /// They are to be killed later on, if `is_stopped`: then they do not run on either should we, and CRIU with us, be
-    /// gone before.
-    pub(crate) fn new(dumper: Dumper, processes: Vec<Process>, is_stopped: bool) -> Self {
+    /// gone before. `has_others` says that any of them has a connection over TCP to another process.
+    pub(crate) fn new(dumper: Dumper, processes: Vec<Process>, is_stopped: bool, has_others: bool) -> Self {
         if is_stopped {
             tree::signal(&processes, Signal::STOP);
         }
-        Self { dumper, processes, is_stopped }
+        Self { dumper, processes, is_stopped, has_others }
     }
 
     /// The names that the dump gave files are gone.
@@ -52,11 +53,10 @@ impl Frozen {
     /// As [`tree::kill`].
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.is_stopped = false;
-        let has_others = tcp::has_others(&self.processes);
-        let Self { dumper, processes, .. } = &mut self;
+        let Self { dumper, processes, has_others, .. } = &mut self;
         // A process is not gone before CRIU is done with it, which cannot do with the dead what it wanted to.
         let killed = tree::kill(processes, || drop(dumper.let_go()));
-        if !has_others {
+        if !*has_others {
             dumper.end_silence();
         }
         killed

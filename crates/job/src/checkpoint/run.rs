@@ -46,9 +46,10 @@ use crate::process::descriptors::datagrams::Unsendable;
 use crate::process::descriptors::{datagrams, peers, watches};
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
+use crate::process::tcp::Connections;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
-use crate::process::{attributes, libraries, shared_memory, stdio, tcp, terminals, tree, unix_session, written_files};
+use crate::process::{attributes, libraries, shared_memory, stdio, terminals, tree, unix_session, written_files};
 use crate::supervisor::companion::{Plan, Questions};
 use crate::supervisor::members::Member;
 use crate::supervisor::state::JobState;
@@ -100,7 +101,8 @@ pub(crate) fn take(
                 thread::sleep(RETRY_INTERVAL);
                 continue;
             }
-            Err(error) if error.is_of_ended_session() && since.elapsed() < RETRY_TIME && is_fewer(job, before) => {
+            Err(error) if error.is_of_ended_session() && since.elapsed() < RETRY_TIME => {
+                wait_for_end(job, before, error)?;
                 continue;
             }
             Err(error) => return Err(error),
@@ -142,10 +144,11 @@ pub(crate) fn take(
     Err(CheckpointError::Restless)
 }
 
-/// Whether a program of the job has ended in a moment beside others: they are checkpointed without it.
-fn is_fewer(job: &JobState, before: usize) -> bool {
+/// Waits a moment for a program that has ended to be no member any more: the others are checkpointed without it. The error, where
+/// there are as many as before, or none.
+fn wait_for_end(job: &JobState, before: usize, error: CheckpointError) -> Result<(), CheckpointError> {
     thread::sleep(RETRY_INTERVAL);
-    (1..before).contains(&job.members.list().len())
+    if (1..before).contains(&job.members.list().len()) { Ok(()) } else { Err(error) }
 }
 
 /// Rehearses the restore, keeps workers as processes where that says so, and makes it a checkpoint: the warning for who asked for it,
@@ -432,7 +435,9 @@ impl<'j> Attempt<'j, '_> {
                 return Err(error.into());
             }
         };
-        let mut frozen = Frozen::new(dumper, after.clone(), keeps_stopped(self.request));
+        let connections = Connections::of(&after);
+        let is_stopped = keeps_stopped(self.request);
+        let mut frozen = Frozen::new(dumper, after.clone(), is_stopped, connections.have_others());
         obstacles::still_all_are_known(self.job, &after)?;
         let noted = files_img::read(&folder);
         let noted = noted.map_err(|source| CheckpointError::System { doing: "read CRIU's list of files", source })?;
@@ -442,7 +447,7 @@ impl<'j> Attempt<'j, '_> {
         if passing.map_err(|source| CheckpointError::System { doing: "read what CRIU found in sockets", source })? {
             return Err(CheckpointError::Descriptors);
         }
-        if let Some(pid) = tcp::unsent(&after) {
+        if let Some(pid) = connections.unsent() {
             return Err(CheckpointError::Unsent { program: tree::name(pid), pid });
         }
         if let Some(pid) = watches::with_events(&after) {
@@ -452,7 +457,7 @@ impl<'j> Attempt<'j, '_> {
         let part = part(
             criu,
             tree::seen_by_itself(self.root),
-            ImageNotes { shared, connections: tcp::addresses(&after), ..notes },
+            ImageNotes { shared, connections: connections.into_addresses(), ..notes },
             &noted,
         )?;
         Ok(Dumped { processes: after, criu: Some(part), frozen: Some(frozen) })

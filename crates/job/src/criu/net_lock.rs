@@ -287,7 +287,7 @@ mod tests {
             let process = [crate::process::tree::Process { pid: std::process::id(), parent: 0, state: 'R' }];
             let local = stream.local_addr().unwrap().port();
             let is_its = |port: &str| u16::from_str_radix(port, 16) == Ok(local);
-            let mut ends = tcp::addresses(&process);
+            let mut ends = tcp::Connections::of(&process).into_addresses();
             ends.retain(|(one, other)| [one, other].iter().any(|end| end.rsplit(':').next().is_some_and(is_its)));
             assert_eq!(ends.len(), 2);
             let silence = Silence::begin(folder.path(), &ends);

@@ -42,51 +42,62 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
     })
 }
 
-/// Whether any of the processes, which stand still, has a connection to another process. Sockets that cannot be looked at
-/// count for nothing.
-pub(crate) fn has_others(processes: &[Process]) -> bool {
-    let pairs = ends(processes);
-    pairs.keys().any(|(local, remote)| !pairs.contains_key(&(remote.clone(), local.clone())))
-}
-
-/// A process, of those that stand still, with bytes that it has not been able to send to another one of them: the other
-/// has no room for them. CRIU sends such bytes when it restores a connection, whose other end may not be there yet.
-pub(crate) fn unsent(processes: &[Process]) -> Option<u32> {
-    let pairs = ends(processes);
-    let is_inside = |(local, remote): &(String, String)| pairs.contains_key(&(remote.clone(), local.clone()));
-    pairs.iter().find(|(pair, end)| end.is_unsent && is_inside(pair)).map(|(_, end)| end.pid)
-}
-
-/// The addresses of all ends that processes have, as the kernel lists them: their own, and the other end's.
-pub(crate) fn addresses(processes: &[Process]) -> Vec<(String, String)> {
-    ends(processes).into_keys().collect()
+/// The connections of processes that stand still, read once: the kernel looks at each place of its table for a list, which takes
+/// milliseconds where that is large. Sockets that cannot be looked at count for nothing.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    /// By their own addresses and the others', as the kernel writes them.
+    ends: BTreeMap<(String, String), End>,
 }
 
 /// One end of a connection.
+#[derive(Debug)]
 struct End {
     pid: u32,
     is_unsent: bool,
 }
 
-/// The ends that processes have, by their own addresses and the others'.
-fn ends(processes: &[Process]) -> BTreeMap<(String, String), End> {
-    let mut pairs = BTreeMap::new();
-    for process in processes {
-        let sockets = tcp_sockets(process.pid);
-        // The kernel looks at each place of its table for a list, which takes milliseconds where that is large.
-        if sockets.is_empty() {
-            continue;
+impl Connections {
+    /// Those of these processes.
+    pub(crate) fn of(processes: &[Process]) -> Self {
+        let mut ends = BTreeMap::new();
+        for process in processes {
+            let sockets = tcp_sockets(process.pid);
+            if sockets.is_empty() {
+                continue;
+            }
+            for list in PROC_NET_FILES {
+                let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
+                let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
+                ends.extend(ours.map(|connection| {
+                    let end = End { pid: process.pid, is_unsent: connection.is_unsent };
+                    ((connection.local.to_owned(), connection.remote.to_owned()), end)
+                }));
+            }
         }
-        for list in PROC_NET_FILES {
-            let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
-            let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
-            pairs.extend(ours.map(|connection| {
-                let end = End { pid: process.pid, is_unsent: connection.is_unsent };
-                ((connection.local.to_owned(), connection.remote.to_owned()), end)
-            }));
-        }
+        Self { ends }
     }
-    pairs
+
+    /// Whether any of them is with a process that is not among these.
+    pub(crate) fn have_others(&self) -> bool {
+        !self.ends.keys().all(|pair| self.is_inside(pair))
+    }
+
+    /// A process with bytes that it has not been able to send to another one of them: the other has no room for them. CRIU sends
+    /// such bytes when it restores a connection, whose other end may not be there yet.
+    pub(crate) fn unsent(&self) -> Option<u32> {
+        self.ends.iter().find(|(pair, end)| end.is_unsent && self.is_inside(pair)).map(|(_, end)| end.pid)
+    }
+
+    /// The addresses of all ends, as the kernel lists them: their own, and the other end's.
+    pub(crate) fn into_addresses(self) -> Vec<(String, String)> {
+        self.ends.into_keys().collect()
+    }
+
+    /// Whether the other end is one of these too.
+    fn is_inside(&self, (local, remote): &(String, String)) -> bool {
+        self.ends.contains_key(&(remote.clone(), local.clone()))
+    }
 }
 
 /// Whether CRIU has dumped one.
@@ -195,8 +206,8 @@ mod tests {
         command.args(["-c", script, &listener.local_addr().unwrap().port().to_string()]);
         let mut other = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let _accepted = listener.accept().unwrap();
-        assert!(has_others(&[process(other.id())]));
-        assert!(!has_others(&[process(std::process::id()), process(other.id())]));
+        assert!(Connections::of(&[process(other.id())]).have_others());
+        assert!(!Connections::of(&[process(std::process::id()), process(other.id())]).have_others());
         drop(other.stdin.take());
         other.wait().unwrap();
     }
@@ -207,16 +218,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
-        assert_eq!(unsent(&us()), None);
+        assert_eq!(Connections::of(&us()).unsent(), None);
         stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(length) = stream.write(&[0; 1 << 16]) {
             sent += length;
         }
-        assert_eq!(unsent(&us()), Some(std::process::id()));
+        assert_eq!(Connections::of(&us()).unsent(), Some(std::process::id()));
         accepted.read_exact(&mut vec![0; sent]).unwrap();
         // The kernel needs a moment to hear that they came.
-        until("all is sent", || unsent(&us()).is_none());
+        until("all is sent", || Connections::of(&us()).unsent().is_none());
     }
 
     #[test]
