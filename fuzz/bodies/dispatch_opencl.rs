@@ -51,6 +51,7 @@ const FORMS: &[(u16, &str)] = &[
     (kdclContext::OPCODE, "CUt0g"),
     (kdclContext::OPCODE, "CUtlg"),
     (kdclQueue::OPCODE, "Qcdfl"),
+    (kdclQueueProperty::OPCODE, "qFb"),
     (kdclDefaultQueue::OPCODE, "cdq"),
     (kdclSampler::OPCODE, "Bcfl"),
     (kdclBuffer::OPCODE, "McFSzsZ"),

@@ -437,7 +437,11 @@ fn memory_alone(places: &Places) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str = "within another: 77, 77 78 79, others 19 255\n\
         CL_MEM_OBJECT_ALLOCATION_FAILURE, told 1: a buffer of 268435457 bytes: 268435456 at most\n\
         CL_MEM_OBJECT_ALLOCATION_FAILURE, told 2: a buffer of 268435458 bytes: 268435456 at most\n\
-        properties, none: CL_SUCCESS\n";
+        properties, none: CL_SUCCESS\n\
+        without 2: CL_SUCCESS, 2 before, 0 now; 0\nwithout 1: CL_SUCCESS, 0 before, 0 now; 1\n\
+        without 3: CL_SUCCESS, 0 before, 0 now; 2\nwithout 512: CL_INVALID_VALUE, 0 before, 0 now; 3\n\
+        with 2: CL_SUCCESS, 0 before, 2 now; 4\nwith 1: CL_SUCCESS, 2 before, 3 now; 5\n\
+        with 3: CL_SUCCESS, 3 before, 3 now; 6\nwith 512: CL_INVALID_VALUE, 0 before, 3 now; 7\n";
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("memory.icd"), memory_driver(places).to_string_lossy().as_bytes())?;
     let vendors = [&driver(places)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();

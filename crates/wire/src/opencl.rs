@@ -109,6 +109,16 @@ pub mod value {
     pub const SVM: u32 = 3;
 }
 
+/// How `kdclQueue` and `kdclSampler` give properties.
+pub mod properties_form {
+    /// The values that the function without a list takes: of a queue its flags.
+    pub const VALUES: u32 = 0;
+    /// A list of names and values.
+    pub const LIST: u32 = 1;
+    /// No list.
+    pub const NONE: u32 = 2;
+}
+
 /// How `kdclProgram` gives a program.
 pub mod program {
     /// Source text in OpenCL C (`clCreateProgramWithSource`).

@@ -5,6 +5,7 @@
 //
 // KATYDID_TEST_DEVICES says how many devices there are, 0 or 1; 1 if it is not set.
 #define CL_TARGET_OPENCL_VERSION 300
+#define CL_USE_DEPRECATED_OPENCL_1_0_APIS
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #include <CL/cl.h>
 #include <CL/cl_icd.h>
@@ -30,6 +31,8 @@ struct object {
     int references;
     size_t size;
     char *bytes;
+    // Of a queue: CL_QUEUE_…_ENABLE.
+    cl_command_queue_properties properties;
     // Of a context: whom it tells.
     notify_context notify;
     void *data;
@@ -116,8 +119,24 @@ static cl_context CL_API_CALL create_context(const cl_context_properties *proper
 }
 
 static cl_command_queue CL_API_CALL create_queue(cl_context context, cl_device_id device, cl_command_queue_properties properties, cl_int *code) {
-    (void)context, (void)device, (void)properties;
-    return made(0, code);
+    (void)context, (void)device;
+    struct object *queue = made(0, code);
+    queue->properties = properties;
+    return (cl_command_queue)queue;
+}
+
+// As NVIDIA's driver 580, which has the function still. PoCL 3.1 has none.
+static cl_int CL_API_CALL set_queue_property(cl_command_queue handle, cl_command_queue_properties properties, cl_bool enable,
+                                             cl_command_queue_properties *before) {
+    struct object *queue = (struct object *)handle;
+    if (properties & ~(cl_command_queue_properties)(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_PROFILING_ENABLE)) return CL_INVALID_VALUE;
+    if (before) *before = queue->properties;
+    queue->properties = enable ? queue->properties | properties : queue->properties & ~properties;
+    return CL_SUCCESS;
+}
+
+static cl_int CL_API_CALL queue_info(cl_command_queue queue, cl_command_queue_info what, size_t room, void *place, size_t *needed) {
+    return what == CL_QUEUE_PROPERTIES ? VALUE(cl_command_queue_properties, ((struct object *)queue)->properties) : CL_INVALID_VALUE;
 }
 
 static cl_mem CL_API_CALL create_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host, cl_int *code) {
@@ -262,6 +281,7 @@ __attribute__((visibility("default"))) cl_int clIcdGetPlatformIDsKHR(cl_uint roo
         .clGetPlatformInfo = platform_info, .clGetDeviceIDs = device_ids, .clGetDeviceInfo = device_info,
         .clCreateContext = create_context, .clRetainContext = retain_context, .clReleaseContext = release_context,
         .clCreateCommandQueue = create_queue, .clRetainCommandQueue = retain_queue, .clReleaseCommandQueue = release_queue,
+        .clSetCommandQueueProperty = set_queue_property, .clGetCommandQueueInfo = queue_info,
         .clCreateBuffer = create_buffer, .clRetainMemObject = retain_buffer, .clReleaseMemObject = release_buffer,
         .clEnqueueReadBuffer = read_buffer, .clEnqueueWriteBuffer = write_buffer, .clEnqueueCopyBuffer = copy_buffer,
         .clEnqueueMarkerWithWaitList = marker, .clFlush = done, .clFinish = done, .clWaitForEvents = wait_for,

@@ -207,7 +207,7 @@ static void lacking(cl_program program) {
 }
 
 static const char *refused[] = {
-    "clSetCommandQueueProperty", "clCreateFromGLBuffer", "clCreateFromGLTexture2D", "clCreateFromGLTexture3D", "clCreateFromGLTexture",
+    "clCreateFromGLBuffer", "clCreateFromGLTexture2D", "clCreateFromGLTexture3D", "clCreateFromGLTexture",
     "clCreateFromGLRenderbuffer", "clGetGLObjectInfo", "clGetGLTextureInfo", "clEnqueueAcquireGLObjects", "clEnqueueReleaseGLObjects",
     "clGetGLContextInfoKHR", "clCreateEventFromGLsyncKHR", "clCreateFromEGLImageKHR", "clEnqueueAcquireEGLObjectsKHR",
     "clEnqueueReleaseEGLObjectsKHR", "clCreateEventFromEGLSyncKHR", "clCreateSubDevicesEXT", "clRetainDeviceEXT", "clReleaseDeviceEXT",

@@ -1,4 +1,5 @@
 // What a driver may do and PoCL does not: the driver is the tests' own (drivers/memory.c), the only one here.
+#define CL_USE_DEPRECATED_OPENCL_1_0_APIS
 #include "check.h"
 #include <unistd.h>
 
@@ -62,12 +63,37 @@ static void properties(void) {
     CHECK(clReleaseMemObject(one));
 }
 
+// A queue's properties are set and told as the driver has them, and a command goes through it after each change.
+static void queue_properties(void) {
+    const cl_command_queue_properties sets[] = {CL_QUEUE_PROFILING_ENABLE, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE,
+                                                CL_QUEUE_PROFILING_ENABLE | CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, 1 << 9};
+    cl_int code;
+    cl_command_queue one = clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &code);
+    cl_mem buffer = clCreateBuffer(context, 0, 4, NULL, &code);
+    CHECK(code);
+    for (int i = 0; i < 8; i++) {
+        cl_command_queue_properties before = 0, now = 0;
+        int value = i, back = 0;
+        code = clSetCommandQueueProperty(one, sets[i % 4], i >= 4, &before);
+        CHECK(clGetCommandQueueInfo(one, CL_QUEUE_PROPERTIES, sizeof now, &now, NULL));
+        CHECK(clEnqueueWriteBuffer(one, buffer, CL_TRUE, 0, 4, &value, 0, NULL, NULL));
+        CHECK(clFinish(one));
+        CHECK(clEnqueueReadBuffer(one, buffer, CL_TRUE, 0, 4, &back, 0, NULL, NULL));
+        printf("%s %d: %s, %d before, %d now; %d\n", i < 4 ? "without" : "with", (int)sets[i % 4], code_name(code), (int)before, (int)now, back);
+    }
+    CHECK(clSetCommandQueueProperty(one, CL_QUEUE_PROFILING_ENABLE, CL_FALSE, NULL));
+    REQUIRE(clSetCommandQueueProperty(NULL, CL_QUEUE_PROFILING_ENABLE, CL_TRUE, NULL) == CL_INVALID_COMMAND_QUEUE);
+    CHECK(clReleaseMemObject(buffer));
+    CHECK(clReleaseCommandQueue(one));
+}
+
 int main(void) {
     set_up(0);
     is_katydid = platform_says(CL_PLATFORM_VERSION, "Katydid");
     unmapped_as_a_whole();
     told_by_the_context();
     properties();
+    queue_properties();
     tear_down();
     return 0;
 }

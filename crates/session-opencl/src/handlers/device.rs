@@ -12,7 +12,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, cl_platform_id, cl_program};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{KIND_SHIFT, message, query};
+use katydid_wire::opencl::{KIND_SHIFT, message, properties_form, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::Fault;
@@ -151,19 +151,19 @@ pub(crate) fn kdclQueue(
         session.shared.objects.hold::<cl_device_id>(message.device)?,
     ];
     let mut arguments = Arguments::new("kdclQueue", message.properties);
-    let is_list = message.form == 1;
+    let is_list = message.form == properties_form::LIST;
     let properties: Vec<u64> = if is_list { arguments.pairs("properties") } else { arguments.list("properties") }?;
     let api = context.api;
     // Such a queue goes with a device that has some; asked for one of a device without, PoCL ends the process.
-    if message.form == 1 && is_on_device(&properties) && !has_own_queues(&device) {
+    if message.form == properties_form::LIST && is_on_device(&properties) && !has_own_queues(&device) {
         return Err(Code::INVALID_QUEUE_PROPERTIES.into());
     }
-    let handle = if message.form == 0 {
+    let handle = if message.form == properties_form::VALUES {
         let flags = properties.first().copied().unwrap_or(0);
         make!(api, clCreateCommandQueue(context.handle, device.handle, flags))
     } else {
         let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
-        let list = if message.form == 1 { properties.as_ptr() } else { ptr::null() };
+        let list = if message.form == properties_form::LIST { properties.as_ptr() } else { ptr::null() };
         make!(api, clCreateCommandQueueWithProperties(context.handle, device.handle, list))
     }?;
     session.shared.objects.set(message.queue, Object { handle, api, size: 0 }, made_of)?;
@@ -180,6 +180,20 @@ fn is_on_device(properties: &[u64]) -> bool {
 fn has_own_queues(device: &Object<cl_device_id>) -> bool {
     let count = device_value(device.handle, device.api, DEVICE_MAX_ON_DEVICE_QUEUES);
     count.is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0))
+}
+
+/// Not all drivers have it: it is gone from the standard since version 1.1.
+pub(crate) fn kdclQueueProperty(
+    session: &mut Session,
+    _: &FrameHead,
+    message: message::kdclQueueProperty,
+) -> Result<message::kdclQueuePropertyReply, Fault> {
+    let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
+    let mut old = 0;
+    let (properties, enable) = (message.properties, message.enable);
+    driver!(queue.api, clSetCommandQueueProperty(queue.handle, properties, enable, &raw mut old)).ok()?;
+    let facts = facts(session, message.queue, query::QUEUE, &[QUEUE_PROPERTIES]);
+    Ok(message::kdclQueuePropertyReply { old, facts })
 }
 
 /// The queue that kernels of a device enqueue to.
@@ -207,15 +221,15 @@ pub(crate) fn kdclSampler(
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
     let mut arguments = Arguments::new("kdclSampler", message.properties);
-    let is_list = message.form == 1;
+    let is_list = message.form == properties_form::LIST;
     let properties: Vec<u64> = if is_list { arguments.pairs("properties") } else { arguments.list("properties") }?;
     let api = context.api;
-    let handle = if message.form == 0 {
+    let handle = if message.form == properties_form::VALUES {
         let [normalized, addressing, filter] = properties[..] else { return Err(Code::INVALID_VALUE.into()) };
         make!(api, clCreateSampler(context.handle, normalized as u32, addressing as u32, filter as u32))
     } else {
         let properties: Vec<u64> = properties.into_iter().chain([0]).collect();
-        let list = if message.form == 1 { properties.as_ptr() } else { ptr::null() };
+        let list = if message.form == properties_form::LIST { properties.as_ptr() } else { ptr::null() };
         make!(api, clCreateSamplerWithProperties(context.handle, list))
     }?;
     session.shared.objects.set(message.sampler, Object { handle, api, size: 0 }, vec![made_of])?;

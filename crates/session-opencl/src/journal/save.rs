@@ -8,14 +8,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 
-use katydid_opencl_sys::constant::{EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS};
+use katydid_opencl_sys::constant::{
+    EVENT_COMMAND_EXECUTION_STATUS, EVENT_CONTEXT, KERNEL_EXEC_INFO_SVM_PTRS, QUEUE_PROPERTIES,
+};
 use katydid_opencl_sys::{Code, cl_context, cl_event};
 use katydid_session_core::{JournalRecord, ReplayStep};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::opencl::message::{
-    kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclRelease, kdclSetArgument, kdclSetExecInfo, kdclSubDevices,
+    kdclBuild, kdclContext, kdclDefaultQueue, kdclLink, kdclQueue, kdclQueueProperty, kdclRelease, kdclSetArgument,
+    kdclSetExecInfo, kdclSubDevices,
 };
-use katydid_wire::opencl::{id, kind, list, value};
+use katydid_wire::opencl::{id, kind, list, properties_form, value};
 
 use super::notes::{
     Attachment, ObjectEntry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
@@ -238,6 +241,7 @@ impl Session {
                     // One whose link failed has no program.
                     kind::PROGRAM if !self.shared.objects.has(id) => {}
                     kind::PROGRAM => all.program(id, entry, &self.journal.kernels_of(id), None),
+                    kind::QUEUE => drop(all.add(entry.made.frame.order, &entry.made, queue_as_set(entry))),
                     kind::MEMORY if self.given_pipes.contains(&id) => return Err(SaveError::Pipe),
                     _ => self.add(&mut all, entry),
                 }
@@ -346,6 +350,35 @@ impl Session {
     }
 }
 
+/// The frame that makes a queue with the properties that it has now: not every driver can set them later.
+fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
+    let payload = queue.made.frame.payload();
+    let mut sets: Vec<&RecordedFrame> = queue.sets.values().collect();
+    sets.sort_by_key(|kept| kept.frame.order);
+    let Ok(message) = kdclQueue::decode(payload) else { return payload.to_vec() };
+    let given: Vec<u64> = list::take(&mut &message.properties[..]).unwrap_or_default();
+    if sets.is_empty() {
+        return payload.to_vec();
+    }
+    let (pairs, _) = given.as_chunks::<2>();
+    let is_list = message.form == properties_form::LIST;
+    let of_pairs = pairs.iter().find(|[name, _]| is_list && *name == u64::from(QUEUE_PROPERTIES));
+    let begun = if message.form == properties_form::VALUES { given.first() } else { of_pairs.map(|[_, flags]| flags) };
+    let mut flags = begun.copied().unwrap_or(0);
+    for set in sets.iter().filter_map(|kept| kdclQueueProperty::decode(kept.frame.payload()).ok()) {
+        flags = if set.enable == 0 { flags & !set.properties } else { flags | set.properties };
+    }
+    let others = pairs.iter().filter(|[name, _]| *name != u64::from(QUEUE_PROPERTIES)).flatten().copied();
+    let mut properties = Vec::new();
+    if is_list {
+        list::put(&mut properties, &others.chain([u64::from(QUEUE_PROPERTIES), flags]).collect::<Vec<_>>());
+    } else {
+        list::put(&mut properties, &[flags]);
+    }
+    let form = if is_list { properties_form::LIST } else { properties_form::VALUES };
+    encoded(&kdclQueue { form, properties: &properties, ..message })
+}
+
 fn info(event: &Object<cl_event>, parameter: u32, size: usize, place: *mut katydid_opencl_sys::void) -> Code {
     driver!(event.api, clGetEventInfo(event.handle, parameter, size, place, ptr::null_mut()))
 }
@@ -415,6 +448,37 @@ mod tests {
         let pending = Code(PENDING);
         let builds = [build(2, &[7], Code::SUCCESS), build(4, &[7], pending), build(6, &[8], pending)];
         assert_eq!(effective(&builds, &[]).into_iter().map(|kept| kept.frame.order).collect::<Vec<_>>(), [2]);
+    }
+
+    /// A queue that was made with a form of properties, and what was set: enabled or not, flags.
+    fn queue(form: u32, given: &[u64], sets: &[(u32, u64)]) -> (u32, Vec<u64>) {
+        let head = |opcode, sequence| FrameHead { opcode, wants_reply: true, thread: 1, context: 0, sequence };
+        let (mut journal, queue) = (Journal::default(), id(kind::QUEUE, 1));
+        let mut properties = Vec::new();
+        list::put(&mut properties, given);
+        let made = kdclQueue { queue, context: 2, device: 3, form, properties: &properties };
+        journal.made(&head(kdclQueue::OPCODE, 1), queue.into(), &encoded(&made));
+        for (order, (enable, properties)) in (2..).zip(sets.iter().copied()) {
+            let set = kdclQueueProperty { queue, properties, enable };
+            journal.changed(&head(kdclQueueProperty::OPCODE, order), queue.into(), properties, &encoded(&set));
+        }
+        let payload = queue_as_set(journal.get(queue).unwrap());
+        let again = kdclQueue::decode(&payload).unwrap();
+        assert_eq!((again.queue, again.context, again.device), (queue, 2, 3));
+        (again.form, list::take(&mut &again.properties[..]).unwrap())
+    }
+
+    #[test]
+    fn a_queue_is_made_with_the_properties_that_were_set_last() {
+        const FLAGS: u64 = QUEUE_PROPERTIES as u64;
+        let (plain, listed, none) = (properties_form::VALUES, properties_form::LIST, properties_form::NONE);
+        assert_eq!(queue(plain, &[2], &[]), (plain, vec![2]));
+        assert_eq!(queue(listed, &[FLAGS, 1, 7, 8], &[]), (listed, vec![FLAGS, 1, 7, 8]));
+        assert_eq!(queue(none, &[], &[]), (none, vec![]));
+        assert_eq!(queue(plain, &[2], &[(1, 1), (0, 3), (1, 1)]), (plain, vec![1]));
+        assert_eq!(queue(plain, &[], &[(1, 3), (0, 1)]), (plain, vec![2]));
+        assert_eq!(queue(listed, &[FLAGS, 1, 7, 8], &[(1, 2)]), (listed, vec![7, 8, FLAGS, 3]));
+        assert_eq!(queue(none, &[], &[(1, 2)]), (plain, vec![2]));
     }
 
     /// The parts of a division as the next worker has them are the program's, and ids of those that had gone before.

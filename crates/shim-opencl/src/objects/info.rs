@@ -91,15 +91,20 @@ impl ValueTable {
 
 impl CachedValues {
     /// What a worker told when it made the object; `worker` was its number before.
-    pub(crate) fn told(worker: u32, mut facts: &[u8]) -> Self {
-        let mut values = ValueTable { worker, ..ValueTable::default() };
+    pub(crate) fn told(worker: u32, facts: &[u8]) -> Self {
+        let known = Self { values: Mutex::new(ValueTable { worker, ..ValueTable::default() }) };
+        known.learn(worker, facts);
+        known
+    }
+
+    /// Takes over what a worker told of the object; `worker` was its number before.
+    pub(crate) fn learn(&self, worker: u32, mut facts: &[u8]) {
         let is_same = session::worker() == Ok(worker);
         while let (true, Some(query), Some(parameter), Some(value)) =
             (is_same, u32::take(&mut facts), u32::take(&mut facts), Vec::<u8>::take(&mut facts))
         {
-            values.put(worker, (query, 0, parameter), value);
+            self.values().put(worker, (query, 0, parameter), value);
         }
-        Self { values: Mutex::new(values) }
     }
 
     /// The value, asked for the first time.

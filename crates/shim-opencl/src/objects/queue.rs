@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
     QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, QUEUE_PROFILING_ENABLE,
     QUEUE_PROPERTIES, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_context, cl_device_id, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::message::{kdclDefaultQueue, kdclFinish, kdclFlush, kdclQueue};
-use katydid_wire::opencl::{list, query};
+use katydid_wire::opencl::message::{kdclDefaultQueue, kdclFinish, kdclFlush, kdclQueue, kdclQueueProperty};
+use katydid_wire::opencl::{list, properties_form, query};
 
 use crate::ffi::arguments::pairs;
 use crate::host::pending_reads;
@@ -34,7 +35,7 @@ pub(crate) struct Queue {
     /// The properties as the program gave them, with the 0 that ends them.
     properties: Vec<u64>,
     /// Its properties, a bit field of `CL_QUEUE_…_ENABLE`.
-    flags: u64,
+    flags: AtomicU64,
     /// What is on its way.
     pub(crate) progress: Progress,
     /// The program has asked when a command of it came to its states, and so will again.
@@ -178,7 +179,7 @@ impl Drop for CopyGuard<'_> {
 impl Queue {
     /// Whether one command is done after the other.
     pub(crate) fn is_in_order(&self) -> bool {
-        self.flags & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
+        self.flags.load(Ordering::Relaxed) & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
     /// Whether all that the program enqueues later comes after the commands of this queue: it keeps its order, and its context has had
@@ -238,23 +239,18 @@ impl Queue {
 
     /// Whether it keeps the times of its commands.
     pub(crate) fn is_profiled(&self) -> bool {
-        self.flags & QUEUE_PROFILING_ENABLE != 0
+        self.flags.load(Ordering::Relaxed) & QUEUE_PROFILING_ENABLE != 0
     }
 }
 
 /// The flags in a list of properties.
 fn flags_of(form: u32, properties: &[u64]) -> u64 {
-    if form == FLAGS {
+    if form == properties_form::VALUES {
         return properties.first().copied().unwrap_or(0);
     }
     let pair = properties.chunks_exact(2).find(|pair| pair[0] == u64::from(QUEUE_PROPERTIES));
     pair.map_or(0, |pair| pair[1])
 }
-
-/// What is given to the worker: flags of the old function, a list, or no list.
-const FLAGS: u32 = 0;
-const LIST: u32 = 1;
-const NONE: u32 = 2;
 
 fn create(
     context: cl_context,
@@ -276,7 +272,7 @@ fn create(
         let known = CachedValues::told(worker, &session::call(&message)?.facts);
         context.count_queue();
         let (context, device) = (HeldObject::new(Arc::clone(&context)), HeldObject::new(Arc::clone(&device)));
-        let (flags, progress) = (flags_of(form, properties), Progress::default());
+        let (flags, progress) = (AtomicU64::new(flags_of(form, properties)), Progress::default());
         let (asks_times, accepted, accepted_images) = (AtomicBool::new(false), PerWorker::default(), Mutex::default());
         let properties = given;
         Ok(Queue { base, context, device, properties, flags, progress, asks_times, accepted, accepted_images, known })
@@ -289,7 +285,7 @@ pub(crate) fn create_command_queue(
     device: cl_device_id,
     properties: u64,
 ) -> Result<cl_command_queue, Code> {
-    create(context, device, FLAGS, &[properties], Vec::new())
+    create(context, device, properties_form::VALUES, &[properties], Vec::new())
 }
 
 /// # Safety
@@ -302,8 +298,8 @@ pub(crate) unsafe fn create_command_queue_with_properties(
 ) -> Result<cl_command_queue, Code> {
     // SAFETY: handed on.
     match unsafe { pairs(properties) } {
-        Some(list) => create(context, device, LIST, &list[..list.len() - 1], list.clone()),
-        None => create(context, device, NONE, &[], Vec::new()),
+        Some(list) => create(context, device, properties_form::LIST, &list[..list.len() - 1], list.clone()),
+        None => create(context, device, properties_form::NONE, &[], Vec::new()),
     }
 }
 
@@ -315,6 +311,32 @@ pub(crate) fn retain_command_queue(queue: cl_command_queue) -> Result<(), Code> 
 pub(crate) fn release_command_queue(queue: cl_command_queue) -> Result<(), Code> {
     flush(queue)?;
     handle::release::<Queue>(queue)
+}
+
+/// As the standard has it, a change of the order waits for everything before it.
+///
+/// # Safety
+///
+/// The place is null or writable.
+pub(crate) unsafe fn set_command_queue_property(
+    command_queue: cl_command_queue,
+    properties: u64,
+    enable: u32,
+    old_properties: *mut u64,
+) -> Result<(), Code> {
+    let queue = object::<Queue>(command_queue)?;
+    if properties & QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0 {
+        finish(command_queue)?;
+    }
+    let worker = session::worker()?;
+    let told = session::call(&kdclQueueProperty { queue: queue.base.id, properties, enable })?;
+    queue.known.learn(worker, &told.facts);
+    let change = |flags| if enable == 0 { flags & !properties } else { flags | properties };
+    // The function always has a value.
+    let _ = queue.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |flags| Some(change(flags)));
+    // SAFETY: by the contract.
+    unsafe { write_if_given(old_properties, told.old) };
+    Ok(())
 }
 
 /// # Safety

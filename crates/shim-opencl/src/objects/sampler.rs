@@ -6,7 +6,7 @@ use std::sync::Arc;
 use katydid_opencl_sys::constant::{SAMPLER_CONTEXT, SAMPLER_PROPERTIES, SAMPLER_REFERENCE_COUNT};
 use katydid_opencl_sys::{Code, cl_context, cl_sampler, void};
 use katydid_wire::opencl::message::kdclSampler;
-use katydid_wire::opencl::{list, query};
+use katydid_wire::opencl::{list, properties_form, query};
 
 use crate::ffi::arguments::pairs;
 use crate::objects::context::Context;
@@ -45,7 +45,7 @@ pub(crate) fn create_sampler(
     addressing: u32,
     filter: u32,
 ) -> Result<cl_sampler, Code> {
-    create(context, 0, &[normalized, addressing, filter].map(u64::from), Vec::new())
+    create(context, properties_form::VALUES, &[normalized, addressing, filter].map(u64::from), Vec::new())
 }
 
 /// # Safety
@@ -57,8 +57,8 @@ pub(crate) unsafe fn create_sampler_with_properties(
 ) -> Result<cl_sampler, Code> {
     // SAFETY: handed on.
     match unsafe { pairs(properties) } {
-        Some(list) => create(context, 1, &list[..list.len() - 1], list.clone()),
-        None => create(context, 2, &[], Vec::new()),
+        Some(list) => create(context, properties_form::LIST, &list[..list.len() - 1], list.clone()),
+        None => create(context, properties_form::NONE, &[], Vec::new()),
     }
 }
 
