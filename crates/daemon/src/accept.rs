@@ -398,7 +398,7 @@ fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer
     let note = Note { memory_limit: shared.session_memory, key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..WORKER_ATTEMPTS {
-        let worker = shared.pool.take(WORKER_TIMEOUT)?;
+        let worker = shared.pool.take(pending.hello().session, WORKER_TIMEOUT)?;
         if is_gone(pending) {
             shared.pool.put_back(worker);
             return Err(Refusal::Gone);

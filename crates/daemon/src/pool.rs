@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use katydid_wire::handshake::SessionKind;
+
 use crate::view::WorkersView;
 use crate::workers::handle::{DriverFound, WorkerHandle};
 
@@ -31,6 +33,15 @@ pub(crate) enum PoolError {
     /// The server was told to stop.
     #[error("the server is stopping; connect again when it is back")]
     Stopping,
+}
+
+/// A worker that is to be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Era that it belongs to.
+    pub(crate) era: u64,
+    /// It loads the drivers of OpenCL as well before a program comes.
+    pub(crate) loads_opencl: bool,
 }
 
 /// Workers that serve no process yet.
@@ -57,6 +68,8 @@ struct PoolState {
     /// No start before this, unless a program waits.
     rest_until: Option<Instant>,
     driver: Option<DriverFound>,
+    /// The program that came last uses OpenCL, so the next one may.
+    loads_opencl: bool,
     stopping: bool,
 }
 
@@ -78,8 +91,8 @@ impl Pool {
         Self { target, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits until a worker should be started, counts it as warming, and says in which era; none when the server stops.
-    pub(crate) fn wait_for_need(&self) -> Option<u64> {
+    /// Waits until a worker should be started, and counts it as warming; none when the server stops.
+    pub(crate) fn wait_for_need(&self) -> Option<Need> {
         let mut state = self.lock();
         loop {
             if state.stopping {
@@ -87,7 +100,7 @@ impl Pool {
             }
             if state.wants_another(self.target) {
                 state.warming += 1;
-                return Some(state.era);
+                return Some(Need { era: state.era, loads_opencl: state.loads_opencl });
             }
             state = self.wait(state, state_rest);
         }
@@ -130,15 +143,17 @@ impl Pool {
         rest
     }
 
-    /// A worker that was ready died unused.
+    /// A worker that was ready died unused, by a driver of OpenCL perhaps: the next one loads none.
     pub(crate) fn lost(&self, worker: &WorkerHandle) {
         let mut state = self.lock();
+        state.loads_opencl = false;
         state.ready.retain(|ready| ready.pid() != worker.pid());
         self.changed.notify_all();
     }
 
-    /// Takes a ready worker, or waits for one.
-    pub(crate) fn take(&self, patience: Duration) -> Result<WorkerHandle, PoolError> {
+    /// Takes a ready worker for a program, or waits for one.
+    pub(crate) fn take(&self, session: SessionKind, patience: Duration) -> Result<WorkerHandle, PoolError> {
+        self.lock().loads_opencl = session == SessionKind::OPENCL;
         self.wait_for_worker(patience, &|| false, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
@@ -274,6 +289,23 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_loads_opencl_where_the_last_program_used_it() {
+        let pool = Pool::new(0);
+        let need_after = |session| {
+            std::thread::scope(|scope| {
+                let program = scope.spawn(|| pool.take(session, hang_limit()).map(|_| ()));
+                let need = pool.wait_for_need().unwrap();
+                pool.failed("no driver");
+                assert!(program.join().unwrap().is_err());
+                need.loads_opencl
+            })
+        };
+        assert!(!need_after(SessionKind::CUDA));
+        assert!(need_after(SessionKind::OPENCL));
+        assert!(!need_after(SessionKind::CUDA));
+    }
+
+    #[test]
     fn a_failure_makes_the_next_start_wait_longer_each_time() {
         let pool = Pool::new(1);
         let rests: Vec<_> = (0..8)
@@ -291,7 +323,7 @@ mod tests {
     fn a_program_that_waits_learns_of_the_failure_of_its_own_attempt() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(hang_limit()).map(|_| ()));
+            let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit()).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.failed("no driver");
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
@@ -318,7 +350,7 @@ mod tests {
     fn stopping_wakes_all_threads_that_wait() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(hang_limit()).map(|_| ()));
+            let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit()).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.stop();
             assert_eq!(program.join().unwrap(), Err(PoolError::Stopping));

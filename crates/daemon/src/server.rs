@@ -40,6 +40,9 @@ use crate::workers::supervisor::supervise;
 /// How long keepers may take to be reaped.
 const KEEPERS_END_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Has a worker load the drivers of OpenCL before a program comes.
+const LOADS_OPENCL: &str = "--loads-opencl";
+
 /// What a server is to do.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -275,9 +278,11 @@ fn memory_limits(config: &ServerConfig) -> MemoryLimits {
 /// Keeps the pool filled. Workers die with this thread, which ends only after all of them.
 fn fill_pool(shared: &ServerState) {
     thread::scope(|scope| {
-        while let Some(era) = shared.pool.wait_for_need() {
-            let started = spawn(&shared.worker, &shared.memory_limits)
-                .and_then(|worker| start_supervisor(scope, shared, worker, era));
+        while let Some(need) = shared.pool.wait_for_need() {
+            let mut command = shared.worker.clone();
+            command.arguments.extend(need.loads_opencl.then(|| LOADS_OPENCL.into()));
+            let started = spawn(&command, &shared.memory_limits)
+                .and_then(|worker| start_supervisor(scope, shared, worker, need.era));
             if let Err(error) = started {
                 shared.start_failed(&format!("{}: {error}", shared.worker.program.display()));
             }

@@ -24,13 +24,15 @@ mod running;
 mod serve;
 mod warm;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 
+use katydid_session_opencl::driver::load_drivers;
 use katydid_transport::{Pending, lender_sockets};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::{Build, RefusalCode, Refused, Role, SessionKind};
 use katydid_wire::note::Note;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use katydid_session::{BenchedCall, ImageStore};
 pub use options::WorkerOptions;
@@ -45,6 +47,15 @@ pub use crate::opencl::opencl_drivers;
 
 use crate::os::log::Log;
 use crate::warm::WarmDriver;
+
+/// How long a worker has no program before it loads the drivers of OpenCL: the program before, whose coming has it started, needs
+/// the processors at first.
+const IDLE_BEFORE_LOADING: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Whether no program comes for a while.
+fn is_idle(control: BorrowedFd<'_>) -> bool {
+    poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], Some(&IDLE_BEFORE_LOADING)) == Ok(0)
+}
 
 /// Runs a worker to its end: a failure to start its driver, the server's end, or the program's.
 pub fn run(mut options: WorkerOptions) -> ExitCode {
@@ -84,6 +95,9 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     let before = reexec::note();
     if before.is_some() && !reexec::is_visited(control) {
         return ExitCode::FAILURE;
+    }
+    if options.loads_opencl && warm.driver.is_soft() && is_idle(control) {
+        load_drivers();
     }
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {

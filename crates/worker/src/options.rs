@@ -29,6 +29,8 @@ pub struct WorkerOptions {
     pub watches: bool,
     /// Sessions keep a journal, without which they cannot be saved: what keeping one costs can be measured so.
     pub has_journal: bool,
+    /// The drivers of OpenCL are loaded before a program comes, beside softcuda: the code of NVIDIA's driver would lie elsewhere.
+    pub loads_opencl: bool,
     /// What it may use once it has given up the rest; none: it gives up nothing.
     pub sandbox: Option<Sandbox>,
 }

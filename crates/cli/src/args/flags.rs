@@ -824,6 +824,9 @@ pub(crate) struct WorkerFlags {
     /// Keep no journal, so that what one costs can be measured: the session cannot be saved.
     #[arg(long)]
     pub(crate) no_journal: bool,
+    /// Load the drivers of OpenCL before a program comes.
+    #[arg(long)]
+    pub(crate) loads_opencl: bool,
 }
 
 /// Takes a process off its GPUs by the driver's own checkpoint, or puts it back; started by keepers.

@@ -47,6 +47,7 @@ pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
         host_memory,
         watches,
         has_journal,
+        loads_opencl: flags.loads_opencl,
         sandbox,
     };
     Ok(katydid_worker::run(options))

@@ -118,6 +118,14 @@ pub fn open() -> Result<Opened, DriverError> {
     if platforms.is_empty() { Err(DriverError::NoPlatform { tried }) } else { Ok(Opened { platforms, tried }) }
 }
 
+/// Loads the libraries of all drivers, so that [`open`] finds them loaded: that takes most of its time. What is wrong with one,
+/// [`open`] says.
+pub fn load_drivers() {
+    for path in candidates().libraries {
+        let _ = load(&path);
+    }
+}
+
 /// Platforms with those devices alone that run no code of a program's as a process of this machine.
 ///
 /// # Errors

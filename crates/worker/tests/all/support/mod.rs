@@ -31,6 +31,9 @@ use tempfile::TempDir;
 /// Tells the test binary that it is the worker; its control socket is descriptor 0.
 const ROLE: &str = "KATYDID_TEST_WORKER";
 
+/// Names the drivers of OpenCL, which a worker of these tests then loads before a program comes.
+pub(crate) const OPENCL_DRIVERS: &str = "KATYDID_OPENCL_DRIVERS";
+
 /// Programs share this process, and with it the addresses of the arenas.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -73,6 +76,7 @@ fn worker_process() {
             host_memory: u64::MAX,
             watches,
             has_journal,
+            loads_opencl: env::var_os(OPENCL_DRIVERS).is_some(),
             sandbox: None,
         };
         let code = katydid_worker::run(options);
@@ -86,10 +90,16 @@ fn soft_choice() -> katydid_driver::DriverChoice {
 
 /// Starts a worker process; its lines can be read from its standard error.
 pub(crate) fn spawn_worker(driver: &str) -> (Child, OwnedFd) {
+    spawn_worker_with(driver, &[])
+}
+
+/// As [`spawn_worker`], with variables besides.
+pub(crate) fn spawn_worker_with(driver: &str, variables: &[(&str, &str)]) -> (Child, OwnedFd) {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "support::worker_process", "--nocapture", "--test-threads=1"])
         .env(ROLE, driver)
+        .envs(variables.iter().copied())
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
