@@ -43,6 +43,34 @@ pub struct cl_image_format {
     pub image_channel_data_type: u32,
 }
 
+impl cl_image_format {
+    /// Bytes of an element: what a channel takes, times how many there are; none if the format is not known.
+    #[must_use]
+    pub const fn element_bytes(&self) -> Option<usize> {
+        let bytes = match self.image_channel_data_type {
+            // 565 and 555 have two bytes, 101010 four, whatever their channels.
+            0x10d4 | 0x10d5 => return Some(2),
+            0x10d6 | 0x10e0 => return Some(4),
+            0x10d0 | 0x10d2 | 0x10d7 | 0x10da => 1,
+            0x10d1 | 0x10d3 | 0x10d8 | 0x10db | 0x10dd => 2,
+            0x10d9 | 0x10dc | 0x10de => 4,
+            _ => return None,
+        };
+        let channels = match self.image_channel_order {
+            // R, A, INTENSITY, LUMINANCE, DEPTH and, of two channels of which one is padding, Rx.
+            0x10b0 | 0x10b1 | 0x10b8 | 0x10b9 | 0x10bd => 1,
+            // RG, RA, Rx.
+            0x10b2 | 0x10b3 | 0x10ba => 2,
+            // RGx; sRGB has three.
+            0x10bb | 0x10bf => 3,
+            0x10b4 => 3,
+            0x10b5..=0x10b7 | 0x10bc | 0x10c0..=0x10c3 => 4,
+            _ => return None,
+        };
+        Some(bytes * channels)
+    }
+}
+
 /// The shape of an image.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,3 +121,18 @@ pub type cl_mem_notify = Option<unsafe extern "C" fn(cl_mem, *mut void)>;
 pub type cl_svm_free_notify = Option<unsafe extern "C" fn(cl_command_queue, u32, *mut *mut void, *mut void)>;
 /// A function of the program as a command.
 pub type cl_native_kernel = Option<unsafe extern "C" fn(*mut void)>;
+
+#[cfg(test)]
+mod tests {
+    use super::cl_image_format;
+
+    #[test]
+    fn elements_have_the_bytes_of_their_channels() {
+        let of = |image_channel_order, image_channel_data_type| {
+            cl_image_format { image_channel_order, image_channel_data_type }.element_bytes()
+        };
+        // RGBA of 8 bits, R of 32, BGRA of 16, RGB of 565, and nonsense.
+        let found = [of(0x10b5, 0x10d2), of(0x10b0, 0x10de), of(0x10b6, 0x10d8), of(0x10b4, 0x10d4), of(1, 2)];
+        assert_eq!(found, [Some(4), Some(4), Some(8), Some(2), None]);
+    }
+}

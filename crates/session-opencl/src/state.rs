@@ -12,7 +12,7 @@ use crate::calls::notify::Listener;
 use crate::calls::shared::OpenclShared;
 use crate::drivers::driver::Platform;
 use crate::journal::{self, Journal, Rehearsal, Replay};
-use crate::memory::host::{HostMemory, ImageKind};
+use crate::memory::host::{HostMemory, ImageLayout};
 use crate::memory::pinned::StagingState;
 use crate::memory::staged::StagingArea;
 use crate::memory::svm::Svm;
@@ -69,8 +69,8 @@ pub struct Session {
     pub(crate) in_zero_copy: HashMap<u32, u64>,
     /// Memory that the program has too; none on a stream.
     pub(crate) host: Option<HostMemory>,
-    /// Bytes of an element of images that may lie in it, by kind; none of kinds that may not.
-    pub(crate) images_in_place: HashMap<ImageKind, Option<u64>>,
+    /// Whether images may lie in it, by their layout.
+    pub(crate) images_in_place: HashMap<ImageLayout, bool>,
     /// Memory objects that lie in it.
     pub(crate) is_in_host: HashSet<u32>,
     /// Those that the driver maps there, whether or not they lie there.

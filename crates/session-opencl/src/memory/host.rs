@@ -24,8 +24,9 @@ use crate::memory::address::pointer;
 use crate::memory::staged::Lease;
 use crate::memory::unshared_pages::UnsharedPages;
 
-/// A kind of image in a context: the context, the kind, order and type of channels, and the accesses that kernels have.
-pub(crate) type ImageKind = (u32, u32, u32, u32, u64);
+/// How images of a context lie in memory: the context, the kind, the order of channels, bytes of an element, and the accesses that
+/// kernels have. The type of channels says what their bytes mean, and not where they lie.
+pub(crate) type ImageLayout = (u32, u32, u32, usize, u64);
 
 /// The accesses that kernels have to a memory object, among its flags: `CL_MEM_READ_WRITE` and the like. Drivers have some formats
 /// for some of them alone.

@@ -1,8 +1,8 @@
 //! Images in memory that the program has too ([`crate::memory::host`]): a map of one copies nothing, and what it begins with is
 //! copied once, by the program.
 //!
-//! That needs a driver which has an image of the program's memory right there, row behind row. Each kind and format is tried
-//! once in a context of processors, with a small image of ours.
+//! That needs a driver which has an image of the program's memory right there, row behind row. Each kind, order of channels and size of
+//! an element is tried once in a context of processors, with a small image of ours.
 
 #![expect(unsafe_code, reason = "has a driver use memory that is given to it")]
 
@@ -77,30 +77,42 @@ impl Session {
     ) -> Option<u64> {
         /// Read-write, write-only, read-only, and what is read-write because nothing is said.
         const ACCESSES: [u64; 4] = [1, 2, 4, 0];
-        let (context, access) = (message.context, message.flags & KERNEL_ACCESSES);
-        let channels = (format.image_channel_order, format.image_channel_data_type);
-        let kind = |access: u64| (context, shape.image_type, channels.0, channels.1, access);
-        let found = |access: u64| self.images_in_place.get(&kind(access)).copied();
-        if let Some(known) = found(access) {
-            return known;
-        }
+        let (access, element) = (message.flags & KERNEL_ACCESSES, format.element_bytes()?);
+        let layout = |access: u64| (message.context, shape.image_type, format.image_channel_order, element, access);
+        let found = |access: u64| self.images_in_place.get(&layout(access)).copied();
         // Where images lie is no matter of what kernels do with them.
-        if let Some(element) = ACCESSES.into_iter().find_map(|other| found(other).flatten()) {
-            return Some(element);
-        }
+        let known = found(access).or_else(|| ACCESSES.into_iter().find_map(|other| found(other).filter(|lies| *lies)));
+        let lies = match known {
+            Some(lies) => lies,
+            None => {
+                // A format that the driver does not have says nothing of others.
+                let lies = self.tries_in_place(message.context, access, format, shape)?;
+                self.images_in_place.insert(layout(access), lies);
+                lies
+            }
+        };
+        lies.then_some(element as u64)
+    }
+
+    /// Whether the driver of a context has such images in place; none if it has none of the format.
+    fn tries_in_place(
+        &mut self,
+        context: u32,
+        access: u64,
+        format: &cl_image_format,
+        shape: &cl_image_desc,
+    ) -> Option<bool> {
         // PoCL 3.1 ends the process at a write of an image on a part of a device.
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
         let are_whole = devices.iter().all(|device| self.whole(*device) == *device);
-        let found = (are_whole && self.is_of_processors(context)).then(|| self.copier(context).ok()).flatten();
-        let element = found.and_then(|copier| copier.has_image_in_place(access, format, shape));
-        self.images_in_place.insert(kind(access), element);
-        element
+        let copier = (are_whole && self.is_of_processors(context)).then(|| self.copier(context).ok()).flatten();
+        copier.map_or(Some(false), |copier| copier.has_image_in_place(access, format, shape))
     }
 }
 
 impl Copier {
-    /// Bytes of an element, if the driver reads and writes an image where its memory was given, without gaps.
-    fn has_image_in_place(&self, access: u64, format: &cl_image_format, shape: &cl_image_desc) -> Option<u64> {
+    /// Whether the driver reads and writes an image where its memory was given, without gaps; none if it has none of the format.
+    fn has_image_in_place(&self, access: u64, format: &cl_image_format, shape: &cl_image_desc) -> Option<bool> {
         let small = |size: usize| size.min(SIDE);
         let small = cl_image_desc {
             image_width: SIDE,
@@ -115,12 +127,13 @@ impl Copier {
         let (start, flags) = ((&raw mut memory.0).cast::<void>(), access | MEM_USE_HOST_PTR);
         let made = make!(self.api, clCreateImage(self.context, flags, format, &raw const small, start));
         let image = made.ok()?;
-        let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE);
-        let bytes = region(&small).iter().product::<usize>() * element as usize;
-        let is_there = (1..=PROBE_BYTES).contains(&bytes) && self.shows(image, &small, start, bytes) == Ok(true);
+        let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE) as usize;
+        let bytes = region(&small).iter().product::<usize>() * element;
+        let is_known = format.element_bytes() == Some(element) && bytes <= PROBE_BYTES;
+        let is_there = is_known && self.shows(image, &small, start, bytes) == Ok(true);
         // The driver uses the memory until then.
         let released = driver!(self.api, clReleaseMemObject(image)).ok();
-        (is_there && released.is_ok()).then_some(element)
+        Some(is_there && released.is_ok())
     }
 
     /// Whether what is written to an image comes to its memory, and what is written there is in the image.

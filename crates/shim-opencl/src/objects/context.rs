@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_client::ffi::write_if_given;
 use katydid_opencl_sys::constant::{
@@ -44,7 +44,7 @@ pub(crate) struct Context {
     /// The commands of its queues when it last had an image there made; at first, more than there can be.
     pub(crate) commands_at_image: AtomicU64,
     /// The kinds of images that its driver is known to have in memory that it is given.
-    pub(crate) images_in_place: Mutex<KnownForms>,
+    images_in_place: Mutex<KnownForms>,
     /// Token of the function that is told of errors ([`crate::process::upcall`]); 0: none.
     token: u64,
     /// Queues that it has had.
@@ -62,6 +62,11 @@ pub(crate) struct Context {
 kind_of_object! { Context cl_context CONTEXT INVALID_CONTEXT HANDLES, fn ended(&self) { self.end(); } }
 
 impl Context {
+    /// What is known of images that its driver makes in place.
+    pub(crate) fn known_forms(&self) -> MutexGuard<'_, KnownForms> {
+        self.images_in_place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A blocking write of its only queue is enqueued, and is to be taken for done. If there is another queue by now, it is waited for.
     pub(crate) fn take_for_done(&self) -> Result<(), Code> {
         // Either this thread sees the other queue, or the thread that makes that sees the write: both are in one order for all.
@@ -321,7 +326,19 @@ pub(crate) unsafe fn get_supported_image_formats(
     if num_entries == 0 && !image_formats.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    let bytes = ask(query::IMAGE_FORMATS, context.base.id, 0, image_type, &flags.to_le_bytes())?;
+    let worker = session::worker()?;
+    let known = context.known_forms().list(worker, flags, image_type);
+    let bytes = match known {
+        Some(bytes) => bytes,
+        None => {
+            let bytes = ask(query::IMAGE_FORMATS, context.base.id, 0, image_type, &flags.to_le_bytes())?;
+            // The worker may have changed meanwhile: then it is unknown which one answered.
+            if session::worker()? == worker {
+                context.known_forms().learn_list(worker, flags, image_type, bytes.clone());
+            }
+            bytes
+        }
+    };
     if !image_formats.is_null() {
         for (at, entry) in bytes.chunks_exact(8).enumerate().take(num_entries as usize) {
             let mut left = entry;

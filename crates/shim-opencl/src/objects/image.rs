@@ -1,12 +1,12 @@
 //! Images: how they are made, and what is told of them.
 #![expect(unsafe_code, reason = "reads and writes through the pointers of C callers")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::constant::{
-    IMAGE_BUFFER, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY,
-    MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_USE_HOST_PTR,
+    IMAGE_BUFFER, IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D,
+    MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
@@ -19,7 +19,7 @@ use crate::host::bulk::InitialData;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
 use crate::objects::handle::{Base, HeldObject, Object, make, object};
-use crate::objects::image_facts::{self, ImageForm, KnownForms};
+use crate::objects::image_facts::{self, ImageForm};
 use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::memory::{Memory, for_driver, has_contents, inherited};
@@ -72,34 +72,6 @@ fn pitches(shape: &cl_image_desc, rows: &Rows) -> (usize, usize) {
     (rows.row, rows.slice)
 }
 
-/// Bytes of an element: what a channel takes, times how many there are; none if the format is not known.
-fn element(format: &cl_image_format) -> Option<usize> {
-    let packed = match format.image_channel_data_type {
-        // 565 and 555 have two bytes, 101010 four, whatever their channels.
-        0x10d4 | 0x10d5 => return Some(2),
-        0x10d6 | 0x10e0 => return Some(4),
-        kind => kind,
-    };
-    let bytes = match packed {
-        0x10d0 | 0x10d2 | 0x10d7 | 0x10da => 1,
-        0x10d1 | 0x10d3 | 0x10d8 | 0x10db | 0x10dd => 2,
-        0x10d9 | 0x10dc | 0x10de => 4,
-        _ => return None,
-    };
-    let channels = match format.image_channel_order {
-        // R, A, INTENSITY, LUMINANCE, DEPTH and, of two channels of which one is padding, Rx.
-        0x10b0 | 0x10b1 | 0x10b8 | 0x10b9 | 0x10bd => 1,
-        // RG, RA, Rx.
-        0x10b2 | 0x10b3 | 0x10ba => 2,
-        // RGx; sRGB has three.
-        0x10bb | 0x10bf => 3,
-        0x10b4 => 3,
-        0x10b5..=0x10b7 | 0x10bc | 0x10c0..=0x10c3 => 4,
-        _ => return None,
-    };
-    Some(bytes * channels)
-}
-
 /// An image that a program asks for.
 struct Wanted {
     context: Arc<Context>,
@@ -147,7 +119,7 @@ impl Wanted {
         if !has_memory && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0) {
             return Err(Code::INVALID_IMAGE_DESCRIPTOR);
         }
-        let element = element(&format);
+        let element = format.element_bytes();
         let rows = match element {
             Some(size) => rows(&desc, size, host)?,
             None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
@@ -169,8 +141,8 @@ impl Wanted {
     /// Kind, format and flags as the driver has them of an image in place: its memory is given to it, whatever the program says of
     /// memory.
     fn form(&self) -> ImageForm {
-        let flags = self.told & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR | MEM_USE_HOST_PTR);
-        (self.desc.image_type, self.format.image_channel_order, self.format.image_channel_data_type, flags)
+        let channels = (self.format.image_channel_order, self.format.image_channel_data_type);
+        (self.desc.image_type, channels.0, channels.1, image_facts::without_memory(self.told))
     }
 
     /// Tells the worker; what it answers, or would.
@@ -178,7 +150,7 @@ impl Wanted {
         let element = self.element.filter(|_| message.place != 0);
         let facts = element.map(|element| image_facts::expected(&self.format, &self.desc, element));
         if let (Some(facts), Some(element)) = (&facts, element)
-            && is_sure(&self.context, worker, &self.form(), (&self.desc, self.rows.len()))?
+            && is_sure(&self.context, worker, &self.form(), (&self.desc, element, self.rows.len()))?
         {
             // Where no command followed the last one, none may follow this one, and its memory is there already. Else the worker
             // is woken, so that it is awake when that command comes.
@@ -196,7 +168,7 @@ impl Wanted {
         }
         let made = session::call(message)?;
         if made.in_place == in_place::IN_PLACE_ALWAYS && facts.as_ref() == Some(&made.facts) {
-            known_forms(&self.context).learn(worker, self.form());
+            self.context.known_forms().learn(worker, self.form(), made.elementSize as usize);
         }
         Ok(made)
     }
@@ -303,19 +275,15 @@ unsafe fn make_image(
     })
 }
 
-fn known_forms(context: &Context) -> MutexGuard<'_, KnownForms> {
-    context.images_in_place.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whether nothing but the system's want of memory can be wrong with an image in place, of which the driver tells what the
 /// standard says.
 fn is_sure(
     context: &Context,
     worker: u32,
     form: &ImageForm,
-    (shape, bytes): (&cl_image_desc, usize),
+    (shape, element, bytes): (&cl_image_desc, usize, usize),
 ) -> Result<bool, Code> {
-    if bytes > MAX_SURE_BYTES || !known_forms(context).has(worker, form) {
+    if bytes > MAX_SURE_BYTES || !context.known_forms().has(worker, form, element) {
         return Ok(false);
     }
     context.devices.iter().try_fold(true, |fits, device| Ok(fits && image_facts::fits(device, shape, bytes)?))
@@ -475,14 +443,6 @@ pub(crate) unsafe fn get_image_info(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn elements_have_the_bytes_of_their_channels() {
-        let of = |order, kind| element(&cl_image_format { image_channel_order: order, image_channel_data_type: kind });
-        // RGBA of 8 bits, R of 32, BGRA of 16, RGB of 565, and nonsense.
-        let found = [of(0x10b5, 0x10d2), of(0x10b0, 0x10de), of(0x10b6, 0x10d8), of(0x10b4, 0x10d4), of(1, 2)];
-        assert_eq!(found, [Some(4), Some(4), Some(8), Some(2), None]);
-    }
 
     #[test]
     fn lines_of_an_array_are_a_slice_apart() {

@@ -1,14 +1,15 @@
 //! What a driver tells of an image that lies in memory which it was given, row behind row: the standard says all of it. A driver
 //! whose first image of a kind has told just that need not be waited for with others of the kind, where nothing can be wrong.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use katydid_opencl_sys::constant::{
     DEVICE_IMAGE_MAX_ARRAY_SIZE, DEVICE_IMAGE2D_MAX_HEIGHT, DEVICE_IMAGE2D_MAX_WIDTH, DEVICE_IMAGE3D_MAX_DEPTH,
     DEVICE_IMAGE3D_MAX_HEIGHT, DEVICE_IMAGE3D_MAX_WIDTH, DEVICE_MAX_MEM_ALLOC_SIZE, IMAGE_ARRAY_SIZE, IMAGE_DEPTH,
     IMAGE_ELEMENT_SIZE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_NUM_MIP_LEVELS, IMAGE_NUM_SAMPLES, IMAGE_ROW_PITCH,
-    IMAGE_SLICE_PITCH, IMAGE_WIDTH, MEM_OBJECT_IMAGE1D, MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D,
-    MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_SIZE,
+    IMAGE_SLICE_PITCH, IMAGE_WIDTH, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D,
+    MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_SIZE,
+    MEM_USE_HOST_PTR,
 };
 use katydid_opencl_sys::{Code, cl_image_desc, cl_image_format};
 use katydid_wire::codec::Field as _;
@@ -19,27 +20,74 @@ use crate::objects::device::Device;
 /// Kind, order and type of channels, flags as the driver has them.
 pub(crate) type ImageForm = (u32, u32, u32, u64);
 
+/// Kind, order of channels, bytes of an element, flags as the driver has them: the type of channels says what their bytes mean, and
+/// not where they lie.
+type ImageLayout = (u32, u32, usize, u64);
+
 /// Kinds of images that the driver of a worker makes in place, and tells of as the standard has it.
 #[derive(Debug, Default)]
 pub(crate) struct KnownForms {
     /// The worker's number ([`crate::process::session::worker`]).
     worker: u32,
     forms: HashSet<ImageForm>,
+    layouts: HashSet<ImageLayout>,
+    /// Formats that the driver has, as it lists them for flags and a kind.
+    lists: HashMap<(u64, u32), Vec<u8>>,
 }
 
 impl KnownForms {
-    /// Whether a worker's driver does.
-    pub(crate) fn has(&self, worker: u32, form: &ImageForm) -> bool {
-        self.worker == worker && self.forms.contains(form)
+    /// Whether a worker's driver makes images of this form, with elements of so many bytes: it has made one, or it has made one of
+    /// the same layout and lists the format.
+    pub(crate) fn has(&mut self, worker: u32, form: &ImageForm, element: usize) -> bool {
+        if self.worker != worker {
+            return false;
+        }
+        if !self.forms.contains(form) && self.layouts.contains(&layout(form, element)) && self.lists(form) {
+            self.forms.insert(*form);
+        }
+        self.forms.contains(form)
+    }
+
+    /// Whether the driver has listed the format.
+    fn lists(&self, &(kind, order, channel, flags): &ImageForm) -> bool {
+        let format = [order, channel].map(u32::to_le_bytes).concat();
+        let of_form = |of: &(u64, u32)| of.1 == kind && without_memory(of.0) == flags;
+        self.lists.iter().any(|(of, list)| of_form(of) && list.chunks_exact(format.len()).any(|one| one == format))
     }
 
     /// Notes that it does.
-    pub(crate) fn learn(&mut self, worker: u32, form: ImageForm) {
+    pub(crate) fn learn(&mut self, worker: u32, form: ImageForm, element: usize) {
+        self.of_worker(worker);
+        self.layouts.insert(layout(&form, element));
+        self.forms.insert(form);
+    }
+
+    /// The formats that a worker's driver has listed for flags and a kind.
+    pub(crate) fn list(&self, worker: u32, flags: u64, kind: u32) -> Option<Vec<u8>> {
+        self.lists.get(&(flags, kind)).filter(|_| self.worker == worker).cloned()
+    }
+
+    /// Notes a list of formats, as it travels.
+    pub(crate) fn learn_list(&mut self, worker: u32, flags: u64, kind: u32, list: Vec<u8>) {
+        self.of_worker(worker);
+        self.lists.insert((flags, kind), list);
+    }
+
+    /// Forgets what another worker's driver has.
+    fn of_worker(&mut self, worker: u32) {
         if self.worker != worker {
             *self = Self { worker, ..Self::default() };
         }
-        self.forms.insert(form);
     }
+}
+
+fn layout(&(kind, order, _, flags): &ImageForm, element: usize) -> ImageLayout {
+    (kind, order, element, flags)
+}
+
+/// Flags without those that say where an image's memory comes from.
+pub(crate) fn without_memory(flags: u64) -> u64 {
+    flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR | MEM_USE_HOST_PTR)
 }
 
 /// Sizes of an image as its kind has them: width, height, depth, images.
@@ -167,9 +215,27 @@ mod tests {
     #[test]
     fn what_one_worker_has_shown_another_has_not() {
         let (mut known, form) = (KnownForms::default(), (1, 2, 3, 4));
-        known.learn(0, form);
-        assert!(known.has(0, &form) && !known.has(1, &form) && !known.has(0, &(1, 2, 3, 5)));
-        known.learn(1, (1, 2, 3, 5));
-        assert!(!known.has(1, &form) && !known.has(0, &form));
+        known.learn(0, form, 8);
+        assert!(known.has(0, &form, 8) && !known.has(1, &form, 8) && !known.has(0, &(1, 2, 3, 5), 8));
+        known.learn(1, (1, 2, 3, 5), 8);
+        assert!(!known.has(1, &form, 8) && !known.has(0, &form, 8));
+    }
+
+    #[test]
+    fn a_listed_format_is_made_where_another_of_its_layout_was() {
+        let list = |channels: &[[u32; 2]]| channels.iter().flatten().copied().flat_map(u32::to_le_bytes).collect();
+        let mut known = KnownForms::default();
+        known.learn(0, (1, 2, 3, 4), 8);
+        let other = (1, 2, 7, 4);
+        assert!(!known.has(0, &other, 8), "the driver may not have it");
+        known.learn_list(0, 4 | MEM_COPY_HOST_PTR, 1, list(&[[2, 3], [2, 7], [9, 7]]));
+        assert_eq!(known.list(0, 4 | MEM_COPY_HOST_PTR, 1).map(|list| list.len()), Some(24));
+        assert!(known.has(0, &other, 8) && !known.has(0, &(1, 2, 8, 4), 8) && !known.has(0, &(1, 2, 7, 5), 8));
+        assert!(!known.has(0, &(1, 9, 7, 4), 8), "another order");
+        let mut wider = KnownForms::default();
+        wider.learn(0, (1, 2, 3, 4), 8);
+        wider.learn_list(0, 4, 1, list(&[[2, 7]]));
+        assert!(!wider.has(0, &other, 16), "larger elements");
+        assert_eq!((wider.list(1, 4, 1), wider.list(0, 4, 2)), (None, None));
     }
 }
