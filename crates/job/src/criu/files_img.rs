@@ -29,10 +29,11 @@ pub(crate) const FILES_MAGIC: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// The field of a regular file, `file_entry.reg`.
 pub(crate) const REGULAR: u64 = 3;
-/// That of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`.
+/// That of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`, `.name`.
 pub(crate) const UNIX: u64 = 16;
 const INODE: u64 = 2;
 const PEER: u64 = 8;
+const SOCKET_NAME: u64 = 11;
 /// That of inotify, `file_entry.ify`; `inotify_file_entry.wd`; `inotify_wd_entry.i_ino`, `.s_dev`, `.f_handle`; `fh_entry.path`.
 const INOTIFY: u64 = 13;
 const WATCHES: u64 = 5;
@@ -103,6 +104,21 @@ pub(crate) fn unix_sockets(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
 pub(crate) fn unix_pairs(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
     let files = bounded(&folder.join(FILE_NAMES[0]))?;
     Ok(messages(&files, FILES_MAGIC).filter_map(unix_pair).collect())
+}
+
+/// Names in the file system to which unix sockets are bound, which CRIU takes from whatever has them.
+///
+/// # Errors
+///
+/// There is no `files.img` in the folder, or it cannot be read.
+pub(crate) fn bound_names(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let name = |message| {
+        let name = Fields(Fields(message).bytes_in(UNIX)?).bytes_in(SOCKET_NAME)?;
+        // An abstract name begins with a zero, a path ends with one.
+        Some(PathBuf::from(OsStr::from_bytes(name.strip_suffix(b"\0").unwrap_or(name))))
+    };
+    let files = bounded(&folder.join(FILE_NAMES[0]))?;
+    Ok(messages(&files, FILES_MAGIC).filter_map(name).filter(|name| name.is_absolute()).collect())
 }
 
 /// The inodes of a unix socket and of its other end.

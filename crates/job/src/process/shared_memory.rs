@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::criu::link_remap::{FileId, UnlinkedFile};
-use crate::criu::{link_remap, link_remap_lock};
+use crate::criu::{files_img, link_remap, link_remap_lock};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
@@ -382,7 +382,20 @@ pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (Pa
     for segment in segments {
         make_all(segment, folder, &mut made).map_err(|error| (segment.path.clone(), error))?;
     }
+    hold_sockets(folder, &mut made);
     Ok(made)
+}
+
+/// Gives sockets second names whose names CRIU takes for those of the job: another process may listen there by now. CRIU complains of
+/// a list that cannot be read, and a socket of another user is its owner's to lose.
+fn hold_sockets(folder: &Path, made: &mut MadeFiles) {
+    for name in files_img::bound_names(folder).unwrap_or_default() {
+        let is_socket = fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket());
+        let aside = free_name(&name);
+        if is_socket && fs::hard_link(&name, &aside).is_ok() {
+            made.aside.push((name, aside));
+        }
+    }
 }
 
 /// A file with all its names.
@@ -530,6 +543,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
+    use crate::criu::protobuf::Message;
 
     #[test]
     fn only_shared_mappings_of_files_with_names_count() {
@@ -653,6 +667,32 @@ mod tests {
         make(&segments, image.path()).unwrap().keep();
         assert_eq!((text("data"), text("link")), ("then".into(), "then".into()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was there is gone");
+    }
+
+    #[test]
+    fn a_socket_whose_name_criu_takes_has_it_again_unless_the_job_goes_on() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = folder.path().join("socket");
+        let name = [path.to_str().unwrap().as_bytes(), b"\0"].concat();
+        let socket = Message::default().number(1, 1).number(2, 7).bytes(11, &name).encoded();
+        let entry = Message::default().number(1, 6).number(2, 1).bytes(files_img::UNIX, &socket).encoded();
+        let length = u32::try_from(entry.len()).unwrap().to_le_bytes();
+        let list = [&files_img::MAGIC[..], &files_img::FILES_MAGIC, &length, &entry].concat();
+        fs::write(image.path().join("files.img"), list).unwrap();
+        let _listener = UnixListener::bind(&path).unwrap();
+        for goes_on in [false, true] {
+            let made = make(&[], image.path()).unwrap();
+            fs::remove_file(&path).unwrap();
+            let _of_the_job = UnixListener::bind(&path).unwrap();
+            let theirs = fs::metadata(&path).unwrap().ino();
+            if goes_on {
+                made.keep()
+            } else {
+                drop(made)
+            }
+            assert_eq!(fs::metadata(&path).unwrap().ino() == theirs, goes_on);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
+        }
     }
 
     fn segment_of(stat: &Metadata) -> Segment {
