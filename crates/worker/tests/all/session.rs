@@ -316,14 +316,14 @@ fn a_worker_without_a_driver_says_so_to_its_server() {
 #[test]
 fn a_worker_loads_the_drivers_of_opencl_before_a_program_comes() {
     // It is no driver, but a library that nothing else here loads.
-    const LIBRARY: &str = "libthread_db.so.1";
-    let has_it = |worker: &std::process::Child| {
+    const LIBRARY: &str = "libBrokenLocale.so.1";
+    let (mut worker, _control) = support::spawn_worker_with(&support::driver(), &[(support::OPENCL_DRIVERS, LIBRARY)]);
+    until("the library is loaded", || {
+        assert_eq!(worker.try_wait().unwrap(), None, "the worker ended");
         std::fs::read_to_string(format!("/proc/{}/maps", worker.id())).unwrap().contains(LIBRARY)
-    };
-    let (mut worker, control) = support::spawn_worker_with(&support::driver(), &[(support::OPENCL_DRIVERS, LIBRARY)]);
-    until("the library is loaded", || has_it(&worker));
-    drop(control);
-    assert!(worker.wait().unwrap().success());
+    });
+    worker.kill().unwrap();
+    worker.wait().unwrap();
 }
 
 #[test]
