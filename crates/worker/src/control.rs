@@ -83,7 +83,7 @@ pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
 
 /// What the server says to a worker that serves a session.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum DaemonMessage {
+pub(crate) enum ServerMessage {
     /// `give SESSION N DEVICE`: that session's reclaim request number N.
     Give(ReclaimRequest, String),
     /// `asked N`: only programs that live are waited for any more, for this session's.
@@ -96,18 +96,18 @@ pub(crate) enum DaemonMessage {
 }
 
 /// Reads a line of the server's; none if it says nothing that is known here.
-pub(crate) fn hear(line: &[u8]) -> Option<DaemonMessage> {
+pub(crate) fn hear(line: &[u8]) -> Option<ServerMessage> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let kind = words.next()?;
     let mut number = || words.next()?.parse().ok();
     match kind {
         "give" => {
             let request = ReclaimRequest { session: number()?, number: number()? };
-            Some(DaemonMessage::Give(request, words.next()?.to_owned()))
+            Some(ServerMessage::Give(request, words.next()?.to_owned()))
         }
-        "asked" => Some(DaemonMessage::Asked(number()?)),
-        "wait" => Some(DaemonMessage::Wait(number()?, number()?)),
-        "answered" => Some(DaemonMessage::Answered(number()?)),
+        "asked" => Some(ServerMessage::Asked(number()?)),
+        "wait" => Some(ServerMessage::Wait(number()?, number()?)),
+        "answered" => Some(ServerMessage::Answered(number()?)),
         _ => None,
     }
 }
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn what_the_server_says_is_read_and_nonsense_is_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
-        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(DaemonMessage::Give(request, "0000:01:00.0".to_owned())));
-        assert_eq!(hear(b"asked 8"), Some(DaemonMessage::Asked(8)));
-        assert_eq!(hear(b"wait 8 500"), Some(DaemonMessage::Wait(8, 500)));
-        assert_eq!(hear(b"answered 9"), Some(DaemonMessage::Answered(9)));
+        assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(ServerMessage::Give(request, "0000:01:00.0".to_owned())));
+        assert_eq!(hear(b"asked 8"), Some(ServerMessage::Asked(8)));
+        assert_eq!(hear(b"wait 8 500"), Some(ServerMessage::Wait(8, 500)));
+        assert_eq!(hear(b"answered 9"), Some(ServerMessage::Answered(9)));
         for line in [
             &b"give 3 7"[..],
             b"give 3 x 0",

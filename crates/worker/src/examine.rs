@@ -1,6 +1,6 @@
 //! Untrusted bytes as lines of the server: what fuzzing drives.
 
-use crate::control::{DaemonMessage, hear};
+use crate::control::{ServerMessage, hear};
 
 /// Reads a line that the server may have written; whether it says something that is known.
 ///
@@ -9,11 +9,11 @@ use crate::control::{DaemonMessage, hear};
 /// What it says is no part of what came.
 pub fn line_of_the_server(bytes: &[u8]) -> bool {
     match hear(bytes) {
-        Some(DaemonMessage::Give(_, device)) => {
+        Some(ServerMessage::Give(_, device)) => {
             assert!(bytes.windows(device.len().max(1)).any(|window| window == device.as_bytes()) || device.is_empty());
             true
         }
-        Some(DaemonMessage::Asked(_) | DaemonMessage::Wait(..) | DaemonMessage::Answered(_)) => true,
+        Some(ServerMessage::Asked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_)) => true,
         None => false,
     }
 }

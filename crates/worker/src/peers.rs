@@ -7,7 +7,7 @@ use std::time::Duration;
 use katydid_session::{Reclaim, ReclaimPeers, ReclaimRequest};
 use katydid_wire::facts::Facts;
 
-use crate::control::{self, DaemonMessage};
+use crate::control::{self, ServerMessage};
 
 /// What a session has to do with the others.
 #[derive(Default)]
@@ -64,15 +64,15 @@ impl SessionPeers {
     ) {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.reclaim) {
-            (DaemonMessage::Asked(number), Some(reclaim)) => reclaim.are_asked(number),
-            (DaemonMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
-            (DaemonMessage::Wait(number, millis), Some(reclaim)) => {
+            (ServerMessage::Asked(number), Some(reclaim)) => reclaim.are_asked(number),
+            (ServerMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
+            (ServerMessage::Wait(number, millis), Some(reclaim)) => {
                 reclaim.limit_wait(number, Duration::from_millis(millis));
             }
-            (DaemonMessage::Asked(_) | DaemonMessage::Wait(..) | DaemonMessage::Answered(_), None) => {}
+            (ServerMessage::Asked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_), None) => {}
             // The monitor may not have come to see it yet, on a busy machine.
-            (DaemonMessage::Give(..), _) if is_over() => control::ended(control),
-            (DaemonMessage::Give(request, device), reclaim) => {
+            (ServerMessage::Give(..), _) if is_over() => control::ended(control),
+            (ServerMessage::Give(request, device), reclaim) => {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match reclaim.as_ref().zip(ordinal) {
                     Some((reclaim, ordinal)) if reclaim.ask(request, ordinal as u32, notify) => {

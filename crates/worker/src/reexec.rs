@@ -45,7 +45,7 @@ pub(crate) fn order(facts: &Facts, wanted: &str) -> Result<Option<String>, Strin
 
 /// Begins anew with these devices; returns only when it cannot.
 pub(crate) fn begin(devices: &str, note: &Note) -> io::Error {
-    // As a fresh worker finds them (`daemon/src/workers/spawn.rs`).
+    // As a fresh worker finds them (`server/src/workers/spawn.rs`).
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: no handler of ours is set.
         unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum, ValueHint};
-use katydid_daemon::{RunsAs, ServerConfig, WorkerCommand};
+use katydid_server::{RunsAs, ServerConfig, WorkerCommand};
 use katydid_transport::Address;
 
 use crate::output::failure::{Failure, say};

@@ -13,8 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use katydid_client::cache;
-use katydid_daemon::RunsAs;
 use katydid_scratch::Scratch;
+use katydid_server::RunsAs;
 use katydid_worker::ImageStore;
 
 use crate::args::config::{self, ConfigFile};

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use katydid_daemon::{Server, ServerConfig, Verbosity, WorkersView};
 use katydid_job::supervisor::registry::Registered;
 use katydid_scratch::Scratch;
+use katydid_server::{Server, ServerConfig, Verbosity, WorkersView};
 use katydid_transport::Address;
 
 use crate::output::failure::Failure;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use katydid_daemon::{Server, ServerConfig, Verbosity, WorkerCommand};
+use katydid_server::{Server, ServerConfig, Verbosity, WorkerCommand};
 use katydid_transport::Address;
 use katydid_wire::SPEC_HASH;
 use katydid_wire::handshake::Build;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 
-use katydid_daemon::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};
 use katydid_driver::DriverChoice;
+use katydid_server::{OWN_USERS, OwnUsers, RunsAs, WorkerUser};
 use katydid_worker::{NamedFolder, folders_of_workers, has_nvidia};
 use rustix::process::geteuid;
 

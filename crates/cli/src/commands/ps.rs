@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use katydid_daemon::{ReservedView, ServerView, SessionView, SessionsView};
 use katydid_job::supervisor::folder::FoundJob;
 use katydid_job::supervisor::registry;
 use katydid_job::supervisor::view::{JobView, ProgressStep};
+use katydid_server::{ReservedView, ServerView, SessionView, SessionsView};
 use katydid_transport::Address;
 use rustix::process::geteuid;
 use serde::Serialize;

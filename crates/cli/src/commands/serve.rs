@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use katydid_daemon::{Server, ServerConfig, Verbosity, raise_descriptors};
 use katydid_job::supervisor::folder;
 use katydid_job::supervisor::registry::Registered;
+use katydid_server::{Server, ServerConfig, Verbosity, raise_descriptors};
 use katydid_transport::{Address, Identity, TlsError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use katydid_daemon::ServerView;
+use katydid_server::ServerView;
 use katydid_transport::{Address, ConnectError};
 use katydid_wire::handshake::{HandshakeError, RefusalCode};
 use katydid_wire::key::SessionKey;

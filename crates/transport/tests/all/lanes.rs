@@ -34,7 +34,7 @@ fn ready() -> Ready {
     Ready { worker_pid: 1, key: KEY, driver: "none".into(), arenas: vec![] }
 }
 
-/// A server that lets programs in, and bulk connections of the one that is there, as the crate `daemon` and the attach point of a worker do.
+/// A server that lets programs in, and bulk connections of the one that is there, as the crate `server` and the attach point of a worker do.
 struct Host {
     address: Address,
     programs: Receiver<Pending>,

@@ -6,7 +6,7 @@
 //!
 //! - Large blocks of the heap come from its end.
 //! - Stacks of threads come from a stock that was made before the driver.
-//! - Threads have no second stack for signals (`daemon/src/workers/spawn.rs`).
+//! - Threads have no second stack for signals (`server/src/workers/spawn.rs`).
 //! - Mappings lie at places of their own (`transport/src/shm/shared_mapping.rs`, `session/src/memory/pinned_alloc.rs`,
 //!   `session/src/snapshot/scratch.rs`).
 //!

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio, exit};
 use std::thread::sleep;
 use std::time::Duration;
 
-use katydid_daemon::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
+use katydid_server::{Server, ServerConfig, SessionView, SessionsView, Verbosity, WorkerCommand};
 use katydid_tests::deadline::hang::{hang_limit, until};
 use katydid_transport::{Address, Pending};
 use katydid_wire::handshake::{
@@ -511,7 +511,7 @@ fn server_whose_words_are_read() {
 }
 
 fn serve_with_few_descriptors() {
-    katydid_daemon::raise_descriptors();
+    katydid_server::raise_descriptors();
     let mut bench = Bench::with("serve", |config| (config.verbosity, config.warm) = (Verbosity::Everything, 0));
     bench.served("a");
     bench.stop();

@@ -1,4 +1,4 @@
-//! What the admin API says, as JSON: the types both the daemon and `katydid ps` use.
+//! What the admin API says, as JSON: the types both the server and `katydid ps` use.
 //!
 //! Fields are only ever added, so that an older `ps` reads a newer server. Times are seconds since 1970.
 

@@ -1,4 +1,4 @@
-//! The socket between daemon and worker: small packets, one message each.
+//! The socket between server and worker: small packets, one message each.
 //!
 //! A worker sends lines of text, read here:
 //!
@@ -17,7 +17,7 @@
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
 //! | `holds BYTES`             | before it exits because that is more than it may hold      |
 //!
-//! The daemon sends programs and other visitors (`katydid_transport`), and lines of text without descriptors:
+//! The server sends programs and other visitors (`katydid_transport`), and lines of text without descriptors:
 //!
 //! | message                   | when                                                       |
 //! |---------------------------|------------------------------------------------------------|

@@ -38,12 +38,12 @@ use crate::workers::users::{RunsAs, UserClaim, WorkerUser};
 const FOR_PROGRAMS: [libc::c_int; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGXCPU];
 
-/// How a worker is started: the daemon appends `--control-fd N` and `--host-memory BYTES`.
+/// How a worker is started: the server appends `--control-fd N` and `--host-memory BYTES`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCommand {
     /// Path of the executable.
     pub program: PathBuf,
-    /// Arguments before those that the daemon appends.
+    /// Arguments before those that the server appends.
     pub arguments: Vec<OsString>,
     /// Variables set for it.
     pub set: Vec<(OsString, OsString)>,
