@@ -22,7 +22,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::opencl::extent::Extent;
 use katydid_wire::opencl::message::*;
-use katydid_wire::opencl::{IN_HOST, IN_SVM, id, kind, list};
+use katydid_wire::opencl::{STAGED_IN_HOST, STAGED_IN_SVM, id, kind, list};
 
 /// Memory that the program has too.
 const HOST: u64 = 0x3000_0000_0000;
@@ -272,9 +272,9 @@ impl Maker<'_> {
             '0'..='4' => (letter as u32 - '0' as u32).put(out),
             '5' => {
                 self.lends = true;
-                IN_HOST.put(out);
+                STAGED_IN_HOST.put(out);
             }
-            '6' => IN_SVM.put(out),
+            '6' => STAGED_IN_SVM.put(out),
             'e' => 0x11b6_u32.put(out),
             'f' => {
                 self.form = self.number(|byte| byte % 3) as u32;

@@ -2,18 +2,18 @@
 
 #![no_main]
 
-use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, MAX_LANES, ReplyHead};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, MAX_PAYLOAD_BYTES, MAX_BULK_CONNECTIONS, ReplyHead};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((head, body)) = bytes.split_first_chunk::<HEAD>() else { return };
+    let Some((head, body)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return };
     if let Ok((frame, payload)) = FrameHead::decode(head) {
-        assert!(payload <= MAX_PAYLOAD);
+        assert!(payload <= MAX_PAYLOAD_BYTES);
         assert_eq!(frame.encode(payload).as_ref(), Ok(head));
     }
-    if let Ok((frame, lanes, payload)) = FrameHead::decode_over(head) {
-        assert!(payload <= MAX_PAYLOAD && lanes.payload.max(lanes.reply) <= MAX_LANES);
-        assert_eq!(frame.encode_over(payload, lanes).as_ref(), Ok(head));
+    if let Ok((frame, connections, payload)) = FrameHead::decode_over(head) {
+        assert!(payload <= MAX_PAYLOAD_BYTES && connections.payload.max(connections.reply) <= MAX_BULK_CONNECTIONS);
+        assert_eq!(frame.encode_over(payload, connections).as_ref(), Ok(head));
     }
     if let Ok((reply, length)) = ReplyHead::decode(head) {
         assert_eq!(reply.encode(length).as_ref(), Ok(head));

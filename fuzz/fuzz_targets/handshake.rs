@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use katydid_wire::handshake::{Build, Hello, MAGIC, Ready, Refused};
+use katydid_wire::handshake::{Build, Hello, HANDSHAKE_MAGIC, Ready, Refused};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut message = bytes.to_vec();
     if message.len() >= 72 && message[20] == 0 {
         let length = (message.len() as u32).to_le_bytes();
-        message[..8].copy_from_slice(&MAGIC);
+        message[..8].copy_from_slice(&HANDSHAKE_MAGIC);
         message[8..12].copy_from_slice(&length);
         message[16..20].copy_from_slice(&build.protocol.to_le_bytes());
         message[24..56].copy_from_slice(&build.spec_hash);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::commands::katydid;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::program::{self, Outcome};
 use crate::watch::WAIT_TIMEOUT;
 
@@ -27,14 +27,14 @@ impl Certs {
     /// # Errors
     ///
     /// [`CertsError`], with what `katydid certs` said.
-    pub fn make(places: &Places, folder: &Path) -> Result<Self, CertsError> {
+    pub fn make(paths: &Paths, folder: &Path) -> Result<Self, CertsError> {
         let certs = Self { folder: folder.to_owned() };
         let authority = folder.join("authority").display().to_string();
         let issue = |purpose, name| {
             let output = folder.join(purpose).display().to_string();
-            run(places, &["certs", purpose, &authority, "-o", &output, "--name", name])
+            run(paths, &["certs", purpose, &authority, "-o", &output, "--name", name])
         };
-        run(places, &["certs", "init", &authority])?;
+        run(paths, &["certs", "init", &authority])?;
         issue("server", "127.0.0.1")?;
         issue("client", "tester")?;
         Ok(certs)
@@ -51,9 +51,9 @@ impl Certs {
     }
 }
 
-fn run(places: &Places, arguments: &[&str]) -> Result<Outcome, CertsError> {
+fn run(paths: &Paths, arguments: &[&str]) -> Result<Outcome, CertsError> {
     let failed = |log: String| CertsError { log };
     let outcome =
-        program::run(&mut katydid(places, arguments), WAIT_TIMEOUT).map_err(|error| failed(error.to_string()))?;
+        program::run(&mut katydid(paths, arguments), WAIT_TIMEOUT).map_err(|error| failed(error.to_string()))?;
     if outcome.status.success() { Ok(outcome) } else { Err(failed(outcome.errors())) }
 }

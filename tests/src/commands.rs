@@ -5,37 +5,37 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// Our own tool, as a user without any settings calls it.
-pub fn katydid(places: &Places, arguments: &[&str]) -> Command {
-    let mut command = bare(places, &places.katydid());
+pub fn katydid(paths: &Paths, arguments: &[&str]) -> Command {
+    let mut command = bare(paths, &paths.katydid());
     command.args(arguments);
     command
 }
 
 /// A program that is not begun by our tool.
-pub(crate) fn bare(places: &Places, program: &Path) -> Command {
+pub(crate) fn bare(paths: &Paths, program: &Path) -> Command {
     let mut command = Command::new(program);
-    clean(&mut command, places, None);
+    clean(&mut command, paths, None);
     command
 }
 
 /// Leaves nothing of the caller's own Katydid settings, and lets shared runtimes be found.
-pub(crate) fn clean(command: &mut Command, places: &Places, first: Option<&Path>) {
+pub(crate) fn clean(command: &mut Command, paths: &Paths, first: Option<&Path>) {
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("KATYDID") {
             command.env_remove(name);
         }
     }
-    command.env_remove("REMOTE_GPU_ADDRESS").env("LD_LIBRARY_PATH", search_path(places, first));
-    command.env("KATYDID_CACHE", places.cache());
+    command.env_remove("REMOTE_GPU_ADDRESS").env("LD_LIBRARY_PATH", search_path(paths, first));
+    command.env("KATYDID_CACHE", paths.cache());
     // A busy machine starts workers late; a server that never answers is told of by tests of their own.
     command.env("KATYDID_CONNECT_TIMEOUT", "300s");
 }
 
-fn search_path(places: &Places, first: Option<&Path>) -> OsString {
-    let folders = first.into_iter().chain(places.runtimes.iter().map(PathBuf::as_path));
+fn search_path(paths: &Paths, first: Option<&Path>) -> OsString {
+    let folders = first.into_iter().chain(paths.runtimes.iter().map(PathBuf::as_path));
     // Only a folder with a colon in its name cannot be joined; the programs then say what they miss.
     env::join_paths(folders).unwrap_or_default()
 }

@@ -11,12 +11,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// The status by which an item says that what it needs is not there.
-pub const ABSENT: i32 = 77;
+pub const ABSENT_STATUS: i32 = 77;
 /// The Python of a machine.
-const PYTHON: &str = "python3";
+const PYTHON_PROGRAM: &str = "python3";
 
 /// Tells an item which driver is below it: `soft`, or anything else. What cannot run on softcuda is avoided by that.
 pub const DRIVER_VARIABLE: &str = "ITEM_DRIVER";
@@ -97,22 +97,22 @@ fn parse_line(text: &str) -> Option<Item> {
 }
 
 /// The Python that has the frameworks: in a checkout the one of `cargo xtask setup`, in a pack the machine's.
-pub fn python(places: &Places) -> PathBuf {
-    let own = places.apps.with_file_name("python/bin/python");
-    if own.exists() { own } else { PYTHON.into() }
+pub fn python(paths: &Paths) -> PathBuf {
+    let own = paths.apps.with_file_name("python/bin/python");
+    if own.exists() { own } else { PYTHON_PROGRAM.into() }
 }
 
 /// What items are to find in their environment in a checkout: numba and CuPy find headers and libdevice by these.
-pub fn toolkit(places: &Places) -> Vec<(String, String)> {
-    let home = places.apps.with_file_name("cuda-toolkit/nvidia/cu13");
+pub fn toolkit(paths: &Paths) -> Vec<(String, String)> {
+    let home = paths.apps.with_file_name("cuda-toolkit/nvidia/cu13");
     let names = if home.exists() { &["CUDA_HOME", "CUDA_PATH"][..] } else { &[] };
     names.iter().map(|&name| (name.to_owned(), home.display().to_string())).collect()
 }
 
 impl Item {
     /// What Python is given to run it: no files of compiled modules are left behind.
-    pub fn arguments(&self, places: &Places) -> [String; 3] {
-        let script = places.frameworks.join(&self.script).display().to_string();
+    pub fn arguments(&self, paths: &Paths) -> [String; 3] {
+        let script = paths.frameworks.join(&self.script).display().to_string();
         ["-B".to_owned(), script, self.argument.clone()]
     }
 

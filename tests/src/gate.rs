@@ -99,7 +99,7 @@ impl Silence {
 }
 
 /// Ports that the system gives to no process that asks for any: the process that has one can end, and another one can have it then.
-const UNASKED: std::ops::Range<u32> = 20_000..32_000;
+const UNASSIGNED_PORTS: std::ops::Range<u32> = 20_000..32_000;
 
 /// A port on loopback at which no process listens, and that stays free but for those who want this very one.
 #[must_use]
@@ -108,7 +108,8 @@ pub fn lasting_port() -> u32 {
     static NEXT: LazyLock<AtomicU32> =
         LazyLock::new(|| AtomicU32::new(RandomState::new().build_hasher().finish() as u32));
     loop {
-        let port = UNASKED.start + NEXT.fetch_add(1, Ordering::Relaxed) % (UNASKED.end - UNASKED.start);
+        let port = UNASSIGNED_PORTS.start
+            + NEXT.fetch_add(1, Ordering::Relaxed) % (UNASSIGNED_PORTS.end - UNASSIGNED_PORTS.start);
         let is_taken = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
         if !u16::try_from(port).is_ok_and(is_taken) {
             return port;

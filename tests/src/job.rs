@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::commands::{bare, katydid};
 use crate::deadline::Limit;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::program::{self, Outcome, ProgramError, Running};
 use crate::server::{Server, ask};
 use crate::watch::{self, WAIT_TIMEOUT, runs};
@@ -28,7 +28,7 @@ const POINTS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 /// Tells a supervisor where to fail.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// The status of `katydid run` when its program ended with a checkpoint.
-pub const STOPPED: i32 = 75;
+pub const STOPPED_STATUS: i32 = 75;
 /// How often a job is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -113,7 +113,7 @@ impl Plan<'_> {
 /// A running job: `katydid run`, or `katydid restore`, and what is below it.
 #[derive(Debug)]
 pub struct Job<'a> {
-    places: &'a Places,
+    paths: &'a Paths,
     home: &'a Home,
     name: String,
     running: Running,
@@ -126,7 +126,7 @@ impl<'a> Job<'a> {
     ///
     /// [`ProgramError::Start`].
     pub fn start(
-        places: &'a Places,
+        paths: &'a Paths,
         home: &'a Home,
         way: &Way,
         name: &str,
@@ -134,10 +134,10 @@ impl<'a> Job<'a> {
         plan: &Plan<'_>,
     ) -> Result<Self, ProgramError> {
         let options: Vec<&str> = ["--name", name].iter().chain(plan.options).copied().collect();
-        let mut command = way.job(places, &options, program);
+        let mut command = way.job(paths, &options, program);
         command.args(plan.arguments);
         let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
-        Ok(Self { places, home, name: name.to_owned(), running })
+        Ok(Self { paths, home, name: name.to_owned(), running })
     }
 
     /// Starts a launcher of MPI as its user would who has each rank begin by `katydid run --name NAME` ([`Job::ranks_begin`]): that
@@ -147,13 +147,13 @@ impl<'a> Job<'a> {
     ///
     /// [`ProgramError::Start`].
     pub fn start_launcher(
-        places: &'a Places,
+        paths: &'a Paths,
         home: &'a Home,
         name: &str,
         launcher: &Path,
         plan: &Plan<'_>,
     ) -> Result<Self, ProgramError> {
-        let mut command = bare(places, launcher);
+        let mut command = bare(paths, launcher);
         command.args(plan.arguments);
         let running = if plan.through.is_empty() && session_is_from_outside() {
             let plan = Plan { through: &["setsid"], ..*plan };
@@ -161,7 +161,7 @@ impl<'a> Job<'a> {
         } else {
             Running::start(&mut plan.complete(command, home), Stdio::null())
         };
-        Ok(Self { places, home, name: name.to_owned(), running: running? })
+        Ok(Self { paths, home, name: name.to_owned(), running: running? })
     }
 
     /// A launcher of MPI that has each rank begin by `katydid run`, out of one that does not; it goes into `folder`.
@@ -170,7 +170,7 @@ impl<'a> Job<'a> {
     ///
     /// A script of another kind, or files that cannot be read and written.
     pub fn ranks_begin(
-        places: &Places,
+        paths: &Paths,
         way: &Way,
         options: &[&str],
         launcher: &Path,
@@ -180,7 +180,7 @@ impl<'a> Job<'a> {
         // `-n`, the number of ranks, and the program of each.
         let parts = script.split_once(" -n ").and_then(|(line, rest)| Some((line, rest.split_once(' ')?)));
         let Some((line, (number, program))) = parts else { return Err(io::Error::other(script)) };
-        let command = way.job(places, options, Path::new(""));
+        let command = way.job(paths, options, Path::new(""));
         let words: Vec<String> = iter::once(command.get_program())
             .chain(command.get_args().filter(|word| !word.is_empty()))
             .map(|word| format!("'{}'", word.to_string_lossy()))
@@ -198,16 +198,16 @@ impl<'a> Job<'a> {
     ///
     /// [`ProgramError::Start`].
     pub fn restore(
-        places: &'a Places,
+        paths: &'a Paths,
         home: &'a Home,
         way: &Way,
         name: &str,
         image: &Path,
         plan: &Plan<'_>,
     ) -> Result<Self, ProgramError> {
-        let command = way.restore(places, image, plan.arguments);
+        let command = way.restore(paths, image, plan.arguments);
         let running = Running::start(&mut plan.complete(command, home), Stdio::null())?;
-        Ok(Self { places, home, name: name.to_owned(), running })
+        Ok(Self { paths, home, name: name.to_owned(), running })
     }
 
     /// Process id of the supervisor.
@@ -297,14 +297,14 @@ impl<'a> Job<'a> {
 
     /// The command of [`Job::checkpoint`].
     pub fn checkpoint_command(&self, image: &Path, options: &[&str]) -> Command {
-        let mut command = katydid(self.places, &["checkpoint", &self.id(), "--json", "-o"]);
+        let mut command = katydid(self.paths, &["checkpoint", &self.id(), "--json", "-o"]);
         command.arg(image).args(options).envs([self.home.setting()]);
         command
     }
 
     /// The command that has the job's sessions move to the server at `to`.
     pub fn migrate_command(&self, to: &str, options: &[&str]) -> Command {
-        let mut command = katydid(self.places, &["migrate", &self.id(), "--json", "--to", to]);
+        let mut command = katydid(self.paths, &["migrate", &self.id(), "--json", "--to", to]);
         command.args(options).envs([self.home.setting()]);
         command
     }

@@ -14,7 +14,7 @@ pub mod gate;
 pub mod job;
 pub mod measured;
 pub mod opencl;
-pub mod places;
+pub mod paths;
 pub mod program;
 pub mod script;
 pub mod server;

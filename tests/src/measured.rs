@@ -12,16 +12,16 @@ use tempfile::NamedTempFile;
 
 use crate::catalog::Variant;
 use crate::deadline::Limit;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::program::{self, Outcome, ProgramError};
 use crate::way::Way;
 
 /// What a program ends with that needs a library which the machine lacks.
-const ABSENT: i32 = 77;
+const ABSENT_STATUS: i32 = 77;
 /// Both versions of the call that finds a function by its name.
 const LOOKING_UP: &str = "cuGetProcAddress";
 /// The loader's search path.
-const SEARCH: &str = "LD_LIBRARY_PATH";
+const SEARCH_PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
 
 /// The middle of figures in any order, of an even number the middle between two; none of none.
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
@@ -107,7 +107,7 @@ pub enum NotMeasured {
 #[derive(Debug, Clone)]
 pub struct Ground {
     /// The installed binaries and the programs.
-    pub places: Places,
+    pub paths: Paths,
     /// What they have to do.
     pub size: Size,
     /// Folders of NVIDIA's libraries, for programs that need them.
@@ -123,7 +123,7 @@ impl Ground {
     ///
     /// See [`NotMeasured`].
     pub fn run(&self, way: &Way, program: Program) -> Result<Told, NotMeasured> {
-        let mut command = way.command(&self.places, &self.binary(program));
+        let mut command = way.command(&self.paths, &self.binary(program));
         let outcome = self.outcome(&mut command, program)?;
         let errors = outcome.errors();
         told(&errors).ok_or(NotMeasured::Unclear(errors))
@@ -137,7 +137,7 @@ impl Ground {
     /// See [`NotMeasured`].
     pub fn calls(&self, server: &str, program: Program) -> Result<u64, NotMeasured> {
         let file = NamedTempFile::new().map_err(|error| NotMeasured::Unclear(error.to_string()))?;
-        let mut command = crate::commands::katydid(&self.places, &["trace", "--no-gpu", "--server", server, "--json"]);
+        let mut command = crate::commands::katydid(&self.paths, &["trace", "--no-gpu", "--server", server, "--json"]);
         command.arg(file.path()).arg("--");
         let outcome = self.outcome(command.arg(self.binary(program)), program)?;
         let trace = std::fs::read(file.path()).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
@@ -145,7 +145,7 @@ impl Ground {
     }
 
     fn binary(&self, program: Program) -> PathBuf {
-        self.places.program(program.name, Variant::Static)
+        self.paths.program(program.name, Variant::Static)
     }
 
     fn outcome(&self, command: &mut Command, program: Program) -> Result<Outcome, NotMeasured> {
@@ -156,7 +156,7 @@ impl Ground {
         let outcome = program::run(command, self.limit)?;
         match outcome.status.code() {
             Some(0) => Ok(outcome),
-            Some(ABSENT) => Err(NotMeasured::Absent(outcome.errors().trim().to_owned())),
+            Some(ABSENT_STATUS) => Err(NotMeasured::Absent(outcome.errors().trim().to_owned())),
             _ => Err(NotMeasured::Failed(format!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors()))),
         }
     }
@@ -164,12 +164,12 @@ impl Ground {
 
 /// Lets the loader look into further folders, behind those that the command has already.
 fn search_too(command: &mut Command, folders: &[PathBuf]) {
-    let set = command.get_envs().find(|(name, _)| *name == SEARCH).and_then(|(_, value)| value);
+    let set = command.get_envs().find(|(name, _)| *name == SEARCH_PATH_VARIABLE).and_then(|(_, value)| value);
     let known: Vec<PathBuf> = set.map(|value| env::split_paths(value).collect()).unwrap_or_default();
     let all = known.iter().map(PathBuf::as_path).chain(folders.iter().map(PathBuf::as_path));
     // A folder with a colon in its name cannot be joined; the program then says what it misses.
     if let Ok(joined) = env::join_paths(all.filter(|folder| *folder != Path::new(""))) {
-        command.env(SEARCH, joined);
+        command.env(SEARCH_PATH_VARIABLE, joined);
     }
 }
 
@@ -237,8 +237,9 @@ mod tests {
     #[test]
     fn further_folders_are_looked_into_last() {
         let mut command = Command::new("true");
-        search_too(command.env(SEARCH, "/a:/b"), &[PathBuf::from("/c")]);
-        let value = command.get_envs().find(|(name, _)| *name == SEARCH).and_then(|(_, value)| value).unwrap();
+        search_too(command.env(SEARCH_PATH_VARIABLE, "/a:/b"), &[PathBuf::from("/c")]);
+        let value =
+            command.get_envs().find(|(name, _)| *name == SEARCH_PATH_VARIABLE).and_then(|(_, value)| value).unwrap();
         assert_eq!(value, "/a:/b:/c");
     }
 }

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::places::{PACK_VARIABLE, Places};
+use crate::paths::{PACK_VARIABLE, Paths};
 
 /// Names a folder of vendors' files, for a pack whose driver is to be another one than the machine's.
 const VENDORS_VARIABLE: &str = "KATYDID_TEST_OPENCL";
 
 /// The program of random calls ([`seeds`]).
-pub const RANDOM: &str = "random_calls";
+pub const RANDOM_PROGRAM: &str = "random_calls";
 /// Further seeds for it: `FIRST-LAST`, or one number.
 const SEEDS_VARIABLE: &str = "KATYDID_OPENCL_SEEDS";
 
-/// The seeds that the environment wants of [`RANDOM`]; none where it is silent.
+/// The seeds that the environment wants of [`RANDOM_PROGRAM`]; none where it is silent.
 ///
 /// # Errors
 ///
@@ -35,8 +35,8 @@ pub fn seeds() -> io::Result<Option<RangeInclusive<u64>>> {
 
 /// The places, with what programs of OpenCL print in place of what those of CUDA do.
 #[must_use]
-pub fn places(places: &Places) -> Places {
-    Places { expected: places.expected_opencl.clone(), ..places.clone() }
+pub fn paths(paths: &Paths) -> Paths {
+    Paths { expected: paths.expected_opencl.clone(), ..paths.clone() }
 }
 
 /// The names of all programs that were built, in order. Those with ranks of MPI are not without Open MPI, nor in a pack.
@@ -44,35 +44,35 @@ pub fn places(places: &Places) -> Places {
 /// # Errors
 ///
 /// The folders of what they print cannot be read.
-pub fn programs(places: &Places) -> io::Result<Vec<String>> {
-    let mut names = places.expected_opencl.programs()?;
-    names.retain(|name| !name.starts_with("mpi_") || program(places, name).exists());
+pub fn programs(paths: &Paths) -> io::Result<Vec<String>> {
+    let mut names = paths.expected_opencl.programs()?;
+    names.retain(|name| !name.starts_with("mpi_") || program(paths, name).exists());
     Ok(names)
 }
 
 /// Path of a built program.
 #[must_use]
-pub fn program(places: &Places, name: &str) -> PathBuf {
-    places.apps.join("opencl").join(name)
+pub fn program(paths: &Paths, name: &str) -> PathBuf {
+    paths.apps.join("opencl").join(name)
 }
 
 /// The folder of the file that names the driver's library.
 #[must_use]
-pub fn vendors(places: &Places) -> PathBuf {
+pub fn vendors(paths: &Paths) -> PathBuf {
     let other = env::var_os(VENDORS_VARIABLE).filter(|_| is_packed());
-    other.map_or_else(|| places.opencl().join("vendors"), PathBuf::from)
+    other.map_or_else(|| paths.opencl().join("vendors"), PathBuf::from)
 }
 
 /// Whether there is a driver; in a pack it is the machine's.
 #[must_use]
-pub fn has_driver(places: &Places) -> bool {
-    vendors(places).exists()
+pub fn has_driver(paths: &Paths) -> bool {
+    vendors(paths).exists()
 }
 
 /// Whether the driver is PoCL, by whose variables tests choose other devices.
 #[must_use]
-pub fn is_pocl(places: &Places) -> bool {
-    vendors(places).join("pocl.icd").exists()
+pub fn is_pocl(paths: &Paths) -> bool {
+    vendors(paths).join("pocl.icd").exists()
 }
 
 /// The driver's library.
@@ -80,22 +80,22 @@ pub fn is_pocl(places: &Places) -> bool {
 /// # Errors
 ///
 /// Nothing names one.
-pub fn library(places: &Places) -> io::Result<String> {
-    let file = fs::read_dir(vendors(places))?.next().ok_or(io::ErrorKind::NotFound)??;
+pub fn library(paths: &Paths) -> io::Result<String> {
+    let file = fs::read_dir(vendors(paths))?.next().ok_or(io::ErrorKind::NotFound)??;
     Ok(fs::read_to_string(file.path())?.trim().to_owned())
 }
 
 /// The library of a driver of ours, whose platform has memory alone.
 #[must_use]
-pub fn memory_driver(places: &Places) -> PathBuf {
-    program(places, "memory.so")
+pub fn memory_driver(paths: &Paths) -> PathBuf {
+    program(paths, "memory.so")
 }
 
 /// PoCL's library, beside the machine's driver in a pack that has it, and what it takes besides, which travels apart.
 #[must_use]
-pub fn pocl(places: &Places) -> Option<PathBuf> {
-    let is_whole = places.opencl().join("usr/share/pocl").exists();
-    Some(libraries(places).join("libpocl.so.2")).filter(|library| is_whole && library.exists())
+pub fn pocl(paths: &Paths) -> Option<PathBuf> {
+    let is_whole = paths.opencl().join("usr/share/pocl").exists();
+    Some(libraries(paths).join("libpocl.so.2")).filter(|library| is_whole && library.exists())
 }
 
 /// A second driver, with what its programs print: Intel's for processors, if it could be fetched. It is in no pack.
@@ -106,7 +106,7 @@ pub struct Intel {
     /// The folder of the file that names it.
     pub vendors: PathBuf,
     /// The places, with what programs print on it in place of what those on PoCL do.
-    pub places: Places,
+    pub paths: Paths,
 }
 
 /// Its programs: SPIR-V, which PoCL 3.1 does not have, fine-grained shared virtual memory, which does not come from the heap, and
@@ -115,30 +115,30 @@ pub const OF_INTEL: [&str; 3] = ["kept_spirv", "kept_fine_svm", "image_accesses"
 
 /// The driver that `cargo xtask setup` fetches beside PoCL.
 #[must_use]
-pub fn intel(of: &Places) -> Option<Intel> {
+pub fn intel(of: &Paths) -> Option<Intel> {
     let root = of.opencl().with_file_name("opencl-intel");
     let expected = of.expected_opencl.beside("expected-intel");
-    let places = Places { expected: expected.clone(), expected_opencl: expected, ..of.clone() };
-    let intel = Intel { library: root.join("lib/libintelocl.so"), vendors: root.join("vendors"), places };
+    let paths = Paths { expected: expected.clone(), expected_opencl: expected, ..of.clone() };
+    let intel = Intel { library: root.join("lib/libintelocl.so"), vendors: root.join("vendors"), paths };
     Some(intel).filter(|intel| intel.vendors.exists() && intel.library.exists())
 }
 
 /// Where programs find a loader.
 #[must_use]
-pub fn libraries(places: &Places) -> PathBuf {
-    places.opencl().join("usr/lib/x86_64-linux-gnu")
+pub fn libraries(paths: &Paths) -> PathBuf {
+    paths.opencl().join("usr/lib/x86_64-linux-gnu")
 }
 
 /// Where Khronos' own loader is, if it could be fetched.
 #[must_use]
-pub fn khronos(places: &Places) -> Option<PathBuf> {
-    Some(khronos_folder(places)).filter(|folder| folder.join("libOpenCL.so.1").exists())
+pub fn khronos(paths: &Paths) -> Option<PathBuf> {
+    Some(khronos_folder(paths)).filter(|folder| folder.join("libOpenCL.so.1").exists())
 }
 
 /// Its folder, whether or not it is there.
 #[must_use]
-pub fn khronos_folder(places: &Places) -> PathBuf {
-    places.opencl().with_file_name("opencl-khronos").join("usr/lib/x86_64-linux-gnu")
+pub fn khronos_folder(paths: &Paths) -> PathBuf {
+    paths.opencl().with_file_name("opencl-khronos").join("usr/lib/x86_64-linux-gnu")
 }
 
 /// Folders in which libraries are sought, with one in front of them.
@@ -158,12 +158,12 @@ pub const WITHOUT_CACHE: (&str, &str) = ("POCL_KERNEL_CACHE", "0");
 /// Each call gives a cache of its own below the target folder: a program is built once for a server and the workers that come after
 /// its first one.
 #[must_use]
-pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
+pub fn driver(paths: &Paths) -> Vec<(&'static str, OsString)> {
     vec![
-        ("OCL_ICD_VENDORS", vendors(places).into()),
+        ("OCL_ICD_VENDORS", vendors(paths).into()),
         ("OCL_ICD_FILENAMES", OsString::new()),
-        ("LD_LIBRARY_PATH", search(places)),
-        ("POCL_CACHE_DIR", own_cache(places).into()),
+        ("LD_LIBRARY_PATH", search(paths)),
+        ("POCL_CACHE_DIR", own_cache(paths).into()),
         // What NVIDIA's driver finds compiled has no log.
         ("CUDA_CACHE_DISABLE", "1".into()),
     ]
@@ -171,24 +171,24 @@ pub fn driver(places: &Places) -> Vec<(&'static str, OsString)> {
 
 /// The variables of `driver` for processes that build programs at the same time: they share no cache.
 #[must_use]
-pub fn driver_without_cache(places: &Places) -> Vec<(&'static str, OsString)> {
-    [driver(places), vec![(WITHOUT_CACHE.0, WITHOUT_CACHE.1.into())]].concat()
+pub fn driver_without_cache(paths: &Paths) -> Vec<(&'static str, OsString)> {
+    [driver(paths), vec![(WITHOUT_CACHE.0, WITHOUT_CACHE.1.into())]].concat()
 }
 
 /// A folder that no other caller has. `cargo xtask test` removes what earlier runs left there.
-fn own_cache(places: &Places) -> PathBuf {
+fn own_cache(paths: &Paths) -> PathBuf {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
-    let folder = places.opencl().join("cache").join(format!("{}-{number}", process::id()));
+    let folder = paths.opencl().join("cache").join(format!("{}-{number}", process::id()));
     // A worker's sandbox opens what exists. Where it cannot be made the driver says so when it builds.
     let _ = fs::create_dir_all(&folder);
     folder
 }
 
 /// Where the driver's libraries are sought: those of a machine's own driver where the caller seeks them.
-fn search(places: &Places) -> OsString {
+fn search(paths: &Paths) -> OsString {
     let here = env::var_os("LD_LIBRARY_PATH").filter(|_| is_packed()).unwrap_or_default();
-    with_first(&libraries(places), &here)
+    with_first(&libraries(paths), &here)
 }
 
 fn is_packed() -> bool {

@@ -17,7 +17,7 @@ use crate::certs::{Certs, CertsError};
 use crate::deadline::watched_processes::{Role, Started};
 use crate::deadline::{Deadline, Patient};
 use crate::gate::lasting_port;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::watch::{self, NeverCame, WAIT_TIMEOUT};
 
 /// How often a server is looked at.
@@ -81,8 +81,8 @@ impl Server {
     /// # Errors
     ///
     /// See [`ServerError`].
-    pub fn start(places: &Places, driver: &str, further: &[&str]) -> Result<Self, ServerError> {
-        Self::start_with(places, driver, further, &[])
+    pub fn start(paths: &Paths, driver: &str, further: &[&str]) -> Result<Self, ServerError> {
+        Self::start_with(paths, driver, further, &[])
     }
 
     /// Starts a server with a third address, behind TLS, with certificates of an authority of its own, and with variables
@@ -91,11 +91,11 @@ impl Server {
     /// # Errors
     ///
     /// See [`ServerError`].
-    pub fn start_tls(places: &Places, driver: &str, variables: &[(&str, OsString)]) -> Result<Self, ServerError> {
+    pub fn start_tls(paths: &Paths, driver: &str, variables: &[(&str, OsString)]) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
-        let certs = Certs::make(places, folder.path())?;
+        let certs = Certs::make(paths, folder.path())?;
         let listen = ["--listen", "tls://127.0.0.1:0", "--certs", &certs.server().display().to_string()];
-        let mut server = Self::start_in(folder, places, driver, &listen, variables)?;
+        let mut server = Self::start_in(folder, paths, driver, &listen, variables)?;
         let view = server.admin("/v1/server")?;
         let nonsense = || ServerError::Nonsense { request: "/v1/server".to_owned(), answer: view.to_string() };
         let tls = address_of(&view, "tls://").ok_or_else(nonsense)?;
@@ -109,25 +109,25 @@ impl Server {
     ///
     /// See [`ServerError`].
     pub fn start_with(
-        places: &Places,
+        paths: &Paths,
         driver: &str,
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("katydid-test-").tempdir().map_err(system("make a folder"))?;
-        Self::start_in(folder, places, driver, further, variables)
+        Self::start_in(folder, paths, driver, further, variables)
     }
 
     fn start_in(
         folder: TempDir,
-        places: &Places,
+        paths: &Paths,
         driver: &str,
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
         // The address is to be free as well when it has ended and has a successor.
         let tcp = format!("tcp://127.0.0.1:{}", lasting_port());
-        Self::start_at((Arc::new(folder), &tcp), places, driver, further, variables)
+        Self::start_at((Arc::new(folder), &tcp), paths, driver, further, variables)
     }
 
     /// Starts another server at the addresses of this one, which has ended.
@@ -137,23 +137,23 @@ impl Server {
     /// See [`ServerError`].
     pub fn successor(
         &self,
-        places: &Places,
+        paths: &Paths,
         driver: &str,
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
-        Self::start_at((Arc::clone(&self.folder), &self.tcp), places, driver, further, variables)
+        Self::start_at((Arc::clone(&self.folder), &self.tcp), paths, driver, further, variables)
     }
 
     fn start_at(
         (folder, tcp): (Arc<TempDir>, &str),
-        places: &Places,
+        paths: &Paths,
         driver: &str,
         further: &[&str],
         variables: &[(&str, OsString)],
     ) -> Result<Self, ServerError> {
         let log = fs::File::create(folder.path().join("log")).map_err(system("make a log"))?;
-        let mut command = Command::new(places.katydid());
+        let mut command = Command::new(paths.katydid());
         command.args(["serve", "--listen", &unix_address(folder.path()), "--listen", tcp]);
         command
             .arg("--admin")

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes in front of a reply's length, and of all of its head.
-const HEAD: usize = 32;
+const REPLY_HEAD_BYTES: usize = 32;
 /// A network that holds replies back lets them go when nothing has come from either side for so long.
-const SILENCE: Duration = Duration::from_millis(20);
+const SILENCE_TIME: Duration = Duration::from_millis(20);
 
 /// How a network carries what is sent.
 #[derive(Debug, Clone, Copy)]
@@ -60,14 +60,14 @@ impl Traffic {
     fn wait(&self) -> Vec<(TcpStream, Vec<u8>, bool)> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let silent = held.heard.map_or(SILENCE, |heard| heard.elapsed());
-            if !held.frames.is_empty() && silent >= SILENCE {
+            let silent = held.heard.map_or(SILENCE_TIME, |heard| heard.elapsed());
+            if !held.frames.is_empty() && silent >= SILENCE_TIME {
                 return std::mem::take(&mut held.frames);
             }
             held = if held.frames.is_empty() {
                 self.more.wait(held).unwrap_or_else(PoisonError::into_inner)
             } else {
-                self.more.wait_timeout(held, SILENCE - silent).unwrap_or_else(PoisonError::into_inner).0
+                self.more.wait_timeout(held, SILENCE_TIME - silent).unwrap_or_else(PoisonError::into_inner).0
             };
         }
     }
@@ -140,7 +140,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<(
     from.read_exact(&mut message[72..]).ok()?;
     onward(message, false)?;
     loop {
-        let mut frame = vec![0; HEAD];
+        let mut frame = vec![0; REPLY_HEAD_BYTES];
         from.read_exact(&mut frame).ok()?;
         // Thread 2^32 - 1 is a worker that says that it is there: no thread waits for that.
         let is_reply = frame[16..20] != [0xff; 4];
@@ -148,7 +148,7 @@ fn count(mut from: TcpStream, traffic: &Traffic, mut onward: Onward) -> Option<(
         let length = u32::from_le_bytes(frame[..4].try_into().ok()?) as usize;
         traffic.received.fetch_add(length as u64, Ordering::Relaxed);
         frame.resize(length, 0);
-        from.read_exact(&mut frame[HEAD..]).ok()?;
+        from.read_exact(&mut frame[REPLY_HEAD_BYTES..]).ok()?;
         onward(frame, is_reply)?;
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::program::Outcome;
 
 /// What was wrong with a run.
@@ -71,8 +71,8 @@ pub enum Fault {
 /// # Errors
 ///
 /// A folder cannot be read, or two texts have one name.
-pub fn kept_path(places: &Places, name: &str) -> io::Result<PathBuf> {
-    places.expected.path(name)
+pub fn kept_path(paths: &Paths, name: &str) -> io::Result<PathBuf> {
+    paths.expected.path(name)
 }
 
 /// Judges one run of the program `name`.
@@ -80,12 +80,12 @@ pub fn kept_path(places: &Places, name: &str) -> io::Result<PathBuf> {
 /// # Errors
 ///
 /// See [`Fault`].
-pub fn judge(places: &Places, name: &str, outcome: &Outcome) -> Result<(), Fault> {
+pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), Fault> {
     if !outcome.status.success() {
         let (ending, stdout, stderr) = (outcome.ending(), outcome.text(), outcome.errors());
         return Err(Fault::Failed { ending, stdout, stderr });
     }
-    let path = kept_path(places, name)?;
+    let path = kept_path(paths, name)?;
     let kept = fs::read(&path).map_err(|source| Fault::NothingKept { path: path.clone(), source })?;
     if kept == outcome.stdout {
         return Ok(());
@@ -100,8 +100,8 @@ pub fn judge(places: &Places, name: &str, outcome: &Outcome) -> Result<(), Fault
 /// # Errors
 ///
 /// See [`Fault`].
-pub fn judge_beside(places: &Places, name: &str, outcome: &Outcome, direct: &Outcome) -> Result<(), Fault> {
-    let Err(fault) = judge(places, name, outcome) else { return Ok(()) };
+pub fn judge_beside(paths: &Paths, name: &str, outcome: &Outcome, direct: &Outcome) -> Result<(), Fault> {
+    let Err(fault) = judge(paths, name, outcome) else { return Ok(()) };
     let Fault::Differs { path, stderr, .. } = fault else { return Err(fault) };
     let kept = fs::read(&path).map_err(|source| Fault::NothingKept { path: path.clone(), source })?;
     match first_unknown(&outcome.text(), &String::from_utf8_lossy(&kept), &direct.text()) {

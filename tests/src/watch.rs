@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::deadline::{Deadline, GivenUp};
-use crate::places::Places;
+use crate::paths::Paths;
 
 /// How long the processes of a test may stand still: longer than anything that they wait for on purpose.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
@@ -140,8 +140,8 @@ fn signal(pid: u32, signal: Signal) {
 
 /// Why no process can be saved here, as `katydid doctor` says it: no CRIU, or one without the rights or the kernel that it
 /// needs. `None`: one can.
-pub fn why_no_checkpoint(places: &Places) -> Option<String> {
-    let said = Command::new(places.katydid()).args(["doctor", "--json"]).output();
+pub fn why_no_checkpoint(paths: &Paths) -> Option<String> {
+    let said = Command::new(paths.katydid()).args(["doctor", "--json"]).output();
     let findings: Value = said.ok().and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
     let finding = findings.as_array().into_iter().flatten().find(|finding| finding["check"] == "checkpoints");
     match finding {

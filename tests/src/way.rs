@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::commands::{clean, katydid};
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::server::Server;
 
 /// One way from a program to a driver.
@@ -64,21 +64,21 @@ impl Way {
     }
 
     /// The command that runs `program` on this way; arguments can be added to it.
-    pub fn command(&self, places: &Places, program: &Path) -> Command {
+    pub fn command(&self, paths: &Paths, program: &Path) -> Command {
         match self {
             Self::Direct { folder, .. } => {
                 let mut command = Command::new(program);
-                clean(&mut command, places, folder.as_deref());
+                clean(&mut command, paths, folder.as_deref());
                 command
             }
-            Self::Private { .. } | Self::Served { .. } => self.job(places, &[], program),
+            Self::Private { .. } | Self::Served { .. } => self.job(paths, &[], program),
         }
     }
 
     /// As [`Way::command`], with further options of `katydid run`. A direct way has no such options: it is `katydid run`
     /// with a server of its own then.
-    pub fn job(&self, places: &Places, options: &[&str], program: &Path) -> Command {
-        let mut command = katydid(places, &["run"]);
+    pub fn job(&self, paths: &Paths, options: &[&str], program: &Path) -> Command {
+        let mut command = katydid(paths, &["run"]);
         self.to_the_server(&mut command);
         if let Self::Served { as_stream: true, .. } = self {
             command.args(["--link", "stream"]);
@@ -89,8 +89,8 @@ impl Way {
     }
 
     /// The command that restores a checkpoint of `image` on this way: the latest, or the one that an option names.
-    pub fn restore(&self, places: &Places, image: &Path, options: &[&str]) -> Command {
-        let mut command = katydid(places, &["restore"]);
+    pub fn restore(&self, paths: &Paths, image: &Path, options: &[&str]) -> Command {
+        let mut command = katydid(paths, &["restore"]);
         self.to_the_server(&mut command);
         command.args(options).arg(image);
         command

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use katydid_tests::catalog::slice::Slice;
 use katydid_tests::catalog::{self, App, Variant};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::run;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -18,10 +18,10 @@ use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Far more than any program needs, on a busy machine too; only a hang takes longer.
-const LIMIT: Duration = Duration::from_secs(180);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How a program is linked with CUDA's runtime.
-const LINKED: [Variant; 2] = [Variant::Shared, Variant::Static];
+const LINKED_VARIANTS: [Variant; 2] = [Variant::Shared, Variant::Static];
 /// Frames on a unix socket are those of TCP: so many slices.
 const STREAM_SLICES: u64 = 4;
 
@@ -41,19 +41,19 @@ const TLS_PROGRAMS: [&str; 10] = [
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
-        let server = Server::start_tls(&places, "soft", &[]).map_err(|error| error.to_string())?;
+    let prepared = Paths::of_this_test().map_err(|error| error.to_string()).and_then(|paths| {
+        let server = Server::start_tls(&paths, "soft", &[]).map_err(|error| error.to_string())?;
         let apps = catalog::apps().map_err(|error| error.to_string())?;
-        Ok((places, server, apps))
+        Ok((paths, server, apps))
     });
-    let (places, server, apps) = match prepared {
+    let (paths, server, apps) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let mut trials = all_trials(&places, &ways(&places, &server), &apps);
+    let mut trials = all_trials(&paths, &ways(&paths, &server), &apps);
     let slice = Slice::of_this_run(arguments.filter.is_some());
     println!("programs on each way: {slice}");
     trials.retain(|trial| is_chosen(trial.name(), &slice));
@@ -62,9 +62,9 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn ways(places: &Places, server: &Server) -> Vec<Way> {
+fn ways(paths: &Paths, server: &Server) -> Vec<Way> {
     let [shm, tcp] = Way::through(server);
-    let mut ways = vec![Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp, Way::as_stream(server)];
+    let mut ways = vec![Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp, Way::as_stream(server)];
     ways.extend(Way::tls(server));
     ways
 }
@@ -73,8 +73,8 @@ fn ways(places: &Places, server: &Server) -> Vec<Way> {
 fn is_chosen(test: &str, slice: &Slice) -> bool {
     let [way, variant, program] = test.splitn(3, "::").collect::<Vec<&str>>()[..] else { return true };
     let combination = format!("{way}::{program}");
-    let linked = LINKED.iter().position(|other| other.to_string() == variant);
-    linked.is_none_or(|index| slice.chooses(&combination, index, LINKED.len()))
+    let linked = LINKED_VARIANTS.iter().position(|other| other.to_string() == variant);
+    linked.is_none_or(|index| slice.chooses(&combination, index, LINKED_VARIANTS.len()))
         && (way != "unix" || slice.has(&combination, STREAM_SLICES))
 }
 
@@ -87,18 +87,18 @@ fn is_tried(way: &Way, app: &App) -> bool {
     }
 }
 
-fn all_trials(places: &Places, ways: &[Way], apps: &[App]) -> Vec<Trial> {
+fn all_trials(paths: &Paths, ways: &[Way], apps: &[App]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for app in apps.iter().filter(|app| app.is_test()) {
         for &variant in app.variants() {
-            let why_not = places.why_not_built(&app.name, variant);
+            let why_not = paths.why_not_built(&app.name, variant);
             if let Some(why) = why_not {
                 println!("{}: {why}", app.name);
             }
             for way in ways.iter().filter(|way| is_tried(way, app)) {
-                let (places, way, name) = (places.clone(), way.clone(), app.name.clone());
+                let (paths, way, name) = (paths.clone(), way.clone(), app.name.clone());
                 let title = format!("{way}::{variant}::{name}");
-                let trial = Trial::test(title, move || one(&places, &way, &name, variant));
+                let trial = Trial::test(title, move || one(&paths, &way, &name, variant));
                 trials.push(trial.with_ignored_flag(why_not.is_some()));
             }
         }
@@ -106,8 +106,8 @@ fn all_trials(places: &Places, ways: &[Way], apps: &[App]) -> Vec<Trial> {
     trials
 }
 
-fn one(places: &Places, way: &Way, name: &str, variant: Variant) -> Result<(), Failed> {
-    let outcome = run(&mut way.command(places, &places.program(name, variant)), LIMIT)?;
-    judge(places, name, &outcome)?;
+fn one(paths: &Paths, way: &Way, name: &str, variant: Variant) -> Result<(), Failed> {
+    let outcome = run(&mut way.command(paths, &paths.program(name, variant)), PROGRAM_TIMEOUT)?;
+    judge(paths, name, &outcome)?;
     Ok(())
 }

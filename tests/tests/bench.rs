@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use katydid_tests::measured::{Ground, PROGRAMS, Size};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -19,8 +19,8 @@ const NO_TIME: &str = "there was no time left for it";
 
 #[test]
 fn a_quick_run_measures_everything_on_every_way() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let mut command = Command::new(places.katydid());
+    let paths = Paths::of_this_test()?;
+    let mut command = Command::new(paths.katydid());
     command.args(["bench", "--quick", "--rounds", "1", "--driver", "soft", "--json"]);
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "it failed: {}", outcome.text());
@@ -57,10 +57,10 @@ fn may_be_left_out(line: &str) -> bool {
 /// Of every program the calls are counted, and what it copies is the same on every way.
 #[test]
 fn programs_that_are_measured_tell_of_their_copies() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
-    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
-    let ground = Ground { places, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT.into() };
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
+    let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
+    let ground = Ground { paths, size: Size::Small, libraries: Vec::new(), limit: WAIT_TIMEOUT.into() };
     for program in PROGRAMS.into_iter().filter(|program| !program.needs_gpu) {
         let natively = ground.run(&direct, program)?;
         ensure!(natively.work > 0.0 && natively.bytes_in > 0 && natively.bytes_out > 0, "{natively:?}");

@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::gate::lasting_port;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::trial::ignorable_test;
 use katydid_tests::watch::{WAIT_TIMEOUT, why_no_checkpoint};
@@ -85,24 +85,24 @@ fn trials() -> Result<Vec<Trial>> {
 
 /// Runs a page, or says what it needs that is not here.
 fn try_page(page: &Path) -> Result<Completion> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let steps = steps(&fs::read_to_string(page)?)?;
-    if let Some(why) = why_not(&places, &steps) {
+    if let Some(why) = why_not(&paths, &steps) {
         return Ok(Completion::ignored_with(why));
     }
     if !steps.is_empty() {
-        run(&places, &steps)?;
+        run(&paths, &steps)?;
     }
     Ok(Completion::Completed)
 }
 
 /// What the steps need and this machine lacks.
-fn why_not(places: &Places, steps: &[Step]) -> Option<String> {
+fn why_not(paths: &Paths, steps: &[Step]) -> Option<String> {
     let any = |word: &str| steps.iter().any(|step| step.command.contains(word));
-    if any("mpirun") && places.why_not_built("mpi_ring", Variant::Mpi).is_some() {
+    if any("mpirun") && paths.why_not_built("mpi_ring", Variant::Mpi).is_some() {
         return Some("there is no Open MPI".to_owned());
     }
-    (any("katydid checkpoint") || any("--every")).then(|| why_no_checkpoint(places)).flatten()
+    (any("katydid checkpoint") || any("--every")).then(|| why_no_checkpoint(paths)).flatten()
 }
 
 /// The steps of all `console` blocks of a page.
@@ -128,24 +128,24 @@ fn steps(page: &str) -> Result<Vec<Step>> {
 }
 
 /// Runs the steps in one shell, and compares what the page shows with what came.
-fn run(places: &Places, steps: &[Step]) -> Result<()> {
+fn run(paths: &Paths, steps: &[Step]) -> Result<()> {
     let home = tempfile::Builder::new().prefix("katydid-docs-").tempdir()?;
     let ports: BTreeMap<&str, String> = PORTS.iter().map(|&port| (port, format!(":{}", lasting_port()))).collect();
-    furnish(places, home.path())?;
+    furnish(paths, home.path())?;
     fs::write(home.path().join("page.sh"), script(steps, &ports))?;
     for time in ["first", "second"] {
-        let typed = type_page(places, home.path(), steps, &ports);
+        let typed = type_page(paths, home.path(), steps, &ports);
         typed.map_err(|error| anyhow!("{error:#}\n(typed for the {time} time)"))?;
     }
     Ok(())
 }
 
 /// Types the script in the folder `home`, and compares.
-fn type_page(places: &Places, home: &Path, steps: &[Step], ports: &BTreeMap<&str, String>) -> Result<()> {
+fn type_page(paths: &Paths, home: &Path, steps: &[Step], ports: &BTreeMap<&str, String>) -> Result<()> {
     // script(1) has a terminal for the shell, which leads its session.
     let mut command = Command::new("script");
     command.args(["--quiet", "--flush", "--command", "exec bash --norc page.sh", "/dev/null"]).current_dir(home);
-    let path = format!("{}:{}", places.dist.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let path = format!("{}:{}", paths.dist.join("bin").display(), std::env::var("PATH").unwrap_or_default());
     command.env_clear().env("PATH", path).env("HOME", home).env("SHELL", "/bin/sh");
     command.env("XDG_RUNTIME_DIR", home.join("run")).env("TERM", "xterm").env("LANG", "C.UTF-8");
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
@@ -155,9 +155,9 @@ fn type_page(places: &Places, home: &Path, steps: &[Step], ports: &BTreeMap<&str
 }
 
 /// What a user has in the home folder after the first tutorial.
-fn furnish(places: &Places, home: &Path) -> io::Result<()> {
+fn furnish(paths: &Paths, home: &Path) -> io::Result<()> {
     fs::create_dir(home.join("run"))?;
-    let program = |place: &str| -> PathBuf { places.apps.join(place) };
+    let program = |place: &str| -> PathBuf { paths.apps.join(place) };
     for (name, place) in PROGRAMS.into_iter().chain(program(RANKED.1).exists().then_some(RANKED)) {
         symlink(program(place), home.join(name))?;
     }
@@ -251,8 +251,8 @@ fn three_dots_stand_for_anything() -> Result<()> {
 }
 
 fn a_page_that_is_wrong_is_found() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let tried = |block: &str| run(&places, &steps(&format!("```console\n{block}\n```\n"))?);
+    let paths = Paths::of_this_test()?;
+    let tried = |block: &str| run(&paths, &steps(&format!("```console\n{block}\n```\n"))?);
     tried("$ echo one; test -t 0 && test -t 1\none\n$ sleep 600 &\n$ kill $!; wait $! || echo $?\n143")?;
     let text = |block: &str| tried(block).err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(text("$ echo one\ntwo").contains("did not print"), "{}", text("$ echo one\ntwo"));

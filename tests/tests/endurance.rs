@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::opencl;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, memory_files, resident_kib, runs, threads, until};
 use katydid_tests::way::Way;
 
 /// Sessions unless told otherwise.
-const SESSIONS: u64 = 36;
+const SESSION_COUNT: u64 = 36;
 /// What memory may differ by, in KiB: an allocator keeps some, however often it is asked.
-const SLACK: u64 = 2 << 10;
+const SLACK_KIB: u64 = 2 << 10;
 
 /// What a server holds while it has no session and its worker is ready.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Held {
             && self.memory_files <= before.memory_files
             && self.threads <= before.threads
             && self.children <= before.children
-            && self.memory_kib <= before.memory_kib + SLACK
+            && self.memory_kib <= before.memory_kib + SLACK_KIB
     }
 }
 
@@ -71,11 +71,11 @@ fn settle(server: &Server) -> Result<()> {
 
 #[test]
 fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let sessions = env::var("KATYDID_ENDURANCE_SESSIONS").map_or(Ok(SESSIONS), |text| text.parse())?;
-    let has_opencl = opencl::has_driver(&places);
-    let variables = if has_opencl { opencl::driver_without_cache(&places) } else { Vec::new() };
-    let server = Server::start_with(&places, &driver_under_test(), &[], &variables)?;
+    let paths = Paths::of_this_test()?;
+    let sessions = env::var("KATYDID_ENDURANCE_SESSIONS").map_or(Ok(SESSION_COUNT), |text| text.parse())?;
+    let has_opencl = opencl::has_driver(&paths);
+    let variables = if has_opencl { opencl::driver_without_cache(&paths) } else { Vec::new() };
+    let server = Server::start_with(&paths, &driver_under_test(), &[], &variables)?;
     let [shm, tcp] = Way::through(&server);
     let ways = [shm, Way::as_stream(&server), tcp];
     let some = |count: u64| -> Result<()> {
@@ -83,12 +83,12 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
             let way = &ways[(number % 3) as usize];
             let is_opencl = has_opencl && number % 6 >= 3;
             let path = match is_opencl {
-                true => opencl::program(&places, "vector_add"),
-                false => places.program("vector_add", Variant::Static),
+                true => opencl::program(&paths, "vector_add"),
+                false => paths.program("vector_add", Variant::Static),
             };
-            let mut command = way.command(&places, &path);
+            let mut command = way.command(&paths, &path);
             if is_opencl {
-                command.env("LD_LIBRARY_PATH", opencl::libraries(&places));
+                command.env("LD_LIBRARY_PATH", opencl::libraries(&paths));
             }
             let outcome =
                 program::run(&mut command, WAIT_TIMEOUT).with_context(|| format!("session {number} over {way}"))?;
@@ -113,9 +113,9 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
 }
 
 /// Programs beside the hostile clients, at a time.
-const GOOD: u64 = 3;
+const GOOD_SESSIONS: u64 = 3;
 /// Rounds of each hostile client, and of each good one, unless a time is given.
-const ROUNDS: u64 = 4;
+const ROUND_COUNT: u64 = 4;
 
 /// What a server says that is given no time by its machine.
 const NO_WORKER: &str = "no worker became ready";
@@ -140,17 +140,17 @@ impl Span {
     }
 
     fn goes_on(&self, round: u64) -> bool {
-        let is_time = self.until.map_or(round < ROUNDS, |until| Instant::now() < until);
+        let is_time = self.until.map_or(round < ROUND_COUNT, |until| Instant::now() < until);
         is_time && !self.failed.load(Ordering::Relaxed)
     }
 }
 
 /// Programs on all ways, one after the other; each comes to its right end.
-fn good(places: &Places, ways: &[Way], number: u64, span: &Span) -> Result<()> {
+fn good(paths: &Paths, ways: &[Way], number: u64, span: &Span) -> Result<()> {
     let mut round = 0;
     while span.goes_on(round) {
         let way = &ways[((number + round) % ways.len() as u64) as usize];
-        let mut command = way.command(places, &places.program("vector_add", Variant::Static));
+        let mut command = way.command(paths, &paths.program("vector_add", Variant::Static));
         // On a machine that has more to do than this, a server may take longer than a user would wait.
         command.env("KATYDID_CONNECT_TIMEOUT", "0s");
         let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| format!("over {way}"));
@@ -180,17 +180,17 @@ fn bad(attack: hostile::Attack, target: &hostile::Target, span: &Span) {
 }
 
 /// All of them at once.
-fn together(server: &Server, places: &Places, span: &Span, count: u64) -> Result<()> {
+fn together(server: &Server, paths: &Paths, span: &Span, count: u64) -> Result<()> {
     let [shm, tcp] = Way::through(server);
     let ways: Vec<Way> = [shm, Way::as_stream(server), tcp].into_iter().chain(Way::tls(server)).collect();
-    let target = hostile::Target::of(server, places);
+    let target = hostile::Target::of(server, paths);
     thread::scope(|scope| {
         for attack in hostile::ATTACKS {
             let target = &target;
             scope.spawn(move || bad(attack, target, span));
         }
         let ways = &ways;
-        let good: Vec<_> = (0..count).map(|number| scope.spawn(move || good(places, ways, number, span))).collect();
+        let good: Vec<_> = (0..count).map(|number| scope.spawn(move || good(paths, ways, number, span))).collect();
         good.into_iter().try_for_each(|thread| {
             let outcome = thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")));
             outcome.inspect_err(|_| span.failed.store(true, Ordering::Relaxed))
@@ -204,16 +204,16 @@ fn number(name: &str) -> Result<Option<u64>> {
 
 #[test]
 fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let minutes = number("KATYDID_ENDURANCE_MINUTES")?;
-    let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD);
-    let server = Server::start_tls(&places, &driver_under_test(), &[])?;
+    let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD_SESSIONS);
+    let server = Server::start_tls(&paths, &driver_under_test(), &[])?;
     // Once around, since an allocator keeps what the largest crowd has had.
-    together(&server, &places, &Span::new(None, minutes.is_some()), count)?;
+    together(&server, &paths, &Span::new(None, minutes.is_some()), count)?;
     settle(&server)?;
     let before = Held::by(&server);
     let span = Span::new(minutes, minutes.is_some());
-    together(&server, &places, &span, count)?;
+    together(&server, &paths, &span, count)?;
     settle(&server)?;
     let mut after = Held::by(&server);
     let is_flat = until("the server holds no more", || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A server, and how to start the fixture with it.
 struct Bench {
-    places: Places,
+    paths: Paths,
     server: Server,
 }
 
@@ -27,9 +27,9 @@ impl Bench {
     }
 
     fn with(options: &[&str]) -> Result<Self> {
-        let places = Places::of_this_test()?;
-        let server = Server::start(&places, &driver_under_test(), options)?;
-        Ok(Self { places, server })
+        let paths = Paths::of_this_test()?;
+        let server = Server::start(&paths, &driver_under_test(), options)?;
+        Ok(Self { paths, server })
     }
 
     /// The two ways to this server, for tests that hold on both.
@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn fixture(&self, way: &Way, arguments: &[&str]) -> Command {
-        let mut command = way.command(&self.places, &self.places.program("fixture", Variant::Static));
+        let mut command = way.command(&self.paths, &self.paths.program("fixture", Variant::Static));
         command.args(arguments);
         command
     }
@@ -228,7 +228,7 @@ fn sessions_are_listed_with_their_programs_and_then_forgotten() -> Result<()> {
     let (first, second) = (bench.ready(&shm, &["idle"])?, bench.ready(&tcp, &["hold", "3000000"])?);
     bench.server.workers_of(2)?;
     let ps = |json: bool| -> Result<String> {
-        let mut command = Command::new(bench.places.katydid());
+        let mut command = Command::new(bench.paths.katydid());
         command.arg("ps").arg("--admin").arg(bench.server.admin_socket()).args(json.then_some("--json"));
         let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}{}", outcome.text(), outcome.errors());
@@ -295,9 +295,9 @@ fn after_a_fault_of_the_gpu_the_next_session_of_the_server_is_well() -> Result<(
     let [shm, tcp] = bench.ways();
     for way in [shm, tcp, Way::as_stream(&bench.server)] {
         for name in ["illegal_address", "vector_add"] {
-            let program = bench.places.program(name, Variant::Static);
-            let outcome = program::run(&mut way.command(&bench.places, &program), WAIT_TIMEOUT)?;
-            judge(&bench.places, name, &outcome).with_context(|| format!("{name} over {way}"))?;
+            let program = bench.paths.program(name, Variant::Static);
+            let outcome = program::run(&mut way.command(&bench.paths, &program), WAIT_TIMEOUT)?;
+            judge(&bench.paths, name, &outcome).with_context(|| format!("{name} over {way}"))?;
             bench.server.workers_of(0)?;
         }
     }
@@ -341,11 +341,11 @@ fn a_signal_to_all_processes_of_a_job_leaves_the_program_its_gpu() -> Result<()>
 
 #[test]
 fn a_private_server_ends_with_its_program() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     // A name of its own makes the processes of this test recognisable: they inherit it in their environment.
     let mark = format!("KATYDID_TEST_MARK={}", std::process::id());
     let mut command =
-        Way::Private { driver: driver_under_test() }.command(&places, &places.program("fixture", Variant::Static));
+        Way::Private { driver: driver_under_test() }.command(&paths, &paths.program("fixture", Variant::Static));
     command.args(["count", "3"]).env("KATYDID_TEST_MARK", std::process::id().to_string());
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.text() == "3\n" && outcome.status.success(), "{}{}", outcome.text(), outcome.errors());

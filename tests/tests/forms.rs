@@ -7,11 +7,11 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use katydid_ptx_forms::{Device, Gpu, compare, recorded, suite};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 
 #[test]
 fn softcuda_answers_as_the_gpu_did() -> Result<()> {
-    let library = Places::of_this_test()?.soft().join("libcuda.so.1");
+    let library = Paths::of_this_test()?.soft().join("libcuda.so.1");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/ptx-forms");
     let mut device = Gpu::open(Some(&library))?;
     ensure!(device.is_soft(), "{} is another driver", library.display());

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use anyhow::{Result, ensure};
 use katydid_tests::frameworks::trial::Stage;
 use katydid_tests::frameworks::{Item, Verdict, items, python, toolkit};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
@@ -32,21 +32,21 @@ fn items_of_monitors_say_the_same_on_every_way() -> Result<()> {
 }
 
 fn items_say_the_same(family: &str) -> Result<()> {
-    let places = Places::of_this_test()?;
-    let python = python(&places);
+    let paths = Paths::of_this_test()?;
+    let python = python(&paths);
     ensure!(python.exists(), "there is no Python with frameworks; run `cargo xtask setup` first");
-    let server = Server::start(&places, "soft", &[])?;
+    let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
     let ways = vec![shm, Way::as_stream(&server), tcp];
-    let native = Way::Direct { name: "soft", folder: Some(places.soft()) };
-    let variables = toolkit(&places);
+    let native = Way::Direct { name: "soft", folder: Some(paths.soft()) };
+    let variables = toolkit(&paths);
     let driver = "soft".to_owned();
     let is_wanted = |item: &Item| item.is_soft && !item.is_suite() && item.is_among(&[family.to_owned()]);
     for mut item in items()?.into_iter().filter(is_wanted) {
         item.seconds = WAIT_TIMEOUT.as_secs();
-        let (places, python, native, ways) = (places.clone(), python.clone(), native.clone(), ways.clone());
+        let (paths, python, native, ways) = (paths.clone(), python.clone(), native.clone(), ways.clone());
         let (driver, variables) = (driver.clone(), variables.clone());
-        let stage = Stage { places, python, native, ways, driver, variables, deadline: None };
+        let stage = Stage { paths, python, native, ways, driver, variables, deadline: None };
         let told = RefCell::new(Vec::new());
         stage.run(&item, &|result| told.borrow_mut().push(result));
         let told = told.into_inner();

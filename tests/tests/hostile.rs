@@ -22,15 +22,15 @@ use anyhow::{Context, Result, bail, ensure};
 use katydid_fatbin::Image;
 use katydid_tests::catalog::Variant;
 use katydid_tests::deadline::Patient;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, tree, until};
 use katydid_tests::way::Way;
 use katydid_wire::codec::Message;
-use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, ReplyHead};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, MAX_FRAME_BYTES, ReplyHead};
 use katydid_wire::handshake::{
-    ArenaKind, Build, Hello, MessageKind, PREFIX, Prefix, Ready, RefusalCode, Refused, SessionClaim, SessionKind,
+    ArenaKind, Build, Hello, MessageKind, PREFIX_BYTES, Prefix, Ready, RefusalCode, Refused, SessionClaim, SessionKind,
 };
 use katydid_wire::message::{
     cuCtxSynchronize, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuEventSynchronize, cuModuleUnload,
@@ -53,10 +53,10 @@ struct Target {
 
 impl Target {
     fn new() -> Result<Self> {
-        let places = Places::of_this_test()?;
-        let server = Server::start(&places, &driver_under_test(), &[])?;
+        let paths = Paths::of_this_test()?;
+        let server = Server::start(&paths, &driver_under_test(), &[])?;
         let [way, _] = Way::through(&server);
-        let mut command = way.command(&places, &places.program("fixture", Variant::Static));
+        let mut command = way.command(&paths, &paths.program("fixture", Variant::Static));
         let mut bystander = Running::start(command.arg("idle"), Stdio::piped())?;
         bystander.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(Self { server, bystander })
@@ -87,11 +87,11 @@ fn hello() -> Hello {
 
 /// One whole handshake message.
 fn message(socket: &mut dyn Connection) -> Result<(MessageKind, Vec<u8>)> {
-    let mut bytes = vec![0; PREFIX];
+    let mut bytes = vec![0; PREFIX_BYTES];
     socket.read_exact(&mut bytes)?;
     let prefix = Prefix::decode(bytes[..].try_into()?)?;
     bytes.resize(prefix.length, 0);
-    socket.read_exact(&mut bytes[PREFIX..])?;
+    socket.read_exact(&mut bytes[PREFIX_BYTES..])?;
     Ok((prefix.kind, bytes))
 }
 
@@ -196,7 +196,7 @@ impl Program {
         let asked = self.sequence;
         self.send(M::OPCODE, true, &payload(message))?;
         loop {
-            let mut head = [0; HEAD];
+            let mut head = [0; HEAD_BYTES];
             self.socket.read_exact(&mut head)?;
             let (head, length) = ReplyHead::decode(&head)?;
             self.socket.read_exact(&mut vec![0; length])?;
@@ -230,22 +230,22 @@ fn payload<M: Message>(message: &M) -> Vec<u8> {
 }
 
 /// The first stream that a program makes: the numbers below are those of default streams.
-const STREAM: u32 = 3;
+const STREAM_LINK: u32 = 3;
 /// How often a session is replayed that its worker has to survive until it exits by itself.
-const REPLAYS: usize = 16;
+const REPLAY_COUNT: usize = 16;
 /// Pinned memory of these sessions: as much as takes a while to be given back.
-const PINNED: u64 = 64 << 20;
+const PINNED_BYTES: u64 = 64 << 20;
 
 /// Has `break_it` end a session by a breach, again and again: each worker exits as a worker does that ends its session, and
 /// dies of no signal.
 fn workers_exit_by_themselves(break_it: impl Fn(&mut Program) -> Result<()>) -> Result<()> {
     let target = Target::new()?;
-    for _ in 0..REPLAYS {
-        let mut program = Program::with_pinned(&target, PINNED)?;
+    for _ in 0..REPLAY_COUNT {
+        let mut program = Program::with_pinned(&target, PINNED_BYTES)?;
         break_it(&mut program)?;
         closes(&mut program.socket)?;
     }
-    for line in ends(&target, REPLAYS)? {
+    for line in ends(&target, REPLAY_COUNT)? {
         ensure!(line.contains("exit status: 1"), "{line}");
     }
     target.end_unharmed()
@@ -268,7 +268,7 @@ fn what_a_program_pushes_behind_a_breach_is_written_to_memory_that_is_there() ->
     let bytes = vec![7; 1 << 20];
     let push_all = |program: &mut Program| {
         let begin = program.pinned;
-        let mut addresses = (begin..begin + PINNED).step_by(bytes.len());
+        let mut addresses = (begin..begin + PINNED_BYTES).step_by(bytes.len());
         addresses.try_for_each(|address| program.enqueue(&kdHostPush { address, data: &bytes }))
     };
     workers_exit_by_themselves(|program| {
@@ -283,13 +283,13 @@ fn what_a_program_pushes_behind_a_breach_is_written_to_memory_that_is_there() ->
 fn what_the_driver_copies_when_a_session_breaks_stays_there() -> Result<()> {
     workers_exit_by_themselves(|program| {
         let (destination, source) = (program.device, program.pinned);
-        program.call(&kdDeviceGrow { device: 0, address: destination, size: PINNED })?;
-        program.enqueue(&cuStreamCreate { phStream: STREAM, Flags: 1 })?;
+        program.call(&kdDeviceGrow { device: 0, address: destination, size: PINNED_BYTES })?;
+        program.enqueue(&cuStreamCreate { phStream: STREAM_LINK, Flags: 1 })?;
         program.enqueue(&kdHostFunction { stream: 0, token: 1 })?;
         program.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 })?;
-        let copy = kdCopy { destination, source, size: PINNED, stream: STREAM };
+        let copy = kdCopy { destination, source, size: PINNED_BYTES, stream: STREAM_LINK };
         program.enqueue(&copy)?;
-        program.enqueue(&cuEventRecord { hEvent: 1, hStream: STREAM })?;
+        program.enqueue(&cuEventRecord { hEvent: 1, hStream: STREAM_LINK })?;
         (0..32).try_for_each(|_| program.enqueue(&copy))?;
         // The first one is done, and the driver copies on.
         program.call(&cuEventSynchronize { hEvent: 1 })?;
@@ -302,7 +302,7 @@ const MADE_UP: usize = 40;
 /// How long such a session waits for its worker to read on.
 const GIVEN_UP: Duration = Duration::from_millis(500);
 /// Frames of each.
-const FRAMES: usize = 60;
+const FRAME_COUNT: usize = 60;
 /// A kernel that reads and writes where its parameter says.
 const KERNEL: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p) {\n\
     .reg .u64 %a; .reg .u32 %v;\n ld.param.u64 %a, [p];\n ld.global.u32 %v, [%a];\n st.global.u32 [%a+4], %v;\n ret;\n}\n";
@@ -310,7 +310,7 @@ const KERNEL: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n.visible 
 impl Random {
     /// An id: of something that is there, or that could be.
     fn id(&mut self) -> u32 {
-        self.below(u64::from(STREAM) + 2) as u32
+        self.below(u64::from(STREAM_LINK) + 2) as u32
     }
 
     /// A size, most often a small one or one of whole pages.
@@ -378,7 +378,7 @@ fn made_up_memory(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>
         0 => said(false, &kdHostPush { address, data }),
         1 => said(true, &kdHostPull { ranges: &ranges::encode(&[(address, size as u32), (other, 64)]) }),
         2 => said(true, &kdHostRegister { address, size: size & !4095, flags: 0 }),
-        3 => said(true, &kdHostUnregister { address: program.pinned, size: PINNED }),
+        3 => said(true, &kdHostUnregister { address: program.pinned, size: PINNED_BYTES }),
         4 => said(true, &kdDeviceGrow { device: 0, address: granule, size: 2 << 20 }),
         5 => said(true, &kdDeviceShrink { device: 0, address: granule, size: 2 << 20 }),
         6 => {
@@ -447,9 +447,9 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
     let image = Image::from_bytes(KERNEL)?.encode();
     for seed in 1..=count {
         let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (seed as u64) << 20);
-        let mut program = Program::with_pinned(&target, PINNED)?;
+        let mut program = Program::with_pinned(&target, PINNED_BYTES)?;
         program.call(&kdDeviceGrow { device: 0, address: program.device, size: 2 << 20 })?;
-        program.enqueue(&cuStreamCreate { phStream: STREAM, Flags: 1 })?;
+        program.enqueue(&cuStreamCreate { phStream: STREAM_LINK, Flags: 1 })?;
         program.enqueue(&cuEventCreate { phEvent: 1, Flags: 0 })?;
         program.enqueue(&kdImagePiece { total: image.len() as u64, data: &image })?;
         program.call(&kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] })?;
@@ -459,7 +459,7 @@ fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
         let mut replies = Patient::new(socket.try_clone()?, WAIT_TIMEOUT)?;
         socket.set_write_timeout(Some(GIVEN_UP))?;
         let reader = thread::spawn(move || io::copy(&mut replies, &mut io::sink()));
-        for thread in (1..=FRAMES as u32).map(|frame| frame * 7 % 40 + 1) {
+        for thread in (1..=FRAME_COUNT as u32).map(|frame| frame * 7 % 40 + 1) {
             let message = made_up(&mut random, &program);
             if !program.throw(thread, &message)? {
                 break;
@@ -494,7 +494,7 @@ fn a_hello_that_claims_a_huge_length_closes_the_connection() -> Result<()> {
 fn a_hello_whose_inside_is_damaged_closes_the_connection() -> Result<()> {
     let mut bytes = hello().encode(&peer::build())?;
     let length = bytes.len();
-    bytes[PREFIX..length].fill(0xff);
+    bytes[PREFIX_BYTES..length].fill(0xff);
     instead_of_hello(&bytes)
 }
 
@@ -502,7 +502,7 @@ fn a_hello_whose_inside_is_damaged_closes_the_connection() -> Result<()> {
 fn a_connection_closed_in_the_middle_of_a_hello_harms_no_other() -> Result<()> {
     let target = Target::new()?;
     let bytes = hello().encode(&peer::build())?;
-    for length in [0, 1, PREFIX - 1, PREFIX, bytes.len() - 1] {
+    for length in [0, 1, PREFIX_BYTES - 1, PREFIX_BYTES, bytes.len() - 1] {
         for socket in target.connections() {
             let mut socket = socket?;
             send(&mut socket, &bytes[..length])?;
@@ -547,7 +547,7 @@ fn a_payload_that_is_no_message_ends_its_session() -> Result<()> {
 #[test]
 fn a_frame_longer_than_the_limit_ends_its_session() -> Result<()> {
     let mut bytes = frame(1, true, &[0; 64])?;
-    let too_long = u32::try_from(MAX_FRAME + 1)?;
+    let too_long = u32::try_from(MAX_FRAME_BYTES + 1)?;
     bytes[..4].copy_from_slice(&too_long.to_le_bytes());
     in_a_session(&bytes)
 }
@@ -555,7 +555,7 @@ fn a_frame_longer_than_the_limit_ends_its_session() -> Result<()> {
 #[test]
 fn a_frame_shorter_than_its_head_ends_its_session() -> Result<()> {
     let mut bytes = frame(1, true, &[0; 64])?;
-    bytes[..4].copy_from_slice(&u32::try_from(HEAD - 1)?.to_le_bytes());
+    bytes[..4].copy_from_slice(&u32::try_from(HEAD_BYTES - 1)?.to_le_bytes());
     in_a_session(&bytes)
 }
 
@@ -598,31 +598,31 @@ fn the_server_says_on_standard_error_why_it_ended_a_session() -> Result<()> {
 }
 
 /// The limit that the program `memory_limit` expects.
-const LIMIT: [&str; 2] = ["--memory", "64M"];
+const MEMORY_LIMIT_ARGUMENTS: [&str; 2] = ["--memory", "64M"];
 
 #[test]
 fn every_byte_counts_against_a_limit_of_device_memory() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, &driver_under_test(), &[])?;
-    let program = places.program("memory_limit", Variant::Static);
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, &driver_under_test(), &[])?;
+    let program = paths.program("memory_limit", Variant::Static);
     for way in Way::through(&server) {
-        let outcome = program::run(way.job(&places, &LIMIT, &program).arg("counts"), WAIT_TIMEOUT)?;
+        let outcome = program::run(way.job(&paths, &MEMORY_LIMIT_ARGUMENTS, &program).arg("counts"), WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{way}: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
     // The server's own limit counts as well.
-    let strict = Server::start(&places, &driver_under_test(), &["--session-memory", "64M"])?;
+    let strict = Server::start(&paths, &driver_under_test(), &["--session-memory", "64M"])?;
     let [way, _] = Way::through(&strict);
-    let outcome = program::run(way.command(&places, &program).arg("counts"), WAIT_TIMEOUT)?;
+    let outcome = program::run(way.command(&paths, &program).arg("counts"), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     Ok(())
 }
 
 #[test]
 fn what_a_program_holds_is_what_the_server_shows() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, &driver_under_test(), &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, &driver_under_test(), &[])?;
     for way in Way::through(&server) {
-        let mut command = way.job(&places, &LIMIT, &places.program("memory_limit", Variant::Static));
+        let mut command = way.job(&paths, &MEMORY_LIMIT_ARGUMENTS, &paths.program("memory_limit", Variant::Static));
         let mut running = Running::start(command.arg("holds"), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
         let told = running.output_so_far()?;
@@ -647,23 +647,23 @@ fn status(pid: u32, line: &str) -> Result<String> {
 }
 
 /// Whether every user can reach the binaries.
-fn is_open(places: &Places) -> bool {
+fn is_open(paths: &Paths) -> bool {
     let may_enter = |folder: &Path| fs::metadata(folder).is_ok_and(|found| found.mode() & 0o001 != 0);
-    places.shim().ancestors().all(may_enter)
+    paths.shim().ancestors().all(may_enter)
 }
 
 #[test]
 fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let program = places.program("fixture", Variant::Static);
+    let paths = Paths::of_this_test()?;
+    let program = paths.program("fixture", Variant::Static);
     let is_root = rustix::process::geteuid().is_root();
     // A user of its own or another one, where this one can become it and it can reach the libraries; this one otherwise.
     let (daemon, root): (&[&str], &[&str]) = (&["--worker-user", "daemon"], &["--worker-user", "root"]);
     let sandboxed = [&[], daemon, root].into_iter().take(if is_root { 3 } else { 1 }).map(|further| (further, true));
     for (further, has_sandbox) in sandboxed.chain([(&["--no-sandbox"][..], false)]) {
-        let server = Server::start(&places, "soft", further)?;
+        let server = Server::start(&paths, "soft", further)?;
         for way in Way::through(&server) {
-            let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
+            let mut running = Running::start(way.command(&paths, &program).arg("idle"), Stdio::piped())?;
             running.wait_for("ready", WAIT_TIMEOUT)?;
             let [worker] = server.workers_of(1)?[..] else { bail!("another number of workers") };
             let told = [status(worker, "NoNewPrivs")?, status(worker, "Seccomp")?];
@@ -674,7 +674,7 @@ fn workers_have_given_up_what_they_do_not_need() -> Result<()> {
                 let capabilities = status(worker, "CapEff")?;
                 ensure!(u64::from_str_radix(&capabilities, 16)? == 0, "{way}: {capabilities}");
                 let is_roots = status(worker, "Uid")?.split('\t').next() == Some("0");
-                let stays_root = further == root || (further.is_empty() && !is_open(&places));
+                let stays_root = further == root || (further.is_empty() && !is_open(&paths));
                 ensure!(is_roots == stays_root, "{way}: {further:?}: it runs as {}", status(worker, "Uid")?);
             }
             running.close_input();
@@ -696,16 +696,16 @@ fn may(user: (u32, u32), command: &[&str]) -> Result<bool> {
 /// Workers of a server of root's have users of their own. What one could do to another, beside its sandbox, is tried by its user.
 #[test]
 fn workers_of_two_clients_are_two_users_that_cannot_reach_each_other() -> Result<()> {
-    let places = Places::of_this_test()?;
-    if !rustix::process::geteuid().is_root() || !is_open(&places) {
+    let paths = Paths::of_this_test()?;
+    if !rustix::process::geteuid().is_root() || !is_open(&paths) {
         return Ok(());
     }
-    let server = Server::start(&places, "soft", &[])?;
-    let program = places.program("fixture", Variant::Static);
+    let server = Server::start(&paths, "soft", &[])?;
+    let program = paths.program("fixture", Variant::Static);
     let [shm, tcp] = Way::through(&server);
     let mut running = Vec::new();
     for way in [tcp.clone(), tcp, shm] {
-        let mut started = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
+        let mut started = Running::start(way.command(&paths, &program).arg("idle"), Stdio::piped())?;
         started.wait_for("ready", WAIT_TIMEOUT)?;
         running.push(started);
     }
@@ -734,10 +734,10 @@ fn workers_of_two_clients_are_two_users_that_cannot_reach_each_other() -> Result
 
 #[test]
 fn a_worker_of_its_own_user_gives_up_privileges_too() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let way = Way::Private { driver: "soft".to_owned() };
-    let program = places.program("fixture", Variant::Static);
-    let mut running = Running::start(way.command(&places, &program).arg("idle"), Stdio::piped())?;
+    let program = paths.program("fixture", Variant::Static);
+    let mut running = Running::start(way.command(&paths, &program).arg("idle"), Stdio::piped())?;
     running.wait_for("ready", WAIT_TIMEOUT)?;
     let is_worker = |pid: &u32| status(*pid, "Name").is_ok_and(|name| name == "katydid-worker");
     let workers: Vec<u32> = tree(running.pid()).into_iter().filter(is_worker).collect();

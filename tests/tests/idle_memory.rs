@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, children, is_stopped, until};
@@ -17,13 +17,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// The device, and what a program has of it that leaves too little for another one.
-const DEVICE: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
-const MUCH: &str = "800000000";
-const MORE: &str = "600000000";
+const DEVICE_MEMORY: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
+const LARGE_BYTES: &str = "800000000";
+const SECOND_BYTES: &str = "600000000";
 
 /// A server whose programs share one device.
 struct Bench {
-    places: Places,
+    paths: Paths,
     server: Server,
     /// Where its workers meet.
     shared: TempDir,
@@ -36,15 +36,15 @@ impl Bench {
 
     /// A bench with so many devices.
     fn with(devices: &str) -> Result<Self> {
-        let places = Places::of_this_test()?;
+        let paths = Paths::of_this_test()?;
         let shared = tempfile::tempdir()?;
         let variables = [
-            (DEVICE.0, DEVICE.1.into()),
+            (DEVICE_MEMORY.0, DEVICE_MEMORY.1.into()),
             ("KATYDID_SOFT_DEVICES", devices.into()),
             ("KATYDID_SOFT_SHARED", shared.path().into()),
         ];
-        let server = Server::start_tls(&places, "soft", &variables)?;
-        Ok(Self { places, server, shared })
+        let server = Server::start_tls(&paths, "soft", &variables)?;
+        Ok(Self { paths, server, shared })
     }
 
     fn ways(&self) -> [Way; 3] {
@@ -53,14 +53,14 @@ impl Bench {
     }
 
     fn fixture(&self, way: &Way, arguments: &[&str]) -> Command {
-        let mut command = way.command(&self.places, &self.places.program("fixture", Variant::Static));
+        let mut command = way.command(&self.paths, &self.paths.program("fixture", Variant::Static));
         command.args(arguments);
         command
     }
 
     /// A program that has had much memory, has freed it all, and makes no call.
     fn idle(&self, way: &Way) -> Result<Running> {
-        let mut running = Running::start(&mut self.fixture(way, &["idles", MUCH]), Stdio::piped())?;
+        let mut running = Running::start(&mut self.fixture(way, &["idles", LARGE_BYTES]), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
     }
@@ -74,7 +74,7 @@ impl Bench {
     }
 
     fn take(&self, way: &Way, kind: &str) -> Result<Outcome> {
-        Ok(program::run(&mut self.fixture(way, &["takes", kind, MORE]), WAIT_TIMEOUT)?)
+        Ok(program::run(&mut self.fixture(way, &["takes", kind, SECOND_BYTES]), WAIT_TIMEOUT)?)
     }
 }
 
@@ -105,7 +105,7 @@ fn what_an_idle_program_has_freed_is_another_ones_on_every_link() -> Result<()> 
 /// What the others hold idle of another device stays theirs.
 #[test]
 fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
-    let (bench, one) = (Bench::with("2")?, MUCH.parse::<u64>()?);
+    let (bench, one) = (Bench::with("2")?, LARGE_BYTES.parse::<u64>()?);
     for way in bench.ways() {
         let idle = bench.idle(&way)?;
         let worker = bench.server.workers_of(1)?[0];
@@ -116,7 +116,7 @@ fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
         };
         holds([true, true])?;
         for (device, left) in [("1", [true, false]), ("0", [false, false])] {
-            let mut takes = bench.fixture(&way, &["takes", "block", MORE]);
+            let mut takes = bench.fixture(&way, &["takes", "block", SECOND_BYTES]);
             has(&program::run(takes.env("CUDA_VISIBLE_DEVICES", device), WAIT_TIMEOUT)?)
                 .with_context(|| way.to_string())?;
             holds(left).with_context(|| format!("after device {device}"))?;
@@ -142,7 +142,7 @@ fn it_is_so_for_memory_of_every_kind() -> Result<()> {
 fn memory_in_use_stays_where_it_is() -> Result<()> {
     let bench = Bench::new()?;
     let [shm, tcp, _] = bench.ways();
-    let mut holds = Running::start(&mut bench.fixture(&shm, &["hold", MUCH]), Stdio::piped())?;
+    let mut holds = Running::start(&mut bench.fixture(&shm, &["hold", LARGE_BYTES]), Stdio::piped())?;
     holds.wait_for("ready", WAIT_TIMEOUT)?;
     is_out_of_memory(&bench.take(&tcp, "block")?)?;
     goes_on(holds)
@@ -157,21 +157,22 @@ fn is_out_of_memory(outcome: &Outcome) -> Result<()> {
 /// Whose order of devices is another one: the first one of each is the second one of the machine.
 #[test]
 fn processes_that_see_other_devices_share_those_that_they_have() -> Result<()> {
-    let (places, shared) = (Places::of_this_test()?, tempfile::tempdir()?);
-    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let (paths, shared) = (Paths::of_this_test()?, tempfile::tempdir()?);
+    let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
     let on = |devices: &str, arguments: &[&str]| {
-        let mut command = direct.command(&places, &places.program("fixture", Variant::Static));
-        command.args(arguments).env(DEVICE.0, DEVICE.1).env("KATYDID_SOFT_DEVICES", "2");
+        let mut command = direct.command(&paths, &paths.program("fixture", Variant::Static));
+        command.args(arguments).env(DEVICE_MEMORY.0, DEVICE_MEMORY.1).env("KATYDID_SOFT_DEVICES", "2");
         command.env("KATYDID_SOFT_SHARED", shared.path()).env("CUDA_VISIBLE_DEVICES", devices);
         command
     };
-    let mut holds = Running::start(&mut on("1", &["hold", MUCH]), Stdio::piped())?;
+    let mut holds = Running::start(&mut on("1", &["hold", LARGE_BYTES]), Stdio::piped())?;
     holds.wait_for("ready", WAIT_TIMEOUT)?;
     for devices in ["0", "0,1"] {
-        has(&program::run(&mut on(devices, &["takes", "block", MORE]), WAIT_TIMEOUT)?).context(devices)?;
+        has(&program::run(&mut on(devices, &["takes", "block", SECOND_BYTES]), WAIT_TIMEOUT)?).context(devices)?;
     }
     for devices in ["1", "1,0"] {
-        is_out_of_memory(&program::run(&mut on(devices, &["takes", "block", MORE]), WAIT_TIMEOUT)?).context(devices)?;
+        is_out_of_memory(&program::run(&mut on(devices, &["takes", "block", SECOND_BYTES]), WAIT_TIMEOUT)?)
+            .context(devices)?;
     }
     goes_on(holds)
 }
@@ -207,7 +208,7 @@ fn no_program_waits_for_one_that_is_stopped() -> Result<()> {
 fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
     let bench = Bench::new()?;
     for way in bench.ways() {
-        let mut holds = Running::start(&mut bench.fixture(&way, &["hold", MUCH]), Stdio::piped())?;
+        let mut holds = Running::start(&mut bench.fixture(&way, &["hold", LARGE_BYTES]), Stdio::piped())?;
         holds.wait_for("ready", WAIT_TIMEOUT)?;
         let worker = bench.server.workers_of(1)?[0];
         signal(worker, Signal::STOP)?;
@@ -215,7 +216,7 @@ fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
         let programs: Vec<u32> = children(holds.pid()).into_iter().flat_map(children).collect();
         programs.iter().try_for_each(|program| signal(*program, Signal::KILL))?;
         holds.finish(WAIT_TIMEOUT)?;
-        let takes = Running::start(&mut bench.fixture(&way, &["takes", "block", MORE]), Stdio::null())?;
+        let takes = Running::start(&mut bench.fixture(&way, &["takes", "block", SECOND_BYTES]), Stdio::null())?;
         // Longer than it is waited for programs that live.
         std::thread::sleep(Duration::from_secs(2));
         signal(worker, Signal::CONT)?;
@@ -227,7 +228,7 @@ fn the_memory_of_a_program_that_has_ended_is_waited_for() -> Result<()> {
 
 /// What `memory_room` says of a device of 2 GiB, in KiB.
 fn room(mut command: Command) -> Result<BTreeMap<String, f64>> {
-    let outcome = program::run(command.env(DEVICE.0, "2G"), WAIT_TIMEOUT)?;
+    let outcome = program::run(command.env(DEVICE_MEMORY.0, "2G"), WAIT_TIMEOUT)?;
     let text = outcome.text();
     ensure!(outcome.status.success(), "{}\n{text}{}", outcome.ending(), outcome.errors());
     let said = text.lines().filter_map(|line| line.split_once(' '));
@@ -236,11 +237,11 @@ fn room(mut command: Command) -> Result<BTreeMap<String, f64>> {
 
 #[test]
 fn as_much_memory_is_to_be_had_as_natively_and_gaps_serve_other_blocks() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start_with(&places, "soft", &[], &[(DEVICE.0, "2G".into())])?;
-    let program = places.program("memory_room", Variant::Static);
-    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
-    let [native, ours] = [direct, Way::through(&server)[0].clone()].map(|way| room(way.command(&places, &program)));
+    let paths = Paths::of_this_test()?;
+    let server = Server::start_with(&paths, "soft", &[], &[(DEVICE_MEMORY.0, "2G".into())])?;
+    let program = paths.program("memory_room", Variant::Static);
+    let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
+    let [native, ours] = [direct, Way::through(&server)[0].clone()].map(|way| room(way.command(&paths, &program)));
     let (native, ours) = (native?, ours?);
     for what in ["large", "threes", "mixed", "gaps"] {
         // softcuda fills any gap. A GPU gives out nothing of 2 MiB of which a part is in use, and to a block of 3 MiB 4.

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands;
 use katydid_tests::deadline::Patient;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::server::{Server, ask};
 use katydid_tests::watch::{WAIT_TIMEOUT, children, descriptors, runs, threads, until};
@@ -30,22 +30,22 @@ use katydid_wire::key::SessionKey;
 
 /// A server on all kinds of sockets.
 struct Bench {
-    places: Places,
+    paths: Paths,
     server: Server,
 }
 
 impl Bench {
     fn new(variables: &[(&str, &str)]) -> Result<Self> {
-        let places = Places::of_this_test()?;
+        let paths = Paths::of_this_test()?;
         let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.into())).collect();
-        let server = Server::start_tls(&places, &driver_under_test(), &variables)?;
-        Ok(Self { places, server })
+        let server = Server::start_tls(&paths, &driver_under_test(), &variables)?;
+        Ok(Self { paths, server })
     }
 
     fn with(driver: &str, options: &[&str]) -> Result<Self> {
-        let places = Places::of_this_test()?;
-        let server = Server::start(&places, driver, options)?;
-        Ok(Self { places, server })
+        let paths = Paths::of_this_test()?;
+        let server = Server::start(&paths, driver, options)?;
+        Ok(Self { paths, server })
     }
 
     fn ways(&self) -> Vec<Way> {
@@ -61,14 +61,14 @@ impl Bench {
 
     /// A program comes to its right end.
     fn serves(&self, way: &Way) -> Result<()> {
-        let mut command = way.command(&self.places, &self.places.program("vector_add", Variant::Static));
+        let mut command = way.command(&self.paths, &self.paths.program("vector_add", Variant::Static));
         let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| way.to_string())?;
         ensure!(outcome.status.success(), "{way}: {}\n{}", outcome.ending(), outcome.errors());
         Ok(())
     }
 
     fn fixture(&self, way: &Way, arguments: &[&str]) -> std::process::Command {
-        let mut command = way.command(&self.places, &self.places.program("fixture", Variant::Static));
+        let mut command = way.command(&self.paths, &self.paths.program("fixture", Variant::Static));
         command.args(arguments);
         command
     }
@@ -112,7 +112,7 @@ fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection
 }
 
 /// Visits that are more than the socket of a worker keeps.
-const VISITS: usize = 200;
+const VISIT_COUNT: usize = 200;
 
 /// Visitors wait at a worker that takes no visitor in. The server goes on meanwhile, the search for idle memory in all
 /// sessions too, and keeps nothing of them.
@@ -126,7 +126,7 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     let before = held(server);
     thread::scope(|scope| -> Result<()> {
         let mut visitors = Vec::new();
-        for number in 0..VISITS {
+        for number in 0..VISIT_COUNT {
             if address.starts_with("tls:") {
                 let (at, key) = (at.clone(), ready.key);
                 // Who is not let in gives up after a while.
@@ -153,14 +153,14 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
 /// A listener that takes no connection: the backlog of the kernel holds the program's.
 #[test]
 fn a_server_has_as_long_to_answer_as_the_environment_says() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("silent");
     let _silent = std::os::unix::net::UnixListener::bind(&socket)?;
-    let path = places.program("vector_add", Variant::Static);
+    let path = paths.program("vector_add", Variant::Static);
     let mut program = std::process::Command::new(&path);
-    program.env("LD_LIBRARY_PATH", places.shim());
-    let mut tool = commands::katydid(&places, &["run", "--"]);
+    program.env("LD_LIBRARY_PATH", paths.shim());
+    let mut tool = commands::katydid(&paths, &["run", "--"]);
     tool.arg(&path);
     for mut command in [program, tool] {
         command.env("KATYDID_SERVER", format!("unix:{}", socket.display())).env("KATYDID_CONNECT_TIMEOUT", "3s");
@@ -181,13 +181,13 @@ fn visitors_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result<()
 }
 
 /// Silent connections that are held at a time: more than a listener has places.
-const SILENT: usize = 200;
+const SILENT_CONNECTIONS: usize = 200;
 
 /// Keeps so many silent connections open, and makes each again that is closed, until it is told to stop.
 fn crowd(address: &str, stop: &AtomicBool, closed: &AtomicUsize) {
     let mut all: Vec<Silent> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        while all.len() < SILENT {
+        while all.len() < SILENT_CONNECTIONS {
             match Silent::connect(address) {
                 Ok(silent) => all.push(silent),
                 Err(_) => break,
@@ -244,12 +244,13 @@ fn silent_connections_lock_no_program_out() -> Result<()> {
         let (stop, closed) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             scope.spawn(|| crowd(&address, &stop, &closed));
-            let outcome = until("connections are closed for others", || closed.load(Ordering::Relaxed) > SILENT)
-                .map_err(anyhow::Error::from)
-                .and_then(|()| {
-                    let ways = bench.ways();
-                    ways.iter().cycle().take(2 * ways.len()).try_for_each(|way| bench.serves(way))
-                });
+            let outcome =
+                until("connections are closed for others", || closed.load(Ordering::Relaxed) > SILENT_CONNECTIONS)
+                    .map_err(anyhow::Error::from)
+                    .and_then(|()| {
+                        let ways = bench.ways();
+                        ways.iter().cycle().take(2 * ways.len()).try_for_each(|way| bench.serves(way))
+                    });
             stop.store(true, Ordering::Relaxed);
             outcome
         })
@@ -270,12 +271,14 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
     let before = held(&bench.server);
     let mut silent = Vec::new();
     for address in bench.addresses() {
-        for _ in 0..SILENT {
+        for _ in 0..SILENT_CONNECTIONS {
             silent.push(Silent::connect(&address)?);
         }
     }
     // As soon as the last one is closed or waits, so are those before it.
-    until("those beyond the places are closed", || silent.iter().filter(|silent| !silent.is_open()).count() >= SILENT)?;
+    until("those beyond the places are closed", || {
+        silent.iter().filter(|silent| !silent.is_open()).count() >= SILENT_CONNECTIONS
+    })?;
     let now = held(&bench.server);
     ensure!(now.1 <= before.1 + 1, "{before:?} before, {now:?} now");
     ensure!(now.0 <= before.0 + 3 * 128, "{before:?} before, {now:?} now");
@@ -298,7 +301,7 @@ fn a_request_that_announces_too_much_is_refused_and_ends_nothing() -> Result<()>
     let bench = Bench::new(&[])?;
     let home = tempfile::tempdir()?;
     let [way, _] = Way::through(&bench.server);
-    let mut command = way.job(&bench.places, &["--name", "busy"], &bench.places.program("fixture", Variant::Static));
+    let mut command = way.job(&bench.paths, &["--name", "busy"], &bench.paths.program("fixture", Variant::Static));
     command.arg("idle").env("XDG_RUNTIME_DIR", home.path());
     let mut running = Running::start(&mut command, Stdio::piped())?;
     running.wait_for("ready", WAIT_TIMEOUT)?;
@@ -347,9 +350,9 @@ fn idle_connections_for_questions_about_devices_make_room() -> Result<()> {
     };
     ensure!(is_crowded(&refusal) || matches!(refusal, ConnectError::Deadline { .. }), "{refusal}");
     // The program's library waits for its turn.
-    let program = bench.places.program("nvml_queries", Variant::Plain);
+    let program = bench.paths.program("nvml_queries", Variant::Plain);
     let [_, tcp] = Way::through(&bench.server);
-    let outcome = program::run(&mut tcp.command(&bench.places, &program), WAIT_TIMEOUT)?;
+    let outcome = program::run(&mut tcp.command(&bench.paths, &program), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}\n{}", outcome.ending(), outcome.errors());
     until("the processes that answer no program end", || {
         children(bench.server.pid()).iter().filter(|pid| runs(**pid)).count() <= before

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -21,8 +21,8 @@ fn ways(server: &Server) -> [Way; 3] {
     [shm, Way::as_stream(server), tcp]
 }
 
-fn locks(places: &Places, way: &Way) -> Command {
-    let mut command = way.command(places, &places.program("fixture", Variant::Static));
+fn locks(paths: &Paths, way: &Way) -> Command {
+    let mut command = way.command(paths, &paths.program("fixture", Variant::Static));
     command.args(["locks", "5"]);
     command
 }
@@ -42,10 +42,10 @@ fn through(before: &[&str], command: &Command) -> Command {
 
 #[test]
 fn a_program_that_locks_its_memory_locks_what_is_in_use() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, &driver_under_test(), &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, &driver_under_test(), &[])?;
     for way in ways(&server) {
-        let outcome = program::run(&mut locks(&places, &way), WAIT_TIMEOUT)?;
+        let outcome = program::run(&mut locks(&paths, &way), WAIT_TIMEOUT)?;
         let text = outcome.text();
         let locked = text.strip_suffix(" MiB\n5\n").and_then(|number| number.parse::<u64>().ok());
         // A user without the right to lock memory has none locked.
@@ -57,10 +57,10 @@ fn a_program_that_locks_its_memory_locks_what_is_in_use() -> Result<()> {
 
 #[test]
 fn a_program_that_may_lock_nothing_runs() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, &driver_under_test(), &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, &driver_under_test(), &[])?;
     for way in ways(&server) {
-        let mut command = through(&LIMITED, &locks(&places, &way));
+        let mut command = through(&LIMITED, &locks(&paths, &way));
         let outcome = program::run(&mut command, WAIT_TIMEOUT).with_context(|| way.to_string())?;
         ensure!(outcome.text() == "may not lock\n5\n", "{way}: {}{}", outcome.text(), outcome.errors());
     }

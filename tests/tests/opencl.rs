@@ -24,10 +24,10 @@ use std::time::Duration;
 
 use katydid_tests::catalog::slice::Slice;
 use katydid_tests::opencl::{
-    self, Intel, OF_INTEL, RANDOM, driver, driver_without_cache, has_driver, is_pocl, khronos, libraries, library,
-    memory_driver, program, programs, with_first,
+    self, Intel, OF_INTEL, RANDOM_PROGRAM, driver, driver_without_cache, has_driver, is_pocl, khronos, libraries,
+    library, memory_driver, program, programs, with_first,
 };
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::{Server, ServerError};
 use katydid_tests::traffic::{Manner, counting};
@@ -38,7 +38,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// A test that is not a program on all ways.
-type Test = fn(&Places) -> Result<(), Box<dyn Error>>;
+type Test = fn(&Paths) -> Result<(), Box<dyn Error>>;
 
 const DRIVERS: [(&str, Test); 16] = [
     ("a_library_is_named_outright", named),
@@ -59,36 +59,36 @@ const DRIVERS: [(&str, Test); 16] = [
     ("our_library_is_beside_a_machines_own_drivers_with_a_server_and_silent_without", beside_others),
 ];
 /// Names drivers' libraries.
-const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
+const DRIVERS_VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
 /// A small program, one of wrong calls, and one that prints what a compiler says.
-const SMALL: &str = "vector_add";
-const CODES: &str = "error_codes";
-const LOGS: &str = "logs_and_names";
+const SMALL_PROGRAM: &str = "vector_add";
+const CODES_PROGRAM: &str = "error_codes";
+const LOGS_PROGRAM: &str = "logs_and_names";
 
 /// What is cut into slices: the frames are those of TCP, and a loader only finds the driver.
-const SLICED: [&str; 3] = ["unix", "khronos", "khronos_shm"];
-const SLICES: u64 = 4;
+const SLICED_TESTS: [&str; 3] = ["unix", "khronos", "khronos_shm"];
+const SLICE_COUNT: u64 = 4;
 /// The driver itself, without Katydid.
 const DIRECT: Way = Way::Direct { name: "direct", folder: None };
 /// Dies of SIGSEGV in about half of its runs on PoCL 3.1 without Katydid, by that driver's own lifetimes.
 const DIES_NATIVELY: &str = "lifetimes";
 
 /// Far more than any program needs, on a busy machine too; only a hang takes longer.
-const LIMIT: Duration = Duration::from_secs(180);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let places = match Places::of_this_test() {
-        Ok(found) => opencl::places(&found),
+    let paths = match Paths::of_this_test() {
+        Ok(found) => opencl::paths(&found),
         Err(error) => return failed(&error),
     };
-    if !has_driver(&places) {
-        println!("not tested: no OpenCL driver in {}; `cargo xtask setup` fetches one", places.opencl().display());
+    if !has_driver(&paths) {
+        println!("not tested: no OpenCL driver in {}; `cargo xtask setup` fetches one", paths.opencl().display());
         return ExitCode::SUCCESS;
     }
     // Each program runs on several ways at the same time.
-    let started = Server::start_with(&places, &driver_under_test(), &[], &driver_without_cache(&places));
-    let (server, programs) = match (started, programs(&places)) {
+    let started = Server::start_with(&paths, &driver_under_test(), &[], &driver_without_cache(&paths));
+    let (server, programs) = match (started, programs(&paths)) {
         (Ok(server), Ok(programs)) => (server, programs),
         (Err(error), _) => return failed(&error),
         (_, Err(error)) => return failed(&error),
@@ -96,15 +96,15 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for name in &programs {
         for way in ways(&server).into_iter().filter(|way| survives(name, way)) {
-            let (places, way, name) = (places.clone(), way.clone(), name.clone());
-            trials.push(trial::test(format!("{way}::{name}"), move || one(&places, &way, &name)));
+            let (paths, way, name) = (paths.clone(), way.clone(), name.clone());
+            trials.push(trial::test(format!("{way}::{name}"), move || one(&paths, &way, &name)));
         }
     }
-    match random_trials(&places, &server) {
+    match random_trials(&paths, &server) {
         Ok(more) => trials.extend(more),
         Err(error) => return failed(&error),
     }
-    let intel = match opencl::intel(&places).map(|intel| IntelServer::start(&places, intel)).transpose() {
+    let intel = match opencl::intel(&paths).map(|intel| IntelServer::start(&paths, intel)).transpose() {
         Ok(intel) => intel,
         Err(error) => return failed(&error),
     };
@@ -112,13 +112,13 @@ fn main() -> ExitCode {
         Some(intel) => trials.extend(intel.trials()),
         None => println!("not tested: SPIR-V, on Intel's runtime; `cargo xtask setup` fetches it"),
     }
-    match khronos(&places) {
-        Some(folder) => trials.extend(khronos_trials(&places, &server, &folder, &programs)),
+    match khronos(&paths) {
+        Some(folder) => trials.extend(khronos_trials(&paths, &server, &folder, &programs)),
         None => println!("not tested: Khronos' loader; `cargo xtask setup` fetches it"),
     }
     for (name, test) in DRIVERS {
-        let places = places.clone();
-        trials.push(trial::test(format!("drivers::{name}"), move || Ok(test(&places)?)));
+        let paths = paths.clone();
+        trials.push(trial::test(format!("drivers::{name}"), move || Ok(test(&paths)?)));
     }
     let slice = Slice::of_this_run(arguments.filter.is_some());
     println!("programs over frames and with Khronos' loader: {slice}");
@@ -130,8 +130,8 @@ fn main() -> ExitCode {
 
 /// Whether a run without `--all` has this.
 fn is_chosen(test: &str, slice: &Slice) -> bool {
-    let is_sliced = SLICED.iter().any(|way| test.strip_prefix(way).is_some_and(|rest| rest.starts_with("::")));
-    !is_sliced || slice.has(test, SLICES)
+    let is_sliced = SLICED_TESTS.iter().any(|way| test.strip_prefix(way).is_some_and(|rest| rest.starts_with("::")));
+    !is_sliced || slice.has(test, SLICE_COUNT)
 }
 
 /// A server whose driver is Intel's.
@@ -141,9 +141,9 @@ struct IntelServer {
 }
 
 impl IntelServer {
-    fn start(places: &Places, intel: Intel) -> Result<Self, ServerError> {
-        let variables = [&driver(places)[..], &[(VARIABLE, intel.library.clone().into())]].concat();
-        Ok(Self { intel, server: Server::start_with(places, &driver_under_test(), &[], &variables)? })
+    fn start(paths: &Paths, intel: Intel) -> Result<Self, ServerError> {
+        let variables = [&driver(paths)[..], &[(DRIVERS_VARIABLE, intel.library.clone().into())]].concat();
+        Ok(Self { intel, server: Server::start_with(paths, &driver_under_test(), &[], &variables)? })
     }
 
     /// Its programs on every way.
@@ -158,11 +158,11 @@ impl IntelServer {
 }
 
 fn on_intel(intel: &Intel, way: &Way, name: &str) -> Result<(), Failed> {
-    let mut command = with_driver(&intel.places, way, name);
+    let mut command = with_driver(&intel.paths, way, name);
     if matches!(way, Way::Direct { .. }) {
         command.env("OCL_ICD_VENDORS", &intel.vendors);
     }
-    Ok(judge(&intel.places, name, &run(&mut command, LIMIT)?)?)
+    Ok(judge(&intel.paths, name, &run(&mut command, PROGRAM_TIMEOUT)?)?)
 }
 
 /// Whether a program comes to its end on a way whatever Katydid does.
@@ -171,43 +171,43 @@ fn survives(name: &str, way: &Way) -> bool {
 }
 
 /// Every program natively and over shared memory, with Khronos' loader.
-fn khronos_trials(places: &Places, server: &Server, folder: &Path, programs: &[String]) -> Vec<Trial> {
+fn khronos_trials(paths: &Paths, server: &Server, folder: &Path, programs: &[String]) -> Vec<Trial> {
     let [shm, _] = Way::through(server);
     let ways = [("khronos", DIRECT), ("khronos_shm", shm)];
     let all = ways.into_iter().flat_map(|way| programs.iter().map(move |name| (way.clone(), name.clone())));
     let all = all.filter(|((_, way), name)| survives(name, way));
     let trial = |((title, way), name): ((&str, Way), String)| {
-        let (places, folder, title) = (places.clone(), folder.to_owned(), format!("{title}::{name}"));
-        trial::test(title, move || judged(&places, &way, &name, |way| by_khronos(&places, way, &name, &folder)))
+        let (paths, folder, title) = (paths.clone(), folder.to_owned(), format!("{title}::{name}"));
+        trial::test(title, move || judged(&paths, &way, &name, |way| by_khronos(&paths, way, &name, &folder)))
     };
     all.map(trial).collect()
 }
 
 /// TCP on which all is packed.
-const PACKED: &str = "packed";
+const PACKED_WAY: &str = "packed";
 
 /// Random calls: those that are kept where all is packed, and the seeds that the environment wants.
-fn random_trials(places: &Places, server: &Server) -> std::io::Result<Vec<Trial>> {
+fn random_trials(paths: &Paths, server: &Server) -> std::io::Result<Vec<Trial>> {
     let ways = ways(server);
     let [_, tcp, ..] = &ways;
-    let (of, way) = (places.clone(), tcp.clone());
-    let packed = move || judged(&of, &way, RANDOM, |way| random(&of, PACKED, way, &[]));
-    let mut trials = vec![trial::test(format!("{PACKED}::{RANDOM}"), packed)];
-    let named = ways.iter().map(|way| (way.to_string(), way)).chain([(PACKED.to_owned(), tcp)]);
+    let (of, way) = (paths.clone(), tcp.clone());
+    let packed = move || judged(&of, &way, RANDOM_PROGRAM, |way| random(&of, PACKED_WAY, way, &[]));
+    let mut trials = vec![trial::test(format!("{PACKED_WAY}::{RANDOM_PROGRAM}"), packed)];
+    let named = ways.iter().map(|way| (way.to_string(), way)).chain([(PACKED_WAY.to_owned(), tcp)]);
     let named: Vec<(String, &Way)> = named.collect();
     for seed in opencl::seeds()?.into_iter().flatten() {
         for (name, way) in &named {
-            let (places, name, way) = (places.clone(), name.clone(), (*way).clone());
-            trials.push(trial::test(format!("random::{name}::{seed}"), move || one_seed(&places, &name, &way, seed)));
+            let (paths, name, way) = (paths.clone(), name.clone(), (*way).clone());
+            trials.push(trial::test(format!("random::{name}::{seed}"), move || one_seed(&paths, &name, &way, seed)));
         }
     }
     Ok(trials)
 }
 
 /// The program of random calls on a way of that name.
-fn random(places: &Places, name: &str, way: &Way, arguments: &[&str]) -> Command {
-    let mut command = with_driver(places, way, RANDOM);
-    if name == PACKED {
+fn random(paths: &Paths, name: &str, way: &Way, arguments: &[&str]) -> Command {
+    let mut command = with_driver(paths, way, RANDOM_PROGRAM);
+    if name == PACKED_WAY {
         command.env("KATYDID_PACKING", "always");
     }
     command.args(arguments);
@@ -215,11 +215,11 @@ fn random(places: &Places, name: &str, way: &Way, arguments: &[&str]) -> Command
 }
 
 /// The calls of one seed are as they must be, and come to the same as without Katydid.
-fn one_seed(places: &Places, name: &str, way: &Way, seed: u64) -> Result<(), Failed> {
+fn one_seed(paths: &Paths, name: &str, way: &Way, seed: u64) -> Result<(), Failed> {
     let seed = seed.to_string();
     let mut texts = Vec::new();
     for (name, way) in [("direct", &DIRECT), (name, way)] {
-        let outcome = run(&mut random(places, name, way, &[&seed, "1"]), LIMIT)?;
+        let outcome = run(&mut random(paths, name, way, &[&seed, "1"]), PROGRAM_TIMEOUT)?;
         if !outcome.status.success() {
             return Err(format!("{name}: {}{}", outcome.text(), outcome.errors()).into());
         }
@@ -239,38 +239,38 @@ fn ways(server: &Server) -> [Way; 4] {
     [DIRECT, shm, tcp, unix]
 }
 
-fn one(places: &Places, way: &Way, name: &str) -> Result<(), Failed> {
-    judged(places, way, name, |way| with_driver(places, way, name))
+fn one(paths: &Paths, way: &Way, name: &str) -> Result<(), Failed> {
+    judged(paths, way, name, |way| with_driver(paths, way, name))
 }
 
 /// Runs a program on a way by the command that is made for it.
-fn judged(places: &Places, way: &Way, name: &str, command: impl Fn(&Way) -> Command) -> Result<(), Failed> {
-    let outcome = run(&mut command(way), LIMIT)?;
-    if is_pocl(places) {
-        return Ok(judge(places, name, &outcome)?);
+fn judged(paths: &Paths, way: &Way, name: &str, command: impl Fn(&Way) -> Command) -> Result<(), Failed> {
+    let outcome = run(&mut command(way), PROGRAM_TIMEOUT)?;
+    if is_pocl(paths) {
+        return Ok(judge(paths, name, &outcome)?);
     }
     // Of another driver nothing says that it answers as PoCL does where the standard leaves that open, or is not kept to.
     let direct = match way {
         Way::Direct { .. } => None,
-        _ => Some(run(&mut command(&DIRECT), LIMIT)?),
+        _ => Some(run(&mut command(&DIRECT), PROGRAM_TIMEOUT)?),
     };
-    Ok(judge_beside(places, name, &outcome, direct.as_ref().unwrap_or(&outcome))?)
+    Ok(judge_beside(paths, name, &outcome, direct.as_ref().unwrap_or(&outcome))?)
 }
 
 /// The command of a program that finds what it needs on a way.
-fn with_driver(places: &Places, way: &Way, name: &str) -> Command {
-    let mut command: Command = way.command(places, &program(places, name));
+fn with_driver(paths: &Paths, way: &Way, name: &str) -> Command {
+    let mut command: Command = way.command(paths, &program(paths, name));
     // The loader is needed on every way; the driver is the server's but on the direct one.
     match way {
-        Way::Direct { .. } => drop(command.envs(driver(places))),
-        _ => drop(command.env("LD_LIBRARY_PATH", libraries(places))),
+        Way::Direct { .. } => drop(command.envs(driver(paths))),
+        _ => drop(command.env("LD_LIBRARY_PATH", libraries(paths))),
     }
     command
 }
 
 /// The command of a program with Khronos' loader, which lies in `folder`, found before the usual one.
-fn by_khronos(places: &Places, way: &Way, name: &str, folder: &Path) -> Command {
-    let mut command = with_driver(places, way, name);
+fn by_khronos(paths: &Paths, way: &Way, name: &str, folder: &Path) -> Command {
+    let mut command = with_driver(paths, way, name);
     let search = command.get_envs().find_map(|(name, value)| value.filter(|_| name == "LD_LIBRARY_PATH"));
     let search = with_first(folder, search.unwrap_or_default());
     command.env("LD_LIBRARY_PATH", search);
@@ -278,13 +278,13 @@ fn by_khronos(places: &Places, way: &Way, name: &str, folder: &Path) -> Command 
 }
 
 /// It is that loader which stands between the programs and us, and it finds as many platforms as there are without us.
-fn which_loader(places: &Places) -> Result<(), Box<dyn Error>> {
-    let Some(folder) = khronos(places) else { return Ok(()) };
-    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+fn which_loader(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let Some(folder) = khronos(paths) else { return Ok(()) };
+    let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
     let [shm, tcp] = Way::through(&server);
     let mut without_us = None;
     for way in [DIRECT, shm, tcp] {
-        let outcome = run(&mut by_khronos(places, &way, "which_loader", &folder), LIMIT)?;
+        let outcome = run(&mut by_khronos(paths, &way, "which_loader", &folder), PROGRAM_TIMEOUT)?;
         let text = outcome.text();
         let is_khronos = text.starts_with("Khronos OpenCL ICD Loader, platforms: ") && !text.ends_with(" 0\n");
         if !is_khronos || *without_us.get_or_insert_with(|| text.clone()) != text {
@@ -296,38 +296,39 @@ fn which_loader(places: &Places) -> Result<(), Box<dyn Error>> {
 
 /// A program with a server of its own, whose workers see these variables beside the driver's.
 fn small(
-    places: &Places,
+    paths: &Paths,
     name: &str,
     variables: &[(&'static str, OsString)],
     libraries: OsString,
 ) -> Result<Outcome, Box<dyn Error>> {
-    let variables = [&driver(places)[..], variables].concat();
-    let server = Server::start_with(places, &driver_under_test(), &[], &variables)?;
+    let variables = [&driver(paths)[..], variables].concat();
+    let server = Server::start_with(paths, &driver_under_test(), &[], &variables)?;
     let [shm, _] = Way::through(&server);
-    let mut command = shm.command(places, &program(places, name));
-    Ok(run(command.env("LD_LIBRARY_PATH", libraries), LIMIT)?)
+    let mut command = shm.command(paths, &program(paths, name));
+    Ok(run(command.env("LD_LIBRARY_PATH", libraries), PROGRAM_TIMEOUT)?)
 }
 
 /// The vendors' files count for nothing then.
-fn named(places: &Places) -> Result<(), Box<dyn Error>> {
-    let variables = [(VARIABLE, library(places)?.into()), ("OCL_ICD_VENDORS", "/no/such/folder".into())];
-    Ok(judge(places, SMALL, &small(places, SMALL, &variables, libraries(places).into())?)?)
+fn named(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let variables = [(DRIVERS_VARIABLE, library(paths)?.into()), ("OCL_ICD_VENDORS", "/no/such/folder".into())];
+    Ok(judge(paths, SMALL_PROGRAM, &small(paths, SMALL_PROGRAM, &variables, libraries(paths).into())?)?)
 }
 
-fn said(places: &Places) -> Result<(), Box<dyn Error>> {
-    let outcome = small(places, SMALL, &[(VARIABLE, "/etc/passwd".into())], libraries(places).into())?;
-    let is_said =
-        ["no OpenCL driver works here (/etc/passwd:", VARIABLE].iter().all(|word| outcome.errors().contains(word));
+fn said(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let outcome = small(paths, SMALL_PROGRAM, &[(DRIVERS_VARIABLE, "/etc/passwd".into())], libraries(paths).into())?;
+    let is_said = ["no OpenCL driver works here (/etc/passwd:", DRIVERS_VARIABLE]
+        .iter()
+        .all(|word| outcome.errors().contains(word));
     if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
 }
 
 /// All that a compiler says of a wrong program and of an odd one, but for the name of its own file, is what it says natively.
-fn logs(places: &Places) -> Result<(), Box<dyn Error>> {
-    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+fn logs(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
     let [shm, tcp] = Way::through(&server);
     let of = |way: &Way| -> Result<String, Box<dyn Error>> {
-        let mut command = with_driver(places, way, LOGS);
-        let outcome = run(command.arg("whole"), LIMIT)?;
+        let mut command = with_driver(paths, way, LOGS_PROGRAM);
+        let outcome = run(command.arg("whole"), PROGRAM_TIMEOUT)?;
         if outcome.status.success() { Ok(outcome.text()) } else { Err(outcome.errors().into()) }
     };
     let native = of(&DIRECT)?;
@@ -341,23 +342,23 @@ fn logs(places: &Places) -> Result<(), Box<dyn Error>> {
 }
 
 /// The machine's driver and one of ours are named by two vendors' files, for the program itself and for workers.
-fn two_platforms(places: &Places) -> Result<(), Box<dyn Error>> {
+fn two_platforms(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str =
         "two platforms, a context of each\nextensions: those that go through\ndata went to both and back\n";
     let folder = tempfile::tempdir()?;
-    fs::write(folder.path().join("a.icd"), library(places)?)?;
-    fs::write(folder.path().join("b.icd"), memory_driver(places).to_string_lossy().as_bytes())?;
-    let vendors = [&driver(places)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();
-    let server = Server::start_with(places, &driver_under_test(), &[], &vendors)?;
+    fs::write(folder.path().join("a.icd"), library(paths)?)?;
+    fs::write(folder.path().join("b.icd"), memory_driver(paths).to_string_lossy().as_bytes())?;
+    let vendors = [&driver(paths)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();
+    let server = Server::start_with(paths, &driver_under_test(), &[], &vendors)?;
     for way in ways(&server) {
-        let mut command = with_driver(places, &way, "two_platforms");
+        let mut command = with_driver(paths, &way, "two_platforms");
         if matches!(way, Way::Direct { .. }) {
             command.envs(vendors.clone());
         }
-        let outcome = run(&mut command, LIMIT)?;
+        let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
         if !outcome.status.success() || outcome.text() != EXPECTED {
             let said = [outcome.text(), outcome.errors()].concat();
-            let found = found_with(places, &vendors)?;
+            let found = found_with(paths, &vendors)?;
             let log = server.log();
             return Err(format!(
                 "{way}: {said}--- the server\n{log}--- the drivers\n{found}--- their files\n{}",
@@ -370,9 +371,9 @@ fn two_platforms(places: &Places) -> Result<(), Box<dyn Error>> {
 }
 
 /// What `katydid doctor` finds with the variables of a server.
-fn found_with(places: &Places, variables: &[(&'static str, OsString)]) -> Result<String, Box<dyn Error>> {
-    let mut command = Command::new(places.katydid());
-    let outcome = run(command.arg("doctor").envs(variables.iter().cloned()), LIMIT)?;
+fn found_with(paths: &Paths, variables: &[(&'static str, OsString)]) -> Result<String, Box<dyn Error>> {
+    let mut command = Command::new(paths.katydid());
+    let outcome = run(command.arg("doctor").envs(variables.iter().cloned()), PROGRAM_TIMEOUT)?;
     let chosen = std::env::vars().filter(|(name, _)| name.contains("OPENCL") || name.contains("OCL"));
     let all = outcome.text() + &outcome.errors();
     let lines: Vec<&str> = all.lines().filter(|line| line.contains("OpenCL")).collect();
@@ -386,32 +387,27 @@ fn named_by(folder: &Path) -> Result<String, Box<dyn Error>> {
 }
 
 /// What `katydid doctor` finds of OpenCL's drivers and its loader, and what it says is to be done.
-fn doctor(places: &Places) -> Result<(), Box<dyn Error>> {
-    let memory: OsString = memory_driver(places).into();
-    let none: [(&'static str, OsString); 1] = [(VARIABLE, "/no/such.so".into())];
-    examine(
-        places,
-        &none,
-        "OpenCL drivers",
-        &["/no/such.so", "warn", "pocl-opencl-icd", "only where they are served"],
-    )?;
-    let empty = [(VARIABLE, memory.clone()), ("KATYDID_TEST_DEVICES", "0".into())];
-    examine(places, &empty, "OpenCL drivers", &["memory.so: it has no device", "warn", "nvidia-smi"])?;
-    examine(places, &[(VARIABLE, memory)], "OpenCL drivers", &["Memory of a test", "ok"])?;
-    let found = [("LD_LIBRARY_PATH", libraries(places).into())];
-    examine(places, &found, "OpenCL loader", &["libOpenCL.so.1 is found", "ok"])
+fn doctor(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let memory: OsString = memory_driver(paths).into();
+    let none: [(&'static str, OsString); 1] = [(DRIVERS_VARIABLE, "/no/such.so".into())];
+    examine(paths, &none, "OpenCL drivers", &["/no/such.so", "warn", "pocl-opencl-icd", "only where they are served"])?;
+    let empty = [(DRIVERS_VARIABLE, memory.clone()), ("KATYDID_TEST_DEVICES", "0".into())];
+    examine(paths, &empty, "OpenCL drivers", &["memory.so: it has no device", "warn", "nvidia-smi"])?;
+    examine(paths, &[(DRIVERS_VARIABLE, memory)], "OpenCL drivers", &["Memory of a test", "ok"])?;
+    let found = [("LD_LIBRARY_PATH", libraries(paths).into())];
+    examine(paths, &found, "OpenCL loader", &["libOpenCL.so.1 is found", "ok"])
 }
 
 /// One finding of `katydid doctor` with these variables has these words.
 fn examine(
-    places: &Places,
+    paths: &Paths,
     variables: &[(&'static str, OsString)],
     check: &str,
     words: &[&str],
 ) -> Result<(), Box<dyn Error>> {
-    let mut command = Command::new(places.katydid());
-    command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", libraries(places)).envs(variables.iter().cloned());
-    let outcome = run(&mut command, LIMIT)?;
+    let mut command = Command::new(paths.katydid());
+    command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", libraries(paths)).envs(variables.iter().cloned());
+    let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
     let found: serde_json::Value = serde_json::from_str(&outcome.text())?;
     let finding = found.as_array().into_iter().flatten().find(|finding| finding["check"] == check);
     let text = finding.map(ToString::to_string).unwrap_or_default();
@@ -422,18 +418,23 @@ fn examine(
 }
 
 /// Our library stands where a loader would: the program is linked with that name. What a loader refuses, it refuses itself.
-fn without_loader(places: &Places) -> Result<(), Box<dyn Error>> {
-    let folder = places.dist.join("lib/katydid/loader");
-    judge(places, SMALL, &small(places, SMALL, &[], folder.clone().into())?)?;
-    let codes = small(places, CODES, &[], folder.into())?;
-    if is_pocl(places) {
-        return Ok(judge(places, CODES, &codes)?);
+fn without_loader(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let folder = paths.dist.join("lib/katydid/loader");
+    judge(paths, SMALL_PROGRAM, &small(paths, SMALL_PROGRAM, &[], folder.clone().into())?)?;
+    let codes = small(paths, CODES_PROGRAM, &[], folder.into())?;
+    if is_pocl(paths) {
+        return Ok(judge(paths, CODES_PROGRAM, &codes)?);
     }
-    Ok(judge_beside(places, CODES, &codes, &run(&mut with_driver(places, &DIRECT, CODES), LIMIT)?)?)
+    Ok(judge_beside(
+        paths,
+        CODES_PROGRAM,
+        &codes,
+        &run(&mut with_driver(paths, &DIRECT, CODES_PROGRAM), PROGRAM_TIMEOUT)?,
+    )?)
 }
 
 /// The driver of the tests is the only one, natively and for workers.
-fn memory_alone(places: &Places) -> Result<(), Box<dyn Error>> {
+fn memory_alone(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str = "within another: 77, 77 78 79, others 19 255\n\
         CL_MEM_OBJECT_ALLOCATION_FAILURE, told 1: a buffer of 268435457 bytes: 268435456 at most\n\
         CL_MEM_OBJECT_ALLOCATION_FAILURE, told 2: a buffer of 268435458 bytes: 268435456 at most\n\
@@ -443,15 +444,15 @@ fn memory_alone(places: &Places) -> Result<(), Box<dyn Error>> {
         with 2: CL_SUCCESS, 0 before, 2 now; 4\nwith 1: CL_SUCCESS, 2 before, 3 now; 5\n\
         with 3: CL_SUCCESS, 3 before, 3 now; 6\nwith 512: CL_INVALID_VALUE, 0 before, 3 now; 7\n";
     let folder = tempfile::tempdir()?;
-    fs::write(folder.path().join("memory.icd"), memory_driver(places).to_string_lossy().as_bytes())?;
-    let vendors = [&driver(places)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();
-    let server = Server::start_with(places, &driver_under_test(), &[], &vendors)?;
+    fs::write(folder.path().join("memory.icd"), memory_driver(paths).to_string_lossy().as_bytes())?;
+    let vendors = [&driver(paths)[..], &[("OCL_ICD_VENDORS", folder.path().into())]].concat();
+    let server = Server::start_with(paths, &driver_under_test(), &[], &vendors)?;
     for way in ways(&server) {
-        let mut command = with_driver(places, &way, "memory_driver");
+        let mut command = with_driver(paths, &way, "memory_driver");
         if matches!(way, Way::Direct { .. }) {
             command.envs(vendors.clone());
         }
-        let outcome = run(&mut command, LIMIT)?;
+        let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
         if !outcome.status.success() || outcome.text() != EXPECTED {
             return Err(format!("{way}: {}{}{}", outcome.ending(), outcome.text(), outcome.errors()).into());
         }
@@ -461,16 +462,16 @@ fn memory_alone(places: &Places) -> Result<(), Box<dyn Error>> {
 
 /// Replies over a network are counted, of a program that does it once and of one that does it often. What it prints, some of
 /// which may not be known beforehand, is what it prints natively.
-fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
+fn asked_once(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "asked_once";
-    let native = run(with_driver(places, &DIRECT, NAME).arg("3"), LIMIT)?;
-    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let native = run(with_driver(paths, &DIRECT, NAME).arg("3"), PROGRAM_TIMEOUT)?;
+    let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
     let mut waits = [0; 2];
     for (rounds, waits) in ["1", "40"].into_iter().zip(&mut waits) {
         let traffic = Arc::default();
         let way =
             Way::Served { name: "tcp", address: counting(server.tcp(), Manner::AtOnce, &traffic)?, as_stream: false };
-        let outcome = run(with_driver(places, &way, NAME).arg(rounds), LIMIT)?;
+        let outcome = run(with_driver(paths, &way, NAME).arg(rounds), PROGRAM_TIMEOUT)?;
         if !outcome.status.success() || outcome.text() != native.text() {
             return Err(format!("natively:\n{}{}{}", native.text(), outcome.text(), outcome.errors()).into());
         }
@@ -481,16 +482,16 @@ fn asked_once(places: &Places) -> Result<(), Box<dyn Error>> {
 }
 
 /// Codes of calls with arguments at the edges, and of all queries with sizes and values, are those that PoCL itself gives.
-fn answers(places: &Places) -> Result<(), Box<dyn Error>> {
+fn answers(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "answers";
     // Other drivers end the program at some of these arguments.
-    if !is_pocl(places) {
+    if !is_pocl(paths) {
         return Ok(());
     }
-    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
-    let native = run(&mut with_driver(places, &DIRECT, NAME), LIMIT)?;
+    let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
+    let native = run(&mut with_driver(paths, &DIRECT, NAME), PROGRAM_TIMEOUT)?;
     for way in Way::through(&server) {
-        let outcome = run(&mut with_driver(places, &way, NAME), LIMIT)?;
+        let outcome = run(&mut with_driver(paths, &way, NAME), PROGRAM_TIMEOUT)?;
         let (native, through) = (native.text(), outcome.text());
         let differ = native.lines().zip(through.lines()).enumerate().filter(|(_, (native, through))| native != through);
         let first: Vec<String> =
@@ -503,38 +504,38 @@ fn answers(places: &Places) -> Result<(), Box<dyn Error>> {
 }
 
 /// Its kernel and the host meet while the kernel runs. Of a machine's own driver nothing says that it has such memory.
-fn fine_grains(places: &Places) -> Result<(), Box<dyn Error>> {
+fn fine_grains(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "kept_fine_svm";
-    if !is_pocl(places) {
+    if !is_pocl(paths) {
         return Ok(());
     }
-    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
     let [shm, tcp] = Way::through(&server);
     for way in [DIRECT, shm] {
-        judge(places, NAME, &run(with_driver(places, &way, NAME).arg("fine"), LIMIT)?)?;
+        judge(paths, NAME, &run(with_driver(paths, &way, NAME).arg("fine"), PROGRAM_TIMEOUT)?)?;
     }
-    let outcome = run(with_driver(places, &tcp, NAME).arg("fine"), LIMIT)?;
+    let outcome = run(with_driver(paths, &tcp, NAME).arg("fine"), PROGRAM_TIMEOUT)?;
     if outcome.text().contains("not so") { Ok(()) } else { Err(outcome.text().into()) }
 }
 
 /// A vendors' file names our library beside the machine's driver, and nothing is run by `katydid run`. With a server there are
 /// the server's platforms as well, and programs work; without one there are none, and no program hears of it.
-fn beside_others(places: &Places) -> Result<(), Box<dyn Error>> {
+fn beside_others(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    fs::write(folder.path().join("a.icd"), library(places)?)?;
+    fs::write(folder.path().join("a.icd"), library(paths)?)?;
     let of = |variable: Option<&str>| {
-        let mut command = with_driver(places, &DIRECT, "which_loader");
+        let mut command = with_driver(paths, &DIRECT, "which_loader");
         command.env("OCL_ICD_VENDORS", folder.path()).envs(variable.map(|address| ("KATYDID_SERVER", address)));
-        run(&mut command, LIMIT)
+        run(&mut command, PROGRAM_TIMEOUT)
     };
     let native = of(None)?;
-    let ours = places.dist.join("lib/katydid/shim/libkatydid_opencl.so");
+    let ours = paths.dist.join("lib/katydid/shim/libkatydid_opencl.so");
     fs::write(folder.path().join("b.icd"), ours.to_string_lossy().as_bytes())?;
     let silent = of(None)?;
     if (silent.text(), silent.errors()) != (native.text(), native.errors()) {
         return Err(format!("without a server: {}{}", silent.text(), silent.errors()).into());
     }
-    let server = Server::start_with(places, &driver_under_test(), &[], &driver(places))?;
+    let server = Server::start_with(paths, &driver_under_test(), &[], &driver(paths))?;
     let address = server.unix();
     let both = of(Some(&address))?;
     let count =
@@ -545,22 +546,22 @@ fn beside_others(places: &Places) -> Result<(), Box<dyn Error>> {
     }
     // Ours alone, found by the loader in the same way.
     fs::remove_file(folder.path().join("a.icd"))?;
-    let mut command = with_driver(places, &DIRECT, SMALL);
+    let mut command = with_driver(paths, &DIRECT, SMALL_PROGRAM);
     command.env("OCL_ICD_VENDORS", folder.path()).env("KATYDID_SERVER", &address);
-    let outcome = run(&mut command, LIMIT)?;
-    Ok(judge(places, SMALL, &outcome)?)
+    let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
+    Ok(judge(paths, SMALL_PROGRAM, &outcome)?)
 }
 
 /// A file that is none of a worker's to read, and a variable of an operator's that it must not have.
-const OPERATORS: (&str, &str) = ("AN_OPERATORS_SECRET", "hunter2");
+const OPERATOR_VARIABLE: (&str, &str) = ("AN_OPERATORS_SECRET", "hunter2");
 
 /// What the kernel of a program could do, through a server with these arguments, on a way; none where the driver is no processor's.
 fn tried_by_intruder(
-    places: &Places,
+    paths: &Paths,
     further: &[&str],
     way: impl Fn(&Server) -> Way,
 ) -> Result<Option<String>, Box<dyn Error>> {
-    if !is_pocl(places) {
+    if !is_pocl(paths) {
         return Ok(None);
     }
     let folder = tempfile::tempdir()?;
@@ -568,16 +569,16 @@ fn tried_by_intruder(
     fs::write(&file, "of another user")?;
     let _listener = UnixListener::bind(folder.path().join("socket"))?;
     // Where the drivers' libraries lie, which a worker may read.
-    let open = tempfile::NamedTempFile::new_in(libraries(places))?;
+    let open = tempfile::NamedTempFile::new_in(libraries(paths))?;
     fs::set_permissions(open.path(), fs::Permissions::from_mode(0o644))?;
     // A cache that is named is one user's, and each worker is to have a user of its own.
-    let mut variables = driver(places);
+    let mut variables = driver(paths);
     variables.retain(|(name, _)| *name != "POCL_CACHE_DIR");
-    variables.push((OPERATORS.0, OPERATORS.1.into()));
-    let server = Server::start_with(places, &driver_under_test(), further, &variables)?;
-    let mut command = with_driver(places, &way(&server), "intruder");
-    command.arg(&file).arg(OPERATORS.1).arg(folder.path().join("socket")).arg(open.path()).arg(server.images());
-    let outcome = run(&mut command, LIMIT)?;
+    variables.push((OPERATOR_VARIABLE.0, OPERATOR_VARIABLE.1.into()));
+    let server = Server::start_with(paths, &driver_under_test(), further, &variables)?;
+    let mut command = with_driver(paths, &way(&server), "intruder");
+    command.arg(&file).arg(OPERATOR_VARIABLE.1).arg(folder.path().join("socket")).arg(open.path()).arg(server.images());
+    let outcome = run(&mut command, PROGRAM_TIMEOUT)?;
     let said = outcome.text();
     let Some((text, child)) = said.rsplit_once("child ").filter(|_| outcome.status.success()) else {
         return Err([outcome.text(), outcome.errors()].concat().into());
@@ -588,7 +589,7 @@ fn tried_by_intruder(
 }
 
 /// Whatever it tries comes back refused, and the program and its worker go on.
-fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
+fn intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
     const EXPECTED: &str = "a file: refused\nthe server's environment: refused\nthe server's memory: refused\n\
         tracing the server: refused\na signal to the server: refused\na socket of TCP: refused\n\
         a socket of the kernel's: refused\na namespace: refused\nthe variable: not found\n\
@@ -605,7 +606,7 @@ fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
         if !further.is_empty() && !rustix::process::geteuid().is_root() {
             continue;
         }
-        let text = tried_by_intruder(places, further, |server| Way::through(server)[way].clone())?;
+        let text = tried_by_intruder(paths, further, |server| Way::through(server)[way].clone())?;
         let Some(text) = text else { return Ok(()) };
         if text != EXPECTED {
             return Err(text.into());
@@ -616,8 +617,8 @@ fn intruder(places: &Places) -> Result<(), Box<dyn Error>> {
 
 /// What was refused succeeds where nothing holds it, so that it is the sandbox that does; the environment is clean in any
 /// case.
-fn free_intruder(places: &Places) -> Result<(), Box<dyn Error>> {
-    let text = tried_by_intruder(places, &["--no-sandbox"], |server| Way::through(server)[0].clone())?;
+fn free_intruder(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let text = tried_by_intruder(paths, &["--no-sandbox"], |server| Way::through(server)[0].clone())?;
     let Some(text) = text else { return Ok(()) };
     let expected = [
         "a file: done",
@@ -635,28 +636,33 @@ fn free_intruder(places: &Places) -> Result<(), Box<dyn Error>> {
         "another process group for a child: done",
     ];
     let is_free = expected.iter().all(|line| text.lines().any(|found| found == *line));
-    let has_all = tried_by_intruder(places, &["--worker-env", OPERATORS.0], |server| Way::through(server)[0].clone())?;
+    let has_all =
+        tried_by_intruder(paths, &["--worker-env", OPERATOR_VARIABLE.0], |server| Way::through(server)[0].clone())?;
     let is_passed = has_all.is_some_and(|text| text.contains("the variable: found"));
     if is_free && is_passed { Ok(()) } else { Err(text.into()) }
 }
 
 /// A program that came by TCP hears why it has no device; one of the unix socket has it, as one has that TCP may.
-fn own_processors(places: &Places) -> Result<(), Box<dyn Error>> {
-    if !is_pocl(places) {
+fn own_processors(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    if !is_pocl(paths) {
         return Ok(());
     }
-    let server = Server::start_with(places, &driver_under_test(), &[Server::STRICT], &driver(places))?;
+    let server = Server::start_with(paths, &driver_under_test(), &[Server::STRICT], &driver(paths))?;
     let [shm, tcp] = Way::through(&server);
-    judge(places, SMALL, &run(&mut with_driver(places, &shm, SMALL), LIMIT)?)?;
-    judge(places, SMALL, &run(&mut with_driver(places, &Way::as_stream(&server), SMALL), LIMIT)?)?;
-    let outcome = run(&mut with_driver(places, &tcp, SMALL), LIMIT)?;
+    judge(paths, SMALL_PROGRAM, &run(&mut with_driver(paths, &shm, SMALL_PROGRAM), PROGRAM_TIMEOUT)?)?;
+    judge(
+        paths,
+        SMALL_PROGRAM,
+        &run(&mut with_driver(paths, &Way::as_stream(&server), SMALL_PROGRAM), PROGRAM_TIMEOUT)?,
+    )?;
+    let outcome = run(&mut with_driver(paths, &tcp, SMALL_PROGRAM), PROGRAM_TIMEOUT)?;
     let is_said = ["processors alone", "--allow-cpu-opencl"].iter().all(|word| outcome.errors().contains(word));
     if outcome.status.success() || !is_said { Err(outcome.errors().into()) } else { Ok(()) }
 }
 
 /// PoCL itself would end the process that asks for one: the program's, or the worker's.
-fn device_queue(places: &Places) -> Result<(), Box<dyn Error>> {
-    let outcome = small(places, "device_queue", &[], libraries(places).into())?;
+fn device_queue(paths: &Paths) -> Result<(), Box<dyn Error>> {
+    let outcome = small(paths, "device_queue", &[], libraries(paths).into())?;
     let is_right = outcome.status.success() && outcome.text() == "CL_INVALID_QUEUE_PROPERTIES, then CL_SUCCESS\n";
     if is_right { Ok(()) } else { Err(format!("{}{}", outcome.text(), outcome.errors()).into()) }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::traffic::{Manner, Traffic, counting};
@@ -18,24 +18,24 @@ use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 /// What goes over the network while a program runs.
-fn traffic_of(places: &Places, server: &Server, name: &str, arguments: &[String]) -> Result<Arc<Traffic>> {
-    traffic_with(places, server, &[], name, arguments)
+fn traffic_of(paths: &Paths, server: &Server, name: &str, arguments: &[String]) -> Result<Arc<Traffic>> {
+    traffic_with(paths, server, &[], name, arguments)
 }
 
 /// What goes over the network while a program runs, with options of `katydid run`.
 fn traffic_with(
-    places: &Places,
+    paths: &Paths,
     server: &Server,
     options: &[&str],
     name: &str,
     arguments: &[String],
 ) -> Result<Arc<Traffic>> {
-    Ok(run(places, server, Manner::AtOnce, options, name, arguments)?.0)
+    Ok(run(paths, server, Manner::AtOnce, options, name, arguments)?.0)
 }
 
 /// Runs a program over a network of this manner, and tells how long it took.
 fn run(
-    places: &Places,
+    paths: &Paths,
     server: &Server,
     manner: Manner,
     options: &[&str],
@@ -45,26 +45,26 @@ fn run(
     let traffic = Arc::default();
     let address = counting(server.tcp(), manner, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
-    let mut command = way.job(places, options, &places.program(name, Variant::Static));
+    let mut command = way.job(paths, options, &paths.program(name, Variant::Static));
     let outcome = program::run(command.args(arguments), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
     Ok((traffic, outcome.took))
 }
 
 /// Programs, and how often a step of each waits for its worker.
-const STEPS: [(&str, u64); 2] = [("launch_bound", 1), ("long_loop", 1)];
+const PROGRAM_STEPS: [(&str, u64); 2] = [("launch_bound", 1), ("long_loop", 1)];
 
 /// Each step of 48 kernels, an upload, two events, two waits of streams and a result that is copied to pinned memory and
 /// waited for: what it costs on a link is that one waiting. Neither does a network with a delay make it more, nor one on which
 /// the program hears nothing before it has said all that it has to say.
 #[test]
 fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let late = Manner::Late(Duration::from_micros(500));
-    for (name, per_step) in STEPS {
+    for (name, per_step) in PROGRAM_STEPS {
         for (manner, said) in [(Manner::AtOnce, "at once"), (late, "0.5 ms each way"), (Manner::Held, "held back")] {
-            let of = |steps: u64| run(&places, &server, manner, &[], name, &[steps.to_string()]);
+            let of = |steps: u64| run(&paths, &server, manner, &[], name, &[steps.to_string()]);
             let ((few, start), (many, end)) = (of(10)?, of(60)?);
             let counted = |traffic: &Traffic| match manner {
                 Manner::Held => traffic.rounds.load(Ordering::Relaxed),
@@ -84,10 +84,10 @@ fn a_step_of_many_calls_waits_for_its_result_alone() -> Result<()> {
 fn pinned_memory_comes_back_together() -> Result<()> {
     /// Replies of a step, and how often replies were let go for it, of 16 pieces for the large block and 40 small ones.
     const MAX_ROUND_TRIPS: (u64, u64) = (18, 12);
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let counted = |steps: u64| -> Result<[u64; 2]> {
-        let (traffic, _) = run(&places, &server, Manner::Held, &[], "mapped_steps", &[steps.to_string()])?;
+        let (traffic, _) = run(&paths, &server, Manner::Held, &[], "mapped_steps", &[steps.to_string()])?;
         Ok([&traffic.replies, &traffic.rounds].map(|count| count.load(Ordering::Relaxed)))
     };
     let (few, many) = (counted(2)?, counted(6)?);
@@ -103,15 +103,15 @@ fn pinned_memory_comes_back_together() -> Result<()> {
 #[test]
 fn a_second_start_sends_no_images() -> Result<()> {
     /// Of more than a megabyte of code, with room for what the build of the program makes of it.
-    const CODE: u64 = 512 << 10;
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    const CODE_BYTES: u64 = 512 << 10;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let mut sent = [0; 2];
     for bytes in &mut sent {
-        *bytes = traffic_of(&places, &server, "thrust_algorithms", &[])?.sent.load(Ordering::Relaxed);
+        *bytes = traffic_of(&paths, &server, "thrust_algorithms", &[])?.sent.load(Ordering::Relaxed);
     }
     let [first, second] = sent;
-    ensure!(second + CODE < first, "{first} bytes, then {second}");
+    ensure!(second + CODE_BYTES < first, "{first} bytes, then {second}");
     Ok(())
 }
 
@@ -119,26 +119,26 @@ fn a_second_start_sends_no_images() -> Result<()> {
 const LARGE_MODULE: u64 = 500_000;
 
 /// Bytes that `used_code` sends; with the argument `both` it uses its large module too.
-fn sent_of_used_code(places: &Places, server: &Server, name: &str, arguments: &[&str]) -> Result<u64> {
+fn sent_of_used_code(paths: &Paths, server: &Server, name: &str, arguments: &[&str]) -> Result<u64> {
     let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-    Ok(traffic_of(places, server, name, &arguments)?.sent.load(Ordering::Relaxed))
+    Ok(traffic_of(paths, server, name, &arguments)?.sent.load(Ordering::Relaxed))
 }
 
 /// A server that keeps no images: each start sends what it loads.
-fn forgetful(places: &Places) -> Result<Server> {
-    Ok(Server::start(places, "soft", &["--module-cache-size", "1"])?)
+fn forgetful(paths: &Paths) -> Result<Server> {
+    Ok(Server::start(paths, "soft", &["--module-cache-size", "1"])?)
 }
 
 /// Softcuda's device has compute capability 9.0. The program with code for 8.0 as well sends no more than the one without.
 #[test]
 fn machine_code_for_other_devices_is_not_sent() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = forgetful(&places)?;
-    let size = |name| std::fs::metadata(places.program(name, Variant::Static)).map(|file| file.len());
+    let paths = Paths::of_this_test()?;
+    let server = forgetful(&paths)?;
+    let size = |name| std::fs::metadata(paths.program(name, Variant::Static)).map(|file| file.len());
     let (own, more) = (size("used_code")?, size("used_code_80_90")?);
     ensure!(more > own + LARGE_MODULE, "the programs have {own} and {more} bytes");
-    let own = sent_of_used_code(&places, &server, "used_code", &["both"])?;
-    let more = sent_of_used_code(&places, &server, "used_code_80_90", &["both"])?;
+    let own = sent_of_used_code(&paths, &server, "used_code", &["both"])?;
+    let more = sent_of_used_code(&paths, &server, "used_code_80_90", &["both"])?;
     ensure!(more < own + LARGE_MODULE / 10, "{own} bytes were sent, and {more} with other code beside");
     Ok(())
 }
@@ -146,15 +146,15 @@ fn machine_code_for_other_devices_is_not_sent() -> Result<()> {
 /// A module of which nothing is used is not loaded, unless the program's user wants all at once.
 #[test]
 fn modules_are_sent_when_they_are_used() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = forgetful(&places)?;
-    let one = sent_of_used_code(&places, &server, "used_code", &[])?;
-    let both = sent_of_used_code(&places, &server, "used_code", &["both"])?;
+    let paths = Paths::of_this_test()?;
+    let server = forgetful(&paths)?;
+    let one = sent_of_used_code(&paths, &server, "used_code", &[])?;
+    let both = sent_of_used_code(&paths, &server, "used_code", &["both"])?;
     ensure!(one + LARGE_MODULE < both, "{one} bytes for one module, {both} for both");
     let traffic = Arc::default();
     let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
     let way = Way::Served { name: "tcp", address, as_stream: false };
-    let mut command = way.command(&places, &places.program("used_code", Variant::Static));
+    let mut command = way.command(&paths, &paths.program("used_code", Variant::Static));
     let outcome = program::run(command.env("CUDA_MODULE_LOADING", "EAGER"), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", outcome.errors());
     let all = traffic.sent.load(Ordering::Relaxed);
@@ -166,13 +166,13 @@ fn modules_are_sent_when_they_are_used() -> Result<()> {
 /// modules loaded, as directly.
 #[test]
 fn code_takes_memory_when_it_is_used() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
-    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
+    let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
     let [shm, tcp] = Way::through(&server);
     for (loading, said) in [("LAZY", "lazy"), ("EAGER", "eager")] {
         for way in [&direct, &shm, &tcp] {
-            let mut command = way.command(&places, &places.program("lazy_code", Variant::Static));
+            let mut command = way.command(&paths, &paths.program("lazy_code", Variant::Static));
             let outcome = program::run(command.env("CUDA_MODULE_LOADING", loading), WAIT_TIMEOUT)?;
             let expected =
                 format!("{said}\na library takes 0\na function of it takes 1\nwithout it 0\nPASS lazy_code\n");
@@ -185,12 +185,12 @@ fn code_takes_memory_when_it_is_used() -> Result<()> {
 /// A start that finds the server's images sends them less.
 #[test]
 fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let mut last = Server::start(&places, "soft", &[])?;
-    let first = sent_of_used_code(&places, &last, "used_code", &["both"])?;
+    let paths = Paths::of_this_test()?;
+    let mut last = Server::start(&paths, "soft", &[])?;
+    let first = sent_of_used_code(&paths, &last, "used_code", &["both"])?;
     ensure!(last.stop()?, "{}", last.log());
-    let server = last.successor(&places, "soft", &[], &[])?;
-    let second = sent_of_used_code(&places, &server, "used_code", &["both"])?;
+    let server = last.successor(&paths, "soft", &[], &[])?;
+    let second = sent_of_used_code(&paths, &server, "used_code", &["both"])?;
     ensure!(second + LARGE_MODULE < first, "{first} bytes, and {second} with another server");
     Ok(())
 }
@@ -200,15 +200,15 @@ fn a_server_that_is_started_again_has_the_images_of_the_last_one() -> Result<()>
 #[test]
 fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     /// Bytes of the image, and of all else that is sent at most.
-    const IMAGE: (u64, u64) = (4 << 20, 1 << 20);
-    let places = Places::of_this_test()?;
-    let (folder, program) = (tempfile::tempdir()?, places.program("file_image", Variant::Static));
+    const IMAGE_BYTES: (u64, u64) = (4 << 20, 1 << 20);
+    let paths = Paths::of_this_test()?;
+    let (folder, program) = (tempfile::tempdir()?, paths.program("file_image", Variant::Static));
     let file = folder.path().join("image");
-    let made = Command::new(&program).arg("make").arg(&file).arg((IMAGE.0 >> 20).to_string()).status()?;
+    let made = Command::new(&program).arg("make").arg(&file).arg((IMAGE_BYTES.0 >> 20).to_string()).status()?;
     ensure!(made.success(), "the image cannot be made: {made}");
-    let server = Server::start(&places, "soft", &[])?;
+    let server = Server::start(&paths, "soft", &[])?;
     let load = |way: &Way, further: &[&str]| -> Result<Outcome> {
-        let mut command = way.job(&places, &[], &program);
+        let mut command = way.job(&paths, &[], &program);
         command.arg("load").arg(&file).args(further).env("KATYDID_CACHE", folder.path().join("cache"));
         Ok(program::run(&mut command, WAIT_TIMEOUT)?)
     };
@@ -223,7 +223,7 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
         let address = counting(server.tcp(), Manner::AtOnce, &traffic)?;
         loaded(&Way::Served { name: "tcp", address, as_stream: false }, further)?;
         let sent = traffic.sent.load(Ordering::Relaxed);
-        let is_right = if sends { sent > IMAGE.0 } else { sent < IMAGE.1 };
+        let is_right = if sends { sent > IMAGE_BYTES.0 } else { sent < IMAGE_BYTES.1 };
         ensure!(is_right, "{sent} bytes were sent, {further:?}");
         Ok(())
     };
@@ -238,7 +238,7 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
     loaded(&by_memory, &["hidden"])?;
     let time = file.metadata()?.modified()?;
     let changed = File::options().write(true).open(&file)?;
-    changed.write_all_at(b"changed", IMAGE.0)?;
+    changed.write_all_at(b"changed", IMAGE_BYTES.0)?;
     changed.set_modified(time)?;
     loads(&[], true)?;
     std::thread::sleep(Duration::from_millis(2100));
@@ -249,9 +249,9 @@ fn a_second_start_does_not_read_an_image_in_a_file() -> Result<()> {
 /// What is wrong on the disk is noticed, sent again and kept again; and no program minds that there is no room for it.
 #[test]
 fn images_that_are_damaged_or_cannot_be_kept_are_sent_again() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
-    let sent = || sent_of_used_code(&places, &server, "used_code", &["both"]);
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
+    let sent = || sent_of_used_code(&paths, &server, "used_code", &["both"]);
     let first = sent()?;
     for image in std::fs::read_dir(server.images())? {
         let image = image?.path();
@@ -273,14 +273,14 @@ fn images_that_are_damaged_or_cannot_be_kept_are_sent_again() -> Result<()> {
 #[test]
 fn packed_copies_are_fewer_bytes_on_the_network_and_the_same_in_memory() -> Result<()> {
     /// Of 590,000 bytes each way from ordinary memory, in six copies.
-    const SAVED: u64 = 400_000;
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    const SAVED_BYTES: u64 = 400_000;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let bytes = |packing| -> Result<[u64; 2]> {
-        let traffic = traffic_with(&places, &server, &["--packing", packing], "bandwidth", &[])?;
+        let traffic = traffic_with(&paths, &server, &["--packing", packing], "bandwidth", &[])?;
         Ok([&traffic.sent, &traffic.received].map(|bytes| bytes.load(Ordering::Relaxed)))
     };
     let (off, _, always) = (bytes("off")?, bytes("auto")?, bytes("always")?);
-    ensure!(always[0] + SAVED < off[0] && always[1] + SAVED < off[1], "{off:?} and {always:?} bytes");
+    ensure!(always[0] + SAVED_BYTES < off[0] && always[1] + SAVED_BYTES < off[1], "{off:?} and {always:?} bytes");
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::{jobs, shell};
 
 /// One machine code for the H200 and the text for every other device, softcuda included; unless a program's own
 /// options name other architectures.
-const CODE: &str = "arch=compute_90,code=[sm_90,compute_90]";
+const CODE_FLAG: &str = "arch=compute_90,code=[sm_90,compute_90]";
 
 /// Ranks on this machine, that speak through shared memory only: what a checkpoint can take along. Ranks are not tied
 /// to cores, of which there may be fewer than ranks.
@@ -30,7 +30,7 @@ pub(crate) const MPI_RUN: &str = "mpirun --allow-run-as-root --oversubscribe --b
 const SOURCE_ENDS: [&str; 4] = ["cu", "cpp", "py", "h"];
 
 /// Compilers at a time.
-const AT_A_TIME: usize = 2;
+const PARALLEL_COMPILERS: usize = 2;
 
 /// Brings `target/apps` up to date.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
@@ -67,11 +67,11 @@ fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
     if old.is_empty() {
         return Ok(());
     }
-    if old.iter().any(|(app, _)| app.kind == Kind::Driver) && !tree.places().shim().join("libcuda.so").exists() {
+    if old.iter().any(|(app, _)| app.kind == Kind::Driver) && !tree.paths().shim().join("libcuda.so").exists() {
         bail!("programs link with the shim, which is not built; run `cargo xtask dist` first");
     }
     step(&format!("building {} of {} programs", old.len(), apps.len()));
-    jobs::each(old, AT_A_TIME, |(app, folder)| build_anew(tree, app, folder, &sources)).into_iter().collect()
+    jobs::each(old, PARALLEL_COMPILERS, |(app, folder)| build_anew(tree, app, folder, &sources)).into_iter().collect()
 }
 
 /// Every source file by its name; any of them may include any header.
@@ -123,7 +123,7 @@ fn build_anew(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> Resul
 }
 
 fn is_up_to_date(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> bool {
-    let built = app.variants().iter().all(|variant| tree.places().program(&app.name, *variant).exists());
+    let built = app.variants().iter().all(|variant| tree.paths().program(&app.name, *variant).exists());
     built
         && fs::read_to_string(stamp_path(tree, app)).is_ok_and(|stamp| stamp == fingerprint(tree, app, folder, sources))
 }
@@ -174,7 +174,7 @@ fn python_launcher(tree: &Tree, app: &App, sources: &Path) -> String {
 }
 
 fn write_launcher(tree: &Tree, app: &App, script: &str) -> Result<()> {
-    let path = tree.places().program(&app.name, app.variants()[0]);
+    let path = tree.paths().program(&app.name, app.variants()[0]);
     fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
         .with_context(|| format!("cannot let {} be run", path.display()))
@@ -196,10 +196,10 @@ fn commands(tree: &Tree, app: &App, folder: &Path) -> Vec<Command> {
         let mut command = compiler(tree, app, folder);
         command.args(&objects).arg("-o").arg(match variant {
             Variant::Mpi => ranked(tree, app),
-            _ => tree.places().program(&app.name, *variant),
+            _ => tree.paths().program(&app.name, *variant),
         });
         match (app.kind, variant) {
-            (Kind::Driver, _) => command.arg("-L").arg(tree.places().shim()).arg("-lcuda"),
+            (Kind::Driver, _) => command.arg("-L").arg(tree.paths().shim()).arg("-lcuda"),
             (Kind::Plain, _) => command.arg("-ldl"),
             (Kind::Cudart12, _) => {
                 command.arg(tree.cuda12().join("lib/libcudart_static.a")).args(["-ldl", "-lrt", "-lpthread"])
@@ -235,7 +235,7 @@ fn compiler(tree: &Tree, app: &App, folder: &Path) -> Command {
         Kind::Runtime | Kind::Fixture | Kind::Mpi => {
             let mut nvcc = Command::new(tree.cuda().join("bin/nvcc"));
             if !app.options.iter().any(|option| option == "-gencode") {
-                nvcc.args(["-gencode", CODE]);
+                nvcc.args(["-gencode", CODE_FLAG]);
             }
             if app.kind == Kind::Mpi {
                 nvcc.args(["-ccbin", "mpicxx"]);

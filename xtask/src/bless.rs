@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App};
-use katydid_tests::places::EXPECTED;
+use katydid_tests::paths::EXPECTED_FOLDER;
 use katydid_tests::program;
 use katydid_tests::verdict::kept_path;
 use katydid_tests::way::Way;
@@ -19,7 +19,7 @@ use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
 /// Longer than any program takes.
-const LIMIT: Duration = Duration::from_secs(180);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Rewrites all of it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
@@ -47,20 +47,20 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 }
 
 fn output_of(tree: &Tree, app: &App) -> Result<()> {
-    let places = tree.places();
+    let paths = tree.paths();
     let way = if app.runs_directly() {
-        Way::Direct { name: "soft", folder: Some(places.soft()) }
+        Way::Direct { name: "soft", folder: Some(paths.soft()) }
     } else {
         Way::Private { driver: "soft".to_owned() }
     };
     let variant = app.variants().first().context("it has no variant")?;
-    let outcome = program::run(&mut way.command(&places, &places.program(&app.name, *variant)), LIMIT)?;
+    let outcome = program::run(&mut way.command(&paths, &paths.program(&app.name, *variant)), PROGRAM_TIMEOUT)?;
     if !outcome.status.success() {
         bail!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
-    let mut path = kept_path(&places, &app.name)?;
+    let mut path = kept_path(&paths, &app.name)?;
     if !path.exists() {
-        path = apps::folder(tree, app)?.join(EXPECTED).join(path.file_name().unwrap_or_default());
+        path = apps::folder(tree, app)?.join(EXPECTED_FOLDER).join(path.file_name().unwrap_or_default());
         let folder = path.parent().context("a text in no folder")?;
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }

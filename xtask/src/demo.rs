@@ -14,53 +14,54 @@ use crate::tree::Tree;
 use crate::{apps, demo_checkpoint, dist};
 
 /// The program that is shown.
-const PROGRAM: &str = "nbody";
+const DEMO_PROGRAM: &str = "nbody";
 
 /// Far longer than it takes.
-const LIMIT: Duration = Duration::from_secs(120);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Installs and builds what is missing, then shows it.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     // Before the installation, which takes CRIU in.
     setup::run(tree)?;
     dist::run(tree, false)?;
-    for program in [PROGRAM, demo_checkpoint::PROGRAM] {
+    for program in [DEMO_PROGRAM, demo_checkpoint::DEMO_PROGRAM] {
         apps::build_only(tree, program)?;
     }
-    let places = tree.places();
-    let path = places.program(PROGRAM, Variant::Static);
+    let paths = tree.paths();
+    let path = paths.program(DEMO_PROGRAM, Variant::Static);
     line("");
     line(&format!(
-        "tests/apps/algorithms/{PROGRAM}.cu is an ordinary CUDA program: nvcc built it, it knows nothing of Katydid."
+        "tests/apps/algorithms/{DEMO_PROGRAM}.cu is an ordinary CUDA program: nvcc built it, it knows nothing of Katydid."
     ));
     line("Its CUDA runtime looks for libcuda.so.1 and finds Katydid's, which carries every call to a worker process.");
     line("There is no GPU here, so the worker uses softcuda, which runs the program's PTX on the CPU.");
     line("");
     line(&format!("$ katydid run --driver soft -- {}", path.display()));
-    let outcome = program::run(&mut Way::Private { driver: "soft".to_owned() }.command(&places, &path), LIMIT)?;
+    let outcome =
+        program::run(&mut Way::Private { driver: "soft".to_owned() }.command(&paths, &path), PROGRAM_TIMEOUT)?;
     line(outcome.text().trim_end());
     if !outcome.status.success() {
-        bail!("{PROGRAM} did not succeed: {}\n{}", outcome.ending(), outcome.errors());
+        bail!("{DEMO_PROGRAM} did not succeed: {}\n{}", outcome.ending(), outcome.errors());
     }
     line("");
     line(
         "The program compared every body with the host's own computation. The CUDA calls it made, by `katydid trace`:",
     );
     line("");
-    trace(&places.katydid(), &path)?;
+    trace(&paths.katydid(), &path)?;
     demo_checkpoint::run(tree)?;
     line("");
     line(
         "It worked. `katydid run -- YOUR-PROGRAM` does the same for any CUDA program; where there is a GPU, on the GPU.",
     );
-    line(&format!("katydid lies in {}", places.dist.join("bin").display()));
+    line(&format!("katydid lies in {}", paths.dist.join("bin").display()));
     Ok(())
 }
 
 fn trace(katydid: &std::path::Path, path: &std::path::Path) -> Result<()> {
     let mut command = Command::new(katydid);
     command.args(["trace", "--driver", "soft", "--"]).arg(path);
-    let outcome = program::run(&mut command, LIMIT).context("the trace did not end")?;
+    let outcome = program::run(&mut command, PROGRAM_TIMEOUT).context("the trace did not end")?;
     if !outcome.status.success() {
         bail!("katydid trace did not succeed: {}\n{}", outcome.ending(), outcome.errors());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Home, Job, Plan};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::kept_path;
@@ -18,52 +18,52 @@ use crate::output::line;
 use crate::tree::Tree;
 
 /// The program that is saved: a line with a checksum for each step of a loop over one state on the GPU.
-pub(crate) const PROGRAM: &str = "long_loop";
+pub(crate) const DEMO_PROGRAM: &str = "long_loop";
 /// Steps, and milliseconds between them, so that there is time to do something to it.
-const ARGUMENTS: [&str; 2] = ["60", "40"];
+const PROGRAM_ARGUMENTS: [&str; 2] = ["60", "40"];
 /// The step after which the checkpoint is asked for, and the one after which everything is killed.
-const SAVED: &str = "step 19 ";
-const KILLED: &str = "step 29 ";
+const SAVED_STEP: &str = "step 19 ";
+const KILLED_STEP: &str = "step 29 ";
 /// Longest time of a step of the demonstration.
-const LIMIT: Duration = Duration::from_secs(120);
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Shows a checkpoint and a restore of a running program.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
-    let places = tree.places();
+    let paths = tree.paths();
     line("");
-    if let Some(why) = watch::why_no_checkpoint(&places) {
+    if let Some(why) = watch::why_no_checkpoint(&paths) {
         line(&format!("Programs' processes cannot be saved here, so that part is not shown: {why}"));
         line("`katydid checkpoint --device-only` works all the same.");
         return Ok(());
     }
     line("A program can be saved while it runs, between any two of its calls:");
-    let (server, home) = (Server::start(&places, "soft", &[])?, Home::new()?);
+    let (server, home) = (Server::start(&paths, "soft", &[])?, Home::new()?);
     let way = Way::through(&server)[0].clone();
     let image = home.image("demo.image");
-    let before = first_life(&places, &server, &home, &way, &image)?;
+    let before = first_life(&paths, &server, &home, &way, &image)?;
     line("");
     line("Its processes and its worker are gone. What is left is the image:");
     line("");
     line("$ katydid restore demo.image");
-    let job = Job::restore(&places, &home, &way, "demo", &image, &Plan::default())?;
-    let outcome = job.finish(LIMIT)?;
+    let job = Job::restore(&paths, &home, &way, "demo", &image, &Plan::default())?;
+    let outcome = job.finish(STEP_TIMEOUT)?;
     shown(&outcome.text());
-    judge(&places, &before, &outcome)
+    judge(&paths, &before, &outcome)
 }
 
 /// Starts it, saves it, and kills it with its worker; gives what it had printed when it was saved, or a little more.
-fn first_life(places: &Places, server: &Server, home: &Home, way: &Way, image: &Path) -> Result<String> {
+fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Path) -> Result<String> {
     line("");
-    line(&format!("$ katydid run --name demo -- {PROGRAM} {} &", ARGUMENTS.join(" ")));
+    line(&format!("$ katydid run --name demo -- {DEMO_PROGRAM} {} &", PROGRAM_ARGUMENTS.join(" ")));
     let mut job = Job::start(
-        places,
+        paths,
         home,
         way,
         "demo",
-        &places.program(PROGRAM, Variant::Static),
-        &Plan { arguments: &ARGUMENTS, ..Plan::default() },
+        &paths.program(DEMO_PROGRAM, Variant::Static),
+        &Plan { arguments: &PROGRAM_ARGUMENTS, ..Plan::default() },
     )?;
-    job.wait_for(SAVED)?;
+    job.wait_for(SAVED_STEP)?;
     shown(&job.output_so_far()?);
     line("");
     line("$ katydid checkpoint demo -o demo.image --leave-running");
@@ -75,7 +75,7 @@ fn first_life(places: &Places, server: &Server, home: &Home, way: &Way, image: &
     line(outcome.text().trim_end());
     line("");
     line("The program goes on meanwhile:");
-    job.wait_for(KILLED)?;
+    job.wait_for(KILLED_STEP)?;
     shown(&job.output_so_far()?);
     line("");
     line("$ kill -9 PROGRAM WORKER SUPERVISOR");
@@ -93,8 +93,8 @@ fn shown(text: &str) {
 }
 
 /// The second life must print exactly what was missing.
-fn judge(places: &Places, before: &str, outcome: &Outcome) -> Result<()> {
-    let (kept, text) = (fs::read_to_string(kept_path(places, PROGRAM)?)?, outcome.text());
+fn judge(paths: &Paths, before: &str, outcome: &Outcome) -> Result<()> {
+    let (kept, text) = (fs::read_to_string(kept_path(paths, DEMO_PROGRAM)?)?, outcome.text());
     let goes_on = kept.ends_with(&text) && kept.len() <= before.len() + text.len();
     ensure!(
         outcome.status.success() && goes_on,

@@ -15,7 +15,7 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// Built file, and where it goes.
-const FILES: [(&str, &str); 6] = [
+const INSTALLED_FILES: [(&str, &str); 6] = [
     ("katydid", "bin/katydid"),
     ("katydid-criu", "lib/katydid/katydid-criu"),
     ("libkatydid_shim_cuda.so", "lib/katydid/shim/libcuda.so.1"),
@@ -25,7 +25,7 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// A shell, and where below `share` it looks for completions.
-const COMPLETIONS: [(&str, &str); 3] = [
+const COMPLETION_FILES: [(&str, &str); 3] = [
     ("bash", "bash-completion/completions/katydid"),
     ("zsh", "zsh/site-functions/_katydid"),
     ("fish", "fish/vendor_completions.d/katydid.fish"),
@@ -40,7 +40,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
         cargo.arg("--release");
     }
     shell::run(&mut cargo)?;
-    for (built, installed) in FILES {
+    for (built, installed) in INSTALLED_FILES {
         install(&tree.target.join(profile).join(built), &tree.target.join(folder).join(installed))?;
     }
     pages(&tree.target.join(folder))?;
@@ -52,7 +52,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
 /// What the installed command says of itself: completions where the shells look for them, and man pages.
 pub(crate) fn pages(dist: &Path) -> Result<()> {
     let katydid = dist.join("bin/katydid");
-    for (shell, place) in COMPLETIONS {
+    for (shell, place) in COMPLETION_FILES {
         let said = Command::new(&katydid).args(["completions", shell]).output();
         let said = said.with_context(|| format!("cannot start {}", katydid.display()))?;
         anyhow::ensure!(

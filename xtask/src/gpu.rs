@@ -27,7 +27,7 @@ use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Variant, files};
 use katydid_tests::deadline::Limit;
 use katydid_tests::opencl as programs;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome, ProgramError};
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -43,19 +43,19 @@ use crate::{apps, dist, jobs};
 use frameworks::WayName;
 
 /// Ways on which programs are tried, unless others are named.
-const WAYS: [WayName; 4] = [WayName::Native, WayName::Private, WayName::Shm, WayName::Tcp];
+const DEFAULT_WAYS: [WayName; 4] = [WayName::Native, WayName::Private, WayName::Shm, WayName::Tcp];
 /// A program that takes longer on a GPU hangs.
-const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
+const PROGRAM_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// Time for `katydid bench`.
 const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Time for a binary of tests.
 const TESTS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Tests of the whole system that mean something on a real GPU too.
-const TESTS: [&str; 4] = ["faults", "hostile", "opencl", "endurance"];
+const SYSTEM_TESTS: [&str; 4] = ["faults", "hostile", "opencl", "endurance"];
 /// Those of the part `checkpoint`.
 const CHECKPOINT_TESTS: &str = "checkpoint";
 /// Installed files that travel.
-const DIST: [&str; 6] = [
+const INSTALLED_FILES: [&str; 6] = [
     "bin/katydid",
     "lib/katydid/katydid-criu",
     "lib/katydid/shim/libcuda.so.1",
@@ -64,19 +64,19 @@ const DIST: [&str; 6] = [
     "lib/katydid/soft/libcuda.so.1",
 ];
 /// The loader that programs of OpenCL are linked with, as its file among the libraries.
-const LOADER: &str = "libOpenCL.so.1";
+const LOADER_LIBRARY: &str = "libOpenCL.so.1";
 /// Programs whose output is kept nowhere, but that have a test; and the driver that one of them takes.
-const FIXTURES: [&str; 7] =
+const FIXTURE_PROGRAMS: [&str; 7] =
     ["asked_once", "device_queue", "intruder", "memory_driver", "two_platforms", "which_loader", "memory.so"];
 /// The driver of OpenCL that the pack's programs use. It needs no file among the machine's vendors.
 const OPENCL_DRIVER: &str = "libnvidia-opencl.so.1\n";
 /// The program whose calls are traced.
-const TRACED: &str = "streams_events";
+const TRACED_PROGRAM: &str = "streams_events";
 /// What travels: a script, and everything else in one file, half as large as what is in it.
 const SCRIPT_NAME: &str = "run.sh";
-const ARCHIVE: &str = "pack.tar.xz";
+const ARCHIVE_FILE: &str = "pack.tar.xz";
 /// What the other side starts. An archive that is newer than what was unpacked is unpacked anew.
-const SCRIPT: &str = r#"#!/usr/bin/env bash
+const START_SCRIPT: &str = r#"#!/usr/bin/env bash
 # Runs every program natively and through Katydid; the report goes to $OUT, or to report/ beside this script.
 # `run.sh apps` runs them alone, `run.sh checkpoint` checkpoints of them in less than ten minutes, `run.sh frameworks` programs of PyTorch,
 # JAX, CuPy and others that the machine has (`--help` tells the options), `run.sh figures` takes the promised figures in
@@ -108,11 +108,11 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
     fill(tree, &whole)?;
     step(&format!("packing into {}", folder.display()));
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    archive::make(&folder.join(ARCHIVE), &whole, ["."])?;
+    archive::make(&folder.join(ARCHIVE_FILE), &whole, ["."])?;
     remove(&whole)?;
     opencl_pack::pack(tree, folder)?;
     let script = folder.join(SCRIPT_NAME);
-    fs::write(&script, SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
+    fs::write(&script, START_SCRIPT).with_context(|| format!("cannot write {}", script.display()))?;
     shell::run(Command::new("chmod").arg("+x").arg(&script))
 }
 
@@ -131,8 +131,8 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
     apps::run(tree)?;
     build::apps(tree)?;
     dist::run(tree, true)?;
-    let (from, to) = (tree.places(), Places::of_pack(folder));
-    for file in DIST {
+    let (from, to) = (tree.paths(), Paths::of_pack(folder));
+    for file in INSTALLED_FILES {
         stripped(&tree.target.join("dist-release").join(file), &to.dist.join(file))?;
     }
     dist::second_names(&to.dist.join("lib/katydid"))?;
@@ -153,12 +153,16 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
             copy(&file.path(), &to.frameworks.join(file.file_name()))?;
         }
     }
-    packages::unpack_for(machine::PYTHON, &to.frameworks.join("packages"), &tree.root.join("xtask/pack-python.txt"))?;
+    packages::unpack_for(
+        machine::PYTHON_VERSION,
+        &to.frameworks.join("packages"),
+        &tree.root.join("xtask/pack-python.txt"),
+    )?;
     pack_criu(tree, &to)?;
     pack_opencl(&from, &to)?;
     third_party::fetch(tree)?;
     pack_others(tree, &to)?;
-    for test in TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
+    for test in SYSTEM_TESTS.into_iter().chain([CHECKPOINT_TESTS]) {
         stripped(&test_binary(tree, test)?, &folder.join("tests").join(test))?;
     }
     pack_forms(tree, folder)?;
@@ -166,7 +170,7 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
 }
 
 /// CRIU's root, which `dist` has placed.
-fn pack_criu(tree: &Tree, to: &Places) -> Result<()> {
+fn pack_criu(tree: &Tree, to: &Paths) -> Result<()> {
     let (from, place) = (tree.target.join("dist-release/lib/katydid/criu"), to.dist.join("lib/katydid/criu"));
     if !from.exists() {
         bail!("CRIU is not in {}; `cargo xtask setup` fetches it", from.display());
@@ -177,18 +181,20 @@ fn pack_criu(tree: &Tree, to: &Places) -> Result<()> {
 
 /// Programs of OpenCL but those with ranks of MPI, what they print, the loader that they are linked with, and the files
 /// that name our library and the machine's driver.
-fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
+fn pack_opencl(from: &Paths, to: &Paths) -> Result<()> {
     if !programs::has_driver(from) {
         bail!("there are no programs of OpenCL; `cargo xtask setup` fetches what they are built with");
     }
-    FIXTURES.iter().try_for_each(|name| stripped(&programs::program(from, name), &programs::program(to, name)))?;
-    for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(build::RANKED)) {
+    FIXTURE_PROGRAMS
+        .iter()
+        .try_for_each(|name| stripped(&programs::program(from, name), &programs::program(to, name)))?;
+    for name in programs::programs(from)?.iter().filter(|name| !name.starts_with(build::RANKED_PREFIX)) {
         stripped(&programs::program(from, name), &programs::program(to, name))?;
         copy(&from.expected_opencl.path(name)?, &to.expected_opencl.path(name)?)?;
     }
-    copy(&programs::libraries(from).join(LOADER), &programs::libraries(to).join(LOADER))?;
+    copy(&programs::libraries(from).join(LOADER_LIBRARY), &programs::libraries(to).join(LOADER_LIBRARY))?;
     if let (Some(khronos), to) = (programs::khronos(from), programs::khronos_folder(to)) {
-        copy(&khronos.join(LOADER), &to.join(LOADER))?;
+        copy(&khronos.join(LOADER_LIBRARY), &to.join(LOADER_LIBRARY))?;
     }
     let file = programs::vendors(to).join("machine.icd");
     fs::create_dir_all(programs::vendors(to)).context("cannot make the vendors' folder")?;
@@ -197,9 +203,9 @@ fn pack_opencl(from: &Places, to: &Places) -> Result<()> {
 }
 
 /// Programs of other people that measure, with what they read.
-fn pack_others(tree: &Tree, to: &Places) -> Result<()> {
+fn pack_others(tree: &Tree, to: &Paths) -> Result<()> {
     let (from, folder) = (third_party::folder(tree), rates::packed(to));
-    for file in rates::FILES {
+    for file in rates::PACKED_FILES {
         let place = folder.join(file);
         let parent = place.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
@@ -259,7 +265,7 @@ struct Run {
 
 /// A part of the run that can be had by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum RunPart {
     /// Our own programs, natively and through Katydid.
     Apps,
     /// Checkpoints of all of them, in less than ten minutes.
@@ -276,27 +282,27 @@ pub(crate) enum Part {
 }
 
 /// Runs the pack, or a part of it, and writes the report.
-pub(crate) fn run(folder: &Path, part: Option<Part>, options: &frameworks::Options) -> Result<ExitCode> {
+pub(crate) fn run(folder: &Path, part: Option<RunPart>, options: &frameworks::Options) -> Result<ExitCode> {
     let folder = folder.canonicalize().with_context(|| format!("{} is no pack", folder.display()))?;
     let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
     match part {
-        Some(Part::Apps) => run_apps(&folder, &report, options),
-        Some(Part::Checkpoint) => steps::run(checkpoints::PLAN, &folder, &report, &options.only),
-        Some(Part::Frameworks) => frameworks::run_packed(&folder, &report, options),
-        Some(Part::Figures) => steps::run(figures::PLAN, &folder, &report, &options.only),
-        Some(Part::Programs) => whole_programs::run_packed(&folder, &report, options),
-        Some(Part::Opencl) => steps::run(opencl_steps::PLAN, &folder, &report, &options.only),
+        Some(RunPart::Apps) => run_apps(&folder, &report, options),
+        Some(RunPart::Checkpoint) => steps::run(checkpoints::CHECKPOINTS_PLAN, &folder, &report, &options.only),
+        Some(RunPart::Frameworks) => frameworks::run_packed(&folder, &report, options),
+        Some(RunPart::Figures) => steps::run(figures::FIGURES_PLAN, &folder, &report, &options.only),
+        Some(RunPart::Programs) => whole_programs::run_packed(&folder, &report, options),
+        Some(RunPart::Opencl) => steps::run(opencl_steps::OPENCL_PLAN, &folder, &report, &options.only),
         None => run_all(&folder, &report),
     }
 }
 
 /// Our own programs and nothing else.
 fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Result<ExitCode> {
-    let places = Places::of_pack(folder);
-    let server = Server::start(&places, "auto", &[])?;
-    let ways = options.ways_or(&WAYS);
-    let runs = on_ways(&places, &server, &ways, &options.only, options.jobs.map_or(1, NonZero::get))?;
+    let paths = Paths::of_pack(folder);
+    let server = Server::start(&paths, "auto", &[])?;
+    let ways = options.ways_or(&DEFAULT_WAYS);
+    let runs = on_ways(&paths, &server, &ways, &options.only, options.jobs.map_or(1, NonZero::get))?;
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
     let text = table(&machine::describe(), &runs) + &faults(&runs);
     fs::write(report.join("apps.md"), text).context("cannot write to the report")?;
@@ -304,7 +310,7 @@ fn run_apps(folder: &Path, report: &Path, options: &frameworks::Options) -> Resu
 }
 
 /// Natively, and through Katydid; so many at a time. `only`: programs by name; all if that is empty.
-fn on_ways(places: &Places, server: &Server, ways: &[WayName], only: &[String], at_a_time: usize) -> Result<Vec<Run>> {
+fn on_ways(paths: &Paths, server: &Server, ways: &[WayName], only: &[String], at_a_time: usize) -> Result<Vec<Run>> {
     let is_wanted = |app: &App| only.is_empty() || only.contains(&app.name);
     let apps: Vec<App> =
         catalog::apps()?.into_iter().filter(|app| app.is_test() && app.travels() && is_wanted(app)).collect();
@@ -314,7 +320,7 @@ fn on_ways(places: &Places, server: &Server, ways: &[WayName], only: &[String], 
         let can_run = |app: &&App| app.runs_directly() || !matches!(way, Way::Direct { .. });
         let variants = |app| App::variants(app).iter().map(move |variant| (app, *variant));
         let wanted = apps.iter().filter(can_run).flat_map(variants).collect();
-        runs.extend(jobs::each(wanted, at_a_time, |(app, variant)| try_one(places, &way, app, variant)));
+        runs.extend(jobs::each(wanted, at_a_time, |(app, variant)| try_one(paths, &way, app, variant)));
     }
     Ok(runs)
 }
@@ -328,31 +334,31 @@ fn ending(runs: &[Run], others: &[bool]) -> ExitCode {
 }
 
 fn run_all(folder: &Path, report: &Path) -> Result<ExitCode> {
-    let places = Places::of_pack(folder);
+    let paths = Paths::of_pack(folder);
     let machine = machine::describe();
     step(&format!("{} with driver {}", machine["gpu"], machine["driver"]));
-    let server = Server::start(&places, "auto", &[])?;
-    let runs = on_ways(&places, &server, &WAYS, &[], 1)?;
+    let server = Server::start(&paths, "auto", &[])?;
+    let runs = on_ways(&paths, &server, &DEFAULT_WAYS, &[], 1)?;
     let served = json!({ "server": server.admin("/v1/server")?, "sessions": server.admin("/v1/sessions")? });
     fs::write(report.join("server.log"), server.log())?;
     drop(server);
     let tests: Vec<Result<Outcome>> =
-        TESTS.iter().map(|test| tests_of_the_system(folder, report, test, TESTS_LIMIT)).collect();
+        SYSTEM_TESTS.iter().map(|test| tests_of_the_system(folder, report, test, TESTS_LIMIT)).collect();
     let forms = forms(folder, report);
-    let bench = katydid(&places, &["bench", "--json"], BENCH_LIMIT);
-    let traced = trace(&places, report);
+    let bench = katydid(&paths, &["bench", "--json"], BENCH_LIMIT);
+    let traced = trace(&paths, report);
     write_report(report, &machine, &runs, &served, bench.as_ref().ok(), traced.as_ref().ok())?;
     let others: Vec<bool> =
         tests.iter().map(Result::is_err).chain([forms.is_err(), bench.is_err(), traced.is_err()]).collect();
     Ok(ending(&runs, &others))
 }
 
-fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
+fn try_one(paths: &Paths, way: &Way, app: &App, variant: Variant) -> Run {
     let begun = Instant::now();
-    let outcome = program::run(&mut way.command(places, &places.program(&app.name, variant)), LIMIT);
+    let outcome = program::run(&mut way.command(paths, &paths.program(&app.name, variant)), PROGRAM_LIMIT);
     let (milliseconds, fault) = match outcome {
         Ok(outcome) => {
-            let fault = judge(places, &app.name, &outcome).err().map(|fault| fault.to_string());
+            let fault = judge(paths, &app.name, &outcome).err().map(|fault| fault.to_string());
             (outcome.took.as_millis(), fault)
         }
         Err(error) => (begun.elapsed().as_millis(), Some(error.to_string())),
@@ -363,8 +369,8 @@ fn try_one(places: &Places, way: &Way, app: &App, variant: Variant) -> Run {
 }
 
 /// A run of our own tool that must end well.
-fn katydid(places: &Places, arguments: &[&str], limit: Limit) -> Result<Outcome> {
-    succeeds(Command::new(places.katydid()).args(arguments), limit)
+fn katydid(paths: &Paths, arguments: &[&str], limit: Limit) -> Result<Outcome> {
+    succeeds(Command::new(paths.katydid()).args(arguments), limit)
 }
 
 /// One binary of tests, on the GPU; what it says lies in the report.
@@ -404,10 +410,10 @@ fn judged(command: &mut Command, run: impl FnOnce(&mut Command) -> Result<Outcom
 }
 
 /// Traces one program; the table is the result, the timeline lies in the report.
-fn trace(places: &Places, report: &Path) -> Result<Outcome> {
+fn trace(paths: &Paths, report: &Path) -> Result<Outcome> {
     let timeline = report.join("trace.json").to_string_lossy().into_owned();
-    let program = places.program(TRACED, Variant::Static).to_string_lossy().into_owned();
-    katydid(places, &["trace", "-o", &timeline, "--", &program], LIMIT)
+    let program = paths.program(TRACED_PROGRAM, Variant::Static).to_string_lossy().into_owned();
+    katydid(paths, &["trace", "-o", &timeline, "--", &program], PROGRAM_LIMIT)
 }
 
 fn write_report(
@@ -441,7 +447,7 @@ fn as_json(run: &Run) -> Value {
 /// The table of programs, then the bench, the trace, and every fault in full.
 fn as_markdown(machine: &Value, runs: &[Run], bench: &str, trace: &str) -> String {
     let measured = format!(
-        "\n## katydid bench --json\n\n```json\n{bench}\n```\n\n## katydid trace {TRACED}\n\n```text\n{trace}\n```\n"
+        "\n## katydid bench --json\n\n```json\n{bench}\n```\n\n## katydid trace {TRACED_PROGRAM}\n\n```text\n{trace}\n```\n"
     );
     [table(machine, runs), measured, faults(runs)].concat()
 }
@@ -494,7 +500,7 @@ mod tests {
     #[test]
     fn figures_have_a_second_name() {
         for name in ["figures", "bench"] {
-            assert_eq!(Part::from_str(name, false), Ok(Part::Figures));
+            assert_eq!(RunPart::from_str(name, false), Ok(RunPart::Figures));
         }
     }
 }

@@ -21,19 +21,20 @@ use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 
 use crate::fetch::criu::{clear, configure};
-use crate::fetch::opencl::SOURCES;
+use crate::fetch::opencl::OPENCL_SOURCES;
 use crate::output::{line, step};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
 /// The pins: QEMU, with all that it needs in turn, and what needs nothing.
-const QEMU: &str = "qemu-system-x86=1:7.2+dfsg-7+deb12u18+b3";
-const OTHERS: [&str; 2] = ["linux-image-6.1.0-50-cloud-amd64=6.1.176-1", "busybox-static=1:1.35.0-4+deb12u1+b1"];
+const QEMU_PACKAGE: &str = "qemu-system-x86=1:7.2+dfsg-7+deb12u18+b3";
+const OTHER_PACKAGES: [&str; 2] =
+    ["linux-image-6.1.0-50-cloud-amd64=6.1.176-1", "busybox-static=1:1.35.0-4+deb12u1+b1"];
 /// The kernel's file and its modules, in that package.
-const KERNEL: &str = "boot/vmlinuz-6.1.0-50-cloud-amd64";
-const MODULES: &str = "lib/modules/6.1.0-50-cloud-amd64/kernel";
+const KERNEL_FILE: &str = "boot/vmlinuz-6.1.0-50-cloud-amd64";
+const MODULES_FOLDER: &str = "lib/modules/6.1.0-50-cloud-amd64/kernel";
 /// What `dist` has installed and the machine needs.
-const INSTALLED: [&str; 5] = [
+const INSTALLED_FILES: [&str; 5] = [
     "bin/katydid",
     "lib/katydid/shim/libcuda.so.1",
     "lib/katydid/shim/libkatydid_opencl.so",
@@ -41,13 +42,14 @@ const INSTALLED: [&str; 5] = [
     "lib/katydid/soft/libcuda.so.1",
 ];
 /// How the machine is made: two processors, no devices but a serial line. It ends when its kernel does.
-const MACHINE: &str = "-cpu max -smp 2 -m 2048 -nodefaults -no-user-config -display none -no-reboot -serial stdio";
+const MACHINE_OPTIONS: &str =
+    "-cpu max -smp 2 -m 2048 -nodefaults -no-user-config -display none -no-reboot -serial stdio";
 /// What runs its instructions: the first that this machine has.
 const BY_PROCESSOR: &str = "-accel kvm -accel tcg";
 const BY_SOFTWARE: &str = "-accel tcg";
 /// KVM by the processor. There are others, which run no kernel but those that were made for them.
-const PROCESSORS: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
-const KVM: &str = "/dev/kvm";
+const KVM_MODULE_FOLDERS: [&str; 2] = ["/sys/module/kvm_intel", "/sys/module/kvm_amd"];
+const KVM_DEVICE: &str = "/dev/kvm";
 /// What its kernel is told: where to speak, to end when something is wrong with it, and not to take a busy machine's late timer for none.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 no_timer_check quiet";
 
@@ -97,12 +99,12 @@ impl Guest {
         place(&tree.root.join("tests").join(self.name).join("init"), "init")?;
         place(&root.join("bin/busybox"), "bin/busybox")?;
         for module in self.modules {
-            place(&root.join(MODULES).join(module), &format!("modules/{module}"))?;
+            place(&root.join(MODULES_FOLDER).join(module), &format!("modules/{module}"))?;
         }
         fs::create_dir_all(folder.join("modules")).context("cannot make a folder for modules")?;
         fs::write(folder.join("modules/order"), self.modules.join("\n")).context("cannot name the modules")?;
         let mut libraries = BTreeSet::new();
-        for file in INSTALLED {
+        for file in INSTALLED_FILES {
             let installed = tree.target.join("dist").join(file);
             place(&installed, &format!("katydid/{file}"))?;
             // What it needs to be debugged is most of it. Where nothing strips it, the machine has room for it all the same.
@@ -110,7 +112,7 @@ impl Guest {
             libraries.extend(needed(&installed)?);
         }
         for (at, name) in self.programs {
-            let program = tree.places().program(name, Variant::Static);
+            let program = tree.paths().program(name, Variant::Static);
             place(&program, &format!("{at}/{name}"))?;
             libraries.extend(needed(&program)?);
         }
@@ -136,13 +138,13 @@ impl Guest {
 fn fetch(tree: &Tree) -> Result<PathBuf> {
     let (root, work) = (tree.target.join("guest/root"), tree.target.join("guest/new"));
     let stamp = root.join("pins.txt");
-    let pins = format!("{QEMU}\n{}\n", OTHERS.join("\n"));
+    let pins = format!("{QEMU_PACKAGE}\n{}\n", OTHER_PACKAGES.join("\n"));
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
         return Ok(root);
     }
     step("fetching QEMU and a kernel (106 packages of Debian, 70 MB)");
     let mut said = Vec::new();
-    let found = SOURCES.iter().any(|source| {
+    let found = OPENCL_SOURCES.iter().any(|source| {
         let outcome = from(source, &work);
         outcome.map_err(|error| said.push(format!("{source}: {error:#}"))).is_ok()
     });
@@ -170,8 +172,8 @@ fn from(source: &str, work: &Path) -> Result<()> {
         shell::read(command.current_dir(&archives))
     };
     apt(&["update", "-qq"])?;
-    apt(&["install", "-y", "-qq", "--download-only", "--no-install-recommends", QEMU])?;
-    apt(&[&["download", "-qq"], &OTHERS[..]].concat())?;
+    apt(&["install", "-y", "-qq", "--download-only", "--no-install-recommends", QEMU_PACKAGE])?;
+    apt(&[&["download", "-qq"], &OTHER_PACKAGES[..]].concat())?;
     for entry in fs::read_dir(&archives).with_context(|| format!("cannot read {}", archives.display()))? {
         let path = entry.context("cannot read the packages")?.path();
         if path.extension().is_some_and(|extension| extension == "deb") {
@@ -212,8 +214,9 @@ fn start(root: &Path, image: &Path) -> Result<String> {
     for folder in ["usr/share/qemu", "usr/share/seabios"] {
         command.arg("-L").arg(root.join(folder));
     }
-    command.args(accelerator().split(' ')).args(MACHINE.split(' ')).args(["-append", KERNEL_OPTIONS]);
-    let outcome = program::run(command.arg("-kernel").arg(root.join(KERNEL)).arg("-initrd").arg(image), WAIT_TIMEOUT)?;
+    command.args(accelerator().split(' ')).args(MACHINE_OPTIONS.split(' ')).args(["-append", KERNEL_OPTIONS]);
+    let outcome =
+        program::run(command.arg("-kernel").arg(root.join(KERNEL_FILE)).arg("-initrd").arg(image), WAIT_TIMEOUT)?;
     if !outcome.status.success() {
         bail!("the machine: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
@@ -222,8 +225,8 @@ fn start(root: &Path, image: &Path) -> Result<String> {
 
 /// What runs the machine's instructions.
 fn accelerator() -> &'static str {
-    let has_processor = PROCESSORS.iter().any(|module| Path::new(module).exists());
-    let is_open = || fs::File::options().read(true).write(true).open(KVM).is_ok();
+    let has_processor = KVM_MODULE_FOLDERS.iter().any(|module| Path::new(module).exists());
+    let is_open = || fs::File::options().read(true).write(true).open(KVM_DEVICE).is_ok();
     if has_processor && is_open() {
         return BY_PROCESSOR;
     }

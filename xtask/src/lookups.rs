@@ -2,7 +2,7 @@
 //!
 //! For each release of `xtask/releases.txt` pip fetches the wheels, a program of `tests/releases` runs with them under
 //! `katydid trace`, and the wheels are removed again. `spec/lookups.txt` has then what was asked for, and
-//! `docs/evidence/releases.json` what ran; other releases keep their entries. A test of the shim holds the driver API to the former.
+//! `docs/evidence/DATE-releases.json` what ran; other releases keep their entries. A test of the shim holds the driver API to the former.
 
 pub(crate) mod cudart;
 mod evidence;
@@ -33,7 +33,7 @@ pub(crate) fn run(tree: &Tree, names: &[String]) -> Result<()> {
         );
     }
     dist::run(tree, false)?;
-    let file = tree.root.join(list::FILE);
+    let file = tree.root.join(list::LOOKUPS_FILE);
     let mut lookups = Lookups::parse(&fs::read_to_string(&file).unwrap_or_default(), &all)?;
     let mut outcomes = Outcomes::read(&tree.root)?;
     let named = names.iter().flat_map(|name| all.iter().filter(move |release| is_meant(release, name)));

@@ -20,6 +20,7 @@ mod opencl;
 mod output;
 mod shell;
 mod suites;
+mod tables;
 mod test;
 mod tree;
 
@@ -121,7 +122,7 @@ enum Command {
         run: Option<PathBuf>,
         /// Only this part of the run; `frameworks` and `programs` run out of a checkout too.
         #[arg(conflicts_with = "pack")]
-        part: Option<gpu::Part>,
+        part: Option<gpu::RunPart>,
         #[command(flatten)]
         options: gpu::frameworks::Options,
     },
@@ -165,10 +166,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Walkthrough => checks::walkthrough::run(&tree)?,
         Command::Book => book::run(&tree)?,
         Command::Bless => bless::run(&tree)?,
-        Command::GpuTest { part: Some(gpu::Part::Frameworks), options, .. } => {
+        Command::GpuTest { part: Some(gpu::RunPart::Frameworks), options, .. } => {
             return gpu::frameworks::run_here(&tree, &options);
         }
-        Command::GpuTest { part: Some(gpu::Part::Programs), options, .. } => {
+        Command::GpuTest { part: Some(gpu::RunPart::Programs), options, .. } => {
             return gpu::whole_programs::run_here(&tree, &options);
         }
         Command::GpuTest { pack: Some(folder), beside: true, .. } => gpu::opencl_pack::pack(&tree, &folder)?,

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 
 /// Where sources lie and where things are built.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Tree {
     }
 
     /// The installed binaries and built programs.
-    pub(crate) fn places(&self) -> Places {
-        Places::of_checkout(&self.target)
+    pub(crate) fn paths(&self) -> Paths {
+        Paths::of_checkout(&self.target)
     }
 }

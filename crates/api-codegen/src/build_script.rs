@@ -43,7 +43,7 @@ fn generate(source: &SpecFiles, product: &str, manifest: &Path) -> Result<String
         "functions.rs" => driver::generate(&source.cuda),
         "soft_entry.rs" => {
             let root = manifest.join("../..");
-            for place in implemented::PLACES {
+            for place in implemented::DECLARATION_PATHS {
                 println!("cargo::rerun-if-changed={}", root.join(place).display());
             }
             soft::generate(&source.cuda, &implemented::implemented(&root)?)

@@ -115,11 +115,16 @@ fn driver_call(function: &Function) -> String {
     format!("{}({})", function.name, arguments.join(", "))
 }
 
-const SAFETY: &str = "// SAFETY: handles come from the driver itself, outputs are locals that outlive the call.";
+const SAFETY_COMMENT: &str =
+    "// SAFETY: handles come from the driver itself, outputs are locals that outlive the call.";
 
 fn enqueue(out: &mut String, function: &Function) {
     outputs(out, function, "    ");
-    let _ = writeln!(out, "    {SAFETY}\n    let status = unsafe {{ session.driver().{} }};", driver_call(function));
+    let _ = writeln!(
+        out,
+        "    {SAFETY_COMMENT}\n    let status = unsafe {{ session.driver().{} }};",
+        driver_call(function)
+    );
     bookkeeping(out, function);
     out.push_str(&journal::notes(function));
     let _ = writeln!(out, "    session.enqueued(message::{}::NAME, status);\n    Ok(())", function.name);
@@ -127,7 +132,11 @@ fn enqueue(out: &mut String, function: &Function) {
 
 fn call(out: &mut String, function: &Function) {
     outputs(out, function, "    ");
-    let _ = writeln!(out, "    {SAFETY}\n    let status = unsafe {{ session.driver().{} }};", driver_call(function));
+    let _ = writeln!(
+        out,
+        "    {SAFETY_COMMENT}\n    let status = unsafe {{ session.driver().{} }};",
+        driver_call(function)
+    );
     bookkeeping(out, function);
     out.push_str(&answered(&format!("&{}", reply(function)), &journal::notes(function)));
 }
@@ -154,7 +163,8 @@ fn bookkeeping(out: &mut String, function: &Function) {
 fn detach(out: &mut String, function: &Function) {
     out.push_str("    session.detach(head, Box::new(move |driver| {\n");
     outputs(out, function, "        ");
-    let _ = writeln!(out, "        {SAFETY}\n        let status = unsafe {{ driver.{} }};", driver_call(function));
+    let _ =
+        writeln!(out, "        {SAFETY_COMMENT}\n        let status = unsafe {{ driver.{} }};", driver_call(function));
     let _ = writeln!(out, "        (status, {})\n    }}))", reply(function));
 }
 

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::source::{SourceError, read};
 
 /// Where functions are declared, from the root of the tree: softcuda's own, and those of the graph model that it shares.
-pub const PLACES: [&str; 2] = [API, GRAPHS];
-const API: &str = "crates/softcuda/src/api";
-const GRAPHS: &str = "crates/graph/src/functions.rs";
+pub const DECLARATION_PATHS: [&str; 2] = [SOFTCUDA_API_FOLDER, GRAPH_FUNCTIONS_FILE];
+const SOFTCUDA_API_FOLDER: &str = "crates/softcuda/src/api";
+const GRAPH_FUNCTIONS_FILE: &str = "crates/graph/src/functions.rs";
 
 fn sources(root: &Path) -> Result<Vec<PathBuf>, SourceError> {
-    let mut files = vec![root.join(GRAPHS)];
-    files_below(&root.join(API), &mut files)?;
+    let mut files = vec![root.join(GRAPH_FUNCTIONS_FILE)];
+    files_below(&root.join(SOFTCUDA_API_FOLDER), &mut files)?;
     Ok(files)
 }
 
@@ -37,7 +37,7 @@ fn files_below(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SourceErro
 pub fn implemented(root: &Path) -> Result<BTreeSet<String>, SourceError> {
     let mut names = BTreeSet::new();
     for file in sources(root)? {
-        let name_in = if file.ends_with(GRAPHS) { listed } else { declared };
+        let name_in = if file.ends_with(GRAPH_FUNCTIONS_FILE) { listed } else { declared };
         names.extend(read(&file)?.lines().filter_map(name_in).map(str::to_owned));
     }
     Ok(names)

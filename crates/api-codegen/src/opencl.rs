@@ -13,7 +13,7 @@ use crate::source::SpecFiles;
 use crate::text::{c_signature, c_type, c_types, function_path, names};
 
 /// The parameter in which functions that return an object tell their code.
-const CODE: &str = "errcode_ret";
+const CODE_PARAMETER: &str = "errcode_ret";
 
 /// Product `opencl_entry.rs`: every exported symbol of the library for programs.
 pub fn entries(api: &Api) -> String {
@@ -64,21 +64,21 @@ fn arrow(function: &Function) -> String {
 
 fn body(function: &Function) -> String {
     let path = function_path(function);
-    let tells = function.params.iter().any(|param| param.name == CODE);
+    let tells = function.params.iter().any(|param| param.name == CODE_PARAMETER);
     let wrapper = match function.returns.as_ref().map(|ty| ty.0.as_str()) {
         None => "entry",
         Some("nothing") => "silent",
         Some(_) if tells => "object",
         Some(_) => "lookup",
     };
-    let code = if tells { format!(", {CODE}") } else { String::new() };
+    let code = if tells { format!(", {CODE_PARAMETER}") } else { String::new() };
     if function.class == Class::Refused {
         let unused = names(function);
         let unused = if unused.is_empty() { String::new() } else { format!("    let _ = ({unused},);\n") };
         return format!("{unused}    crate::ffi::returns::refused_{wrapper}({path}{code})\n");
     }
     let given: Vec<_> =
-        function.params.iter().filter(|param| param.name != CODE).map(|param| param.name.as_str()).collect();
+        function.params.iter().filter(|param| param.name != CODE_PARAMETER).map(|param| param.name.as_str()).collect();
     let by = if let Body::By(by) | Body::Via(by) = &function.body { by.as_str() } else { "missing" };
     format!(
         "    // SAFETY: the caller's promise, above, is handed on.\n    \

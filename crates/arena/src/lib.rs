@@ -15,4 +15,4 @@ pub use map::{AddressMap, DEVICE_STRIDE, MAX_DEVICES, RESERVATION_UNIT};
 pub use negotiate::{ArenaError, Offers, Settled, choose, choose_pinned, pinned_at};
 pub use range_map::{Overlap, RangeMap};
 pub use reservation::{Reservation, ReserveError};
-pub use suballocator::{FreeError, GRANULARITY, LARGE_BLOCK_BYTES, Suballocator};
+pub use suballocator::{FreeError, GROWTH_GRANULE_BYTES, LARGE_BLOCK_BYTES, Suballocator};

@@ -10,17 +10,17 @@ use crate::map::{AddressMap, DEVICE_STRIDE, MAX_DEVICES};
 use crate::reservation::Reservation;
 
 /// Bytes of the pinned arena.
-const PINNED_LENGTH: u64 = 256 << 30;
+const PINNED_ARENA_BYTES: u64 = 256 << 30;
 /// Bytes of the device arena.
-const DEVICE_LENGTH: u64 = DEVICE_STRIDE * MAX_DEVICES as u64;
+const DEVICE_ARENA_BYTES: u64 = DEVICE_STRIDE * MAX_DEVICES as u64;
 /// Candidates in order of preference. Sanitizers take all below 0x1000_7fff_8000, position-independent executables
 /// start at 0x5555…, and the system fills the address space from 0x7fff… downwards.
-const CANDIDATES: [ArenaRange; 5] = [
-    ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: DEVICE_LENGTH },
-    ArenaRange { kind: ArenaKind::DEVICE, base: 0x1000_0000_0000, length: DEVICE_LENGTH },
-    ArenaRange { kind: ArenaKind::DEVICE, base: 0x6000_0000_0000, length: DEVICE_LENGTH },
-    ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: PINNED_LENGTH },
-    ArenaRange { kind: ArenaKind::PINNED, base: 0x4000_0000_0000, length: PINNED_LENGTH },
+const ARENA_CANDIDATES: [ArenaRange; 5] = [
+    ArenaRange { kind: ArenaKind::DEVICE, base: 0x2000_0000_0000, length: DEVICE_ARENA_BYTES },
+    ArenaRange { kind: ArenaKind::DEVICE, base: 0x1000_0000_0000, length: DEVICE_ARENA_BYTES },
+    ArenaRange { kind: ArenaKind::DEVICE, base: 0x6000_0000_0000, length: DEVICE_ARENA_BYTES },
+    ArenaRange { kind: ArenaKind::PINNED, base: 0x3000_0000_0000, length: PINNED_ARENA_BYTES },
+    ArenaRange { kind: ArenaKind::PINNED, base: 0x4000_0000_0000, length: PINNED_ARENA_BYTES },
 ];
 
 /// Why the sides have no common map.
@@ -62,7 +62,7 @@ impl Offers {
         if offers.held.iter().any(|(arena, _)| arena.kind == ArenaKind::DEVICE) {
             Ok(offers)
         } else {
-            Err(no_range(&CANDIDATES))
+            Err(no_range(&ARENA_CANDIDATES))
         }
     }
 
@@ -74,7 +74,7 @@ impl Offers {
 
     fn reserve_each(is_meant: impl Fn(&ArenaRange) -> bool) -> Self {
         let reserve = |arena: &ArenaRange| Some((*arena, Reservation::at(arena.base, arena.length).ok()?));
-        Self { held: CANDIDATES.iter().filter(|arena| is_meant(arena)).filter_map(reserve).collect() }
+        Self { held: ARENA_CANDIDATES.iter().filter(|arena| is_meant(arena)).filter_map(reserve).collect() }
     }
 
     /// What goes into the hello.
@@ -96,7 +96,7 @@ impl Offers {
                 _ => pinned = Some(reservation),
             }
         }
-        let nothing = || no_range(&CANDIDATES);
+        let nothing = || no_range(&ARENA_CANDIDATES);
         let map = AddressMap::from_arenas(chosen).ok_or_else(nothing)?;
         Ok(Settled { map, device: device.ok_or_else(nothing)?, pinned })
     }
@@ -156,12 +156,12 @@ pub fn choose_pinned(offers: &[ArenaRange], mut fits: impl FnMut(&ArenaRange) ->
 /// The candidate for pinned memory at an address, for a worker whose program has it already; none if it is no candidate's.
 #[must_use]
 pub fn pinned_at(base: u64) -> Option<ArenaRange> {
-    CANDIDATES.into_iter().find(|arena| arena.kind == ArenaKind::PINNED && arena.base == base)
+    ARENA_CANDIDATES.into_iter().find(|arena| arena.kind == ArenaKind::PINNED && arena.base == base)
 }
 
 /// The worker maps only what a program of this build offers: a hostile one could name the worker's own memory.
 fn is_known(offer: &ArenaRange) -> bool {
-    CANDIDATES.contains(offer)
+    ARENA_CANDIDATES.contains(offer)
 }
 
 fn no_range(offers: &[ArenaRange]) -> ArenaError {
@@ -177,8 +177,8 @@ mod tests {
 
     /// Candidates belong to the whole process: a test that reserves them would leave none to another.
     fn candidates_for_one() -> MutexGuard<'static, ()> {
-        static CANDIDATES: Mutex<()> = Mutex::new(());
-        CANDIDATES.lock().unwrap_or_else(PoisonError::into_inner)
+        static ARENA_CANDIDATES: Mutex<()> = Mutex::new(());
+        ARENA_CANDIDATES.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(settled.device.range().start, chosen[0].base);
         assert_eq!(settled.pinned.unwrap().range().start, chosen[1].base);
         assert_ne!(chosen[0].base, first);
-        assert!(Reservation::at(first, DEVICE_LENGTH).is_ok());
+        assert!(Reservation::at(first, DEVICE_ARENA_BYTES).is_ok());
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         let offers = Offers::reserve_pinned();
         let offered = offers.arenas();
         assert!(offered.iter().all(|arena| arena.kind == ArenaKind::PINNED));
-        let device = ArenaRange { kind: ArenaKind::DEVICE, ..CANDIDATES[0] };
+        let device = ArenaRange { kind: ArenaKind::DEVICE, ..ARENA_CANDIDATES[0] };
         let chosen = choose_pinned(&[&[device], &offered[..]].concat(), |_| true).unwrap();
         assert_eq!(offers.settle_pinned(&[chosen]).unwrap().unwrap().range().start, chosen.base);
         assert!(choose_pinned(&offered, |_| false).is_none());
@@ -214,21 +214,24 @@ mod tests {
 
     #[test]
     fn a_worker_without_room_says_what_was_tried() {
-        let error = choose(&CANDIDATES, |arena| arena.kind == ArenaKind::PINNED).unwrap_err();
+        let error = choose(&ARENA_CANDIDATES, |arena| arena.kind == ArenaKind::PINNED).unwrap_err();
         assert!(error.to_string().contains("[200000000000, 100000000000, 600000000000]"), "{error}");
     }
 
     #[test]
     fn a_range_that_no_program_of_this_build_offers_is_passed_over() {
-        let hostile = ArenaRange { kind: ArenaKind::DEVICE, base: 0x5555_0000_0000, length: DEVICE_LENGTH };
+        let hostile = ArenaRange { kind: ArenaKind::DEVICE, base: 0x5555_0000_0000, length: DEVICE_ARENA_BYTES };
         assert!(choose(&[hostile], |_| true).is_err());
-        assert_eq!(choose(&[hostile, CANDIDATES[1]], |_| true), Ok(vec![CANDIDATES[1]]));
+        assert_eq!(choose(&[hostile, ARENA_CANDIDATES[1]], |_| true), Ok(vec![ARENA_CANDIDATES[1]]));
     }
 
     #[test]
     fn a_range_that_was_not_offered_is_not_kept() {
         let offers = Offers { held: Vec::new() };
-        assert_eq!(offers.settle(&CANDIDATES[..1]).unwrap_err(), ArenaError::NotOffered { base: CANDIDATES[0].base });
+        assert_eq!(
+            offers.settle(&ARENA_CANDIDATES[..1]).unwrap_err(),
+            ArenaError::NotOffered { base: ARENA_CANDIDATES[0].base }
+        );
         assert!(matches!(Offers { held: Vec::new() }.settle(&[]), Err(ArenaError::NoRange { .. })));
     }
 }

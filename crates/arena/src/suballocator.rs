@@ -5,7 +5,7 @@
 //! free one that holds it, so large ones last.
 //!
 //! What was backed as one piece goes back as one. Where a device's memory is to be had again piece by piece, large blocks
-//! have pieces of their own, and all others share pieces of [`GRANULARITY`]: no gap of a whole one is ever lost.
+//! have pieces of their own, and all others share pieces of [`GROWTH_GRANULE_BYTES`]: no gap of a whole one is ever lost.
 //!
 //! Native `cuMemFree` waits for the GPU. Here a freed block waits instead, in quarantine, until its context has been
 //! synchronised; before that, work queued earlier may still use it.
@@ -16,7 +16,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 /// Growth comes in multiples of this: the driver's granularity. Blocks of this size and more start at a multiple of it.
-pub const GRANULARITY: u64 = 2 << 20;
+pub const GROWTH_GRANULE_BYTES: u64 = 2 << 20;
 /// Blocks of this size and more get pieces of their own, where there are runs: what the driver takes for a piece is worth
 /// it. As much is what others grow by.
 pub const LARGE_BLOCK_BYTES: u64 = 8 << 20;
@@ -59,7 +59,7 @@ pub struct Suballocator {
 }
 
 impl Suballocator {
-    /// Nothing of `arena`, which starts at a multiple of [`GRANULARITY`], is backed yet.
+    /// Nothing of `arena`, which starts at a multiple of [`GROWTH_GRANULE_BYTES`], is backed yet.
     #[must_use]
     pub fn new(arena: Range<u64>) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Suballocator {
         self.free.take(length, align)
     }
 
-    /// The range whose backing would make room for such a block, in whole [`GRANULARITY`]; none if the arena ends
+    /// The range whose backing would make room for such a block, in whole [`GROWTH_GRANULE_BYTES`]; none if the arena ends
     /// first. At least `at_least` bytes long where there is room: asking for more saves later round trips.
     #[must_use]
     pub fn growth_for(&self, size: u64, align: u64, at_least: u64) -> Option<Range<u64>> {
@@ -127,30 +127,34 @@ impl Suballocator {
         self.unbacked.iter().find_map(|(&start, &end)| {
             if is_alone {
                 let from = start.checked_next_multiple_of(align)?;
-                let to = from.checked_add(length)?.checked_next_multiple_of(GRANULARITY)?;
+                let to = from.checked_add(length)?.checked_next_multiple_of(GROWTH_GRANULE_BYTES)?;
                 return (to <= end).then_some(from..to);
             }
             // A free block right before counts towards the new one.
             let from = self.free.ending_at(start).filter(|_| !self.is_of_parts).unwrap_or(start);
             let block_end = from.checked_next_multiple_of(align)?.checked_add(length)?;
-            let enough =
-                block_end.max(start + 1).checked_next_multiple_of(GRANULARITY).filter(|enough| *enough <= end)?;
-            let requested = start.saturating_add(at_least).checked_next_multiple_of(GRANULARITY).unwrap_or(end);
+            let enough = block_end
+                .max(start + 1)
+                .checked_next_multiple_of(GROWTH_GRANULE_BYTES)
+                .filter(|enough| *enough <= end)?;
+            let requested =
+                start.saturating_add(at_least).checked_next_multiple_of(GROWTH_GRANULE_BYTES).unwrap_or(end);
             Some(start..enough.max(requested.min(end)))
         })
     }
 
     /// The pieces that a growth for such a block is to be backed in, each given to [`Suballocator::grow`]. The end of a
-    /// large block that fills no whole [`GRANULARITY`] is a piece apart, as others will lie behind it.
+    /// large block that fills no whole [`GROWTH_GRANULE_BYTES`] is a piece apart, as others will lie behind it.
     #[must_use]
     pub fn pieces(&self, growth: Range<u64>, size: u64) -> Vec<Range<u64>> {
         if self.runs.is_none() {
             return vec![growth];
         }
         let length = size.next_multiple_of(BLOCK_UNIT_BYTES);
-        let rest = growth.start + if length >= LARGE_BLOCK_BYTES { length - length % GRANULARITY } else { 0 };
+        let rest = growth.start + if length >= LARGE_BLOCK_BYTES { length - length % GROWTH_GRANULE_BYTES } else { 0 };
         let run = (rest > growth.start).then_some(growth.start..rest);
-        let shared = (rest..growth.end).step_by(GRANULARITY as usize).map(|start| start..start + GRANULARITY);
+        let shared =
+            (rest..growth.end).step_by(GROWTH_GRANULE_BYTES as usize).map(|start| start..start + GROWTH_GRANULE_BYTES);
         run.into_iter().chain(shared).collect()
     }
 
@@ -292,7 +296,7 @@ impl Suballocator {
 /// Length and alignment of a block; none if it is larger than any arena.
 fn shape(size: u64, align: u64) -> Option<(u64, u64)> {
     let length = size.max(1).checked_next_multiple_of(BLOCK_UNIT_BYTES)?;
-    let least = if length >= GRANULARITY { GRANULARITY } else { BLOCK_UNIT_BYTES };
+    let least = if length >= GROWTH_GRANULE_BYTES { GROWTH_GRANULE_BYTES } else { BLOCK_UNIT_BYTES };
     Some((length, align.max(least).checked_next_power_of_two()?))
 }
 
@@ -312,7 +316,7 @@ struct Runs {
 impl Runs {
     /// Takes a run of just the whole granules of a block, whose rest is free behind it.
     fn take(&mut self, length: u64, align: u64, free: &mut FreeList) -> Option<u64> {
-        let run = length - length % GRANULARITY;
+        let run = length - length % GROWTH_GRANULE_BYTES;
         let fits =
             |start: u64| start.is_multiple_of(align) && (run == length || free.holds(start + run, start + length));
         let same = self.whole.range((run, 0)..=(run, u64::MAX)).take(MAX_FIT_TRIES);
@@ -443,11 +447,11 @@ mod tests {
     fn nothing_is_handed_out_before_it_is_backed() {
         let mut allocator = Suballocator::new(BASE..BASE + (1 << 40));
         assert_eq!(allocator.allocate(1, 1), None);
-        assert_eq!(allocator.growth_for(1, 1, 0), Some(BASE..BASE + GRANULARITY));
+        assert_eq!(allocator.growth_for(1, 1, 0), Some(BASE..BASE + GROWTH_GRANULE_BYTES));
         assert_eq!(allocator.growth_for(1, 1, 32 * MEBIBYTE), Some(BASE..BASE + 32 * MEBIBYTE));
-        allocator.grow(BASE..BASE + GRANULARITY);
+        allocator.grow(BASE..BASE + GROWTH_GRANULE_BYTES);
         assert_eq!(allocator.allocate(1, 1), Some(BASE));
-        assert_eq!((allocator.used_bytes(), allocator.free_bytes()), (256, GRANULARITY - 256));
+        assert_eq!((allocator.used_bytes(), allocator.free_bytes()), (256, GROWTH_GRANULE_BYTES - 256));
     }
 
     #[test]
@@ -455,7 +459,7 @@ mod tests {
         let mut allocator = grown(32);
         assert_eq!(allocator.allocate(100, 1), Some(BASE));
         assert_eq!(allocator.allocate(257, 1), Some(BASE + 256));
-        assert_eq!(allocator.allocate(GRANULARITY, 1), Some(BASE + GRANULARITY));
+        assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES, 1), Some(BASE + GROWTH_GRANULE_BYTES));
         assert_eq!(allocator.allocate(1, 1), Some(BASE + 768));
         assert_eq!(allocator.allocate(1, 64 * 1024), Some(BASE + 64 * 1024));
     }
@@ -463,12 +467,12 @@ mod tests {
     #[test]
     fn a_freed_block_waits_for_the_gpu() {
         let mut allocator = grown(2);
-        let block = allocator.allocate(GRANULARITY, 1).unwrap();
-        assert_eq!(allocator.free(block, 7), Ok(GRANULARITY));
-        assert_eq!((allocator.allocate(1, 1), allocator.quarantined_bytes()), (None, GRANULARITY));
+        let block = allocator.allocate(GROWTH_GRANULE_BYTES, 1).unwrap();
+        assert_eq!(allocator.free(block, 7), Ok(GROWTH_GRANULE_BYTES));
+        assert_eq!((allocator.allocate(1, 1), allocator.quarantined_bytes()), (None, GROWTH_GRANULE_BYTES));
         assert_eq!(allocator.release_until(6), 0);
-        assert_eq!(allocator.release_until(7), GRANULARITY);
-        assert_eq!(allocator.allocate(GRANULARITY, 1), Some(block));
+        assert_eq!(allocator.release_until(7), GROWTH_GRANULE_BYTES);
+        assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES, 1), Some(block));
     }
 
     #[test]
@@ -498,21 +502,21 @@ mod tests {
     #[test]
     fn a_block_lies_in_one_part_where_that_matters() {
         let mut allocator = Suballocator::of_parts(BASE..BASE + (1 << 40));
-        let part = |at: u64| BASE + at * GRANULARITY..BASE + (at + 1) * GRANULARITY;
+        let part = |at: u64| BASE + at * GROWTH_GRANULE_BYTES..BASE + (at + 1) * GROWTH_GRANULE_BYTES;
         allocator.grow(part(0));
-        assert_eq!(allocator.growth_for(GRANULARITY + 1, 1, 0), Some(part(1).start..part(2).end));
+        assert_eq!(allocator.growth_for(GROWTH_GRANULE_BYTES + 1, 1, 0), Some(part(1).start..part(2).end));
         allocator.grow(part(1));
-        assert_eq!(allocator.allocate(GRANULARITY + 1, 1), None);
-        let blocks = [(); 2].map(|()| allocator.allocate(GRANULARITY, 1).unwrap());
+        assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES + 1, 1), None);
+        let blocks = [(); 2].map(|()| allocator.allocate(GROWTH_GRANULE_BYTES, 1).unwrap());
         for block in blocks {
             allocator.free(block, 0).unwrap();
         }
         allocator.release_until(0);
-        assert_eq!(allocator.allocate(GRANULARITY + 1, 1), None, "nor after they came free");
+        assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES + 1, 1), None, "nor after they came free");
         assert_eq!(allocator.trim(), [part(0), part(1)]);
         [part(0), part(1)].into_iter().for_each(|part| allocator.vacate(part));
-        allocator.grow(BASE..BASE + 2 * GRANULARITY);
-        assert_eq!(allocator.allocate(GRANULARITY + 1, 1), Some(BASE), "a part of that size holds it");
+        allocator.grow(BASE..BASE + 2 * GROWTH_GRANULE_BYTES);
+        assert_eq!(allocator.allocate(GROWTH_GRANULE_BYTES + 1, 1), Some(BASE), "a part of that size holds it");
     }
 
     #[test]
@@ -622,18 +626,19 @@ mod tests {
     #[test]
     fn gaps_of_whole_granules_between_small_blocks_are_given_back() {
         let mut allocator = of_runs(0);
-        let blocks: Vec<u64> = (0..32).map(|_| take(&mut allocator, GRANULARITY)).collect();
-        let (odd, even): (Vec<u64>, Vec<u64>) = blocks.iter().partition(|block| *block % (2 * GRANULARITY) != 0);
+        let blocks: Vec<u64> = (0..32).map(|_| take(&mut allocator, GROWTH_GRANULE_BYTES)).collect();
+        let (odd, even): (Vec<u64>, Vec<u64>) =
+            blocks.iter().partition(|block| *block % (2 * GROWTH_GRANULE_BYTES) != 0);
         give(&mut allocator, &odd);
         assert_eq!(allocator.trim().len(), 16);
-        assert_eq!(allocator.backed_bytes(), even.len() as u64 * GRANULARITY);
+        assert_eq!(allocator.backed_bytes(), even.len() as u64 * GROWTH_GRANULE_BYTES);
     }
 
     #[test]
     fn sizes_that_never_come_again_are_hoarded_only_so_far() {
         let mut allocator = of_runs(0);
         for granules in 4..32 {
-            let block = take(&mut allocator, granules * GRANULARITY);
+            let block = take(&mut allocator, granules * GROWTH_GRANULE_BYTES);
             give(&mut allocator, &[block]);
             if allocator.hoards() {
                 assert!(allocator.backed_bytes() < 2 * MAX_IDLE_BYTES);

@@ -7,7 +7,7 @@ mod random;
 
 use std::ops::Range;
 
-use katydid_arena::{GRANULARITY, Suballocator};
+use katydid_arena::{GROWTH_GRANULE_BYTES, Suballocator};
 use random::Random;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -46,7 +46,8 @@ impl Model {
         }
         assert!(self.is_backed(address, address + length));
         assert!(
-            address.is_multiple_of(align.max(256)) && (length < GRANULARITY || address.is_multiple_of(GRANULARITY))
+            address.is_multiple_of(align.max(256))
+                && (length < GROWTH_GRANULE_BYTES || address.is_multiple_of(GROWTH_GRANULE_BYTES))
         );
         length
     }
@@ -67,7 +68,7 @@ fn allocate(allocator: &mut Suballocator, model: &mut Model, random: &mut Random
         let length = model.check_new(address, size, align);
         assert_eq!(allocator.block_of(address + size - 1), Some((address, length)));
         model.used.push((address, length));
-    } else if let Some(growth) = allocator.growth_for(size, align, random.below(3) * GRANULARITY) {
+    } else if let Some(growth) = allocator.growth_for(size, align, random.below(3) * GROWTH_GRANULE_BYTES) {
         for piece in allocator.pieces(growth, size) {
             model.backed.push((piece.start, piece.end));
             allocator.grow(piece);

@@ -12,7 +12,7 @@ use std::ptr;
 use katydid_cuda_sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUresult};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use katydid_cli_core::layout::LIBRARY;
+use katydid_cli_core::layout::CUDA_LIBRARY;
 
 /// A function failed, or is missing.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Cuda {
     /// From nothing to a current context: what a program waits for before its first real call.
     pub(super) fn open() -> Result<Self, CudaError> {
         // SAFETY: loading a driver library runs its constructors, as in every program that links it.
-        let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) }
+        let library = unsafe { Library::open(Some(CUDA_LIBRARY), RTLD_NOW | RTLD_GLOBAL) }
             .map_err(|error| CudaError::Missing(error.to_string()))?;
         let functions = Functions::load(&library)?;
         let (mut device, mut context) = (0, ptr::null_mut());

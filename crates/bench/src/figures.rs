@@ -23,14 +23,14 @@ const fn copy(key: &'static str, name: &'static str, bytes: u64) -> Figure {
     Figure { key, name, bytes }
 }
 
-const KIB64: u64 = 64 << 10;
-const MIB16: u64 = 16 << 20;
-const MIB64: u64 = 64 << 20;
-const MIB256: u64 = 256 << 20;
+const KIB_64: u64 = 64 << 10;
+const MIB_16: u64 = 16 << 20;
+const MIB_64: u64 = 64 << 20;
+const MIB_256: u64 = 256 << 20;
 const GIB: u64 = 1 << 30;
 /// Bytes of the rows, and of the box, without their gaps.
-const ROWS: u64 = 4_000 * 4_001;
-const SLICES: u64 = 40 * 400 * 1_001;
+const ROWS_BYTES: u64 = 4_000 * 4_001;
+const SLICES_BYTES: u64 = 40 * 400 * 1_001;
 
 /// All figures, in the order of the table. The parts of the measuring program note each by its key.
 pub(super) const FIGURES: [Figure; 71] = [
@@ -69,42 +69,42 @@ pub(super) const FIGURES: [Figure; 71] = [
     figure("malloc_host_64k", "allocate + free 64 KiB pinned, cleared"),
     figure("malloc_host_64m", "allocate + free 64 MiB pinned, cleared"),
     figure("memset_4k", "enqueue a memset of 4 KiB"),
-    copy("memset_64m", "memset of 64 MiB + synchronise", MIB64),
+    copy("memset_64m", "memset of 64 MiB + synchronise", MIB_64),
     copy("htod_4_pageable", "HtoD 4 B pageable", 4),
     copy("htod_4_pageable_beside", "the same beside a non-blocking stream", 4),
-    copy("htod_64k_pageable", "HtoD 64 KiB pageable", KIB64),
-    copy("htod_64m_pageable", "HtoD 64 MiB pageable", MIB64),
-    copy("htod_256m_pageable", "HtoD 256 MiB pageable", MIB256),
+    copy("htod_64k_pageable", "HtoD 64 KiB pageable", KIB_64),
+    copy("htod_64m_pageable", "HtoD 64 MiB pageable", MIB_64),
+    copy("htod_256m_pageable", "HtoD 256 MiB pageable", MIB_256),
     copy("htod_1g_pageable", "HtoD 1 GiB pageable", GIB),
-    copy("htod_4x16m_pageable", "HtoD 16 MiB pageable by 4 threads", MIB64),
-    copy("htod_odd_pageable", "HtoD 16 MiB pageable, odd addresses", MIB16),
-    copy("htod_2d_pageable", "HtoD 4,000 rows of 4,001 B, pageable", ROWS),
-    copy("htod_3d_pageable", "HtoD 40 slices of 400 rows of 1,001 B, pageable", SLICES),
+    copy("htod_4x16m_pageable", "HtoD 16 MiB pageable by 4 threads", MIB_64),
+    copy("htod_odd_pageable", "HtoD 16 MiB pageable, odd addresses", MIB_16),
+    copy("htod_2d_pageable", "HtoD 4,000 rows of 4,001 B, pageable", ROWS_BYTES),
+    copy("htod_3d_pageable", "HtoD 40 slices of 400 rows of 1,001 B, pageable", SLICES_BYTES),
     copy("htod_4_pinned", "HtoD 4 B pinned", 4),
-    copy("htod_64k_pinned", "HtoD 64 KiB pinned", KIB64),
-    copy("htod_64m_pinned", "HtoD 64 MiB pinned", MIB64),
-    copy("htod_256m_pinned", "HtoD 256 MiB pinned", MIB256),
+    copy("htod_64k_pinned", "HtoD 64 KiB pinned", KIB_64),
+    copy("htod_64m_pinned", "HtoD 64 MiB pinned", MIB_64),
+    copy("htod_256m_pinned", "HtoD 256 MiB pinned", MIB_256),
     copy("htod_1g_pinned", "HtoD 1 GiB pinned", GIB),
     copy("dtoh_4_pageable", "DtoH 4 B pageable", 4),
-    copy("dtoh_64k_pageable", "DtoH 64 KiB pageable", KIB64),
-    copy("dtoh_64m_pageable", "DtoH 64 MiB pageable", MIB64),
-    copy("dtoh_256m_pageable", "DtoH 256 MiB pageable", MIB256),
+    copy("dtoh_64k_pageable", "DtoH 64 KiB pageable", KIB_64),
+    copy("dtoh_64m_pageable", "DtoH 64 MiB pageable", MIB_64),
+    copy("dtoh_256m_pageable", "DtoH 256 MiB pageable", MIB_256),
     copy("dtoh_1g_pageable", "DtoH 1 GiB pageable", GIB),
-    copy("dtoh_4x16m_pageable", "DtoH 16 MiB pageable by 4 threads", MIB64),
-    copy("dtoh_odd_pageable", "DtoH 16 MiB pageable, odd addresses", MIB16),
-    copy("dtoh_2d_pageable", "DtoH 4,000 rows of 4,001 B, pageable", ROWS),
-    copy("dtoh_3d_pageable", "DtoH 40 slices of 400 rows of 1,001 B, pageable", SLICES),
+    copy("dtoh_4x16m_pageable", "DtoH 16 MiB pageable by 4 threads", MIB_64),
+    copy("dtoh_odd_pageable", "DtoH 16 MiB pageable, odd addresses", MIB_16),
+    copy("dtoh_2d_pageable", "DtoH 4,000 rows of 4,001 B, pageable", ROWS_BYTES),
+    copy("dtoh_3d_pageable", "DtoH 40 slices of 400 rows of 1,001 B, pageable", SLICES_BYTES),
     copy("dtoh_4_pinned", "DtoH 4 B pinned", 4),
-    copy("dtoh_64k_pinned", "DtoH 64 KiB pinned", KIB64),
-    copy("dtoh_64m_pinned", "DtoH 64 MiB pinned", MIB64),
-    copy("dtoh_256m_pinned", "DtoH 256 MiB pinned", MIB256),
+    copy("dtoh_64k_pinned", "DtoH 64 KiB pinned", KIB_64),
+    copy("dtoh_64m_pinned", "DtoH 64 MiB pinned", MIB_64),
+    copy("dtoh_256m_pinned", "DtoH 256 MiB pinned", MIB_256),
     copy("dtoh_1g_pinned", "DtoH 1 GiB pinned", GIB),
-    copy("both_64m_pinned", "64 MiB each way at once, pinned", 2 * MIB64),
+    copy("both_64m_pinned", "64 MiB each way at once, pinned", 2 * MIB_64),
     figure("htod_4_async", "enqueue HtoD 4 B async"),
-    copy("plain_64m_1", "plain TCP, 64 MiB over 1 connection", MIB64),
-    copy("plain_64m_4", "plain TCP, 64 MiB over 4 connections", MIB64),
-    copy("plain_64m_8", "plain TCP, 64 MiB over 8 connections", MIB64),
-    copy("by_hand_64m_8", "64 MiB of the device sent over 8 connections by hand", MIB64),
+    copy("plain_64m_1", "plain TCP, 64 MiB over 1 connection", MIB_64),
+    copy("plain_64m_4", "plain TCP, 64 MiB over 4 connections", MIB_64),
+    copy("plain_64m_8", "plain TCP, 64 MiB over 8 connections", MIB_64),
+    copy("by_hand_64m_8", "64 MiB of the device sent over 8 connections by hand", MIB_64),
 ];
 
 /// The middle of figures in any order; of an even number the middle between two: the later one alone would be the worse of two

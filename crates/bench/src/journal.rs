@@ -20,9 +20,9 @@ use katydid_worker::BenchedCall;
 use serde::Serialize;
 
 use super::cuda::{Cuda, CudaError};
-use super::empty_kernel::{KERNEL, PTX};
+use super::empty_kernel::{EMPTY_KERNEL_NAME, EMPTY_KERNEL_PTX};
 use super::figures::median;
-use super::sampling::BATCH;
+use super::sampling::CALLS_PER_BATCH;
 use super::sessions::Program;
 use super::setup::{Setup, Way};
 use crate::flags::BenchFlags;
@@ -34,7 +34,7 @@ use katydid_cli_core::server::private_server::PrivateServer;
 /// How long a program works at a time.
 const ROUND_TIME: Duration = Duration::from_millis(5);
 /// Pairs of programs; the second number is that of quick runs.
-const PAIRS: [u32; 2] = [24, 6];
+const PROGRAM_PAIRS: [u32; 2] = [24, 6];
 /// How often each of a pair does each work.
 const ROUNDS_PER_PAIR: u32 = 5;
 /// Turns in which the worker's processor time is counted.
@@ -50,7 +50,7 @@ struct JournalWorkload {
     once: fn(&Cuda) -> Result<(), CudaError>,
 }
 
-const WORKS: [JournalWorkload; 3] = [
+const JOURNAL_WORKLOADS: [JournalWorkload; 3] = [
     JournalWorkload { key: "launch", name: "launches", noted: BenchedCall::Launch, once: Cuda::launch },
     JournalWorkload {
         key: "event",
@@ -84,10 +84,10 @@ pub(super) type Costs = BTreeMap<&'static str, Cost>;
 /// there were.
 pub(super) fn body(cuda: &mut Cuda) -> Outcome {
     let fail = |error| Failure::work(format!("cannot measure: {error}"));
-    cuda.load(PTX, KERNEL).map_err(fail)?;
+    cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME).map_err(fail)?;
     for line in io::stdin().lock().lines() {
         let line = line?;
-        let work = WORKS.iter().find(|work| work.key == line);
+        let work = JOURNAL_WORKLOADS.iter().find(|work| work.key == line);
         let work = work.ok_or_else(|| Failure::usage(format!("bench-body: {line}: no such work")))?;
         let (each, count) = turn(cuda, work.once).map_err(fail)?;
         writeln!(io::stdout(), "{each} {count}")?;
@@ -99,9 +99,9 @@ pub(super) fn body(cuda: &mut Cuda) -> Outcome {
 fn turn(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u32), CudaError> {
     let (start, mut count) = (Instant::now(), 0_u32);
     while start.elapsed() < ROUND_TIME {
-        (0..BATCH).try_for_each(|_| once(cuda))?;
+        (0..CALLS_PER_BATCH).try_for_each(|_| once(cuda))?;
         cuda.synchronise()?;
-        count += BATCH;
+        count += CALLS_PER_BATCH;
     }
     Ok((start.elapsed().as_nanos() as f64 / f64::from(count), count))
 }
@@ -116,8 +116,8 @@ fn ask(program: &mut Program, work: &JournalWorkload) -> Result<(f64, u32), Stri
 /// Measures over shared memory, with a server for each of both.
 pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Costs, Failure> {
     let servers = [PrivateServer::start_with(driver, &[], None)?, PrivateServer::start_without_journal(driver)?];
-    let mut pairs: [Vec<f64>; WORKS.len()] = Default::default();
-    for _ in 0..PAIRS[usize::from(quick)] {
+    let mut pairs: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
+    for _ in 0..PROGRAM_PAIRS[usize::from(quick)] {
         let ratios = pair(&servers, layout).map_err(Failure::work)?;
         pairs.iter_mut().zip(ratios).for_each(|(pairs, ratios)| pairs.extend(median(ratios)));
     }
@@ -126,16 +126,16 @@ pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Cost
     let cost = |((work, pairs), taken): ((&JournalWorkload, _), f64)| {
         Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), taken)?))
     };
-    Ok(WORKS.iter().zip(pairs).zip(taken).filter_map(cost).collect())
+    Ok(JOURNAL_WORKLOADS.iter().zip(pairs).zip(taken).filter_map(cost).collect())
 }
 
 /// Nanoseconds of processor time that a worker takes for each work.
-fn taken(server: &PrivateServer, layout: &Layout) -> Result<[f64; WORKS.len()], String> {
+fn taken(server: &PrivateServer, layout: &Layout) -> Result<[f64; JOURNAL_WORKLOADS.len()], String> {
     let mut program = start(server, layout)?;
-    WORKS.iter().try_for_each(|work| ask(&mut program, work).map(drop))?;
+    JOURNAL_WORKLOADS.iter().try_for_each(|work| ask(&mut program, work).map(drop))?;
     let worker = only_worker(server)?;
-    let mut taken = [0.0; WORKS.len()];
-    for (work, taken) in WORKS.iter().zip(&mut taken) {
+    let mut taken = [0.0; JOURNAL_WORKLOADS.len()];
+    for (work, taken) in JOURNAL_WORKLOADS.iter().zip(&mut taken) {
         let (before, mut count) = (processor_time(worker)?, 0);
         for _ in 0..ROUNDS_ALONE {
             count += ask(&mut program, work)?.1;
@@ -189,11 +189,11 @@ fn start(server: &PrivateServer, layout: &Layout) -> Result<Program, String> {
 }
 
 /// A pair of programs: the ratios of each work. Which of them begins changes from turn to turn.
-fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; WORKS.len()], String> {
+fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOURNAL_WORKLOADS.len()], String> {
     let mut programs = [start(&servers[0], layout)?, start(&servers[1], layout)?];
-    let mut all: [Vec<f64>; WORKS.len()] = Default::default();
+    let mut all: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
     for turn in 0..=ROUNDS_PER_PAIR {
-        for (work, ratios) in WORKS.iter().zip(&mut all) {
+        for (work, ratios) in JOURNAL_WORKLOADS.iter().zip(&mut all) {
             let mut taken = [0.0; 2];
             for which in [turn as usize % 2, (turn as usize + 1) % 2] {
                 taken[which] = ask(&mut programs[which], work)?.0;
@@ -225,7 +225,8 @@ pub(super) fn lines(costs: &Costs) -> Vec<String> {
     let share = |cost: &Cost| format!("{:.2} % ({:.1} ns)", cost.share * 100.0, cost.notes_ns);
     let added = |cost: &Cost| format!("{} % ({} to {})", percent(cost.ratio), percent(cost.low), percent(cost.high));
     let parts = |of: &dyn Fn(&Cost) -> String| {
-        let parts = WORKS.iter().filter_map(|work| Some(format!("{} {}", work.name, of(costs.get(work.key)?))));
+        let parts =
+            JOURNAL_WORKLOADS.iter().filter_map(|work| Some(format!("{} {}", work.name, of(costs.get(work.key)?))));
         parts.collect::<Vec<String>>().join(", ")
     };
     if costs.is_empty() {

@@ -44,7 +44,7 @@ use katydid_cli_core::output::terminal::Progress;
 use katydid_cli_core::probe::{DriverFacts, Probe, probe_apart};
 use katydid_cli_core::server::mps::Mps;
 use katydid_cli_core::server::private_server::PrivateServer;
-use network::PLAIN;
+use network::PLAIN_COPIES;
 use report::Comparison;
 use sampling::Report;
 use setup::{Setup, Way, native_search, prepared, wait_until_warm};
@@ -61,7 +61,7 @@ pub struct Loopback {
 }
 
 /// Rounds, if time allows; each figure is the median over them.
-const ROUNDS: u32 = 4;
+const MAX_ROUNDS: u32 = 4;
 const QUICK_ROUNDS: u32 = 2;
 /// Rounds that come before the many sessions.
 const FIRST_ROUNDS: u32 = 2;
@@ -70,11 +70,11 @@ const TIME_LIMIT: Duration = Duration::from_secs(70);
 /// Starts without a warm worker.
 const COLD_STARTS: u32 = 3;
 /// Programs at once, and the key.
-const SESSIONS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
+const SESSION_COUNTS: [(usize, &str); 3] = [(1, "sessions_1"), (8, "sessions_8"), (64, "sessions_64")];
 /// More of them are many: left out of quick runs, and measured last, since making 64 contexts can take half a minute.
 const FEW_SESSIONS: usize = 8;
 /// The number that stands for a machine itself in addresses of vsock.
-const THIS_MACHINE: u32 = 1;
+const VMADDR_CID_LOCAL: u32 = 1;
 /// The measuring program.
 ///
 /// # Errors
@@ -139,7 +139,7 @@ pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure
     let beside = service.as_ref().map(|service| service.setup(&layout));
     let many: Vec<&Setup> = ways.iter().filter(|setup| setup.way <= Way::Shm).chain(&beside).collect();
     let deadline = deadline(flags);
-    let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { ROUNDS });
+    let rounds = flags.rounds.unwrap_or(if flags.quick { QUICK_ROUNDS } else { MAX_ROUNDS });
     let mut comparison = Comparison::new(driver.clone(), ways.iter().chain(&beside).map(|setup| setup.way));
     measure_round(flags, &ways, &server, &mut comparison)?;
     measure_plain(flags.quick, &mut comparison);
@@ -177,7 +177,7 @@ fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &Priv
 fn on_loopback(certs: Option<&Loopback>, vsock: bool) -> Vec<Address> {
     let host = || "127.0.0.1".to_owned();
     let tls = certs.map(|certs| Address::Tls { host: host(), port: 0, certs: Some(certs.server.clone()) });
-    let vsock = vsock.then_some(Address::Vsock { cid: THIS_MACHINE, port: 0 });
+    let vsock = vsock.then_some(Address::Vsock { cid: VMADDR_CID_LOCAL, port: 0 });
     [Address::Tcp { host: host(), port: 0 }].into_iter().chain(tls).chain(vsock).collect()
 }
 
@@ -246,7 +246,7 @@ fn measure_round(
 /// What the path can do by itself, for TCP to be held against.
 fn measure_plain(quick: bool, comparison: &mut Comparison) {
     Progress::on_stderr().show("plain TCP");
-    for (connections, key) in PLAIN {
+    for (connections, key) in PLAIN_COPIES {
         let samples = network::plain(connections, if quick { 3 } else { 12 });
         comparison.note(Way::Tcp, key, samples.map_err(|error| error.to_string()));
     }
@@ -279,7 +279,7 @@ fn measure_sessions(
     comparison: &mut Comparison,
 ) {
     let progress = Progress::on_stderr();
-    for (number, key) in SESSIONS.into_iter().filter(|(number, _)| wanted(*number)) {
+    for (number, key) in SESSION_COUNTS.into_iter().filter(|(number, _)| wanted(*number)) {
         for setup in ways {
             progress.show(&format!("{number} at once: {}", setup.way.title()));
             let each = match deadline.is_some_and(|deadline| Instant::now() > deadline) {

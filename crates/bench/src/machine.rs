@@ -8,7 +8,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 /// What NVIDIA's kernel module says of its release.
-const MODULE: &str = "/proc/driver/nvidia/version";
+const DRIVER_VERSION_FILE: &str = "/proc/driver/nvidia/version";
 
 /// The machine of a run; the same keys as `machine.json` of a report of `gpu-test`.
 #[derive(Debug, Serialize)]
@@ -30,7 +30,7 @@ pub(super) struct Machine {
 impl Machine {
     /// Asks the system; what it cannot say is empty.
     pub(super) fn describe(driver: &DriverFacts) -> Self {
-        let module = fs::read_to_string(MODULE).unwrap_or_default();
+        let module = fs::read_to_string(DRIVER_VERSION_FILE).unwrap_or_default();
         let now = OffsetDateTime::now_utc();
         let (date, hour, minute) = (now.date(), now.hour(), now.minute());
         Self {
@@ -44,7 +44,7 @@ impl Machine {
     }
 }
 
-/// The release in the text of [`MODULE`]: its first word of digits and dots.
+/// The release in the text of [`DRIVER_VERSION_FILE`]: its first word of digits and dots.
 fn release(module: &str) -> &str {
     let is_release =
         |word: &&str| word.contains('.') && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.');

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Instant;
 
 /// Connections of a plain copy, and the key.
-pub(super) const PLAIN: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
+pub(super) const PLAIN_COPIES: [(usize, &str); 3] = [(1, "plain_64m_1"), (4, "plain_64m_4"), (8, "plain_64m_8")];
 /// Bytes of one copy, all connections together.
-pub(super) const BYTES: usize = 64 << 20;
+pub(super) const COPY_BYTES: usize = 64 << 20;
 /// What is written at a time.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
@@ -20,7 +20,7 @@ pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// What the system refuses.
 pub(super) fn plain(connections: usize, repetitions: usize) -> io::Result<Vec<f64>> {
     let piece = vec![1; PIECE_BYTES];
-    let bytes = BYTES / connections;
+    let bytes = COPY_BYTES / connections;
     let send = |stream: &mut TcpStream| {
         (0..bytes).step_by(PIECE_BYTES).try_for_each(|at| stream.write_all(&piece[..PIECE_BYTES.min(bytes - at)]))
     };
@@ -72,7 +72,7 @@ pub(super) fn answer<E: From<io::Error>>(
 
 /// Asks for so many copies, and closes.
 fn received(mut streams: Vec<TcpStream>, repetitions: usize) -> io::Result<Vec<f64>> {
-    let mut memory = vec![0; BYTES];
+    let mut memory = vec![0; COPY_BYTES];
     let mut samples = Vec::with_capacity(repetitions);
     let warm = (repetitions / 10).max(1);
     for round in 0..warm + repetitions {
@@ -117,10 +117,9 @@ mod tests {
     #[test]
     fn what_went_wrong_in_a_sender_is_told() {
         let failing = |at, stream: &mut TcpStream| {
-            answer(
-                stream,
-                |stream| if at == 1 { Err(io::Error::other("no bytes")) } else { stream.write_all(&[0; BYTES / 2]) },
-            )
+            answer(stream, |stream| {
+                if at == 1 { Err(io::Error::other("no bytes")) } else { stream.write_all(&[0; COPY_BYTES / 2]) }
+            })
         };
         assert_eq!(timed(2, 1, failing).unwrap_err().to_string(), "no bytes");
     }

@@ -10,12 +10,12 @@ mod modules;
 mod objects;
 mod threads;
 
-use super::empty_kernel::{KERNEL, PTX};
+use super::empty_kernel::{EMPTY_KERNEL_NAME, EMPTY_KERNEL_PTX};
 use super::sampling::Body;
 
 /// Every part; what takes seconds comes last.
 pub(super) fn measure(body: &mut Body) {
-    if let Err(error) = body.cuda.load(PTX, KERNEL) {
+    if let Err(error) = body.cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME) {
         body.lose(error);
     }
     calls::measure(body);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::figures::{FIGURES, Figure, Idle, Timing, duration, median};
 use super::journal::{self, Costs};
 use super::machine::Machine;
-use super::network::PLAIN;
+use super::network::PLAIN_COPIES;
 use super::sampling::{Outcomes, Report};
 use super::setup::Way;
 use katydid_cli_core::args::size::Size;
@@ -16,7 +16,7 @@ use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::probe::DriverFacts;
 
 /// Copies that are held against plain ones of as many bytes.
-const BULK: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pageable", "dtoh_64m_pinned"];
+const BULK_FIGURES: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pageable", "dtoh_64m_pinned"];
 
 /// The runs of all ways.
 #[derive(Debug)]
@@ -168,14 +168,14 @@ impl Comparison {
     /// Nanoseconds of the fastest plain copy, and its connections.
     fn path(&self) -> Option<(f64, usize)> {
         let plain = |(connections, key)| Some((self.timing(Way::Tcp, key)?.median_ns, connections));
-        PLAIN.into_iter().filter_map(plain).min_by(|one, other| one.0.total_cmp(&other.0))
+        PLAIN_COPIES.into_iter().filter_map(plain).min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
     /// The rate of each large copy over TCP, of the path's.
     fn of_path(&self) -> BTreeMap<&'static str, f64> {
         let Some((plain, _)) = self.path() else { return BTreeMap::new() };
         let share = |key: &'static str| Some((key, plain / self.timing(Way::Tcp, key)?.median_ns));
-        BULK.into_iter().filter_map(share).collect()
+        BULK_FIGURES.into_iter().filter_map(share).collect()
     }
 
     /// A line a figure; for each way its median and tail, and the ratio where native was measured too.

@@ -15,13 +15,13 @@ use super::figures::{Idle, Timing};
 use crate::flags::BenchBodyFlags;
 
 /// Calls timed together where one is too short for the clock.
-pub(super) const BATCH: u32 = 64;
+pub(super) const CALLS_PER_BATCH: u32 = 64;
 /// No figure takes longer than this, unless it takes so long to have as few samples as this.
 const MAX_FIGURE_TIME: Duration = Duration::from_millis(400);
-const FEWEST: usize = 2;
+const MIN_SAMPLES: usize = 2;
 
 /// What takes seconds is not begun later than this in a run.
-const LATEST: Duration = Duration::from_secs(12);
+const LATEST_SLOW_START: Duration = Duration::from_secs(12);
 
 /// What one run prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ impl Body {
 
     /// Whether what takes seconds may begin.
     pub(super) fn has_time(&self) -> bool {
-        self.begun.elapsed() < LATEST
+        self.begun.elapsed() < LATEST_SLOW_START
     }
 
     /// The kernel could not be loaded.
@@ -149,7 +149,7 @@ fn each_within(limit: Duration, repetitions: u32, mut call: impl FnMut() -> Resu
         if index >= repetitions / 10 {
             samples.push(taken.as_nanos() as f64);
         }
-        if samples.len() >= FEWEST && begun.elapsed() > limit {
+        if samples.len() >= MIN_SAMPLES && begun.elapsed() > limit {
             break;
         }
     }
@@ -161,17 +161,17 @@ pub(super) fn batches(number: u32, cuda: &Cuda, mut call: impl FnMut() -> Result
     let begun = Instant::now();
     let mut samples = Vec::with_capacity(number as usize);
     for index in 0..number.max(3) + 1 {
-        if samples.len() >= FEWEST && begun.elapsed() > MAX_FIGURE_TIME {
+        if samples.len() >= MIN_SAMPLES && begun.elapsed() > MAX_FIGURE_TIME {
             break;
         }
         let start = Instant::now();
-        for _ in 0..BATCH {
+        for _ in 0..CALLS_PER_BATCH {
             call()?;
         }
         let taken = start.elapsed();
         cuda.synchronise()?;
         if index > 0 {
-            samples.push(taken.as_nanos() as f64 / f64::from(BATCH));
+            samples.push(taken.as_nanos() as f64 / f64::from(CALLS_PER_BATCH));
         }
     }
     Ok(samples)
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_slow_is_done_less_often_but_not_too_seldom() {
-        assert_eq!(each_within(Duration::ZERO, 5, || Ok(())).unwrap().len(), FEWEST);
+        assert_eq!(each_within(Duration::ZERO, 5, || Ok(())).unwrap().len(), MIN_SAMPLES);
     }
 
     #[test]

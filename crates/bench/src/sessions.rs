@@ -6,17 +6,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cuda::Cuda;
-use super::empty_kernel::{KERNEL, PTX};
+use super::empty_kernel::{EMPTY_KERNEL_NAME, EMPTY_KERNEL_PTX};
 use super::setup::{Setup, prepared};
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// How long they work.
-const WINDOW: Duration = Duration::from_millis(300);
+const WORK_TIME: Duration = Duration::from_millis(300);
 
 /// One of the programs: says that it is ready, waits for a line, works, says how often it came round.
 pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
     let fail = |error| Failure::work(format!("cannot measure: {error}"));
-    cuda.load(PTX, KERNEL).map_err(fail)?;
+    cuda.load(EMPTY_KERNEL_PTX, EMPTY_KERNEL_NAME).map_err(fail)?;
     let step = || cuda.launch().and_then(|()| cuda.synchronise());
     step().map_err(fail)?;
     writeln!(io::stdout(), "ready")?;
@@ -36,7 +36,7 @@ pub(super) fn body(cuda: &mut Cuda, window: Duration) -> Outcome {
 ///
 /// Why one of them could not do its part.
 pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
-    let window = WINDOW.as_millis().to_string();
+    let window = WORK_TIME.as_millis().to_string();
     let arguments = ["--session", &window];
     let mut programs: Vec<Program> =
         (0..number).map(|_| Program::start(setup, &arguments)).collect::<io::Result<_>>().map_err(shown)?;
@@ -46,7 +46,11 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     for program in &mut programs {
         steps += program.line()?.parse::<u64>().map_err(|_| "a program told no number".to_owned())?;
     }
-    if steps == 0 { Err("no launch came to its end".to_owned()) } else { Ok(WINDOW.as_nanos() as f64 / steps as f64) }
+    if steps == 0 {
+        Err("no launch came to its end".to_owned())
+    } else {
+        Ok(WORK_TIME.as_nanos() as f64 / steps as f64)
+    }
 }
 
 /// For errors that are told as texts.

@@ -15,7 +15,7 @@ use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
 
 /// The variable that chooses between shared memory and the socket.
-const LINK: &str = "KATYDID_LINK";
+const LINK_VARIABLE: &str = "KATYDID_LINK";
 /// How long a worker may take to become ready.
 const WORKER_READY_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -95,12 +95,12 @@ pub(super) fn prepared(setup: &Setup) -> Command {
     command.arg("bench-body");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     match &setup.search {
-        Some(search) => command.env(layout::SEARCH, search),
-        None => command.env_remove(layout::SEARCH),
+        Some(search) => command.env(layout::SEARCH_PATH_VARIABLE, search),
+        None => command.env_remove(layout::SEARCH_PATH_VARIABLE),
     };
     if let Some(server) = &setup.server {
-        command.env(address::VARIABLE, server.to_string());
-        command.env(LINK, if setup.stream { "stream" } else { "shm" });
+        command.env(address::SERVER_VARIABLE, server.to_string());
+        command.env(LINK_VARIABLE, if setup.stream { "stream" } else { "shm" });
     }
     command
 }

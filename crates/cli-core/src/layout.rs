@@ -19,19 +19,19 @@ use std::path::{Path, PathBuf};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 /// The variable that overrides the place of the libraries.
-pub const VARIABLE: &str = "KATYDID_LIB";
+pub const LIBRARY_FOLDER_VARIABLE: &str = "KATYDID_LIB";
 /// Where loaders of OpenCL look for vendors' files.
-pub const VENDORS: &str = "OCL_ICD_VENDORS";
+pub const VENDORS_VARIABLE: &str = "OCL_ICD_VENDORS";
 /// Libraries that loaders of OpenCL open besides.
-pub const ICD_LIBRARIES: &str = "OCL_ICD_FILENAMES";
+pub const ICD_LIBRARIES_VARIABLE: &str = "OCL_ICD_FILENAMES";
 /// Where the loader looks first.
-pub const SEARCH: &str = "LD_LIBRARY_PATH";
+pub const SEARCH_PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
 /// The file name every CUDA program asks for.
-pub const LIBRARY: &str = "libcuda.so.1";
+pub const CUDA_LIBRARY: &str = "libcuda.so.1";
 /// What loaders of OpenCL open as that of a vendor.
-const ICD: &str = "libkatydid_opencl.so";
+const OPENCL_LIBRARY: &str = "libkatydid_opencl.so";
 /// The file name every OpenCL program asks for: a loader's.
-pub const LOADER: &str = "libOpenCL.so.1";
+pub const OPENCL_LOADER: &str = "libOpenCL.so.1";
 
 /// The folder of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum LayoutError {
 impl Layout {
     /// The layout this process belongs to; its files need not exist.
     pub fn find() -> Result<Self, LayoutError> {
-        if let Some(folder) = env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        if let Some(folder) = env::var_os(LIBRARY_FOLDER_VARIABLE).filter(|value| !value.is_empty()) {
             return Ok(Self { folder: absolute(Path::new(&folder)) });
         }
         let executable = env::current_exe().map_err(|_| LayoutError::NoExecutable)?;
@@ -79,7 +79,7 @@ impl Layout {
 
     /// The library given to programs.
     pub fn shim(&self) -> PathBuf {
-        self.shim_folder().join(LIBRARY)
+        self.shim_folder().join(CUDA_LIBRARY)
     }
 
     /// The folder of vendors' files that loaders of OpenCL look into.
@@ -89,7 +89,7 @@ impl Layout {
 
     /// The library by which programs of OpenCL reach the server, and the file that names it to loaders.
     pub fn opencl(&self) -> [PathBuf; 2] {
-        [self.shim_folder().join(ICD), self.vendors().join("katydid.icd")]
+        [self.shim_folder().join(OPENCL_LIBRARY), self.vendors().join("katydid.icd")]
     }
 
     /// The folder in which that library has a loader's name.
@@ -99,7 +99,7 @@ impl Layout {
 
     /// Path of softcuda, the software driver library.
     pub fn soft(&self) -> PathBuf {
-        self.folder.join("soft").join(LIBRARY)
+        self.folder.join("soft").join(CUDA_LIBRARY)
     }
 
     /// The root of our own CRIU; it need not be there.
@@ -110,7 +110,7 @@ impl Layout {
     /// The loader's search path for programs: the shim first, then what was there; at last, on a machine without a loader
     /// of OpenCL, our library under its name.
     pub fn program_search(&self) -> OsString {
-        let search = first(&self.shim_folder(), env::var_os(SEARCH).as_deref());
+        let search = first(&self.shim_folder(), env::var_os(SEARCH_PATH_VARIABLE).as_deref());
         match has_loader() || !self.loader_folder().is_dir() {
             true => search,
             false => joined(env::split_paths(&search).chain([self.loader_folder()])),
@@ -119,7 +119,7 @@ impl Layout {
 
     /// The loader's search path for workers, which must find the real driver and not the programs'; `None`: unset.
     pub fn driver_search(&self) -> Option<OsString> {
-        env::var_os(SEARCH).map(|path| joined(others(&path, &self.shim_folder())))
+        env::var_os(SEARCH_PATH_VARIABLE).map(|path| joined(others(&path, &self.shim_folder())))
     }
 
     /// Whether the library for programs is there.
@@ -133,7 +133,7 @@ impl Layout {
 #[expect(unsafe_code, reason = "opens the loader's library to see whether there is one")]
 pub fn has_loader() -> bool {
     // SAFETY: a loader does nothing before its first call; what it would do is what it does in every OpenCL program.
-    unsafe { Library::open(Some(LOADER), RTLD_LAZY | RTLD_LOCAL) }.is_ok()
+    unsafe { Library::open(Some(OPENCL_LOADER), RTLD_LAZY | RTLD_LOCAL) }.is_ok()
 }
 
 /// A search path with `folder` first, and not again further on.

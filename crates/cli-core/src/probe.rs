@@ -97,7 +97,7 @@ fn apart<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> {
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
     if let Some(path) = Layout::find().ok().and_then(|layout| layout.driver_search()) {
-        command.env(layout::SEARCH, path);
+        command.env(layout::SEARCH_PATH_VARIABLE, path);
     }
     match command.output() {
         Ok(output) if output.status.success() => {

@@ -21,7 +21,7 @@ use katydid_cli_core::output::failure::{Failure, say};
 use katydid_job::supervisor::{folder, guard};
 
 /// Signals by which users and systems end a command.
-const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
+const ENDING_SIGNALS: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 
 /// A thread that waits for signals, and what ends its wait. The thread returns the signals that came before its end.
 type Watch = (Handle, JoinHandle<Vec<Origin>>);
@@ -47,7 +47,7 @@ pub(crate) fn watch() -> Result<(), Failure> {
     if state().0.is_some() {
         return Ok(());
     }
-    let signals = SignalsInfo::new(ENDING.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
+    let signals = SignalsInfo::new(ENDING_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
     let handle = signals.handle();
     let attend = move || attend(signals);
     let thread = thread::Builder::new().name("signals".to_owned()).spawn(attend).map_err(failed)?;

@@ -11,9 +11,9 @@ use katydid_job::supervisor::ranks::{JobAddress, Launcher};
 use katydid_cli_core::output::failure::say;
 
 /// What the supervisor says once it is ready.
-pub(crate) const READY: &str = "ready";
+pub(crate) const READY_MESSAGE: &str = "ready";
 /// The hidden command of the supervisor.
-pub(crate) const COMMAND: &str = "job-ranks";
+pub(crate) const RANKS_COMMAND: &str = "job-ranks";
 
 /// Why ranks are no job together.
 #[derive(Debug, thiserror::Error)]
@@ -49,10 +49,10 @@ pub(crate) fn join() -> Option<JobAddress> {
 /// Starts the supervisor with the flags of this rank, and waits until it is ready.
 fn start(launcher: Launcher) -> Result<(), JoinError> {
     let mut command = Command::new(env::current_exe()?);
-    command.args([COMMAND, "--launcher", &launcher.pid().to_string()]).args(env::args_os().skip(2));
+    command.args([RANKS_COMMAND, "--launcher", &launcher.pid().to_string()]).args(env::args_os().skip(2));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut said = String::new();
     child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut said)).transpose()?;
     child.wait()?;
-    if said == READY { Ok(()) } else { Err(JoinError::Said(said)) }
+    if said == READY_MESSAGE { Ok(()) } else { Err(JoinError::Said(said)) }
 }

@@ -24,7 +24,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
 /// Signals that are passed on.
-const FORWARDED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGWINCH, SIGCONT];
+const FORWARDED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGWINCH, SIGCONT];
 
 /// Starts the program, tells its process id, waits for it, and says how it ended.
 ///
@@ -85,7 +85,8 @@ fn attended(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u
 ///
 /// The system's.
 pub(crate) fn signals() -> io::Result<PendingSignals> {
-    let mut caught = SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)))?;
+    let mut caught =
+        SignalsInfo::<WithOrigin>::new(FORWARDED_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)))?;
     let before = interrupt::pause();
     // One that came in between is among both.
     let mut early: Vec<Origin> = caught.pending().collect();

@@ -15,7 +15,9 @@ use katydid_driver_rules::state::{settings, units};
 use katydid_transport::compression::CompressionMode;
 use katydid_transport::{Address, ProgramLink, connect};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, SOFTCUDA, SessionClaim, SessionKind};
+use katydid_wire::handshake::{
+    Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, SOFTCUDA_DRIVER, SessionClaim, SessionKind,
+};
 use katydid_wire::key::SessionKey;
 
 use crate::environment::{OpenError, program_name, setting, variable};
@@ -40,7 +42,7 @@ pub struct Opened {
 /// beside the job socket where it is now, and, a line each, where it was before.
 fn server_now(named: String) -> String {
     let note = || {
-        let socket = variable(katydid_wire::job::VARIABLE)?;
+        let socket = variable(katydid_wire::job::JOB_VARIABLE)?;
         std::fs::read_to_string(Path::new(&socket).parent()?.join("server")).ok()
     };
     let note = note().unwrap_or_default();
@@ -90,7 +92,7 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
     };
     let requires_gpu = setting("KATYDID_REQUIRE_GPU")?.is_some_and(|value| value == "1");
     let connection = connect(&address, &hello, &Build::current(SPEC_HASH), connect_timeout()?)?;
-    if connection.ready.driver == SOFTCUDA && requires_gpu {
+    if connection.ready.driver == SOFTCUDA_DRIVER && requires_gpu {
         return Err(OpenError::NoGpu { address });
     }
     adjust(&*connection.link)?;
@@ -184,7 +186,9 @@ fn bulk_connections_here() -> usize {
 
 /// The reservation that `katydid run` has at the server for the program's first session; one that is taken by now counts as none.
 fn reservation() -> SessionKey {
-    variable(settings::RESERVATION).and_then(|text| SessionKey::from_spelled(&text)).unwrap_or(SessionKey::NONE)
+    variable(settings::RESERVATION_VARIABLE)
+        .and_then(|text| SessionKey::from_spelled(&text))
+        .unwrap_or(SessionKey::NONE)
 }
 
 /// Whether the environment names a server.
@@ -234,6 +238,6 @@ mod tests {
 
     #[test]
     fn the_least_limit_of_device_memory_is_what_programs_get_at_a_time() {
-        assert_eq!(settings::MIN_DEVICE_MEMORY, katydid_arena::GRANULARITY);
+        assert_eq!(settings::MIN_DEVICE_MEMORY_BYTES, katydid_arena::GROWTH_GRANULE_BYTES);
     }
 }

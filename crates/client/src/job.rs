@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use katydid_transport::{Address, ControlChannel, ControlError, LinkError, QuiesceGate};
 use katydid_wire::handshake::{LinkKind, SessionKind};
-use katydid_wire::job::{FromProgram, GENERATIONS_FILE, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram, VARIABLE};
+use katydid_wire::job::{
+    FromProgram, GENERATIONS_FILE, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, JOB_VARIABLE, MAX_MESSAGE_BYTES, ToProgram,
+};
 use katydid_wire::key::SessionKey;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, accessat, flock};
@@ -70,7 +72,7 @@ impl Job {
     ///
     /// [`OpenError::Setting`].
     pub fn from_environment() -> Result<Option<Self>, OpenError> {
-        let Some(path) = variable(VARIABLE) else { return Ok(None) };
+        let Some(path) = variable(JOB_VARIABLE) else { return Ok(None) };
         let stops = match variable(STOPS_VARIABLE) {
             None => Vec::new(),
             Some(value) => read_stops(&value).ok_or_else(|| {
@@ -101,7 +103,7 @@ impl Job {
 /// notes beside the job socket. None outside of jobs.
 pub fn generations() -> Vec<u64> {
     let noted = || {
-        let socket = variable(VARIABLE)?;
+        let socket = variable(JOB_VARIABLE)?;
         std::fs::read_to_string(Path::new(&socket).parent()?.join(GENERATIONS_FILE)).ok()
     };
     noted().unwrap_or_default().lines().filter_map(|line| u64::from_str_radix(line, 16).ok()).collect()
@@ -266,7 +268,7 @@ impl<'a> JobThread<'a> {
 
     fn introduction(&self) -> FromProgram {
         FromProgram::Member {
-            protocol: PROTOCOL,
+            protocol: JOB_PROTOCOL_VERSION,
             session: self.session.kind().0,
             pid: std::process::id(),
             key: self.link.key(),
@@ -382,14 +384,14 @@ impl<'a> JobThread<'a> {
 }
 
 /// The name of the job thread of a session of CUDA.
-pub(crate) const THREAD: &str = "katydid-job";
+pub(crate) const JOB_THREAD_NAME: &str = "katydid-job";
 /// The job thread calls nothing of the program's.
 const THREAD_STACK_BYTES: usize = 1 << 20;
 
 /// Starts the thread that does what the supervisor of the program's job asks for.
 pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) {
     let Some(job_thread) = JobThread::new(session, job, address, kind) else { return };
-    let name = if session.kind() == SessionKind::CUDA { THREAD } else { "katydid-job-cl" };
+    let name = if session.kind() == SessionKind::CUDA { JOB_THREAD_NAME } else { "katydid-job-cl" };
     if threads::start(name, THREAD_STACK_BYTES, move || job_thread.run()).is_err() {
         say("cannot start the thread that serves the job's supervisor: the job cannot be checkpointed");
     }
@@ -398,14 +400,14 @@ pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address
 /// Connects to the supervisor whose socket is at `path`.
 pub(crate) fn reach(path: &Path) -> std::io::Result<ProcessOwned<ControlChannel>> {
     path.symlink_metadata()?;
-    ProcessOwned::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_MESSAGE))
+    ProcessOwned::open(|| ControlChannel::new(UnixStream::connect(path)?.into(), MAX_MESSAGE_BYTES))
 }
 
 /// Refuses to let a program leave that could not come back: it may have changed its user, its root directory or its namespaces
 /// since it came, or the socket of its server may be gone.
 fn can_return(job: &Path, server: &str) -> Result<(), String> {
     // The supervisor has the job socket out of sight just now, or has it in sight again.
-    let hidden = job.with_extension(HIDDEN);
+    let hidden = job.with_extension(HIDDEN_EXTENSION);
     reaches(&[&hidden, job, &hidden]).map_err(|error| no_way_back(job, error))?;
     match server.parse() {
         Ok(Address::Unix(path)) => reaches(&[&path]).map_err(|error| no_way_back(&path, error)),
@@ -475,7 +477,7 @@ fn close_if_ours(fd: OwnedFd) {
 /// Whether there is no such socket, not even out of sight.
 fn is_absent(path: &Path) -> bool {
     // It may come into sight between two looks.
-    !path.with_extension(HIDDEN).exists() && !path.exists()
+    !path.with_extension(HIDDEN_EXTENSION).exists() && !path.exists()
 }
 
 /// Whether no supervisor serves the job whose socket is at `path`: its folder is gone, or its lock is free.
@@ -502,7 +504,7 @@ mod tests {
         let path = folder.path().join("shims");
         let refused = can_return(&path, "tcp://h:1").unwrap_err();
         assert!(refused.contains("shims: No such file or directory"), "{refused}");
-        for name in [path.with_extension(HIDDEN), path.clone()] {
+        for name in [path.with_extension(HIDDEN_EXTENSION), path.clone()] {
             let listener = std::os::unix::net::UnixListener::bind(&name).unwrap();
             assert_eq!(can_return(&path, "tcp://h:1"), Ok(()));
             let server = format!("unix:{}", folder.path().join("server").display());

@@ -14,7 +14,7 @@ use katydid_transport::{
     LinkError, OrderingRules, ProgramLink, QuiesceGate, ReplyBuffer, Staging, StreamKey, in_batch,
 };
 use katydid_wire::codec::{Message, Reply};
-use katydid_wire::frame::{MAX_PAYLOAD, ReplyHead};
+use katydid_wire::frame::{MAX_PAYLOAD_BYTES, ReplyHead};
 use katydid_wire::handshake::SessionKind;
 
 use crate::job::SupervisedSession;
@@ -222,7 +222,7 @@ impl<C: ApiCode> Session<C> {
     ) -> Result<(C, &'a [u8]), C> {
         let Ok((payload, printed)) = head.split(reply) else { return Err(self.broken(name)) };
         output::write(printed.stdout, printed.stderr);
-        if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD {
+        if head.output != 0 && reply.len() + elsewhere == MAX_PAYLOAD_BYTES {
             self.print_rest(context)?;
         }
         for code in [head.status, head.deferred].map(C::from_wire) {
@@ -245,7 +245,7 @@ impl<C: ApiCode> Session<C> {
             let Ok((_, printed)) = head.split(&reply) else { return Err(self.broken(C::Output::NAME)) };
             output::write(printed.stdout, printed.stderr);
             self.defer(C::from_wire(head.deferred));
-            if reply.len() < MAX_PAYLOAD {
+            if reply.len() < MAX_PAYLOAD_BYTES {
                 return Ok(());
             }
         }
@@ -463,7 +463,7 @@ const fn reports_earlier<C: ApiCode, M: Message>() -> bool {
 /// Refuses what no frame has room for, where the API has a code for that.
 fn check_size<C: ApiCode>(request: &[u8], tail: &[u8]) -> Result<(), C> {
     match C::TOO_LONG {
-        Some(code) if request.len() + tail.len() > MAX_PAYLOAD => Err(code),
+        Some(code) if request.len() + tail.len() > MAX_PAYLOAD_BYTES => Err(code),
         _ => Ok(()),
     }
 }
@@ -619,9 +619,9 @@ mod tests {
             let head = ReplyHead { status: 0, deferred: 0, output: 4, thread: 1, sequence: 0 };
             Ok((head, [payload, &0u32.to_le_bytes()].concat()))
         };
-        let data = vec![0; MAX_PAYLOAD - 8];
+        let data = vec![0; MAX_PAYLOAD_BYTES - 8];
         let reply = [&(data.len() as u32).to_le_bytes(), &data[..]].concat();
-        let answers = [full(&reply), full(&[0; MAX_PAYLOAD - 4]), full(&[])];
+        let answers = [full(&reply), full(&[0; MAX_PAYLOAD_BYTES - 4]), full(&[])];
         let script = Script { answers: Mutex::new(answers.into_iter().collect()), ..Script::default() };
         let sent = Arc::clone(&script.sent);
         let message = kdCopyOut { source: 0, size: data.len() as u32, stream: 0 };
@@ -690,7 +690,7 @@ mod tests {
     #[test]
     fn what_no_frame_has_room_for_is_refused_where_there_is_a_code_for_it() {
         let session = session::<Code>([]);
-        let data = vec![0; MAX_PAYLOAD + 1];
+        let data = vec![0; MAX_PAYLOAD_BYTES + 1];
         let sent = session.enqueue(0, &kdCopyIn { destination: 1, stream: 2, data: &data });
         assert_eq!((sent, session.is_lost()), (Err(Code::OUT_OF_HOST_MEMORY), false));
     }

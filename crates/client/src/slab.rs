@@ -58,7 +58,7 @@ impl HandlePeek {
 }
 
 /// Bytes of records that become touchable at a time.
-const OPENED: usize = 1 << 20;
+const OPENED_BYTES: usize = 1 << 20;
 
 /// Where a new object will live: the value that the program sees, and the number that the wire sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +233,7 @@ impl<T> Slab<T> {
     fn open_for(&self, records: usize) -> io::Result<()> {
         let (open, wanted) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
         if wanted > open {
-            let next = wanted.next_multiple_of(OPENED).min(self.capacity as usize * Self::STRIDE);
+            let next = wanted.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::STRIDE);
             let place = ptr::with_exposed_provenance_mut(self.base + open);
             // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there hold nothing yet.
             unsafe { mprotect(place, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
@@ -281,7 +281,7 @@ mod tests {
     fn records_that_were_never_made_cannot_be_touched() {
         let slab = Slab::reserve(1 << 20).unwrap();
         let first = slab.insert(|slot| slot.handle).unwrap();
-        let beyond = *first + OPENED;
+        let beyond = *first + OPENED_BYTES;
         assert_eq!((access(*first).as_str(), access(beyond).as_str()), ("rw-p", "---p"));
         assert!(slab.get(beyond).is_none());
         while slab.insert(|slot| slot.handle).is_some_and(|made| *made < beyond) {}

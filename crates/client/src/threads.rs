@@ -57,7 +57,7 @@ const MIN_THREAD_BYTES: u64 = 1 << 20;
 /// Most threads that help to copy at a time, in the whole process: each of them has a thread id on the link and a piece.
 const MAX_HELPER_THREADS: usize = 7;
 /// Parts of a copy begin at pages.
-const GRAIN: u64 = 64 << 10;
+const PART_ALIGN_BYTES: u64 = 64 << 10;
 /// Stacks of threads that help, in bytes: they copy, and write frames.
 const HELPER_STACK_BYTES: usize = 256 << 10;
 
@@ -112,7 +112,7 @@ impl Helpers {
         lost: E,
         step: &(dyn Fn(u64, u64) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
-        let each = size.div_ceil(self.0 as u64 + 1).next_multiple_of(GRAIN).min(most).max(1);
+        let each = size.div_ceil(self.0 as u64 + 1).next_multiple_of(PART_ALIGN_BYTES).min(most).max(1);
         self.run(size.div_ceil(each), lost, &|index| {
             let at = index * each;
             step(at, each.min(size - at))
@@ -232,8 +232,8 @@ mod tests {
     #[test]
     fn a_part_that_fails_is_the_failure_of_all() {
         let helpers = Helpers::take(2);
-        let odd = |at: u64, _: u64| if at == 2 * GRAIN { Err(at) } else { Ok(()) };
-        assert_eq!(helpers.share_out((9 * GRAIN, GRAIN), 0, &odd), Err(2 * GRAIN));
+        let odd = |at: u64, _: u64| if at == 2 * PART_ALIGN_BYTES { Err(at) } else { Ok(()) };
+        assert_eq!(helpers.share_out((9 * PART_ALIGN_BYTES, PART_ALIGN_BYTES), 0, &odd), Err(2 * PART_ALIGN_BYTES));
     }
 
     #[test]

@@ -54,21 +54,21 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 
-const MAGIC: [u8; 8] = *b"KDTRACE4";
-const HEADER: usize = 64;
+const TRACE_MAGIC: [u8; 8] = *b"KDTRACE4";
+const HEADER_BYTES: usize = 64;
 /// Where the header has the program's name, and how many calls found no room.
 const NAME: usize = 32;
 const LEFT_OUT: usize = 56;
-const RECORD: usize = 32;
+const RECORD_BYTES: usize = 32;
 /// Bytes of one mapped piece of the file.
 const TRACE_CHUNK_BYTES: usize = 1 << 20;
 /// Pieces at most: 4 GiB, 134 million calls. Later calls are counted only.
-const CHUNKS: usize = 4096;
-const PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD) as u64;
+const MAX_TRACE_CHUNKS: usize = 4096;
+const RECORDS_PER_CHUNK: u64 = (TRACE_CHUNK_BYTES / RECORD_BYTES) as u64;
 /// From here on the numbers of records are those of a program that is about to end.
 const AFTER_THE_END: u64 = u64::MAX / 2;
 /// The header takes the room of the first records.
-const FIRST: u64 = (HEADER / RECORD) as u64;
+const FIRST_RECORD: u64 = (HEADER_BYTES / RECORD_BYTES) as u64;
 
 /// A call of the program, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,19 +167,19 @@ impl TraceWriter {
             }
             other => other?,
         };
-        let chunks = (0..CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        let chunks = (0..MAX_TRACE_CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
         let writer =
-            Self { file, next: AtomicU64::new(FIRST), chunks, growing: Mutex::new(()), names: Mutex::default() };
+            Self { file, next: AtomicU64::new(FIRST_RECORD), chunks, growing: Mutex::new(()), names: Mutex::default() };
         let chunk = writer.chunk(0).ok_or_else(|| io::Error::other("the trace file cannot be mapped"))?;
         let header = header_bytes(pid, program);
         // SAFETY: `chunk` is a mapping of CHUNK >= HEADER bytes, and no other thread has the writer yet.
-        unsafe { ptr::copy_nonoverlapping(header.as_ptr(), chunk, HEADER) };
+        unsafe { ptr::copy_nonoverlapping(header.as_ptr(), chunk, HEADER_BYTES) };
         Ok(writer)
     }
 
     /// Stores one call. Never fails: a call that finds no room is counted only.
     pub fn record(&self, call: &TracedCall) {
-        let mut bytes = [0u8; RECORD];
+        let mut bytes = [0u8; RECORD_BYTES];
         bytes[4..8].copy_from_slice(&call.thread.to_le_bytes());
         bytes[8..16].copy_from_slice(&call.start.to_le_bytes());
         bytes[16..24].copy_from_slice(&call.duration.to_le_bytes());
@@ -243,7 +243,7 @@ impl TraceWriter {
         let number = names.len() as u32;
         names.insert(name.to_owned(), number);
         for (at, piece) in name.chunks(NAME_PIECE_BYTES).take(MAX_NAME_PIECES).enumerate() {
-            let mut record = [0u8; RECORD];
+            let mut record = [0u8; RECORD_BYTES];
             record[2..4].copy_from_slice(&(at as u16).to_le_bytes());
             record[4..8].copy_from_slice(&number.to_le_bytes());
             record[8..8 + piece.len()].copy_from_slice(piece);
@@ -253,9 +253,9 @@ impl TraceWriter {
     }
 
     /// Stores a record, of whose bytes the first two are `first`.
-    fn store(&self, first: u16, bytes: &[u8; RECORD]) {
+    fn store(&self, first: u16, bytes: &[u8; RECORD_BYTES]) {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
-        let Some(chunk) = self.chunk((index / PER_CHUNK) as usize) else {
+        let Some(chunk) = self.chunk((index / RECORDS_PER_CHUNK) as usize) else {
             if first < kind::FIRST && index < AFTER_THE_END {
                 self.leave_out();
             }
@@ -264,8 +264,8 @@ impl TraceWriter {
         // SAFETY: `chunk` maps CHUNK bytes and the offset is that of a whole record inside it; `fetch_add` gave this
         // record to this thread alone. Records are 32-byte aligned, so the u16 at the start is aligned.
         unsafe {
-            let record = chunk.add((index % PER_CHUNK) as usize * RECORD);
-            ptr::copy_nonoverlapping(bytes.as_ptr().add(2), record.add(2), RECORD - 2);
+            let record = chunk.add((index % RECORDS_PER_CHUNK) as usize * RECORD_BYTES);
+            ptr::copy_nonoverlapping(bytes.as_ptr().add(2), record.add(2), RECORD_BYTES - 2);
             AtomicU16::from_ptr(record.cast()).store(first.to_le(), Ordering::Release);
         }
     }
@@ -282,7 +282,7 @@ impl TraceWriter {
     pub fn finish(&self) {
         let records = self.next.swap(AFTER_THE_END, Ordering::Relaxed);
         // Nothing is left to do when this fails: the file is merely longer than it need be.
-        let _ = self.file.set_len(records * RECORD as u64);
+        let _ = self.file.set_len(records * RECORD_BYTES as u64);
     }
 
     fn chunk(&self, number: usize) -> Option<*mut u8> {
@@ -332,8 +332,8 @@ impl TraceWriter {
 }
 
 /// A record with thread and start of a call.
-fn belonging((thread, start): CallId) -> [u8; RECORD] {
-    let mut record = [0u8; RECORD];
+fn belonging((thread, start): CallId) -> [u8; RECORD_BYTES] {
+    let mut record = [0u8; RECORD_BYTES];
     record[4..8].copy_from_slice(&thread.to_le_bytes());
     record[8..16].copy_from_slice(&start.to_le_bytes());
     record
@@ -343,12 +343,12 @@ fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn header_bytes(pid: u32, program: &str) -> [u8; HEADER] {
+fn header_bytes(pid: u32, program: &str) -> [u8; HEADER_BYTES] {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let mut bytes = [0u8; HEADER];
-    bytes[..8].copy_from_slice(&MAGIC);
+    let mut bytes = [0u8; HEADER_BYTES];
+    bytes[..8].copy_from_slice(&TRACE_MAGIC);
     bytes[8..12].copy_from_slice(&pid.to_le_bytes());
-    bytes[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
+    bytes[12..16].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&wall.to_le_bytes());
     bytes[24..32].copy_from_slice(&now().to_le_bytes());
     let name = &program.as_bytes()[..program.len().min(LEFT_OUT - NAME)];
@@ -415,8 +415,8 @@ impl Trace {
 
     /// Reads a trace from bytes; none when they are no trace of this version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (header, records) = bytes.split_at_checked(HEADER)?;
-        if header[..8] != MAGIC || u32_at(header, 12)? as usize != RECORD {
+        let (header, records) = bytes.split_at_checked(HEADER_BYTES)?;
+        if header[..8] != TRACE_MAGIC || u32_at(header, 12)? as usize != RECORD_BYTES {
             return None;
         }
         let name = header[NAME..LEFT_OUT].split(|&byte| byte == 0).next().unwrap_or_default();
@@ -425,7 +425,7 @@ impl Trace {
             program: String::from_utf8_lossy(name).into_owned(),
             wall_start: u64_at(header, 16)?,
             start: u64_at(header, 24)?,
-            calls: records.chunks_exact(RECORD).filter_map(call_of).collect(),
+            calls: records.chunks_exact(RECORD_BYTES).filter_map(call_of).collect(),
             left_out: u64_at(header, LEFT_OUT)?,
             details: details_of(records),
         })
@@ -439,7 +439,7 @@ fn first_of(record: &[u8]) -> u16 {
 
 /// What the records beside calls say.
 fn details_of(records: &[u8]) -> HashMap<CallId, Detail> {
-    let further = || records.chunks_exact(RECORD).filter(|record| first_of(record) >= kind::FIRST);
+    let further = || records.chunks_exact(RECORD_BYTES).filter(|record| first_of(record) >= kind::FIRST);
     let mut pieces: BTreeMap<(u32, u16), &[u8]> = BTreeMap::new();
     for record in further().filter(|record| first_of(record) == kind::NAME) {
         let id = (u32_at(record, 4).unwrap_or(0), u16_at(record, 2).unwrap_or(0));
@@ -531,7 +531,7 @@ mod tests {
         let trace = Trace::read(&path).unwrap();
         assert_eq!((trace.pid, trace.program.as_str()), (std::process::id(), "prog"));
         assert_eq!(trace.calls, (0..10).map(call).collect::<Vec<_>>());
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), (HEADER + 10 * RECORD) as u64);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), (HEADER_BYTES + 10 * RECORD_BYTES) as u64);
     }
 
     #[test]

@@ -25,14 +25,14 @@ use rustix::thread::{
 };
 
 /// CRIU's folder, beside this program; what is executed in it.
-const FOLDER: &str = "criu";
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-const LOADER: &str = "ld-linux-x86-64.so.2";
-const CRIU: &str = "usr/sbin/criu";
+const CRIU_FOLDER: &str = "criu";
+const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER_FILE: &str = "ld-linux-x86-64.so.2";
+const CRIU_PROGRAM: &str = "usr/sbin/criu";
 /// The only variable that is passed on: CRIU keeps its findings about the kernel there.
-const KEPT: &str = "XDG_RUNTIME_DIR";
+const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// Bits of a mode by which others than the owner may write.
-const OTHERS_WRITE: u32 = 0o022;
+const OTHERS_WRITE_MODE: u32 = 0o022;
 
 /// Why CRIU was not started.
 #[derive(Debug, thiserror::Error)]
@@ -62,15 +62,15 @@ fn main() -> ExitCode {
 /// Executes CRIU in this process; returns only on failure.
 fn launch() -> Result<std::convert::Infallible, LaunchError> {
     let program = env::current_exe().map_err(LaunchError::NoSelf)?;
-    let folder = program.with_file_name(FOLDER);
-    let (libraries, criu) = (folder.join(LIBRARIES), folder.join(CRIU));
-    let loader = libraries.join(LOADER);
+    let folder = program.with_file_name(CRIU_FOLDER);
+    let (libraries, criu) = (folder.join(LIBRARY_FOLDER), folder.join(CRIU_PROGRAM));
+    let loader = libraries.join(LOADER_FILE);
     check(&program, &folder)?;
     pass_on_capabilities().map_err(|error| LaunchError::Capabilities(error.into()))?;
-    let kept = env::var_os(KEPT);
+    let kept = env::var_os(RUNTIME_DIR_VARIABLE);
     let mut command = Command::new(&loader);
     command.arg("--library-path").arg(&libraries).arg(&criu).args(env::args_os().skip(1));
-    command.env_clear().envs(kept.map(|value| (KEPT, value)));
+    command.env_clear().envs(kept.map(|value| (RUNTIME_DIR_VARIABLE, value)));
     Err(LaunchError::Execute { path: loader, source: command.exec() })
 }
 
@@ -81,7 +81,7 @@ fn check(program: &Path, folder: &Path) -> Result<(), LaunchError> {
     while let Some(path) = left.pop() {
         let found = stat(&path)?;
         // The mode of a link says nothing; where it leads is looked at in its folder.
-        let is_open = !found.is_symlink() && found.mode() & OTHERS_WRITE != 0;
+        let is_open = !found.is_symlink() && found.mode() & OTHERS_WRITE_MODE != 0;
         if is_open || found.uid() != owner {
             return Err(LaunchError::Writable { path, program: program.to_owned() });
         }
@@ -115,16 +115,16 @@ mod tests {
     #[test]
     fn a_folder_that_others_may_write_is_refused() {
         let place = env::temp_dir().join(format!("katydid-criu-launcher-{}", std::process::id()));
-        let (program, folder) = (place.join("katydid-criu"), place.join(FOLDER));
+        let (program, folder) = (place.join("katydid-criu"), place.join(CRIU_FOLDER));
         fs::create_dir_all(folder.join("usr/sbin")).unwrap();
         fs::write(&program, "").unwrap();
-        fs::write(folder.join(CRIU), "").unwrap();
+        fs::write(folder.join(CRIU_PROGRAM), "").unwrap();
         let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        for path in [&folder, &folder.join("usr"), &folder.join("usr/sbin"), &folder.join(CRIU)] {
+        for path in [&folder, &folder.join("usr"), &folder.join("usr/sbin"), &folder.join(CRIU_PROGRAM)] {
             mode(path, 0o755);
         }
         let first = check(&program, &folder);
-        mode(&folder.join(CRIU), 0o775);
+        mode(&folder.join(CRIU_PROGRAM), 0o775);
         let second = check(&program, &folder).unwrap_err().to_string();
         fs::remove_dir_all(&place).unwrap();
         first.unwrap();

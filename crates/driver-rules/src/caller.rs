@@ -1,7 +1,7 @@
 //! Arguments of C callers: arrays and structures are refused where they are missing, and copied where they are not.
 #![expect(unsafe_code, reason = "reads arrays of C callers")]
 
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// A structure that the caller lends.
 /// Refuses null.
@@ -73,7 +73,7 @@ impl<T: Copy> Runs<T> {
     /// The value of an entry.
     pub fn of(&self, entry: usize) -> Outcome<T> {
         let run = self.0.partition_point(|(first, _)| *first <= entry).checked_sub(1);
-        run.and_then(|run| self.0.get(run)).map(|(_, value)| *value).ok_or(INVALID)
+        run.and_then(|run| self.0.get(run)).map(|(_, value)| *value).ok_or(INVALID_VALUE)
     }
 
     /// Iterates over the values, in the order of their entries.
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn values_begin_with_the_first_entry_and_ascend() {
         for firsts in [&[][..], &[1], &[0, 0], &[0, 2, 1]] {
-            assert_eq!(runs(firsts, 4), Err(INVALID), "{firsts:?}");
+            assert_eq!(runs(firsts, 4), Err(INVALID_VALUE), "{firsts:?}");
         }
-        assert_eq!(runs(&[0, 1], 1), Err(INVALID));
+        assert_eq!(runs(&[0, 1], 1), Err(INVALID_VALUE));
     }
 
     #[test]
@@ -113,13 +113,16 @@ mod tests {
         // SAFETY: three entries, and null.
         unsafe {
             assert_eq!(array(three.as_ptr(), 3, 3), Ok(vec![1, 2, 3]));
-            assert_eq!((array(three.as_ptr(), 0, 3), array(three.as_ptr(), 3, 2)), (Err(INVALID), Err(INVALID)));
-            assert_eq!(array(std::ptr::null::<u8>(), 1, 3), Err(INVALID));
+            assert_eq!(
+                (array(three.as_ptr(), 0, 3), array(three.as_ptr(), 3, 2)),
+                (Err(INVALID_VALUE), Err(INVALID_VALUE))
+            );
+            assert_eq!(array(std::ptr::null::<u8>(), 1, 3), Err(INVALID_VALUE));
             assert_eq!(filled::<u8, 4>(three.as_ptr(), 2), Ok([1, 2, 0, 0]));
             assert_eq!(filled::<u8, 4>(std::ptr::null(), 0), Ok([0; 4]));
             assert_eq!(
                 (filled::<u8, 4>(std::ptr::null(), 1), read(std::ptr::null::<u8>())),
-                (Err(INVALID), Err(INVALID))
+                (Err(INVALID_VALUE), Err(INVALID_VALUE))
             );
         }
     }

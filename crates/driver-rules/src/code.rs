@@ -80,7 +80,7 @@ pub fn check_carveout(value: i32) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::INVALID;
+    use crate::outcome::INVALID_VALUE;
 
     #[test]
     fn options_are_pairs_and_not_too_many() {
@@ -88,7 +88,7 @@ mod tests {
         let (here, missing) = (one.as_ptr(), std::ptr::null::<u32>());
         assert_eq!((check_options(1, here, here), check_options(0, missing, missing)), (Ok(()), Ok(())));
         for wrong in [check_options(1, here, missing), check_options(1, missing, here), check_options(65, here, here)] {
-            assert_eq!(wrong, Err(INVALID));
+            assert_eq!(wrong, Err(INVALID_VALUE));
         }
     }
 
@@ -102,7 +102,7 @@ mod tests {
             check_input(1, missing, 4, 4),
             check_input(1, here, 5, 4),
         ] {
-            assert_eq!(wrong, Err(INVALID));
+            assert_eq!(wrong, Err(INVALID_VALUE));
         }
     }
 
@@ -119,7 +119,10 @@ mod tests {
             assert_eq!((spoiled.check_open(), spoiled.check_incomplete()), (Err(code), Err(code)));
         }
         link.complete();
-        assert_eq!((link.check_open(), link.check_incomplete()), (Err(INVALID), Err(CUresult::ERROR_INVALID_HANDLE)));
+        assert_eq!(
+            (link.check_open(), link.check_incomplete()),
+            (Err(INVALID_VALUE), Err(CUresult::ERROR_INVALID_HANDLE))
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{
 };
 
 use crate::caller::{self, Runs};
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// More copies in one call make no sense.
 const MAX_COPIES: usize = 1 << 20;
@@ -101,7 +101,7 @@ pub unsafe fn boxes(
     // SAFETY: handed on.
     let operations = unsafe { caller::array(operations, count, MAX_COPIES) }.map_err(|code| (code, NO_INDEX))?;
     let one = |(at, operation): (usize, CUDA_MEMCPY3D_BATCH_OP)| {
-        let copy = operation.as_copy(&texel).ok_or((INVALID, at))?;
+        let copy = operation.as_copy(&texel).ok_or((INVALID_VALUE, at))?;
         check(&operation, &copy).map_err(|code| (code, at))?;
         Ok((copy, operation.srcAccessOrder == access_order::DURING_API_CALL))
     };
@@ -130,7 +130,7 @@ mod tests {
             entries.iter().map(|entry| (entry.size, entry.is_now)).collect::<Vec<_>>(),
             [(1, false), (0, false), (3, true)]
         );
-        assert_eq!(check_entries(&entries, |_| Ok(())), Err((INVALID, 1)));
+        assert_eq!(check_entries(&entries, |_| Ok(())), Err((INVALID_VALUE, 1)));
         let refuse = |entry: &BatchCopy| if entry.to == 0x3000 { Err(CUresult::ERROR_UNKNOWN) } else { Ok(()) };
         assert_eq!(check_entries(&[entries[0], entries[2]], refuse), Err((CUresult::ERROR_UNKNOWN, 1)));
     }
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn attributes_that_are_none_are_refused() {
         for wrong in [read(3, [0, 1], [0, 1], 2), read(3, [1, 4], [0, 1], 2), read(3, [1, 1], [1, 2], 2)] {
-            assert_eq!(wrong, Err(INVALID));
+            assert_eq!(wrong, Err(INVALID_VALUE));
         }
-        assert_eq!((read(1, [1, 1], [0, 1], 2), read(0, [1, 1], [0, 1], 0)), (Err(INVALID), Err(INVALID)));
+        assert_eq!((read(1, [1, 1], [0, 1], 2), read(0, [1, 1], [0, 1], 0)), (Err(INVALID_VALUE), Err(INVALID_VALUE)));
     }
 
     #[test]
@@ -151,6 +151,6 @@ mod tests {
         // SAFETY: two entries.
         let boxes = |count| unsafe { boxes(list.as_ptr(), count, |_| None, |_, _| Ok(())) };
         assert!(boxes(1).is_ok_and(|copies| copies[0].1 && copies[0].0.WidthInBytes == 4));
-        assert_eq!((boxes(2).err(), boxes(0).err()), (Some((INVALID, 1)), Some((INVALID, NO_INDEX))));
+        assert_eq!((boxes(2).err(), boxes(0).err()), (Some((INVALID_VALUE, 1)), Some((INVALID_VALUE, NO_INDEX))));
     }
 }

@@ -3,7 +3,7 @@
 
 use katydid_cuda_sys::{CUctxCreateParams, CUdevprop, CUexecAffinityParam, CUresult, device_attribute as id};
 
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// What `cuDriverGetVersion` says: spec/cuda.api describes the driver of CUDA 13.0.
 pub const DRIVER_VERSION: u32 = 13000;
@@ -18,11 +18,11 @@ const LAST_CACHE_CONFIG: u32 = 3;
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`, the only kind.
 const SM_COUNT: u32 = 0;
 /// `CU_DEV_RESOURCE_TYPE_SM`, the only kind.
-pub const MULTIPROCESSORS: u32 = 1;
+pub const RESOURCE_TYPE_SM: u32 = 1;
 /// Number of kinds of `CUatomicOperation`.
 pub const ATOMIC_OPERATIONS: u32 = 13;
 /// `CU_FUNCTION_LOADING_STATE_LOADED`: the code is on the device.
-pub const FUNCTION_LOADED: u32 = 1;
+pub const FUNCTION_LOADING_STATE_LOADED: u32 = 1;
 
 /// Refuses flags that no context has.
 pub const fn check_context_flags(flags: u32) -> Outcome {
@@ -45,7 +45,7 @@ pub fn asks_for_more(params: &CUctxCreateParams) -> bool {
 ///
 /// `ERROR_INVALID_RESOURCE_TYPE`.
 pub const fn check_resource_type(kind: u32) -> Outcome {
-    if kind == MULTIPROCESSORS { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
+    if kind == RESOURCE_TYPE_SM { Ok(()) } else { Err(CUresult::ERROR_INVALID_RESOURCE_TYPE) }
 }
 
 /// `cuCtxGetExecAffinity` where no part of a device is set aside: all of its multiprocessors, told as kind and count.
@@ -115,7 +115,7 @@ pub const fn proc_address_flags(version: u32, flags: u64) -> Outcome<bool> {
     /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, and all flags.
     const PER_THREAD: u64 = 2;
     const ALL: u64 = 3;
-    if flags > ALL || version > DRIVER_VERSION { Err(INVALID) } else { Ok(flags & PER_THREAD != 0) }
+    if flags > ALL || version > DRIVER_VERSION { Err(INVALID_VALUE) } else { Ok(flags & PER_THREAD != 0) }
 }
 
 #[cfg(test)]
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn flags_of_contexts_have_8_bits() {
-        assert_eq!([0, 0xff, 0x100].map(check_context_flags), [Ok(()), Ok(()), Err(INVALID)]);
-        assert_eq!([0, 3, 4].map(check_cache_config), [Ok(()), Ok(()), Err(INVALID)]);
+        assert_eq!([0, 0xff, 0x100].map(check_context_flags), [Ok(()), Ok(()), Err(INVALID_VALUE)]);
+        assert_eq!([0, 3, 4].map(check_cache_config), [Ok(()), Ok(()), Err(INVALID_VALUE)]);
         let params = CUctxCreateParams::default();
         assert!(!asks_for_more(&params) && asks_for_more(&CUctxCreateParams { numExecAffinityParams: 1, ..params }));
     }
@@ -142,9 +142,9 @@ mod tests {
         let mut told = [7_u32; 3];
         // SAFETY: three entries each, and null.
         unsafe {
-            assert_eq!(no_atomics(told.as_mut_ptr(), [0, 12, 13].as_ptr(), 3), Err(INVALID));
-            assert_eq!(no_atomics(told.as_mut_ptr(), std::ptr::null(), 3), Err(INVALID));
-            assert_eq!(no_atomics(told.as_mut_ptr(), [0].as_ptr(), 0), Err(INVALID));
+            assert_eq!(no_atomics(told.as_mut_ptr(), [0, 12, 13].as_ptr(), 3), Err(INVALID_VALUE));
+            assert_eq!(no_atomics(told.as_mut_ptr(), std::ptr::null(), 3), Err(INVALID_VALUE));
+            assert_eq!(no_atomics(told.as_mut_ptr(), [0].as_ptr(), 0), Err(INVALID_VALUE));
         }
         assert_eq!(told, [0, 0, 7]);
     }
@@ -168,7 +168,7 @@ mod tests {
     fn symbols_are_of_versions_up_to_the_drivers() {
         assert_eq!(
             [(0, 0), (13000, 2), (13010, 0), (12000, 4)].map(|(version, flags)| proc_address_flags(version, flags)),
-            [Ok(false), Ok(true), Err(INVALID), Err(INVALID)]
+            [Ok(false), Ok(true), Err(INVALID_VALUE), Err(INVALID_VALUE)]
         );
     }
 }

@@ -9,7 +9,7 @@ use katydid_cuda_sys::{
 };
 
 use crate::caller;
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// More attributes than any driver has.
 const MAX_ATTRIBUTES: u32 = 64;
@@ -44,7 +44,7 @@ impl GeometryLimits {
         if fits(grid, self.grid) && fits(block, self.block) && threads <= u64::from(self.threads) {
             Ok(threads)
         } else {
-            Err(INVALID)
+            Err(INVALID_VALUE)
         }
     }
 }
@@ -102,7 +102,7 @@ pub unsafe fn multi_device(
 ) -> Outcome<Vec<CUDA_LAUNCH_PARAMS>> {
     // SAFETY: handed on.
     let list = unsafe { caller::array(list, count as usize, devices) }?;
-    if flags > MULTI_DEVICE_FLAGS { Err(INVALID) } else { Ok(list) }
+    if flags > MULTI_DEVICE_FLAGS { Err(INVALID_VALUE) } else { Ok(list) }
 }
 
 /// Refuses launches of which two are on one device.
@@ -122,10 +122,10 @@ mod tests {
     fn geometry_beyond_the_device_is_refused() {
         assert_eq!(H200.check([1, 65535, 65535], [32, 32, 1]), Ok(1024));
         for grid in [[0, 1, 1], [1 << 31, 1, 1], [1, 65536, 1], [1, 1, 65536]] {
-            assert_eq!(H200.check(grid, [1, 1, 1]), Err(INVALID), "{grid:?}");
+            assert_eq!(H200.check(grid, [1, 1, 1]), Err(INVALID_VALUE), "{grid:?}");
         }
         for block in [[0, 1, 1], [1025, 1, 1], [1, 1025, 1], [1, 1, 65], [32, 32, 2], [u32::MAX; 3]] {
-            assert_eq!(H200.check([1, 1, 1], block), Err(INVALID), "{block:?}");
+            assert_eq!(H200.check([1, 1, 1], block), Err(INVALID_VALUE), "{block:?}");
         }
     }
 
@@ -146,7 +146,10 @@ mod tests {
         };
         assert_eq!(count(2, both.as_mut_ptr()), Ok(vec![launch_attribute::COOPERATIVE, 8]));
         assert_eq!(count(0, std::ptr::null_mut()), Ok(Vec::new()));
-        assert_eq!((count(1, std::ptr::null_mut()), count(65, both.as_mut_ptr())), (Err(INVALID), Err(INVALID)));
+        assert_eq!(
+            (count(1, std::ptr::null_mut()), count(65, both.as_mut_ptr())),
+            (Err(INVALID_VALUE), Err(INVALID_VALUE))
+        );
     }
 
     #[test]
@@ -157,8 +160,8 @@ mod tests {
             |count, flags, devices| unsafe { multi_device(list.as_ptr(), count, flags, devices) }.map(|it| it.len());
         assert_eq!(
             (count(2, 3, 2), count(2, 4, 2), count(2, 0, 1), count(0, 0, 2)),
-            (Ok(2), Err(INVALID), Err(INVALID), Err(INVALID))
+            (Ok(2), Err(INVALID_VALUE), Err(INVALID_VALUE), Err(INVALID_VALUE))
         );
-        assert_eq!((check_distinct(vec![1, 0, 2]), check_distinct(vec![1, 0, 1])), (Ok(()), Err(INVALID)));
+        assert_eq!((check_distinct(vec![1, 0, 2]), check_distinct(vec![1, 0, 1])), (Ok(()), Err(INVALID_VALUE)));
     }
 }

@@ -15,8 +15,8 @@ type Outcome<T = ()> = Result<T, CUresult>;
 pub const PAGE_BYTES: u64 = 4096;
 
 /// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`: ordinals that are none.
-const CPU: i32 = -1;
-const NOWHERE: i32 = -2;
+const CPU_ORDINAL: i32 = -1;
+const INVALID_ORDINAL: i32 = -2;
 
 /// A place that memory can be at, as the program named it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,15 +26,15 @@ pub struct AdviceTarget {
 }
 
 impl AdviceTarget {
-    const NONE: Self = Self { kind: location_type::NONE, id: NOWHERE };
-    const HOST: Self = Self { kind: location_type::HOST, id: CPU };
+    const NONE: Self = Self { kind: location_type::NONE, id: INVALID_ORDINAL };
+    const HOST: Self = Self { kind: location_type::HOST, id: CPU_ORDINAL };
 
     /// A device's ordinal, or -1 for the host.
     ///
     /// # Errors
     /// `INVALID_DEVICE` for an ordinal that none of `devices` devices has.
     pub fn of_ordinal(ordinal: i32, devices: usize) -> Outcome<Self> {
-        if ordinal == CPU {
+        if ordinal == CPU_ORDINAL {
             return Ok(Self::HOST);
         }
         let known = usize::try_from(ordinal).is_ok_and(|ordinal| ordinal < devices);
@@ -60,8 +60,8 @@ impl AdviceTarget {
     fn ordinal(self) -> i32 {
         match self.kind {
             location_type::DEVICE => self.id,
-            location_type::NONE => NOWHERE,
-            _ => CPU,
+            location_type::NONE => INVALID_ORDINAL,
+            _ => CPU_ORDINAL,
         }
     }
 }
@@ -266,7 +266,7 @@ fn accessors(all: &[PageAdvice], room: usize) -> Vec<i32> {
     let first = all.first().map(|known| known.accessed_by.as_slice()).unwrap_or_default();
     let everywhere = |target: &&AdviceTarget| all.iter().all(|known| known.accessed_by.contains(*target));
     let mut places: Vec<i32> = first.iter().filter(everywhere).map(|target| target.ordinal()).collect();
-    places.resize(room, NOWHERE);
+    places.resize(room, INVALID_ORDINAL);
     places
 }
 

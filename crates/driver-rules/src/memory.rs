@@ -6,12 +6,12 @@ use katydid_cuda_sys::{
 };
 
 use crate::caller::{self, Runs};
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Sizes and addresses of mapped memory are multiples of this on every GPU so far.
-pub const GRANULARITY: u64 = 2 << 20;
+pub const GRANULARITY_BYTES: u64 = 2 << 20;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the only kind of sharing that there is.
-pub const FILE_DESCRIPTOR: u32 = 1;
+pub const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
 /// A program's addresses lie below.
 const ADDRESS_END: u64 = 1 << 47;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, without which no memory of another process can be opened.
@@ -23,7 +23,7 @@ const MAX_RANGES: usize = 1 << 20;
 /// Refuses unknown flags.
 pub const fn pinned_flags(flags: u32) -> Outcome<u32> {
     const KNOWN: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
-    if flags & !KNOWN == 0 { Ok(flags | host_alloc_flags::DEVICEMAP) } else { Err(INVALID) }
+    if flags & !KNOWN == 0 { Ok(flags | host_alloc_flags::DEVICEMAP) } else { Err(INVALID_VALUE) }
 }
 
 /// Memory of the program that is to be registered.
@@ -46,7 +46,7 @@ impl Registration {
     /// `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_MEMORY` beyond all addresses.
     pub fn new(start: u64, size: u64, flags: u32) -> Outcome<Self> {
         const KNOWN: u32 = register::PORTABLE | register::DEVICEMAP | register::READ_ONLY;
-        let end = start.checked_add(size).filter(|_| start != 0 && size != 0).ok_or(INVALID)?;
+        let end = start.checked_add(size).filter(|_| start != 0 && size != 0).ok_or(INVALID_VALUE)?;
         if end > ADDRESS_END {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
@@ -64,8 +64,8 @@ pub const fn check_pitched(width: u64, height: u64, element: u32) -> Outcome {
 /// Bytes from row to row, a multiple of `step`, and of all rows.
 /// Refuses what passes all numbers.
 pub fn pitched(width: u64, height: u64, step: u64) -> Outcome<(u64, u64)> {
-    let pitch = width.checked_next_multiple_of(step).ok_or(INVALID)?;
-    Ok((pitch, pitch.checked_mul(height).ok_or(INVALID)?))
+    let pitch = width.checked_next_multiple_of(step).ok_or(INVALID_VALUE)?;
+    Ok((pitch, pitch.checked_mul(height).ok_or(INVALID_VALUE)?))
 }
 
 /// Passes what `cuMemAllocManaged` takes.
@@ -140,13 +140,13 @@ pub unsafe fn locations(
 }
 
 /// The alignment of addresses that `cuMemAddressReserve` is to reserve.
-/// Refuses sizes and addresses that are no multiples of [`GRANULARITY`], and flags.
+/// Refuses sizes and addresses that are no multiples of [`GRANULARITY_BYTES`], and flags.
 pub const fn reservation(size: u64, align: u64, wanted: u64, flags: u64) -> Outcome<u64> {
-    let is_whole = size != 0 && size.is_multiple_of(GRANULARITY) && wanted.is_multiple_of(GRANULARITY);
+    let is_whole = size != 0 && size.is_multiple_of(GRANULARITY_BYTES) && wanted.is_multiple_of(GRANULARITY_BYTES);
     if flags != 0 || !is_whole || (align != 0 && !align.is_power_of_two()) {
-        return Err(INVALID);
+        return Err(INVALID_VALUE);
     }
-    Ok(if align > GRANULARITY { align } else { GRANULARITY })
+    Ok(if align > GRANULARITY_BYTES { align } else { GRANULARITY_BYTES })
 }
 
 /// Passes a part of a block that is mapped.
@@ -190,15 +190,18 @@ mod tests {
 
     #[test]
     fn pinned_memory_is_always_mapped() {
-        assert_eq!([0, 1, 4, 8].map(pinned_flags), [Ok(2), Ok(3), Ok(6), Err(INVALID)]);
+        assert_eq!([0, 1, 4, 8].map(pinned_flags), [Ok(2), Ok(3), Ok(6), Err(INVALID_VALUE)]);
     }
 
     #[test]
     fn pages_are_counted_before_flags_are_looked_at() {
         let full = Err(CUresult::ERROR_OUT_OF_MEMORY);
-        assert_eq!((Registration::new(4096, 1 << 47, 99), Registration::new(4096, u64::MAX, 0)), (full, Err(INVALID)));
+        assert_eq!(
+            (Registration::new(4096, 1 << 47, 99), Registration::new(4096, u64::MAX, 0)),
+            (full, Err(INVALID_VALUE))
+        );
         for (start, size, flags) in [(0, 1, 0), (1, 0, 0), (1, 1, 4), (1, 1, 16)] {
-            assert_eq!(Registration::new(start, size, flags), Err(INVALID), "{start} {size} {flags}");
+            assert_eq!(Registration::new(start, size, flags), Err(INVALID_VALUE), "{start} {size} {flags}");
         }
         let read_only = Registration { end: 10, flags: 3, is_read_only: true };
         assert_eq!(Registration::new(5, 5, 1 | 8), Ok(read_only));
@@ -207,7 +210,10 @@ mod tests {
     #[test]
     fn rows_begin_at_multiples() {
         assert_eq!((pitched(100, 3, 512), pitched(512, 3, 512)), (Ok((512, 1536)), Ok((512, 1536))));
-        assert_eq!((pitched(u64::MAX, 1, 512), pitched(1 << 40, 1 << 40, 512)), (Err(INVALID), Err(INVALID)));
+        assert_eq!(
+            (pitched(u64::MAX, 1, 512), pitched(1 << 40, 1 << 40, 512)),
+            (Err(INVALID_VALUE), Err(INVALID_VALUE))
+        );
         assert_eq!(
             [(1, 1, 4), (1, 1, 5), (0, 1, 4), (1, 0, 4)].map(|(w, h, e)| check_pitched(w, h, e).is_ok()),
             [true, false, false, false]
@@ -218,7 +224,7 @@ mod tests {
     fn managed_memory_is_attached_as_a_whole() {
         assert_eq!(
             (check_managed(1, 1), check_managed(1, 4), check_managed(0, 1)),
-            (Ok(()), Err(INVALID), Err(INVALID))
+            (Ok(()), Err(INVALID_VALUE), Err(INVALID_VALUE))
         );
         let attach = |range, flags, is_made| check_attachment(range, (4096, 100), flags, || is_made).is_ok();
         assert!(attach((4096, 0), 1, false) && attach((4096, 100), 4, true));
@@ -231,23 +237,26 @@ mod tests {
         let buffer = [0_u32; 2];
         assert_eq!(
             [4, 8, 0, 6, 1 << 21].map(|size| range_answers(buffer.as_ptr(), size)),
-            [Ok(1), Ok(2), Err(INVALID), Err(INVALID), Err(INVALID)]
+            [Ok(1), Ok(2), Err(INVALID_VALUE), Err(INVALID_VALUE), Err(INVALID_VALUE)]
         );
-        assert_eq!(range_answers(std::ptr::null::<u32>(), 4), Err(INVALID));
+        assert_eq!(range_answers(std::ptr::null::<u32>(), 4), Err(INVALID_VALUE));
     }
 
     #[test]
     fn reservations_are_whole() {
-        let (whole, large) = (GRANULARITY, 1 << 30);
-        assert_eq!((reservation(whole, 0, 0, 0), reservation(whole, large, whole, 0)), (Ok(GRANULARITY), Ok(large)));
+        let (whole, large) = (GRANULARITY_BYTES, 1 << 30);
+        assert_eq!(
+            (reservation(whole, 0, 0, 0), reservation(whole, large, whole, 0)),
+            (Ok(GRANULARITY_BYTES), Ok(large))
+        );
         for (size, align, wanted, flags) in
             [(0, 0, 0, 0), (5, 0, 0, 0), (whole, 3, 0, 0), (whole, 0, 5, 0), (whole, 0, 0, 1)]
         {
-            assert_eq!(reservation(size, align, wanted, flags), Err(INVALID));
+            assert_eq!(reservation(size, align, wanted, flags), Err(INVALID_VALUE));
         }
         assert_eq!(
             (check_mapping(4, 4, 8), check_mapping(5, 4, 8), check_mapping(0, 4, 8)),
-            (Ok(()), Err(INVALID), Err(INVALID))
+            (Ok(()), Err(INVALID_VALUE), Err(INVALID_VALUE))
         );
     }
 
@@ -265,6 +274,9 @@ mod tests {
     fn the_first_form_opens_no_handle_twice() {
         let mapped = Err(CUresult::ERROR_ALREADY_MAPPED);
         assert_eq!((check_open_once(1, || Ok(true)), check_open_once(1, || Ok(false))), (mapped, Ok(())));
-        assert_eq!((check_open_once(0, || Ok(true)), check_open(0), check_open(1)), (Ok(()), Err(INVALID), Ok(())));
+        assert_eq!(
+            (check_open_once(0, || Ok(true)), check_open(0), check_open(1)),
+            (Ok(()), Err(INVALID_VALUE), Ok(()))
+        );
     }
 }

@@ -3,11 +3,11 @@
 use crate::outcome::{Outcome, check};
 
 /// Threads of a warp.
-pub const WARP: u32 = 32;
+pub const WARP_THREADS: u32 = 32;
 /// Registers are given to a warp in pieces of this many.
-const REGISTER_PIECE: u32 = 256;
+const WARP_REGISTER_GRANULE: u32 = 256;
 /// Warps are spread evenly over this many schedulers of a multiprocessor.
-const SCHEDULERS: u32 = 4;
+const MULTIPROCESSOR_SCHEDULERS: u32 = 4;
 /// `CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE`, which changes nothing here.
 const OCCUPANCY_FLAGS: u32 = 1;
 
@@ -21,14 +21,14 @@ pub const fn check_flags(flags: u32) -> Outcome {
 #[inline]
 pub const fn resident_warps(registers: u32, there: u32) -> u32 {
     let registers = if registers == 0 { 1 } else { registers };
-    let of_a_warp = (registers * WARP).next_multiple_of(REGISTER_PIECE);
-    there / of_a_warp / SCHEDULERS * SCHEDULERS
+    let of_a_warp = (registers * WARP_THREADS).next_multiple_of(WARP_REGISTER_GRANULE);
+    there / of_a_warp / MULTIPROCESSOR_SCHEDULERS * MULTIPROCESSOR_SCHEDULERS
 }
 
 /// Threads of the largest block whose registers there are.
 #[inline]
 pub const fn threads_by_registers(registers: u32, there: u32) -> u32 {
-    resident_warps(registers, there) * WARP
+    resident_warps(registers, there) * WARP_THREADS
 }
 
 /// The search for the block size that keeps the most threads on a multiprocessor.

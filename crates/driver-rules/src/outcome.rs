@@ -6,10 +6,10 @@ use katydid_cuda_sys::CUresult;
 pub type Outcome<T = ()> = Result<T, CUresult>;
 
 /// The code for arguments that no device takes.
-pub(crate) const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+pub(crate) const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Passes what is right; anything else is an invalid value.
 #[inline]
 pub(crate) const fn check(is_right: bool) -> Outcome {
-    if is_right { Ok(()) } else { Err(INVALID) }
+    if is_right { Ok(()) } else { Err(INVALID_VALUE) }
 }

@@ -10,7 +10,7 @@ use std::ptr;
 
 use katydid_cuda_sys::{CUresult, launch_param};
 
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Where one parameter lies in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Param {
 }
 
 /// The most bytes a kernel's parameters take (CUDA 12.1 on sm_70 and later).
-pub const MAX_BLOCK: usize = 32764;
+pub const MAX_BLOCK_BYTES: usize = 32764;
 
 /// Most entries of a packed buffer's list that are looked at: a list without an end is the caller's mistake.
 const MAX_EXTRA_PAIRS: usize = 16;
@@ -47,7 +47,7 @@ impl Form {
             (false, true) => Ok(Self::Array),
             (true, false) => Ok(Self::Extra),
             (true, true) if !has_params => Ok(Self::None),
-            _ => Err(INVALID),
+            _ => Err(INVALID_VALUE),
         }
     }
 }
@@ -64,7 +64,7 @@ impl ParamLayout {
     pub fn new(params: Vec<Param>) -> Option<Self> {
         let ends = params.iter().map(|param| param.offset as usize + param.size as usize);
         let total = ends.max().unwrap_or(0);
-        (total <= MAX_BLOCK).then_some(Self { params, total })
+        (total <= MAX_BLOCK_BYTES).then_some(Self { params, total })
     }
 
     /// Number of the kernel's parameters.
@@ -141,7 +141,7 @@ pub unsafe fn gather(params: impl Iterator<Item = Param>, array: *const *mut c_v
         // SAFETY: the caller gives one pointer a parameter.
         let source = unsafe { array.add(index).read_unaligned() };
         let at = param.offset as usize;
-        let target = block.get_mut(at..at + param.size as usize).filter(|_| !source.is_null()).ok_or(INVALID)?;
+        let target = block.get_mut(at..at + param.size as usize).filter(|_| !source.is_null()).ok_or(INVALID_VALUE)?;
         // SAFETY: the caller's pointer is valid for the parameter's size; the target is our own memory.
         unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), target.as_mut_ptr(), target.len()) };
     }
@@ -177,10 +177,10 @@ pub unsafe fn read_extra(extra: *const *mut c_void) -> Outcome<(*const u8, Optio
                 // SAFETY: not null, and by the contract valid for reading the size.
                 size = Some(unsafe { value.cast::<usize>().read_unaligned() });
             }
-            _ => return Err(INVALID),
+            _ => return Err(INVALID_VALUE),
         }
     }
-    Err(INVALID)
+    Err(INVALID_VALUE)
 }
 
 #[cfg(test)]
@@ -247,11 +247,11 @@ mod tests {
             // SAFETY: each list above is complete, and the arrays hold six (null) pointers.
             unsafe { layout.pack(array, extra, &mut Vec::new()) }
         };
-        assert_eq!(try_pack(nulls.as_ptr(), large.as_ptr()), Err(INVALID));
-        assert_eq!(try_pack(ptr::null(), ptr::null()), Err(INVALID));
-        assert_eq!(try_pack(nulls.as_ptr(), ptr::null()), Err(INVALID));
+        assert_eq!(try_pack(nulls.as_ptr(), large.as_ptr()), Err(INVALID_VALUE));
+        assert_eq!(try_pack(ptr::null(), ptr::null()), Err(INVALID_VALUE));
+        assert_eq!(try_pack(nulls.as_ptr(), ptr::null()), Err(INVALID_VALUE));
         assert_eq!(try_pack(ptr::null(), large.as_ptr()), Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES));
-        assert_eq!(try_pack(ptr::null(), unknown.as_ptr()), Err(INVALID));
+        assert_eq!(try_pack(ptr::null(), unknown.as_ptr()), Err(INVALID_VALUE));
     }
 
     #[test]

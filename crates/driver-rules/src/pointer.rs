@@ -8,10 +8,10 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::{access_flags, memory_type, pointer_attribute as id};
 
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Bytes that the driver maps memory by.
-const MAPPING: u64 = 2 << 20;
+const MAPPING_BYTES: u64 = 2 << 20;
 /// The ordinal of memory that belongs to no device.
 const NO_DEVICE: u32 = -2_i32 as u32;
 
@@ -50,7 +50,7 @@ enum AttributeValue {
 impl KnownMemory {
     /// The value of an attribute for an address in it.
     fn value(&self, attribute: u32, address: u64) -> Option<AttributeValue> {
-        let first_mapped = self.start / MAPPING * MAPPING;
+        let first_mapped = self.start / MAPPING_BYTES * MAPPING_BYTES;
         let is_hosts = self.is_for_host && !self.is_managed;
         Some(match attribute {
             id::CONTEXT => AttributeValue::Eight(self.context),
@@ -65,7 +65,7 @@ impl KnownMemory {
             id::MAPPED => AttributeValue::Four(1),
             id::ACCESS_FLAGS => AttributeValue::Four(access_flags::READ_WRITE),
             id::MAPPING_SIZE => {
-                AttributeValue::Eight((self.start + self.size).next_multiple_of(MAPPING) - first_mapped)
+                AttributeValue::Eight((self.start + self.size).next_multiple_of(MAPPING_BYTES) - first_mapped)
             }
             id::MAPPING_BASE_ADDR => AttributeValue::Eight(first_mapped),
             id::MEMPOOL_HANDLE => AttributeValue::Eight(self.pool),
@@ -127,8 +127,8 @@ unsafe fn write(target: *mut c_void, value: AttributeValue) {
 /// `target` is null or has room for the attribute's value.
 pub unsafe fn attribute(target: *mut c_void, attribute: u32, address: u64, memory: Option<KnownMemory>) -> Outcome {
     check(!target.is_null())?;
-    let memory = memory.ok_or(INVALID)?;
-    let value = memory.value(attribute, address).ok_or(INVALID)?;
+    let memory = memory.ok_or(INVALID_VALUE)?;
+    let value = memory.value(attribute, address).ok_or(INVALID_VALUE)?;
     // SAFETY: room for the value, by the contract.
     unsafe { write(target, value) };
     check(attribute != id::HOST_POINTER || memory.is_for_host)
@@ -154,7 +154,7 @@ pub unsafe fn attributes(
             unsafe { (attributes.add(index).read_unaligned(), targets.add(index).read_unaligned()) };
         let value = memory.map_or_else(|| unknown(attribute, address), |memory| memory.value(attribute, address));
         // SAFETY: room for the value, by the contract.
-        unsafe { write(target, value.ok_or(INVALID)?) };
+        unsafe { write(target, value.ok_or(INVALID_VALUE)?) };
     }
     Ok(())
 }
@@ -202,7 +202,7 @@ mod tests {
             (AttributeValue::Eight(DEVICE.start), AttributeValue::Eight(1000))
         );
         assert_eq!(of(id::MAPPING_BASE_ADDR), AttributeValue::Eight(DEVICE.start));
-        assert_eq!(of(id::MAPPING_SIZE), AttributeValue::Eight(MAPPING));
+        assert_eq!(of(id::MAPPING_SIZE), AttributeValue::Eight(MAPPING_BYTES));
         assert_eq!((of(id::MAPPED), of(id::IS_MANAGED)), (AttributeValue::Four(1), AttributeValue::Four(0)));
     }
 
@@ -232,8 +232,11 @@ mod tests {
             assert_eq!((value(attribute, &DEVICE), unknown(attribute, 5)), (None, None), "{attribute}");
         }
         let given = std::ptr::from_ref(&DEVICE);
-        assert_eq!((check_set(given.cast(), id::SYNC_MEMOPS), check_set(given.cast(), 1)), (Ok(()), Err(INVALID)));
-        assert_eq!(check_set(std::ptr::null(), id::SYNC_MEMOPS), Err(INVALID));
+        assert_eq!(
+            (check_set(given.cast(), id::SYNC_MEMOPS), check_set(given.cast(), 1)),
+            (Ok(()), Err(INVALID_VALUE))
+        );
+        assert_eq!(check_set(std::ptr::null(), id::SYNC_MEMOPS), Err(INVALID_VALUE));
     }
 
     #[test]
@@ -246,8 +249,8 @@ mod tests {
             write(target.wrapping_byte_add(8), AttributeValue::Nothing);
             write(std::ptr::null_mut(), AttributeValue::Eight(1));
             assert_eq!(room[..6], [1, 0, 0, 0, 0xaa, 0xaa]);
-            assert_eq!(attribute(target, id::HOST_POINTER, AT, Some(DEVICE)), Err(INVALID));
-            assert_eq!(attribute(target, id::MAPPED, AT, None), Err(INVALID));
+            assert_eq!(attribute(target, id::HOST_POINTER, AT, Some(DEVICE)), Err(INVALID_VALUE));
+            assert_eq!(attribute(target, id::MAPPED, AT, None), Err(INVALID_VALUE));
         }
         assert_eq!(room[..9], [0, 0, 0, 0, 0, 0, 0, 0, 0xaa]);
     }
@@ -261,7 +264,7 @@ mod tests {
             unsafe { attributes(3, ids.as_ptr(), targets.as_ptr(), AT, memory) }
         };
         assert_eq!(ask([id::MEMORY_TYPE, id::RANGE_SIZE, id::CONTEXT], Some(PINNED)), Ok(()));
-        assert_eq!(ask([id::MEMORY_TYPE, id::RANGE_SIZE, 99], None), Err(INVALID));
+        assert_eq!(ask([id::MEMORY_TYPE, id::RANGE_SIZE, 99], None), Err(INVALID_VALUE));
         assert_eq!((kind, size), (0, 1000));
     }
 }

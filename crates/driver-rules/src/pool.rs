@@ -8,7 +8,7 @@ use katydid_cuda_sys::{
 };
 
 use crate::caller;
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Drivers take memory for pools in pieces of this many bytes, as on an H200.
 pub const POOL_BLOCK_BYTES: u64 = 32 << 20;
@@ -23,7 +23,7 @@ impl PoolAttribute {
     /// Refuses an id that no pool has.
     pub const fn new(attribute: u32) -> Outcome<Self> {
         let is_known = attribute >= id::REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute <= id::USED_MEM_HIGH;
-        if is_known { Ok(Self(attribute)) } else { Err(INVALID) }
+        if is_known { Ok(Self(attribute)) } else { Err(INVALID_VALUE) }
     }
 
     /// Whether its value is an `int`; the others have 8 bytes.
@@ -124,7 +124,7 @@ impl PoolCounts {
             id::RESERVED_MEM_HIGH if value == 0 => self.reserved_high = reserved,
             id::USED_MEM_HIGH if value == 0 => self.used_high = self.used,
             flag if attribute.is_flag() => self.reuse[flag as usize - 1] = value != 0,
-            _ => return Err(INVALID),
+            _ => return Err(INVALID_VALUE),
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl PoolLocation {
         let is_managed = match kind {
             allocation_type::PINNED => false,
             allocation_type::MANAGED => true,
-            _ => return Err(INVALID),
+            _ => return Err(INVALID_VALUE),
         };
         match location.type_ {
             location_type::DEVICE => {
@@ -162,11 +162,11 @@ impl PoolLocation {
             }
             // Managed memory may be wanted nowhere in particular.
             location_type::NONE if is_managed => Ok(Self::Managed(None)),
-            location_type::HOST_NUMA if !(0..nodes).contains(&location.id) => Err(INVALID),
+            location_type::HOST_NUMA if !(0..nodes).contains(&location.id) => Err(INVALID_VALUE),
             location_type::HOST | location_type::HOST_NUMA => {
                 Ok(if is_managed { Self::Managed(None) } else { Self::Host })
             }
-            _ => Err(INVALID),
+            _ => Err(INVALID_VALUE),
         }
     }
 
@@ -208,7 +208,7 @@ pub const fn device_grant(flags: u32, is_own: bool) -> Outcome<bool> {
         access_flags::READ => Err(CUresult::ERROR_NOT_SUPPORTED),
         access_flags::NONE if is_own => Err(CUresult::ERROR_INVALID_DEVICE),
         access_flags::NONE => Ok(false),
-        _ => Err(INVALID),
+        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -230,11 +230,11 @@ mod tests {
         let mut counts = PoolCounts::default();
         counts.take(7);
         let mut set = |number, value| counts.set_attribute(attribute(number), value, POOL_BLOCK_BYTES);
-        assert_eq!([(5, 0), (6, 7), (7, 0)].map(|(number, value)| set(number, value)), [Err(INVALID); 3]);
+        assert_eq!([(5, 0), (6, 7), (7, 0)].map(|(number, value)| set(number, value)), [Err(INVALID_VALUE); 3]);
         assert_eq!([(1, 0), (4, 99), (6, 0), (8, 0)].map(|(number, value)| set(number, value)), [Ok(()); 4]);
         let told = [1, 2, 4, 5, 6, 7, 8].map(|number| counts.attribute(attribute(number), POOL_BLOCK_BYTES));
         assert_eq!(told, [0, 1, 99, POOL_BLOCK_BYTES, POOL_BLOCK_BYTES, 7, 7]);
-        assert_eq!([0, 9].map(PoolAttribute::new), [Err(INVALID); 2]);
+        assert_eq!([0, 9].map(PoolAttribute::new), [Err(INVALID_VALUE); 2]);
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!((attribute(1).write(target, 1), attribute(1).read(target)), (Ok(()), Ok(1)));
             assert_eq!(attribute(4).read(target), Ok(u64::from(u32::MAX) << 32 | 1));
             assert_eq!(attribute(4).write(target, 5), Ok(()));
-            assert_eq!(attribute(4).read(std::ptr::null()), Err(INVALID));
+            assert_eq!(attribute(4).read(std::ptr::null()), Err(INVALID_VALUE));
         }
         assert_eq!(room, [5, 0]);
     }
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!((named(2, 5, 1), named(3, 0, 2)), (Ok(PoolLocation::Host), Ok(PoolLocation::Managed(None))));
         assert_eq!(named(0, 0, 2), Ok(PoolLocation::Managed(None)));
         for wrong in [named(1, 1, 1), named(0, 0, 1), named(3, 1, 1), named(4, 0, 1), named(2, 0, 3)] {
-            assert_eq!(wrong, Err(INVALID));
+            assert_eq!(wrong, Err(INVALID_VALUE));
         }
         let (here, managed) = (PoolLocation::Device(0), PoolLocation::Managed(Some(1)));
         assert!(managed.suits(PoolLocation::Managed(None)) && here.suits(here) && !here.suits(PoolLocation::Host));
@@ -269,7 +269,7 @@ mod tests {
         let unsupported = Err(CUresult::ERROR_NOT_SUPPORTED);
         assert_eq!(
             [3, 1, 0, 2].map(|flags| device_grant(flags, false)),
-            [Ok(true), unsupported, Ok(false), Err(INVALID)]
+            [Ok(true), unsupported, Ok(false), Err(INVALID_VALUE)]
         );
         assert_eq!(device_grant(0, true), Err(CUresult::ERROR_INVALID_DEVICE));
         assert_eq!((access(true), access(false)), (3, 0));

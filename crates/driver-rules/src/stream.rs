@@ -7,16 +7,16 @@ use katydid_cuda_sys::{
 };
 
 use crate::caller;
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: in a capture, a node. Elsewhere they mean nothing.
-const EXTERNAL: u32 = 1;
+const EVENT_EXTERNAL: u32 = 1;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`, beside the comparisons in the low bits.
-const FLUSH: u32 = 1 << 30;
+const WAIT_VALUE_FLUSH: u32 = 1 << 30;
 /// The highest comparison: `CU_STREAM_WAIT_VALUE_NOR`.
-const NOR: u32 = 3;
+const WAIT_VALUE_NOR: u32 = 3;
 /// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`, which batches allow: less order than is always kept here.
-const NO_BARRIER: u32 = 1;
+const WRITE_VALUE_NO_MEMORY_BARRIER: u32 = 1;
 /// Most operations of a batch.
 const MAX_OPERATIONS: usize = 256;
 
@@ -62,7 +62,7 @@ pub const fn check_event_flags(flags: u32) -> Outcome {
 /// Whether flags of a record or of a wait ask for a node in a capture.
 /// Refuses unknown ones.
 pub const fn is_external(flags: u32) -> Outcome<bool> {
-    if flags & !EXTERNAL == 0 { Ok(flags & EXTERNAL != 0) } else { Err(INVALID) }
+    if flags & !EVENT_EXTERNAL == 0 { Ok(flags & EVENT_EXTERNAL != 0) } else { Err(INVALID_VALUE) }
 }
 
 /// What a wait compares for.
@@ -81,12 +81,12 @@ pub enum Comparison {
 impl Comparison {
     /// The low bits choose.
     pub const fn from_flags(flags: u32) -> Outcome<Self> {
-        match flags & !FLUSH {
+        match flags & !WAIT_VALUE_FLUSH {
             0 => Ok(Self::AtLeast),
             1 => Ok(Self::Equal),
             2 => Ok(Self::And),
-            NOR => Ok(Self::Nor),
-            _ => Err(INVALID),
+            WAIT_VALUE_NOR => Ok(Self::Nor),
+            _ => Err(INVALID_VALUE),
         }
     }
 }
@@ -119,7 +119,7 @@ impl WordOperation {
         let access = match it.operation {
             id::WAIT_VALUE_32 | id::WAIT_VALUE_64 => WordAccess::Wait(Comparison::from_flags(it.flags)?),
             _ => {
-                check(it.flags & !NO_BARRIER == 0)?;
+                check(it.flags & !WRITE_VALUE_NO_MEMORY_BARRIER == 0)?;
                 WordAccess::Write
             }
         };
@@ -145,9 +145,9 @@ pub fn word_size(it: &CUstreamBatchMemOpParams) -> Outcome<Option<u64>> {
         id::WAIT_VALUE_32 | id::WRITE_VALUE_32 => 4,
         id::WAIT_VALUE_64 | id::WRITE_VALUE_64 => 8,
         id::FLUSH_REMOTE_WRITES | id::BARRIER => return Ok(None),
-        _ => return Err(INVALID),
+        _ => return Err(INVALID_VALUE),
     };
-    if it.address.is_multiple_of(size) { Ok(Some(size)) } else { Err(INVALID) }
+    if it.address.is_multiple_of(size) { Ok(Some(size)) } else { Err(INVALID_VALUE) }
 }
 
 /// The operations of `cuStreamBatchMemOp`. There are no flags.
@@ -175,15 +175,15 @@ mod tests {
             assert_eq!(check_event_flags(flags), Ok(()), "{flags}");
         }
         for flags in [4, 5, 8, 0x80] {
-            assert_eq!(check_event_flags(flags), Err(INVALID), "{flags}");
+            assert_eq!(check_event_flags(flags), Err(INVALID_VALUE), "{flags}");
         }
-        assert_eq!([0, 1, 2].map(is_external), [Ok(false), Ok(true), Err(INVALID)]);
+        assert_eq!([0, 1, 2].map(is_external), [Ok(false), Ok(true), Err(INVALID_VALUE)]);
     }
 
     #[test]
     fn streams_have_one_flag_and_a_priority_of_the_device() {
-        assert_eq!([0, 1, 2].map(check_flags), [Ok(()), Ok(()), Err(INVALID)]);
-        assert_eq!([0, 1].map(check_green_flags), [Err(INVALID), Ok(())]);
+        assert_eq!([0, 1, 2].map(check_flags), [Ok(()), Ok(()), Err(INVALID_VALUE)]);
+        assert_eq!([0, 1].map(check_green_flags), [Err(INVALID_VALUE), Ok(())]);
         assert_eq!([-9, -5, -2, 0, 3].map(|wanted| priority(wanted, 0, -5)), [-5, -5, -2, 0, 0]);
     }
 
@@ -194,14 +194,17 @@ mod tests {
         assert!(!takes(CUstream::NULL, false) && !takes(CU_STREAM_LEGACY, true));
         let made = CUstream(std::ptr::without_provenance_mut(0x40));
         assert!(!takes(made, true) && check_group(made, false, || true).is_ok());
-        assert_eq!((check_named(CUstream::NULL), check_named(made)), (Err(INVALID), Ok(())));
+        assert_eq!((check_named(CUstream::NULL), check_named(made)), (Err(INVALID_VALUE), Ok(())));
     }
 
     #[test]
     fn the_low_bits_choose_the_comparison() {
         use Comparison::{And, AtLeast, Equal, Nor};
-        let chosen = [0, 1, 2, 3, FLUSH | 1, 4, 9].map(Comparison::from_flags);
-        assert_eq!(chosen, [Ok(AtLeast), Ok(Equal), Ok(And), Ok(Nor), Ok(Equal), Err(INVALID), Err(INVALID)]);
+        let chosen = [0, 1, 2, 3, WAIT_VALUE_FLUSH | 1, 4, 9].map(Comparison::from_flags);
+        assert_eq!(
+            chosen,
+            [Ok(AtLeast), Ok(Equal), Ok(And), Ok(Nor), Ok(Equal), Err(INVALID_VALUE), Err(INVALID_VALUE)]
+        );
     }
 
     #[test]
@@ -209,14 +212,20 @@ mod tests {
         let it =
             |operation, address, flags| CUstreamBatchMemOpParams { operation, address, value: !0, flags, rest: [0; 2] };
         let write = WordOperation { size: 4, access: WordAccess::Write, value: u64::from(u32::MAX) };
-        assert_eq!(WordOperation::of_batch(&it(id::WRITE_VALUE_32, 12, NO_BARRIER)), Ok(Some(write)));
-        assert_eq!(WordOperation::of_call(&it(id::WRITE_VALUE_32, 12, NO_BARRIER)), Err(INVALID));
-        assert_eq!(WordOperation::of_batch(&it(id::WRITE_VALUE_64, 12, 0)), Err(INVALID));
+        assert_eq!(
+            WordOperation::of_batch(&it(id::WRITE_VALUE_32, 12, WRITE_VALUE_NO_MEMORY_BARRIER)),
+            Ok(Some(write))
+        );
+        assert_eq!(
+            WordOperation::of_call(&it(id::WRITE_VALUE_32, 12, WRITE_VALUE_NO_MEMORY_BARRIER)),
+            Err(INVALID_VALUE)
+        );
+        assert_eq!(WordOperation::of_batch(&it(id::WRITE_VALUE_64, 12, 0)), Err(INVALID_VALUE));
         let wait = WordOperation { size: 8, access: WordAccess::Wait(Comparison::Nor), value: !0 };
-        assert_eq!(WordOperation::of_call(&it(id::WAIT_VALUE_64, 16, FLUSH | 3)), Ok(Some(wait)));
+        assert_eq!(WordOperation::of_call(&it(id::WAIT_VALUE_64, 16, WAIT_VALUE_FLUSH | 3)), Ok(Some(wait)));
         assert_eq!(
             (WordOperation::of_batch(&it(id::BARRIER, 1, 0)), WordOperation::of_batch(&it(99, 0, 0))),
-            (Ok(None), Err(INVALID))
+            (Ok(None), Err(INVALID_VALUE))
         );
     }
 
@@ -225,7 +234,10 @@ mod tests {
         let list = [CUstreamBatchMemOpParams { operation: 0, address: 0, value: 0, flags: 0, rest: [0; 2] }];
         // SAFETY: one entry, and null.
         let count = |list, count, flags| unsafe { word_operations(list, count, flags) }.map(|it| it.len());
-        assert_eq!((count(list.as_ptr(), 1, 0), count(list.as_ptr(), 1, 1)), (Ok(1), Err(INVALID)));
-        assert_eq!((count(list.as_ptr(), 0, 0), count(std::ptr::null(), 1, 0)), (Err(INVALID), Err(INVALID)));
+        assert_eq!((count(list.as_ptr(), 1, 0), count(list.as_ptr(), 1, 1)), (Ok(1), Err(INVALID_VALUE)));
+        assert_eq!(
+            (count(list.as_ptr(), 0, 0), count(std::ptr::null(), 1, 0)),
+            (Err(INVALID_VALUE), Err(INVALID_VALUE))
+        );
     }
 }

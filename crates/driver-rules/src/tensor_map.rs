@@ -5,7 +5,7 @@
 
 use katydid_cuda_sys::CUtensorMap;
 
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Most dimensions of a tensor.
 pub const MAX_RANK: usize = 5;
@@ -14,7 +14,7 @@ pub const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 /// Maps lie at multiples of this, in bytes.
 const TENSOR_MAP_ALIGN_BYTES: usize = 64;
 /// Addresses of tensors are multiples of this, in bytes.
-const TENSOR_ALIGNMENT: u64 = 16;
+const TENSOR_ALIGN_BYTES: u64 = 16;
 
 /// Passes a place where a map can lie.
 pub fn check_place(map: *mut CUtensorMap) -> Outcome {
@@ -24,7 +24,7 @@ pub fn check_place(map: *mut CUtensorMap) -> Outcome {
 /// The rank of a tensor that has at least `least` dimensions.
 pub fn rank(rank: u32, least: usize) -> Outcome<usize> {
     let rank = rank as usize;
-    if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(INVALID) }
+    if (least..=MAX_RANK).contains(&rank) { Ok(rank) } else { Err(INVALID_VALUE) }
 }
 
 /// `cuTensorMapReplaceAddress`: changes the first word.
@@ -35,7 +35,7 @@ pub fn rank(rank: u32, least: usize) -> Outcome<usize> {
 /// `map` is null or a map.
 pub unsafe fn replace_address(map: *mut CUtensorMap, address: u64) -> Outcome {
     check_place(map)?;
-    check(address.is_multiple_of(TENSOR_ALIGNMENT))?;
+    check(address.is_multiple_of(TENSOR_ALIGN_BYTES))?;
     // SAFETY: a map, by the contract.
     unsafe { map.cast::<u64>().write(address) };
     Ok(())
@@ -55,16 +55,16 @@ mod tests {
         // SAFETY: maps, and places that are refused.
         unsafe {
             assert_eq!(replace_address(map, 0x7010), Ok(()));
-            assert_eq!(replace_address(map, 0x7008), Err(INVALID));
-            assert_eq!(replace_address(map.wrapping_byte_add(8), 0x7010), Err(INVALID));
-            assert_eq!(replace_address(std::ptr::null_mut(), 0x7010), Err(INVALID));
+            assert_eq!(replace_address(map, 0x7008), Err(INVALID_VALUE));
+            assert_eq!(replace_address(map.wrapping_byte_add(8), 0x7010), Err(INVALID_VALUE));
+            assert_eq!(replace_address(std::ptr::null_mut(), 0x7010), Err(INVALID_VALUE));
         }
         assert_eq!(maps.0[0].0[..8], 0x7010_u64.to_le_bytes());
     }
 
     #[test]
     fn ranks_have_bounds() {
-        assert_eq!([0, 1, 5, 6].map(|number| rank(number, 1)), [Err(INVALID), Ok(1), Ok(5), Err(INVALID)]);
-        assert_eq!((rank(2, 3), rank(3, 3)), (Err(INVALID), Ok(3)));
+        assert_eq!([0, 1, 5, 6].map(|number| rank(number, 1)), [Err(INVALID_VALUE), Ok(1), Ok(5), Err(INVALID_VALUE)]);
+        assert_eq!((rank(2, 3), rank(3, 3)), (Err(INVALID_VALUE), Ok(3)));
     }
 }

@@ -4,7 +4,7 @@
 
 use katydid_cuda_sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR};
 
-use crate::outcome::{INVALID, Outcome, check};
+use crate::outcome::{INVALID_VALUE, Outcome, check};
 
 /// Flags of a `CUDA_ARRAY3D_DESCRIPTOR`.
 pub mod array_flag {
@@ -37,9 +37,9 @@ pub mod resource_kind {
 }
 
 /// Bytes of a tile of an array whose memory is mapped later.
-pub const TILE: u64 = 65536;
+pub const TILE_BYTES: u64 = 65536;
 /// `CU_TRSA_OVERRIDE_FORMAT`. The documentation demands it; drivers (580) take an array without it as well.
-const OVERRIDE_FORMAT: u32 = 1;
+const TRSA_OVERRIDE_FORMAT: u32 = 1;
 
 /// Whether the third extent counts layers or faces.
 #[inline]
@@ -79,12 +79,12 @@ pub fn plain(whole: CUDA_ARRAY3D_DESCRIPTOR) -> CUDA_ARRAY_DESCRIPTOR {
 
 /// Refuses unknown flags of a call that binds an array to a texture reference.
 pub const fn check_reference_flags(flags: u32) -> Outcome {
-    check(flags & !OVERRIDE_FORMAT == 0)
+    check(flags & !TRSA_OVERRIDE_FORMAT == 0)
 }
 
 /// Checks the number of a dimension of a texture reference: 0, 1 or 2.
 pub fn reference_dimension(number: i32) -> Outcome<usize> {
-    usize::try_from(number).ok().filter(|number| *number < 3).ok_or(INVALID)
+    usize::try_from(number).ok().filter(|number| *number < 3).ok_or(INVALID_VALUE)
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn references_have_three_dimensions_and_one_flag() {
-        assert_eq!([-1, 0, 2, 3].map(reference_dimension), [Err(INVALID), Ok(0), Ok(2), Err(INVALID)]);
-        assert_eq!([0, 1, 2].map(check_reference_flags), [Ok(()), Ok(()), Err(INVALID)]);
+        assert_eq!([-1, 0, 2, 3].map(reference_dimension), [Err(INVALID_VALUE), Ok(0), Ok(2), Err(INVALID_VALUE)]);
+        assert_eq!([0, 1, 2].map(check_reference_flags), [Ok(()), Ok(()), Err(INVALID_VALUE)]);
     }
 }

@@ -22,7 +22,7 @@ const SHIM_MARKER: &str = "katydid_shim_marker";
 const SOFT_MARKER: &str = "katydid_softcuda_marker";
 
 /// Where NVIDIA's library lies when the loader's search is bent, for instance by our own `LD_LIBRARY_PATH`.
-const USUAL_PLACES: [&str; 5] = [
+const USUAL_DRIVER_PATHS: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib64/libcuda.so.1",
@@ -32,10 +32,10 @@ const USUAL_PLACES: [&str; 5] = [
 
 /// The oldest driver that serves: libraries and kernels without a context are of CUDA 12.0 (`cuLibraryLoadData`), memory at
 /// addresses of our own, of descriptors and in pools of earlier ones.
-const OLDEST: i32 = 12000;
+const OLDEST_DRIVER_VERSION: i32 = 12000;
 
 /// Libraries that NVIDIA's loads when it first compiles text, unless it finds the outcome in its cache.
-const COMPILERS: [&str; 2] = ["libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
+const COMPILER_LIBRARIES: [&str; 2] = ["libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"];
 
 /// An initialised driver library.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ fn open_gpu() -> Result<OpenLibrary, DriverError> {
         Ok(library) => return Ok(library),
         Err(error) => error,
     };
-    for path in USUAL_PLACES.iter().map(Path::new).filter(|path| path.exists()) {
+    for path in USUAL_DRIVER_PATHS.iter().map(Path::new).filter(|path| path.exists()) {
         match open_real(path) {
             Ok(library) => return Ok(library),
             Err(error) if error.is_of_a_driver() && !failure.is_of_a_driver() => failure = error,
@@ -114,8 +114,8 @@ fn open_gpu() -> Result<OpenLibrary, DriverError> {
 /// Loads what NVIDIA's driver compiles with, for good; what is not there is left out. A process that does so before it opens
 /// the driver has the same addresses in use whether anything is compiled or not, and the driver the same ones to choose from.
 pub fn load_compilers() {
-    for name in COMPILERS {
-        let usual = USUAL_PLACES.iter().map(|driver| Path::new(driver).with_file_name(name));
+    for name in COMPILER_LIBRARIES {
+        let usual = USUAL_DRIVER_PATHS.iter().map(|driver| Path::new(driver).with_file_name(name));
         let library = [PathBuf::from(name)].into_iter().chain(usual).find_map(|path| {
             // SAFETY: a library of the driver, whose constructors run as they would later.
             unsafe { unix::Library::open(Some(path), unix::RTLD_LAZY | unix::RTLD_LOCAL) }.ok()
@@ -170,8 +170,8 @@ fn initialise(library: Library, path: &Path) -> Result<OpenLibrary, DriverError>
     // Before anything else, since an old driver may not start at all on a GPU that is newer.
     // SAFETY: `found` is writable for the call.
     check(unsafe { version(&raw mut found) }, path, "cuDriverGetVersion")?;
-    if found < OLDEST {
-        return Err(DriverError::TooOld { path: path.to_owned(), found, needed: OLDEST });
+    if found < OLDEST_DRIVER_VERSION {
+        return Err(DriverError::TooOld { path: path.to_owned(), found, needed: OLDEST_DRIVER_VERSION });
     }
     check(init(0), path, "cuInit")?;
     // SAFETY: `devices` is writable for the call.

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// The folder below the one that `CUDA_CACHE_PATH` names.
-const FOLDER: &str = "katydid-nvrtc";
+const CACHE_FOLDER: &str = "katydid-nvrtc";
 /// First bytes of every file.
-const MAGIC: [u8; 8] = *b"kdnvrtc1";
+const CACHE_FILE_MAGIC: [u8; 8] = *b"kdnvrtc1";
 /// Bytes before the output: the magic, the key, the hash of the output.
 const HEADER_BYTES: usize = 8 + 32 + 32;
 /// Most bytes that a file may have.
@@ -70,7 +70,7 @@ impl Cache {
             return None;
         }
         let standard = || Some(PathBuf::from(value_of("HOME")?).join(".nv/ComputeCache"));
-        let folder = value_of("CUDA_CACHE_PATH").map(PathBuf::from).or_else(standard)?.join(FOLDER);
+        let folder = value_of("CUDA_CACHE_PATH").map(PathBuf::from).or_else(standard)?.join(CACHE_FOLDER);
         let asked = value_of("CUDA_CACHE_MAXSIZE").and_then(|value| value.to_str()?.trim().parse().ok());
         Some(Self { folder, max_bytes: asked.unwrap_or(DEFAULT_CACHE_BYTES).min(MAX_CACHE_BYTES) })
     }
@@ -141,7 +141,7 @@ impl Cache {
 
 fn header(key: &Key, output: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
-    header[..8].copy_from_slice(&MAGIC);
+    header[..8].copy_from_slice(&CACHE_FILE_MAGIC);
     header[8..40].copy_from_slice(&key.0);
     header[40..].copy_from_slice(blake3::hash(output).as_bytes());
     header
@@ -221,7 +221,7 @@ mod tests {
                 move |asked: &str| set.iter().find(|(name, _)| name == asked).map(|(_, value)| value.clone());
             Cache::named(value_of).map(|cache| (cache.folder, cache.max_bytes))
         };
-        let of = |folder: &str, bytes| Some((PathBuf::from(folder).join(FOLDER), bytes));
+        let of = |folder: &str, bytes| Some((PathBuf::from(folder).join(CACHE_FOLDER), bytes));
         assert_eq!(named(&[("HOME", "/h")]), of("/h/.nv/ComputeCache", DEFAULT_CACHE_BYTES));
         let both = [("HOME", "/h"), ("CUDA_CACHE_PATH", "/c"), ("CUDA_CACHE_MAXSIZE", "4096")];
         assert_eq!(named(&both), of("/c", 4096));

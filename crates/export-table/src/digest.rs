@@ -19,10 +19,11 @@ mod md2;
 use crate::digest::md2::hmac;
 use crate::facts::DeviceIdentity;
 
-const KEY: [u8; 16] = [0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f];
+const DIGEST_KEY: [u8; 16] =
+    [0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f];
 
 /// Second half of both fixed answers.
-const FIXED: u64 = 0x8ED3_83AA_1F4C_D1E8;
+const FIXED_ANSWER_TAIL: u64 = 0x8ED3_83AA_1F4C_D1E8;
 
 /// The header's fields: who asks, when, and where our tables lie.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +49,9 @@ pub struct Header {
 /// The two words that the runtime compares with its own.
 pub fn digest(header: &Header, devices: &[DeviceIdentity]) -> [u64; 2] {
     match header.version % 10 {
-        0 => [0x3341_181C_03CB_675C, FIXED],
-        1 => [0x1841_181C_03CB_675C, FIXED],
-        _ => words(hmac(&KEY, &message(header, devices))),
+        0 => [0x3341_181C_03CB_675C, FIXED_ANSWER_TAIL],
+        1 => [0x1841_181C_03CB_675C, FIXED_ANSWER_TAIL],
+        _ => words(hmac(&DIGEST_KEY, &message(header, devices))),
     }
 }
 

@@ -13,11 +13,11 @@ use crate::error::{ImageError, check_limit, check_there};
 /// First word of a container.
 pub(crate) const CONTAINER_MAGIC: u32 = 0xba55_ed50;
 /// Bytes of the header that are always there.
-pub(crate) const CONTAINER_HEADER: usize = 16;
+pub(crate) const CONTAINER_HEADER_BYTES: usize = 16;
 /// Where in there the length of the entries is.
-const LENGTH_AT: usize = 8;
+const LENGTH_OFFSET: usize = 8;
 /// Largest container believed; the largest in NVIDIA's libraries are below 1 GiB.
-pub(crate) const MAX_CONTAINER: u64 = 4 << 30;
+pub(crate) const MAX_CONTAINER_BYTES: u64 = 4 << 30;
 
 /// A container whose entries all lie within it; the entries themselves are checked as they are read.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ impl<'a> Container<'a> {
     /// Why there is none.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ImageError> {
         let available = bytes.len() as u64;
-        let needed = CONTAINER_HEADER as u64;
+        let needed = CONTAINER_HEADER_BYTES as u64;
         let header = bytes.first_chunk().ok_or(ImageError::CutOff { what: "a container", needed, available })?;
         let length = container_length(header)?;
         check_there("a container", length, available)?;
@@ -45,7 +45,7 @@ impl<'a> Container<'a> {
     /// Its header for entries of so many bytes.
     pub(crate) fn header_for(&self, entries: u64) -> Vec<u8> {
         let mut header = self.header.to_vec();
-        header[LENGTH_AT..CONTAINER_HEADER].copy_from_slice(&entries.to_le_bytes());
+        header[LENGTH_OFFSET..CONTAINER_HEADER_BYTES].copy_from_slice(&entries.to_le_bytes());
         header
     }
 
@@ -86,7 +86,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Bytes of the container that starts with this header.
-pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER]) -> Result<u64, ImageError> {
+pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER_BYTES]) -> Result<u64, ImageError> {
     let [m0, m1, m2, m3, v0, v1, h0, h1, body @ ..] = *header;
     let (magic, version) = (u32::from_le_bytes([m0, m1, m2, m3]), u16::from_le_bytes([v0, v1]));
     let header_size = u16::from_le_bytes([h0, h1]);
@@ -96,10 +96,10 @@ pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER]) -> Result<u64, I
     if version != 1 {
         return Err(ImageError::Field { field: "the version of a container", value: version.into() });
     }
-    if usize::from(header_size) < CONTAINER_HEADER {
+    if usize::from(header_size) < CONTAINER_HEADER_BYTES {
         return Err(ImageError::Field { field: "the header size of a container", value: header_size.into() });
     }
     let length = u64::from_le_bytes(body).saturating_add(header_size.into());
-    check_limit("a container", length, MAX_CONTAINER)?;
+    check_limit("a container", length, MAX_CONTAINER_BYTES)?;
     Ok(length)
 }

@@ -8,35 +8,37 @@ use crate::error::{ImageError, check_limit};
 /// First word of an ELF file.
 pub(crate) const ELF_MAGIC: u32 = 0x464c_457f;
 /// Largest cubin that is accepted, in bytes.
-const MAX_ELF: u64 = 4 << 30;
+const MAX_ELF_BYTES: u64 = 4 << 30;
 /// A section without bytes in the file.
 const SHT_NOBITS: u32 = 8;
 /// Bytes of an ELF64 header, of a section header and of a program header.
-const HEADER: u64 = 64;
-const SECTION: u64 = 64;
-const SEGMENT: u64 = 56;
+const ELF_HEADER_BYTES: u64 = 64;
+const SECTION_HEADER_BYTES: u64 = 64;
+const PROGRAM_HEADER_BYTES: u64 = 56;
 
 /// The length of the ELF64 file whose bytes `read(offset, length)` gives.
 ///
 /// Reads only tables that the header points to, so that a reader over bare memory touches nothing outside the file.
 pub(crate) fn elf_length<'a>(read: impl Fn(u64, u64) -> Result<&'a [u8], ImageError>) -> Result<u64, ImageError> {
-    let header = read(0, HEADER)?;
+    let header = read(0, ELF_HEADER_BYTES)?;
     let class = u64::from(header[4]);
     if class != 2 {
         return Err(ImageError::Field { field: "the ELF class", value: class });
     }
     let segments = ElfTable { start: u64_at(header, 32), entry: u16_at(header, 54), count: u16_at(header, 56) };
     let sections = ElfTable { start: u64_at(header, 40), entry: u16_at(header, 58), count: u16_at(header, 60) };
-    let mut length = HEADER.max(u16_at(header, 52));
-    for (table, least, end) in [(&segments, SEGMENT, segment_end as EndOf), (&sections, SECTION, section_end)] {
+    let mut length = ELF_HEADER_BYTES.max(u16_at(header, 52));
+    for (table, least, end) in
+        [(&segments, PROGRAM_HEADER_BYTES, segment_end as EndOf), (&sections, SECTION_HEADER_BYTES, section_end)]
+    {
         length = length.max(table.end(least)?);
-        check_limit("a cubin", length, MAX_ELF)?;
+        check_limit("a cubin", length, MAX_ELF_BYTES)?;
         for index in 0..table.count {
             let entry = read(table.start + index * table.entry, table.entry)?;
             length = length.max(end(entry));
         }
     }
-    check_limit("a cubin", length, MAX_ELF)?;
+    check_limit("a cubin", length, MAX_ELF_BYTES)?;
     Ok(length)
 }
 

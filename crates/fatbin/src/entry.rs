@@ -20,9 +20,9 @@ use crate::compilation::Compilation;
 use crate::error::{ImageError, check_limit, check_there};
 
 /// Smallest header of an entry.
-pub(crate) const ENTRY_HEADER: usize = 64;
+pub(crate) const MIN_ENTRY_HEADER_BYTES: usize = 64;
 /// Largest text or code that an entry may unfold to: the same bound as for PTX passed by pointer.
-pub(crate) const MAX_UNCOMPRESSED: u64 = 1 << 30;
+pub(crate) const MAX_UNCOMPRESSED_BYTES: u64 = 1 << 30;
 /// Nothing known compresses better with LZ4, so a larger promise is damage.
 const MAX_LZ4_RATIO: u64 = 256;
 
@@ -68,11 +68,14 @@ impl<'a> FatbinEntry<'a> {
     /// Reads the entry at the start of `bytes`, and what follows it.
     pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ImageError> {
         let there = bytes.len() as u64;
-        let cut_off =
-            ImageError::CutOff { what: "the header of an entry", needed: ENTRY_HEADER as u64, available: there };
-        let fixed: &[u8; ENTRY_HEADER] = bytes.first_chunk().ok_or(cut_off)?;
+        let cut_off = ImageError::CutOff {
+            what: "the header of an entry",
+            needed: MIN_ENTRY_HEADER_BYTES as u64,
+            available: there,
+        };
+        let fixed: &[u8; MIN_ENTRY_HEADER_BYTES] = bytes.first_chunk().ok_or(cut_off)?;
         let (header_size, payload_size) = (u32_at(fixed, 0x04), u64_at(fixed, 0x08));
-        if (header_size as usize) < ENTRY_HEADER {
+        if (header_size as usize) < MIN_ENTRY_HEADER_BYTES {
             return Err(ImageError::Field { field: "the header size of an entry", value: header_size.into() });
         }
         check_there("an entry", payload_size.saturating_add(header_size.into()), there)?;
@@ -80,7 +83,11 @@ impl<'a> FatbinEntry<'a> {
         Ok((Self::from_parts(fixed, whole, header_size as usize)?, next))
     }
 
-    fn from_parts(fixed: &[u8; ENTRY_HEADER], bytes: &'a [u8], header_size: usize) -> Result<Self, ImageError> {
+    fn from_parts(
+        fixed: &[u8; MIN_ENTRY_HEADER_BYTES],
+        bytes: &'a [u8],
+        header_size: usize,
+    ) -> Result<Self, ImageError> {
         let (header, payload) = bytes.split_at(header_size);
         let compressed_size = u32_at(fixed, 0x10);
         check_there("the compressed data of an entry", compressed_size.into(), payload.len() as u64)?;
@@ -143,7 +150,7 @@ impl<'a> FatbinEntry<'a> {
         if !self.compressed {
             return Ok(Cow::Borrowed(self.stored));
         }
-        check_limit("an uncompressed entry", self.uncompressed, MAX_UNCOMPRESSED)?;
+        check_limit("an uncompressed entry", self.uncompressed, MAX_UNCOMPRESSED_BYTES)?;
         let contents = match self.flags & (FLAG_LZ4 | FLAG_ZSTD) {
             FLAG_LZ4 => unfold_lz4(self.stored, self.uncompressed),
             FLAG_ZSTD => unfold_zstd(self.stored, self.uncompressed),
@@ -177,7 +184,8 @@ fn name(header: &[u8], offset: u32, length: u32) -> &[u8] {
 
 /// The options for ptxas: a place and a length, which the header holds behind its fixed fields. A damaged place is none.
 fn options(header: &[u8], at: u32) -> &[u8] {
-    let record = header.get(at as usize..).filter(|_| at as usize >= ENTRY_HEADER).and_then(<[u8]>::first_chunk::<8>);
+    let record =
+        header.get(at as usize..).filter(|_| at as usize >= MIN_ENTRY_HEADER_BYTES).and_then(<[u8]>::first_chunk::<8>);
     let Some([a, b, c, d, e, f, g, h]) = record else { return &[] };
     let (offset, length) = (u32::from_le_bytes([*a, *b, *c, *d]), u32::from_le_bytes([*e, *f, *g, *h]));
     name(header, offset, length)
@@ -206,10 +214,10 @@ fn unfold_zstd(frame: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {
     Ok(contents)
 }
 
-fn u32_at(header: &[u8; ENTRY_HEADER], at: usize) -> u32 {
+fn u32_at(header: &[u8; MIN_ENTRY_HEADER_BYTES], at: usize) -> u32 {
     u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-fn u64_at(header: &[u8; ENTRY_HEADER], at: usize) -> u64 {
+fn u64_at(header: &[u8; MIN_ENTRY_HEADER_BYTES], at: usize) -> u64 {
     u64::from(u32_at(header, at)) | u64::from(u32_at(header, at + 4)) << 32
 }

@@ -4,13 +4,13 @@
 
 use std::slice;
 
-use crate::container::{CONTAINER_HEADER, CONTAINER_MAGIC, container_length};
+use crate::container::{CONTAINER_HEADER_BYTES, CONTAINER_MAGIC, container_length};
 use crate::elf::{ELF_MAGIC, elf_length};
 use crate::error::{ImageError, check_limit};
 use crate::image::{ANCIENT_MAGIC, Image, ImageKind, MAX_PARTS, WRAPPER_MAGIC};
 
 /// Longest PTX text looked at.
-const MAX_TEXT: usize = 1 << 30;
+const MAX_TEXT_BYTES: usize = 1 << 30;
 
 /// The image at `pointer`, as `cuModuleLoadData` and the other functions that load modules get it.
 ///
@@ -109,7 +109,7 @@ unsafe fn container_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
         return Err(ImageError::Null);
     }
     // SAFETY: a container starts with a header of this size; the caller vouches for it.
-    let header = unsafe { pointer.cast::<[u8; CONTAINER_HEADER]>().read_unaligned() };
+    let header = unsafe { pointer.cast::<[u8; CONTAINER_HEADER_BYTES]>().read_unaligned() };
     let length = container_length(&header)?;
     // SAFETY: the header that the caller vouches for says that the container is this long, and stays for `'a`.
     Ok(unsafe { slice::from_raw_parts(pointer, length as usize) })
@@ -130,8 +130,8 @@ unsafe fn elf_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
 /// Text lies at `pointer` for `'a` and ends with a NUL.
 unsafe fn text_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
     // SAFETY: reads up to the NUL that the caller vouches for (whole words, but only within its page).
-    let length = unsafe { libc::strnlen(pointer.cast(), MAX_TEXT) };
-    check_limit("PTX text", length as u64, MAX_TEXT as u64 - 1)?;
+    let length = unsafe { libc::strnlen(pointer.cast(), MAX_TEXT_BYTES) };
+    check_limit("PTX text", length as u64, MAX_TEXT_BYTES as u64 - 1)?;
     // SAFETY: these bytes lie before the NUL.
     Ok(unsafe { slice::from_raw_parts(pointer, length) })
 }

@@ -160,7 +160,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ImageError> {
 fn whole_container(bytes: &[u8]) -> Result<&[u8], ImageError> {
     let header = bytes.first_chunk().ok_or(ImageError::CutOff {
         what: "a container",
-        needed: crate::container::CONTAINER_HEADER as u64,
+        needed: crate::container::CONTAINER_HEADER_BYTES as u64,
         available: bytes.len() as u64,
     })?;
     let length = crate::container::container_length(header)?;

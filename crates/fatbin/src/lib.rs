@@ -38,4 +38,4 @@ pub use object::{containers_of_object, members_of_library};
 pub use ptx::Ptx;
 pub use rebuild::OwnedImage;
 pub use selection::{SELECTION_RULES, Selection};
-pub use variables::{CodePlace, MachineCode, Variable, Variables};
+pub use variables::{CodeLocation, MachineCode, Variable, Variables};

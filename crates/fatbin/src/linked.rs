@@ -20,12 +20,12 @@ use crate::error::{ImageError, check_there};
 use crate::ptx::Ptx;
 
 /// Name of the section with the texts.
-const TEXTS: &str = ".katydid.ptx";
+const TEXTS_SECTION: &str = ".katydid.ptx";
 /// All names of sections, each with its NUL; the first one is empty.
-const NAMES: &str = "\0.katydid.ptx\0.shstrtab\0";
+const SECTION_NAMES: &str = "\0.katydid.ptx\0.shstrtab\0";
 /// Machine number of CUDA.
 const EM_CUDA: u16 = 190;
-const HEADER: usize = 64;
+const HEADER_BYTES: usize = 64;
 /// Bits of a text's length, and of its registers.
 const LENGTH_BITS: u32 = 48;
 const REGISTER_BITS: u32 = 14;
@@ -40,12 +40,12 @@ pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
         file.extend(text.as_bytes());
     }
     let names = file.len();
-    file.extend(NAMES.as_bytes());
+    file.extend(SECTION_NAMES.as_bytes());
     file.resize(file.len().next_multiple_of(8), 0);
     let table = file.len() as u64;
     file.extend([0; 64]);
-    file.extend(section(1, 1, HEADER, names - HEADER));
-    file.extend(section(TEXTS.len() as u32 + 2, 3, names, NAMES.len()));
+    file.extend(section(1, 1, HEADER_BYTES, names - HEADER_BYTES));
+    file.extend(section(TEXTS_SECTION.len() as u32 + 2, 3, names, SECTION_NAMES.len()));
     file[40..48].copy_from_slice(&table.to_le_bytes());
     file
 }
@@ -69,7 +69,7 @@ fn heard(bits: u64) -> Compilation {
 
 /// The ELF header, without the place of the section headers.
 fn header() -> Vec<u8> {
-    let mut header = vec![0; HEADER];
+    let mut header = vec![0; HEADER_BYTES];
     header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
     // Executable, machine, version; then sizes of headers, number of sections, which of them has the names.
     for (at, value) in [(16, 2), (18, EM_CUDA), (20, 1), (52, 64), (54, 56), (58, 64), (60, 3), (62, 2)] {
@@ -90,7 +90,8 @@ fn section(name: u32, kind: u32, offset: usize, size: usize) -> [u8; 64] {
 
 /// The texts in an image of [`linked_image`]; none in any other ELF file.
 pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
-    let Some(Section { mut bytes, .. }) = sections(file)?.into_iter().find(|section| section.name == TEXTS) else {
+    let Some(Section { mut bytes, .. }) = sections(file)?.into_iter().find(|section| section.name == TEXTS_SECTION)
+    else {
         return Ok(Vec::new());
     };
     let mut texts = Vec::new();

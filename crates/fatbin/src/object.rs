@@ -1,16 +1,16 @@
 //! Host object files and libraries of them, as a linker of device code takes them: the containers that they hold.
 
-use crate::container::{CONTAINER_HEADER, CONTAINER_MAGIC, container_length};
+use crate::container::{CONTAINER_HEADER_BYTES, CONTAINER_MAGIC, container_length};
 use crate::elf::sections;
 use crate::error::ImageError;
 
 /// Sections that compilers put containers into: of whole and of relocatable device code.
-const SECTIONS: [&str; 2] = [".nv_fatbin", "__nv_relfatbin"];
+const FATBIN_SECTIONS: [&str; 2] = [".nv_fatbin", "__nv_relfatbin"];
 /// First bytes of a library.
-const LIBRARY: &[u8] = b"!<arch>\n";
+const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
 /// Bytes of a member's header in a library, and where its size stands in them.
-const MEMBER: usize = 60;
-const SIZE: std::ops::Range<usize> = 48..58;
+const MEMBER_HEADER_BYTES: usize = 60;
+const MEMBER_SIZE_RANGE: std::ops::Range<usize> = 48..58;
 
 /// The containers in an object file.
 ///
@@ -18,7 +18,7 @@ const SIZE: std::ops::Range<usize> = 48..58;
 /// It is no ELF file, or damaged.
 pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
     let mut containers = Vec::new();
-    for section in sections(file)?.iter().filter(|section| SECTIONS.contains(&section.name)) {
+    for section in sections(file)?.iter().filter(|section| FATBIN_SECTIONS.contains(&section.name)) {
         let mut rest = section.bytes;
         while let Some(at) = next_container(rest) {
             rest = &rest[at..];
@@ -39,7 +39,7 @@ fn next_container(bytes: &[u8]) -> Option<usize> {
 }
 
 fn cut_off(available: usize) -> ImageError {
-    ImageError::CutOff { what: "a container", needed: CONTAINER_HEADER as u64, available: available as u64 }
+    ImageError::CutOff { what: "a container", needed: CONTAINER_HEADER_BYTES as u64, available: available as u64 }
 }
 
 /// The members of a library that are files of their own, names and symbols left out.
@@ -47,11 +47,13 @@ fn cut_off(available: usize) -> ImageError {
 /// # Errors
 /// It is no library, or damaged.
 pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
-    let mut rest = file.strip_prefix(LIBRARY).ok_or(ImageError::Field { field: "the head of a library", value: 0 })?;
+    let mut rest =
+        file.strip_prefix(ARCHIVE_MAGIC).ok_or(ImageError::Field { field: "the head of a library", value: 0 })?;
     let mut members = Vec::new();
-    while rest.len() >= MEMBER {
-        let (header, behind) = rest.split_at(MEMBER);
-        let size = std::str::from_utf8(&header[SIZE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
+    while rest.len() >= MEMBER_HEADER_BYTES {
+        let (header, behind) = rest.split_at(MEMBER_HEADER_BYTES);
+        let size =
+            std::str::from_utf8(&header[MEMBER_SIZE_RANGE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
         let size = size.ok_or(ImageError::Field { field: "the size of a library's member", value: 0 })?;
         let member = behind.get(..size).ok_or(cut_off(behind.len()))?;
         // A name that begins with a slash, and nothing but blanks or another slash behind it, is a table.
@@ -76,7 +78,8 @@ mod tests {
 
     #[test]
     fn members_are_found_without_the_tables() {
-        let library = [LIBRARY, &member("/", b"symbols"), &member("a.o/", b"one"), &member("/12", b"twelve")].concat();
+        let library =
+            [ARCHIVE_MAGIC, &member("/", b"symbols"), &member("a.o/", b"one"), &member("/12", b"twelve")].concat();
         assert_eq!(members_of_library(&library).unwrap(), [&b"one"[..], b"twelve"]);
         assert!(members_of_library(b"junk").is_err() && members_of_library(&library[..library.len() - 3]).is_err());
     }

@@ -11,7 +11,7 @@ use crate::image::{Image, ImageKind};
 /// Changes with what is left out, and with the flat form: what was known of a selection before is not true of it then.
 pub const SELECTION_RULES: u32 = 1;
 /// Zeros that bring a part to a multiple of 8 bytes.
-const ZEROS: &[u8] = &[0; 8];
+const PADDING: &[u8] = &[0; 8];
 
 /// What is left of an image, not copied.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl SelectedPart<'_> {
             Self::Whole(part) => (*part, &[][..]),
             Self::Cut { header, entries } => (&header[..], &entries[..]),
         };
-        let padding = &ZEROS[..self.length().next_multiple_of(8) - self.length()];
+        let padding = &PADDING[..self.length().next_multiple_of(8) - self.length()];
         [first].into_iter().chain(more.iter().copied()).chain([padding])
     }
 }
@@ -106,14 +106,15 @@ fn is_code(entry: &FatbinEntry<'_>) -> bool {
 /// Whether no driver gives any of the devices this entry.
 fn is_for_others(entry: &FatbinEntry<'_>, devices: &[u32]) -> bool {
     let takes = |device: &u32| {
-        major(entry.sm) == major(*device) && (entry.sm <= *device || entry.is_special() || entry.sm == RENAMED)
+        major(entry.sm) == major(*device)
+            && (entry.sm <= *device || entry.is_special() || entry.sm == SM_110_FORMER_NAME)
     };
     entry.kind == EntryKind::CUBIN && !devices.iter().any(takes)
 }
 
 /// What compute capability 11.0 was called before CUDA 13.
-const RENAMED: u32 = 101;
+const SM_110_FORMER_NAME: u32 = 101;
 
 fn major(sm: u32) -> u32 {
-    if sm == RENAMED { 11 } else { sm / 10 }
+    if sm == SM_110_FORMER_NAME { 11 } else { sm / 10 }
 }

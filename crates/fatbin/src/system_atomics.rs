@@ -9,11 +9,11 @@ use crate::image::Image;
 use crate::variables::MachineCode;
 
 /// Bytes of an instruction, of sm_70 and later.
-const INSTRUCTION: usize = 16;
+const INSTRUCTION_BYTES: usize = 16;
 /// Low bits of the first word: `ATOM`, `ATOMG` and `RED` with their variants for sums, comparisons and floats.
-const OPCODES: [u64; 9] = [0x38a, 0x38b, 0x3a8, 0x3a9, 0x98a, 0x98e, 0x9a3, 0x9a6, 0x9a8];
+const SCOPED_OPCODES: [u64; 9] = [0x38a, 0x38b, 0x3a8, 0x3a9, 0x98a, 0x98e, 0x9a3, 0x9a6, 0x9a8];
 /// Where the second word has the scope.
-const SCOPE: u32 = 13;
+const SCOPE_SHIFT: u32 = 13;
 /// System scope, up to sm_79 and from sm_80 on.
 const OF_SYSTEM: [u64; 2] = [0xb, 0xa];
 
@@ -40,13 +40,13 @@ fn of_text(text: &str) -> bool {
 
 fn of_code(file: &[u8], sm: u32) -> Result<bool, ImageError> {
     let system = OF_SYSTEM[usize::from(sm >= 80)];
-    let is_one = |bytes: &[u8; INSTRUCTION]| {
+    let is_one = |bytes: &[u8; INSTRUCTION_BYTES]| {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-        OPCODES.contains(&(word(0) & 0xfff)) && word(8) >> SCOPE & 0xf == system
+        SCOPED_OPCODES.contains(&(word(0) & 0xfff)) && word(8) >> SCOPE_SHIFT & 0xf == system
     };
     let sections = sections(file)?;
     let mut code = sections.iter().filter(|section| section.name.starts_with(".text."));
-    Ok(code.any(|section| section.bytes.as_chunks::<INSTRUCTION>().0.iter().any(is_one)))
+    Ok(code.any(|section| section.bytes.as_chunks::<INSTRUCTION_BYTES>().0.iter().any(is_one)))
 }
 
 #[cfg(test)]

@@ -20,10 +20,10 @@ const SHT_RELA: u32 = 4;
 const SHT_REL: u32 = 9;
 const SHT_CUDA_RESOLVED_RELA: u32 = 0x7000_0003;
 /// Bytes of one symbol.
-const SYMBOL: usize = 24;
+const SYMBOL_BYTES: usize = 24;
 /// Bytes of one relocation, with its addend and without.
-const RELA: usize = 24;
-const REL: usize = 16;
+const RELA_BYTES: usize = 24;
+const REL_BYTES: usize = 16;
 /// Kinds of symbols: a variable, a function, a section.
 const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
@@ -31,10 +31,10 @@ const STT_SECTION: u8 = 3;
 /// Longest name that is looked at; mangled ones have some thousand letters at most.
 const MAX_NAME_BYTES: usize = 1 << 16;
 /// Functions of the driver's that device code allocates memory with.
-const HEAP: [&str; 2] = ["malloc", "free"];
+const HEAP_FUNCTIONS: [&str; 2] = ["malloc", "free"];
 
 /// Words of calls through registers, one of which goes with each such call.
-const INDIRECT: [&str; 2] = [".callprototype", ".calltargets"];
+const INDIRECT_CALL_DIRECTIVES: [&str; 2] = [".callprototype", ".calltargets"];
 
 /// A variable in global or constant memory that code declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +44,12 @@ pub struct Variable<'a> {
     /// Length in bytes.
     pub size: u64,
     /// Where machine code puts it; none for text, which a driver has yet to compile.
-    pub place: Option<CodePlace>,
+    pub place: Option<CodeLocation>,
 }
 
 /// A place in machine code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CodePlace {
+pub struct CodeLocation {
     /// Number of its section: variables of one section lie together in memory.
     pub section: u16,
     /// First byte in the section.
@@ -172,13 +172,13 @@ fn of_text(text: &str) -> Variables<'_> {
     let relocates_functions = has_indirect_call(text);
     let all = found.variables.into_iter();
     let all = all.map(|it| Variable { name: Cow::Borrowed(it.name), size: it.size, place: None }).collect();
-    let uses_heap = found.functions.iter().any(|name| HEAP.contains(name));
+    let uses_heap = found.functions.iter().any(|name| HEAP_FUNCTIONS.contains(name));
     Variables { all, uses_heap, relocates_functions, ..Variables::default() }
 }
 
 /// Whether a text calls through registers.
 fn has_indirect_call(text: &str) -> bool {
-    INDIRECT.iter().any(|word| text.contains(word))
+    INDIRECT_CALL_DIRECTIVES.iter().any(|word| text.contains(word))
 }
 
 /// The variables of machine code.
@@ -189,12 +189,12 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
     let mut found = Variables { relocates_functions, code_bytes, ..Variables::default() };
     for table in sections.iter().filter(|section| section.kind == SHT_SYMTAB) {
         let names = sections.get(table.link as usize).map_or(&[][..], |section| section.bytes);
-        for symbol in table.bytes.as_chunks::<SYMBOL>().0 {
+        for symbol in table.bytes.as_chunks::<SYMBOL_BYTES>().0 {
             let symbol = Symbol::read(symbol);
             let name = name_at(names, symbol.name);
-            found.uses_heap |= symbol.section == 0 && HEAP.contains(&name);
+            found.uses_heap |= symbol.section == 0 && HEAP_FUNCTIONS.contains(&name);
             if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
-                let place = CodePlace { section: symbol.section, offset: symbol.value, size: symbol.size };
+                let place = CodeLocation { section: symbol.section, offset: symbol.value, size: symbol.size };
                 found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, place: Some(place) });
             }
         }
@@ -207,8 +207,8 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
 /// (`vprintf`, `malloc`) do not count: ptxas lets no code take their addresses.
 fn relocates_functions(sections: &[Section<'_>]) -> bool {
     sections.iter().filter(|section| !section.name.contains(".debug_")).any(|section| match section.kind {
-        SHT_RELA | SHT_CUDA_RESOLVED_RELA => names_function(sections, section, RELA),
-        SHT_REL => names_function(sections, section, REL),
+        SHT_RELA | SHT_CUDA_RESOLVED_RELA => names_function(sections, section, RELA_BYTES),
+        SHT_REL => names_function(sections, section, REL_BYTES),
         _ => false,
     })
 }
@@ -217,7 +217,7 @@ fn relocates_functions(sections: &[Section<'_>]) -> bool {
 /// counts, since it could be.
 fn names_function(sections: &[Section<'_>], table: &Section<'_>, size: usize) -> bool {
     let symbols = sections.get(table.link as usize).filter(|section| section.kind == SHT_SYMTAB);
-    let symbols = symbols.map_or(&[][..], |section| section.bytes.as_chunks::<SYMBOL>().0);
+    let symbols = symbols.map_or(&[][..], |section| section.bytes.as_chunks::<SYMBOL_BYTES>().0);
     let is_code = |section: u16| sections.get(usize::from(section)).is_some_and(is_code);
     table.bytes.chunks_exact(size).any(|relocation| {
         // Bytes 12 to 16 are the upper half of `r_info`: the number of the symbol.
@@ -251,7 +251,7 @@ struct Symbol {
 }
 
 impl Symbol {
-    fn read(bytes: &[u8; SYMBOL]) -> Self {
+    fn read(bytes: &[u8; SYMBOL_BYTES]) -> Self {
         let [n0, n1, n2, n3, info, _, s0, s1, rest @ ..] = *bytes;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| rest[at + byte]));
         let (name, section) = (u32::from_le_bytes([n0, n1, n2, n3]), u16::from_le_bytes([s0, s1]));

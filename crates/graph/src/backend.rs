@@ -13,7 +13,7 @@ use katydid_cuda_sys::{
 use crate::captures::CaptureStream;
 use crate::handles::GraphId;
 use crate::outcome::Outcome;
-use crate::params::{Attributes, KeptAlive};
+use crate::params::{Attributes, KeepAlive};
 use crate::plan::{Plan, PlanStep};
 
 /// A launch as a program describes it for a node.
@@ -51,7 +51,7 @@ pub struct Code {
     /// Name of the kernel, as its module has it.
     pub name: Arc<str>,
     /// Whatever the library needs to run it.
-    pub kept: KeptAlive,
+    pub kept: KeepAlive,
 }
 
 /// What graphs ask of the driver library that holds them.
@@ -124,7 +124,7 @@ pub trait Backend: Sync {
     /// # Errors
     ///
     /// `ERROR_OUT_OF_MEMORY`, or `ERROR_INVALID_VALUE` for a place that is none.
-    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeptAlive)>;
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeepAlive)>;
 
     /// Refuses a device that is none.
     ///

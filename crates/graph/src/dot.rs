@@ -295,7 +295,7 @@ fn details(params: &Params, wanted: DotFlags) -> String {
 mod tests {
     use super::*;
     use crate::graph::Owner;
-    use crate::params::{Arguments, Attributes, KeptAlive};
+    use crate::params::{Arguments, Attributes, KeepAlive};
     use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUgraphEdgeData};
     use std::sync::Arc;
 
@@ -311,7 +311,7 @@ mod tests {
             is_packed: false,
             attributes: Attributes::new(),
             name: "_Z8a_kernelPi".into(),
-            code: KeptAlive(Arc::new(())),
+            code: KeepAlive(Arc::new(())),
         })
     }
 

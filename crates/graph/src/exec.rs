@@ -9,7 +9,7 @@ use crate::handles::{GraphId, handle, number};
 use crate::plan::Plan;
 
 /// Their handles begin here.
-const EXECS: usize = 0x0045_0000_0000_0000;
+const FIRST_EXEC_HANDLE: usize = 0x0045_0000_0000_0000;
 
 /// An executable graph (`CUgraphExec`).
 #[derive(Debug)]
@@ -28,10 +28,10 @@ pub(crate) struct Exec {
 
 /// The handle of an executable graph.
 pub(crate) fn exec_handle(id: u32) -> CUgraphExec {
-    CUgraphExec(handle(id, EXECS))
+    CUgraphExec(handle(id, FIRST_EXEC_HANDLE))
 }
 
 /// The number behind the handle of an executable graph.
 pub(crate) fn exec_number(exec: CUgraphExec) -> Option<u32> {
-    number(exec.0.addr(), EXECS)
+    number(exec.0.addr(), FIRST_EXEC_HANDLE)
 }

@@ -12,12 +12,12 @@ use crate::handles::{GraphId, NodeId, graph_number, node_number};
 use crate::memory::Memory;
 use crate::objects::Objects;
 use crate::outcome::Outcome;
-use crate::params::{KeptAlive, Params};
+use crate::params::{KeepAlive, Params};
 
 /// `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: only between kernels, from one of a kernel's own ports.
-const PROGRAMMATIC: u8 = 1;
+const PROGRAMMATIC_EDGE: u8 = 1;
 /// The last port that a kernel has.
-const LAST_PORT: u8 = 2;
+const LAST_KERNEL_PORT: u8 = 2;
 
 /// Whom a graph belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,8 @@ pub struct GraphState {
 pub(crate) fn check_data(data: &CUgraphEdgeData, from: u32, to: u32) -> Outcome {
     let plain = data.from_port == 0 && data.type_ == 0;
     let kernels = from == node_type::KERNEL && to == node_type::KERNEL;
-    let ports = kernels && data.from_port <= LAST_PORT && data.type_ <= PROGRAMMATIC;
-    let programmatic = data.type_ != PROGRAMMATIC || data.from_port != 0;
+    let ports = kernels && data.from_port <= LAST_KERNEL_PORT && data.type_ <= PROGRAMMATIC_EDGE;
+    let programmatic = data.type_ != PROGRAMMATIC_EDGE || data.from_port != 0;
     let clean = data.to_port == 0 && data.reserved == [0; 5];
     if clean && (plain || (ports && programmatic)) { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
@@ -187,7 +187,7 @@ impl GraphState {
         before: &[NodeId],
         size: u64,
         device: i32,
-    ) -> Option<(u64, KeptAlive)> {
+    ) -> Option<(u64, KeepAlive)> {
         let (mut earlier, mut left) = (HashSet::new(), before.to_vec());
         while let Some(id) = left.pop() {
             if earlier.insert(id)
@@ -199,7 +199,7 @@ impl GraphState {
         let nodes = || self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
         let params = |id: &NodeId| self.nodes.get(id).map(|node| &node.params);
         // What was allocated in this graph, and how often it was; with what freed it in the past of the new node.
-        let mut balance: HashMap<u64, (i64, KeptAlive)> = HashMap::new();
+        let mut balance: HashMap<u64, (i64, KeepAlive)> = HashMap::new();
         for params in nodes().filter_map(params) {
             if let Params::MemAlloc(alloc) = params {
                 balance.entry(alloc.params.dptr).or_insert_with(|| (0, alloc.memory.clone())).0 += 1;

@@ -10,39 +10,39 @@ pub type GraphId = u32;
 pub type NodeId = u32;
 
 /// Handles of graphs begin here. Handles of every kind are even numbers far from every address.
-const GRAPHS: usize = 0x0047_0000_0000_0000;
+const FIRST_GRAPH_HANDLE: usize = 0x0047_0000_0000_0000;
 /// Handles of nodes begin here.
-const NODES: usize = 0x004e_0000_0000_0000;
+const FIRST_NODE_HANDLE: usize = 0x004e_0000_0000_0000;
 /// Handles are this far apart.
-const STEP: usize = 16;
+const HANDLE_STEP: usize = 16;
 
 /// The number behind a handle of the kind that begins at `base`.
 pub(crate) fn number(handle: usize, base: usize) -> Option<u32> {
     let offset = handle.checked_sub(base)?;
-    if offset.is_multiple_of(STEP) { u32::try_from(offset / STEP).ok() } else { None }
+    if offset.is_multiple_of(HANDLE_STEP) { u32::try_from(offset / HANDLE_STEP).ok() } else { None }
 }
 
 /// The handle of a number.
 pub(crate) fn handle(number: u32, base: usize) -> *mut std::ffi::c_void {
-    std::ptr::without_provenance_mut(base + number as usize * STEP)
+    std::ptr::without_provenance_mut(base + number as usize * HANDLE_STEP)
 }
 
 /// The handle of a graph.
 pub(crate) fn graph_handle(id: GraphId) -> CUgraph {
-    CUgraph(handle(id, GRAPHS))
+    CUgraph(handle(id, FIRST_GRAPH_HANDLE))
 }
 
 /// The handle of a node.
 pub(crate) fn node_handle(id: NodeId) -> CUgraphNode {
-    CUgraphNode(handle(id, NODES))
+    CUgraphNode(handle(id, FIRST_NODE_HANDLE))
 }
 
 /// The number behind the handle of a graph.
 pub(crate) fn graph_number(graph: CUgraph) -> Option<GraphId> {
-    number(graph.0.addr(), GRAPHS)
+    number(graph.0.addr(), FIRST_GRAPH_HANDLE)
 }
 
 /// The number behind the handle of a node.
 pub(crate) fn node_number(node: CUgraphNode) -> Option<NodeId> {
-    number(node.0.addr(), NODES)
+    number(node.0.addr(), FIRST_NODE_HANDLE)
 }

@@ -44,5 +44,5 @@ pub use handles::{GraphId, NodeId};
 pub use legality::UncapturedCall;
 pub use memory::Usage;
 pub use outcome::Outcome;
-pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, KeptAlive, Kernel, Memcpy, Memset, Params};
+pub use params::{Alloc, Arguments, Attributes, Batch, Conditional, Host, KeepAlive, Kernel, Memcpy, Memset, Params};
 pub use plan::{Plan, PlanStep};

@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUresult, graph_memory, instantiate_flags};
 
 use crate::captures::StreamKey;
 use crate::outcome::Outcome;
-use crate::params::{KeptAlive, Params};
+use crate::params::{KeepAlive, Params};
 use crate::plan::Plan;
 
 /// The driver takes memory for graphs in pieces of this many bytes.
@@ -25,13 +25,13 @@ struct Block {
     device: i32,
     memory: Weak<dyn Any + Send + Sync>,
     /// Holds the memory while it is allocated, whatever becomes of the graph.
-    live: Option<KeptAlive>,
+    live: Option<KeepAlive>,
     /// A node that frees it was made.
     has_free: bool,
 }
 
 /// What holds blocks, by their addresses.
-pub(crate) type Before = Vec<(u64, Option<KeptAlive>)>;
+pub(crate) type Before = Vec<(u64, Option<KeepAlive>)>;
 
 /// Bytes of one device that graphs have. Launches in one stream follow each other and so have the same memory, but for what
 /// they leave behind; launches in several streams have memory each. What was taken once is kept, and counts as used, until
@@ -91,7 +91,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// A node began to stand for a block.
-    pub(crate) fn add(&mut self, address: u64, size: u64, device: i32, memory: &KeptAlive) {
+    pub(crate) fn add(&mut self, address: u64, size: u64, device: i32, memory: &KeepAlive) {
         self.blocks.retain(|_, block| block.memory.strong_count() > 0);
         let memory = Arc::downgrade(&memory.0);
         self.blocks.insert(address, Block { size, device, memory, live: None, has_free: false });
@@ -208,7 +208,7 @@ impl Memory {
 }
 
 /// What outlives a launch, and what it ends that began elsewhere.
-fn effects(plan: &Plan) -> (Vec<(u64, KeptAlive)>, Vec<u64>) {
+fn effects(plan: &Plan) -> (Vec<(u64, KeepAlive)>, Vec<u64>) {
     // One address may begin and end several times, one after the other.
     let (mut begun, mut balance) = (Vec::new(), HashMap::<u64, i64>::new());
     plan.visit(&mut |params| match params {
@@ -237,7 +237,7 @@ mod tests {
         Plan::new(steps.into_iter().map(step).collect()).unwrap()
     }
 
-    fn alloc(kept: &KeptAlive) -> Params {
+    fn alloc(kept: &KeepAlive) -> Params {
         let params =
             CUDA_MEM_ALLOC_NODE_PARAMS { dptr: 0x1000, bytesize: 100, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
         Params::MemAlloc(Alloc { params, memory: kept.clone() })
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn memory_that_lives_on_cannot_be_allocated_again() {
-        let kept = KeptAlive(Arc::new(()));
+        let kept = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let keeps = plan(vec![alloc(&kept)]);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_launch_that_fails_begins_and_ends_nothing() {
-        let kept = KeptAlive(Arc::new(()));
+        let kept = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let (keeps, frees) = (plan(vec![alloc(&kept)]), plan(vec![Params::MemFree(0x1000)]));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_block_is_freed_by_one_node_and_forgotten_with_its_memory() {
-        let kept = KeptAlive(Arc::new(()));
+        let kept = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         assert_eq!(memory.claim_free(0x1000), Ok(()));
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_kept_beyond_the_graph_until_it_is_trimmed() {
-        let kept = KeptAlive(Arc::new(()));
+        let kept = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let both = plan(vec![alloc(&kept), Params::MemFree(0x1000)]);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn launches_of_one_stream_have_the_same_memory_and_trimming_leaves_what_lives() {
-        let kept = KeptAlive(Arc::new(()));
+        let kept = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         let (both, keeps) = (plan(vec![alloc(&kept), Params::MemFree(0x1000)]), plan(vec![alloc(&kept)]));
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn an_address_that_begins_twice_and_ends_once_lives() {
-        let kept = KeptAlive(Arc::new(()));
+        let kept = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
         memory.add(0x1000, 100, 0, &kept);
         assert_eq!(memory.claim_free(0x1000), Ok(()));

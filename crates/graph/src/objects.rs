@@ -8,7 +8,7 @@ use crate::handles::{handle, number};
 use crate::outcome::Outcome;
 
 /// Their handles begin here.
-const OBJECTS: usize = 0x0055_0000_0000_0000;
+const FIRST_OBJECT_HANDLE: usize = 0x0055_0000_0000_0000;
 
 /// A user object (`CUuserObject`): its destructor and count.
 #[derive(Debug)]
@@ -31,12 +31,12 @@ impl Objects {
     /// A new object with references of the program's.
     pub(crate) fn create(&mut self, id: u32, function: usize, data: usize, count: u32) -> CUuserObject {
         self.all.insert(id, Object { function, data, count: u64::from(count) });
-        CUuserObject(handle(id, OBJECTS))
+        CUuserObject(handle(id, FIRST_OBJECT_HANDLE))
     }
 
     /// The number of a living object.
     pub(crate) fn id(&self, object: CUuserObject) -> Outcome<u32> {
-        let id = number(object.0.addr(), OBJECTS).filter(|id| self.all.contains_key(id));
+        let id = number(object.0.addr(), FIRST_OBJECT_HANDLE).filter(|id| self.all.contains_key(id));
         id.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 

@@ -155,9 +155,9 @@ impl fmt::Debug for Arguments {
 
 /// Something of the driver library's that has to live as long as the node.
 #[derive(Clone)]
-pub struct KeptAlive(pub Arc<dyn Any + Send + Sync>);
+pub struct KeepAlive(pub Arc<dyn Any + Send + Sync>);
 
-impl fmt::Debug for KeptAlive {
+impl fmt::Debug for KeepAlive {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("kept")
     }
@@ -190,7 +190,7 @@ pub struct Kernel {
     /// The name of the code.
     pub name: Arc<str>,
     /// Keeps the code alive as long as the node.
-    pub code: KeptAlive,
+    pub code: KeepAlive,
 }
 
 impl Kernel {
@@ -239,7 +239,7 @@ pub struct Alloc {
     /// Parameters as the program gave them, with the address that was chosen.
     pub params: CUDA_MEM_ALLOC_NODE_PARAMS,
     /// The memory itself: given back when nothing refers to the node any more.
-    pub memory: KeptAlive,
+    pub memory: KeepAlive,
 }
 
 // SAFETY: as for `Memcpy`.
@@ -290,7 +290,7 @@ mod tests {
             is_packed: false,
             attributes: Attributes::new(),
             name: "k".into(),
-            code: KeptAlive(Arc::new(())),
+            code: KeepAlive(Arc::new(())),
         };
         assert!(one.runs_as(&Kernel { arguments: Arguments::new(vec![7], [0]), is_packed: true, ..one.clone() }));
         // A driver may refuse clusters of another shape.

@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 use crate::origin::Origin;
 
 /// Changes with everything that a name stands for, and with the form of entries.
-const VERSION: &[u8] = b"katydid memo 1";
+const CACHE_VERSION: &[u8] = b"katydid memo 1";
 /// Most entries, but for those that processes have added since they last looked.
 const MAX_ENTRIES: usize = 4096;
 /// A process looks whether there are too many whenever it has added so many.
@@ -147,7 +147,7 @@ impl Lookup<'_> {
 /// All that decides what is known, in a form that nothing else has.
 fn whole(origin: &Origin, about: &[u8]) -> Vec<u8> {
     let length = (about.len() as u64).to_le_bytes();
-    [VERSION, &length, about, &origin.bytes()].concat()
+    [CACHE_VERSION, &length, about, &origin.bytes()].concat()
 }
 
 fn name(whole: &[u8]) -> String {

@@ -15,14 +15,14 @@ use std::sync::OnceLock;
 
 use crate::query::{Mapping, Unsupported, mapping_at};
 
-const MAPS: &str = "/proc/self/maps";
+const MAPS_FILE: &str = "/proc/self/maps";
 /// Longest text that is looked at: a line has some hundred bytes, and the system allows 65,530 of them.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
 
 /// The private mappings of files that parts of this process's memory lie in, by address. Where a part lies in something else,
 /// that is not among them.
 pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
-    let mut maps = File::open(MAPS).ok()?;
+    let mut maps = File::open(MAPS_FILE).ok()?;
     if let Ok(found) = answered(&maps, parts) {
         return Some(found);
     }
@@ -34,7 +34,7 @@ pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
 /// Whether the kernel answers for single addresses.
 pub(crate) fn are_answered() -> bool {
     static ANSWERED: OnceLock<bool> = OnceLock::new();
-    *ANSWERED.get_or_init(|| File::open(MAPS).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
+    *ANSWERED.get_or_init(|| File::open(MAPS_FILE).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
 }
 
 fn answered(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unsupported> {
@@ -123,7 +123,7 @@ mod tests {
         let code = in_text as *const () as u64;
         let (heap, written) = (Box::new(7_u8), std::ptr::from_ref(&WRITTEN) as u64);
         let heap = std::ptr::from_ref(&*heap) as u64;
-        let (maps, text) = (File::open(MAPS).unwrap(), std::fs::read(MAPS).unwrap());
+        let (maps, text) = (File::open(MAPS_FILE).unwrap(), std::fs::read(MAPS_FILE).unwrap());
         for (address, is_file) in [(code, true), (written, true), (heap, false), (8, false)] {
             let part = [address..address + 1, 8..9];
             let found = in_text(&text, &part);

@@ -15,13 +15,13 @@ const COARSEST_TIMESTAMP: Duration = Duration::from_secs(2);
 /// Bytes of an entry of `/proc/self/pagemap`, one a page.
 const ENTRY_BYTES: usize = 8;
 /// Entries that are looked at together.
-const ENTRIES: usize = 4096;
+const PAGEMAP_ENTRIES_PER_READ: usize = 4096;
 /// The page is in memory.
-const PAGE_PRESENT: u64 = 1 << 63;
+const PAGE_PRESENT_BIT: u64 = 1 << 63;
 /// It has been written out of memory, so another process had written to it; also while it moves.
-const PAGE_SWAPPED: u64 = 1 << 62;
+const PAGE_SWAPPED_BIT: u64 = 1 << 62;
 /// It is the file's own page, not a copy that another process has written to.
-const PAGE_IS_FILE: u64 = 1 << 61;
+const PAGE_IS_FILE_BIT: u64 = 1 << 61;
 
 /// Bytes of a file, as long as it stays the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,13 +107,15 @@ fn file_of(mapping: &Mapping) -> Option<Metadata> {
 fn is_unchanged(pagemap: &File, part: &Range<u64>) -> Option<bool> {
     let size = rustix::param::page_size() as u64;
     let pages = part.start / size..part.end.div_ceil(size);
-    let mut entries = vec![0; ENTRY_BYTES * ENTRIES];
-    for first in pages.clone().step_by(ENTRIES) {
-        let count = usize::try_from(pages.end - first).map_or(ENTRIES, |left| left.min(ENTRIES));
+    let mut entries = vec![0; ENTRY_BYTES * PAGEMAP_ENTRIES_PER_READ];
+    for first in pages.clone().step_by(PAGEMAP_ENTRIES_PER_READ) {
+        let count = usize::try_from(pages.end - first)
+            .map_or(PAGEMAP_ENTRIES_PER_READ, |left| left.min(PAGEMAP_ENTRIES_PER_READ));
         let entries = &mut entries[..count * ENTRY_BYTES];
         pagemap.read_exact_at(entries, first * ENTRY_BYTES as u64).ok()?;
-        let was_written =
-            |entry: u64| entry & PAGE_SWAPPED != 0 || entry & (PAGE_PRESENT | PAGE_IS_FILE) == PAGE_PRESENT;
+        let was_written = |entry: u64| {
+            entry & PAGE_SWAPPED_BIT != 0 || entry & (PAGE_PRESENT_BIT | PAGE_IS_FILE_BIT) == PAGE_PRESENT_BIT
+        };
         if entries.as_chunks().0.iter().any(|entry| was_written(u64::from_le_bytes(*entry))) {
             return Some(false);
         }

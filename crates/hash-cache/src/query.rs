@@ -15,7 +15,7 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 /// Longest name, with its NUL.
 const MAX_PATH_BYTES: usize = 4096;
 /// A right of memory: what is written there reaches the file.
-const VMA_SHARED: u64 = 8;
+const VMA_SHARED_FLAG: u64 = 8;
 
 /// A stretch of memory that shows a file, privately: what is written there does not reach the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) fn mapping_at(maps: &File, address: u64) -> Result<Option<Mapping>, U
     }
     let length = (question.name_size as usize).saturating_sub(1).min(MAX_PATH_BYTES);
     let name = &name[..length];
-    let is_private_file = question.rights & VMA_SHARED == 0 && name.starts_with(b"/");
+    let is_private_file = question.rights & VMA_SHARED_FLAG == 0 && name.starts_with(b"/");
     Ok(is_private_file.then(|| Mapping {
         range: question.start..question.end,
         offset: question.offset,

@@ -20,7 +20,7 @@ use crate::timeout::ConnectionTimeout;
 use crate::workers::ConnectionContext;
 
 /// Lines that a client may be behind before some are left out.
-const LINES: usize = 1024;
+const MAX_PENDING_LINES: usize = 1024;
 
 /// Answers the one request of a connection.
 pub(crate) async fn attend<S>(stream: S, shared: Arc<ConnectionContext>, patience: ConnectionTimeout)
@@ -108,7 +108,7 @@ fn begin(
     patience: &ConnectionTimeout,
 ) -> io::Result<Sent> {
     let place = shared.works.take()?;
-    let (sender, lines) = mpsc::channel(LINES);
+    let (sender, lines) = mpsc::channel(MAX_PENDING_LINES);
     let told = Lines::new(sender, patience.clone());
     let thread = thread::Builder::new().name("request".into()).spawn(move || {
         work(&told);

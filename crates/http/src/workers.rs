@@ -13,7 +13,7 @@ use crate::answer::{Answer, Request};
 /// What clients may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time whose request is not there yet. A newcomer has the place of the oldest.
+    /// Connections at a time whose request is not there yet. A newcomer takes the slot of the oldest.
     pub connections: usize,
     /// Connections at a time whose request is there, until their clients have read the answers; further ones are answered with 503.
     /// They are not closed for others: what was done for a client must not be denied to it.
@@ -74,10 +74,10 @@ pub(crate) struct WorkerThreads {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// More than all places.
-const CLOSED: usize = usize::MAX / 2;
+/// More than all slots.
+const CLOSED_SLOTS: usize = usize::MAX / 2;
 
-/// The place of a thread.
+/// The slot of a thread.
 pub(crate) struct WorkerSlot(Arc<WorkerThreads>);
 
 impl Drop for WorkerSlot {
@@ -106,7 +106,7 @@ impl WorkerThreads {
 
     /// Begins nothing more, and returns when all is done.
     pub(crate) fn close(&self) {
-        self.taken.fetch_add(CLOSED, Ordering::AcqRel);
+        self.taken.fetch_add(CLOSED_SLOTS, Ordering::AcqRel);
         loop {
             let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             // A thread that panicked has told its client nothing more; there is nothing left to do for it.

@@ -17,8 +17,8 @@ use crate::gc::clear_leftovers;
 use crate::gc::wait_until_alone;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::latest;
-use crate::image::{CHECKPOINTS, Image, LATEST, MANIFEST, folder_of};
-use crate::index::{Index, PACKS, located};
+use crate::image::{CHECKPOINTS_FOLDER, Image, LATEST_FILE, MANIFEST_FILE, folder_of};
+use crate::index::{Index, PACKS_FOLDER, located};
 use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, seal};
 use crate::reader::Reader;
 use crate::store::{Guard, Lock};
@@ -189,7 +189,7 @@ impl Writer {
             if !seen.insert(*id) {
                 continue;
             }
-            let place = || self.image.store.place(PACKS);
+            let place = || self.image.store.place(PACKS_FOLDER);
             let found = self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { place: place(), chunk: *id })?;
             sizes.chunks += u64::from(found.entry.raw);
             sizes.stored += u64::from(found.entry.stored);
@@ -206,10 +206,10 @@ impl Writer {
     /// The moment at which the checkpoint comes to be is the renaming in here.
     fn write_manifest(&self, folder: &str, manifest: &Manifest) -> Result<()> {
         let store = &*self.image.store;
-        let name = format!("{folder}/{MANIFEST}");
+        let name = format!("{folder}/{MANIFEST_FILE}");
         let sealed = seal(manifest).map_err(|error| ImageError::unfit(&store.place(&name), error.to_string()))?;
         // The folder must be there after a power cut before anything says that it is complete.
-        store.sync_folder(CHECKPOINTS)?;
+        store.sync_folder(CHECKPOINTS_FOLDER)?;
         let mut output = store.create(&name)?;
         output.write(&[&sealed])?;
         output.finish()?;
@@ -218,7 +218,7 @@ impl Writer {
 
     /// For people and scripts.
     fn write_latest(&self) -> Result<()> {
-        let mut output = self.image.store.create(LATEST)?;
+        let mut output = self.image.store.create(LATEST_FILE)?;
         output.write(&[format!("{:06}\n", self.number.0).as_bytes()])?;
         output.finish()?;
         self.image.store.sync_folder(".")
@@ -247,10 +247,10 @@ impl CheckpointPart {
         }
         let guard = store.lock(Lock::Part)?;
         let name = folder.rsplit('/').next().unwrap_or_default();
-        if !store.list(CHECKPOINTS)?.iter().any(|found| found == name) {
+        if !store.list(CHECKPOINTS_FOLDER)?.iter().any(|found| found == name) {
             return Err(ImageError::unfit(&store.place(&folder), "this checkpoint has not been begun"));
         }
-        if store.open(&format!("{folder}/{MANIFEST}"))?.is_some() {
+        if store.open(&format!("{folder}/{MANIFEST_FILE}"))?.is_some() {
             return Err(ImageError::unfit(&store.place(&folder), "this checkpoint is complete already"));
         }
         let index = Arc::new(Index::load(&*store, image.id)?);

@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
 use crate::error::{ImageError, Result};
-use crate::format::{Codec, MAX_CHUNK, PackEntry, Trailer, UNIT};
+use crate::format::{Codec, HEADER_BYTES, MAX_CHUNK_BYTES, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
-use crate::index::{FoundChunk, Index, MAX_ENTRIES, PACKS, pack_name};
+use crate::index::{FoundChunk, Index, MAX_PACK_ENTRIES, PACKS_FOLDER, pack_name};
 use crate::store::{Output, Store};
 use crate::{format, index};
 
@@ -108,7 +108,7 @@ impl Chunks {
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
             let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
-            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS) };
+            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS_FOLDER) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
         self.spoil_on_error(roomy)
@@ -128,9 +128,9 @@ impl Chunks {
 
     /// Keeps a chunk, unless it is known, and gives its name.
     pub(crate) fn put(&self, raw: &[u8]) -> Result<ChunkId> {
-        if raw.is_empty() || raw.len() > MAX_CHUNK {
-            let what = format!("a chunk of {} bytes: 1 to {MAX_CHUNK} are possible", raw.len());
-            return Err(ImageError::unfit(&self.store.place(PACKS), what));
+        if raw.is_empty() || raw.len() > MAX_CHUNK_BYTES {
+            let what = format!("a chunk of {} bytes: 1 to {MAX_CHUNK_BYTES} are possible", raw.len());
+            return Err(ImageError::unfit(&self.store.place(PACKS_FOLDER), what));
         }
         self.check_whole()?;
         let zero = is_zero(raw);
@@ -174,7 +174,7 @@ impl Chunks {
     /// An error, when an earlier write has failed: chunks that were announced may not be there.
     pub(crate) fn check_whole(&self) -> Result<()> {
         match self.spoiled.load(Ordering::SeqCst) {
-            true => Err(ImageError::Spoiled { place: self.store.place(PACKS) }),
+            true => Err(ImageError::Spoiled { place: self.store.place(PACKS_FOLDER) }),
             false => Ok(()),
         }
     }
@@ -193,7 +193,7 @@ impl Chunks {
     fn append(&self, entry: PackEntry, bytes: &[u8]) -> Result<()> {
         let mut pack = self.take_pack()?;
         let appended = pack.append(&PackEntry { offset: pack.offset, ..entry }, bytes);
-        self.stored.fetch_add((UNIT + bytes.len()) as u64, Ordering::Relaxed);
+        self.stored.fetch_add((HEADER_BYTES + bytes.len()) as u64, Ordering::Relaxed);
         match appended {
             Ok(()) => self.give_back(pack),
             Err(error) => {
@@ -237,20 +237,21 @@ impl Chunks {
             let number = open.next_number;
             // Eight digits are what a name has.
             if number >= 100_000_000 {
-                return Err(ImageError::unfit(&self.store.place(PACKS), "all pack numbers are used up"));
+                return Err(ImageError::unfit(&self.store.place(PACKS_FOLDER), "all pack numbers are used up"));
             }
             open.next_number += 1;
             if let Some(mut output) = self.store.create_new(&pack_name(number))? {
                 output.write(&[&format::pack_header(self.image, number)])?;
-                self.stored.fetch_add(UNIT as u64, Ordering::Relaxed);
-                return Ok(OpenPack { number, output, offset: UNIT as u64, index: Vec::new() });
+                self.stored.fetch_add(HEADER_BYTES as u64, Ordering::Relaxed);
+                return Ok(OpenPack { number, output, offset: HEADER_BYTES as u64, index: Vec::new() });
             }
         }
     }
 
     /// Makes a pack idle again, or finishes a full one, which another thread need not wait for.
     fn give_back(&self, pack: OpenPack) -> Result<()> {
-        let is_full = pack.offset >= self.options.pack_bytes || pack.index.len() >= MAX_ENTRIES as usize * UNIT;
+        let is_full =
+            pack.offset >= self.options.pack_bytes || pack.index.len() >= MAX_PACK_ENTRIES as usize * HEADER_BYTES;
         if is_full {
             self.open().count -= 1;
             self.finish_pack(pack)?;
@@ -263,7 +264,7 @@ impl Chunks {
 
     /// Counts what a pack has beside its chunks, and finishes it.
     fn finish_pack(&self, pack: OpenPack) -> Result<()> {
-        self.stored.fetch_add((pack.index.len() + UNIT) as u64, Ordering::Relaxed);
+        self.stored.fetch_add((pack.index.len() + HEADER_BYTES) as u64, Ordering::Relaxed);
         self.open().named.push(pack.number);
         pack.finish()
     }
@@ -283,16 +284,16 @@ impl Chunks {
         // Those for which no chunk came go without a trace.
         let begun = packs.len();
         packs.retain(|pack| !pack.index.is_empty());
-        self.stored.fetch_sub(((begun - packs.len()) * UNIT) as u64, Ordering::Relaxed);
+        self.stored.fetch_sub(((begun - packs.len()) * HEADER_BYTES) as u64, Ordering::Relaxed);
         let any = !packs.is_empty() || !self.open().named.is_empty();
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
-            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS) };
+            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS_FOLDER) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
         self.spoil_on_error(finished)?;
-        let synced = if any { self.store.sync_folder(PACKS) } else { Ok(()) };
+        let synced = if any { self.store.sync_folder(PACKS_FOLDER) } else { Ok(()) };
         self.spoil_on_error(synced)?;
         self.settle();
         self.finished.store(true, Ordering::SeqCst);
@@ -346,7 +347,7 @@ impl OpenPack {
     fn append(&mut self, entry: &PackEntry, stored: &[u8]) -> Result<()> {
         self.output.write(&[&entry.header(), stored])?;
         self.index.extend_from_slice(&entry.line());
-        self.offset += (UNIT + stored.len()) as u64;
+        self.offset += (HEADER_BYTES + stored.len()) as u64;
         Ok(())
     }
 

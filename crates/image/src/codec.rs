@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::format::{Codec, MAX_CHUNK};
+use crate::format::{Codec, MAX_CHUNK_BYTES};
 use crate::id::ChunkId;
 
 /// Whether chunks are compressed.
@@ -27,7 +27,7 @@ impl Default for Compression {
 }
 
 /// Chunks below this length are compressed without a sample.
-const SAMPLED: usize = 256 << 10;
+const MIN_SAMPLED_BYTES: usize = 256 << 10;
 /// Length of one of the pieces of a sample.
 const SAMPLE_PIECE_BYTES: usize = 8 << 10;
 
@@ -110,7 +110,7 @@ impl Scratch {
     /// Compresses; false when less than an eighth is saved, so that reading it again is no dearer than it must be.
     fn shrinks(&mut self, raw: &[u8]) -> bool {
         let bound = |length: usize| length - length / 8;
-        if raw.len() >= SAMPLED {
+        if raw.len() >= MIN_SAMPLED_BYTES {
             let sample = self.sample(raw);
             if sample >= bound(3 * SAMPLE_PIECE_BYTES) {
                 return false;
@@ -130,7 +130,7 @@ impl Scratch {
     fn compress(&mut self, raw: &[u8]) -> usize {
         self.buffer.clear();
         self.buffer.reserve(zstd::zstd_safe::compress_bound(raw.len()));
-        self.compressor.compress_to_buffer(raw, &mut self.buffer).unwrap_or(2 * MAX_CHUNK)
+        self.compressor.compress_to_buffer(raw, &mut self.buffer).unwrap_or(2 * MAX_CHUNK_BYTES)
     }
 }
 

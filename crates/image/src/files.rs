@@ -12,9 +12,9 @@ use crate::manifest::{FileEntry, Session, seal, unseal};
 use crate::store::{Input, Store};
 
 /// Most bytes of a state that is read.
-pub const MAX_STATE: u64 = 4 << 30;
+pub const MAX_STATE_BYTES: u64 = 4 << 30;
 /// Most bytes of what one session says of itself.
-const MAX_SESSION: u64 = 512 << 20;
+const MAX_SESSION_BYTES: u64 = 512 << 20;
 /// Files are hashed in pieces of this length.
 const HASH_PIECE_BYTES: usize = 1 << 20;
 
@@ -55,7 +55,7 @@ impl Files {
         let place = self.store.place(&path);
         let input = self.store.open(&path)?;
         let input = input.ok_or_else(|| ImageError::unfit(&place, "this session has not been written"))?;
-        let bytes = read_whole(&*input, &place, MAX_SESSION)?;
+        let bytes = read_whole(&*input, &place, MAX_SESSION_BYTES)?;
         unseal(&bytes).map_err(|fault| located(&place, fault))
     }
 

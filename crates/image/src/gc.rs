@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use crate::chunks::{Chunks, Options};
 use crate::error::{ImageError, Result};
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, MANIFEST, folder_of};
-use crate::index::{FoundChunk, Index, PACKS, pack_name, pack_numbers};
+use crate::image::{Image, MANIFEST_FILE, folder_of};
+use crate::index::{FoundChunk, Index, PACKS_FOLDER, pack_name, pack_numbers};
 use crate::reader::read_manifest;
-use crate::store::local::PART;
+use crate::store::local::PARTIAL_FILE_SUFFIX;
 use crate::store::{Guard, Lock, Store};
 
 /// A pack shorter than this is small; many small ones are joined.
-const SMALL_PACK: u64 = 64 << 20;
+const SMALL_PACK_BYTES: u64 = 64 << 20;
 /// As many small packs may stay as they are.
-const SMALL_PACKS: usize = 32;
+const MAX_SMALL_PACKS: usize = 32;
 
 /// How long a part of an earlier checkpoint may take to remove what it wrote.
 const WRITERS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ fn divided(
 /// The manifest goes first: without it, the rest is no checkpoint, whatever happens.
 pub(crate) fn remove_checkpoint(image: &Image, number: CheckpointNumber) -> Result<()> {
     let folder = folder_of(number);
-    image.store.remove(&format!("{folder}/{MANIFEST}"))?;
+    image.store.remove(&format!("{folder}/{MANIFEST_FILE}"))?;
     image.store.sync_folder(&folder)?;
     image.store.remove_folder(&folder)
 }
@@ -142,7 +142,7 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
     let mut unknown = live.iter().filter(|id| index.find(id).is_none());
     if let Some(id) = unknown.next() {
         // Something is wrong already: nothing may go that a user might still put back together.
-        return Err(ImageError::UnknownChunk { place: image.store.place(PACKS), chunk: *id });
+        return Err(ImageError::UnknownChunk { place: image.store.place(PACKS_FOLDER), chunk: *id });
     }
     for found in live.iter().filter_map(|id| index.find(id)) {
         let used = uses.entry(found.pack.number).or_default();
@@ -155,8 +155,8 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
 impl Plan {
     /// Removing costs nothing; rewriting costs what is needed, so it must free at least as much.
     fn of(uses: &BTreeMap<u32, PackUse>) -> Self {
-        let is_small = |used: &PackUse| used.size < SMALL_PACK;
-        let many_small = uses.values().filter(|used| !used.live.is_empty() && is_small(used)).count() > SMALL_PACKS;
+        let is_small = |used: &PackUse| used.size < SMALL_PACK_BYTES;
+        let many_small = uses.values().filter(|used| !used.live.is_empty() && is_small(used)).count() > MAX_SMALL_PACKS;
         let mut plan = Self::default();
         for (&number, used) in uses {
             if used.live.is_empty() {
@@ -190,7 +190,7 @@ impl Plan {
         for number in self.remove.iter().chain(&self.rewrite) {
             image.store.remove(&pack_name(*number))?;
         }
-        image.store.sync_folder(PACKS)?;
+        image.store.sync_folder(PACKS_FOLDER)?;
         let index = Index::load(&*image.store, image.id)?;
         Ok(index.pack_sizes().iter().map(|(_, size)| size).sum())
     }
@@ -225,7 +225,7 @@ pub(crate) fn sweep(image: &Image) -> Result<usize> {
             removed += 1;
         }
     }
-    image.store.sync_folder(PACKS)?;
+    image.store.sync_folder(PACKS_FOLDER)?;
     Ok(removed)
 }
 
@@ -251,9 +251,9 @@ pub(crate) fn clear_leftovers(image: &Image) -> Result<()> {
             any = true;
         }
     }
-    for name in image.store.list(PACKS)? {
-        if name.ends_with(PART) {
-            image.store.remove(&format!("{PACKS}/{name}"))?;
+    for name in image.store.list(PACKS_FOLDER)? {
+        if name.ends_with(PARTIAL_FILE_SUFFIX) {
+            image.store.remove(&format!("{PACKS_FOLDER}/{name}"))?;
             any = true;
         }
     }

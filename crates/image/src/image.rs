@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::UNIT;
+use crate::format::HEADER_BYTES;
 use crate::id::{CheckpointNumber, ImageId};
-use crate::index::{PACKS, located, pack_name, pack_numbers};
+use crate::index::{PACKS_FOLDER, located, pack_name, pack_numbers};
 use crate::store::faults::Faults;
 #[cfg(feature = "objects")]
 use crate::store::lease_terms::Terms;
@@ -31,11 +31,11 @@ use crate::store::{Input, Lock, Store};
 /// The file that makes a folder an image.
 const IMAGE_FILE: &str = "katydid-image";
 /// The folder of the checkpoints.
-pub(crate) const CHECKPOINTS: &str = "checkpoints";
+pub(crate) const CHECKPOINTS_FOLDER: &str = "checkpoints";
 /// The file with the newest number.
-pub(crate) const LATEST: &str = "latest";
+pub(crate) const LATEST_FILE: &str = "latest";
 /// The file that makes a folder a checkpoint.
-pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 
 /// A checkpoint of an image: the newest, or one by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,7 +56,7 @@ pub struct Image {
 
 /// The folder of a checkpoint.
 pub(crate) fn folder_of(number: CheckpointNumber) -> String {
-    format!("{CHECKPOINTS}/{number:06}", number = number.0)
+    format!("{CHECKPOINTS_FOLDER}/{number:06}", number = number.0)
 }
 
 impl Image {
@@ -105,8 +105,8 @@ impl Image {
         check_free(store.as_ref())?;
         let _guard = store.lock(Lock::Writer)?;
         if store.open(IMAGE_FILE)?.is_none() {
-            store.make_folder(PACKS)?;
-            store.make_folder(CHECKPOINTS)?;
+            store.make_folder(PACKS_FOLDER)?;
+            store.make_folder(CHECKPOINTS_FOLDER)?;
             let mut file = store.create(IMAGE_FILE)?;
             let id = ImageId::random().map_err(|error| ImageError::io(&store.place(""), "draw a random id", error))?;
             file.write(&[&format::image_file(id)])?;
@@ -120,8 +120,8 @@ impl Image {
     pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
         let place = store.place(IMAGE_FILE);
         let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { place: store.place("") })?;
-        let mut bytes = [0; UNIT];
-        if file.size() != UNIT as u64 {
+        let mut bytes = [0; HEADER_BYTES];
+        if file.size() != HEADER_BYTES as u64 {
             return Err(ImageError::damaged(&place, "it has another length"));
         }
         file.read(0, &mut bytes)?;
@@ -148,7 +148,7 @@ impl Image {
     pub fn checkpoints(&self) -> Result<Vec<CheckpointNumber>> {
         let mut complete = Vec::new();
         for number in self.folders()? {
-            if self.store.open(&format!("{}/{MANIFEST}", folder_of(number)))?.is_some() {
+            if self.store.open(&format!("{}/{MANIFEST_FILE}", folder_of(number)))?.is_some() {
                 complete.push(number);
             }
         }
@@ -165,10 +165,10 @@ impl Image {
 
     /// Numbers of all folders, complete or not, in order.
     pub(crate) fn folders(&self) -> Result<Vec<CheckpointNumber>> {
-        let names = self.store.list(CHECKPOINTS)?;
+        let names = self.store.list(CHECKPOINTS_FOLDER)?;
         let number = |name: &String| {
             let number = CheckpointNumber(name.parse().ok()?);
-            (folder_of(number).strip_prefix(CHECKPOINTS)?.strip_prefix('/')? == name).then_some(number)
+            (folder_of(number).strip_prefix(CHECKPOINTS_FOLDER)?.strip_prefix('/')? == name).then_some(number)
         };
         let mut numbers: Vec<CheckpointNumber> = names.iter().filter_map(number).collect();
         numbers.sort_unstable();
@@ -230,7 +230,7 @@ pub fn check_place(place: &Path) -> Result<()> {
 
 /// Whether there is nothing but what a process left that was about to make an image.
 fn check_free(store: &dyn Store) -> Result<()> {
-    const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS, CHECKPOINTS];
+    const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
     let is_free = store.list(".")?.iter().all(|name| OURS.contains(&name.as_str()));
     if is_free { Ok(()) } else { Err(ImageError::Occupied { place: store.place("") }) }
 }
@@ -292,7 +292,7 @@ pub(crate) fn read_whole(input: &dyn Input, place: &str, most: u64) -> Result<Ve
 
 /// The number in `latest`: none if there is no such file, or if it holds no number.
 pub(crate) fn latest(store: &dyn Store) -> Option<Option<u32>> {
-    let file = store.open(LATEST).ok().flatten()?;
-    let text = read_whole(&*file, LATEST, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let file = store.open(LATEST_FILE).ok().flatten()?;
+    let text = read_whole(&*file, LATEST_FILE, 16).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     Some(text.and_then(|text| text.trim().parse().ok()))
 }

@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::{Fault, PackEntry, Trailer, UNIT};
+use crate::format::{Fault, HEADER_BYTES, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
 use crate::store::{Input, Store};
 
 /// The folder of the packs.
-pub(crate) const PACKS: &str = "packs";
-const SHARDS: usize = 64;
+pub(crate) const PACKS_FOLDER: &str = "packs";
+const INDEX_SHARDS: usize = 64;
 /// Most chunks of one pack, which bounds the memory that a damaged trailer can ask for: an index of 64 MiB.
-pub(crate) const MAX_ENTRIES: u32 = 1 << 20;
+pub(crate) const MAX_PACK_ENTRIES: u32 = 1 << 20;
 
 /// The file of a pack.
 pub(crate) fn pack_name(number: u32) -> String {
-    format!("{PACKS}/{number:08}.pack")
+    format!("{PACKS_FOLDER}/{number:08}.pack")
 }
 
 /// The number in the name of a finished pack.
@@ -30,7 +30,7 @@ fn pack_number(name: &str) -> Option<u32> {
 
 /// Numbers of all finished packs, in order.
 pub(crate) fn pack_numbers(store: &dyn Store) -> Result<Vec<u32>> {
-    let mut numbers: Vec<u32> = store.list(PACKS)?.iter().filter_map(|name| pack_number(name)).collect();
+    let mut numbers: Vec<u32> = store.list(PACKS_FOLDER)?.iter().filter_map(|name| pack_number(name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
@@ -61,7 +61,7 @@ enum ChunkKnowledge {
 /// The chunks of an image.
 #[derive(Debug)]
 pub(crate) struct Index {
-    shards: [RwLock<HashMap<ChunkId, ChunkKnowledge>>; SHARDS],
+    shards: [RwLock<HashMap<ChunkId, ChunkKnowledge>>; INDEX_SHARDS],
     packs: Mutex<Packs>,
 }
 
@@ -87,7 +87,7 @@ impl Index {
 
     /// Hashes are spread evenly, whatever the chunks are.
     fn shard(&self, id: &ChunkId) -> &RwLock<HashMap<ChunkId, ChunkKnowledge>> {
-        &self.shards[usize::from(id.as_bytes()[0]) % SHARDS]
+        &self.shards[usize::from(id.as_bytes()[0]) % INDEX_SHARDS]
     }
 
     /// Held while packs are looked at, so that two threads do not look at the same ones.
@@ -200,7 +200,7 @@ impl Announce for HashMap<ChunkId, ChunkKnowledge> {
 /// Adds where the bytes lie to what is wrong with them.
 pub(crate) fn located(place: &str, fault: Fault) -> ImageError {
     match fault {
-        Fault::TooNew(found) => ImageError::TooNew { place: place.to_owned(), found, newest: format::FORMAT },
+        Fault::TooNew(found) => ImageError::TooNew { place: place.to_owned(), found, newest: format::FORMAT_VERSION },
         Fault::Damaged(what) => ImageError::damaged(place, what),
     }
 }
@@ -217,15 +217,15 @@ pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Resul
 /// Checks header, trailer and index of a pack.
 pub(crate) fn read_index(input: &dyn Input, image: ImageId, number: u32, place: &str) -> Result<Vec<PackEntry>> {
     let size = input.size();
-    if size < 2 * UNIT as u64 {
+    if size < 2 * HEADER_BYTES as u64 {
         return Err(ImageError::damaged(place, "it is cut off"));
     }
-    let mut unit = [0; UNIT];
+    let mut unit = [0; HEADER_BYTES];
     input.read(0, &mut unit)?;
     format::check_pack_header(&unit, image, number).map_err(|fault| located(place, fault))?;
-    input.read(size - UNIT as u64, &mut unit)?;
+    input.read(size - HEADER_BYTES as u64, &mut unit)?;
     let trailer = Trailer::read(&unit, size).map_err(|fault| located(place, fault))?;
-    if trailer.entries > MAX_ENTRIES {
+    if trailer.entries > MAX_PACK_ENTRIES {
         return Err(ImageError::damaged(place, "it has more chunks than a pack may have"));
     }
     let mut index = vec![0; trailer.index_bytes() as usize];

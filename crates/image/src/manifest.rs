@@ -9,11 +9,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::format::{FORMAT, Fault};
+use crate::format::{FORMAT_VERSION, Fault};
 use crate::id::{CheckpointNumber, ChunkId, ImageId};
 
 /// Most bytes of a manifest that is read: chunk names of 4 TiB in chunks of 2 MiB, and as much again.
-pub(crate) const MAX_MANIFEST: u64 = 512 << 20;
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 512 << 20;
 
 /// Contents of `manifest.json`: one checkpoint of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -307,14 +307,14 @@ struct VersionOnly {
 pub(crate) fn seal(content: &(impl Serialize + ?Sized)) -> serde_json::Result<Vec<u8>> {
     let content = serde_json::value::to_raw_value(content)?;
     let blake3 = ChunkId::of(content.get().as_bytes());
-    serde_json::to_vec(&Envelope { format: FORMAT, blake3, content: &content })
+    serde_json::to_vec(&Envelope { format: FORMAT_VERSION, blake3, content: &content })
 }
 
 /// Reads what [`seal`] wrote: version, then hash, then contents.
 pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let version: VersionOnly =
         serde_json::from_slice(bytes).map_err(|_| Fault::Damaged("it is no JSON with a format"))?;
-    if version.format > FORMAT {
+    if version.format > FORMAT_VERSION {
         return Err(Fault::TooNew(version.format));
     }
     let envelope: Envelope<'_> =

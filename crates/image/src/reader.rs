@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use crate::codec::{check_of, decompress, zero_id};
 use crate::error::{ImageError, Result};
-use crate::files::{MAX_STATE, hash_of, hash_of_path};
+use crate::files::{MAX_STATE_BYTES, hash_of, hash_of_path};
 use crate::format::Codec;
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, MANIFEST, Which, folder_of, read_whole};
-use crate::index::{FoundChunk, Index, PACKS, located, pack_name};
-use crate::manifest::{FileEntry, MAX_MANIFEST, Manifest};
+use crate::image::{Image, MANIFEST_FILE, Which, folder_of, read_whole};
+use crate::index::{FoundChunk, Index, PACKS_FOLDER, located, pack_name};
+use crate::manifest::{FileEntry, MAX_MANIFEST_BYTES, Manifest};
 use crate::store::{Guard, Lock, Store};
 
 /// Where chunks and states of a session come from: an image, or a connection to the process that reads it.
@@ -48,11 +48,11 @@ pub struct Reader {
 
 /// Reads a manifest and checks that it stands where it belongs.
 pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<Manifest> {
-    let name = format!("{}/{MANIFEST}", folder_of(number));
+    let name = format!("{}/{MANIFEST_FILE}", folder_of(number));
     let place = image.store.place(&name);
     let input = image.store.open(&name)?;
     let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: number })?;
-    let bytes = read_whole(&*input, &place, MAX_MANIFEST)?;
+    let bytes = read_whole(&*input, &place, MAX_MANIFEST_BYTES)?;
     let manifest = Manifest::decode(&bytes).map_err(|fault| located(&place, fault))?;
     match manifest.identity {
         Some(identity) if identity.image == image.id && identity.number == number => Ok(manifest),
@@ -130,7 +130,7 @@ impl Reader {
         }
         match numbers().find(|number| !self.index.has_pack(*number)) {
             Some(gone) => ImageError::Missing { place: self.store.place(&pack_name(gone)), checkpoint: self.number },
-            None => ImageError::UnknownChunk { place: self.store.place(PACKS), chunk: *id },
+            None => ImageError::UnknownChunk { place: self.store.place(PACKS_FOLDER), chunk: *id },
         }
     }
 
@@ -182,7 +182,7 @@ impl ImageSource for Reader {
 
     fn state(&self, entry: &FileEntry) -> Result<Vec<u8>> {
         let (place, input) = self.open_file(entry)?;
-        let bytes = read_whole(&*input, &place, MAX_STATE)?;
+        let bytes = read_whole(&*input, &place, MAX_STATE_BYTES)?;
         if ChunkId::of(&bytes) != entry.blake3 {
             return Err(ImageError::damaged(&place, "hash mismatch"));
         }

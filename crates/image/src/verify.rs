@@ -6,9 +6,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{ImageError, Result};
-use crate::format::UNIT;
+use crate::format::HEADER_BYTES;
 use crate::id::{CheckpointNumber, ChunkId};
-use crate::image::{Image, LATEST, Which, latest};
+use crate::image::{Image, LATEST_FILE, Which, latest};
 use crate::index::FoundChunk;
 use crate::reader::{Reader, read_chunk};
 
@@ -110,7 +110,7 @@ impl Image {
     fn remarks(&self, report: &Report) -> Result<Vec<String>> {
         let newest = report.checkpoints.last_key_value().map(|(number, _)| *number);
         let named = newest.filter(|_| latest(&*self.store) == Some(None));
-        let named = named.map(|newest| format!("{LATEST}: it holds no number: {:06} belongs there", newest.0));
+        let named = named.map(|newest| format!("{LATEST_FILE}: it holds no number: {:06} belongs there", newest.0));
         let lost = self.newer_than(newest.unwrap_or(CheckpointNumber(0)))?;
         let lost = lost.map(|lost| format!("checkpoint {lost} {NO_MANIFEST}"));
         Ok(named.into_iter().chain(lost).collect())
@@ -165,7 +165,7 @@ impl VerifyWork<'_> {
 
 /// What differs in the header of a chunk from the index, by which alone chunks are read.
 fn wrong_header(found: &FoundChunk) -> Option<String> {
-    let mut header = [0; UNIT];
+    let mut header = [0; HEADER_BYTES];
     let read = found.pack.input.read(found.entry.offset, &mut header);
     let is_right = read.is_ok() && header == found.entry.header();
     (!is_right).then(|| {

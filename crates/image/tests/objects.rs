@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use common::{CHUNK, commit, contents, noise, put_session, save};
+use common::{CHUNK_BYTES, commit, contents, noise, put_session, save};
 use failing::{Failing, How};
 use katydid_image::{
     CheckpointNumber, Compression, Image, ImageError, Keep, Manifest, Options, Region, Session, Sink, Terms, Which,
@@ -25,7 +25,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 fn memory(version: u64) -> Vec<u8> {
-    [vec![0; 2 * CHUNK], noise(1, 5 * CHUNK), noise(version, 2 * CHUNK + 3)].concat()
+    [vec![0; 2 * CHUNK_BYTES], noise(1, 5 * CHUNK_BYTES), noise(version, 2 * CHUNK_BYTES + 3)].concat()
 }
 
 /// Everything that is done with an image, opened anew for each process that there would be.
@@ -36,7 +36,7 @@ fn used(open: &dyn Fn() -> Image) {
     fs::write(writer.folder("criu").unwrap().join("core-1.img"), b"registers").unwrap();
     writer.adopt_folder("criu").unwrap();
     let second = commit(writer, &memory(2)).unwrap();
-    assert!(second.sizes.added < (3 * CHUNK + 500) as u64, "only what has changed: {:?}", second.sizes);
+    assert!(second.sizes.added < (3 * CHUNK_BYTES + 500) as u64, "only what has changed: {:?}", second.sizes);
 
     let again = open();
     assert_eq!(again.id(), image.id());
@@ -171,7 +171,7 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     // On a machine with much to do the thread that renews may be late.
     until("a checkpoint is begun", || {
         begun = first.begin(Options::default()).ok();
-        begun.as_ref().is_some_and(|writer| writer.put(&noise(7, CHUNK)).is_ok())
+        begun.as_ref().is_some_and(|writer| writer.put(&noise(7, CHUNK_BYTES)).is_ok())
     });
     failing.cut_off(true);
     assert!(matches!(patient.begin(Options::default()), Err(ImageError::Locked { .. })));

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use katydid_transport::{ControlChannel, Pending};
 use katydid_wire::SPEC_HASH;
-use katydid_wire::companion::{FromWorker, MAX_MESSAGE, ToWorker};
+use katydid_wire::companion::{FromWorker, MAX_MESSAGE_BYTES, ToWorker};
 use katydid_wire::handshake::{Build, Ready};
 use katydid_wire::note::Note;
 use rustix::net::{SendFlags, send};
@@ -30,7 +30,7 @@ pub use crate::keeper::supervisor::KeeperOptions;
 use crate::keeper::supervisor::{KeeperError, Supervisor};
 
 /// What the server hears before a worker that was saved is ended.
-const SAVED: &[u8] = b"saved";
+const SAVED_MESSAGE: &[u8] = b"saved";
 
 /// Serves the supervisor that the server hands over, to the end of that connection, or of the worker that was restored.
 pub fn run(options: KeeperOptions) -> ExitCode {
@@ -39,7 +39,8 @@ pub fn run(options: KeeperOptions) -> ExitCode {
     let key = Note::decode(&note).key;
     let ready = Ready { worker_pid: std::process::id(), key, driver: options.driver.clone(), arenas: Vec::new() };
     let line = peer.consent(&build, &ready).map_err(|error| error.to_string());
-    let channel = line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE).map_err(|error| error.to_string()));
+    let channel =
+        line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE_BYTES).map_err(|error| error.to_string()));
     let Ok(channel) = channel else { return ExitCode::FAILURE };
     let supervisor = Supervisor::over(channel);
     match options.saves {
@@ -60,7 +61,7 @@ fn save(supervisor: &Supervisor, options: &KeeperOptions, pid: u32) -> ExitCode 
             (ToWorker::Free {}, Some(worker)) => worker.free().map(|()| FromWorker::Freed {}),
             (ToWorker::End {}, Some(worker)) => {
                 // Before it, so that the server knows of it when it finds the worker dead.
-                let _ = send(&options.control, SAVED, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                let _ = send(&options.control, SAVED_MESSAGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 worker.end().map(|()| FromWorker::Ended {})
             }
             (order, kept) => {

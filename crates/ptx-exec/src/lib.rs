@@ -44,7 +44,7 @@ pub use api::{GlobalMemory, Kernel, Launch, Limits, LoadError, Progress, TargetD
 pub use code::{KernelInfo, Param};
 pub use engine::fault::{Fault, FaultKind};
 pub use engine::grid::{Grid, run};
-pub use engine::order::MAX_CLUSTER;
+pub use engine::order::MAX_CLUSTER_BLOCKS;
 pub use engine::pool::prepare_threads;
 pub use engine::races::{Race, RaceSide};
 pub use engine::switch::{Request, Switch};

@@ -12,7 +12,7 @@ use crate::memory::word::Word;
 use crate::types::Space;
 
 /// Longest string that is read from device memory.
-const MAX_STRING: u64 = 64 * 1024;
+const MAX_STRING_BYTES: u64 = 64 * 1024;
 
 /// Arguments in device memory, as seen by one lane.
 struct Buffer<'m, 'a> {
@@ -53,7 +53,7 @@ impl format::Arguments for Buffer<'_, '_> {
     }
 
     fn string(&mut self, address: u64) -> Vec<u8> {
-        let bytes = (0..MAX_STRING).map(|index| self.read::<u8>(address.wrapping_add(index)));
+        let bytes = (0..MAX_STRING_BYTES).map(|index| self.read::<u8>(address.wrapping_add(index)));
         bytes.take_while(|byte| *byte != 0).collect()
     }
 }

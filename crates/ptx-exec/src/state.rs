@@ -29,18 +29,18 @@ use crate::engine::grid::Grid;
 use crate::engine::machine::Code;
 use block::{Shape, read_block, write_block};
 use bytes::{Hash, Reader, Writer, sound};
+use error::STATE_VERSION;
 pub use error::StateError;
-use error::VERSION;
 use runtime::{read_levels, read_runtime, write_levels, write_runtime};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-const MAGIC: [u8; 8] = *b"KDGRID\0\0";
+const STATE_MAGIC: [u8; 8] = *b"KDGRID\0\0";
 
 /// Bytes before those that are hashed.
-const HEADER: usize = 20;
+const STATE_HEADER_BYTES: usize = 20;
 
 impl Kernel {
     /// Tells programs apart, and builds that decode them differently: the state of a grid fits this value only.
@@ -86,8 +86,8 @@ impl Grid {
         body.count(self.started.len());
         self.started.iter().for_each(|block| write_block(&mut body, block));
         let mut all = Writer::default();
-        all.0.extend_from_slice(&MAGIC);
-        all.u32(VERSION);
+        all.0.extend_from_slice(&STATE_MAGIC);
+        all.u32(STATE_VERSION);
         all.u64(Hash::NONE.bytes(&body.0).value());
         all.0.append(&mut body.0);
         all.0
@@ -115,15 +115,15 @@ impl Grid {
 /// What the header says is true of; version first, since the rest is the version's business.
 fn body(bytes: &[u8]) -> Result<Reader<'_>, StateError> {
     let mut reader = Reader(bytes);
-    if reader.take(MAGIC.len()).map_err(|_| StateError::Foreign)? != MAGIC {
+    if reader.take(STATE_MAGIC.len()).map_err(|_| StateError::Foreign)? != STATE_MAGIC {
         return Err(StateError::Foreign);
     }
     let found = reader.u32()?;
-    if found != VERSION {
+    if found != STATE_VERSION {
         return Err(StateError::Version { found });
     }
     let hash = reader.u64()?;
-    let body = bytes.get(HEADER..).unwrap_or_default();
+    let body = bytes.get(STATE_HEADER_BYTES..).unwrap_or_default();
     if Hash::NONE.bytes(body).value() != hash {
         return Err(StateError::Damaged);
     }

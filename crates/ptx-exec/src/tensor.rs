@@ -20,33 +20,34 @@ use crate::types::Space;
 pub(crate) const MAX_RANK: usize = 5;
 
 /// Bytes of a map, and what its address is a multiple of.
-const WORDS: u64 = 16;
-const ALIGNMENT: u64 = 64;
+const MAP_WORDS: u64 = 16;
+const MAP_ALIGN_BYTES: u64 = 64;
 
 /// Most dimensions of pixels: all but the channels and the images.
 const MAX_PIXEL_RANK: usize = MAX_RANK - 2;
 
 /// The word of the kinds, the first of the sizes, of the strides, of the steps, and of the sizes of a box.
-const KINDS: u64 = 1;
-const SIZES: u64 = 2;
-const STRIDES: u64 = 7;
-const STEPS: u64 = 11;
-const BOX: u64 = 12;
+const KINDS_WORD: u64 = 1;
+const FIRST_SIZE_WORD: u64 = 2;
+const FIRST_STRIDE_WORD: u64 = 7;
+const STEPS_WORD: u64 = 11;
+const BOX_WORD: u64 = 12;
 /// The words of the corners of a box of pixels, and of what a copy takes of it.
-const CORNERS: [usize; 2] = [13, 14];
-const TAKEN: usize = 15;
+const CORNER_WORDS: [usize; 2] = [13, 14];
+const TAKEN_WORD: usize = 15;
 /// Elements that a dimension has at most.
 const MAX_TENSOR_ELEMENTS: u64 = 1 << 32;
 /// Kinds of boxes.
-const TILES: usize = 0;
-const PIXELS: usize = 1;
+const TILE_BOXES: usize = 0;
+const PIXEL_BOXES: usize = 1;
 
 /// Types of elements by their number in a map: their names in PTX.
-const TYPES: [&str; 13] = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "f32", "f32"];
+const ELEMENT_TYPES: [&str; 13] =
+    ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "f32", "f32"];
 /// The numbers that `tensormap.replace` has for the same types.
 const REPLACED_TYPES: [u64; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12];
 /// Bytes of those elements.
-const BYTES: [u64; 13] = [1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4];
+const ELEMENT_BYTES: [u64; 13] = [1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4];
 
 /// The box that a copy of pixels stays in: the first and the last coordinate in each dimension of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,11 +86,11 @@ pub(crate) struct TensorMap {
 impl TensorMap {
     /// The map that 16 words are; `None` for one that cannot be read: wide columns, packed elements, interleaved tensors,
     /// and what is no map.
-    pub(crate) fn from_words(words: &[u64; WORDS as usize]) -> Option<Self> {
-        let kind = |at: u32| (words[KINDS as usize] >> (8 * at) & 0xff) as usize;
+    pub(crate) fn from_words(words: &[u64; MAP_WORDS as usize]) -> Option<Self> {
+        let kind = |at: u32| (words[KINDS_WORD as usize] >> (8 * at) & 0xff) as usize;
         let (fill, swizzle, interleave, rank, data_type, boxes) =
             (kind(0), kind(2), kind(3), kind(4), kind(5), kind(6));
-        let bytes = *BYTES.get(data_type)?;
+        let bytes = *ELEMENT_BYTES.get(data_type)?;
         let swizzle = match swizzle {
             0 => 0,
             1 => 1,
@@ -98,8 +99,8 @@ impl TensorMap {
             _ => return None,
         };
         let ranks = match boxes {
-            TILES => 1..=MAX_RANK,
-            PIXELS => 3..=MAX_RANK,
+            TILE_BOXES => 1..=MAX_RANK,
+            PIXEL_BOXES => 3..=MAX_RANK,
             _ => return None,
         };
         if !ranks.contains(&rank) || interleave != 0 || fill > 1 {
@@ -111,16 +112,16 @@ impl TensorMap {
             address: words[0],
             rank,
             data_type,
-            sizes: std::array::from_fn(|at| if inside(at) { words[SIZES as usize + at] } else { 1 }),
-            strides: std::array::from_fn(|at| if at == 0 { bytes } else { words[STRIDES as usize + at - 1] }),
+            sizes: std::array::from_fn(|at| if inside(at) { words[FIRST_SIZE_WORD as usize + at] } else { 1 }),
+            strides: std::array::from_fn(|at| if at == 0 { bytes } else { words[FIRST_STRIDE_WORD as usize + at - 1] }),
             // Without interleaving the innermost step is not looked at.
-            steps: std::array::from_fn(|at| if at == 0 || !inside(at) { 1 } else { packed(STEPS, at) }),
-            tile: std::array::from_fn(|at| if inside(at) { packed(BOX, at) } else { 1 }),
+            steps: std::array::from_fn(|at| if at == 0 || !inside(at) { 1 } else { packed(STEPS_WORD, at) }),
+            tile: std::array::from_fn(|at| if inside(at) { packed(BOX_WORD, at) } else { 1 }),
             swizzle,
             fills_with_nan: fill == 1,
             pixels: None,
         };
-        if boxes == PIXELS {
+        if boxes == PIXEL_BOXES {
             return map.of_pixels(words);
         }
         if map.steps.contains(&0) || map.tile.contains(&0) || map.tile.iter().any(|size| *size > 256) {
@@ -133,11 +134,11 @@ impl TensorMap {
     }
 
     /// The map with what a copy takes of a box of pixels.
-    fn of_pixels(mut self, words: &[u64; WORDS as usize]) -> Option<Self> {
+    fn of_pixels(mut self, words: &[u64; MAP_WORDS as usize]) -> Option<Self> {
         let corner = |word: usize, at: usize| i64::from((words[word] >> (16 * (MAX_PIXEL_RANK - 1 - at))) as i16);
-        let [lower, upper] = CORNERS;
+        let [lower, upper] = CORNER_WORDS;
         let end = |at: usize| self.sizes[at + 1].min(MAX_TENSOR_ELEMENTS) as i64 - 1;
-        let (channels, pixels) = (words[TAKEN] >> 32, words[TAKEN] & 0xffff_ffff);
+        let (channels, pixels) = (words[TAKEN_WORD] >> 32, words[TAKEN_WORD] & 0xffff_ffff);
         self.pixels = Some(PixelBox {
             first: std::array::from_fn(|at| if at + 2 < self.rank { corner(lower, at) } else { 0 }),
             last: std::array::from_fn(|at| if at + 2 < self.rank { end(at) + corner(upper, at) } else { 0 }),
@@ -149,12 +150,12 @@ impl TensorMap {
 
     /// Bytes of an element.
     pub(crate) fn element(&self) -> u64 {
-        BYTES.get(self.data_type).copied().unwrap_or(1)
+        ELEMENT_BYTES.get(self.data_type).copied().unwrap_or(1)
     }
 
     /// The type of an element, as PTX calls it.
     pub(crate) fn type_name(&self) -> &'static str {
-        TYPES.get(self.data_type).copied().unwrap_or("u8")
+        ELEMENT_TYPES.get(self.data_type).copied().unwrap_or("u8")
     }
 
     /// Bytes of a row of a box.
@@ -268,15 +269,15 @@ impl Field {
         let packed = |word| (word, 12 * (MAX_RANK as u64 - 1).saturating_sub(dimension), 12);
         match self {
             Self::Address => (0, 0, 64),
-            Self::Rank => (KINDS, 32, 8),
-            Self::Box => packed(BOX),
-            Self::Size => (SIZES + dimension, 0, 64),
-            Self::Stride => (STRIDES + dimension, 0, 64),
-            Self::Step => packed(STEPS),
-            Self::Type => (KINDS, 40, 8),
-            Self::Interleave => (KINDS, 24, 8),
-            Self::Swizzle => (KINDS, 16, 8),
-            Self::Fill => (KINDS, 0, 8),
+            Self::Rank => (KINDS_WORD, 32, 8),
+            Self::Box => packed(BOX_WORD),
+            Self::Size => (FIRST_SIZE_WORD + dimension, 0, 64),
+            Self::Stride => (FIRST_STRIDE_WORD + dimension, 0, 64),
+            Self::Step => packed(STEPS_WORD),
+            Self::Type => (KINDS_WORD, 40, 8),
+            Self::Interleave => (KINDS_WORD, 24, 8),
+            Self::Swizzle => (KINDS_WORD, 16, 8),
+            Self::Fill => (KINDS_WORD, 0, 8),
         }
     }
 
@@ -296,10 +297,10 @@ impl Field {
 impl Machine<'_> {
     /// Reads a map for a lane; what is none is a fault.
     pub(crate) fn tensor_map(&mut self, lane: usize, address: u64) -> Result<TensorMap, FaultKind> {
-        if !address.is_multiple_of(ALIGNMENT) {
+        if !address.is_multiple_of(MAP_ALIGN_BYTES) {
             return Err(FaultKind::MisalignedAddress(address));
         }
-        let mut words = [0; WORDS as usize];
+        let mut words = [0; MAP_WORDS as usize];
         for (index, word) in (0_u64..).zip(&mut words) {
             *word = self.read(Space::Generic, lane, address.wrapping_add(8 * index))?;
         }
@@ -314,7 +315,7 @@ impl Machine<'_> {
         (field, dimension): (Field, u64),
         value: u64,
     ) -> Result<(), FaultKind> {
-        if !address.is_multiple_of(ALIGNMENT) {
+        if !address.is_multiple_of(MAP_ALIGN_BYTES) {
             return Err(FaultKind::MisalignedAddress(address));
         }
         let (word, change) = field.change(dimension, value);

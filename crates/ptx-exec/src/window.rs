@@ -4,21 +4,21 @@
 //! of an arena is never mistaken for one of these, and the values still fit the 48 bits that programs pack pointers in.
 
 /// Generic address of byte 0 of the block's shared memory.
-pub const SHARED: u64 = 0x0000_8100_0000_0000;
+pub const SHARED_ADDRESS: u64 = 0x0000_8100_0000_0000;
 /// Generic address of byte 0 of a thread's local memory; every thread sees its own bytes there.
-pub const LOCAL: u64 = 0x0000_8200_0000_0000;
+pub const LOCAL_ADDRESS: u64 = 0x0000_8200_0000_0000;
 /// Generic address of byte 0 of the kernel's parameters (read-only).
-pub const PARAM: u64 = 0x0000_8300_0000_0000;
+pub const PARAM_ADDRESS: u64 = 0x0000_8300_0000_0000;
 /// Address of function 0 of a program; function `n` is at `FUNCTION + 16 * n`. Nothing can be read there.
-pub const FUNCTION: u64 = 0x0000_8400_0000_0000;
+pub const FUNCTION_ADDRESS: u64 = 0x0000_8400_0000_0000;
 /// Generic address of what the blocks of a cooperative launch wait for each other with. A window, so that a grid finds it
 /// at the same address wherever it is taken up again.
-pub const WORKSPACE: u64 = 0x0000_8500_0000_0000;
+pub const WORKSPACE_ADDRESS: u64 = 0x0000_8500_0000_0000;
 /// Bytes of each window: offsets into shared and local memory are 32 bits wide.
-pub const SIZE: u64 = 1 << 32;
+pub const WINDOW_BYTES: u64 = 1 << 32;
 
 /// The offset of `address` in the window at `base`, if it lies in it.
 pub fn offset_in(base: u64, address: u64) -> Option<u64> {
     let offset = address.wrapping_sub(base);
-    (offset < SIZE).then_some(offset)
+    (offset < WINDOW_BYTES).then_some(offset)
 }

@@ -50,7 +50,7 @@ pub struct Form {
 }
 
 /// The two targets that are asked for.
-pub const TARGETS: [&str; 2] = ["sm_90", "sm_90a"];
+pub const ASKED_TARGETS: [&str; 2] = ["sm_90", "sm_90a"];
 
 /// Why there are no forms, or no verdicts.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +165,7 @@ fn read(path: &Path) -> Result<Vec<Form>, AcceptedError> {
 
 /// Types of conversions with the letters of their registers: integers, floats, and those that only floats are converted to
 /// and from.
-const TYPES: [(&str, char); 17] = [
+const CONVERSION_TYPES: [(&str, char); 17] = [
     ("s8", 'h'),
     ("u8", 'h'),
     ("s16", 'h'),
@@ -184,17 +184,17 @@ const TYPES: [(&str, char); 17] = [
     ("e4m3x2", 'h'),
     ("e5m2x2", 'h'),
 ];
-/// Where integers end in `TYPES`, and where the floats do that integers are converted to.
-const INTEGERS: usize = 8;
-const ORDINARY: usize = 12;
+/// Where integers end in `CONVERSION_TYPES`, and where the floats do that integers are converted to.
+const INTEGER_TYPES_END: usize = 8;
+const ORDINARY_TYPES_END: usize = 12;
 
 /// Every conversion of the sweep.
 fn every_conversion() -> Vec<String> {
     let roundings = ["", ".rn", ".rz", ".rm", ".rp", ".rni", ".rzi", ".rmi", ".rpi", ".rna"];
     let mut all = Vec::new();
-    for (to_index, to) in TYPES.iter().enumerate() {
-        for (from_index, from) in TYPES.iter().enumerate() {
-            if to_index.max(from_index) >= ORDINARY && to_index.min(from_index) < INTEGERS {
+    for (to_index, to) in CONVERSION_TYPES.iter().enumerate() {
+        for (from_index, from) in CONVERSION_TYPES.iter().enumerate() {
+            if to_index.max(from_index) >= ORDINARY_TYPES_END && to_index.min(from_index) < INTEGER_TYPES_END {
                 continue;
             }
             for rounding in roundings {
@@ -221,9 +221,10 @@ fn conversion((to, d): (&str, char), (from, a): (&str, char), modifiers: &str) -
 }
 
 /// What the files begin with.
-const HEADERS: &str = "# Instructions of NVIDIA's headers (CUDA 13.0), registers as letters, and whether ptxas 13.0 takes them:\n\
+const HEADERS_FILE_HEAD: &str = "# Instructions of NVIDIA's headers (CUDA 13.0), registers as letters, and whether ptxas 13.0 takes them:\n\
                        # both: for sm_90 and sm_90a; a: for sm_90a only; none: for neither.\n";
-const CONVERSIONS: &str = "# Conversions that ptxas 13.0 takes for sm_90; it refuses all others of the sweep.\n";
+const CONVERSIONS_FILE_HEAD: &str =
+    "# Conversions that ptxas 13.0 takes for sm_90; it refuses all others of the sweep.\n";
 
 /// Asks ptxas anew and writes both files.
 ///
@@ -233,11 +234,11 @@ const CONVERSIONS: &str = "# Conversions that ptxas 13.0 takes for sm_90; it ref
 pub fn judge(root: &Path, ptxas: &Path) -> Result<(), AcceptedError> {
     let mut headers = verdicts(ptxas, header_forms(root)?)?;
     headers.sort();
-    write(&root.join("data/headers.ptxas"), HEADERS, &headers)?;
+    write(&root.join("data/headers.ptxas"), HEADERS_FILE_HEAD, &headers)?;
     let all = every_conversion().into_iter().map(|text| Form { accepted: Acceptance::Neither, text }).collect();
     let mut all = verdicts(ptxas, all)?;
     all.retain(|form| form.accepted == Acceptance::Both);
-    write(&root.join("data/conversions.ptxas"), CONVERSIONS, &all)
+    write(&root.join("data/conversions.ptxas"), CONVERSIONS_FILE_HEAD, &all)
 }
 
 fn write(path: &Path, head: &str, forms: &[Form]) -> Result<(), AcceptedError> {
@@ -246,12 +247,12 @@ fn write(path: &Path, head: &str, forms: &[Form]) -> Result<(), AcceptedError> {
 }
 
 /// Forms in one text; ptxas names the lines of those that it refuses.
-const FORMS_A_TEXT: usize = 500;
+const FORMS_PER_TEXT: usize = 500;
 
 /// The forms with what ptxas says.
 fn verdicts(ptxas: &Path, mut forms: Vec<Form>) -> Result<Vec<Form>, AcceptedError> {
-    for part in forms.chunks_mut(FORMS_A_TEXT) {
-        let [plain, special] = TARGETS.map(|arch| refused(ptxas, arch, part));
+    for part in forms.chunks_mut(FORMS_PER_TEXT) {
+        let [plain, special] = ASKED_TARGETS.map(|arch| refused(ptxas, arch, part));
         let (plain, special) = (plain?, special?);
         for (index, form) in part.iter_mut().enumerate() {
             form.accepted = match (plain.contains(&index), special.contains(&index)) {

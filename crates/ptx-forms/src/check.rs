@@ -3,7 +3,7 @@
 use crate::case::{Case, Check, Operands};
 use crate::device::DeviceAnswer;
 use crate::exact::{Bound, Function};
-use crate::form::ROWS;
+use crate::form::RUNS_PER_FORM;
 use crate::kernel::result_bytes;
 use crate::kind::{Content, Format, OperandKind};
 use crate::values::decode;
@@ -79,7 +79,7 @@ fn exact(case: &Case, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
         return Err(Difference(format!("{bytes} bytes differ; at {at}: {} kept {}", word(got), word(kept))));
     };
     let rows: Vec<Row<'_>> = rows(case, operands, kept, got).filter(|row| row.kept != row.got).collect();
-    Err(Difference(format!("{} of {ROWS} differ; {}", rows.len(), listed(&rows))))
+    Err(Difference(format!("{} of {RUNS_PER_FORM} differ; {}", rows.len(), listed(&rows))))
 }
 
 /// One result of one row.
@@ -116,19 +116,19 @@ fn rows<'a>(case: &'a Case, operands: &'a Operands, kept: &'a [u8], got: &'a [u8
         .iter()
         .map(|kind| {
             let column = (start, kind.bytes());
-            start = (start + kind.bytes() * ROWS).next_multiple_of(16);
+            start = (start + kind.bytes() * RUNS_PER_FORM).next_multiple_of(16);
             column
         })
         .collect();
     let mut start = 0;
     let results = operands.results.iter().map(move |kind| {
         let column = (*kind, start, result_bytes(*kind));
-        start += column.2 * ROWS;
+        start += column.2 * RUNS_PER_FORM;
         column
     });
     results.flat_map(move |(kind, start, size)| {
         let sources = sources.clone();
-        (0..ROWS).map(move |row| {
+        (0..RUNS_PER_FORM).map(move |row| {
             let cell = |bytes: &'a [u8], start: usize, size: usize| {
                 bytes.get(start + row * size..start + (row + 1) * size).unwrap_or_default()
             };
@@ -204,7 +204,7 @@ fn around_function(case: &Case, bound: Bound, kept: &[u8], got: &[u8]) -> Result
         return Ok(used.verdict());
     }
     Err(Difference(format!(
-        "{} of {ROWS} are too far (kept {:.3}, got {:.3} of the bound); {}",
+        "{} of {RUNS_PER_FORM} are too far (kept {:.3}, got {:.3} of the bound); {}",
         far.len(),
         used.kept,
         used.got,
@@ -266,7 +266,7 @@ mod tests {
 
     /// All rows 1.0 but the first.
     fn output(first: f32) -> DeviceAnswer {
-        let mut rows = vec![1.0_f32; ROWS];
+        let mut rows = vec![1.0_f32; RUNS_PER_FORM];
         rows[0] = first;
         DeviceAnswer::Done(rows.iter().flat_map(|value| value.to_le_bytes()).collect())
     }

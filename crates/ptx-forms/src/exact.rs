@@ -138,20 +138,20 @@ pub(crate) fn unit(value: f64, format: Format) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::SINGLE;
+    use crate::kind::SINGLE_FORMAT;
 
     #[test]
     fn bounds_are_read_and_used() {
         let bound = Bound::parse("rel 2^-22 ex2").unwrap();
         assert_eq!(bound.function, Some(Function::Ex2));
-        assert!(bound.used(1.0, 1.0 + 2.0_f64.powi(-23), SINGLE) < 0.6);
-        assert!(Bound::parse("ulp 1").unwrap().used(1.0, 1.0 + 3.0 * 2.0_f64.powi(-23), SINGLE) > 2.0);
+        assert!(bound.used(1.0, 1.0 + 2.0_f64.powi(-23), SINGLE_FORMAT) < 0.6);
+        assert!(Bound::parse("ulp 1").unwrap().used(1.0, 1.0 + 3.0 * 2.0_f64.powi(-23), SINGLE_FORMAT) > 2.0);
         assert_eq!((Bound::parse("ulp"), Bound::parse("far 1 ex2"), Bound::parse("ulp 1 foo")), (None, None, None));
     }
 
     #[test]
     fn the_last_place_of_subnormals_does_not_shrink() {
-        assert_eq!(unit(1e-45, SINGLE), 2.0_f64.powi(-149));
-        assert_eq!(unit(1.5, SINGLE), 2.0_f64.powi(-23));
+        assert_eq!(unit(1e-45, SINGLE_FORMAT), 2.0_f64.powi(-149));
+        assert_eq!(unit(1.5, SINGLE_FORMAT), 2.0_f64.powi(-23));
     }
 }

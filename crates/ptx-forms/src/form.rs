@@ -5,7 +5,7 @@ use crate::kind::OperandKind;
 use crate::values::Domain;
 
 /// How often a form is run: four blocks of four warps.
-pub(crate) const ROWS: usize = 512;
+pub(crate) const RUNS_PER_FORM: usize = 512;
 
 /// A source operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,15 +16,15 @@ use std::ptr::{null_mut, without_provenance_mut};
 /// `CU_JIT_ERROR_LOG_BUFFER`, its size in bytes, and `CU_JIT_OPTIMIZATION_LEVEL`.
 const JIT_OPTIONS: [u32; 3] = [5, 6, 7];
 /// Levels of optimisation: all there is, and none.
-const LEVELS: [usize; 2] = [4, 0];
+const OPTIMISATION_LEVELS: [usize; 2] = [4, 0];
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const ATTRIBUTE_COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
 const ATTRIBUTE_CLUSTER: u32 = 4;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
-const MAX_DYNAMIC_SHARED: u32 = 8;
+const MAX_DYNAMIC_SHARED_ATTRIBUTE: u32 = 8;
 /// Dynamic shared memory that needs no leave.
-const FREE_SHARED: u32 = 48 << 10;
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
 /// The first device of a driver library.
 pub struct Gpu {
@@ -95,7 +95,7 @@ impl Gpu {
         let image = CString::new(case.text.as_str()).unwrap_or_default();
         let mut log = vec![0_u8; 4096];
         let mut options = JIT_OPTIONS;
-        let level = LEVELS[usize::from(!case.optimise)];
+        let level = OPTIMISATION_LEVELS[usize::from(!case.optimise)];
         let mut values: [*mut c_void; 3] =
             [log.as_mut_ptr().cast(), without_provenance_mut(log.len()), without_provenance_mut(level)];
         let mut module = sys::CUmodule(null_mut());
@@ -122,8 +122,8 @@ impl Gpu {
         called("cuModuleGetFunction", unsafe {
             self.driver.cuModuleGetFunction(&raw mut function, module, c"k".as_ptr().cast())
         })?;
-        if case.dynamic > FREE_SHARED {
-            let attribute = MAX_DYNAMIC_SHARED;
+        if case.dynamic > DEFAULT_SHARED_BYTES {
+            let attribute = MAX_DYNAMIC_SHARED_ATTRIBUTE;
             // SAFETY: the function is of the module.
             called("cuFuncSetAttribute", unsafe {
                 self.driver.cuFuncSetAttribute(function, attribute, case.dynamic as i32)

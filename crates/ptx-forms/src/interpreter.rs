@@ -8,10 +8,10 @@ use katydid_ptx_exec::{
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of the device's memory: every case begins with all of it free.
-const MEMORY: usize = 4 << 20;
+const DEVICE_MEMORY_BYTES: usize = 4 << 20;
 
 /// What programs are loaded for: the GPU that the kept answers are from.
-const TARGET: TargetDevice = TargetDevice { major: 9, minor: 0 };
+const TARGET_DEVICE: TargetDevice = TargetDevice { major: 9, minor: 0 };
 
 /// Memory whose bytes are atomics, so that safe code reads what the interpreter writes.
 struct Memory {
@@ -71,7 +71,7 @@ impl Host for Memory {
 /// Loads a text and forgets it.
 pub(crate) fn load(text: &str) -> Result<(), LoadError> {
     let mut memory = Memory { bytes: Vec::new(), ranges: Vec::new() };
-    Program::load(&[text], &mut memory, TARGET).map(|_| ())
+    Program::load(&[text], &mut memory, TARGET_DEVICE).map(|_| ())
 }
 
 /// The interpreter with a few megabytes of memory.
@@ -80,9 +80,9 @@ pub struct Interpreter;
 
 impl Device for Interpreter {
     fn ask(&mut self, case: &Case) -> Result<DeviceAnswer, DeviceError> {
-        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(MEMORY).collect();
+        let bytes = std::iter::repeat_with(|| AtomicU8::new(0)).take(DEVICE_MEMORY_BYTES).collect();
         let mut memory = Memory { bytes, ranges: Vec::new() };
-        let program = match Program::load(&[&case.text], &mut memory, TARGET) {
+        let program = match Program::load(&[&case.text], &mut memory, TARGET_DEVICE) {
             Ok(program) => program,
             Err(error) => return Ok(DeviceAnswer::Refused { code: load_code(&error), log: error.to_string() }),
         };

@@ -5,14 +5,14 @@
 //! global variable of that name, with 32 bytes for each row.
 
 use crate::case::{Argument, Case, Check, Operands};
-use crate::form::{Form, OperandSource, ROWS};
+use crate::form::{Form, OperandSource, RUNS_PER_FORM};
 use crate::kind::{Content, OperandKind};
 use crate::rng::Rng;
 use crate::values::values;
 use std::fmt::Write;
 
 /// Threads a block.
-const THREADS: u32 = 128;
+const THREADS_PER_BLOCK: u32 = 128;
 
 /// Bytes of a result in memory.
 pub(crate) fn result_bytes(kind: OperandKind) -> usize {
@@ -21,13 +21,13 @@ pub(crate) fn result_bytes(kind: OperandKind) -> usize {
 
 /// Bytes of all results of all rows.
 pub(crate) fn output_bytes(form: &Form) -> usize {
-    form.results.iter().map(|kind| result_bytes(*kind) * ROWS).sum()
+    form.results.iter().map(|kind| result_bytes(*kind) * RUNS_PER_FORM).sum()
 }
 
 /// The text of the kernel that runs a form.
 pub(crate) fn text(form: &Form) -> String {
     let room = if form.body.contains("room") {
-        format!(".global .align 32 .b8 room[{}];\n", 32 * ROWS)
+        format!(".global .align 32 .b8 room[{}];\n", 32 * RUNS_PER_FORM)
     } else {
         String::new()
     };
@@ -40,7 +40,7 @@ pub(crate) fn text(form: &Form) -> String {
     let mut start = 0;
     for (index, source) in form.sources.iter().enumerate() {
         load(&mut out, source.kind, index, start);
-        start = (start + source.kind.bytes() * ROWS).next_multiple_of(16);
+        start = (start + source.kind.bytes() * RUNS_PER_FORM).next_multiple_of(16);
     }
     for (index, kind) in form.results.iter().enumerate() {
         clear(&mut out, *kind, index);
@@ -50,7 +50,7 @@ pub(crate) fn text(form: &Form) -> String {
     let mut start = 0;
     for (index, kind) in form.results.iter().enumerate() {
         store(&mut out, *kind, index, start);
-        start += result_bytes(*kind) * ROWS;
+        start += result_bytes(*kind) * RUNS_PER_FORM;
     }
     out + "ret;\n}\n"
 }
@@ -107,7 +107,7 @@ impl Form {
             let near = index.checked_sub(1).filter(|before| self.sources[*before].kind == source.kind);
             let near = near.and_then(|before| columns.get(before)).map(Vec::as_slice);
             let mut rng = Rng::of(&seed(index, source, near.is_some()));
-            let column = values(source.kind, source.domain, ROWS, near, &mut rng);
+            let column = values(source.kind, source.domain, RUNS_PER_FORM, near, &mut rng);
             columns.push(column);
         }
         let mut input = Vec::new();
@@ -118,8 +118,8 @@ impl Form {
         Case {
             name: self.name.clone(),
             text: text(self),
-            grid: [ROWS as u32 / THREADS, 1, 1],
-            block: [THREADS, 1, 1],
+            grid: [RUNS_PER_FORM as u32 / THREADS_PER_BLOCK, 1, 1],
+            block: [THREADS_PER_BLOCK, 1, 1],
             dynamic: 0,
             cluster: None,
             cooperative: false,

@@ -10,13 +10,13 @@ pub(crate) struct Format {
 }
 
 /// `f16`
-const HALF: Format = Format { exponent: 5, fraction: 10 };
+const HALF_FORMAT: Format = Format { exponent: 5, fraction: 10 };
 /// `bf16`
-const BRAIN: Format = Format { exponent: 8, fraction: 7 };
+const BRAIN_FORMAT: Format = Format { exponent: 8, fraction: 7 };
 /// `f32`
-pub(crate) const SINGLE: Format = Format { exponent: 8, fraction: 23 };
+pub(crate) const SINGLE_FORMAT: Format = Format { exponent: 8, fraction: 23 };
 /// `f64`
-pub(crate) const DOUBLE: Format = Format { exponent: 11, fraction: 52 };
+pub(crate) const DOUBLE_FORMAT: Format = Format { exponent: 11, fraction: 52 };
 
 impl Format {
     /// Bits of a value.
@@ -60,7 +60,7 @@ const fn kind(name: &'static str, bits: u32, content: Content) -> OperandKind {
 }
 
 /// All types.
-const KINDS: &[OperandKind] = &[
+const OPERAND_KINDS: &[OperandKind] = &[
     kind("pred", 8, Content::Predicate),
     kind("b8", 8, Content::Integer),
     kind("u8", 8, Content::Integer),
@@ -79,19 +79,19 @@ const KINDS: &[OperandKind] = &[
     kind("e5m2x2", 16, Content::Integer),
     kind("u16x2", 32, Content::Two(None)),
     kind("s16x2", 32, Content::Two(None)),
-    kind("f16", 16, Content::Float(HALF)),
-    kind("bf16", 16, Content::Float(BRAIN)),
-    kind("f16x2", 32, Content::Two(Some(HALF))),
-    kind("bf16x2", 32, Content::Two(Some(BRAIN))),
-    kind("tf32", 32, Content::Float(SINGLE)),
-    kind("f32", 32, Content::Float(SINGLE)),
-    kind("f64", 64, Content::Float(DOUBLE)),
+    kind("f16", 16, Content::Float(HALF_FORMAT)),
+    kind("bf16", 16, Content::Float(BRAIN_FORMAT)),
+    kind("f16x2", 32, Content::Two(Some(HALF_FORMAT))),
+    kind("bf16x2", 32, Content::Two(Some(BRAIN_FORMAT))),
+    kind("tf32", 32, Content::Float(SINGLE_FORMAT)),
+    kind("f32", 32, Content::Float(SINGLE_FORMAT)),
+    kind("f64", 64, Content::Float(DOUBLE_FORMAT)),
 ];
 
 impl OperandKind {
     /// The type called `name`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        KINDS.iter().find(|kind| kind.name == name).copied()
+        OPERAND_KINDS.iter().find(|kind| kind.name == name).copied()
     }
 
     /// Bytes of a value in memory.
@@ -108,8 +108,8 @@ impl OperandKind {
     pub(crate) fn register(self) -> &'static str {
         match (self.content, self.register_bits()) {
             (Content::Predicate, _) => "pred",
-            (Content::Float(SINGLE), _) if self.name == "f32" => "f32",
-            (Content::Float(DOUBLE), _) => "f64",
+            (Content::Float(SINGLE_FORMAT), _) if self.name == "f32" => "f32",
+            (Content::Float(DOUBLE_FORMAT), _) => "f64",
             (_, 16) => "b16",
             (_, 32) => "b32",
             (_, 64) => "b64",
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn formats_fill_their_types() {
-        for kind in KINDS {
+        for kind in OPERAND_KINDS {
             if let Content::Float(format) = kind.content {
                 assert_eq!(format.bits(), kind.bits, "{}", kind.name);
             }

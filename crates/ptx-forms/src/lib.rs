@@ -36,7 +36,7 @@ mod suite;
 mod table;
 mod values;
 
-pub use accepted::{Acceptance, AcceptedError, Form, TARGETS, conversions, header_forms, judge};
+pub use accepted::{ASKED_TARGETS, Acceptance, AcceptedError, Form, conversions, header_forms, judge};
 pub use case::{Argument, Case};
 pub use check::{Difference, Verdict, compare, written};
 pub use device::{Device, DeviceAnswer, DeviceError};

@@ -10,20 +10,20 @@ use crate::rng::Rng;
 use std::fmt::Write;
 
 /// How many programs there are.
-const PROGRAMS: u64 = 256;
+const RANDOM_PROGRAMS: u64 = 256;
 
 /// Threads a block, and blocks.
-const THREADS: u32 = 64;
-const BLOCKS: u32 = 2;
+const THREADS_PER_BLOCK: u32 = 64;
+const BLOCKS_PER_GRID: u32 = 2;
 
 /// 32-bit words that each thread reads.
-const WORDS: u32 = 12;
+const INPUT_WORDS_PER_THREAD: u32 = 12;
 
 /// Registers of each class: 32 and 64 bits, `f32` and `f64`.
-const REGISTERS: [(char, u64); 4] = [('r', 8), ('q', 4), ('f', 4), ('g', 3)];
+const REGISTER_CLASSES: [(char, u64); 4] = [('r', 8), ('q', 4), ('f', 4), ('g', 3)];
 
 /// Statements. `<r>` is a source and `<R>` a destination, of 32 bits; `q f g p` likewise; `<i>` is a number below 32.
-const STATEMENTS: &[&str] = &[
+const STATEMENT_FORMS: &[&str] = &[
     "add.s32 <R>, <r>, <r>;",
     "sub.u32 <R>, <r>, <r>;",
     "mul.lo.u32 <R>, <r>, <r>;",
@@ -119,7 +119,7 @@ const STATEMENTS: &[&str] = &[
 ];
 
 /// Exchanges between all lanes.
-const SHUFFLES: &[&str] = &[
+const SHUFFLE_FORMS: &[&str] = &[
     "shfl.sync.down.b32 <R>|<P>, <r>, <i>, 31, -1;",
     "shfl.sync.bfly.b32 <R>, <r>, <i>, 31, -1;",
     "shfl.sync.up.b32 <R>|<P>, <r>, <i>, 0, -1;",
@@ -127,7 +127,7 @@ const SHUFFLES: &[&str] = &[
 ];
 
 /// Exchanges between the lanes of mask `<m>`.
-const EXCHANGES: &[&str] = &[
+const EXCHANGE_FORMS: &[&str] = &[
     "bfind.u32 t, <m>; shfl.sync.idx.b32 <R>, <r>, t, 31, <m>;",
     "vote.sync.ballot.b32 <R>, <p>, <m>;",
     "vote.sync.any.pred <P>, <p>, <m>;",
@@ -138,7 +138,7 @@ const EXCHANGES: &[&str] = &[
 ];
 
 /// Exchanges between the threads of the block.
-const MEETINGS: &[&str] = &[
+const BLOCK_EXCHANGE_FORMS: &[&str] = &[
     "st.shared.b32 [slot], <r>; bar.sync 0; ld.shared.b32 <R>, [next]; bar.sync 0;",
     "st.shared.b64 [slot], <q>; bar.sync 0; ld.shared.v2.b32 {t, <R>}, [next]; bar.sync 0;",
     "red.shared.add.u32 [sum], <r>; bar.sync 0; ld.shared.b32 <R>, [sum]; bar.sync 0;",
@@ -148,11 +148,11 @@ const MEETINGS: &[&str] = &[
 ];
 
 /// The mask of a whole warp.
-const ALL: &str = "-1";
+const WARP_MASK: &str = "-1";
 
 /// Where statements stand.
 #[derive(Debug, Clone)]
-struct StatementPlace {
+struct StatementPosition {
     depth: u32,
     /// All threads of the block pass.
     meeting: bool,
@@ -184,8 +184,10 @@ impl Writer {
                 }
                 class => {
                     let class = class.to_ascii_lowercase();
-                    let count =
-                        REGISTERS.iter().find(|(name, _)| class.starts_with(*name)).map_or(3, |(_, count)| *count);
+                    let count = REGISTER_CLASSES
+                        .iter()
+                        .find(|(name, _)| class.starts_with(*name))
+                        .map_or(3, |(_, count)| *count);
                     let number = self.rng.below(count);
                     let _ = write!(self.text, "{class}{number}");
                 }
@@ -197,7 +199,7 @@ impl Writer {
     }
 
     /// A few statements of any kind.
-    fn statements(&mut self, place: &StatementPlace) {
+    fn statements(&mut self, place: &StatementPosition) {
         for _ in 0..3 + self.rng.below(8) {
             let mask = place.mask.clone().unwrap_or_default();
             match self.rng.below(20) {
@@ -205,19 +207,19 @@ impl Writer {
                 2 if place.depth < 3 => self.repeat(place),
                 3 if place.depth < 3 && place.mask.is_some() => self.repeat_evenly(place),
                 4 | 5 if place.mask.is_some() => {
-                    let template = *self.rng.pick(EXCHANGES);
+                    let template = *self.rng.pick(EXCHANGE_FORMS);
                     self.line(template, &mask);
                 }
-                6 if place.mask.as_deref() == Some(ALL) => {
-                    let template = *self.rng.pick(SHUFFLES);
+                6 if place.mask.as_deref() == Some(WARP_MASK) => {
+                    let template = *self.rng.pick(SHUFFLE_FORMS);
                     self.line(template, &mask);
                 }
                 7 | 8 if place.meeting => {
-                    let template = *self.rng.pick(MEETINGS);
+                    let template = *self.rng.pick(BLOCK_EXCHANGE_FORMS);
                     self.line(template, &mask);
                 }
                 _ => {
-                    let template = *self.rng.pick(STATEMENTS);
+                    let template = *self.rng.pick(STATEMENT_FORMS);
                     self.line(template, &mask);
                 }
             }
@@ -225,7 +227,7 @@ impl Writer {
     }
 
     /// Lanes part, and meet again.
-    fn branch(&mut self, place: &StatementPlace) {
+    fn branch(&mut self, place: &StatementPosition) {
         let (label, condition) = (self.labels, self.rng.below(3));
         self.labels += 1;
         let masks = place.mask.as_ref().map(|mask| {
@@ -236,7 +238,7 @@ impl Writer {
             (format!("m{taken}"), format!("m{other}"))
         });
         let (taken, other) = masks.unzip();
-        let inner = |mask| StatementPlace { depth: place.depth + 1, meeting: false, mask };
+        let inner = |mask| StatementPosition { depth: place.depth + 1, meeting: false, mask };
         let _ = writeln!(self.text, "@!p{condition} bra ELSE{label};");
         self.statements(&inner(taken));
         let _ = writeln!(self.text, "bra END{label};\nELSE{label}:");
@@ -250,13 +252,13 @@ impl Writer {
     }
 
     /// Each lane goes round as often as it likes, up to seven times.
-    fn repeat(&mut self, place: &StatementPlace) {
+    fn repeat(&mut self, place: &StatementPosition) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
         let register = self.rng.below(8);
         let _ = writeln!(self.text, "and.b32 c{counter}, r{register}, 7;\nLOOP{label}:");
         let _ = writeln!(self.text, "setp.eq.u32 e, c{counter}, 0;\n@e bra OUT{label};");
-        self.statements(&StatementPlace { depth: place.depth + 1, meeting: false, mask: None });
+        self.statements(&StatementPosition { depth: place.depth + 1, meeting: false, mask: None });
         let _ = writeln!(self.text, "sub.u32 c{counter}, c{counter}, 1;\nbra LOOP{label};\nOUT{label}:");
         if let Some(mask) = &place.mask {
             let _ = writeln!(self.text, "bar.warp.sync {mask};");
@@ -264,11 +266,11 @@ impl Writer {
     }
 
     /// All lanes go round three times.
-    fn repeat_evenly(&mut self, place: &StatementPlace) {
+    fn repeat_evenly(&mut self, place: &StatementPosition) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
         let _ = writeln!(self.text, "mov.b32 c{counter}, 3;\nLOOP{label}:");
-        self.statements(&StatementPlace { depth: place.depth + 1, ..place.clone() });
+        self.statements(&StatementPosition { depth: place.depth + 1, ..place.clone() });
         let _ = writeln!(
             self.text,
             "sub.u32 c{counter}, c{counter}, 1;\nsetp.ne.u32 e, c{counter}, 0;\n@e bra LOOP{label};"
@@ -277,7 +279,7 @@ impl Writer {
 }
 
 /// A function that programs call.
-const FUNCTION: &str = "\
+const FUNCTION_TEXT: &str = "\
 .func (.param .b32 out) f(.param .b32 a, .param .b64 b)
 {
 .reg .b32 x, y, z;
@@ -295,7 +297,7 @@ ret;
 ";
 
 /// The head: every thread has its own words, slot in shared memory, and local memory.
-const HEAD: &str = "\
+const KERNEL_HEAD: &str = "\
 .visible .entry k(.param .u64 in, .param .u64 out)
 {
 .reg .b32 r<8>, t, tid, id, slot, next, sum;
@@ -346,7 +348,7 @@ bar.sync 0;
 ";
 
 /// All that a thread has becomes one number.
-const TAIL: &str = "\
+const KERNEL_TAIL: &str = "\
 bar.sync 0;
 ld.local.b64 u, [mine];
 xor.b64 q0, q0, u;
@@ -356,9 +358,9 @@ xor.b64 q1, q1, u;
 
 /// Mixes every register into `t` and stores it.
 fn tail() -> String {
-    let mut out = TAIL.to_owned();
+    let mut out = KERNEL_TAIL.to_owned();
     out += "mov.b32 t, 17;\n";
-    for (class, count) in REGISTERS {
+    for (class, count) in REGISTER_CLASSES {
         for number in 0..count {
             let _ = match class {
                 'r' => writeln!(out, "mad.lo.u32 t, t, 31, r{number};"),
@@ -388,14 +390,14 @@ fn tail() -> String {
 /// The program of a seed.
 fn text(seed: u64) -> String {
     let mut writer = Writer { rng: Rng::new(seed), text: String::new(), masks: 0, counters: 0, labels: 0 };
-    let place = StatementPlace { depth: 0, meeting: true, mask: Some(ALL.to_owned()) };
+    let place = StatementPosition { depth: 0, meeting: true, mask: Some(WARP_MASK.to_owned()) };
     for _ in 0..3 {
         writer.statements(&place);
     }
     let registers = format!(".reg .b32 m<{}>, c<{}>;\n", writer.masks + 1, writer.counters + 1);
     format!(
-        ".version 9.0\n.target sm_90\n.address_size 64\n{FUNCTION}{}{}{}",
-        HEAD.replacen("{\n", &format!("{{\n{registers}"), 1),
+        ".version 9.0\n.target sm_90\n.address_size 64\n{FUNCTION_TEXT}{}{}{}",
+        KERNEL_HEAD.replacen("{\n", &format!("{{\n{registers}"), 1),
         writer.text,
         tail()
     )
@@ -403,25 +405,26 @@ fn text(seed: u64) -> String {
 
 /// All random programs.
 pub(crate) fn cases() -> Vec<Case> {
-    (0..PROGRAMS).map(case).collect()
+    (0..RANDOM_PROGRAMS).map(case).collect()
 }
 
 /// The program of a seed over random words.
 fn case(seed: u64) -> Case {
     let mut rng = Rng::new(!seed);
     // Half of the words are small, so that comparisons and shifts see both.
-    let words = (0..BLOCKS * THREADS * WORDS).map(|_| rng.next() as u32 >> (rng.below(2) * rng.below(32)));
+    let words = (0..BLOCKS_PER_GRID * THREADS_PER_BLOCK * INPUT_WORDS_PER_THREAD)
+        .map(|_| rng.next() as u32 >> (rng.below(2) * rng.below(32)));
     Case {
         name: format!("random {seed}"),
         text: text(seed),
-        grid: [BLOCKS, 1, 1],
-        block: [THREADS, 1, 1],
+        grid: [BLOCKS_PER_GRID, 1, 1],
+        block: [THREADS_PER_BLOCK, 1, 1],
         dynamic: 0,
         cluster: None,
         cooperative: false,
         arguments: vec![
             Argument::Input(words.flat_map(u32::to_le_bytes).collect()),
-            Argument::Output((BLOCKS * THREADS * 4) as usize),
+            Argument::Output((BLOCKS_PER_GRID * THREADS_PER_BLOCK * 4) as usize),
         ],
         fault: 0,
         needs_driver: false,
@@ -440,7 +443,7 @@ mod tests {
 
     #[test]
     fn programs_are_different_and_use_all_that_there_is() {
-        let texts: Vec<String> = (0..PROGRAMS).map(text).collect();
+        let texts: Vec<String> = (0..RANDOM_PROGRAMS).map(text).collect();
         let all = texts.join("");
         for needed in ["bra LOOP", "shfl.sync", "bar.red", "call (", "redux", "st.local", "match.any", "ELSE"] {
             assert!(all.contains(needed), "{needed}");

@@ -20,7 +20,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// First line of a file.
-const MAGIC: &str = "katydid-forms 1";
+const FORMS_FILE_MAGIC: &str = "katydid-forms 1";
 
 /// Largest unpacked content that is accepted, in bytes.
 const MAX_UNPACKED_BYTES: u64 = 64 << 20;
@@ -126,7 +126,7 @@ impl RecordedAnswers {
         let head = std::str::from_utf8(&bytes[..end]).ok()?;
         let mut lines = head.lines();
         let mut line = |key: &str| Some(lines.next()?.strip_prefix(key)?.trim().to_owned());
-        line(MAGIC)?;
+        line(FORMS_FILE_MAGIC)?;
         let origin = Origin { device: line("device ")?, driver: line("driver ")?, date: line("date ")? };
         let mut unpacked = Vec::new();
         let decoder = ruzstd::decoding::StreamingDecoder::new(&bytes[end + 2..]).ok()?;
@@ -137,7 +137,7 @@ impl RecordedAnswers {
 
     fn to_bytes(&self) -> Vec<u8> {
         let Origin { device, driver, date } = &self.origin;
-        let mut out = format!("{MAGIC}\ndevice {device}\ndriver {driver}\ndate {date}\n\n").into_bytes();
+        let mut out = format!("{FORMS_FILE_MAGIC}\ndevice {device}\ndriver {driver}\ndate {date}\n\n").into_bytes();
         let packed = self.packed();
         out.extend(ruzstd::encoding::compress_to_vec(packed.as_slice(), ruzstd::encoding::CompressionLevel::Fastest));
         out

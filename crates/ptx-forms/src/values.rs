@@ -3,7 +3,7 @@
 //! A stretch of values depends on its seed, type and domain alone, so that all forms with the same operands are asked the
 //! same question, and their equal answers are kept once.
 
-use crate::kind::{Content, DOUBLE, Format, OperandKind, SINGLE};
+use crate::kind::{Content, DOUBLE_FORMAT, Format, OperandKind, SINGLE_FORMAT};
 use crate::rng::Rng;
 
 /// Which values of its type an operand takes.
@@ -38,7 +38,7 @@ pub(crate) enum Domain {
 }
 
 /// Lanes of a warp.
-const WARP: usize = 32;
+const WARP_LANES: usize = 32;
 
 impl Domain {
     /// The domain called `name`.
@@ -74,7 +74,7 @@ pub(crate) fn values(
     let mut out: Vec<u128> = Vec::with_capacity(count);
     for index in 0..count {
         let value = match domain {
-            Domain::One if index % WARP != 0 => out[index - 1],
+            Domain::One if index % WARP_LANES != 0 => out[index - 1],
             Domain::Edge => edge_value(kind, &edges, near.map(|near| near[index]), index, rng),
             _ => value(kind, domain, index, rng),
         };
@@ -244,7 +244,7 @@ fn special(kind: OperandKind) -> Vec<u128> {
 }
 
 /// Values at which something happens to floats: whole and half numbers, ends of integer ranges, ends of narrower floats.
-const NUMBERS: &[f64] = &[
+const EDGE_NUMBERS: &[f64] = &[
     0.25,
     0.5,
     0.75,
@@ -289,7 +289,7 @@ const NUMBERS: &[f64] = &[
 ];
 
 /// Exponents at which narrower floats become subnormal, or end.
-const EXPONENTS: &[i32] =
+const EDGE_EXPONENTS: &[i32] =
     &[-6, -9, -10, -14, -16, -17, -24, -25, -126, -127, -133, -134, -149, -150, 126, 127, 128, -1022, 1023];
 
 /// Zero, subnormals, the ends, infinities, NaN of every sort, and the numbers above; each with both signs.
@@ -298,24 +298,24 @@ fn float_edges(format: Format) -> Vec<u128> {
     let infinity = (mask(format.exponent)) << format.fraction;
     let mut out = vec![0, 1, 2, one / 2, one - 1, one, one + 1, one * 2 - 1, infinity - 1, infinity - 2, infinity];
     out.extend([infinity + 1, infinity | (one / 2), infinity | (one - 1), infinity | (one / 2) | 5]);
-    for number in NUMBERS {
+    for number in EDGE_NUMBERS {
         let bits = encode(format, *number);
         out.extend([bits - 1, bits, bits + 1]);
     }
-    for exponent in EXPONENTS {
+    for exponent in EDGE_EXPONENTS {
         let bits = encode(format, f64::from(*exponent).exp2());
         if bits > 1 && bits < infinity {
             out.extend([bits - 1, bits, bits + 1, bits | (one / 2)]);
         }
     }
-    if format == DOUBLE {
+    if format == DOUBLE_FORMAT {
         // Half way between neighbours of narrower floats, and just beside.
         for narrow in [0x0000_0001_u32, 0x0080_0000, 0x3f80_0000, 0x3f80_0001, 0x7f7f_ffff] {
             let bits = u128::from(f64::from(f32::from_bits(narrow)).to_bits());
             out.extend([bits + (1 << 28) - 1, bits + (1 << 28), bits + (1 << 28) + 1]);
         }
     }
-    if format == SINGLE {
+    if format == SINGLE_FORMAT {
         out.extend([0x3f80_0fff, 0x3f80_1000, 0x3f80_1001, 0x3f80_3000, 0x3f80_7fff, 0x3f80_8000, 0x3f81_8000]);
     }
     out.sort_unstable();
@@ -328,14 +328,14 @@ fn float_edges(format: Format) -> Vec<u128> {
 pub(crate) fn encode(format: Format, number: f64) -> u128 {
     let bits = number.abs().to_bits();
     let sign = u128::from(number.is_sign_negative()) << (format.bits() - 1);
-    let (exponent, fraction) = ((bits >> 52) as i32 - DOUBLE.bias(), bits & ((1 << 52) - 1));
+    let (exponent, fraction) = ((bits >> 52) as i32 - DOUBLE_FORMAT.bias(), bits & ((1 << 52) - 1));
     let largest = (mask(format.exponent) << format.fraction) - 1;
     let magnitude = if number == 0.0 || exponent < 1 - format.bias() - format.fraction as i32 {
         0
     } else if exponent > format.bias() {
         largest
     } else {
-        let whole = u128::from(fraction | 1 << 52) >> (DOUBLE.fraction - format.fraction);
+        let whole = u128::from(fraction | 1 << 52) >> (DOUBLE_FORMAT.fraction - format.fraction);
         let normal = exponent + format.bias();
         // Below the normal numbers the leading one is part of the fraction.
         if normal > 0 { ((normal as u128 - 1) << format.fraction) + whole } else { whole >> (1 - normal) }
@@ -356,23 +356,23 @@ mod tests {
         for number in
             [0.0, 1.0, -2.5, 1.5 * 127_f64.exp2(), f64::from(f32::MIN_POSITIVE), (-140_f64).exp2(), (-149_f64).exp2()]
         {
-            assert_eq!(encode(SINGLE, number), u128::from((number as f32).to_bits()), "{number}");
+            assert_eq!(encode(SINGLE_FORMAT, number), u128::from((number as f32).to_bits()), "{number}");
         }
         let Content::Float(half) = kind("f16").content else { unreachable!() };
         assert_eq!(encode(half, 65504.0), 0x7bff);
         assert_eq!(encode(half, 2.0_f64.powi(-24)), 1);
-        assert_eq!(encode(DOUBLE, -0.1), u128::from((-0.1_f64).to_bits()));
+        assert_eq!(encode(DOUBLE_FORMAT, -0.1), u128::from((-0.1_f64).to_bits()));
     }
 
     #[test]
     fn floats_are_read_back() {
         for number in [0.0_f32, 1.0, -2.5, 1e-40, 3e38, f32::MIN_POSITIVE, -1e-45, f32::NEG_INFINITY] {
-            assert_eq!(decode(SINGLE, u64::from(number.to_bits())), f64::from(number));
+            assert_eq!(decode(SINGLE_FORMAT, u64::from(number.to_bits())), f64::from(number));
         }
         for number in [0.1, -5e-324, f64::MIN_POSITIVE, f64::MAX] {
-            assert_eq!(decode(DOUBLE, number.to_bits()), number);
+            assert_eq!(decode(DOUBLE_FORMAT, number.to_bits()), number);
         }
-        assert!(decode(SINGLE, 0x7f80_0001).is_nan());
+        assert!(decode(SINGLE_FORMAT, 0x7f80_0001).is_nan());
     }
 
     #[test]

@@ -15,12 +15,12 @@ pub struct ParseError {
 }
 
 /// Longest piece of a token that a message quotes, in characters.
-const QUOTED: usize = 40;
+const MAX_QUOTED_CHARS: usize = 40;
 
 impl ParseError {
     /// An error at a place of `text`; a long token is cut.
     pub(crate) fn at(line: u32, column: u32, token: &str, message: impl Into<String>) -> Self {
-        let token = token.chars().take(QUOTED).collect();
+        let token = token.chars().take(MAX_QUOTED_CHARS).collect();
         Self { line, column, token, message: message.into() }
     }
 }

@@ -27,10 +27,10 @@ use rustix::process::geteuid;
 /// and distributions to no account.
 pub const OWN_USERS: RangeInclusive<u32> = 61184..=65519;
 /// How all of their names begin.
-const PREFIX: &str = "katydid.";
+const FOLDER_PREFIX: &str = "katydid.";
 /// Longest path of a folder for temporary files in which there may be sockets: with the names of folder and socket behind it
 /// they stay below the 107 bytes that the kernel takes.
-const LONGEST_FOR_SOCKETS: usize = 64;
+const MAX_SOCKET_FOLDER_BYTES: usize = 64;
 /// Attempts to make a folder that another process takes for an abandoned one each time.
 const MAKE_ATTEMPTS: u32 = 100;
 /// Attempts to remove a folder that is still written to: by a worker, until it sees that its program is gone.
@@ -63,7 +63,7 @@ impl Scratch {
     /// Error that the system returned.
     pub fn for_sockets(kind: &str) -> io::Result<Self> {
         let above = env::temp_dir();
-        Self::below(if above.as_os_str().len() > LONGEST_FOR_SOCKETS { Path::new("/tmp") } else { &above }, kind)
+        Self::below(if above.as_os_str().len() > MAX_SOCKET_FOLDER_BYTES { Path::new("/tmp") } else { &above }, kind)
     }
 
     /// Makes a folder below one of the caller's choice.
@@ -81,7 +81,7 @@ impl Scratch {
             }
             let mut builder = tempfile::Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o700));
-            let path = builder.prefix(&format!("{PREFIX}{kind}.")).tempdir_in(above)?.keep();
+            let path = builder.prefix(&format!("{FOLDER_PREFIX}{kind}.")).tempdir_in(above)?.keep();
             let lock = match private::give_back(&path).and_then(|()| held(&path)) {
                 Ok(lock) => Some(lock),
                 // The holder is about to remove it.
@@ -134,7 +134,7 @@ pub fn leave_none() {
 /// Removes what processes that are gone have left in a folder, as far as it is this user's.
 pub fn clear_away(above: &Path) {
     let entries = fs::read_dir(above).into_iter().flatten().flatten();
-    let ours = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    let ours = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()));
     for path in ours.map(|entry| entry.path()) {
         if let Ok(_lock) = held(&path) {
             remove(&path);

@@ -9,9 +9,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Mode of a private file.
-const FILE: u32 = 0o600;
+const PRIVATE_FILE_MODE: u32 = 0o600;
 /// Mode of a private folder.
-const FOLDER: u32 = 0o700;
+const PRIVATE_FOLDER_MODE: u32 = 0o700;
 
 /// Makes a file, or empties the one that is there, which becomes the owner's alone too. A device or a pipe keeps its mode: `/dev/null`
 /// belongs to no user alone.
@@ -20,11 +20,11 @@ const FOLDER: u32 = 0o700;
 ///
 /// Error that the system returned.
 pub fn create(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE).open(path)?;
     // One that was there before, or a umask that takes from its owner. Workers in a sandbox may not change modes.
     let there = file.metadata()?;
-    if there.is_file() && there.permissions().mode() & 0o777 != FILE {
-        file.set_permissions(Permissions::from_mode(FILE))?;
+    if there.is_file() && there.permissions().mode() & 0o777 != PRIVATE_FILE_MODE {
+        file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
     }
     Ok(file)
 }
@@ -53,7 +53,7 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// What the system said; it is there already.
 pub fn folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(FOLDER).create(path)?;
+    DirBuilder::new().mode(PRIVATE_FOLDER_MODE).create(path)?;
     give_back(path)
 }
 
@@ -61,8 +61,8 @@ pub fn folder(path: &Path) -> io::Result<()> {
 /// A folder that another process has removed meanwhile is left to its next use.
 pub(crate) fn give_back(path: &Path) -> io::Result<()> {
     let changed = fs::metadata(path).and_then(|there| match there.permissions().mode() & 0o777 {
-        FOLDER => Ok(()),
-        _ => fs::set_permissions(path, Permissions::from_mode(FOLDER)),
+        PRIVATE_FOLDER_MODE => Ok(()),
+        _ => fs::set_permissions(path, Permissions::from_mode(PRIVATE_FOLDER_MODE)),
     });
     match changed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -96,7 +96,7 @@ pub fn folders(path: &Path) -> io::Result<()> {
 ///
 /// Error that the system returned.
 pub fn close(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(FILE))
+    fs::set_permissions(path, Permissions::from_mode(PRIVATE_FILE_MODE))
 }
 
 #[cfg(test)]

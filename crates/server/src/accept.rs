@@ -34,7 +34,7 @@ use crate::slots::GreetingSlot;
 use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
-const MAX_ACCEPTS_PER_TURN: usize = 32;
+const MAX_ACCEPTS_PER_WAKE: usize = 32;
 /// What those hear for whom there is no slot.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
 /// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
@@ -129,7 +129,7 @@ fn out_of_something(shared: &ServerState, what: &'static str, error: &io::Error)
 
 /// Takes the connections that have come to a listener, not so many at once that others would wait for long.
 fn accept(at: usize, listeners: &[Listener], queue: &mut HelloQueue, shared: &ServerState) -> io::Result<()> {
-    for _ in 0..MAX_ACCEPTS_PER_TURN {
+    for _ in 0..MAX_ACCEPTS_PER_WAKE {
         let Some((socket, peer)) = listeners.get(at).map_or(Ok(None), Listener::accept)? else { return Ok(()) };
         if !peer.allowed {
             let text = "only the user who runs the server, and root, may use it; start a server of your own";

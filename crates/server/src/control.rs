@@ -34,10 +34,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 /// Longest message taken from a worker; the rest of a longer one is lost.
-const MAX_MESSAGE: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Longest name of a device.
-const MAX_DEVICE: usize = 64;
+const MAX_DEVICE_NAME_BYTES: usize = 64;
 
 /// Something a worker said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,9 +97,9 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// The next message; `None` when the worker closed its end.
 pub(crate) fn receive(control: &OwnedFd) -> Result<Option<Message>, Errno> {
-    let mut buffer = [0; MAX_MESSAGE];
+    let mut buffer = [0; MAX_MESSAGE_BYTES];
     let (_, length) = recv(control, &mut buffer, RecvFlags::DONTWAIT)?;
-    Ok(buffer.get(..length.min(MAX_MESSAGE)).filter(|bytes| !bytes.is_empty()).map(parse))
+    Ok(buffer.get(..length.min(MAX_MESSAGE_BYTES)).filter(|bytes| !bytes.is_empty()).map(parse))
 }
 
 /// Decodes a message of a worker; unknown ones are a kind of their own.
@@ -133,7 +133,7 @@ fn usage(numbers: &str) -> Option<Message> {
 
 fn short(rest: &str) -> Option<Message> {
     let (number, device) = rest.split_once(' ')?;
-    let is_address = device.len() <= MAX_DEVICE && device.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_address = device.len() <= MAX_DEVICE_NAME_BYTES && device.bytes().all(|byte| byte.is_ascii_graphic());
     (is_address && !device.is_empty())
         .then_some(Message::Short { number: number.parse().ok()?, device: device.to_owned() })
 }

@@ -20,7 +20,7 @@ use rustix::process::geteuid;
 use crate::slots::Origin;
 
 /// Programs that may wait to be accepted.
-const BACKLOG: i32 = 128;
+const MAX_LISTEN_BACKLOG: i32 = 128;
 /// The same of TCP: hostile peers may make many while the server gets no time. The system's limit is below (`net.core.somaxconn`).
 const TCP_BACKLOG: i32 = 4096;
 
@@ -100,7 +100,7 @@ pub(crate) enum Listener {
 }
 
 /// The machine number of vsock that is this machine alone.
-const THIS_MACHINE: u32 = 1;
+const VMADDR_CID_LOCAL: u32 = 1;
 
 impl Listener {
     /// Binds and listens on `address`; `insecure` allows addresses that other machines reach without TLS.
@@ -113,10 +113,10 @@ impl Listener {
                 bind_tcp(address, host, *port, true).map(|listener| Self::Tls(listener, folder))?
             }
             Address::Vsock { cid, port } => {
-                if *cid != THIS_MACHINE && !insecure {
+                if *cid != VMADDR_CID_LOCAL && !insecure {
                     return Err(ListenError::BeyondMachine { address: address.clone() });
                 }
-                let bound = bind_vsock(*cid, *port, BACKLOG);
+                let bound = bind_vsock(*cid, *port, MAX_LISTEN_BACKLOG);
                 let bound = bound.map_err(|source| ListenError::Bind {
                     address: address.to_string(),
                     source,
@@ -292,7 +292,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, MAX_LISTEN_BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum WatchError {
 /// A process that answers a program.
 pub(crate) struct NvmlProcess<'a> {
     worker: Worker,
-    _place: ProcessSlot<'a>,
+    _slot: ProcessSlot<'a>,
 }
 
 /// Hands the program over to a process that answers it.
@@ -43,11 +43,11 @@ pub(crate) fn begin<'a>(
     pending: &Pending,
     origin: Origin,
 ) -> Result<NvmlProcess<'a>, WatchError> {
-    let _place = shared.watchers.take(origin).ok_or(WatchError::Full)?;
+    let _slot = shared.watchers.take(origin).ok_or(WatchError::Full)?;
     let worker = spawn(&command(&shared.worker), &shared.memory_limits).map_err(WatchError::Start)?;
     let note = note(&shared.sessions.held());
     pending.hand_over(&*worker.control, &shared.build, &note).map_err(WatchError::HandOver)?;
-    Ok(NvmlProcess { worker, _place })
+    Ok(NvmlProcess { worker, _slot })
 }
 
 impl NvmlProcess<'_> {

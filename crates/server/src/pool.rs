@@ -19,7 +19,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 /// How often a wait looks whether it is given up.
 const GIVEN_UP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait between attempts.
-const LAST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Why no worker could be had.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Pool {
         let mut state = self.lock();
         state.warming -= 1;
         state.failures += 1;
-        let rest = LAST_BACKOFF.min(FIRST_BACKOFF * 2u32.saturating_pow(state.failures_in_a_row.min(16)));
+        let rest = MAX_BACKOFF.min(FIRST_BACKOFF * 2u32.saturating_pow(state.failures_in_a_row.min(16)));
         state.failures_in_a_row += 1;
         state.rest_until = Some(Instant::now() + rest);
         state.last_failure = Some(reason.to_owned());

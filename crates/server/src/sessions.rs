@@ -405,8 +405,8 @@ fn view(id: SessionId, program: Program) -> SessionView {
     }
 }
 
-fn reserved_view(place: &SessionView) -> ReservedView {
-    let SessionView { id, name, pid, program, peer, started, .. } = place.clone();
+fn reserved_view(slot: &SessionView) -> ReservedView {
+    let SessionView { id, name, pid, program, peer, started, .. } = slot.clone();
     ReservedView { id, name, pid, program, peer, started }
 }
 

@@ -89,7 +89,7 @@ fn fake_worker() {
 }
 
 /// Lines of a worker's flood: more than a worker may write at once.
-const FLOOD: usize = 5000;
+const FLOOD_LINES: usize = 5000;
 
 /// What hostile native code may do to its standard error.
 fn be_noisy() {
@@ -97,7 +97,7 @@ fn be_noisy() {
     write(format!("katydid worker {}: own words\n", std::process::id()).as_bytes());
     write(b"\tas \x1b[2J\xffit came\nkatydid serve: forged\n");
     write(&[&[b'x'; 3000][..], b"\n"].concat());
-    write(b"flood\n".repeat(FLOOD).as_slice());
+    write(b"flood\n".repeat(FLOOD_LINES).as_slice());
 }
 
 fn write(mut text: &[u8]) {
@@ -525,11 +525,11 @@ fn a_server_that_may_have_few_descriptors_has_fewer_slots_and_says_so() {
 }
 
 /// Connections that are refused.
-const REFUSED: usize = 300;
+const REFUSED_CONNECTIONS: usize = 300;
 
 fn refuse_many() {
     let mut bench = Bench::with("serve", |config| (config.verbosity, config.warm) = (Verbosity::Everything, 0));
-    for _ in 0..REFUSED {
+    for _ in 0..REFUSED_CONNECTIONS {
         let mut stream = bench.connect();
         stream.write_all(&hello("a").encode(&Build::current([8; 32])).unwrap()).unwrap();
         assert_eq!(bench.refused(stream).code, RefusalCode::OTHER_BUILD);
@@ -541,7 +541,7 @@ fn refuse_many() {
 fn a_peer_that_is_refused_without_end_does_not_fill_the_log() {
     let said = said_by_server("refused");
     let lines = said.lines().filter(|line| line.contains("unix: refused: ")).count();
-    assert!((20..REFUSED / 2).contains(&lines), "{lines} in {said}");
+    assert!((20..REFUSED_CONNECTIONS / 2).contains(&lines), "{lines} in {said}");
     assert!(said.contains(" lines about refused connections were left out, of 1 source"), "{said}");
 }
 
@@ -583,6 +583,6 @@ fn the_user_of_a_private_server_sees_what_its_worker_writes_as_it_came() {
     assert!(said.starts_with("said before\n"), "{said}");
     assert!(said.lines().any(|line| line.starts_with("katydid worker ") && line.ends_with(": own words")), "{said}");
     assert!(said.contains("\n\tas  [2J\u{fffd}it came\n"), "{said}");
-    assert_eq!(said.matches("flood\n").count(), FLOOD);
+    assert_eq!(said.matches("flood\n").count(), FLOOD_LINES);
     assert!(said.ends_with("last words\n"), "{said}");
 }

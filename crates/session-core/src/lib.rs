@@ -62,7 +62,7 @@ pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replay
 pub use output::{Capture, Printed};
 pub use progress::Progress;
 pub use snapshot::{
-    AddressMismatch, CaptureOptions, FRAMES, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions,
+    AddressMismatch, CaptureOptions, FRAMES_NOTE, Failure, OutOfMemory, PendingSnapshot, Precopy, RestoreOptions,
     read_journal, write_journal,
 };
 pub use uploads::{MAX_IMAGE_BYTES, UploadError, Uploads};

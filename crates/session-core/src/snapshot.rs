@@ -6,9 +6,9 @@ use katydid_image::{ImageError, ImageSource, Session as SessionPart, Sink};
 use katydid_wire::sharing::Sharing;
 
 /// Note of the number of frames that a session had executed.
-pub const FRAMES: &str = "frames";
+pub const FRAMES_NOTE: &str = "frames";
 /// Key of the file with a session's journal, and the end of its name.
-const JOURNAL: &str = "journal";
+const JOURNAL_KEY: &str = "journal";
 
 /// The journal of a session in an image; none where it has none.
 ///
@@ -16,7 +16,7 @@ const JOURNAL: &str = "journal";
 ///
 /// The image.
 pub fn read_journal(part: &SessionPart, source: &dyn ImageSource) -> Result<Option<Vec<u8>>, ImageError> {
-    part.states.get(JOURNAL).map(|entry| source.state(entry)).transpose()
+    part.states.get(JOURNAL_KEY).map(|entry| source.state(entry)).transpose()
 }
 
 /// Puts the journal of a session into an image.
@@ -25,8 +25,8 @@ pub fn read_journal(part: &SessionPart, source: &dyn ImageSource) -> Result<Opti
 ///
 /// The image.
 pub fn write_journal(part: &mut SessionPart, state: &[u8], sink: &dyn Sink) -> Result<(), ImageError> {
-    let journal = sink.session_state(&format!("{}.{JOURNAL}", part.name), state)?;
-    part.states.insert(JOURNAL.to_owned(), journal);
+    let journal = sink.session_state(&format!("{}.{JOURNAL_KEY}", part.name), state)?;
+    part.states.insert(JOURNAL_KEY.to_owned(), journal);
     Ok(())
 }
 

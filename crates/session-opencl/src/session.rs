@@ -16,7 +16,7 @@ use crate::calls::busy_poll::main_loop;
 use crate::calls::event_poller::EventPoller;
 use crate::calls::executor::{Job, task};
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::shared::{OpenCl, OpenclShared};
+use crate::calls::opencl_api::{OpenCl, OpenclApi};
 use crate::drivers::devices;
 use crate::drivers::driver::Platform;
 use crate::journal::{Journal, Replay};
@@ -28,9 +28,9 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Most bytes of one message's data; what a command moves beyond that is refused by the program's side.
-const MAX_DATA: u64 = 16 << 30;
+const MAX_MESSAGE_DATA_BYTES: u64 = 16 << 30;
 /// Bytes that all unfinished data of a session may take together.
-const MAX_PENDING: u64 = 24 << 30;
+const MAX_PENDING_BYTES: u64 = 24 << 30;
 
 impl Session {
     /// A session over the machine's platforms. They and their devices have the first numbers, in their order.
@@ -63,10 +63,10 @@ impl Session {
     /// it had: lines of `NEW` or `OLD=NEW`.
     pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, requested: String) -> Self {
         Self {
-            shared: Arc::new(OpenclShared::new(usage, capture)),
+            shared: Arc::new(OpenclApi::new(usage, capture)),
             here: devices::describe(&platforms),
             platforms,
-            uploads: Uploads::new(MAX_DATA, MAX_PENDING),
+            uploads: Uploads::new(MAX_MESSAGE_DATA_BYTES, MAX_PENDING_BYTES),
             blobs: HashMap::new(),
             svm: Svm::default(),
             counted: HashMap::new(),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use katydid_image::{Device, ImageSource, Session as SessionPart, Sink};
-use katydid_session_core::{AddressMismatch, FRAMES, Failure, Progress, StateError, read_journal, write_journal};
+use katydid_session_core::{AddressMismatch, FRAMES_NOTE, Failure, Progress, StateError, read_journal, write_journal};
 use katydid_wire::handshake::PROTOCOL;
 
 use crate::contents::Captured;
@@ -20,26 +20,26 @@ use crate::memory::zero_copy_area::RetainedPages;
 use crate::state::Session;
 
 /// Note that tells which API a session speaks.
-const API: &str = "api";
+const API_NOTE: &str = "api";
 /// The name of the API in an image's part of a session.
-const OPENCL: &str = "opencl";
+const OPENCL_API: &str = "opencl";
 /// Note of the memory that the session may hold, in bytes; 0: no limit.
-pub const MEMORY_LIMIT: &str = "quota";
+pub const MEMORY_LIMIT_NOTE: &str = "quota";
 /// Note of the address at which the session has memory that its program has too; absent where it has none.
-const HOST: &str = "host";
+const HOST_NOTE: &str = "host";
 /// Note of an outline.
-const OUTLINE: &str = "outline";
+const OUTLINE_NOTE: &str = "outline";
 
 /// Whether what an image has is a session of OpenCL.
 #[must_use]
 pub fn is_kept_in(part: &SessionPart) -> bool {
-    part.notes.get(API).and_then(serde_json::Value::as_str) == Some(OPENCL)
+    part.notes.get(API_NOTE).and_then(serde_json::Value::as_str) == Some(OPENCL_API)
 }
 
 /// Where the session of an image had memory that its program has too; none if it had none.
 #[must_use]
 pub fn host_base(part: &SessionPart) -> Option<u64> {
-    part.notes.get(HOST).and_then(serde_json::Value::as_u64)
+    part.notes.get(HOST_NOTE).and_then(serde_json::Value::as_u64)
 }
 
 /// Reads bytes as the saved state of a session, and tells how many frames would be executed again; what fuzzing drives.
@@ -54,7 +54,7 @@ pub fn examine(bytes: &[u8]) -> Result<usize, StateError> {
 /// Whether that is the outline of a session: what is made of it has no contents, and becomes a session by an image.
 #[must_use]
 pub fn is_outline(part: &SessionPart) -> bool {
-    part.notes.contains_key(OUTLINE)
+    part.notes.contains_key(OUTLINE_NOTE)
 }
 
 /// A session that was rebuilt from an outline has no contents, so no program can go on with it.
@@ -105,18 +105,18 @@ impl Session {
     ) -> Result<impl katydid_session_core::PendingSnapshot + use<>, Failure> {
         let state = self.made()?;
         let mut part = self.part(name, &state.platforms);
-        part.notes.insert(OUTLINE.to_owned(), true.into());
+        part.notes.insert(OUTLINE_NOTE.to_owned(), true.into());
         Ok(Snapshot { part, state: state.encode(), captured: Captured::default(), _zero_copy: None })
     }
 
     /// What a manifest says of the session, without contents.
     fn part(&self, name: &str, platforms: &[Platform]) -> SessionPart {
         let mut notes = BTreeMap::from([
-            (API.to_owned(), OPENCL.into()),
-            (FRAMES.to_owned(), self.main_loop.frames.into()),
-            (MEMORY_LIMIT.to_owned(), self.shared.usage.limit().unwrap_or(0).into()),
+            (API_NOTE.to_owned(), OPENCL_API.into()),
+            (FRAMES_NOTE.to_owned(), self.main_loop.frames.into()),
+            (MEMORY_LIMIT_NOTE.to_owned(), self.shared.usage.limit().unwrap_or(0).into()),
         ]);
-        notes.extend(self.host.as_ref().map(|host| (HOST.to_owned(), host.range().base.into())));
+        notes.extend(self.host.as_ref().map(|host| (HOST_NOTE.to_owned(), host.range().base.into())));
         let names = platforms.iter().flat_map(|platform| &platform.devices);
         let devices =
             (0..).zip(names).map(|(index, device)| Device { index, name: device.name.clone(), ..Device::default() });

@@ -14,7 +14,7 @@ use katydid_transport::{LinkError, OutgoingReply, Replier};
 use katydid_wire::codec::Message;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{self, message_name};
-use katydid_wire::opencl::{IN_HOST, IN_PIECE, id, kind, list, value};
+use katydid_wire::opencl::{STAGED_IN_HOST, STAGED_IN_PIECE, id, kind, list, value};
 
 use crate::calls::fault::SessionError;
 use crate::calls::pending_reads::{CommandEnd, PendingRead, ReadLocation};
@@ -187,11 +187,11 @@ fn a_piece_that_comes_with_a_refused_write_is_given_back() {
         payload
     };
     let opcode = message::kdclWrite::OPCODE;
-    session.execute(&head(opcode, 3, true), &write(IN_PIECE)).unwrap();
+    session.execute(&head(opcode, 3, true), &write(STAGED_IN_PIECE)).unwrap();
     assert_eq!(notes.0.lock().unwrap()[..], [(3, Code::INVALID_COMMAND_QUEUE.0)]);
     assert_eq!(busy.load(Ordering::Acquire), 0);
     assert!(matches!(
-        session.execute(&head(opcode, 4, true), &write(IN_PIECE + 1)),
+        session.execute(&head(opcode, 4, true), &write(STAGED_IN_PIECE + 1)),
         Err(SessionError::BadPart { part: "piece", .. })
     ));
 }
@@ -269,8 +269,17 @@ fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
     let (mut session, _) = with_pipes();
     let (memory, context, data) = (id(kind::MEMORY, 1), id(kind::CONTEXT, 1), [8; 16]);
     let mut payload = Vec::new();
-    message::kdclBuffer { memory, context, flags: 0, size: 64, place: 0, staged: IN_HOST, properties: 0, data: &data }
-        .encode(&mut payload);
+    message::kdclBuffer {
+        memory,
+        context,
+        flags: 0,
+        size: 64,
+        place: 0,
+        staged: STAGED_IN_HOST,
+        properties: 0,
+        data: &data,
+    }
+    .encode(&mut payload);
     let refused = session.execute(&head(message::kdclBuffer::OPCODE, 1, true), &payload);
     assert!(matches!(refused, Err(SessionError::BadPart { part: "place", .. })));
 }

@@ -15,21 +15,21 @@ use std::panic::catch_unwind;
 use random::Random;
 
 /// Scripts that are made unless the environment says otherwise: some seconds' work.
-const MADE: u64 = 2000;
+const MUTATION_COUNT: u64 = 2000;
 /// Most bytes of a script.
-const LONGEST: u64 = 600;
+const MAX_FRAME_BYTES: u64 = 600;
 
 /// Bytes of a script. A field in a hundred is any number.
 fn script(random: &mut Random) -> Vec<u8> {
     let has_svm = u8::from(random.below(16) == 0);
-    let length = random.below(LONGEST);
+    let length = random.below(MAX_FRAME_BYTES);
     let byte = |_| if random.below(100) == 0 { 0xee } else { random.byte() };
     std::iter::once(has_svm).chain((0..length).map(byte)).collect()
 }
 
 #[test]
 fn made_up_frames_end_sessions_and_nothing_else() {
-    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE);
+    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
     let (mut random, mut executed) = (Random(0x9e37_79b9_7f4a_7c15), 0);
     for _ in 0..made {
         let script = script(&mut random);

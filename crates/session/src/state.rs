@@ -10,8 +10,8 @@ use katydid_transport::compression::CompressionPolicy;
 use katydid_wire::facts::Facts;
 
 use crate::calls::busy_poll::MainLoop;
-use crate::calls::shared::CudaShared;
-use crate::code::images::Images;
+use crate::calls::cuda_api::CudaApi;
+use crate::code::module_images::ModuleImages;
 use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
 use crate::journal::{EventTimes, Journal, Replay};
@@ -37,7 +37,7 @@ pub struct WarmContext {
 
 /// State of one program's session: its objects, memory and journal.
 pub struct Session {
-    pub(crate) shared: Arc<CudaShared>,
+    pub(crate) shared: Arc<CudaApi>,
     pub(crate) tables: Tables,
     pub(crate) facts: Facts,
     pub(crate) address_check: AddressCheck,
@@ -55,7 +55,7 @@ pub struct Session {
     /// What packing bulk for the program takes.
     pub(crate) packer: Arc<CompressionPolicy>,
     pub(crate) uploads: Uploads,
-    pub(crate) images: Images,
+    pub(crate) images: ModuleImages,
     /// Images that programs have sent to servers like this one, where it keeps them.
     pub(crate) store: Option<ImageStore>,
     /// Threads whose next image is to be stored.
@@ -71,7 +71,7 @@ pub struct Session {
     pub(crate) entered: u32,
     /// Green contexts by wire id.
     pub(crate) greens: BTreeMap<u32, Green>,
-    /// Counts changes of contexts, see [`TaskContext`](crate::calls::shared::TaskContext).
+    /// Counts changes of contexts, see [`TaskContext`](crate::calls::cuda_api::TaskContext).
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,

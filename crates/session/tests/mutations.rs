@@ -16,9 +16,9 @@ use std::panic::catch_unwind;
 use random::Random;
 
 /// Scripts that are made unless the environment says otherwise: some seconds' work.
-const MADE: u64 = 4000;
+const MUTATION_COUNT: u64 = 4000;
 /// Most frames of a script.
-const FRAMES: u64 = 24;
+const MAX_FRAMES: u64 = 24;
 
 impl Random {
     /// Eight bytes as a field could have them.
@@ -35,7 +35,7 @@ impl Random {
 
     fn script(&mut self) -> Vec<u8> {
         let mut script = Vec::new();
-        for _ in 0..=self.below(FRAMES) {
+        for _ in 0..=self.below(MAX_FRAMES) {
             let (opcode, more) =
                 (self.below(1 << 16) as u16, if self.below(3) == 0 { self.below(64) as u8 } else { 0 });
             // In the first context, nearly always.
@@ -54,7 +54,7 @@ impl Random {
 
 #[test]
 fn made_up_frames_end_sessions_and_nothing_else() {
-    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE);
+    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
     let (mut random, mut executed) = (Random(0x9e37_79b9_7f4a_7c15), 0);
     for _ in 0..made {
         let script = random.script();

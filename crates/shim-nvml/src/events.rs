@@ -17,7 +17,7 @@ use crate::call;
 /// Sets that there are, by handle.
 static SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, living: BTreeSet::new() });
 /// Handles are numbers that no other handle of this library has.
-const FIRST: usize = 0x4b44_0000;
+const FIRST_HANDLE: usize = 0x4b44_0000;
 /// Sets that a program may have at a time.
 const MAX_EVENT_SETS: usize = 1 << 16;
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(target: *mut usize) -> u32 {
         return code::UNKNOWN;
     }
     sets.last += 1;
-    let handle = FIRST + sets.last;
+    let handle = FIRST_HANDLE + sets.last;
     sets.living.insert(handle);
     // SAFETY: not null, so the caller's place for a handle.
     unsafe { target.write_unaligned(handle) };

@@ -16,13 +16,14 @@ use katydid_wire::nvml::{code, function, opcode};
 use crate::call;
 
 /// Which table: `6c3efec4-8fc9-4e6c-a327-ee696e12f7c4`, its first three groups lowest byte first.
-const ID: [u8; 16] = [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
+const TABLE_ID: [u8; 16] =
+    [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
 /// Words of the table, its size included.
-const WORDS: usize = 256;
+const TABLE_WORDS: usize = 256;
 /// Takes an index and a place for a handle.
-const HANDLE_BY_INDEX: usize = 81;
+const HANDLE_BY_INDEX_SLOT: usize = 81;
 /// Take a device, a count and entries: processes that compute, that draw, and those behind MPS.
-const PROCESSES: [(usize, &str); 3] = [
+const PROCESS_SLOTS: [(usize, &str); 3] = [
     (213, "nvmlDeviceGetComputeRunningProcesses_v3"),
     (214, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
     (215, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
@@ -30,11 +31,11 @@ const PROCESSES: [(usize, &str); 3] = [
 /// Drivers whose lists of processes are known. Of another one neither place nor layout is certain.
 const KNOWN_DRIVER: &[u8] = b"580.";
 /// An entry is a process's number, memory, instances and protected memory, as in `nvmlProcessDetail_v1_t`, and its name.
-const ENTRY: usize = NAME_AT + NAME_ROOM;
-const NAME_AT: usize = 32;
-const NAME_ROOM: usize = 4096;
+const ENTRY_BYTES: usize = NAME_OFFSET + NAME_BYTES;
+const NAME_OFFSET: usize = 32;
+const NAME_BYTES: usize = 4096;
 /// `nvmlProcessInfo_t`, which is how an entry begins.
-const PROCESS: usize = 24;
+const PROCESS_INFO_BYTES: usize = 24;
 /// No list is longer.
 const MAX_PROCESSES: u32 = 4096;
 
@@ -71,12 +72,12 @@ macro_rules! row {
     };
 }
 
-const FIRST: [TableFunction; 16] = row!(0);
+const FIRST_SLOTS: [TableFunction; 16] = row!(0);
 
 static TABLE: FunctionTable = FunctionTable {
-    bytes: WORDS * size_of::<usize>(),
+    bytes: TABLE_WORDS * size_of::<usize>(),
     first: {
-        let [_, first @ ..] = FIRST;
+        let [_, first @ ..] = FIRST_SLOTS;
         first
     },
     rows: [
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *
     }
     // SAFETY: not null, so 16 bytes of the caller's.
     let asked = unsafe { id.read_unaligned() };
-    if asked != ID {
+    if asked != TABLE_ID {
         say(format_args!("NVML's private table {asked:02x?} is not supported"));
         return code::NOT_SUPPORTED;
     }
@@ -125,12 +126,12 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *
 ///
 /// The words are what `nvidia-smi` passes there.
 unsafe extern "C" fn slot<const AT: usize>(a: usize, b: usize, c: usize, _d: usize) -> u32 {
-    static SAID: [AtomicBool; WORDS] = [const { AtomicBool::new(false) }; WORDS];
-    if AT == HANDLE_BY_INDEX {
+    static SAID: [AtomicBool; TABLE_WORDS] = [const { AtomicBool::new(false) }; TABLE_WORDS];
+    if AT == HANDLE_BY_INDEX_SLOT {
         // SAFETY: a number and a place for a handle, as this function takes.
         return unsafe { ask("nvmlDeviceGetHandleByIndex_v2", [a, b, 0, 0, 0, 0]) };
     }
-    if let Some((_, list)) = PROCESSES.iter().find(|(at, _)| *at == AT)
+    if let Some((_, list)) = PROCESS_SLOTS.iter().find(|(at, _)| *at == AT)
         && is_known_driver()
     {
         // SAFETY: handed on.
@@ -180,7 +181,7 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
     }
     // SAFETY: not null, so the caller's count.
     let mut told = unsafe { count.read_unaligned() }.min(MAX_PROCESSES);
-    let mut found = vec![0_u8; told as usize * PROCESS];
+    let mut found = vec![0_u8; told as usize * PROCESS_INFO_BYTES];
     let (told_at, found_at) =
         (std::ptr::from_mut(&mut told).expose_provenance(), found.as_mut_ptr().expose_provenance());
     // SAFETY: the list has room for as many as `told` says.
@@ -188,12 +189,12 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
     if status != code::SUCCESS {
         return status;
     }
-    let (found, _) = found.as_chunks::<PROCESS>();
+    let (found, _) = found.as_chunks::<PROCESS_INFO_BYTES>();
     let target = std::ptr::with_exposed_provenance_mut::<u8>(entries);
     for (at, process) in found.iter().take(told as usize).enumerate() {
         let entry = entry(process, &name_of(process));
         // SAFETY: the caller has room for as many entries as it said, and no more were found.
-        unsafe { target.add(at * ENTRY).copy_from_nonoverlapping(entry.as_ptr(), ENTRY) };
+        unsafe { target.add(at * ENTRY_BYTES).copy_from_nonoverlapping(entry.as_ptr(), ENTRY_BYTES) };
     }
     // SAFETY: as above.
     unsafe { count.write_unaligned(told) };
@@ -201,9 +202,9 @@ unsafe fn processes(list: &str, device: usize, count: *mut u32, entries: usize) 
 }
 
 /// A process's name on its server; none where it has ended.
-fn name_of(process: &[u8; PROCESS]) -> Vec<u8> {
+fn name_of(process: &[u8; PROCESS_INFO_BYTES]) -> Vec<u8> {
     let number = process.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    let mut name = vec![0; NAME_ROOM];
+    let mut name = vec![0; NAME_BYTES];
     // SAFETY: the buffer is as long as said.
     let status = unsafe {
         let words = [number as usize, name.as_mut_ptr().expose_provenance(), name.len(), 0, 0, 0];
@@ -215,11 +216,11 @@ fn name_of(process: &[u8; PROCESS]) -> Vec<u8> {
 }
 
 /// An entry: what the public list says of a process, no protected memory, and its name.
-fn entry(process: &[u8; PROCESS], name: &[u8]) -> Vec<u8> {
+fn entry(process: &[u8; PROCESS_INFO_BYTES], name: &[u8]) -> Vec<u8> {
     let mut entry = process.to_vec();
-    entry.resize(NAME_AT, 0);
-    entry.extend(name.iter().take(NAME_ROOM - 1));
-    entry.resize(ENTRY, 0);
+    entry.resize(NAME_OFFSET, 0);
+    entry.extend(name.iter().take(NAME_BYTES - 1));
+    entry.resize(ENTRY_BYTES, 0);
     entry
 }
 
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_table_is_found_by_its_id_alone() {
-        let (mut table, known, other) = (std::ptr::null(), ID, [0_u8; 16]);
+        let (mut table, known, other) = (std::ptr::null(), TABLE_ID, [0_u8; 16]);
         // SAFETY: locals.
         unsafe {
             assert_eq!(nvmlInternalGetExportTable(&raw mut table, &raw const other), code::NOT_SUPPORTED);
@@ -238,7 +239,7 @@ mod tests {
             assert_eq!(nvmlInternalGetExportTable(&raw mut table, std::ptr::null()), code::INVALID_ARGUMENT);
             assert_eq!(table.cast::<usize>().read(), size_of::<FunctionTable>());
         }
-        assert_eq!(size_of::<FunctionTable>(), WORDS * size_of::<usize>());
+        assert_eq!(size_of::<FunctionTable>(), TABLE_WORDS * size_of::<usize>());
     }
 
     #[test]
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn entries_hold_their_names_whole_or_cut() {
-        let process = [7; PROCESS];
+        let process = [7; PROCESS_INFO_BYTES];
         let whole = entry(&process, b"worker");
         assert_eq!((whole.len(), &whole[..24], &whole[32..39]), (4128, &process[..], &b"worker\0"[..]));
         assert_eq!((whole[24..32].to_vec(), entry(&process, &[b'a'; 5000])[4127]), (vec![0; 8], 0));

@@ -8,20 +8,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
-use katydid_wire::frame::{FrameHead, HEAD, MAX_PAYLOAD, Output, padded};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, MAX_PAYLOAD_BYTES, Output, padded};
 
 use crate::ipc::connection::Connection;
 use crate::link::worker::{OutgoingReply, WorkerLink};
 use crate::shm::channel::create;
-use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, HEAD_COUNTER, PAGE_BYTES, RING, RING_LENGTH, TAIL};
+use crate::shm::layout::{
+    CHANNEL_ADDRESS, CHANNEL_BYTES, HEAD_OFFSET, PAGE_BYTES, RING_BYTES, RING_OFFSET, TAIL_OFFSET,
+};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::worker::ShmWorker;
 pub use crate::tls::examine::records;
 
 /// Bytes of a script's step.
-const STEP: usize = 8;
+const SCRIPT_STEP_BYTES: usize = 8;
 /// Bytes of an honest frame's payload are fewer.
-const HONEST: usize = 1 << 12;
+const MAX_HONEST_PAYLOAD_BYTES: usize = 1 << 12;
 
 /// Reads the ring of a program that does what `script` says; gives how many frames were handed out.
 ///
@@ -35,13 +37,13 @@ const HONEST: usize = 1 << 12;
 ///
 /// The system refuses memory.
 pub fn ring(script: &[u8]) -> io::Result<usize> {
-    let channel = create("katydid-examined", CHANNEL_LENGTH as u64)?;
+    let channel = create("katydid-examined", CHANNEL_BYTES as u64)?;
     let (_ours, theirs) = UnixStream::pair()?;
-    let shared = SharedMapping::map(&channel, CHANNEL_LENGTH, CHANNEL_ADDRESS)?;
+    let shared = SharedMapping::map(&channel, CHANNEL_BYTES, CHANNEL_ADDRESS)?;
     let line = Connection::new(OwnedFd::from(theirs), None);
     let worker = ShmWorker::new(line, &[channel], 0).map_err(io::Error::other)?;
     let mut peer = Peer { shared, worker, tail: 0, sent: 0, taken: 0, is_honest: true };
-    let (steps, _) = script.as_chunks::<STEP>();
+    let (steps, _) = script.as_chunks::<SCRIPT_STEP_BYTES>();
     for step in steps {
         match peer.step(*step) {
             WorkerFinding::Frame | WorkerFinding::Nothing => {}
@@ -75,21 +77,21 @@ struct Peer {
 }
 
 impl Peer {
-    fn step(&mut self, [what, byte, numbers @ ..]: [u8; STEP]) -> WorkerFinding {
+    fn step(&mut self, [what, byte, numbers @ ..]: [u8; SCRIPT_STEP_BYTES]) -> WorkerFinding {
         let (numbers, _) = numbers.as_chunks::<2>();
         let number = |at: usize| numbers.get(at).map_or(0, |number| u16::from_le_bytes(*number));
         let [a, b, c] = [number(0), number(1), number(2)];
         match what % 8 {
             0 | 1 => return self.take(),
             2 | 3 if self.is_honest => {
-                self.write_frame(byte, usize::from(a) % HONEST);
+                self.write_frame(byte, usize::from(a) % MAX_HONEST_PAYLOAD_BYTES);
                 return WorkerFinding::Nothing;
             }
             2 | 3 => self.write_head(byte, [a, b, c]),
             4 => self.put(u64::from(a) << 8 | u64::from(b), &vec![byte; c.into()]),
             5 => {
                 let wide = u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(byte) << 56;
-                self.set_counter(if byte & 1 == 0 { TAIL } else { HEAD_COUNTER }, wide);
+                self.set_counter(if byte & 1 == 0 { TAIL_OFFSET } else { HEAD_OFFSET }, wide);
             }
             6 => self.publish(self.tail.wrapping_add(a.into())),
             _ => self.set_word(a.into(), u32::from(b) | u32::from(c) << 16),
@@ -110,7 +112,7 @@ impl Peer {
             }
         };
         let FrameHead { thread, sequence, wants_reply, .. } = frame.head;
-        assert!(frame.payload.len() <= MAX_PAYLOAD && sequence == self.taken as u64);
+        assert!(frame.payload.len() <= MAX_PAYLOAD_BYTES && sequence == self.taken as u64);
         if self.is_honest {
             let sent = self.taken as u8;
             assert!(frame.payload.iter().all(|byte| *byte == sent), "an honest payload was changed");
@@ -126,10 +128,10 @@ impl Peer {
 
     /// Writes at a place of the ring, and around its end.
     fn put(&self, place: u64, bytes: &[u8]) {
-        let place = (place % RING_LENGTH as u64) as usize;
-        let (first, second) = bytes.split_at(bytes.len().min(RING_LENGTH - place));
-        self.shared.copy_in(RING + place, first);
-        self.shared.copy_in(RING, second);
+        let place = (place % RING_BYTES as u64) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(RING_BYTES - place));
+        self.shared.copy_in(RING_OFFSET + place, first);
+        self.shared.copy_in(RING_OFFSET, second);
     }
 
     fn set_counter(&self, counter: usize, value: u64) {
@@ -138,7 +140,7 @@ impl Peer {
 
     fn publish(&mut self, tail: u64) {
         self.tail = tail;
-        self.set_counter(TAIL, tail);
+        self.set_counter(TAIL_OFFSET, tail);
     }
 
     /// Writes any word in front of the ring.
@@ -150,12 +152,12 @@ impl Peer {
     fn write_frame(&mut self, byte: u8, length: usize) {
         let (wants_reply, thread, sequence) = (byte & 1 != 0, 1 + u32::from(byte), self.sent as u64);
         let head = FrameHead { opcode: byte.into(), wants_reply, thread, context: 0, sequence };
-        let used = self.tail - self.shared.long_word(HEAD_COUNTER).load(Ordering::Acquire);
-        let whole = padded(HEAD + length) as u64;
+        let used = self.tail - self.shared.long_word(HEAD_OFFSET).load(Ordering::Acquire);
+        let whole = padded(HEAD_BYTES + length) as u64;
         let Ok(head) = head.encode(length) else { return };
-        if used + whole <= RING_LENGTH as u64 {
+        if used + whole <= RING_BYTES as u64 {
             self.put(self.tail, &head);
-            self.put(self.tail + HEAD as u64, &vec![self.sent as u8; length]);
+            self.put(self.tail + HEAD_BYTES as u64, &vec![self.sent as u8; length]);
             self.publish(self.tail + whole);
             self.sent += 1;
         }
@@ -163,7 +165,7 @@ impl Peer {
 
     /// Writes a head that says what the numbers say, and publishes some bytes.
     fn write_head(&mut self, byte: u8, [length, thread, published]: [u16; 3]) {
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_BYTES];
         // Lengths up to beyond the limit, and one in four as any.
         let length = if byte & 3 == 0 { u32::from(length) << 8 } else { u32::from(length) };
         head[..4].copy_from_slice(&length.to_le_bytes());

@@ -46,10 +46,10 @@ pub use link::program::{BatchLink, CallLink, ProgramLink, QuiesceLink, ReclaimLi
 pub use link::reply_buffer::ReplyBuffer;
 pub use link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink};
 pub use os::vsock::{bind_vsock, vsock_peer, vsock_port};
-pub use shm::layout::{PIECE_BYTES, PIECES};
-pub use shm::piece::StagingPiece;
-pub use shm::staging::{Staging, ZERO_COPY_TURN, ZERO_COPY_WRITERS, ZeroCopyMemory};
+pub use shm::layout::{PIECE_BYTES, STAGING_PIECES};
+pub use shm::staging::{Staging, ZERO_COPY_GENERATION_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};
+pub use shm::staging_piece::StagingPiece;
 pub use stream::bulk::{BUFFER_BYTES, BUFFER_COUNT, Buffer, Buffers};
 pub use sync::contention::yield_unless_contended;
 pub use sync::wait::Spin;
-pub use tls::identity::{AUTHORITY, CERTIFICATE, Identity, KEY, TlsError};
+pub use tls::identity::{AUTHORITY_FILE, CERTIFICATE_FILE, Identity, KEY_FILE, TlsError};

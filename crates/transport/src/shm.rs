@@ -3,11 +3,11 @@
 pub(crate) mod channel;
 pub(crate) mod layout;
 pub(crate) mod mapped_fd;
-pub(crate) mod piece;
 pub(crate) mod program;
 pub(crate) mod reply;
 pub(crate) mod ring;
 pub(crate) mod shared_mapping;
 pub(crate) mod staging;
 pub(crate) mod staging_map;
+pub(crate) mod staging_piece;
 pub(crate) mod worker;

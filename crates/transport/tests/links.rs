@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{ADD, ECHO, EXIT, PRINT, Path, SLOW_ECHO, SUM, link, work};
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer};
-use katydid_wire::frame::{FrameError, MAX_PAYLOAD, ReplyHead};
+use katydid_wire::frame::{FrameError, MAX_PAYLOAD_BYTES, ReplyHead};
 use rustix::thread::{Pid, gettid};
 
 /// Makes a test of each path out of each body, which gets the program's end while a worker runs behind it.
@@ -49,7 +49,7 @@ fn with_worker(path: Path, body: impl FnOnce(&dyn ProgramLink)) {
 on_every_path! {
     fn payloads_of_all_sizes_come_back(link) {
         let mut reply = b"what was there before".to_vec();
-        for size in [0, 1, 7, 8, 24, 25, 1000, 65_504, 65_505, 500_000, MAX_PAYLOAD - 1, MAX_PAYLOAD] {
+        for size in [0, 1, 7, 8, 24, 25, 1000, 65_504, 65_505, 500_000, MAX_PAYLOAD_BYTES - 1, MAX_PAYLOAD_BYTES] {
             let sent: Vec<u8> = (0..size).map(|at| (at * 31 + size) as u8).collect();
             let (first, second) = sent.split_at(size / 3);
             let head = link.call(ECHO, 5, &[first, &[], second], &mut reply).unwrap();
@@ -60,7 +60,7 @@ on_every_path! {
 
     fn data_lands_where_the_caller_wants_it(link) {
         let mut reply = Vec::new();
-        for size in [1, 60_000, 65_504, 65_533, 65_540, MAX_PAYLOAD - 4] {
+        for size in [1, 60_000, 65_504, 65_533, 65_540, MAX_PAYLOAD_BYTES - 4] {
             let sent: Vec<u8> = (0..size + 4).map(|at| (at * 31 + size) as u8).collect();
             let (head, landed, data) = call_into(link, ECHO, &sent, size, &mut reply);
             assert!(landed && head.status == 0 && data == sent[4..] && reply == sent[..4], "{size} bytes");
@@ -112,7 +112,7 @@ on_every_path! {
     }
 
     fn a_payload_beyond_the_limit_is_the_callers_fault_and_harms_nothing(link) {
-        let large = vec![0; MAX_PAYLOAD + 1];
+        let large = vec![0; MAX_PAYLOAD_BYTES + 1];
         let error = link.enqueue(ADD, 0, &[&large]).unwrap_err();
         assert!(matches!(error, LinkError::Frame(FrameError::TooLarge { payload }) if payload == large.len()));
         assert!(link.call(ECHO, 0, &[&large], &mut Vec::new()).is_err());

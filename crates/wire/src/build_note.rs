@@ -10,7 +10,7 @@
 //! | 8 | 4 | kind: 1 |
 //! | 12 | 8 | owner: `Katydid` and a zero byte |
 //! | 20 | 4 | [`handshake::PROTOCOL`] |
-//! | 24 | 4 | [`job::PROTOCOL`] |
+//! | 24 | 4 | [`job::JOB_PROTOCOL_VERSION`] |
 //! | 28 | 32 | [`SPEC_HASH`] |
 //! | 60 | 16 | release, text padded with zeros |
 //!
@@ -21,11 +21,11 @@ use std::fmt;
 use crate::message::SPEC_HASH;
 use crate::{handshake, job};
 
-const OWNER: [u8; 8] = *b"Katydid\0";
-const KIND: u32 = 1;
+const NOTE_OWNER: [u8; 8] = *b"Katydid\0";
+const NOTE_KIND: u32 = 1;
 const DESCRIPTION_BYTES: usize = 56;
 const RELEASE_BYTES: usize = 16;
-const NOTE_BYTES: usize = 12 + OWNER.len() + DESCRIPTION_BYTES;
+const NOTE_BYTES: usize = 12 + NOTE_OWNER.len() + DESCRIPTION_BYTES;
 
 /// The note of this build, for a static in the section `.note.katydid`.
 #[derive(Debug)]
@@ -37,12 +37,12 @@ impl BuildNote {
     #[must_use]
     pub const fn current() -> Self {
         let mut note = [0; NOTE_BYTES];
-        copy(&mut note, 0, &(OWNER.len() as u32).to_le_bytes());
+        copy(&mut note, 0, &(NOTE_OWNER.len() as u32).to_le_bytes());
         copy(&mut note, 4, &(DESCRIPTION_BYTES as u32).to_le_bytes());
-        copy(&mut note, 8, &KIND.to_le_bytes());
-        copy(&mut note, 12, &OWNER);
+        copy(&mut note, 8, &NOTE_KIND.to_le_bytes());
+        copy(&mut note, 12, &NOTE_OWNER);
         copy(&mut note, 20, &handshake::PROTOCOL.to_le_bytes());
-        copy(&mut note, 24, &job::PROTOCOL.to_le_bytes());
+        copy(&mut note, 24, &job::JOB_PROTOCOL_VERSION.to_le_bytes());
         copy(&mut note, 28, &SPEC_HASH);
         copy(&mut note, 60, env!("CARGO_PKG_VERSION").as_bytes());
         Self(note)
@@ -83,7 +83,7 @@ impl LibraryBuild {
     pub fn current() -> Self {
         Self {
             protocol: handshake::PROTOCOL,
-            job_protocol: job::PROTOCOL,
+            job_protocol: job::JOB_PROTOCOL_VERSION,
             spec_hash: SPEC_HASH,
             release: env!("CARGO_PKG_VERSION").to_owned(),
         }
@@ -104,7 +104,7 @@ impl LibraryBuild {
             let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
             let (owner, rest) = rest.split_at_checked(word(0).checked_next_multiple_of(4)? as usize)?;
             let (description, rest) = rest.split_at_checked(word(4).checked_next_multiple_of(4)? as usize)?;
-            if (owner, word(8)) == (&OWNER, KIND) {
+            if (owner, word(8)) == (&NOTE_OWNER, NOTE_KIND) {
                 return Self::read(description);
             }
             notes = rest;

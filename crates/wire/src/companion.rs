@@ -68,13 +68,13 @@ use crate::codec::{CodecError, Field, Reader};
 use crate::envelope::{self, EnvelopeError, messages};
 
 /// Largest message in bytes: a chunk of 2 MiB and what stands around it.
-pub const MAX_MESSAGE: usize = (2 << 20) + (64 << 10);
+pub const MAX_MESSAGE_BYTES: usize = (2 << 20) + (64 << 10);
 /// Bytes of a chunk's name, a BLAKE3 hash.
-pub const HASH: usize = 32;
+pub const HASH_BYTES: usize = 32;
 /// Most hashes in one question.
 pub const MAX_HASHES: usize = 4096;
 /// Largest piece of a state file in one message.
-pub const STATE_PIECE: usize = 1 << 20;
+pub const MAX_STATE_PIECE_BYTES: usize = 1 << 20;
 
 /// Which side writes and reads the image's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Field for Store {
 }
 
 /// Most variables that a worker may report as moved.
-const MAX_MOVED: u32 = 1 << 16;
+const MAX_MOVED_VARIABLES: u32 = 1 << 16;
 
 /// A variable of a module or library that lies elsewhere in a rebuilt session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl MovedVariable {
     /// [`CodecError`].
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, CodecError> {
         let mut reader = Reader::new("moved variables", bytes);
-        let count = reader.take::<u32>()?.min(MAX_MOVED);
+        let count = reader.take::<u32>()?.min(MAX_MOVED_VARIABLES);
         let one =
             |reader: &mut Reader<'_>| Ok(Self { name: reader.take()?, address: reader.take()?, bytes: reader.take()? });
         let all = (0..count).map(|_| one(&mut reader)).collect::<Result<_, CodecError>>()?;
@@ -142,7 +142,7 @@ impl MovedVariable {
 
 messages! {
     /// An order of the supervisor, or its answer to a question about the image.
-    ToWorker at most MAX_MESSAGE;
+    ToWorker at most MAX_MESSAGE_BYTES;
     /// Come to rest. Answer: `Paused`, or `Failed` with the stream that does not come to its end.
     1 Pause {
         /// Frames that the program has sent: all of them are executed first.
@@ -243,7 +243,7 @@ messages! {
     19 State {
         /// Bytes of the file in all.
         total: u64,
-        /// From the wanted offset on, at most [`STATE_PIECE`].
+        /// From the wanted offset on, at most [`MAX_STATE_PIECE_BYTES`].
         data: Vec<u8>,
     }
     /// Answers any question that failed.
@@ -255,7 +255,7 @@ messages! {
 
 messages! {
     /// A word of the worker, or its question about the image.
-    FromWorker at most MAX_MESSAGE;
+    FromWorker at most MAX_MESSAGE_BYTES;
     /// Nothing is in flight but at most a request for the next upcall.
     1 Paused {
         /// Frames executed in all.
@@ -361,7 +361,7 @@ messages! {
     18 PutState {
         /// Name of the file.
         name: String,
-        /// Bytes to append, at most [`STATE_PIECE`].
+        /// Bytes to append, at most [`MAX_STATE_PIECE_BYTES`].
         data: Vec<u8>,
         /// 1: that was all of it.
         last: u32,
@@ -442,10 +442,10 @@ mod tests {
             FromWorker::Freed {},
             FromWorker::Ended {},
             FromWorker::Revived {},
-            FromWorker::Has { hashes: vec![0xab; 2 * HASH] },
+            FromWorker::Has { hashes: vec![0xab; 2 * HASH_BYTES] },
             FromWorker::Put { data: vec![9; 64] },
             FromWorker::PutState { name: "rank-0.journal".into(), data: vec![1, 2, 3], last: 1 },
-            FromWorker::Get { hash: vec![0xcd; HASH] },
+            FromWorker::Get { hash: vec![0xcd; HASH_BYTES] },
             FromWorker::GetState { name: "rank-0.journal".into(), offset: 1 << 20 },
         ];
         survive(&words, FromWorker::encode, FromWorker::decode);
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn a_chunk_of_the_full_size_fits_and_a_larger_one_does_not() {
         assert!(FromWorker::Put { data: vec![0; 2 << 20] }.encode().is_ok());
-        let larger = FromWorker::Put { data: vec![0; MAX_MESSAGE] };
+        let larger = FromWorker::Put { data: vec![0; MAX_MESSAGE_BYTES] };
         assert!(matches!(larger.encode(), Err(EnvelopeError::TooLarge { .. })));
     }
 }

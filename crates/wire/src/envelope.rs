@@ -12,14 +12,14 @@
 use crate::codec::CodecError;
 
 /// Bytes before the fields.
-pub const HEAD: usize = 8;
+pub const HEAD_BYTES: usize = 8;
 
 /// Why a message was refused. The connection ends, because the two sides no longer agree on what was said.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// The announced length cannot be.
-    #[error("a message of {length} bytes was announced; messages have {HEAD} to {most} bytes")]
+    #[error("a message of {length} bytes was announced; messages have {HEAD_BYTES} to {most} bytes")]
     Length {
         /// Length that the message's head announces, in bytes.
         length: u32,
@@ -64,16 +64,16 @@ pub enum EnvelopeError {
 /// # Errors
 ///
 /// [`EnvelopeError::Length`].
-pub fn length(head: &[u8; HEAD], most: usize) -> Result<usize, EnvelopeError> {
+pub fn length(head: &[u8; HEAD_BYTES], most: usize) -> Result<usize, EnvelopeError> {
     let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-    let fits = (HEAD..=most).contains(&(length as usize));
+    let fits = (HEAD_BYTES..=most).contains(&(length as usize));
     if fits { Ok(length as usize) } else { Err(EnvelopeError::Length { length, most }) }
 }
 
 /// Room for a head; the fields follow, then [`seal`].
 #[must_use]
 pub(crate) fn begin() -> Vec<u8> {
-    vec![0; HEAD]
+    vec![0; HEAD_BYTES]
 }
 
 /// Writes the head of a message that is complete but for it.
@@ -89,7 +89,7 @@ pub(crate) fn seal(mut message: Vec<u8>, kind: u16, most: usize) -> Result<Vec<u
 /// Kind and fields of a whole message.
 pub(crate) fn open(message: &[u8], most: usize) -> Result<(u16, &[u8]), EnvelopeError> {
     let cut = |announced| EnvelopeError::Cut { announced, found: message.len() };
-    let (head, fields) = message.split_first_chunk().ok_or_else(|| cut(HEAD))?;
+    let (head, fields) = message.split_first_chunk().ok_or_else(|| cut(HEAD_BYTES))?;
     let announced = length(head, most)?;
     if announced != message.len() {
         return Err(cut(announced));
@@ -190,7 +190,7 @@ pub(crate) mod mutations {
                 if random(&mut state).is_multiple_of(4) {
                     copy.truncate(random(&mut state) as usize % copy.len());
                     // Half of the cuts are owned up to, so that they reach the fields.
-                    if copy.len() >= HEAD && copy.len().is_multiple_of(2) {
+                    if copy.len() >= HEAD_BYTES && copy.len().is_multiple_of(2) {
                         let length = (copy.len() as u32).to_le_bytes();
                         copy[..4].copy_from_slice(&length);
                     }

@@ -10,33 +10,33 @@
 //! |      8 | `thread` u32, from 1           | `deferred` u32 (`CUresult` of an earlier enqueue) |
 //! |     12 | `context` u32, 0: none         | `output` u32, bytes of device output at the end   |
 //! |     16 | `sequence` u64                 | `thread` u32, then 4 bytes zero                   |
-//! |     24 | lane of the payload u16        | `sequence` u64 of the request                     |
-//! |     26 | lane of the reply u16, u32 zero |                                                  |
+//! |     24 | connection of the payload u16  | `sequence` u64 of the request                     |
+//! |     26 | connection of the reply u16, u32 zero |                                            |
 //!
 //! The rule kept here: a head is checked whole before any field of it is believed, so a length that leaves
-//! this module never exceeds [`MAX_PAYLOAD`]'s bound and may size a buffer. Layouts are drawn in `docs/reference/wire-protocol.md`.
+//! this module never exceeds [`MAX_PAYLOAD_BYTES`]'s bound and may size a buffer. Layouts are drawn in `docs/reference/wire-protocol.md`.
 
 use thiserror::Error;
 
 /// Bytes of a request head and of a reply head.
-pub const HEAD: usize = 32;
+pub const HEAD_BYTES: usize = 32;
 /// Largest payload of a request, and of payload and output of a reply together.
-pub const MAX_PAYLOAD: usize = MAX_FRAME - HEAD;
+pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES - HEAD_BYTES;
 /// Largest frame, head included: 1 MiB of bulk data and room for what describes it.
-pub const MAX_FRAME: usize = (1 << 20) + 4096;
+pub const MAX_FRAME_BYTES: usize = (1 << 20) + 4096;
 /// Largest reply, head included.
-pub const MAX_REPLY: usize = MAX_FRAME;
-/// Bulk connections that a stream link may have beside its first connection. Names here call them lanes, as `--lanes` does.
-pub const MAX_LANES: u16 = 16;
+pub const MAX_REPLY_BYTES: usize = MAX_FRAME_BYTES;
+/// Bulk connections that a stream link may have beside its first connection. `--lanes` says how many.
+pub const MAX_BULK_CONNECTIONS: u16 = 16;
 /// Bit 0 of a request's flags: the program waits for a reply.
-const WANTS_REPLY: u16 = 1;
+const WANTS_REPLY_FLAG: u16 = 1;
 
 /// Why a head was refused. The peer is at fault, except in [`FrameError::TooLarge`] (the caller is).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The peer's length field is below a head or above the limit.
-    #[error("a frame of {length} bytes was announced; frames have {HEAD} to {MAX_FRAME} bytes")]
+    #[error("a frame of {length} bytes was announced; frames have {HEAD_BYTES} to {MAX_FRAME_BYTES} bytes")]
     Length {
         /// What the head said.
         length: u32,
@@ -48,10 +48,12 @@ pub enum FrameError {
         bits: u64,
     },
     /// A bulk connection that no link has, or one for a reply that no process waits for.
-    #[error("a frame names lane {lane}; lanes have numbers up to {MAX_LANES}, and carry replies that are awaited")]
-    Lane {
+    #[error(
+        "a frame names bulk connection {number}; they have numbers up to {MAX_BULK_CONNECTIONS}, and carry replies that are awaited"
+    )]
+    Connection {
         /// What the head said.
-        lane: u16,
+        number: u16,
     },
     /// Threads are numbered from 1, so a frame of thread 0 comes from a damaged peer.
     #[error("a frame claims to come from thread 0; threads count from 1")]
@@ -65,7 +67,7 @@ pub enum FrameError {
         available: usize,
     },
     /// The caller's payload does not fit a frame: it belongs into pieces, or into the staging area.
-    #[error("{payload} bytes do not fit one frame (at most {MAX_PAYLOAD}); split them or stage them")]
+    #[error("{payload} bytes do not fit one frame (at most {MAX_PAYLOAD_BYTES}); split them or stage them")]
     TooLarge {
         /// Length of the payload in bytes.
         payload: usize,
@@ -93,8 +95,8 @@ impl FrameHead {
     /// # Errors
     /// [`FrameError::TooLarge`].
     #[inline]
-    pub fn encode(&self, payload: usize) -> Result<[u8; HEAD], FrameError> {
-        self.encode_over(payload, Lanes::default())
+    pub fn encode(&self, payload: usize) -> Result<[u8; HEAD_BYTES], FrameError> {
+        self.encode_over(payload, FrameConnections::default())
     }
 
     /// The head of a frame whose `payload` bytes and whose reply go over these connections.
@@ -102,17 +104,17 @@ impl FrameHead {
     /// # Errors
     /// [`FrameError::TooLarge`].
     #[inline]
-    pub fn encode_over(&self, payload: usize, lanes: Lanes) -> Result<[u8; HEAD], FrameError> {
+    pub fn encode_over(&self, payload: usize, connections: FrameConnections) -> Result<[u8; HEAD_BYTES], FrameError> {
         let length = frame_length(payload)?;
-        let flags = if self.wants_reply { WANTS_REPLY } else { 0 };
+        let flags = if self.wants_reply { WANTS_REPLY_FLAG } else { 0 };
         // In words, as it is copied on: what is read in larger pieces than it was written in takes longer than writing it.
         let words = [
             u64::from(length) | u64::from(self.opcode) << 32 | u64::from(flags) << 48,
             u64::from(self.thread) | u64::from(self.context) << 32,
             self.sequence,
-            u64::from(lanes.payload) | u64::from(lanes.reply) << 16,
+            u64::from(connections.payload) | u64::from(connections.reply) << 16,
         ];
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_BYTES];
         for (bytes, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *bytes = word.to_le_bytes();
         }
@@ -120,56 +122,60 @@ impl FrameHead {
     }
 
     /// Reads a head of a link that has no bulk connections; the second value is the number of payload bytes that follow, at most
-    /// [`MAX_PAYLOAD`].
+    /// [`MAX_PAYLOAD_BYTES`].
     ///
     /// # Errors
     /// A [`FrameError`] that says which field the peer got wrong.
-    pub fn decode(head: &[u8; HEAD]) -> Result<(Self, usize), FrameError> {
+    pub fn decode(head: &[u8; HEAD_BYTES]) -> Result<(Self, usize), FrameError> {
         match Self::decode_over(head)? {
-            (frame, Lanes { payload: 0, reply: 0 }, payload) => Ok((frame, payload)),
+            (frame, FrameConnections { payload: 0, reply: 0 }, payload) => Ok((frame, payload)),
             _ => Err(FrameError::Reserved { bits: u64_at(head, 24) }),
         }
     }
 
-    /// Reads a head; the last value is the number of payload bytes, at most [`MAX_PAYLOAD`].
+    /// Reads a head; the last value is the number of payload bytes, at most [`MAX_PAYLOAD_BYTES`].
     ///
     /// # Errors
     /// A [`FrameError`] that says which field the peer got wrong.
-    pub fn decode_over(head: &[u8; HEAD]) -> Result<(Self, Lanes, usize), FrameError> {
+    pub fn decode_over(head: &[u8; HEAD_BYTES]) -> Result<(Self, FrameConnections, usize), FrameError> {
         let payload = payload_length(u32_at(head, 0))?;
         let flags = u16_at(head, 6);
-        let unknown = u64::from(flags & !WANTS_REPLY) | u64::from(u32_at(head, 28));
+        let unknown = u64::from(flags & !WANTS_REPLY_FLAG) | u64::from(u32_at(head, 28));
         if unknown != 0 {
             return Err(FrameError::Reserved { bits: unknown });
         }
-        let lanes = Lanes { payload: u16_at(head, 24), reply: u16_at(head, 26) };
-        lanes.check(flags & WANTS_REPLY != 0)?;
+        let connections = FrameConnections { payload: u16_at(head, 24), reply: u16_at(head, 26) };
+        connections.check(flags & WANTS_REPLY_FLAG != 0)?;
         let thread = u32_at(head, 8);
         if thread == 0 {
             return Err(FrameError::Thread);
         }
         let opcode = u16_at(head, 4);
         let (context, sequence) = (u32_at(head, 12), u64_at(head, 16));
-        Ok((Self { opcode, wants_reply: flags & WANTS_REPLY != 0, thread, context, sequence }, lanes, payload))
+        Ok((
+            Self { opcode, wants_reply: flags & WANTS_REPLY_FLAG != 0, thread, context, sequence },
+            connections,
+            payload,
+        ))
     }
 }
 
 /// Which connections of a stream link carry a frame's payload and its reply: 0 is the first one, other numbers are bulk connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lanes {
+pub struct FrameConnections {
     /// Connection that carries the payload.
     pub payload: u16,
     /// Connection that carries the reply.
     pub reply: u16,
 }
 
-impl Lanes {
+impl FrameConnections {
     fn check(self, wants_reply: bool) -> Result<(), FrameError> {
-        let is_wrong = |lane: u16| lane > MAX_LANES;
+        let is_wrong = |number: u16| number > MAX_BULK_CONNECTIONS;
         match self {
-            Self { payload, .. } if is_wrong(payload) => Err(FrameError::Lane { lane: payload }),
+            Self { payload, .. } if is_wrong(payload) => Err(FrameError::Connection { number: payload }),
             Self { reply, .. } if is_wrong(reply) || (reply != 0 && !wants_reply) => {
-                Err(FrameError::Lane { lane: reply })
+                Err(FrameError::Connection { number: reply })
             }
             _ => Ok(()),
         }
@@ -244,8 +250,8 @@ impl ReplyHead {
     ///
     /// # Errors
     /// [`FrameError::TooLarge`].
-    pub fn encode(&self, body: usize) -> Result<[u8; HEAD], FrameError> {
-        let mut head = [0; HEAD];
+    pub fn encode(&self, body: usize) -> Result<[u8; HEAD_BYTES], FrameError> {
+        let mut head = [0; HEAD_BYTES];
         head[0..4].copy_from_slice(&frame_length(body)?.to_le_bytes());
         head[4..8].copy_from_slice(&self.status.to_le_bytes());
         head[8..12].copy_from_slice(&self.deferred.to_le_bytes());
@@ -255,11 +261,11 @@ impl ReplyHead {
         Ok(head)
     }
 
-    /// Reads a head; the second value is the number of bytes that follow (payload and output), at most [`MAX_PAYLOAD`].
+    /// Reads a head; the second value is the number of bytes that follow (payload and output), at most [`MAX_PAYLOAD_BYTES`].
     ///
     /// # Errors
     /// A [`FrameError`] that says which field the peer got wrong.
-    pub fn decode(head: &[u8; HEAD]) -> Result<(Self, usize), FrameError> {
+    pub fn decode(head: &[u8; HEAD_BYTES]) -> Result<(Self, usize), FrameError> {
         let body = payload_length(u32_at(head, 0))?;
         let reserved = u32_at(head, 20);
         if reserved != 0 {
@@ -324,7 +330,7 @@ impl<'a> Output<'a> {
     /// As much as fits a reply beside `payload` bytes, and what has to wait for the next one.
     #[must_use]
     pub fn cut(self, payload: usize) -> (Self, Self) {
-        let room = MAX_PAYLOAD.saturating_sub(payload).saturating_sub(4);
+        let room = MAX_PAYLOAD_BYTES.saturating_sub(payload).saturating_sub(4);
         let (stdout, stdout_rest) = split_within(self.stdout, room);
         let (stderr, stderr_rest) = split_within(self.stderr, room - stdout.len());
         (Self { stdout, stderr }, Self { stdout: stdout_rest, stderr: stderr_rest })
@@ -343,29 +349,29 @@ fn split_within(text: &[u8], room: usize) -> (&[u8], &[u8]) {
 
 #[inline]
 fn frame_length(payload: usize) -> Result<u32, FrameError> {
-    if payload > MAX_PAYLOAD {
+    if payload > MAX_PAYLOAD_BYTES {
         return Err(FrameError::TooLarge { payload });
     }
-    u32::try_from(payload + HEAD).map_err(|_| FrameError::TooLarge { payload })
+    u32::try_from(payload + HEAD_BYTES).map_err(|_| FrameError::TooLarge { payload })
 }
 
 fn payload_length(length: u32) -> Result<usize, FrameError> {
     let whole = length as usize;
-    if !(HEAD..=MAX_FRAME).contains(&whole) {
+    if !(HEAD_BYTES..=MAX_FRAME_BYTES).contains(&whole) {
         return Err(FrameError::Length { length });
     }
-    Ok(whole - HEAD)
+    Ok(whole - HEAD_BYTES)
 }
 
-fn u16_at(head: &[u8; HEAD], at: usize) -> u16 {
+fn u16_at(head: &[u8; HEAD_BYTES], at: usize) -> u16 {
     u16::from_le_bytes([head[at], head[at + 1]])
 }
 
-fn u32_at(head: &[u8; HEAD], at: usize) -> u32 {
+fn u32_at(head: &[u8; HEAD_BYTES], at: usize) -> u32 {
     u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
-fn u64_at(head: &[u8; HEAD], at: usize) -> u64 {
+fn u64_at(head: &[u8; HEAD_BYTES], at: usize) -> u64 {
     u64::from(u32_at(head, at)) | u64::from(u32_at(head, at + 4)) << 32
 }
 
@@ -430,12 +436,15 @@ mod tests {
     #[test]
     fn lengths_outside_the_bounds_are_refused() {
         let mut bytes = HEAD_OF_A_CALL.encode(0).unwrap();
-        for length in [0, 31, MAX_FRAME as u32 + 1, u32::MAX] {
+        for length in [0, 31, MAX_FRAME_BYTES as u32 + 1, u32::MAX] {
             bytes[..4].copy_from_slice(&length.to_le_bytes());
             assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Length { length }));
         }
-        assert_eq!(HEAD_OF_A_CALL.encode(MAX_PAYLOAD + 1), Err(FrameError::TooLarge { payload: MAX_PAYLOAD + 1 }));
-        assert!(HEAD_OF_A_CALL.encode(MAX_PAYLOAD).is_ok());
+        assert_eq!(
+            HEAD_OF_A_CALL.encode(MAX_PAYLOAD_BYTES + 1),
+            Err(FrameError::TooLarge { payload: MAX_PAYLOAD_BYTES + 1 })
+        );
+        assert!(HEAD_OF_A_CALL.encode(MAX_PAYLOAD_BYTES).is_ok());
     }
 
     #[test]
@@ -450,19 +459,23 @@ mod tests {
 
     #[test]
     fn lanes_have_their_bytes_and_their_bounds() {
-        let lanes = Lanes { payload: 1, reply: MAX_LANES };
-        let bytes = HEAD_OF_A_CALL.encode_over(9, lanes).unwrap();
+        let connections = FrameConnections { payload: 1, reply: MAX_BULK_CONNECTIONS };
+        let bytes = HEAD_OF_A_CALL.encode_over(9, connections).unwrap();
         assert_eq!(bytes[24..], [1, 0, 16, 0, 0, 0, 0, 0]);
-        assert_eq!(FrameHead::decode_over(&bytes), Ok((HEAD_OF_A_CALL, lanes, 9)));
+        assert_eq!(FrameHead::decode_over(&bytes), Ok((HEAD_OF_A_CALL, connections, 9)));
         assert_eq!(FrameHead::decode(&bytes), Err(FrameError::Reserved { bits: 0x10_0001 }));
         let unasked = FrameHead { wants_reply: false, ..HEAD_OF_A_CALL };
-        for (head, wrong, lane) in [
-            (HEAD_OF_A_CALL, Lanes { payload: MAX_LANES + 1, reply: 0 }, MAX_LANES + 1),
-            (HEAD_OF_A_CALL, Lanes { payload: 0, reply: u16::MAX }, u16::MAX),
-            (unasked, Lanes { payload: 0, reply: 2 }, 2),
+        for (head, wrong, number) in [
+            (
+                HEAD_OF_A_CALL,
+                FrameConnections { payload: MAX_BULK_CONNECTIONS + 1, reply: 0 },
+                MAX_BULK_CONNECTIONS + 1,
+            ),
+            (HEAD_OF_A_CALL, FrameConnections { payload: 0, reply: u16::MAX }, u16::MAX),
+            (unasked, FrameConnections { payload: 0, reply: 2 }, 2),
         ] {
             let bytes = head.encode_over(0, wrong).unwrap();
-            assert_eq!(FrameHead::decode_over(&bytes), Err(FrameError::Lane { lane }));
+            assert_eq!(FrameHead::decode_over(&bytes), Err(FrameError::Connection { number }));
         }
         let mut bytes = HEAD_OF_A_CALL.encode(0).unwrap();
         bytes[31] = 1;
@@ -482,19 +495,19 @@ mod tests {
 
     #[test]
     fn output_that_does_not_fit_waits_for_the_next_reply() {
-        let text = vec![b'x'; MAX_PAYLOAD];
+        let text = vec![b'x'; MAX_PAYLOAD_BYTES];
         let (now, later) = Output { stdout: &text, stderr: b"end" }.cut(100);
-        assert_eq!(100 + now.encoded_len(), MAX_PAYLOAD);
+        assert_eq!(100 + now.encoded_len(), MAX_PAYLOAD_BYTES);
         assert_eq!(now.stdout.len() + later.stdout.len(), text.len());
         assert_eq!((now.stderr, later.stderr), (&b""[..], &b"end"[..]));
-        assert_eq!(Output { stdout: b"a", stderr: b"b" }.cut(MAX_PAYLOAD).0, Output::default());
+        assert_eq!(Output { stdout: b"a", stderr: b"b" }.cut(MAX_PAYLOAD_BYTES).0, Output::default());
     }
 
     #[test]
     fn random_heads_never_panic_and_survive_a_round_trip() {
         let mut state = 0x9e37_79b9_7f4a_7c15;
         for round in 0..200_000 {
-            let mut bytes = [0; HEAD];
+            let mut bytes = [0; HEAD_BYTES];
             bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random(&mut state).to_le_bytes()));
             if round % 2 == 0 {
                 bytes[2..4].fill(0);
@@ -502,7 +515,7 @@ mod tests {
                 bytes[24..].fill(0);
             }
             if let Ok((head, payload)) = FrameHead::decode(&bytes) {
-                assert!(payload <= MAX_PAYLOAD);
+                assert!(payload <= MAX_PAYLOAD_BYTES);
                 assert_eq!(FrameHead::decode(&head.encode(payload).unwrap()), Ok((head, payload)));
             }
             if let Ok((head, body)) = ReplyHead::decode(&bytes) {

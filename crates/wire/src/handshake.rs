@@ -6,7 +6,7 @@
 //! | offset | bytes | field                                                        |
 //! |-------:|------:|--------------------------------------------------------------|
 //! |      0 |     8 | magic, `KATYDID` and a zero byte                             |
-//! |      8 |     4 | `length` of the whole message, at most [`MAX_MESSAGE`]       |
+//! |      8 |     4 | `length` of the whole message, at most [`MAX_MESSAGE_BYTES`]       |
 //! |     12 |     4 | `kind`: 1 hello, 2 ready, 3 refused                          |
 //! |     16 |     4 | `protocol` version                                           |
 //! |     20 |     4 | zero                                                         |
@@ -23,19 +23,19 @@ use thiserror::Error;
 use crate::key::SessionKey;
 
 /// First bytes of every handshake message.
-pub const MAGIC: [u8; 8] = *b"KATYDID\0";
+pub const HANDSHAKE_MAGIC: [u8; 8] = *b"KATYDID\0";
 /// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
 pub const PROTOCOL: u32 = 7;
 /// Bytes common to all handshake messages.
-pub const PREFIX: usize = 72;
+pub const PREFIX_BYTES: usize = 72;
 /// Largest handshake message, prefix included.
-pub const MAX_MESSAGE: usize = 64 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// Most arenas one message may name.
 pub const MAX_ARENAS: usize = 64;
 /// Longest text in a message, in bytes.
-pub const MAX_TEXT: usize = 4096;
+pub const MAX_TEXT_BYTES: usize = 4096;
 /// What softcuda is called in [`Ready::driver`].
-pub const SOFTCUDA: &str = "softcuda";
+pub const SOFTCUDA_DRIVER: &str = "softcuda";
 /// Seconds of silence after which a link counts as cut, where a program does not say.
 pub const LINK_TIMEOUT_SECONDS: u32 = 60;
 
@@ -297,14 +297,14 @@ impl Prefix {
     ///
     /// # Errors
     /// [`HandshakeError::NotKatydid`], or [`HandshakeError::Damaged`] if the length is out of bounds.
-    pub fn decode(bytes: &[u8; PREFIX]) -> Result<Self, HandshakeError> {
+    pub fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, HandshakeError> {
         let mut fields = Fields { rest: bytes };
         let found = fields.array()?;
-        if found != MAGIC {
+        if found != HANDSHAKE_MAGIC {
             return Err(HandshakeError::NotKatydid { found });
         }
         let length = fields.u32()? as usize;
-        if !(PREFIX..=MAX_MESSAGE).contains(&length) {
+        if !(PREFIX_BYTES..=MAX_MESSAGE_BYTES).contains(&length) {
             return Err(HandshakeError::Damaged { what: "its length is out of bounds" });
         }
         let kind = MessageKind(fields.u32()?);
@@ -400,7 +400,7 @@ impl Refused {
     #[must_use]
     pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
         let mut text: String = text.into();
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
         Self { code, text }
     }
 
@@ -474,7 +474,7 @@ impl<'a> Fields<'a> {
 
     fn text(&mut self) -> Result<String, HandshakeError> {
         let length = self.u32()? as usize;
-        if length > MAX_TEXT {
+        if length > MAX_TEXT_BYTES {
             return Err(HandshakeError::Damaged { what: "a text is longer than 4096 bytes" });
         }
         let text = str::from_utf8(self.take(length)?);
@@ -525,7 +525,7 @@ fn body<'a>(bytes: &'a [u8], kind: MessageKind, ours: &Build) -> Result<Fields<'
     if prefix.length != bytes.len() {
         return Err(HandshakeError::Damaged { what: "its length field disagrees with its length" });
     }
-    Ok(Fields { rest: &bytes[PREFIX..] })
+    Ok(Fields { rest: &bytes[PREFIX_BYTES..] })
 }
 
 /// Text of a release; a peer's control characters do not reach a terminal.
@@ -535,7 +535,7 @@ fn release_text(padded: &[u8; 16]) -> String {
 }
 
 fn start(kind: MessageKind, build: &Build) -> Vec<u8> {
-    let mut message = MAGIC.to_vec();
+    let mut message = HANDSHAKE_MAGIC.to_vec();
     put_u32(&mut message, 0);
     put_u32(&mut message, kind.0);
     put_u32(&mut message, build.protocol);
@@ -543,14 +543,14 @@ fn start(kind: MessageKind, build: &Build) -> Vec<u8> {
     message.extend_from_slice(&build.spec_hash);
     let release = &build.release.as_bytes()[..build.release.floor_char_boundary(16)];
     message.extend_from_slice(release);
-    message.resize(PREFIX, 0);
+    message.resize(PREFIX_BYTES, 0);
     message
 }
 
 fn finish(mut message: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    if length as usize > MAX_MESSAGE {
-        return Err(HandshakeError::TooLarge { what: "the message", limit: MAX_MESSAGE });
+    if length as usize > MAX_MESSAGE_BYTES {
+        return Err(HandshakeError::TooLarge { what: "the message", limit: MAX_MESSAGE_BYTES });
     }
     message[8..12].copy_from_slice(&length.to_le_bytes());
     Ok(message)
@@ -561,8 +561,8 @@ fn put_u32(message: &mut Vec<u8>, value: u32) {
 }
 
 fn put_text(message: &mut Vec<u8>, what: &'static str, text: &str) -> Result<(), HandshakeError> {
-    if text.len() > MAX_TEXT {
-        return Err(HandshakeError::TooLarge { what, limit: MAX_TEXT });
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(HandshakeError::TooLarge { what, limit: MAX_TEXT_BYTES });
     }
     put_u32(message, u32::try_from(text.len()).unwrap_or(u32::MAX));
     message.extend_from_slice(text.as_bytes());
@@ -661,18 +661,18 @@ mod tests {
     #[test]
     fn a_stranger_is_told_apart_from_a_damaged_peer() {
         let mut http = b"GET / HTTP/1.1\r\n".to_vec();
-        http.resize(PREFIX, b'x');
+        http.resize(PREFIX_BYTES, b'x');
         let error = Hello::decode(&http, &build()).unwrap_err();
         assert_eq!(error, HandshakeError::NotKatydid { found: *b"GET / HT" });
     }
 
     #[test]
     fn limits_hold_when_writing() {
-        let long = Hello { program: "x".repeat(MAX_TEXT + 1), ..hello() };
-        assert!(matches!(long.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_TEXT, .. })));
+        let long = Hello { program: "x".repeat(MAX_TEXT_BYTES + 1), ..hello() };
+        assert!(matches!(long.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_TEXT_BYTES, .. })));
         let many = Hello { arenas: vec![hello().arenas[0]; MAX_ARENAS + 1], ..hello() };
         assert!(matches!(many.encode(&build()), Err(HandshakeError::TooLarge { limit: MAX_ARENAS, .. })));
-        assert_eq!(Refused::new(RefusalCode::BUSY, "ü".repeat(MAX_TEXT)).text.len(), MAX_TEXT);
+        assert_eq!(Refused::new(RefusalCode::BUSY, "ü".repeat(MAX_TEXT_BYTES)).text.len(), MAX_TEXT_BYTES);
     }
 
     #[test]

@@ -30,18 +30,18 @@ use crate::envelope::{self, EnvelopeError, messages};
 use crate::key::SessionKey;
 
 /// Version of this protocol; [`FromProgram::Member`] names the program's.
-pub const PROTOCOL: u32 = 2;
+pub const JOB_PROTOCOL_VERSION: u32 = 2;
 /// Largest message in bytes.
-pub const MAX_MESSAGE: usize = 64 << 10;
+pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// The environment variable that names the job socket to the shims of a job.
-pub const VARIABLE: &str = "KATYDID_JOB";
+pub const JOB_VARIABLE: &str = "KATYDID_JOB";
 /// The file beside the job socket with the generations of the job, as hexadecimal numbers, a line each, the present one first.
 pub const GENERATIONS_FILE: &str = "incarnations";
 /// The extension that the job socket has while it is out of sight, because the job's processes are being dumped.
-pub const HIDDEN: &str = "hidden";
+pub const HIDDEN_EXTENSION: &str = "hidden";
 
 /// The name of the memory file that a process with a session has mapped, for its job's supervisor to see.
-pub const MARK: &str = "katydid-session";
+pub const SESSION_MARK: &str = "katydid-session";
 
 /// What is asked for a process: the numbers of [`FromProgram::Ask`].
 pub mod ask {
@@ -71,7 +71,7 @@ pub mod state {
 
 messages! {
     /// An order of the supervisor.
-    ToProgram at most MAX_MESSAGE;
+    ToProgram at most MAX_MESSAGE_BYTES;
     /// Keep every thread from sending frames. Answer: `Held`.
     1 Hold {}
     /// Let go of the worker, after `Hold`. Answer: `Left`, and the end of this connection.
@@ -110,10 +110,10 @@ messages! {
 
 messages! {
     /// A word of the shim.
-    FromProgram at most MAX_MESSAGE;
+    FromProgram at most MAX_MESSAGE_BYTES;
     /// Introduces a process to its supervisor.
     1 Member {
-        /// Version of the job protocol, [`PROTOCOL`].
+        /// Version of the job protocol, [`JOB_PROTOCOL_VERSION`].
         protocol: u32,
         /// Which API its session speaks, as in the handshake's `SessionKind`: a process may have one of each.
         session: u32,
@@ -167,7 +167,7 @@ messages! {
     /// Asks for something to be done to a process of the job. The first and only word on its connection, from any process of the
     /// job's user. Answer: `Told`.
     10 Ask {
-        /// Version of the job protocol, [`PROTOCOL`].
+        /// Version of the job protocol, [`JOB_PROTOCOL_VERSION`].
         protocol: u32,
         /// The process, as it sees itself.
         process: u32,
@@ -206,7 +206,7 @@ mod tests {
         let (address, program) = ("tcp://gpu7:9923".to_owned(), "train".to_owned());
         let words = [
             FromProgram::Member {
-                protocol: PROTOCOL,
+                protocol: JOB_PROTOCOL_VERSION,
                 session: 2,
                 pid: 7,
                 key: KEY,
@@ -224,7 +224,13 @@ mod tests {
             FromProgram::Lost { frames: 17 },
             FromProgram::Reached { frames: 4 },
             FromProgram::Rejoined {},
-            FromProgram::Ask { protocol: PROTOCOL, process: 7, what: ask::RESTORE, patience: 250, gpus: vec![9; 32] },
+            FromProgram::Ask {
+                protocol: JOB_PROTOCOL_VERSION,
+                process: 7,
+                what: ask::RESTORE,
+                patience: 250,
+                gpus: vec![9; 32],
+            },
         ];
         survive(&words, FromProgram::encode, FromProgram::decode);
     }
@@ -239,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_text_beyond_the_envelope_is_not_written() {
-        let text = "x".repeat(MAX_MESSAGE);
+        let text = "x".repeat(MAX_MESSAGE_BYTES);
         assert!(matches!(ToProgram::GiveUp { text }.encode(), Err(EnvelopeError::TooLarge { .. })));
     }
 }

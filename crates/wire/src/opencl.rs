@@ -115,7 +115,7 @@ pub mod properties_form {
     pub const VALUES: u32 = 0;
     /// A list of names and values.
     pub const LIST: u32 = 1;
-    /// No list.
+    /// No list at all: the object has its defaults.
     pub const NONE: u32 = 2;
 }
 
@@ -159,14 +159,14 @@ pub mod in_place {
 /// Buffers from this size on, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.
 pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
 /// In place of a place: no buffer of this context does.
-pub const NO_ZERO_COPY: u64 = u64::MAX;
+pub const NO_ZERO_COPY_OFFSET: u64 = u64::MAX;
 /// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
-pub const IN_PIECE: u32 = 2;
+pub const STAGED_IN_PIECE: u32 = 2;
 /// What `staged` says of a write whose data is in memory that both sides have: behind the extent stand its address and that
 /// of a word which the worker sets to 0 when the data may change, each a `u64`. Of a buffer or an image that begins with
 /// such data stand its address and its length there; it stays until the reply.
-pub const IN_HOST: u32 = u32::MAX;
+pub const STAGED_IN_HOST: u32 = u32::MAX;
 /// Value of `staged` for a write whose data the driver takes out of fine-grained shared virtual memory when it is the
 /// command's turn. Behind the extent stand its address, and the bytes from row to row and from slice to slice (0: no gaps),
 /// each a `u64`.
-pub const IN_SVM: u32 = u32::MAX - 1;
+pub const STAGED_IN_SVM: u32 = u32::MAX - 1;

@@ -1,11 +1,11 @@
 //! Ranges of memory in `kdHostPull`: one record behind the other, an address (8 bytes) and a size (4), little-endian.
 
 /// Bytes of a record.
-const RECORD: usize = 12;
+const RANGE_BYTES: usize = 12;
 
 /// Ranges as they travel: address and size of each.
 pub fn encode(ranges: &[(u64, u32)]) -> Vec<u8> {
-    let mut list = Vec::with_capacity(ranges.len() * RECORD);
+    let mut list = Vec::with_capacity(ranges.len() * RANGE_BYTES);
     for (address, size) in ranges {
         list.extend_from_slice(&address.to_le_bytes());
         list.extend_from_slice(&size.to_le_bytes());
@@ -15,13 +15,13 @@ pub fn encode(ranges: &[(u64, u32)]) -> Vec<u8> {
 
 /// All ranges of a list; `None` for bytes that are no whole records, or none at all, and for a range without a byte.
 pub fn decode(list: &[u8]) -> Option<Vec<(u64, u32)>> {
-    let (records, rest) = list.as_chunks::<RECORD>();
+    let (records, rest) = list.as_chunks::<RANGE_BYTES>();
     let ranges: Vec<_> = records.iter().map(range).collect();
     let is_whole = rest.is_empty() && !ranges.is_empty() && ranges.iter().all(|(_, size)| *size > 0);
     is_whole.then_some(ranges)
 }
 
-fn range(record: &[u8; RECORD]) -> (u64, u32) {
+fn range(record: &[u8; RANGE_BYTES]) -> (u64, u32) {
     let (address, size) = record.split_at(8);
     let address = address.as_chunks().0.first().copied().map_or(0, u64::from_le_bytes);
     (address, size.as_chunks().0.first().copied().map_or(0, u32::from_le_bytes))

@@ -4,17 +4,17 @@
 use crate::codec::{CodecError, Field as _, Reader};
 
 /// Bytes by which a lender is known.
-pub const LENDER_ID: usize = 8;
+pub const LENDER_ID_BYTES: usize = 8;
 /// Bytes by which a thing is known that it lends.
-pub const SECRET: usize = 16;
+pub const SECRET_BYTES: usize = 16;
 /// Note of a session in an image that had lent something.
-pub const LENDS: &str = "lends";
+pub const LENDS_NOTE: &str = "lends";
 
 /// What a session lends to other sessions, and what it borrows from them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// The session's own; none as long as it has lent nothing.
-    pub lender_id: Option<[u8; LENDER_ID]>,
+    pub lender_id: Option<[u8; LENDER_ID_BYTES]>,
     /// What others hold of its.
     pub held: Vec<SharedHolding>,
     /// Memory and events of other sessions that this one holds.
@@ -25,7 +25,7 @@ pub struct Sharing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedHolding {
     /// Random bytes that name the lent memory or event.
-    pub secret: [u8; SECRET],
+    pub secret: [u8; SECRET_BYTES],
     /// How many do; one that holds it twice counts twice.
     pub holders: u32,
     /// The session has it still, and lends it.
@@ -36,9 +36,9 @@ pub struct SharedHolding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Borrowing {
     /// Id of the session that lends, [`Sharing::lender_id`] there.
-    pub lender_id: [u8; LENDER_ID],
+    pub lender_id: [u8; LENDER_ID_BYTES],
     /// Random bytes that name the lent memory or event.
-    pub secret: [u8; SECRET],
+    pub secret: [u8; SECRET_BYTES],
 }
 
 impl Sharing {
@@ -96,11 +96,11 @@ mod tests {
 
     #[test]
     fn both_directions_survive_the_way_and_damage_is_noticed() {
-        let held = vec![SharedHolding { secret: [1; SECRET], holders: 3, is_lent: true }];
+        let held = vec![SharedHolding { secret: [1; SECRET_BYTES], holders: 3, is_lent: true }];
         let all = Sharing {
-            lender_id: Some([7; LENDER_ID]),
+            lender_id: Some([7; LENDER_ID_BYTES]),
             held,
-            borrowed: vec![Borrowing { lender_id: [2; LENDER_ID], secret: [3; SECRET] }],
+            borrowed: vec![Borrowing { lender_id: [2; LENDER_ID_BYTES], secret: [3; SECRET_BYTES] }],
         };
         for sharing in [all, Sharing::default()] {
             let bytes = sharing.encode();

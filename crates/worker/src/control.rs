@@ -23,7 +23,7 @@ use katydid_session::ReclaimRequest;
 use rustix::net::{SendFlags, send};
 
 /// Longest packet the server takes.
-const MAX_PACKET: usize = 4096;
+const MAX_PACKET_BYTES: usize = 4096;
 
 /// Says that a program may come.
 pub(crate) fn warm(control: BorrowedFd<'_>, driver: &str) {
@@ -115,7 +115,7 @@ pub(crate) fn hear(line: &[u8]) -> Option<ServerMessage> {
 /// Whether it was sent. Where not, the server is gone or busy: no process is left to tell, or it will ask again in a second.
 fn say(control: BorrowedFd<'_>, line: &str) -> bool {
     let bytes = line.as_bytes();
-    let packet = bytes.get(..MAX_PACKET).unwrap_or(bytes);
+    let packet = bytes.get(..MAX_PACKET_BYTES).unwrap_or(bytes);
     send(control, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
 }
 
@@ -134,11 +134,11 @@ mod tests {
         warm(ours.as_fd(), "softcuda");
         usage(ours.as_fd(), 4096, 17);
         holds(ours.as_fd(), 8192);
-        refused(ours.as_fd(), &"x".repeat(2 * MAX_PACKET));
-        let mut buffer = [0; 2 * MAX_PACKET];
+        refused(ours.as_fd(), &"x".repeat(2 * MAX_PACKET_BYTES));
+        let mut buffer = [0; 2 * MAX_PACKET_BYTES];
         for expected in ["warm softcuda", "usage 4096 17", "holds 8192", "refused xxx"] {
             let (_, length) = recv(&theirs, &mut buffer, RecvFlags::empty()).unwrap();
-            assert!(length <= MAX_PACKET && buffer[..length].starts_with(expected.as_bytes()), "{expected}");
+            assert!(length <= MAX_PACKET_BYTES && buffer[..length].starts_with(expected.as_bytes()), "{expected}");
         }
     }
 

@@ -173,7 +173,7 @@ mod tests {
             payload.truncate(random(payload.len() as u64 + 4) as usize);
             payload.extend(std::iter::repeat_n(1, random(3) as usize));
             let Some((status, written)) = examine(opcode, &payload) else { continue };
-            assert!(written <= katydid_wire::frame::MAX_PAYLOAD);
+            assert!(written <= katydid_wire::frame::MAX_PAYLOAD_BYTES);
             good += usize::from(status == code::SUCCESS);
         }
         assert!(good > 20, "only {good} questions were good");

@@ -13,7 +13,7 @@ use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as SessionPart;
 use katydid_session_core::{Capture, Usage};
 use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
-use katydid_session_opencl::{HostMemory, MEMORY_LIMIT, Session, SessionError, host_base};
+use katydid_session_opencl::{HostMemory, MEMORY_LIMIT_NOTE, Session, SessionError, host_base};
 pub(crate) use katydid_session_opencl::{is_kept_in, is_outline};
 use katydid_transport::{AcceptError, Pending};
 use katydid_wire::handshake::{ArenaRange, Build, Ready, RefusalCode, Refused};
@@ -138,7 +138,9 @@ fn host_again(part: &SessionPart) -> Result<Option<HostMemory>, String> {
 /// Whether an image has the session of an outline whole: at the same addresses, and with the same limit of memory.
 pub(crate) fn is_of(part: &SessionPart, outline: &SessionPart) -> bool {
     let is_whole = is_kept_in(part) && !is_outline(part) && part.name == outline.name;
-    is_whole && host_base(part) == host_base(outline) && part.notes.get(MEMORY_LIMIT) == outline.notes.get(MEMORY_LIMIT)
+    is_whole
+        && host_base(part) == host_base(outline)
+        && part.notes.get(MEMORY_LIMIT_NOTE) == outline.notes.get(MEMORY_LIMIT_NOTE)
 }
 
 /// Opens the link and starts what accompanies a session.
@@ -168,7 +170,7 @@ fn begin(
 pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &SessionPart, devices: &str) -> Result<EmptySession, String> {
     let platforms = open(warm, note).map_err(|error| error.to_string())?;
     let (capture, real) = Capture::start().map_err(|error| format!("cannot take the driver's output: {error}"))?;
-    let limit = part.notes.get(MEMORY_LIMIT).and_then(serde_json::Value::as_u64).filter(|limit| *limit != 0);
+    let limit = part.notes.get(MEMORY_LIMIT_NOTE).and_then(serde_json::Value::as_u64).filter(|limit| *limit != 0);
     let (driver, usage) = (name(&platforms), Arc::new(Usage::new(lower(limit, note.memory_limit))));
     let mut session = Session::without_program(platforms, Arc::clone(&usage), capture, devices.to_owned());
     let host = host_again(part)?;

@@ -19,9 +19,9 @@ use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Tells a driver which devices it has, in which order.
-const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+const VISIBLE_DEVICES_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The server's note of before. Not among the arguments, which others can read.
-const NOTE: &str = "KATYDID_WORKER_NOTE";
+const NOTE_VARIABLE: &str = "KATYDID_WORKER_NOTE";
 /// How long the companion may take to come back.
 const COMPANION_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -53,12 +53,15 @@ pub(crate) fn begin(devices: &str, note: &Note) -> io::Error {
     let mut arguments = env::args_os();
     let mut command = Command::new("/proc/self/exe");
     command.arg0(arguments.next().unwrap_or_default()).args(arguments);
-    command.env(VISIBLE, devices).env(NOTE, String::from_utf8_lossy(&note.encode()).as_ref()).exec()
+    command
+        .env(VISIBLE_DEVICES_VARIABLE, devices)
+        .env(NOTE_VARIABLE, String::from_utf8_lossy(&note.encode()).as_ref())
+        .exec()
 }
 
 /// The note of before, in a worker that has begun anew.
 pub(crate) fn note() -> Option<Note> {
-    env::var(NOTE).ok().map(|note| Note::decode(note.as_bytes()))
+    env::var(NOTE_VARIABLE).ok().map(|note| Note::decode(note.as_bytes()))
 }
 
 /// Waits for the companion on the socket to the server; whether another process came.

@@ -11,7 +11,7 @@ use crate::attach::AttachPoint;
 use crate::companion::CompanionSlot;
 use crate::companion::snapshot::PendingSnapshots;
 use crate::monitor::{self, UsageOf, UsageReporter};
-use crate::os::exit::{BROKEN, leave};
+use crate::os::exit::{BROKEN_SESSION_STATUS, leave};
 use crate::os::log::Log;
 use crate::peers::SessionPeers;
 
@@ -110,7 +110,7 @@ fn end(log: &Log, name: &str, outcome: Result<(), Failure>) -> ! {
         Ok(()) => leave(0),
         Err(error) => {
             log.line(format_args!("the session of {name} was ended: {error}"));
-            leave(BROKEN)
+            leave(BROKEN_SESSION_STATUS)
         }
     }
 }

@@ -10,7 +10,7 @@ use katydid_cuda_sys::{CUcontext, CUresult};
 use katydid_driver::{Driver, DriverChoice, DriverError, load_compilers, open};
 use katydid_session::{Carrier, ImageStore, WarmContext, gather};
 use katydid_wire::facts::Facts;
-use katydid_wire::handshake::SOFTCUDA;
+use katydid_wire::handshake::SOFTCUDA_DRIVER;
 
 use crate::os::layout;
 
@@ -115,7 +115,7 @@ fn carrier(driver: &Driver, context: &WarmContext) -> Option<Carrier> {
 /// Such as `NVIDIA 580.159.04` or `softcuda`.
 fn name(driver: &Driver) -> String {
     if driver.is_soft() {
-        return SOFTCUDA.to_owned();
+        return SOFTCUDA_DRIVER.to_owned();
     }
     let version = fs::read_to_string(KERNEL_MODULE).map(|text| text.trim().to_owned());
     version.map_or_else(|_| "CUDA driver".to_owned(), |version| format!("NVIDIA {version}"))

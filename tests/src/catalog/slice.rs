@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::places::PACK_VARIABLE;
+use crate::paths::PACK_VARIABLE;
 
 /// 1: all slices. `cargo xtask test --all` sets it.
 pub const ALL_VARIABLE: &str = "KATYDID_TEST_ALL";

@@ -14,7 +14,7 @@ use super::{Deadline, GivenUp};
 /// In place of no limit, where a function takes one.
 const LONGER_THAN_ANY_TEST: Duration = Duration::from_secs(24 * 3600);
 /// How long all of the process may stand still: longer than anything that tests wait for on purpose.
-const STANDSTILL: Duration = Duration::from_secs(180);
+const STANDSTILL_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often a state is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often the watchdog looks.
@@ -28,7 +28,7 @@ pub fn hang_limit() -> Duration {
     static WATCHDOG: Once = Once::new();
     WATCHDOG.call_once(|| {
         // Without it a hang is one until the tests are ended from outside.
-        let _ = thread::Builder::new().name("watchdog".to_owned()).spawn(|| watch(STANDSTILL));
+        let _ = thread::Builder::new().name("watchdog".to_owned()).spawn(|| watch(STANDSTILL_TIMEOUT));
     });
     LONGER_THAN_ANY_TEST
 }

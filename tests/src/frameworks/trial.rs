@@ -4,24 +4,24 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::said::Words;
-use super::{ABSENT, Item, Told, Verdict};
+use super::{ABSENT_STATUS, Item, Told, Verdict};
 use crate::deadline::Limit;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::program::{self, Outcome};
 use crate::way::Way;
 
 /// With less time than this left, nothing more is begun.
-const LEAST: Duration = Duration::from_secs(3);
+const MIN_ITEM_TIME: Duration = Duration::from_secs(3);
 /// Characters of a program's last words that a report keeps.
-const KEPT: usize = 600;
+const MAX_QUOTED_CHARS: usize = 600;
 /// Differences that a report shows.
-const SHOWN: usize = 4;
+const MAX_SHOWN_DIFFERENCES: usize = 4;
 
 /// What all trials have in common.
 #[derive(Debug, Clone)]
 pub struct Stage {
     /// Folders of the build and of the tests.
-    pub places: Places,
+    pub paths: Paths,
     /// The Python that has the frameworks.
     pub python: PathBuf,
     /// The way without Katydid.
@@ -86,10 +86,10 @@ impl Stage {
         }
         let shown: Vec<String> = differing
             .iter()
-            .take(SHOWN)
+            .take(MAX_SHOWN_DIFFERENCES)
             .map(|name| format!("{name}: {} natively, {} here", native.shown(name), words.shown(name)))
             .collect();
-        let rest = differing.len().saturating_sub(SHOWN);
+        let rest = differing.len().saturating_sub(MAX_SHOWN_DIFFERENCES);
         let more = if rest > 0 { format!("; {rest} more") } else { String::new() };
         let reason = format!("{}{more}", shown.join("; "));
         match self.once(item, &self.native).0 {
@@ -107,11 +107,11 @@ impl Stage {
     /// One run, and its seconds.
     fn once(&self, item: &Item, way: &Way) -> (Ending, f64) {
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left < LEAST) {
+        if left.is_some_and(|left| left < MIN_ITEM_TIME) {
             return (Ending::Late, 0.0);
         }
-        let mut command = way.command(&self.places, &self.python);
-        command.args(item.arguments(&self.places)).envs(Item::variables(&self.driver));
+        let mut command = way.command(&self.paths, &self.python);
+        command.args(item.arguments(&self.paths)).envs(Item::variables(&self.driver));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let (own, begun) = (Duration::from_secs(item.seconds), Instant::now());
         let limit = left.map_or(Limit::Standstill(own), |left| Limit::Budget(own.min(left)));
@@ -130,7 +130,7 @@ impl Stage {
 fn ending(outcome: &Outcome) -> Ending {
     match outcome.status.code() {
         Some(0) => Ending::Well(Words::of(&outcome.text())),
-        Some(ABSENT) => Ending::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()),
+        Some(ABSENT_STATUS) => Ending::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()),
         _ => Ending::Badly(last_words(&format!("{}\n{}", outcome.errors(), outcome.ending()))),
     }
 }
@@ -148,7 +148,7 @@ fn unlike(ending: Ending) -> Verdict {
 /// The end of a text, which says what went wrong.
 fn last_words(text: &str) -> String {
     let text = text.trim_end();
-    let from = text.char_indices().rev().nth(KEPT - 1).map_or(0, |(place, _)| place);
+    let from = text.char_indices().rev().nth(MAX_QUOTED_CHARS - 1).map_or(0, |(place, _)| place);
     text[from..].to_owned()
 }
 
@@ -169,10 +169,10 @@ mod tests {
         // The runner calls `python -B SCRIPT ARGUMENT`; a shell takes -B as the option that it already has.
         let shell = folder.path().join("python");
         script::write(&shell, "#!/bin/sh\nshift\nexec sh \"$@\"\n").unwrap();
-        let places = Places { frameworks: folder.path().to_owned(), ..Places::of_pack(folder.path()) };
+        let paths = Paths { frameworks: folder.path().to_owned(), ..Paths::of_pack(folder.path()) };
         let way = |name: &'static str| Way::Direct { name, folder: Some(format!("/{name}").into()) };
         let stage = Stage {
-            places,
+            paths,
             python: shell,
             native: way("native"),
             ways: vec![way("other")],

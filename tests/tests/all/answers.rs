@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -27,9 +27,9 @@ fn run(command: &mut Command) -> Result<Outcome> {
     Ok(program::run(command, WAIT_TIMEOUT)?)
 }
 
-fn program(places: &Places, name: &str) -> std::path::PathBuf {
+fn program(paths: &Paths, name: &str) -> std::path::PathBuf {
     let variant = if name == "vector_add" { Variant::Static } else { Variant::Plain };
-    places.program(name, variant)
+    paths.program(name, variant)
 }
 
 fn lines_with<'a>(text: &'a str, words: &str) -> Vec<&'a str> {
@@ -38,11 +38,11 @@ fn lines_with<'a>(text: &'a str, words: &str) -> Vec<&'a str> {
 
 #[test]
 fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
-    for way in [Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp] {
-        let outcome = run(&mut way.command(&places, &program(&places, "refused_code")))?;
+    for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp] {
+        let outcome = run(&mut way.command(&paths, &program(&paths, "refused_code")))?;
         let said = outcome.errors();
         ensure!(outcome.status.success() && lines_with(&said, "frobnicate").len() == 1, "{way}: {said}");
     }
@@ -51,12 +51,12 @@ fn the_reason_for_refused_code_is_said_once_on_the_programs_standard_error() -> 
 
 #[test]
 fn a_variable_without_effect_is_named_and_no_other() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
-    for way in [Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp] {
+    for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp] {
         let said = |settings: &[(&str, &str)]| -> Result<String> {
-            let mut command = way.command(&places, &program(&places, "vector_add"));
+            let mut command = way.command(&paths, &program(&paths, "vector_add"));
             Ok(run(command.envs(settings.iter().copied()))?.errors())
         };
         let in_vain = said(&[("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("CUDA_BINARY_LOADER_THREAD_COUNT", "2")])?;
@@ -70,13 +70,13 @@ fn a_variable_without_effect_is_named_and_no_other() -> Result<()> {
 
 #[test]
 fn failed_calls_go_to_the_log_that_the_environment_names() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
     let folder = tempfile::tempdir()?;
-    for way in [Way::Direct { name: "soft", folder: Some(places.soft()) }, shm, tcp] {
+    for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm, tcp] {
         let log = folder.path().join(way.to_string());
-        run(way.command(&places, &program(&places, "refused_code")).env("CUDA_LOG_FILE", &log))?;
+        run(way.command(&paths, &program(&paths, "refused_code")).env("CUDA_LOG_FILE", &log))?;
         let text = fs::read_to_string(&log)?;
         let expected = "[CUDA][E] Returning 218 (CUDA_ERROR_INVALID_PTX) from cuModuleLoadData\n";
         ensure!(text.contains(expected), "{way}: {text}");
@@ -86,11 +86,11 @@ fn failed_calls_go_to_the_log_that_the_environment_names() -> Result<()> {
 
 #[test]
 fn a_gpu_can_be_required() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let [unix, tcp] = [server.unix(), server.tcp().to_owned()];
-    let soft = places.soft().join("libcuda.so.1").display().to_string();
-    let vector_add = program(&places, "vector_add").display().to_string();
+    let soft = paths.soft().join("libcuda.so.1").display().to_string();
+    let vector_add = program(&paths, "vector_add").display().to_string();
     for (arguments, status, words) in [
         (&["run", "--require-gpu", "--server", &unix, "--", &vector_add][..], 3, "is softcuda"),
         (&["run", "--require-gpu", "--server", &tcp, "--", &vector_add], 3, "is softcuda"),
@@ -99,13 +99,13 @@ fn a_gpu_can_be_required() -> Result<()> {
         (&["serve", "--require-gpu", "--driver", &soft, "--listen", "tcp://127.0.0.1:0"], 3, "no GPU is used"),
     ] {
         let folder = tempfile::tempdir()?;
-        let outcome = run(katydid(&places, arguments).env("XDG_RUNTIME_DIR", folder.path()))?;
+        let outcome = run(katydid(&paths, arguments).env("XDG_RUNTIME_DIR", folder.path()))?;
         let said = outcome.errors();
         ensure!(outcome.status.code() == Some(status) && outcome.text().is_empty(), "{arguments:?}: {said}");
         ensure!(said.lines().count() <= 2 && said.contains(words), "{arguments:?}: {said}");
     }
     // What is required of the session holds in the program too.
-    let mut command = Way::through(&server)[0].command(&places, &program(&places, "vector_add"));
+    let mut command = Way::through(&server)[0].command(&paths, &program(&paths, "vector_add"));
     let outcome = run(command.env("KATYDID_REQUIRE_GPU", "1"))?;
     ensure!(!outcome.status.success() && outcome.errors().contains("KATYDID_REQUIRE_GPU"), "{}", outcome.errors());
     Ok(())
@@ -117,24 +117,23 @@ fn softcuda_in_place_of_a_broken_driver_is_told() -> Result<()> {
         // A driver that works is found elsewhere.
         return Ok(());
     }
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let folder = tempfile::tempdir()?;
     let (source, library) = (folder.path().join("broken.c"), folder.path().join("libcuda.so.1"));
     fs::write(&source, BROKEN)?;
     ensure!(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status()?.success());
     let reason = "libcuda.so.1: cuInit returned CUDA_ERROR_UNKNOWN (999)";
-    let mut command = Way::Private { driver: "auto".to_owned() }.command(&places, &program(&places, "vector_add"));
+    let mut command = Way::Private { driver: "auto".to_owned() }.command(&paths, &program(&paths, "vector_add"));
     let outcome = run(command.env("LD_LIBRARY_PATH", folder.path()))?;
     let said = outcome.errors();
     ensure!(outcome.status.success() && lines_with(&said, NO_GPU).len() == 1 && said.contains(reason), "{said}");
     // Chosen, it is no news.
-    let chosen =
-        run(&mut Way::Private { driver: "soft".to_owned() }.command(&places, &program(&places, "vector_add")))?;
+    let chosen = run(&mut Way::Private { driver: "soft".to_owned() }.command(&paths, &program(&paths, "vector_add")))?;
     ensure!(chosen.status.success() && lines_with(&chosen.errors(), NO_GPU).is_empty(), "{}", chosen.errors());
     let variables = [("LD_LIBRARY_PATH", folder.path().as_os_str().to_owned())];
-    let server = Server::start_with(&places, "auto", &[Server::FALLS_BACK], &variables)?;
+    let server = Server::start_with(&paths, "auto", &[Server::FALLS_BACK], &variables)?;
     for way in Way::through(&server) {
-        let outcome = run(&mut way.command(&places, &program(&places, "vector_add")))?;
+        let outcome = run(&mut way.command(&paths, &program(&paths, "vector_add")))?;
         ensure!(outcome.status.success(), "{}", outcome.errors());
     }
     let log = server.log();

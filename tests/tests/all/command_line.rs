@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
@@ -24,16 +24,16 @@ const TOLD: &str = "printf '%s|%s' \"$CUPY_COMPILE_WITH_PTX\" \"${CUPY_ACCELERAT
 const RAN: &str = "the program ran";
 
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Outcome> {
-    let places = Places::of_this_test()?;
-    let mut command = katydid(&places, arguments);
+    let paths = Paths::of_this_test()?;
+    let mut command = katydid(&paths, arguments);
     // Of the user that runs the tests there may be a server in the config file.
     command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").envs(variables.iter().copied());
     Ok(program::run(&mut command, WAIT_TIMEOUT)?)
 }
 
 fn fixture() -> Result<String> {
-    let places = Places::of_this_test()?;
-    Ok(places.program("fixture", Variant::Static).to_string_lossy().into_owned())
+    let paths = Paths::of_this_test()?;
+    Ok(paths.program("fixture", Variant::Static).to_string_lossy().into_owned())
 }
 
 /// Refused with this status and one line with these words, and the program has not run.
@@ -54,10 +54,10 @@ fn running(server: &str, arguments: &[&str]) -> Result<Outcome> {
 
 #[test]
 fn a_full_server_is_3_and_one_line() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, &driver_under_test(), &["--max-sessions", "1"])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, &driver_under_test(), &["--max-sessions", "1"])?;
     let way = Way::through(&server)[0].clone();
-    let mut command = way.command(&places, &places.program("fixture", Variant::Static));
+    let mut command = way.command(&paths, &paths.program("fixture", Variant::Static));
     let mut first = Running::start(command.arg("idle"), Stdio::piped())?;
     first.wait_for("ready", WAIT_TIMEOUT)?;
     is_refused(&running(&server.unix(), &[])?, 3, &["1 sessions", "--max-sessions"])?;
@@ -72,14 +72,14 @@ fn a_full_server_is_3_and_one_line() -> Result<()> {
 /// The one that comes second is told before its program runs, whichever program would have made a call first.
 #[test]
 fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, &driver_under_test(), &["--max-sessions", "1"])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, &driver_under_test(), &["--max-sessions", "1"])?;
     for address in [server.unix(), server.tcp().to_owned()] {
         let folder = tempfile::tempdir()?;
         let go = folder.path().join("go");
         let script =
             format!("echo begun; until [ -e '{}' ]; do sleep 0.1; done; exec '{}' idle", go.display(), fixture()?);
-        let mut command = katydid(&places, &["run", "--server", &address, "--", "sh", "-c", &script]);
+        let mut command = katydid(&paths, &["run", "--server", &address, "--", "sh", "-c", &script]);
         let mut first = Running::start(&mut command, Stdio::piped())?;
         first.wait_for("begun", WAIT_TIMEOUT)?;
         let shown = document(&run(&["ps", "--server", &server.unix(), "--json"], &[])?)?;
@@ -101,7 +101,7 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
         server.workers_of(0)?;
     }
     // One without a session gives its place back, and what runs below it has that.
-    let inner = format!("'{}' run --server '{}' -- echo '{RAN}'", places.katydid().display(), server.unix());
+    let inner = format!("'{}' run --server '{}' -- echo '{RAN}'", paths.katydid().display(), server.unix());
     for _ in 0..3 {
         let outcome = run(&["run", "--server", &server.unix(), "--", "sh", "-c", &inner], &[])?;
         ensure!(outcome.text().contains(RAN), "{}: {}", outcome.ending(), outcome.errors());
@@ -111,9 +111,9 @@ fn of_two_that_come_to_the_last_place_one_is_3_and_one_line() -> Result<()> {
 
 #[test]
 fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start_tls(&places, &driver_under_test(), &[])?;
-    let other = Server::start_tls(&places, &driver_under_test(), &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start_tls(&paths, &driver_under_test(), &[])?;
+    let other = Server::start_tls(&paths, &driver_under_test(), &[])?;
     let address = |server: &Server| match Way::tls(server) {
         Some(Way::Served { address, .. }) => Ok(address),
         _ => anyhow::bail!("the server is not behind TLS"),
@@ -130,8 +130,8 @@ fn missing_certificates_are_2_and_others_certificates_3() -> Result<()> {
 
 #[test]
 fn libraries_are_told_of_softcuda_wherever_it_is() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     let (unix, tcp) = (server.unix(), server.tcp().to_owned());
     for place in [&["--driver", "soft"][..], &["--server", &unix], &["--server", &tcp]] {
         let line = [&["run"], place, &["--", "sh", "-c", TOLD]].concat();
@@ -205,10 +205,9 @@ fn a_number_without_a_unit_is_no_time_anywhere() -> Result<()> {
     let outcome = run(&["run", "--driver", "soft", "--link-timeout", "1m", "--", &fixture()?, "count", "1"], &[])?;
     ensure!(outcome.status.success(), "{outcome:?}");
     // A program that is not begun by the command reads it in the same way.
-    let (places, server) =
-        (Places::of_this_test()?, Server::start(&Places::of_this_test()?, &driver_under_test(), &[])?);
-    let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
-    let mut command = way.command(&places, Path::new(&fixture()?));
+    let (paths, server) = (Paths::of_this_test()?, Server::start(&Paths::of_this_test()?, &driver_under_test(), &[])?);
+    let way = Way::Direct { name: "shim", folder: Some(paths.shim()) };
+    let mut command = way.command(&paths, Path::new(&fixture()?));
     command.args(["count", "1"]).env("KATYDID_SERVER", server.unix()).env("KATYDID_LINK_TIMEOUT", "60");
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("60s"), "{outcome:?}");
@@ -276,7 +275,7 @@ fn json_is_one_document_whatever_happens() -> Result<()> {
 
 #[test]
 fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> Result<()> {
-    let (places, folder) = (Places::of_this_test()?, tempfile::tempdir()?);
+    let (paths, folder) = (Paths::of_this_test()?, tempfile::tempdir()?);
     let file = folder.path().join("calls.json");
     let named = file.display().to_string();
     let outcome = run(&["trace", "--driver", "soft", "--json", &named, "--", &fixture()?, "count", "3"], &[])?;
@@ -285,7 +284,7 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
     ensure!(found["calls"].as_u64() > Some(3), "{found}");
     // A descriptor of the caller's, which the program does not have.
     let line = katydid(
-        &places,
+        &paths,
         &["trace", "--driver", "soft", "--json", "fd:5", "--", "sh", "-c", "echo out >&5 || echo shut"],
     );
     let outcome = in_shell(&format!("exec 5>{named}; exec \"$@\""), &line)?;
@@ -308,7 +307,7 @@ fn where_standard_output_is_the_programs_json_goes_to_a_file_or_descriptor() -> 
         run(&["trace", "--json", "fd:77", "--", "echo", RAN], &[])?.status.code() == Some(2),
         "a descriptor that is not open"
     );
-    let line = katydid(&places, &["trace", "--driver", "soft", "--json", "fd:5", "--", "echo", RAN]);
+    let line = katydid(&paths, &["trace", "--driver", "soft", "--json", "fd:5", "--", "echo", RAN]);
     let outcome = in_shell("exec 5</dev/null; exec \"$@\"", &line)?;
     ensure!(outcome.status.code() == Some(2) && !outcome.text().contains(RAN), "it can be read only: {outcome:?}");
     Ok(())
@@ -323,10 +322,10 @@ fn in_shell(script: &str, line: &Command) -> Result<Outcome> {
 
 #[test]
 fn a_trace_that_cannot_be_told_leaves_the_programs_status() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     for (program, status) in [("exit 7", 7), ("exit 0", 1)] {
         let counted = format!("{} count 1; {program}", fixture()?);
-        let traced = katydid(&places, &["trace", "--driver", "soft", "--", "sh", "-c", &counted]);
+        let traced = katydid(&paths, &["trace", "--driver", "soft", "--", "sh", "-c", &counted]);
         let outcome = in_shell("exec \"$@\" 2>/dev/full", &traced)?;
         ensure!(outcome.status.code() == Some(status), "{program}: {outcome:?}");
     }
@@ -339,13 +338,13 @@ fn a_trace_that_has_no_room_leaves_the_program_alone() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let (places, folder) = (Places::of_this_test()?, tempfile::tempdir()?);
+    let (paths, folder) = (Paths::of_this_test()?, tempfile::tempdir()?);
     let place = folder.path().display();
     for (size, launches, told) in [
         ("16k", "3", &["calls are not recorded", "nothing was recorded: there was no room", "TMPDIR"][..]),
         ("1536k", "30000", &["no room for", "calls of fixture", "were recorded", "TMPDIR"]),
     ] {
-        let line = katydid(&places, &["trace", "--driver", "soft", "--", &fixture()?, "count", launches]);
+        let line = katydid(&paths, &["trace", "--driver", "soft", "--", &fixture()?, "count", launches]);
         let script = format!("mount -t tmpfs -o size={size} none {place} && TMPDIR={place} exec \"$@\"");
         let outcome = in_shell(&format!("exec unshare -m sh -c '{script}' sh \"$@\""), &line)?;
         ensure!(outcome.text() == format!("{launches}\n") && outcome.status.code() == Some(1), "{outcome:?}");
@@ -370,7 +369,7 @@ fn a_file_of_a_trace_without_room_is_named() -> Result<()> {
 fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()> {
     // Not in one word, or the test of all names would find it.
     let wrong = concat!("KATYDID_", "SEVRER");
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let line = ["run", "--driver", "soft", "--", &fixture()?, "count", "1"];
     let outcome = run(&line, &[(wrong, "unix:/k"), (concat!("KATYDID_", "UNHEARD_OF_THING"), "1")])?;
     ensure!(outcome.status.success() && outcome.text() == "1\n", "{outcome:?}");
@@ -379,9 +378,9 @@ fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()>
     ensure!(of(wrong).len() == 1 && of(wrong)[0].contains("KATYDID_SERVER"), "{errors}");
     ensure!(of("UNHEARD_OF_THING").len() == 1, "{errors}");
     // The library tells of it where no command has.
-    let server = Server::start(&places, &driver_under_test(), &[])?;
-    let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
-    let mut command = way.command(&places, Path::new(&fixture()?));
+    let server = Server::start(&paths, &driver_under_test(), &[])?;
+    let way = Way::Direct { name: "shim", folder: Some(paths.shim()) };
+    let mut command = way.command(&paths, Path::new(&fixture()?));
     command.args(["count", "1"]).env("KATYDID_SERVER", server.unix()).env(wrong, "1");
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{outcome:?}");
@@ -396,10 +395,10 @@ fn a_variable_that_does_not_exist_is_named_once_with_the_nearest() -> Result<()>
 
 #[test]
 fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
-    let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    let (paths, home) = (Paths::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
     let start = |name: &str, runtime: &Path| -> Result<Running> {
         fs::create_dir_all(runtime)?;
-        let mut command = katydid(&places, &["run", "--driver", "soft", "--name", name, "--", &fixture()?, "idle"]);
+        let mut command = katydid(&paths, &["run", "--driver", "soft", "--name", name, "--", &fixture()?, "idle"]);
         let mut running = Running::start(command.env("XDG_RUNTIME_DIR", runtime), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
@@ -407,7 +406,7 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     // The second one has another place for its folder, as one that was begun in another login has.
     let mut jobs = [start("listed", &home.path().join("a"))?, start("elsewhere", &home.path().join("b"))?];
     let ps = |arguments: &[&str]| -> Result<Outcome> {
-        let mut command = katydid(&places, &[&["ps"], arguments].concat());
+        let mut command = katydid(&paths, &[&["ps"], arguments].concat());
         Ok(program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), WAIT_TIMEOUT)?)
     };
     let found = document(&ps(&["--json"])?)?;
@@ -425,7 +424,7 @@ fn ps_lists_private_servers_and_all_jobs() -> Result<()> {
     ensure!(text.matches("listed").count() >= 2 && text.contains("running"), "{text}");
     // What is listed is found by its name.
     let image = home.path().join("image").display().to_string();
-    let mut command = katydid(&places, &["checkpoint", "elsewhere", "--device-only", "--json", "-o", &image]);
+    let mut command = katydid(&paths, &["checkpoint", "elsewhere", "--device-only", "--json", "-o", &image]);
     let saved = program::run(command.env("XDG_RUNTIME_DIR", home.path().join("a")), WAIT_TIMEOUT)?;
     ensure!(saved.status.success() && document(&saved)?["job"] == "elsewhere", "{saved:?}");
     jobs.iter_mut().for_each(Running::close_input);
@@ -442,7 +441,7 @@ fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()>
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    let (paths, home) = (Paths::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711))?;
     let users = [(64_990, "one"), (64_991, "other")];
     let as_user = |user: u32, name: &str, arguments: &[&str]| -> Result<Command> {
@@ -452,7 +451,7 @@ fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()>
             chown(&runtime, Some(user), Some(user))?;
             fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;
         }
-        let mut command = katydid(&places, arguments);
+        let mut command = katydid(&paths, arguments);
         command.uid(user).gid(user).env("XDG_RUNTIME_DIR", &runtime).env("HOME", &runtime).env("TMPDIR", &runtime);
         command.env("KATYDID_CACHE", runtime.join("cache"));
         Ok(command)
@@ -469,7 +468,7 @@ fn ps_of_root_lists_jobs_of_other_users_and_another_user_its_own() -> Result<()>
         let jobs = found["jobs"].as_array().with_context(|| format!("{found}"))?;
         Ok(jobs.iter().filter_map(|job| Some((job["name"].as_str()?.to_owned(), job["user"].as_u64()?))).collect())
     };
-    let of_root = listed(&mut katydid(&places, &["ps", "--json"]))?;
+    let of_root = listed(&mut katydid(&paths, &["ps", "--json"]))?;
     for (user, name) in users {
         ensure!(of_root.contains(&(name.to_owned(), user.into())), "{name} is not in {of_root:?}");
         let own = listed(&mut as_user(user, name, &["ps", "--json"])?)?;
@@ -488,17 +487,17 @@ const SERVED: &str = "served_for_ps";
 
 #[test]
 fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
-    let (places, home) = (Places::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
+    let (paths, home) = (Paths::of_this_test()?, tempfile::Builder::new().prefix("kd").tempdir()?);
     let [here, there] = ["a", "b"].map(|name| home.path().join(name));
     fs::create_dir_all(&here)?;
     fs::create_dir_all(&there)?;
     let [socket, admin] = ["k", "elsewhere"].map(|name| home.path().join(name).display().to_string());
     let address = format!("unix:{socket}");
-    let mut serve = katydid(&places, &["serve", "--driver", "soft", "--listen", &address, "--admin", &admin]);
+    let mut serve = katydid(&paths, &["serve", "--driver", "soft", "--listen", &address, "--admin", &admin]);
     let mut server = Running::start(serve.env("XDG_RUNTIME_DIR", &here), Stdio::null())?;
     until("the server listens", || Path::new(&admin).exists())?;
     let idle = |more: &[&str], runtime: &Path| -> Result<Running> {
-        let mut command = katydid(&places, &[&["run"], more, &["--", &fixture()?, "idle"]].concat());
+        let mut command = katydid(&paths, &[&["run"], more, &["--", &fixture()?, "idle"]].concat());
         let mut running = Running::start(command.env("XDG_RUNTIME_DIR", runtime), Stdio::piped())?;
         running.wait_for("ready", WAIT_TIMEOUT)?;
         Ok(running)
@@ -508,7 +507,7 @@ fn ps_finds_servers_by_their_jobs_and_notes() -> Result<()> {
         idle(&["--server", &address, "--name", SERVED], &here)?,
     ];
     let names = |arguments: &[&str]| -> Result<Vec<String>> {
-        let mut command = katydid(&places, &[&["ps", "--json"], arguments].concat());
+        let mut command = katydid(&paths, &[&["ps", "--json"], arguments].concat());
         let found = document(&program::run(command.env("XDG_RUNTIME_DIR", &here), WAIT_TIMEOUT)?)?;
         let sessions = found["sessions"].as_array().with_context(|| format!("{found}"))?;
         Ok(sessions.iter().filter_map(|session| session["name"].as_str().map(str::to_owned)).collect())
@@ -618,13 +617,13 @@ fn a_trace_has_names_sizes_streams_and_the_gpu_of_all_processes() -> Result<()> 
 
 #[test]
 fn completions_and_man_pages_are_installed_and_named() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let help = run(&["--help"], &[])?.text();
     for word in ["completions", "man ", "share/man/man1", "bash-completion", "docs/reference/environment.md", "--json"]
     {
         ensure!(help.contains(word), "no {word} in the help:\n{help}");
     }
-    let share = places.dist.join("share");
+    let share = paths.dist.join("share");
     for (file, word) in [
         ("man/man1/katydid.1", "katydid"),
         ("man/man1/katydid-run.1", "link\\-timeout"),

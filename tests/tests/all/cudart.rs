@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{self, Kind, Variant};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::run;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -35,14 +35,14 @@ const OF_12: &str = "cudart12_dlopen";
 type Runtime = (String, PathBuf);
 
 /// Where `xtask` puts them: beside the programs.
-fn cudart(places: &Places) -> PathBuf {
-    places.apps.parent().unwrap_or(&places.apps).join("cudart")
+fn cudart(paths: &Paths) -> PathBuf {
+    paths.apps.parent().unwrap_or(&paths.apps).join("cudart")
 }
 
 /// Those that were fetched, the oldest first.
-fn runtimes(places: &Places) -> Result<Vec<Runtime>> {
+fn runtimes(paths: &Paths) -> Result<Vec<Runtime>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(cudart(places)).into_iter().flatten() {
+    for entry in fs::read_dir(cudart(paths)).into_iter().flatten() {
         let path = entry?.path();
         let version = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let libraries = ["nvidia/cu13/lib", "nvidia/cuda_runtime/lib"].map(|folder| path.join(folder));
@@ -65,31 +65,31 @@ fn programs(version: &str, has_all: bool) -> Result<Vec<(String, Variant)>> {
 }
 
 /// Runs a program with the runtime in `folder` before any other.
-fn one(places: &Places, way: &Way, (name, variant): &(String, Variant), folder: &Path) -> Result<()> {
-    let mut command = way.command(places, &places.program(name, *variant));
-    let driver = matches!(way, Way::Direct { .. }).then(|| places.soft());
+fn one(paths: &Paths, way: &Way, (name, variant): &(String, Variant), folder: &Path) -> Result<()> {
+    let mut command = way.command(paths, &paths.program(name, *variant));
+    let driver = matches!(way, Way::Direct { .. }).then(|| paths.soft());
     command.env("LD_LIBRARY_PATH", env::join_paths(driver.iter().map(PathBuf::as_path).chain([folder]))?);
     let outcome = run(&mut command, WAIT_TIMEOUT)?;
-    Ok(judge(places, name, &outcome)?)
+    Ok(judge(paths, name, &outcome)?)
 }
 
 #[test]
 fn every_minor_version_of_the_runtime_is_served() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let has_all = env::var_os(ALL).is_some();
-    let runtimes = runtimes(&places)?;
+    let runtimes = runtimes(&paths)?;
     if runtimes.is_empty() {
         println!("no runtime was fetched, so none is tried: see `cargo xtask setup`");
         return Ok(());
     }
-    let server = Server::start(&places, "soft", &[])?;
+    let server = Server::start(&paths, "soft", &[])?;
     let [shm, tcp] = Way::through(&server);
     let mut not_served = Vec::new();
     for (version, folder) in &runtimes {
-        for way in [Way::Direct { name: "soft", folder: Some(places.soft()) }, shm.clone(), tcp.clone()] {
+        for way in [Way::Direct { name: "soft", folder: Some(paths.soft()) }, shm.clone(), tcp.clone()] {
             let programs = programs(version, has_all)?;
             let outcome =
-                |program| one(&places, &way, program, folder).with_context(|| format!("{version}: {way}: {program:?}"));
+                |program| one(&paths, &way, program, folder).with_context(|| format!("{version}: {way}: {program:?}"));
             let failed: Vec<_> = programs.iter().filter_map(|program| outcome(program).err()).collect();
             println!("{version} {way}: {} of {} programs", programs.len() - failed.len(), programs.len());
             not_served.extend(failed);

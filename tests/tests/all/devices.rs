@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::judge;
@@ -20,12 +20,12 @@ const OF_SEVERAL: &str = "several_devices";
 const SETTING: &str = "scan";
 
 /// What the fixture says of its devices on a server, or a private one.
-fn seen(places: &Places, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
-    let fixture = places.program("fixture", Variant::Static);
-    let mut command = Command::new(places.katydid());
+fn seen(paths: &Paths, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
+    let fixture = paths.program("fixture", Variant::Static);
+    let mut command = Command::new(paths.katydid());
     command.args(["run", "--driver", "soft"]).env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
     if let Some(server) = server {
-        command = Command::new(places.katydid());
+        command = Command::new(paths.katydid());
         command.args(["run", "--server", &server.unix()]);
         command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
     }
@@ -48,9 +48,9 @@ const CHOICES: [(&[(&str, &str)], &str); 7] = [
 
 #[test]
 fn a_program_chooses_among_the_devices_of_its_own_server() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     for (variables, wanted) in CHOICES {
-        let seen = seen(&places, None, variables)?;
+        let seen = seen(&paths, None, variables)?;
         ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
     }
     Ok(())
@@ -58,10 +58,10 @@ fn a_program_chooses_among_the_devices_of_its_own_server() -> Result<()> {
 
 #[test]
 fn each_program_chooses_for_itself_on_a_server_for_many() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start_with(&paths, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
     for (variables, wanted) in CHOICES {
-        let seen = seen(&places, Some(&server), variables)?;
+        let seen = seen(&paths, Some(&server), variables)?;
         ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
     }
     Ok(())
@@ -69,15 +69,15 @@ fn each_program_chooses_for_itself_on_a_server_for_many() -> Result<()> {
 
 #[test]
 fn a_program_uses_two_devices_at_once() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start_with(&paths, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
     let [shm, tcp] = Way::through(&server);
-    let direct = Way::Direct { name: "soft", folder: Some(places.soft()) };
+    let direct = Way::Direct { name: "soft", folder: Some(paths.soft()) };
     for way in [direct, shm, Way::as_stream(&server), tcp] {
-        let mut command = way.command(&places, &places.program(OF_SEVERAL, Variant::Plain));
+        let mut command = way.command(&paths, &paths.program(OF_SEVERAL, Variant::Plain));
         let outcome = program::run(command.env_remove("CUDA_VISIBLE_DEVICES").envs([SERVER]), WAIT_TIMEOUT)?;
         ensure!(outcome.errors().contains("two devices, peers"), "{way}: {}", outcome.errors());
-        judge(&places, OF_SEVERAL, &outcome).with_context(|| way.to_string())?;
+        judge(&paths, OF_SEVERAL, &outcome).with_context(|| way.to_string())?;
     }
     Ok(())
 }
@@ -85,12 +85,12 @@ fn a_program_uses_two_devices_at_once() -> Result<()> {
 /// Of a program that has only the last of three devices: what it sets for its first one is meant for that.
 #[test]
 fn kernels_are_set_up_for_the_device_that_was_chosen() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start_with(&places, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start_with(&paths, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
     for way in Way::through(&server) {
-        let mut command = way.command(&places, &places.program(SETTING, Variant::Shared));
+        let mut command = way.command(&paths, &paths.program(SETTING, Variant::Shared));
         let outcome = program::run(command.env("CUDA_VISIBLE_DEVICES", "2"), WAIT_TIMEOUT)?;
-        judge(&places, SETTING, &outcome).with_context(|| way.to_string())?;
+        judge(&paths, SETTING, &outcome).with_context(|| way.to_string())?;
     }
     Ok(())
 }

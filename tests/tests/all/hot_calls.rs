@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -12,10 +12,10 @@ use katydid_tests::way::Way;
 /// carries them.
 #[test]
 fn calls_that_are_made_often_allocate_nothing() -> Result<()> {
-    let places = Places::of_this_test()?;
-    let server = Server::start(&places, "soft", &[])?;
+    let paths = Paths::of_this_test()?;
+    let server = Server::start(&paths, "soft", &[])?;
     for way in Way::through(&server).into_iter().chain([Way::as_stream(&server)]) {
-        let mut command = way.command(&places, &places.program("hot_calls", Variant::Static));
+        let mut command = way.command(&paths, &paths.program("hot_calls", Variant::Static));
         let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
         let text = outcome.text();
         let (counts, rest): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(" allocations"));

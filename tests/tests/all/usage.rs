@@ -6,21 +6,21 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::gate::Silence;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 fn katydid(arguments: &[&str]) -> Result<Outcome> {
-    let places = Places::of_this_test()?;
-    let mut command = Command::new(places.katydid());
+    let paths = Paths::of_this_test()?;
+    let mut command = Command::new(paths.katydid());
     Ok(program::run(command.args(arguments), WAIT_TIMEOUT)?)
 }
 
 /// A CUDA program run with `options` fails, and standard error has a line that contains `word`.
 fn run_fails(options: &[&str], word: &str) -> Result<()> {
-    let places = Places::of_this_test()?;
-    let fixture = places.program("fixture", Variant::Static).to_string_lossy().into_owned();
+    let paths = Paths::of_this_test()?;
+    let fixture = paths.program("fixture", Variant::Static).to_string_lossy().into_owned();
     let outcome = katydid(&[&["run"], options, &["--", &fixture, "count", "1"]].concat())?;
     ensure!(!outcome.status.success(), "it succeeded: {}", outcome.text());
     let errors = outcome.errors();
@@ -62,7 +62,7 @@ fn a_driver_that_is_not_there_is_named() -> Result<()> {
 
 #[test]
 fn the_shim_itself_is_refused_as_a_driver() -> Result<()> {
-    let shim = Places::of_this_test()?.shim().join("libcuda.so.1").to_string_lossy().into_owned();
+    let shim = Paths::of_this_test()?.shim().join("libcuda.so.1").to_string_lossy().into_owned();
     run_fails(&["--driver", &shim], &shim)
 }
 
@@ -93,9 +93,9 @@ fn the_status_of_the_program_is_the_status_of_run() -> Result<()> {
 #[test]
 fn a_shared_address_without_a_server_shows_as_a_cuda_error_in_the_program() -> Result<()> {
     // Without `katydid run`, as a program that finds the shim by itself meets it.
-    let places = Places::of_this_test()?;
-    let way = Way::Direct { name: "shim", folder: Some(places.shim()) };
-    let mut command = way.command(&places, &places.program("fixture", Variant::Static));
+    let paths = Paths::of_this_test()?;
+    let way = Way::Direct { name: "shim", folder: Some(paths.shim()) };
+    let mut command = way.command(&paths, &paths.program("fixture", Variant::Static));
     command.args(["count", "1"]).env("KATYDID_SERVER", "unix:/nonexistent/katydid.sock");
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.code() == Some(3) && outcome.text().starts_with("error "), "{outcome:?}");
@@ -113,10 +113,10 @@ fn doctor_says_what_works_without_a_gpu() -> Result<()> {
 
 #[test]
 fn trace_counts_the_calls_of_a_program_and_writes_a_timeline() -> Result<()> {
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     let folder = tempfile::tempdir()?;
     let timeline = folder.path().join("calls.json");
-    let fixture = places.program("fixture", Variant::Static).to_string_lossy().into_owned();
+    let fixture = paths.program("fixture", Variant::Static).to_string_lossy().into_owned();
     let file = timeline.to_string_lossy().into_owned();
     let outcome = katydid(&["trace", "--driver", "soft", "-o", &file, "--", &fixture, "count", "25"])?;
     ensure!(outcome.status.success() && outcome.text() == "25\n", "{outcome:?}");

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
@@ -23,19 +23,19 @@ const BOB: u32 = 65534;
 /// `ps` of a user shows the jobs of other tests too that run as that user.
 static TURN: Mutex<()> = Mutex::new(());
 /// More steps than a test waits for, of so many milliseconds each.
-const LONG: [&str; 2] = ["100000", "10"];
+const LONG_ARGUMENTS: [&str; 2] = ["100000", "10"];
 
 /// A user with a home and a runtime folder of its own.
 struct User {
-    places: Places,
+    paths: Paths,
     id: u32,
     home: TempDir,
 }
 
 impl User {
-    fn new(places: &Places, id: u32) -> Result<Self> {
+    fn new(paths: &Paths, id: u32) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("katydid-user-").tempdir()?;
-        let user = Self { places: places.clone(), id, home };
+        let user = Self { paths: paths.clone(), id, home };
         fs::create_dir(user.run_folder())?;
         user.own(user.home.path())?;
         user.own(&user.run_folder())?;
@@ -61,7 +61,7 @@ impl User {
 
     /// `katydid` as this user, without any capability.
     fn command(&self, arguments: &[&str]) -> Command {
-        let inner = katydid(&self.places, arguments);
+        let inner = katydid(&self.paths, arguments);
         let mut command = Command::new("setpriv");
         let id = self.id.to_string();
         command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--inh-caps=-all"]);
@@ -85,7 +85,7 @@ impl User {
     }
 
     fn start(&self, server: &str, name: &str, program: &str, arguments: &[&str]) -> Result<Running> {
-        let program = self.places.program(program, Variant::Static).display().to_string();
+        let program = self.paths.program(program, Variant::Static).display().to_string();
         let options = ["run", "--server", server, "--name", name, "--", &program];
         Ok(Running::start(&mut self.command(&[&options, arguments].concat()), Stdio::null())?)
     }
@@ -112,8 +112,8 @@ fn users() -> Result<Option<(User, User)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let places = Places::of_this_test()?;
-    Ok(Some((User::new(&places, ALICE)?, User::new(&places, BOB)?)))
+    let paths = Paths::of_this_test()?;
+    Ok(Some((User::new(&paths, ALICE)?, User::new(&paths, BOB)?)))
 }
 
 fn is_refused(outcome: &Outcome) -> Result<()> {
@@ -127,11 +127,11 @@ fn is_refused(outcome: &Outcome) -> Result<()> {
 #[test]
 fn a_program_of_a_user_without_dev_null_keeps_its_status() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let places = Places::of_this_test()?;
+    let paths = Paths::of_this_test()?;
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let user = User::new(&places, BOB)?;
+    let user = User::new(&paths, BOB)?;
     let inner = user.command(&["run", "--driver", "soft", "--", "sh", "-c", "exit 7"]);
     let hidden = user.home.path().join("hidden");
     fs::write(&hidden, "")?;
@@ -155,7 +155,7 @@ fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
     let (mut of_alice, mut of_bob) = (alice.serve()?, bob.serve()?);
-    let mut job = alice.start(&alice.socket(), "alice", "long_loop", &LONG)?;
+    let mut job = alice.start(&alice.socket(), "alice", "long_loop", &LONG_ARGUMENTS)?;
     job.wait_for("step 1 ", WAIT_TIMEOUT)?;
 
     let (sessions, jobs) = alice.sees()?;
@@ -181,7 +181,7 @@ fn users_with_a_server_each_neither_see_nor_reach_each_other() -> Result<()> {
 fn users_of_one_tls_server_see_no_sessions_of_each_other() -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((alice, bob)) = users()? else { return Ok(()) };
-    let server = Server::start_tls(&alice.places, &driver_under_test(), &[])?;
+    let server = Server::start_tls(&alice.paths, &driver_under_test(), &[])?;
     let (address, certs) = server.tls().and_then(|tls| tls.split_once("?certs=")).context("no TLS")?;
     let mut jobs = Vec::new();
     for (user, name) in [(&alice, "alice"), (&bob, "bob")] {
@@ -194,7 +194,8 @@ fn users_of_one_tls_server_see_no_sessions_of_each_other() -> Result<()> {
             user.own(&copy)?;
         }
         user.own(&folder)?;
-        let mut job = user.start(&format!("{address}?certs={}", folder.display()), name, "long_loop", &LONG)?;
+        let mut job =
+            user.start(&format!("{address}?certs={}", folder.display()), name, "long_loop", &LONG_ARGUMENTS)?;
         job.wait_for("step 1 ", WAIT_TIMEOUT)?;
         jobs.push(job);
     }

@@ -4,11 +4,11 @@
 use anyhow::{Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::Job;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use rustix::process::geteuid;
 
 use crate::scenarios::{Scenario, was_stopped};
-use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
 
 const PROGRAM: (&str, Variant) = ("open_descriptors", Variant::Static);
 /// A frame in the middle of its steps.
@@ -29,7 +29,7 @@ const ON_EVERY_WAY: [(&str, Scenario); 2] = [
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain([("descriptors_that_cannot_be_restored_are_refused_by_name", refused as Scenario, "shm")])
 }
 
@@ -37,27 +37,27 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 fn started<'a>(stage: &'a Stage, kind: &str) -> Result<Job<'a>> {
     let mut job = stage.start(kind, PROGRAM, &[kind], &[MIDDLE])?;
     if !job.holds_itself()? {
-        bail!("{kind}: the program did not come to its point: {}", said(&job.finish(LIMIT)?));
+        bail!("{kind}: the program did not come to its point: {}", said(&job.finish(CHECKPOINT_TIMEOUT)?));
     }
     Ok(job)
 }
 
 /// What the program prints, whatever its kind is.
 fn undisturbed(stage: &Stage) -> Result<String> {
-    let outcome = stage.start("undisturbed", PROGRAM, &["none"], &[])?.finish(LIMIT)?;
+    let outcome = stage.start("undisturbed", PROGRAM, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
     Ok(outcome.text())
 }
 
-fn kept(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn kept(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let text = undisturbed(&stage)?;
     for kind in KEPT {
         let job = started(&stage, kind)?;
         stage.checkpoint(&job, kind, &[])?;
         let written = job.output_so_far()?.len();
         was_stopped(job)?;
-        let outcome = stage.restore(kind, kind, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore(kind, kind, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         let errors = outcome.errors();
         ensure!(!errors.contains("not restored"), "{kind}: {errors}");
         continues(&text, (written, written), &outcome)?;
@@ -65,20 +65,20 @@ fn kept(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-fn left_running(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn left_running(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let text = undisturbed(&stage)?;
     for kind in KEPT {
         let job = started(&stage, kind)?;
         stage.checkpoint(&job, kind, &["--leave-running"])?;
-        let outcome = job.finish(LIMIT)?;
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success() && outcome.text() == text, "{kind}: {}", said(&outcome));
     }
     stage.is_clean()
 }
 
-fn refused(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn refused(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     for (kind, words, takes_root) in REFUSED {
         if takes_root && !geteuid().is_root() {
             continue;
@@ -86,7 +86,7 @@ fn refused(places: &Places, way: &str) -> Result<()> {
         let job = started(&stage, kind)?;
         let answer = job.checkpoint(&stage.image("image"), &[])?;
         ensure!(!answer.status.success() && answer.errors().contains(words), "{kind}: {}", said(&answer));
-        let outcome = job.finish(LIMIT)?;
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{kind}: {}", said(&outcome));
     }
     stage.is_clean()

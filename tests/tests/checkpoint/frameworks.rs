@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::frameworks::said::Words;
-use katydid_tests::frameworks::{ABSENT, Item, items, python, toolkit};
-use katydid_tests::job::{Job, Plan, STOPPED};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::frameworks::{ABSENT_STATUS, Item, items, python, toolkit};
+use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::trial;
 use katydid_tests::watch::until;
@@ -25,14 +25,14 @@ use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Failed, Trial};
 
 use crate::programs::{Run, Start, Taken, Wanted, choice, shown};
-use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
 
 /// What stands for the variant in the names of items' tests.
-pub(crate) const VARIANT: &str = "framework";
+pub(crate) const FRAMEWORK_VARIANT: &str = "framework";
 /// The families of items that every run of the tests includes: those for which `cargo xtask setup` fetches what they need.
-const FETCHED: [&str; 3] = ["core.", "cupy.", "numba."];
+const FETCHED_PREFIXES: [&str; 3] = ["core.", "cupy.", "numba."];
 /// What a program may take at least, on a busy machine too.
-const LEAST: Duration = Duration::from_secs(240);
+const MIN_TEST_TIME: Duration = Duration::from_secs(240);
 /// Items that are left out, and why.
 const LEFT_OUT: [&str; 3] = [
     // It holds half of the memory of a GPU, which is 70 GB of an image.
@@ -42,22 +42,22 @@ const LEFT_OUT: [&str; 3] = [
     "nvml.smi",
 ];
 /// A program that sends fewer frames is over before a checkpoint.
-const FEWEST: u64 = 8;
+const MIN_POINTS: u64 = 8;
 /// Variables that name folders in which frameworks keep what they have compiled. They are a run's own: each sends as many
 /// frames as the one before, and a restored program finds its files, which no other program has changed.
-const CACHES: [&str; 5] =
+const CACHE_VARIABLES: [&str; 5] =
     ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"];
 
 /// Steps of the training, and those after which a checkpoint is asked for; it happens a little later.
-const STEPS: &str = "150";
-const POINTS: [&str; 2] = ["step 40 ", "step 90 "];
-const PYTHON: &str = "python3";
+const STEP_COUNT: &str = "150";
+const CHECKPOINT_STEPS: [&str; 2] = ["step 40 ", "step 90 "];
+const PYTHON_PROGRAM: &str = "python3";
 
 /// All of them; the list that cannot be read is a test that fails.
-pub(crate) fn trials(places: &Places) -> Vec<Trial> {
-    let mut trials = trainings(places);
+pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
+    let mut trials = trainings(paths);
     match items() {
-        Ok(items) => trials.extend(of_items(places, &items)),
+        Ok(items) => trials.extend(of_items(paths, &items)),
         Err(error) => trials.push(trial::test("items", move || Err(error.to_string().into()))),
     }
     trials
@@ -65,21 +65,21 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
 
 /// Whether every run of the tests includes an item.
 pub(crate) fn is_everywhere(item: &str) -> bool {
-    FETCHED.iter().any(|family| item.starts_with(family))
+    FETCHED_PREFIXES.iter().any(|family| item.starts_with(family))
 }
 
 /// A test an item, on one way or on all; on softcuda of those that mean something there.
-fn of_items(places: &Places, items: &[Item]) -> Vec<Trial> {
+fn of_items(paths: &Paths, items: &[Item]) -> Vec<Trial> {
     let is_soft = driver_under_test() == "soft";
     let all = env::var("KATYDID_CHECKPOINT_WAYS").is_ok_and(|ways| ways == "all");
     let is_left_out = |item: &Item| item.is_suite() || item.is_timed() || LEFT_OUT.contains(&item.name.as_str());
     let has_sense = |item: &&Item| (item.is_soft || !is_soft) && !is_left_out(item);
     let mut trials = Vec::new();
     for (index, item) in items.iter().filter(has_sense).enumerate() {
-        let ways = if all { &WAYS[..] } else { &WAYS[index % WAYS.len()..][..1] };
+        let ways = if all { &WAY_NAMES[..] } else { &WAY_NAMES[index % WAY_NAMES.len()..][..1] };
         trials.extend(ways.iter().map(|&way| {
-            let (places, item) = (places.clone(), item.clone());
-            trial::ignorable_test(format!("{way}::{VARIANT}::{}", item.name), move || one(&places, &item, way))
+            let (paths, item) = (paths.clone(), item.clone());
+            trial::ignorable_test(format!("{way}::{FRAMEWORK_VARIANT}::{}", item.name), move || one(&paths, &item, way))
         }));
     }
     trials
@@ -104,7 +104,7 @@ enum First<'a> {
 impl<'a> Undisturbed<'a> {
     fn run(start: Start<'a, 'a>, limit: Duration) -> Result<First<'a>> {
         let outcome = start(&Plan::default())?.finish(limit)?;
-        if outcome.status.code() == Some(ABSENT) {
+        if outcome.status.code() == Some(ABSENT_STATUS) {
             return Ok(First::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()));
         }
         ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
@@ -136,9 +136,9 @@ impl<'a> Undisturbed<'a> {
         ensure!(restored.status.success(), "the restored program: {}", said(restored));
         let (before, after) = taken.written;
         let ends = taken.printed.match_indices('\n').map(|(at, _)| at + 1);
-        let places = [before, after].into_iter().chain(ends.filter(|end| (before..after).contains(end)));
+        let paths = [before, after].into_iter().chain(ends.filter(|end| (before..after).contains(end)));
         let wholes: Vec<String> =
-            places.map(|at| format!("{}{}", taken.printed.get(..at).unwrap_or_default(), restored.text())).collect();
+            paths.map(|at| format!("{}{}", taken.printed.get(..at).unwrap_or_default(), restored.text())).collect();
         if wholes.iter().any(|whole| self.words.differences(&Words::of(whole)).is_empty()) {
             return Ok(());
         }
@@ -146,33 +146,33 @@ impl<'a> Undisturbed<'a> {
     }
 }
 
-fn one(places: &Places, item: &Item, way: &str) -> Result<Completion, Failed> {
-    checked(places, item, way).map_err(shown)
+fn one(paths: &Paths, item: &Item, way: &str) -> Result<Completion, Failed> {
+    checked(paths, item, way).map_err(shown)
 }
 
-fn checked(places: &Places, item: &Item, way: &str) -> Result<Completion> {
-    let stage = Stage::new(places, way)?;
-    let arguments = item.arguments(places);
+fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
+    let stage = Stage::new(paths, way)?;
+    let arguments = item.arguments(paths);
     let arguments = arguments.each_ref().map(String::as_str);
-    let (driver, python, runs) = (driver_under_test(), python(places), Cell::new(0));
+    let (driver, python, runs) = (driver_under_test(), python(paths), Cell::new(0));
     let start = |plan: &Plan<'_>| {
         let caches = stage.image(&format!("caches-{}", runs.replace(runs.get() + 1)));
         fs::create_dir(&caches)?;
-        let further = CACHES.map(|name| (name.to_owned(), caches.join(name).display().to_string()));
-        let own: Vec<(String, String)> = toolkit(places).into_iter().chain(further).collect();
+        let further = CACHE_VARIABLES.map(|name| (name.to_owned(), caches.join(name).display().to_string()));
+        let own: Vec<(String, String)> = toolkit(paths).into_iter().chain(further).collect();
         let own = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let variables: Vec<(&str, &str)> = Item::variables(&driver).into_iter().chain(own).collect();
         let plan = Plan { arguments: &arguments, variables: &variables, ..*plan };
-        Ok(Job::start(places, &stage.home, &stage.way, "job", &python, &plan)?)
+        Ok(Job::start(paths, &stage.home, &stage.way, "job", &python, &plan)?)
     };
-    let limit = LEAST.max(Duration::from_secs(item.seconds));
+    let limit = MIN_TEST_TIME.max(Duration::from_secs(item.seconds));
     let first = Undisturbed::run(&start, limit).with_context(|| stage.server.log())?;
     let undisturbed = match first {
         First::Said(undisturbed) => undisturbed,
         First::Absent(reason) => return Ok(Completion::ignored_with(reason)),
     };
     let frames = most_calls(&stage).with_context(|| undisturbed.errors.clone())?;
-    if frames < FEWEST {
+    if frames < MIN_POINTS {
         return Ok(Completion::ignored_with(format!("it sends {frames} frames")));
     }
     let choice = choice(&format!("{way}{}", item.name))?;
@@ -196,50 +196,50 @@ pub(crate) fn most_calls(stage: &Stage) -> Result<u64> {
 }
 
 /// A test a way; none on softcuda, where PyTorch's kernels, which are machine code, cannot run.
-fn trainings(places: &Places) -> Vec<Trial> {
+fn trainings(paths: &Paths) -> Vec<Trial> {
     if driver_under_test() == "soft" {
         return Vec::new();
     }
     let has_torch = has_torch();
     if !has_torch {
-        println!("no training with PyTorch is tested: {PYTHON} here has none");
+        println!("no training with PyTorch is tested: {PYTHON_PROGRAM} here has none");
     }
     let trial = |way: &'static str| {
-        let places = places.clone();
-        let training = move || training(&places, way).map_err(|error| format!("{error:#}").into());
+        let paths = paths.clone();
+        let training = move || training(&paths, way).map_err(|error| format!("{error:#}").into());
         trial::test(format!("{way}::a_training_with_pytorch_goes_on_with_equal_losses"), training)
             .with_ignored_flag(!has_torch)
     };
-    WAYS.map(trial).into()
+    WAY_NAMES.map(trial).into()
 }
 
 fn has_torch() -> bool {
-    let tried = Command::new(PYTHON).args(["-c", "import torch; assert torch.version.cuda"]).output();
+    let tried = Command::new(PYTHON_PROGRAM).args(["-c", "import torch; assert torch.version.cuda"]).output();
     tried.is_ok_and(|tried| tried.status.success())
 }
 
-fn training(places: &Places, way: &str) -> Result<()> {
-    let script = places.frameworks.join("torch_training.py");
-    let arguments = [script.to_str().context("a path that is no text")?, STEPS, "64"];
+fn training(paths: &Paths, way: &str) -> Result<()> {
+    let script = paths.frameworks.join("torch_training.py");
+    let arguments = [script.to_str().context("a path that is no text")?, STEP_COUNT, "64"];
     let native = Way::Direct { name: "native", folder: None };
-    let native = program::run(native.command(places, Path::new(PYTHON)).args(arguments), LIMIT)?;
+    let native = program::run(native.command(paths, Path::new(PYTHON_PROGRAM)).args(arguments), CHECKPOINT_TIMEOUT)?;
     ensure!(native.status.success(), "natively: {}", said(&native));
-    let stage = Stage::new(places, way)?;
+    let stage = Stage::new(paths, way)?;
     let plan = Plan { arguments: &arguments, ..Plan::default() };
-    let mut job = Job::start(&stage.places, &stage.home, &stage.way, "training", Path::new(PYTHON), &plan)?;
+    let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "training", Path::new(PYTHON_PROGRAM), &plan)?;
     let mut taken = Vec::new();
-    for (index, point) in POINTS.into_iter().enumerate() {
+    for (index, point) in CHECKPOINT_STEPS.into_iter().enumerate() {
         job.wait_for(point)?;
         let before = job.output_so_far()?.len();
-        let is_last = index + 1 == POINTS.len();
+        let is_last = index + 1 == CHECKPOINT_STEPS.len();
         let options: &[&str] = if is_last { &[] } else { &["--leave-running"] };
         let checkpoint = stage.checkpoint(&job, "image", options)?;
         taken.push((checkpoint.number.to_string(), (before, job.output_so_far()?.len())));
     }
-    let outcome = job.finish(LIMIT)?;
-    ensure!(outcome.status.code() == Some(STOPPED), "a job that was stopped: {}", said(&outcome));
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    ensure!(outcome.status.code() == Some(STOPPED_STATUS), "a job that was stopped: {}", said(&outcome));
     for (number, written) in taken {
-        let outcome = stage.restore("training", "image", &["--at", &number])?.finish(LIMIT)?;
+        let outcome = stage.restore("training", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&native.text(), written, &outcome).with_context(|| format!("checkpoint {number}"))?;
     }
     stage.is_clean()

@@ -5,10 +5,10 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::Plan;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 
 use crate::scenarios::Scenario;
-use crate::stage::{LIMIT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
 
 /// A function of it waits for a file, while it sends what it has changed of pinned memory before each of its launches.
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
@@ -22,9 +22,9 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
         .map(|way| ("a_function_may_end_whatever_a_thread_does_that_is_held", held as Scenario, way))
 }
 
-fn held(places: &Places, way: &str) -> Result<()> {
+fn held(paths: &Paths, way: &str) -> Result<()> {
     for point in POINTS {
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let gate = stage.image("gate");
         let arguments = ["launches", gate.to_str().context("a file without a name")?];
         let plan = Plan { arguments: &arguments, points: &[point], ..Plan::default() };
@@ -32,7 +32,7 @@ fn held(places: &Places, way: &str) -> Result<()> {
         ensure!(job.holds_itself()?, "the job ended before its point");
         fs::write(&gate, "")?;
         stage.checkpoint(&job, "image", &["--device-only"]).with_context(|| format!("at frame {point}"))?;
-        let outcome = job.finish(LIMIT)?;
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success() && outcome.text() == "200\n", "at frame {point}: {}", said(&outcome));
         stage.is_clean()?;
     }

@@ -9,56 +9,56 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::Job;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::until;
 use tempfile::TempDir;
 
 use crate::scenarios::{Scenario, was_stopped};
-use crate::stage::{LIMIT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
 
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
 /// The device, what the first program has had of it, and what the second one takes: there is no room for both.
-const DEVICE: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
-const MUCH: &str = "800000000";
-const MORE: &str = "600000000";
+const DEVICE_MEMORY: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
+const LARGE_BYTES: &str = "800000000";
+const SECOND_BYTES: &str = "600000000";
 /// What there is beside the second one.
-const LESS: &str = "300000000";
+const SMALL_BYTES: &str = "300000000";
 /// How often a third program looks for it.
-const LOOKS: u32 = 6;
+const MAX_POLLS: u32 = 6;
 /// Bytes of an image with all that the first program still has, and far less than it has had.
-const SMALL: u64 = 64 << 20;
+const SMALL_IMAGE_BYTES: u64 = 64 << 20;
 /// So long another program has the memory that a restore wants.
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    const ALL: [(&str, Scenario); 5] = [
+    const IDLE_SCENARIOS: [(&str, Scenario); 5] = [
         ("what_lies_idle_in_a_restored_program_is_another_ones", restored),
         ("a_restore_waits_for_the_memory_of_one_that_ends", late),
         ("a_restore_gets_what_another_program_holds_idle", from_idle),
         ("a_restore_that_waits_for_memory_holds_none", holds_none),
         ("two_restores_that_want_the_same_memory_do_not_block_each_other", two),
     ];
-    ["shm", "tcp"].into_iter().flat_map(|way| ALL.map(|(name, scenario)| (name, scenario, way)))
+    ["shm", "tcp"].into_iter().flat_map(|way| IDLE_SCENARIOS.map(|(name, scenario)| (name, scenario, way)))
 }
 
 /// A server whose workers meet in a folder.
-fn shared_by(places: &Places, way: &str) -> Result<(TempDir, Stage)> {
+fn shared_by(paths: &Paths, way: &str) -> Result<(TempDir, Stage)> {
     let shared = tempfile::tempdir()?;
-    let variables = [(DEVICE.0, DEVICE.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
-    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let variables = [(DEVICE_MEMORY.0, DEVICE_MEMORY.1.into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
+    let stage = Stage::of_driver(paths, way, "soft", &variables)?;
     Ok((shared, stage))
 }
 
 /// The program, stopped with its checkpoint while much lies idle. It ends when there is the file.
 fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
-    let arguments = ["idles", MUCH, farewell.to_str().context("a file without a name")?];
+    let arguments = ["idles", LARGE_BYTES, farewell.to_str().context("a file without a name")?];
     let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
     job.wait_for("ready")?;
     let taken = stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    ensure!(taken.added < SMALL, "the image has {} bytes of the device", taken.added);
+    ensure!(taken.added < SMALL_IMAGE_BYTES, "the image has {} bytes of the device", taken.added);
     without_worker(stage, 0)
 }
 
@@ -70,12 +70,12 @@ fn without_worker(stage: &Stage, others: usize) -> Result<()> {
 }
 
 /// A worker that ends may have its memory yet when a restore begins: here that of another program, which ends later.
-fn late(places: &Places, way: &str) -> Result<()> {
-    let (_shared, stage) = shared_by(places, way)?;
+fn late(paths: &Paths, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(paths, way)?;
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let enough = stage.image("enough").display().to_string();
-    let mut holder = stage.start("holder", PROGRAM, &["hold", MORE, &enough], &[])?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_BYTES, &enough], &[])?;
     holder.wait_for("ready")?;
     let restored = stage.restore("idle", "image", &[])?;
     thread::sleep(A_WHILE);
@@ -89,7 +89,7 @@ fn late(places: &Places, way: &str) -> Result<()> {
 /// A program that has taken that much, stopped with its checkpoint. It ends when there is the file.
 fn stopped_holder(stage: &Stage, name: &str, farewell: &Path) -> Result<()> {
     let farewell = farewell.to_str().context("a file without a name")?;
-    let mut job = stage.start(name, PROGRAM, &["hold", MORE, farewell], &[])?;
+    let mut job = stage.start(name, PROGRAM, &["hold", SECOND_BYTES, farewell], &[])?;
     job.wait_for("ready")?;
     stage.checkpoint(&job, name, &[])?;
     was_stopped(job)?;
@@ -97,11 +97,11 @@ fn stopped_holder(stage: &Stage, name: &str, farewell: &Path) -> Result<()> {
 }
 
 /// The other program keeps what it has freed, and makes no call.
-fn from_idle(places: &Places, way: &str) -> Result<()> {
-    let (_shared, stage) = shared_by(places, way)?;
+fn from_idle(paths: &Paths, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
     stopped_holder(&stage, "holder", &farewell)?;
-    let mut idle = stage.start("idle", PROGRAM, &["idles", MUCH, &enough.display().to_string()], &[])?;
+    let mut idle = stage.start("idle", PROGRAM, &["idles", LARGE_BYTES, &enough.display().to_string()], &[])?;
     idle.wait_for("ready")?;
     let restored = stage.restore("holder", "holder", &[])?;
     fs::write(&farewell, "")?;
@@ -113,23 +113,23 @@ fn from_idle(places: &Places, way: &str) -> Result<()> {
 }
 
 /// A third program finds memory that would not be enough for the restore, however often it looks.
-fn holds_none(places: &Places, way: &str) -> Result<()> {
-    let (_shared, stage) = shared_by(places, way)?;
+fn holds_none(paths: &Paths, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
     stopped_holder(&stage, "waits", &farewell)?;
-    let mut holder = stage.start("holder", PROGRAM, &["hold", MORE, &enough.display().to_string()], &[])?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_BYTES, &enough.display().to_string()], &[])?;
     holder.wait_for("ready")?;
     let restored = stage.restore("waits", "waits", &[])?;
-    for _ in 0..LOOKS {
-        let mut taker = stage.way.command(places, &places.program(PROGRAM.0, PROGRAM.1));
-        let outcome = program::run(taker.args(["takes", "block", LESS]), LIMIT)?;
+    for _ in 0..MAX_POLLS {
+        let mut taker = stage.way.command(paths, &paths.program(PROGRAM.0, PROGRAM.1));
+        let outcome = program::run(taker.args(["takes", "block", SMALL_BYTES]), CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.text() == "had\n", "a third program: {}", said(&outcome));
     }
     fs::write(&enough, "")?;
     ended_well(holder).context("the program that had the memory")?;
     fs::write(&farewell, "")?;
     // It may have given up by now.
-    let outcome = restored.finish(LIMIT)?;
+    let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() || has_given_up(&outcome), "the restored program: {}", said(&outcome));
     without_worker(&stage, 0)?;
     ended_well(stage.restore("waits", "waits", &[])?).context("restored once more")?;
@@ -137,18 +137,18 @@ fn holds_none(places: &Places, way: &str) -> Result<()> {
 }
 
 /// There is room for one of them at a time. Each ends as soon as it is restored.
-fn two(places: &Places, way: &str) -> Result<()> {
-    let (_shared, stage) = shared_by(places, way)?;
+fn two(paths: &Paths, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
     ["first", "second"].iter().try_for_each(|name| stopped_holder(&stage, name, &farewell))?;
     fs::write(&farewell, "")?;
-    let mut holder = stage.start("holder", PROGRAM, &["hold", MORE, &enough.display().to_string()], &[])?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_BYTES, &enough.display().to_string()], &[])?;
     holder.wait_for("ready")?;
     let both = || -> Result<Vec<Outcome>> {
         let restored = [stage.restore("first", "first", &[])?, stage.restore("second", "second", &[])?];
         // The first time a program has the memory, which ends while both wait.
         fs::write(&enough, "")?;
-        restored.into_iter().map(|job| Ok(job.finish(LIMIT)?)).collect()
+        restored.into_iter().map(|job| Ok(job.finish(CHECKPOINT_TIMEOUT)?)).collect()
     };
     let mut outcomes = both()?;
     ended_well(holder).context("the program that had the memory")?;
@@ -169,23 +169,24 @@ fn has_given_up(outcome: &Outcome) -> bool {
 }
 
 fn ended_well(job: Job<'_>) -> Result<()> {
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text().ends_with("done\n"), "{}", said(&outcome));
     Ok(())
 }
 
 /// The program is stopped with its checkpoint while much lies idle; restored, it makes no call before the other one has what it
 /// wants. Then it takes again what it had, and has kept the rest.
-fn restored(places: &Places, way: &str) -> Result<()> {
-    let (_shared, stage) = shared_by(places, way)?;
+fn restored(paths: &Paths, way: &str) -> Result<()> {
+    let (_shared, stage) = shared_by(paths, way)?;
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let restored = stage.restore("idle", "image", &[])?;
     stage.server.workers_of(1)?;
     // No process that takes its time is waited for, as the restored program may as long as it comes back.
     until("another program has what it wants", || {
-        let mut taker = stage.way.command(places, &places.program(PROGRAM.0, PROGRAM.1));
-        program::run(taker.args(["takes", "block", MORE]), LIMIT).is_ok_and(|outcome| outcome.text() == "had\n")
+        let mut taker = stage.way.command(paths, &paths.program(PROGRAM.0, PROGRAM.1));
+        program::run(taker.args(["takes", "block", SECOND_BYTES]), CHECKPOINT_TIMEOUT)
+            .is_ok_and(|outcome| outcome.text() == "had\n")
     })?;
     fs::write(&farewell, "")?;
     ended_well(restored).context("the restored program")?;

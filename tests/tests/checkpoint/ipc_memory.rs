@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::kill;
@@ -15,7 +15,7 @@ use katydid_tests::way::Way;
 use crate::kills::failover::{holding, worker_of};
 use crate::processes::is_answer;
 use crate::scenarios::Scenario;
-use crate::stage::{LIMIT, Stage, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, kept_of, said};
 
 /// Its frames number 60 and 80 lie between giving and opening; the borrowers have fewer.
 const PROGRAM: (&str, Variant) = ("kept_lent", Variant::Plain);
@@ -48,8 +48,8 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 /// The first run stands at its second point, with all that it has lent, while a restore beside it goes to its end; then it goes to
 /// its own. Both have been checkpointed once more at that point, and are restored from there too: where they were, and a
 /// third time.
-fn family(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, PROGRAM.0)?);
+fn family(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, PROGRAM.0)?);
     let mut first = stage.start("lent", PROGRAM, &[], &POINTS)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
@@ -59,32 +59,32 @@ fn family(places: &Places, way: &str) -> Result<()> {
     ensure!(second.holds_itself()?, "the restored job ended before its second point");
     let further = begun + second.output_so_far()?.len();
     stage.checkpoint(&second, "second", &["--leave-running"])?;
-    continues(&kept, (begun, begun), &second.finish(LIMIT)?).context("beside the first run")?;
+    continues(&kept, (begun, begun), &second.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
     stage.checkpoint(&first, "first", &["--leave-running"])?;
     whole(first, &kept)?;
     for (name, image) in [("lent", "first"), ("lent", "second"), ("lent-2", "second")] {
-        let outcome = stage.restore(name, image, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore(name, image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&kept, (further, further), &outcome).with_context(|| format!("{name} from {image}"))?;
     }
     stage.is_clean()
 }
 
 fn whole(job: Job<'_>, kept: &str) -> Result<()> {
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the first run: {}", said(&outcome));
     Ok(())
 }
 
 /// Two restores of one image at once, while the first run stands at the point of the checkpoint; then it goes to its end.
-fn several(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, OPEN.0)?);
+fn several(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, OPEN.0)?);
     let mut first = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     let restores = ["open-2", "open-3"].map(|name| stage.restore(name, "image", &[]));
     for restored in restores {
-        continues(&kept, (begun, begun), &restored?.finish(LIMIT)?).context("beside the first run")?;
+        continues(&kept, (begun, begun), &restored?.finish(CHECKPOINT_TIMEOUT)?).context("beside the first run")?;
     }
     let_go(&stage, &mut first)?;
     whole(first, &kept)?;
@@ -92,14 +92,14 @@ fn several(places: &Places, way: &str) -> Result<()> {
 }
 
 /// No process goes on before all have open what they had, some of which its maker ends with its next calls.
-fn ended(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn ended(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("closing", CLOSING, &[STEPS], &[LAST])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     drop(job);
     for time in 1..=5 {
-        let outcome = stage.restore("closing", "image", &[])?.finish(LIMIT)?;
+        let outcome = stage.restore("closing", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "restore {time}: {}", said(&outcome));
     }
     stage.is_clean()
@@ -114,12 +114,12 @@ fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
 }
 
 /// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if it had not been asked.
-fn together(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, OPEN.0)?);
-    let other = Server::start(places, &driver_under_test(), &[])?;
+fn together(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, OPEN.0)?);
+    let other = Server::start(paths, &driver_under_test(), &[])?;
     let mut job = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let outcome = program::run(&mut job.migrate_command(&other.unix(), &[]), LIMIT)?;
+    let outcome = program::run(&mut job.migrate_command(&other.unix(), &[]), CHECKPOINT_TIMEOUT)?;
     let is_refused = !outcome.status.success() && outcome.errors().contains("which cannot be moved");
     ensure!(is_refused, "{}", said(&outcome));
     taken_aside(&stage, &job)?;
@@ -131,26 +131,26 @@ fn together(places: &Places, way: &str) -> Result<()> {
 
 /// Has another process lock the job's program, take it aside, which is not supported (801), and let it go.
 fn taken_aside(stage: &Stage, job: &Job<'_>) -> Result<()> {
-    let places = &stage.places;
+    let paths = &stage.paths;
     let process = job.view().context("the job has no view")?["program"].to_string();
     for (what, answer) in [("lock", (0, 1)), ("checkpoint", (801, 1)), ("unlock", (0, 0))] {
-        let way = Way::Direct { name: "asker", folder: Some(places.shim()) };
-        let mut asker = way.command(places, &places.program("process_checkpoint", Variant::Plain));
-        is_answer(&program::run(asker.args(["ask", &process, what]), LIMIT)?, what, answer)?;
+        let way = Way::Direct { name: "asker", folder: Some(paths.shim()) };
+        let mut asker = way.command(paths, &paths.program("process_checkpoint", Variant::Plain));
+        is_answer(&program::run(asker.args(["ask", &process, what]), CHECKPOINT_TIMEOUT)?, what, answer)?;
     }
     Ok(())
 }
 
 /// Others have its memory open, which another worker's would not be.
-fn lender_lost(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn lender_lost(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("open", OPEN, &[], &[POINT, POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job did not come to its point again");
     let holder = holding(&job).context("no process holds itself")?;
     kill(worker_of(&stage, holder)?.context("it has no worker")?);
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     let reason = "has lent memory or events to other programs";
     ensure!(!outcome.status.success() && outcome.errors().contains(reason), "{}", said(&outcome));
     stage.is_clean()

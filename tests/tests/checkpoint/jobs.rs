@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::deadline::Patient;
 use katydid_tests::job::{self, Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, Running, run};
 use katydid_tests::script;
 use katydid_tests::server::Server;
@@ -23,7 +23,7 @@ use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, said, way_to};
 
 /// Has a child that SIGTSTP has stopped.
 const SUSPENDS: ((&str, Variant), &str) = (CHANGED, "suspended");
@@ -87,21 +87,21 @@ const OUTSIDE: [&str; 9] = ["unshare", "--pid", "--fork", "--kill-child", "--mou
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
 /// Whether what a scenario takes was not built.
-pub(crate) fn is_missing(places: &Places, name: &str) -> bool {
+pub(crate) fn is_missing(paths: &Paths, name: &str) -> bool {
     let takes = [RANKS[0].0, RANKS[1].0, RANKS_ALONE.0, RANKS_OUTSIDE.0];
-    takes.contains(&name) && places.why_not_built("mpi_ring", Variant::Mpi).is_some()
+    takes.contains(&name) && paths.why_not_built("mpi_ring", Variant::Mpi).is_some()
 }
 
 /// `mpirun`, its ranks and their workers: killed after a checkpoint, gone on to their end after one, which they come to by
 /// talking to each other, and stopped with one. Restored each time; the last time others have the numbers that its
 /// terminals had.
-fn ranks(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "mpi_ring")?);
+fn ranks(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, "mpi_ring")?);
     let mut terminals = Vec::new();
     for image in ["killed", "ended", "stopped"] {
         let mut job = stage.start("ring", ("mpi_ring", Variant::Mpi), &[], &[50])?;
@@ -116,7 +116,7 @@ fn ranks(places: &Places, way: &str) -> Result<()> {
                 drop(job);
             }
             "ended" => {
-                let outcome = job.finish(LIMIT)?;
+                let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
                 ensure!(outcome.status.success() && outcome.text() == kept, "the job that went on: {}", said(&outcome));
             }
             _ => {
@@ -124,7 +124,7 @@ fn ranks(places: &Places, way: &str) -> Result<()> {
                 terminals = (0..TERMINALS).map(|_| openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)).collect();
             }
         }
-        let outcome = stage.restore("ring", image, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore("ring", image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&kept, (before, after), &outcome).context(image)?;
         stage.is_clean()?;
     }
@@ -133,9 +133,9 @@ fn ranks(places: &Places, way: &str) -> Result<()> {
 }
 
 /// `mpirun -n 2 katydid run`: killed with its supervisor after a checkpoint, and ended with one. Restored each time.
-fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let (kept, launcher) = (kept_of(places, "mpi_ring")?, places.program("mpi_ring", Variant::Mpi));
+fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     for image in ["killed", "stopped"] {
         let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
         ensure!(job.holds_itself()?, "the job ended before its point");
@@ -149,7 +149,7 @@ fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
         } else {
             was_put_away(job)?;
         }
-        let outcome = stage.restore("ring", image, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore("ring", image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&kept, (before, after), &outcome).context(image)?;
         stage.is_clean()?;
     }
@@ -157,10 +157,10 @@ fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
 }
 
 /// With a server that the first of them starts, which sees to the others too, and to the job's end.
-fn ranks_alone(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(places, way)? };
-    let (kept, launcher) = (kept_of(places, "mpi_ring")?, places.program("mpi_ring", Variant::Mpi));
-    let outcome = stage.start_ranks("ring", &launcher, &Plan::default())?.finish(LIMIT)?;
+fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
+    let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let outcome = stage.start_ranks("ring", &launcher, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "undisturbed: {}", said(&outcome));
     stage.is_clean()?;
     let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
@@ -171,24 +171,24 @@ fn ranks_alone(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let until = job.output_so_far()?.len();
     was_put_away(job)?;
-    continues(&kept, (written, until), &stage.restore("ring", "image", &[])?.finish(LIMIT)?)?;
+    continues(&kept, (written, until), &stage.restore("ring", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
 /// A launcher that CRIU would refuse is so before anything stops, and the ranks come to their end.
-fn ranks_from_outside(places: &Places, way: &str) -> Result<()> {
+fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
     // To process 1 orphans fall, as the supervisor does, which it must not end before.
     const FIRST: &str = "\"$@\"; s=$?; while set -- /proc/[0-9]*; [ $# -gt 1 ]; do sleep 0.1; done; exit $s";
     let through: Vec<&str> = OUTSIDE.iter().chain(&["bash", "-c", FIRST, "bash"]).copied().collect();
-    let stage = Stage::new(places, way)?;
-    let (kept, launcher) = (kept_of(places, "mpi_ring")?, places.program("mpi_ring", Variant::Mpi));
+    let stage = Stage::new(paths, way)?;
+    let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     let mut job =
         stage.start_ranks("ring", &launcher, &Plan { through: &through, points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let refused = run(&mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]), LIMIT)?;
+    let refused = run(&mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]), CHECKPOINT_TIMEOUT)?;
     let remedy = "begin it by `setsid`, or by `katydid run`";
     ensure!(!refused.status.success() && refused.errors().contains(remedy), "no word of it: {}", said(&refused));
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the ranks: {}", said(&outcome));
     stage.is_clean()
 }
@@ -197,15 +197,15 @@ fn ranks_from_outside(places: &Places, way: &str) -> Result<()> {
 fn was_put_away(job: Job<'_>) -> Result<()> {
     let word = "was ended as checkpoint 1: `katydid restore ";
     until("it is told where the job is", || job.errors_so_far().is_ok_and(|errors| errors.contains(word)))?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.signal() == Some(9), "a launcher that was ended: {}", said(&outcome));
     Ok(())
 }
 
 /// The first run still has its ids and its folder, so what is restored beside it gets namespaces; there it is stopped by a
 /// checkpoint, and restored once more from that.
-fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let points = [60, 70, 80];
     let mut first = stage.start("twin", LOOP, &[], &points)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
@@ -219,7 +219,7 @@ fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&second, "other", &[])?;
     let written = begun + second.output_so_far()?.len();
     was_stopped(second)?;
-    let outcome = stage.restore("twin-2", "other", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("twin-2", "other", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
     // The first one was not disturbed by any of this; its last point is never reached.
     stage.checkpoint(&first, "image", &["--leave-running"])?;
@@ -230,8 +230,8 @@ fn again_in_namespaces(places: &Places, way: &str) -> Result<()> {
 }
 
 /// As below `docker exec` or process 1 of a machine: `getsid` of the supervisor is 0. The image is restored there and here.
-fn from_outside(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn from_outside(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let there = Plan { points: &[60], through: &OUTSIDE, ..Plan::default() };
     let mut job = stage.start_by("outside", LOOP, &there)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -239,7 +239,7 @@ fn from_outside(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     for plan in [Plan { through: &OUTSIDE, ..Plan::default() }, Plan::default()] {
-        let outcome = stage.restore_by("outside", "image", &plan)?.finish(LIMIT)?;
+        let outcome = stage.restore_by("outside", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&kept, (written, written), &outcome)?;
     }
     stage.is_clean()
@@ -247,39 +247,39 @@ fn from_outside(places: &Places, way: &str) -> Result<()> {
 
 /// A shell, a program whose output goes through a pipe to another process, and a program that begins only after the
 /// restore: on another server, of which only the first was told.
-fn script(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
-    let program = places.program(LOOP.0, LOOP.1);
+fn script(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
+    let program = paths.program(LOOP.0, LOOP.1);
     let text = format!("set -e\n'{0}' | cat\n'{0}' 3\necho over $?\n", program.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "script", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "script", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     let after = job.output_so_far()?.len();
     was_stopped(job)?;
-    let server = Server::start(places, &driver_under_test(), &[])?;
+    let server = Server::start(paths, &driver_under_test(), &[])?;
     stage.way = way_to(way, &server)?;
     stage.server = server;
-    let outcome = stage.restore("script", "image", &[])?.finish(LIMIT)?;
-    let short = stage.start("short", LOOP, &["3"], &[])?.finish(LIMIT)?.text();
-    continues(&format!("{}{short}over 0\n", kept_loop(places)?), (before, after), &outcome)?;
+    let outcome = stage.restore("script", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    let short = stage.start("short", LOOP, &["3"], &[])?.finish(CHECKPOINT_TIMEOUT)?.text();
+    continues(&format!("{}{short}over 0\n", kept_loop(paths)?), (before, after), &outcome)?;
     stage.is_clean()
 }
 
 /// Killed with -9 when the processes are stopped, which they are from the dump to their end: none stays, neither the
 /// program nor its children, with and without namespaces of their own; and the image is what it was.
-fn killed_while_stopped(places: &Places, way: &str) -> Result<()> {
+fn killed_while_stopped(paths: &Paths, way: &str) -> Result<()> {
     for program in [LOOP.0, "kept_processes"] {
         for fault in ["write:kill", "commit:kill"] {
-            killed_at(places, way, program, fault).with_context(|| format!("{program} at {fault}"))?;
+            killed_at(paths, way, program, fault).with_context(|| format!("{program} at {fault}"))?;
         }
     }
     Ok(())
 }
 
-fn killed_at(places: &Places, way: &str, program: &str, fault: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, program)?);
+fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, program)?);
     let plan = Plan { points: &[12, 16], fault: None, ..Plan::default() };
     let mut job = stage.start_by("victim", (program, Variant::Static), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -289,7 +289,7 @@ fn killed_at(places: &Places, way: &str, program: &str, fault: &str) -> Result<(
     // Beside the first run, so that it gets namespaces.
     let mut twin = stage.restore_by("victim-2", "image", &plan)?;
     if !twin.holds_itself()? {
-        bail!("the restored job ended before its point: {}", said(&twin.finish(LIMIT)?));
+        bail!("the restored job ended before its point: {}", said(&twin.finish(CHECKPOINT_TIMEOUT)?));
     }
     dies_whole(&stage, &twin)?;
     drop(twin);
@@ -298,11 +298,11 @@ fn killed_at(places: &Places, way: &str, program: &str, fault: &str) -> Result<(
     // And in the namespaces of the machine.
     let mut job = stage.restore_by("victim", "image", &plan)?;
     if !job.holds_itself()? {
-        bail!("the restored job ended before its point: {}", said(&job.finish(LIMIT)?));
+        bail!("the restored job ended before its point: {}", said(&job.finish(CHECKPOINT_TIMEOUT)?));
     }
     dies_whole(&stage, &job)?;
     drop(job);
-    let outcome = stage.restore("victim", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("victim", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (before, before), &outcome)?;
     Ok(stage.server.workers_of(0).map(drop)?)
 }
@@ -317,8 +317,8 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
 }
 
 /// Its program, and the children of that, with and without namespaces of their own.
-fn killed_guard(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "kept_processes")?);
+fn killed_guard(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, "kept_processes")?);
     let plan = Plan { points: &[12, 16], ..Plan::default() };
     let mut job = stage.start_by("victim", ("kept_processes", Variant::Static), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -328,14 +328,14 @@ fn killed_guard(places: &Places, way: &str) -> Result<()> {
     ensure!(twin.holds_itself()?, "the restored job ended before its point");
     guard_dies(twin)?;
     guard_dies(job)?;
-    let outcome = stage.restore("victim", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("victim", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (before, before), &outcome)?;
     stage.is_clean()
 }
 
 /// Restored in the namespaces of the machine, the program is not what the guard was started with.
-fn killed_guard_of_a_restore(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn killed_guard_of_a_restore(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let plan = Plan { points: &[60, 80], ..Plan::default() };
     let mut job = stage.start_by("victim", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -349,8 +349,8 @@ fn killed_guard_of_a_restore(places: &Places, way: &str) -> Result<()> {
 
 /// In the middle of a checkpoint: alone, the supervisor leaves nothing; with its guard, nothing that outlives the start of
 /// another job, which is not the same.
-fn killed_both(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn killed_both(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let temporary = stage.image("temporary");
     fs::create_dir(&temporary)?;
     let left = || fs::read_dir(&temporary).map_or(0, Iterator::count);
@@ -368,7 +368,7 @@ fn killed_both(places: &Places, way: &str) -> Result<()> {
             kill(guard_of(&job)?);
         }
         kill(job.pid());
-        asking.finish(LIMIT)?;
+        asking.finish(CHECKPOINT_TIMEOUT)?;
         until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
         ensure!((left() > 0, !stage.home.jobs().is_empty()) == (with_guard, with_guard), "{:?}", stage.home.jobs());
     }
@@ -378,7 +378,7 @@ fn killed_both(places: &Places, way: &str) -> Result<()> {
     ensure!(stage.home.jobs() == ["other"], "{:?}", stage.home.jobs());
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(left() == 0, "something temporary is left");
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
@@ -391,7 +391,7 @@ pub(crate) fn guard_of(job: &Job<'_>) -> Result<u32> {
 fn guard_dies(job: Job<'_>) -> Result<()> {
     let processes = tree(job.pid());
     kill(guard_of(&job)?);
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
     Ok(until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?)
 }
@@ -431,67 +431,67 @@ os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
 /// CRIU cannot dump a connection that is not accepted.
-fn on_its_way(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let (script, go) = (stage.image("connect.py"), stage.image("go"));
     script::write(&script, CONNECTING)?;
-    let program = places.program(LOOP.0, LOOP.1).display().to_string();
+    let program = paths.program(LOOP.0, LOOP.1).display().to_string();
     let go_text = go.display().to_string();
     // Slow enough to be there still when the connection is.
     let plan = Plan { arguments: &[&go_text, &program, "60", "100"], points: &[30], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "connects", &script, &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "connects", &script, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let written = job.output_so_far()?.len();
     fs::write(&go, "")?;
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let restored = stage.restore("connects", "image", &[])?.finish(LIMIT)?;
+    let restored = stage.restore("connects", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, kept.len()), &restored)?;
     stage.is_clean()
 }
 
 /// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
-fn taken_port(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn taken_port(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let (image, taken, written) = listened(&stage)?;
     let job = stage.restore("listens", &image, &[])?;
     until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
     drop(taken);
-    continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
 /// No process lets go of the port, and the server takes no session: that is what is told.
-fn taken_port_for_nothing(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
+fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
     let (image, _taken, _) = listened(&stage)?;
-    let full = Server::start(places, &driver_under_test(), &["--max-sessions", "1"])?;
+    let full = Server::start(paths, &driver_under_test(), &["--max-sessions", "1"])?;
     stage.way = way_to(way, &full)?;
     stage.server = full;
-    let mut fixture = stage.way.command(places, &places.program("fixture", Variant::Static));
+    let mut fixture = stage.way.command(paths, &paths.program("fixture", Variant::Static));
     let mut other = Running::start(fixture.arg("idle"), Stdio::piped())?;
-    other.wait_for("ready", LIMIT)?;
-    let outcome = stage.restore("listens", &image, &[])?.finish(LIMIT)?;
+    other.wait_for("ready", CHECKPOINT_TIMEOUT)?;
+    let outcome = stage.restore("listens", &image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let is_told = outcome.errors().contains("the server allows 1 sessions at a time");
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     other.close_input();
-    ensure!(other.finish(LIMIT)?.status.success(), "the other session was disturbed");
+    ensure!(other.finish(CHECKPOINT_TIMEOUT)?.status.success(), "the other session was disturbed");
     stage.is_clean()
 }
 
 /// Two programs, and a server that lets one of them in: it is asked whether it has a place before the other session is rebuilt, as when
 /// another job takes the last one meanwhile. What the job has written since the checkpoint stays as it is.
-fn too_few_places(places: &Places, way: &str) -> Result<()> {
-    let (mut stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
+    let (mut stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let (script, log) = (stage.image("both"), stage.image("log"));
     let log_name = log.display();
     let text = format!(
         "#!/bin/sh\nexec 7>{log_name}\necho before >&7\n\"$@\" > /dev/null &\n\"$@\"\nstatus=$?\necho after >&7\nwait && exit $status\n"
     );
     script::write(&script, &text)?;
-    let program = places.program(LOOP.0, LOOP.1).display().to_string();
+    let program = paths.program(LOOP.0, LOOP.1).display().to_string();
     let plan = Plan { arguments: &[&program], points: &[60, 70], ..Plan::default() };
-    let job = Job::start(places, &stage.home, &stage.way, "both", &script, &plan)?;
+    let job = Job::start(paths, &stage.home, &stage.way, "both", &script, &plan)?;
     let hold = |view: Value| {
         let members = view["members"].as_array().cloned().unwrap_or_default();
         members.len() == 2 && members.iter().all(job::holds_itself)
@@ -504,10 +504,10 @@ fn too_few_places(places: &Places, way: &str) -> Result<()> {
         ensure!(words.iter().all(|word| last.contains(word)), "no {words:?} in the last line: {}", said(outcome));
         Ok(())
     };
-    let small = Server::start(places, &driver_under_test(), &["--max-sessions", "1"])?;
+    let small = Server::start(paths, &driver_under_test(), &["--max-sessions", "1"])?;
     let there = way_to(way, &small)?;
     let Way::Served { address, .. } = &there else { bail!("{there:?} is no server") };
-    let refused = run(&mut job.migrate_command(address, &[]), LIMIT)?;
+    let refused = run(&mut job.migrate_command(address, &[]), CHECKPOINT_TIMEOUT)?;
     is_refused(&refused, &["everything goes on", "--max-sessions"])?;
     small.workers_of(0)?;
     let written = job.output_so_far()?.len();
@@ -516,11 +516,11 @@ fn too_few_places(places: &Places, way: &str) -> Result<()> {
     was_stopped(job)?;
     fs::write(&log, "before\nand what a run since then has written\n")?;
     let home = std::mem::replace(&mut stage.way, there);
-    is_refused(&stage.restore("both", "image", &[])?.finish(LIMIT)?, &["--max-sessions"])?;
+    is_refused(&stage.restore("both", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?, &["--max-sessions"])?;
     small.workers_of(0)?;
     ensure!(fs::read_to_string(&log)?.contains("since then"), "a restore that was refused has cut a file back");
     stage.way = home;
-    continues(&kept, (written, after), &stage.restore("both", "image", &[])?.finish(LIMIT)?)?;
+    continues(&kept, (written, after), &stage.restore("both", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     ensure!(fs::read_to_string(&log)? == "before\nafter\n", "the restored job has written something else");
     stage.is_clean()
 }
@@ -529,13 +529,13 @@ fn too_few_places(places: &Places, way: &str) -> Result<()> {
 fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
     let (script, note) = (stage.image("listen.py"), stage.image("port"));
     script::write(&script, LISTENING)?;
-    let program = stage.places.program(LOOP.0, LOOP.1).display().to_string();
+    let program = stage.paths.program(LOOP.0, LOOP.1).display().to_string();
     let note_text = note.display().to_string();
     let plan = Plan { arguments: &[&note_text, &program], points: &[60], ..Plan::default() };
     // Another process may get the port before we do: then another one is tried.
     for attempt in 0..20 {
         let image = format!("image-{attempt}");
-        let mut job = Job::start(&stage.places, &stage.home, &stage.way, "listens", &script, &plan)?;
+        let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "listens", &script, &plan)?;
         ensure!(job.holds_itself()?, "the job ended before its point");
         let written = job.output_so_far()?.len();
         stage.checkpoint(&job, &image, &[])?;
@@ -548,74 +548,74 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
 }
 
 /// A restore beside the job that goes on: what that has written since the checkpoint is not taken from it.
-fn still_written(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
+fn still_written(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let text = format!("'{}' > '{}'; echo over", program.display(), file.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60, 120], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let length = || fs::metadata(&file).map(|stat| stat.len());
     let before = length()?;
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
     ensure!(length()? > before, "the program has written nothing between its points");
-    let outcome = stage.restore("writes-2", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("writes-2", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let (name, errors) = (file.display().to_string(), outcome.errors());
     let is_told = errors.contains(&name) && errors.contains("has it open for writing");
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
     ensure!(fs::read_to_string(&file)? == kept, "something was taken from the program that went on");
-    let outcome = stage.restore("writes", "image", &["--at", "1"])?.finish(LIMIT)?;
+    let outcome = stage.restore("writes", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
     ensure!(fs::read_to_string(&file)? == kept, "the restored program wrote something else");
     stage.is_clean()
 }
 
 /// A shell has stopped one of its children, says so of it after the restore, and kills it.
-fn stopped_child(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let program = places.program(LOOP.0, LOOP.1);
+fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let program = paths.program(LOOP.0, LOOP.1);
     let text = format!(
         "sleep 1000 & child=$!; kill -STOP $child; '{}'; cut -d' ' -f3 /proc/$child/stat; kill -9 $child; wait $child; echo over $?",
         program.display()
     );
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "stops", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "stops", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let outcome = stage.restore("stops", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("stops", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&format!("{kept}T\nover 137\n"), (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// The program hears at its end by which signal its child is stopped.
-fn suspended_child(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn suspended_child(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("suspends", SUSPENDS.0, &[SUSPENDS.1], &[40])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let outcome = stage.restore("suspends", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("suspends", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "the restored program: {}", said(&outcome));
     stage.is_clean()
 }
 
 /// The program looks at its end whether it has what it has set, and memory that it has bound is where it was.
-fn own_settings(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn own_settings(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     for kind in OWN_SETTINGS {
         let mut job = stage.start(kind, CHANGED, &[kind], &[40])?;
         if !job.holds_itself()? {
-            bail!("{kind}: the program did not come to its point: {}", said(&job.finish(LIMIT)?));
+            bail!("{kind}: the program did not come to its point: {}", said(&job.finish(CHECKPOINT_TIMEOUT)?));
         }
         stage.checkpoint(&job, kind, &[])?;
         was_stopped(job)?;
-        let outcome = stage.restore(kind, kind, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore(kind, kind, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         let is_whole = outcome.status.success() && !outcome.errors().contains("is not restored");
         ensure!(is_whole, "{kind}, restored: {}", said(&outcome));
     }
@@ -624,34 +624,34 @@ fn own_settings(places: &Places, way: &str) -> Result<()> {
 
 /// Over IPv4 and IPv6. Both restores need the other end's packets kept back until it is there; before the second one, CRIU has let them
 /// through.
-fn half_closed(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn half_closed(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("halves", CHANGED, &["halves"], &[40])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     for turn in ["first", "second"] {
-        let outcome = stage.restore("halves", "image", &[])?.finish(LIMIT)?;
+        let outcome = stage.restore("halves", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "restored, {turn} time: {}", said(&outcome));
     }
     stage.is_clean()
 }
 
 /// By a program that knows nothing of us, at positions of its own. What lies behind them at the restore goes.
-fn written_again(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
+fn written_again(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let text = format!("'{}' | dd of='{}' bs=10 seek=10 status=none && echo over", program.display(), file.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
     let whole = format!("{}{kept}", "\0".repeat(100));
     ensure!(fs::read_to_string(&file)? == whole, "the program that went on wrote something else");
     fs::OpenOptions::new().append(true).open(&file)?.write_all(b"of another run")?;
-    let outcome = stage.restore("writes", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("writes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
     ensure!(fs::read_to_string(&file)? == whole, "the restored program wrote something else");
     stage.is_clean()
@@ -672,8 +672,8 @@ kill -9 $$
 "#;
 
 /// The command of the CRIU that tests use: a folder of our own, or the system's.
-pub(crate) fn criu(places: &Places) -> String {
-    let root = places.dist.join("lib/katydid/criu");
+pub(crate) fn criu(paths: &Paths) -> String {
+    let root = paths.dist.join("lib/katydid/criu");
     if !root.exists() {
         return "criu".to_owned();
     }
@@ -694,44 +694,43 @@ wait $!
 "#;
 
 /// Puts a script in place of CRIU, with `CRIU` as the name of the real one.
-pub(crate) fn in_place_of_criu(places: &Places, stage: &Stage, script: &str) -> Result<String> {
+pub(crate) fn in_place_of_criu(paths: &Paths, stage: &Stage, script: &str) -> Result<String> {
     let path = stage.image("criu.sh");
-    script::write(&path, &script.replace("CRIU \"", &format!("{} \"", criu(places))))?;
+    script::write(&path, &script.replace("CRIU \"", &format!("{} \"", criu(paths))))?;
     Ok(path.display().to_string())
 }
 
 /// Its threads run as soon as it is dumped, and come to their end with or without its session, also in a job that goes on:
 /// the checkpoint is whole.
-fn ended_away(places: &Places, way: &str) -> Result<()> {
-    let program = places.program("fixture", Variant::Static);
-    ended_away_by(places, way, &program, &["quits", "FILE"], "")?;
+fn ended_away(paths: &Paths, way: &str) -> Result<()> {
+    let program = paths.program("fixture", Variant::Static);
+    ended_away_by(paths, way, &program, &["quits", "FILE"], "")?;
     let text = format!("'{}' quits FILE; echo over", program.display());
-    ended_away_by(places, way, Path::new("/bin/sh"), &["-c", &text], "over\n")
+    ended_away_by(paths, way, Path::new("/bin/sh"), &["-c", &text], "over\n")
 }
 
-fn ended_away_by(places: &Places, way: &str, program: &Path, arguments: &[&str], after: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let (script, file) = (in_place_of_criu(places, &stage, TELLING_CRIU)?, stage.image("file"));
+fn ended_away_by(paths: &Paths, way: &str, program: &Path, arguments: &[&str], after: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let (script, file) = (in_place_of_criu(paths, &stage, TELLING_CRIU)?, stage.image("file"));
     let file = file.to_string_lossy();
     let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("FILE", &file)).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", &file)];
     let plan = Plan { arguments: &arguments, variables: &variables, ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "brief", program, &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "brief", program, &plan)?;
     job.wait_for("ready")?;
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    let (outcome, rest) = (job.finish(LIMIT)?, format!("quits\n{after}"));
+    let (outcome, rest) = (job.finish(CHECKPOINT_TIMEOUT)?, format!("quits\n{after}"));
     ensure!(outcome.status.success() && outcome.text() == format!("ready\n{rest}"), "{}", said(&outcome));
-    let outcome = stage.restore("brief", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("brief", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == rest, "{}", said(&outcome));
     stage.is_clean()
 }
 
-fn killed_criu(places: &Places, way: &str) -> Result<()> {
+fn killed_criu(paths: &Paths, way: &str) -> Result<()> {
     for file in ["fdinfo", "pstree", "mm-", "pages-", "core-", "files.img"] {
         for options in [&["--leave-running"][..], &[]] {
-            killed_criu_at(places, way, file, options)
-                .with_context(|| format!("CRIU killed at {file}, {options:?}"))?;
+            killed_criu_at(paths, way, file, options).with_context(|| format!("CRIU killed at {file}, {options:?}"))?;
         }
     }
     Ok(())
@@ -739,9 +738,9 @@ fn killed_criu(places: &Places, way: &str) -> Result<()> {
 
 /// The program goes on as if nothing had been, unless CRIU had just put a call into it, or was to be told something: then
 /// it ends by the signal that this leaves, with the reason told. The checkpoint before is whole either way.
-fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let script = in_place_of_criu(places, &stage, KILLED_CRIU)?;
+fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let script = in_place_of_criu(paths, &stage, KILLED_CRIU)?;
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", file)];
     let plan = Plan { points: &[50, 60], variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("survivor", LOOP, &plan)?;
@@ -755,26 +754,30 @@ fn killed_criu_at(places: &Places, way: &str, file: &str, options: &[&str]) -> R
     let is_done = outcome.status.success();
     if is_done && options.is_empty() {
         was_stopped(job)?;
-        stage.restore("survivor", "image", &[])?.finish(LIMIT)?;
+        stage.restore("survivor", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         return stage.is_clean();
     }
     ensure!(is_done || outcome.errors().contains("CRIU was killed"), "a killed CRIU is not named: {}", said(&outcome));
-    let (kept, outcome) = (kept_loop(places)?, job.finish(LIMIT)?);
+    let (kept, outcome) = (kept_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     let went_on = outcome.status.success() && outcome.text() == kept;
     let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
     let (trap, fault, pipe) = (Some(128 + 5), Some(128 + 11), Some(128 + 13));
     let was_ended =
         [trap, fault, pipe].contains(&outcome.status.code()) && is_told && kept.starts_with(&outcome.text());
     ensure!(went_on || was_ended, "{}", said(&outcome));
-    let outcome = images(places, "verify", &stage.image("image"))?;
+    let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
-    continues(&kept, (before, before), &stage.restore("survivor", "image", &["--at", "1"])?.finish(LIMIT)?)?;
+    continues(
+        &kept,
+        (before, before),
+        &stage.restore("survivor", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?,
+    )?;
     stage.is_clean()
 }
 
 /// Says `request` on a job's control socket, and hears everything to the end.
 pub(crate) fn exchange(socket: &Path, request: &str) -> Result<String> {
-    let mut connection = Patient::new(UnixStream::connect(socket)?, LIMIT)?;
+    let mut connection = Patient::new(UnixStream::connect(socket)?, CHECKPOINT_TIMEOUT)?;
     connection.write_all(request.as_bytes())?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer)?;
@@ -794,8 +797,8 @@ pub(crate) fn lines(answer: &str) -> Vec<Value> {
 }
 
 /// What `docs/reference/admin-api.md` promises, asked for by hand.
-fn control_socket(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn control_socket(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("asked", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let (socket, image) = (job.control(), stage.image("image"));
@@ -828,13 +831,13 @@ fn control_socket(places: &Places, way: &str) -> Result<()> {
         ensure!(done[field].as_u64().is_some(), "no {field} in {done}");
     }
     ensure!(done["checkpoint"] == 1 && done["running"] == true && done["pids"].as_array().is_some(), "{done}");
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
 /// A signal has stopped the program: it is saved as it is, stays stopped, and goes on when it is told to.
-fn stopped_by_a_signal(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let mut job = stage.start("still", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let program = job.view().and_then(|view| view["program"].as_u64()).context("the job has no program")?;
@@ -849,27 +852,27 @@ fn stopped_by_a_signal(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let outcome = stage.restore("still", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("still", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// A program of the job asks, and hangs up before the dump: a connection to the supervisor is what CRIU could not save. It
 /// waits for the end by asking the supervisor it then has.
-fn asked_from_within(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let (image, program) = (stage.image("image"), places.program(LOOP.0, LOOP.1));
+fn asked_from_within(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let (image, program) = (stage.image("image"), paths.program(LOOP.0, LOOP.1));
     let asks = asking(&stage)?;
     let text = format!("'{0}' 3; '{1}' {2}; '{0}' 4", program.display(), asks.display(), image.display());
     let plan = Plan { arguments: &["-c", &text], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "self", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "self", Path::new("/bin/sh"), &plan)?;
     until("the checkpoint is there", || stage.image("image/checkpoints/000001/manifest.json").exists())?;
     job.wait_for("asked\n")?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     let text = outcome.text();
     // If it has asked again there may be another one.
-    let restored = stage.restore("self", "image", &["--at", "1"])?.finish(LIMIT)?;
+    let restored = stage.restore("self", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?;
     // It was dumped while it waited for the checkpoint.
     let at = text.find("asked\n").context("it did not ask")?;
     ensure!(restored.status.success() && restored.text() == text[at..], "{}", said(&restored));

@@ -51,11 +51,11 @@ use std::thread;
 
 use katydid_tests::catalog::slice::Slice;
 use katydid_tests::catalog::{self, App};
-use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
+use katydid_tests::paths::{PACK_VARIABLE, Paths, driver_under_test};
 use katydid_tests::watch::why_no_checkpoint;
 use libtest_mimic::{Arguments, Trial};
 
-use crate::stage::WAYS;
+use crate::stage::WAY_NAMES;
 
 /// Whether every run of the tests includes this: all that can go wrong around a checkpoint, and the programs that keep one
 /// kind of state each from before a checkpoint until after, each on one way, the next commit on another. The other
@@ -65,7 +65,7 @@ fn is_steady(name: &str, slice: &Slice, ways: &ScenarioWays) -> bool {
         [way, scenario] => ways.is_chosen(way, scenario, slice),
         [way, images::workers::VARIANT, program] => is_chosen(way, program, slice),
         [_way, images::moved::VARIANT, program] => programs::is_long_lived(program),
-        [_way, frameworks::VARIANT, item] => frameworks::is_everywhere(item),
+        [_way, frameworks::FRAMEWORK_VARIANT, item] => frameworks::is_everywhere(item),
         [way, _variant, program] => programs::is_long_lived(program) && is_chosen(way, program, slice),
         _ => true,
     }
@@ -93,8 +93,8 @@ impl ScenarioWays {
 
 /// Whether the commit chooses this way for this program.
 fn is_chosen(way: &str, program: &str, slice: &Slice) -> bool {
-    let index = WAYS.iter().position(|other| *other == way);
-    index.is_none_or(|index| slice.chooses(program, index, WAYS.len()))
+    let index = WAY_NAMES.iter().position(|other| *other == way);
+    index.is_none_or(|index| slice.chooses(program, index, WAY_NAMES.len()))
 }
 
 /// The programs that are not made for checkpoints are cut into so many slices.
@@ -103,7 +103,7 @@ const OTHER_SLICES: u64 = 12;
 /// Whether this is a program of `tests/apps` that is in the slice.
 fn is_sliced(name: &str, slice: &Slice, apps: &[App]) -> bool {
     match name.splitn(3, "::").collect::<Vec<&str>>()[..] {
-        [_, images::moved::VARIANT | frameworks::VARIANT, _] => false,
+        [_, images::moved::VARIANT | frameworks::FRAMEWORK_VARIANT, _] => false,
         [_, _, program] => slice.has(program, OTHER_SLICES) && apps.iter().any(|app| app.name == program),
         _ => false,
     }
@@ -132,25 +132,25 @@ fn main() -> ExitCode {
     // Tests wait for processes, disks and each other's memory for half of their time.
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     arguments.test_threads.get_or_insert(2 * processors);
-    let prepared = Places::of_this_test().map_err(|error| error.to_string()).and_then(|places| {
+    let prepared = Paths::of_this_test().map_err(|error| error.to_string()).and_then(|paths| {
         let apps = catalog::apps().map_err(|error| error.to_string())?;
-        Ok((places, apps))
+        Ok((paths, apps))
     });
-    let (places, apps) = match prepared {
+    let (paths, apps) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    let mut trials: Vec<Trial> = scenarios::trials(&places);
-    trials.extend(programs::trials(&places, &apps));
-    trials.extend(opencl::trials(&places));
-    trials.extend(frameworks::trials(&places));
-    trials.extend(images::moved::trials(&places, &apps));
-    trials.extend(images::elsewhere::trials(&places));
-    trials.extend(images::workers::trials(&places, &apps));
-    trials.extend(outside::rights::trials(&places));
+    let mut trials: Vec<Trial> = scenarios::trials(&paths);
+    trials.extend(programs::trials(&paths, &apps));
+    trials.extend(opencl::trials(&paths));
+    trials.extend(frameworks::trials(&paths));
+    trials.extend(images::moved::trials(&paths, &apps));
+    trials.extend(images::elsewhere::trials(&paths));
+    trials.extend(images::workers::trials(&paths, &apps));
+    trials.extend(outside::rights::trials(&paths));
     if !is_sweep() {
         let slice = Slice::of_this_test();
         println!(
@@ -159,7 +159,7 @@ fn main() -> ExitCode {
         let ways = ScenarioWays::of(&trials);
         trials.retain(|trial| is_steady(trial.name(), &slice, &ways) || is_sliced(trial.name(), &slice, &apps));
     }
-    if let Some(why) = why_no_checkpoint(&places) {
+    if let Some(why) = why_no_checkpoint(&paths) {
         println!("no checkpoint is tested: {why}");
         trials = trials.into_iter().map(|trial| trial.with_ignored_flag(true)).collect();
         if env::var(WANTED).is_ok_and(|value| value == "1") {

@@ -10,7 +10,7 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::opencl::{
     Intel, OF_INTEL, WITHOUT_CACHE, has_driver, intel, is_pocl, libraries, memory_driver, program, programs, seeds,
 };
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::jobs::{exchange, lines, post};
 use crate::programs::{one_of_opencl, one_of_random, shown};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, opencl_server, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, opencl_server, said, way_to};
 
 /// The program of the scenarios.
 const KEPT: &str = "kept_objects";
@@ -38,7 +38,7 @@ const RANDOM_CALLS: [(&str, u64); 6] =
 const PACKED: &str = "packed";
 const PACKS: [(&str, &str); 1] = [("KATYDID_PACKING", "always")];
 /// Where seeds that are asked for are tried.
-const WAYS_AND_PACKED: [&str; 4] = [WAYS[0], WAYS[1], WAYS[2], PACKED];
+const WAYS_AND_PACKED: [&str; 4] = [WAY_NAMES[0], WAY_NAMES[1], WAY_NAMES[2], PACKED];
 
 /// Settings that change what a worker does, and programs for them.
 ///
@@ -70,8 +70,8 @@ enum Takes {
 
 /// Scenarios, their ways, and the drivers that they take.
 const SCENARIOS: [(&str, Scenario, &[&str], Takes); 17] = [
-    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAYS, Takes::Cuda),
-    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAYS, Takes::Opencl),
+    ("a_session_of_cuda_moves_to_another_server", cuda_moves, &WAY_NAMES, Takes::Cuda),
+    ("a_session_of_opencl_moves_to_another_server", opencl_moves, &WAY_NAMES, Takes::Opencl),
     ("buffers_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", buffers_move, &["shm"], Takes::Opencl),
     ("images_in_memory_of_both_sides_move_to_a_device_that_copies_and_back", images_move, &["shm"], Takes::Opencl),
     ("images_in_memory_of_both_sides_move_to_another_device", images_move_on, &["shm"], Takes::Pocl),
@@ -83,7 +83,7 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 17] = [
     ),
     ("memory_for_the_host_is_not_in_the_dump", not_in_the_dump, &["shm"], Takes::Pocl),
     ("contents_are_read_from_a_device_whose_commands_run_in_the_callers_thread", reads_aside, &["shm"], Takes::Pocl),
-    ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAYS, Takes::Pocl),
+    ("binaries_are_those_of_which_the_sizes_were_told", binaries_move, &WAY_NAMES, Takes::Pocl),
     ("a_session_of_opencl_moves_in_mid_run", moves_in_mid_run, &["shm"], Takes::Opencl),
     ("a_session_of_opencl_moves_to_another_device_and_back", devices, &["shm"], Takes::Pocl),
     ("a_device_that_is_too_small_is_refused_and_the_program_goes_on", too_small, &["shm"], Takes::Pocl),
@@ -94,13 +94,13 @@ const SCENARIOS: [(&str, Scenario, &[&str], Takes); 17] = [
     ("ranks_of_opencl_that_each_begin_by_katydid_run_are_one_job", ranks_by_katydid, &["shm"], Takes::Ranks),
 ];
 
-pub(crate) fn trials(places: &Places) -> Vec<Trial> {
-    let has_driver = has_driver(places);
+pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
+    let has_driver = has_driver(paths);
     let mut trials = Vec::new();
-    for name in programs(places).unwrap_or_default().into_iter().filter(|name| !name.starts_with("mpi_")) {
-        for way in WAYS {
-            let (places, name) = (places.clone(), name.clone());
-            let trial = trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&places, &name, way, &[]));
+    for name in programs(paths).unwrap_or_default().into_iter().filter(|name| !name.starts_with("mpi_")) {
+        for way in WAY_NAMES {
+            let (paths, name) = (paths.clone(), name.clone());
+            let trial = trial::test(format!("{way}::opencl::{name}"), move || one_of_opencl(&paths, &name, way, &[]));
             trials.push(trial.with_ignored_flag(!has_driver));
         }
     }
@@ -108,30 +108,30 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
     let asked =
         seeds().ok().flatten().map(|seeds| seeds.flat_map(|seed| WAYS_AND_PACKED.map(|way| (way, seed))).collect());
     for (way, seed) in asked.unwrap_or_else(|| RANDOM_CALLS.to_vec()) {
-        let (places, title) = (places.clone(), format!("{way}::random_calls_of_seed_{seed}"));
+        let (paths, title) = (paths.clone(), format!("{way}::random_calls_of_seed_{seed}"));
         let (way, variables) = if way == PACKED { ("tcp", &PACKS[..]) } else { (way, &[][..]) };
-        let trial = trial::test(title, move || one_of_random(&places, way, variables, seed));
+        let trial = trial::test(title, move || one_of_random(&paths, way, variables, seed));
         trials.push(trial.with_ignored_flag(!has_driver));
     }
     for (title, variable, name) in OTHERWISE {
-        let places = places.clone();
+        let paths = paths.clone();
         let trial = trial::test(format!("shm::opencl::{name}::{title}"), move || {
-            one_of_opencl(&places, name, "shm", variable.split_once('=').as_slice())
+            one_of_opencl(&paths, name, "shm", variable.split_once('=').as_slice())
         });
         trials.push(trial.with_ignored_flag(!has_driver));
     }
-    trials.extend(intel(places).iter().flat_map(trials_on));
+    trials.extend(intel(paths).iter().flat_map(trials_on));
     for (name, scenario, ways, takes) in SCENARIOS {
         let is_there = match takes {
             Takes::Cuda => true,
             Takes::Opencl => has_driver,
-            Takes::Pocl => is_pocl(places),
-            Takes::Ranks => has_driver && program(places, "mpi_ring").exists(),
+            Takes::Pocl => is_pocl(paths),
+            Takes::Ranks => has_driver && program(paths, "mpi_ring").exists(),
         };
         for way in ways {
-            let places = places.clone();
+            let paths = paths.clone();
             let trial = trial::test(format!("{way}::{name}"), move || {
-                scenario(&places, way).with_context(|| format!("{way}::{name}")).map_err(shown)
+                scenario(&paths, way).with_context(|| format!("{way}::{name}")).map_err(shown)
             });
             trials.push(trial.with_ignored_flag(!is_there));
         }
@@ -141,11 +141,11 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
 
 /// The programs of Intel's driver.
 fn trials_on(intel: &Intel) -> Vec<Trial> {
-    let all = OF_INTEL.iter().flat_map(|name| WAYS.map(|way| (way, *name)));
+    let all = OF_INTEL.iter().flat_map(|name| WAY_NAMES.map(|way| (way, *name)));
     let trial = |(way, name): (&'static str, &'static str)| {
-        let Intel { library, places, .. } = intel.clone();
+        let Intel { library, paths, .. } = intel.clone();
         Trial::test(format!("{way}::opencl::{name}"), move || {
-            one_of_opencl(&places, name, way, &[("KATYDID_OPENCL_DRIVERS", &library.to_string_lossy())])
+            one_of_opencl(&paths, name, way, &[("KATYDID_OPENCL_DRIVERS", &library.to_string_lossy())])
         })
     };
     all.map(trial).collect()
@@ -174,7 +174,7 @@ fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
 
 /// The program came to its end with the output of an undisturbed run.
 fn ended_well(job: Job<'_>, kept: &str) -> Result<()> {
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the program that moved: {}", said(&outcome));
     Ok(())
 }
@@ -202,32 +202,32 @@ fn to_and_fro(
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     ended_well(job, kept)?;
-    let outcome = stage.restore("mover", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("mover", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(kept, (before, before), &outcome)?;
     stage.is_clean()
 }
 
-fn cuda_moves(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let other = Server::start(places, &driver_under_test(), &[])?;
+fn cuda_moves(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let other = Server::start(paths, &driver_under_test(), &[])?;
     let job = stage.start("mover", LOOP, &[], &[60, 80, 100])?;
-    to_and_fro(&stage, &other, job, &kept_loop(places)?, way, [0, 0])
+    to_and_fro(&stage, &other, job, &kept_loop(paths)?, way, [0, 0])
 }
 
-fn opencl_moves(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[])?;
-    let (other, kept) = (opencl_server(places, &[])?, stage.kept_of_opencl(KEPT)?);
+fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let (other, kept) = (opencl_server(paths, &[])?, stage.kept_of_opencl(KEPT)?);
     let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
 
 /// In mid-run: its kernels have other arguments by the time at which it stands still.
-fn moves_in_mid_run(places: &Places, way: &str) -> Result<()> {
+fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
     const ARGUMENTS: &[&str] = &["4", "1000", "10"];
-    let (stage, other) = (Stage::with_opencl(places, way, &[])?, opencl_server(places, &[])?);
+    let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
     let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
     let undisturbed = Plan { arguments: &["4", "1000"], ..Plan::default() };
-    let kept = stage.start_opencl("plain", "kept_large", &undisturbed)?.finish(LIMIT)?.text();
+    let kept = stage.start_opencl("plain", "kept_large", &undisturbed)?.finish(CHECKPOINT_TIMEOUT)?.text();
     let mut job = stage.start_opencl("mover", "kept_large", &plan)?;
     job.wait_for("step 3:")?;
     ensure!(moves(&job, &address(&other, way)?, &[])? == 1, "all was made again");
@@ -239,26 +239,26 @@ fn moves_in_mid_run(places: &Places, way: &str) -> Result<()> {
 
 /// What lies in memory of the program's goes to a device with memory of its own, as between processors and others, and stays in
 /// that when the session comes back.
-fn buffers_move(places: &Places, way: &str) -> Result<()> {
+fn buffers_move(paths: &Paths, way: &str) -> Result<()> {
     const COPIES: &str = "kept_copies";
-    let stage = Stage::with_opencl(places, way, &[("KATYDID_OPENCL_UNSHARE", "off")])?;
-    let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
+    let stage = Stage::with_opencl(paths, way, &[("KATYDID_OPENCL_UNSHARE", "off")])?;
+    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
-    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(places))])
+    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(paths))])
 }
 
 /// Images move to another device, among them one that the program has mapped, and writes to at its new place.
-fn images_move(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[])?;
-    let (other, kept) = (opencl_server(places, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(IMAGES)?);
+fn images_move(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(IMAGES)?);
     let job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130, 200], ..Plan::default() })?;
-    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(places))])
+    to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(paths))])
 }
 
 /// And to a device that takes them over in place, by a migration and by a restore.
-fn images_move_on(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[TWO_DEVICES])?;
+fn images_move_on(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
     let (kept, home) = (stage.kept_of_opencl(IMAGES)?, address(&stage.server, way)?);
     let mut job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -267,33 +267,33 @@ fn images_move_on(places: &Places, way: &str) -> Result<()> {
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let outcome = stage.restore("mover", "image", &["--device", "pthread"])?.finish(LIMIT)?;
+    let outcome = stage.restore("mover", "image", &["--device", "pthread"])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (before, before), &outcome)?;
     stage.is_clean()
 }
 
 /// A program asks for sizes here, and for binaries where the compiler makes larger ones of it, and the other way round.
-fn binaries_move(places: &Places, way: &str) -> Result<()> {
+fn binaries_move(paths: &Paths, way: &str) -> Result<()> {
     const BINARIES: &str = "kept_binaries";
-    let stage = Stage::with_opencl(places, way, &[])?;
-    let other = opencl_server(places, &[("POCL_EXTRA_BUILD_FLAGS", "-DLARGER")])?;
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let other = opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-DLARGER")])?;
     let kept = stage.kept_of_opencl(BINARIES)?;
     let job = stage.start_opencl("mover", BINARIES, &Plan { points: &[30, 85, 140], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
 
 /// The program's own memory is at the address that kernels know, in each worker; on a device with memory of its own it cannot be.
-fn fine_moves(places: &Places, way: &str) -> Result<()> {
+fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
     const FINE: &str = "kept_fine_svm";
     /// It has such memory by then, and no program yet.
     const BUILDS: u64 = 8;
-    let (stage, other) = (Stage::with_opencl(places, way, &[])?, opencl_server(places, &[])?);
+    let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
     let kept = stage.kept_of_opencl(FINE)?;
     let plan = Plan { arguments: &["fine"], points: &[BUILDS, 150, 250, 350], ..Plan::default() };
     let mut job = stage.start_opencl("mover", FINE, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let driver = memory_driver(places).display().to_string();
-    let elsewhere = opencl_server(places, &[("KATYDID_OPENCL_DRIVERS", &driver)])?;
+    let driver = memory_driver(paths).display().to_string();
+    let elsewhere = opencl_server(paths, &[("KATYDID_OPENCL_DRIVERS", &driver)])?;
     let refused = migrate(&job, &address(&elsewhere, way)?, &["--device", "memory"])?;
     let why =
         "fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use";
@@ -304,13 +304,13 @@ fn fine_moves(places: &Places, way: &str) -> Result<()> {
 
 /// Contents of a buffer that the program has not mapped are the session's, and a second checkpoint adds what has changed of them;
 /// with that way off, the program's dump has them.
-fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
+fn not_in_the_dump(paths: &Paths, way: &str) -> Result<()> {
     const LARGE: u64 = 16 << 20;
     let arguments: &[&str] = &["16", "10", "0", "host"];
     for (is_apart, further) in [(true, &[][..]), (false, &[("KATYDID_OPENCL_UNSHARE", "off")])] {
-        let stage = Stage::with_opencl(places, way, further)?;
+        let stage = Stage::with_opencl(paths, way, further)?;
         let undisturbed = stage.start_opencl("plain", "kept_large", &Plan { arguments, ..Plan::default() })?;
-        let right = undisturbed.finish(LIMIT)?.text();
+        let right = undisturbed.finish(CHECKPOINT_TIMEOUT)?.text();
         let mut job =
             stage.start_opencl("host", "kept_large", &Plan { arguments, points: &[40, 50], ..Plan::default() })?;
         ensure!(job.holds_itself()?, "the job ended before its point");
@@ -320,7 +320,7 @@ fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
         let second = stage.checkpoint(&job, "image", &[])?;
         ensure!((second.files < LARGE) == is_apart && second.added < LARGE / 2, "with parts {is_apart}: {second:?}");
         was_stopped(job)?;
-        let outcome = stage.restore("host", "image", &[])?.finish(LIMIT)?;
+        let outcome = stage.restore("host", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         let is_right = outcome.text().contains("all: ") && right.ends_with(&outcome.text());
         ensure!(outcome.status.success() && is_right, "{}", said(&outcome));
         stage.is_clean()?;
@@ -329,25 +329,25 @@ fn not_in_the_dump(places: &Places, way: &str) -> Result<()> {
 }
 
 /// Several threads read what was copied aside on a device that runs commands in the threads that enqueue them.
-fn reads_aside(places: &Places, way: &str) -> Result<()> {
+fn reads_aside(paths: &Paths, way: &str) -> Result<()> {
     /// Arguments of the program, for memory of many chunks.
     const ARGUMENTS: &[&str] = &["32", "10"];
-    let stage = Stage::with_opencl(places, way, &[("POCL_DEVICES", "basic"), ("KATYDID_OPENCL_COPIES", "device")])?;
+    let stage = Stage::with_opencl(paths, way, &[("POCL_DEVICES", "basic"), ("KATYDID_OPENCL_COPIES", "device")])?;
     let plan = Plan { arguments: ARGUMENTS, ..Plan::default() };
-    let right = stage.start_opencl("plain", "kept_large", &plan)?.finish(LIMIT)?.text();
+    let right = stage.start_opencl("plain", "kept_large", &plan)?.finish(CHECKPOINT_TIMEOUT)?.text();
     let mut job = stage.start_opencl("aside", "kept_large", &Plan { points: &[40], ..plan })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    continues(&right, (before, before), &stage.restore("aside", "image", &[])?.finish(LIMIT)?)?;
+    continues(&right, (before, before), &stage.restore("aside", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
 /// Devices are chosen by names and numbers, at migrations and at a restore.
-fn devices(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[TWO_DEVICES])?;
-    let (kept, home) = (kept_of(&stage.places, KEPT)?, address(&stage.server, way)?);
+fn devices(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
+    let (kept, home) = (kept_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
@@ -364,7 +364,7 @@ fn devices(places: &Places, way: &str) -> Result<()> {
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let outcome = stage.restore("mover", "image", &["--device", "basic"])?.finish(LIMIT)?;
+    let outcome = stage.restore("mover", "image", &["--device", "basic"])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (before, before), &outcome)?;
     stage.is_clean()
 }
@@ -381,9 +381,9 @@ fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
 }
 
 /// A kernel was launched in groups of 64, and the other server's device has at most 32.
-fn too_small(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[])?;
-    let (kept, small) = (kept_of(&stage.places, KEPT)?, opencl_server(places, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
+fn too_small(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let (kept, small) = (kept_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&small, way)?, &["the kernel turn was launched with groups of 64"])?;
@@ -393,10 +393,10 @@ fn too_small(places: &Places, way: &str) -> Result<()> {
 }
 
 /// The other server's compiler is told what makes nonsense of the program, and its log is what the caller reads.
-fn not_built(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[])?;
+fn not_built(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
     let (kept, other) =
-        (kept_of(&stage.places, KEPT)?, opencl_server(places, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
+        (kept_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&other, way)?, &["a program of the session does not build here", "error: "])?;
@@ -406,18 +406,18 @@ fn not_built(places: &Places, way: &str) -> Result<()> {
 }
 
 /// A header that the program includes is gone when it is checkpointed: the checkpoint would end the job, and is refused.
-fn not_built_again(places: &Places, way: &str) -> Result<()> {
+fn not_built_again(paths: &Paths, way: &str) -> Result<()> {
     // The folder of the driver's cache, which workers of a server for tenants can read.
-    let cache = places.opencl().join("cache");
+    let cache = paths.opencl().join("cache");
     fs::create_dir_all(&cache)?;
     let of_driver = [("POCL_CACHE_DIR", cache.to_str().context("a folder with an odd name")?), WITHOUT_CACHE];
-    let (stage, folder) = (Stage::with_opencl(places, way, &of_driver)?, tempfile::tempdir_in(&cache)?);
-    let (header, path) = (folder.path().join("turn.h"), program(places, "own_header"));
+    let (stage, folder) = (Stage::with_opencl(paths, way, &of_driver)?, tempfile::tempdir_in(&cache)?);
+    let (header, path) = (folder.path().join("turn.h"), program(paths, "own_header"));
     fs::write(&header, "#define TURN(x) ((x) * 3 + 1)\n")?;
     let arguments = [folder.path().to_str().context("a folder with an odd name")?];
     let undisturbed =
         stage.start_opencl_at("undisturbed", &path, &Plan { arguments: &arguments, ..Plan::default() })?;
-    let undisturbed = undisturbed.finish(LIMIT)?;
+    let undisturbed = undisturbed.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "{}", said(&undisturbed));
     let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
     let mut job = stage.start_opencl_at("keeper", &path, &plan)?;
@@ -431,22 +431,22 @@ fn not_built_again(places: &Places, way: &str) -> Result<()> {
 }
 
 /// `mpirun` and its four ranks, each with a session: killed at once after a checkpoint, and restored.
-fn ranks(places: &Places, way: &str) -> Result<()> {
-    let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
+fn ranks(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, launcher) = (Stage::with_opencl(paths, way, &[WITHOUT_CACHE])?, program(paths, "mpi_ring"));
     come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
 /// Ranks under `katydid run mpirun -n 4 katydid run`: killed at once after a checkpoint, and restored.
-fn ranks_within(places: &Places, way: &str) -> Result<()> {
-    let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
-    let launcher = Job::ranks_begin(&stage.places, &stage.way, &[], &launcher, &stage.image(""))?;
+fn ranks_within(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, launcher) = (Stage::with_opencl(paths, way, &[WITHOUT_CACHE])?, program(paths, "mpi_ring"));
+    let launcher = Job::ranks_begin(&stage.paths, &stage.way, &[], &launcher, &stage.image(""))?;
     come_back(&stage, stage.start_opencl_at("ring", &launcher, &AT_WORK)?)
 }
 
 /// Ranks under `mpirun -n 4 katydid run` alone: killed at once after a checkpoint, and restored.
-fn ranks_by_katydid(places: &Places, way: &str) -> Result<()> {
-    let (stage, launcher) = (Stage::with_opencl(places, way, &[WITHOUT_CACHE])?, program(places, "mpi_ring"));
-    let libraries = libraries(&stage.places).display().to_string();
+fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, launcher) = (Stage::with_opencl(paths, way, &[WITHOUT_CACHE])?, program(paths, "mpi_ring"));
+    let libraries = libraries(&stage.paths).display().to_string();
     let plan = Plan { variables: &[("LD_LIBRARY_PATH", libraries.as_str())], ..AT_WORK };
     come_back(&stage, stage.start_ranks("ring", &launcher, &plan)?)
 }
@@ -457,14 +457,14 @@ const AT_WORK: Plan<'_> =
 
 /// A job of ranks is killed at once after a checkpoint, and restored.
 fn come_back(stage: &Stage, mut job: Job<'_>) -> Result<()> {
-    let kept = kept_of(&stage.places, "mpi_ring")?;
+    let kept = kept_of(&stage.paths, "mpi_ring")?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let after = job.output_so_far()?.len();
     job.kill_everything(&stage.server)?;
     drop(job);
-    let outcome = stage.restore("ring", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("ring", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (before, after), &outcome)?;
     stage.is_clean()
 }

@@ -11,13 +11,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan, holds_itself};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::watch::{go_on, is_stopped, kill, runs, tree, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, kept_of, said};
 
 /// The program that asks, with `ask`, a process and what for.
 const ASKER: (&str, Variant) = ("process_checkpoint", Variant::Plain);
@@ -50,7 +50,7 @@ const ON_ONE_WAY: [(&str, Scenario); 6] = [
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
@@ -88,23 +88,24 @@ impl<'a> Held<'a> {
 
     /// An asker that belongs to no job.
     fn asker(&self, what: &str) -> Command {
-        let places = &self.stage.places;
-        let way = Way::Direct { name: "asker", folder: Some(places.shim()) };
-        let mut command = way.command(places, &places.program(ASKER.0, ASKER.1));
+        let paths = &self.stage.paths;
+        let way = Way::Direct { name: "asker", folder: Some(paths.shim()) };
+        let mut command = way.command(paths, &paths.program(ASKER.0, ASKER.1));
         command.args(["ask", &self.process, what]);
         command
     }
 
     /// Has another process ask for `what`; what it says then, the code and the state after it, is `wanted`.
     fn asked(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
-        is_answer(&program::run(&mut self.asker(what), LIMIT)?, what, wanted)
+        is_answer(&program::run(&mut self.asker(what), CHECKPOINT_TIMEOUT)?, what, wanted)
     }
 
     /// Has another process ask for it to be restored, with pairs of GPUs.
     fn restored_to(&self, gpus: &Gpus, pairs: &Pairs, wanted: (u32, u32)) -> Result<()> {
         let mut asker = self.asker("restore");
         asker.args(pairs.iter().flat_map(|(old, new)| [gpus.uuid(*old), gpus.uuid(*new)]));
-        is_answer(&program::run(&mut asker, LIMIT)?, "restore", wanted).with_context(|| format!("{pairs:?}"))
+        is_answer(&program::run(&mut asker, CHECKPOINT_TIMEOUT)?, "restore", wanted)
+            .with_context(|| format!("{pairs:?}"))
     }
 
     /// The numbers of the GPUs that its worker was told to have, in their order.
@@ -118,7 +119,7 @@ impl<'a> Held<'a> {
     /// Has a program that is a job itself ask for `what`.
     fn asked_by_job(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
         let asker = self.stage.start("asker", ASKER, &["ask", &self.process, what], &[])?;
-        is_answer(&asker.finish(LIMIT)?, what, wanted)
+        is_answer(&asker.finish(CHECKPOINT_TIMEOUT)?, what, wanted)
     }
 
     /// Has another process ask for `what`, and does `work` when the supervisor stands still in the middle of that. Says what came of
@@ -128,7 +129,7 @@ impl<'a> Held<'a> {
         until("the supervisor stands still", || is_stopped(self.job.pid()))?;
         work(&mut asker)?;
         go_on(self.job.pid());
-        Ok(asker.finish(LIMIT)?)
+        Ok(asker.finish(CHECKPOINT_TIMEOUT)?)
     }
 
     /// Kills its worker.
@@ -144,7 +145,8 @@ impl<'a> Held<'a> {
         let mut said = String::new();
         let failed = format!("state 0, state 0 {FAILED}\n");
         until("it has failed", || {
-            said = program::run(&mut self.asker("state"), LIMIT).map_or_else(|error| error.to_string(), |it| it.text());
+            said = program::run(&mut self.asker("state"), CHECKPOINT_TIMEOUT)
+                .map_or_else(|error| error.to_string(), |it| it.text());
             said != "state 0, state 0 1\n"
         })?;
         ensure!(said == failed, "after it was locked: {said}");
@@ -153,7 +155,7 @@ impl<'a> Held<'a> {
         }
         self.job.wait_for("error")?;
         fs::write(self.stage.image("farewell"), "")?;
-        let outcome = self.job.finish(LIMIT)?;
+        let outcome = self.job.finish(CHECKPOINT_TIMEOUT)?;
         let has_reason =
             outcome.errors().contains("its worker is gone, and the job has no checkpoint to rebuild it from");
         ensure!(outcome.status.code() == Some(3) && has_reason, "{}", self::said(&outcome));
@@ -162,8 +164,8 @@ impl<'a> Held<'a> {
     }
 
     /// It goes on to its end, and leaves nothing.
-    fn ends_well(self, places: &Places) -> Result<()> {
-        went_on(places, self.job)?;
+    fn ends_well(self, paths: &Paths) -> Result<()> {
+        went_on(paths, self.job)?;
         is_empty(&self.temporary)?;
         self.stage.is_clean()
     }
@@ -185,7 +187,7 @@ impl Gpus {
     /// Those that are there.
     fn real() -> Result<Self> {
         let mut asker = Command::new("nvidia-smi");
-        let told = program::run(asker.args(["--query-gpu=uuid", "--format=csv,noheader"]), LIMIT)?.text();
+        let told = program::run(asker.args(["--query-gpu=uuid", "--format=csv,noheader"]), CHECKPOINT_TIMEOUT)?.text();
         Ok(Self(told.lines().map(digits_of).collect()))
     }
 
@@ -219,8 +221,8 @@ fn is_empty(temporary: &PathBuf) -> Result<()> {
 }
 
 /// Each step is another process's, of another job. While it lasts, the job is not checkpointed, and says why.
-fn aside(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn aside(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let held = Held::new(&stage, None)?;
     held.asked_by_job("state", (0, 0))?;
     held.asked_by_job("lock", (0, 1))?;
@@ -233,11 +235,11 @@ fn aside(places: &Places, way: &str) -> Result<()> {
     held.asked_by_job("restore", (0, 1))?;
     stage.server.workers_of(1)?;
     held.asked_by_job("unlock", (0, 0))?;
-    held.ends_well(places)
+    held.ends_well(paths)
 }
 
-fn lost(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn lost(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let held = Held::outliving(&stage, None)?;
     held.asked("lock", (0, 1))?;
     held.kill_worker()?;
@@ -245,9 +247,9 @@ fn lost(places: &Places, way: &str) -> Result<()> {
 }
 
 /// At each stage.
-fn lost_within(places: &Places, way: &str) -> Result<()> {
+fn lost_within(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let held = Held::outliving(&stage, Some(&format!("{at}:stop")))?;
         held.asked("lock", (0, 1))?;
         let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(drop))?;
@@ -258,9 +260,9 @@ fn lost_within(places: &Places, way: &str) -> Result<()> {
 }
 
 /// While it is locked, and in the middle of its own checkpoint.
-fn replaced(places: &Places, way: &str) -> Result<()> {
+fn replaced(paths: &Paths, way: &str) -> Result<()> {
     for fault in [None, Some("leave:stop")] {
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let mut held = Held::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
         // That of the job has no such stage.
         stage.checkpoint(&held.job, "image", &["--device-only"])?;
@@ -281,34 +283,34 @@ fn replaced(places: &Places, way: &str) -> Result<()> {
             held.asked("restore", (0, 1))?;
         }
         held.asked("unlock", (0, 0))?;
-        held.ends_well(places)?;
+        held.ends_well(paths)?;
     }
     Ok(())
 }
 
 /// All to the next one; there it stays; two of them change places; and back. Its memory and its kernels are of all of them.
-fn placed(places: &Places, way: &str) -> Result<()> {
+fn placed(paths: &Paths, way: &str) -> Result<()> {
     const TURN: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
     const SWAP: [(usize, usize); 2] = [(1, 0), (0, 1)];
     const WRONG: [&Pairs; 4] = [&[(7, 7)], &[(0, 7)], &[(0, 0), (0, 0)], &[(0, 1)]];
     let soft = [("KATYDID_SOFT_DEVICES", "3".into())];
-    let stage = Stage::of_driver(places, way, "soft", &soft)?;
+    let stage = Stage::of_driver(paths, way, "soft", &soft)?;
     let wrong = [&WRONG[..], &[&[(0, 2), (1, 2), (2, 0)]]].concat();
     let right: [(&[_], &[_]); 4] =
         [(&TURN, &[1, 2, 0]), (&[], &[1, 2, 0]), (&SWAP, &[0, 2, 1]), (&[(2, 1), (1, 2), (0, 0)], &[])];
-    moved_about(places, &stage, &Gpus::soft(3), &wrong, &right, &[(0, 2), (2, 0)])?;
+    moved_about(paths, &stage, &Gpus::soft(3), &wrong, &right, &[(0, 2), (2, 0)])?;
     let real = if driver_under_test() == "soft" { Gpus(Vec::new()) } else { Gpus::real()? };
     if real.0.len() != 2 {
         return Ok(());
     }
     let right: [(&[_], &[_]); 3] = [(&SWAP, &[1, 0]), (&[], &[1, 0]), (&[(0, 1), (1, 0)], &[])];
-    moved_about(places, &Stage::new(places, way)?, &real, &WRONG, &right, &SWAP)
+    moved_about(paths, &Stage::new(paths, way)?, &real, &WRONG, &right, &SWAP)
 }
 
 /// A process that is refused the pairs of `wrong`, then restored with those of `right` in turns, each of which brings its
 /// worker to GPUs in an order, and with `last` goes on to its end.
 fn moved_about(
-    places: &Places,
+    paths: &Paths,
     stage: &Stage,
     gpus: &Gpus,
     wrong: &[&Pairs],
@@ -330,15 +332,15 @@ fn moved_about(
     }
     held.restored_to(gpus, last, (0, 1))?;
     held.asked("unlock", (0, 0))?;
-    let (kept, outcome) = (kept_of(places, PROGRAM.0)?, held.job.finish(LIMIT)?);
+    let (kept, outcome) = (kept_of(paths, PROGRAM.0)?, held.job.finish(CHECKPOINT_TIMEOUT)?);
     ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
     is_empty(&held.temporary)?;
     stage.is_clean()
 }
 
 /// There is no server any more; then one without the memory; then one whose only place another session has.
-fn restored_late(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn restored_late(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };
     let held = Held::of(&stage, LOOP, &ballast)?;
     held.asked("lock", (0, 1))?;
@@ -349,11 +351,11 @@ fn restored_late(places: &Places, way: &str) -> Result<()> {
     let driver = driver_under_test();
     // The memory of a GPU is what it is.
     if driver == "soft" {
-        let small = stage.server.successor(places, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
+        let small = stage.server.successor(paths, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
         held.asked("restore", (304, 2)).context("without the memory")?;
         small.workers_of(0)?;
     }
-    let server = stage.server.successor(places, &driver, &["--max-sessions", "1"], &[])?;
+    let server = stage.server.successor(paths, &driver, &["--max-sessions", "1"], &[])?;
     let mut other = stage.start("other", LOOP, &[], &[60])?;
     ensure!(other.holds_itself()?, "the other job ended before its point");
     held.asked("restore", (304, 2)).context("without a place")?;
@@ -362,16 +364,16 @@ fn restored_late(places: &Places, way: &str) -> Result<()> {
     server.workers_of(0)?;
     held.asked("restore", (0, 1))?;
     held.asked("unlock", (0, 0))?;
-    went_on(places, held.job)?;
+    went_on(paths, held.job)?;
     is_empty(&held.temporary)?;
     Ok(server.workers_of(0).map(drop)?)
 }
 
 /// What it asked for is done all the same, and others ask for the rest.
-fn asker_killed(places: &Places, way: &str) -> Result<()> {
+fn asker_killed(paths: &Paths, way: &str) -> Result<()> {
     for middle in MIDDLES.iter().zip(STEPS) {
         let (at, (killed, _)) = middle;
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let held = Held::new(&stage, Some(&format!("{at}:stop")))?;
         for (what, state) in STEPS {
             if what == killed {
@@ -384,22 +386,22 @@ fn asker_killed(places: &Places, way: &str) -> Result<()> {
                 held.asked(what, (0, state)).with_context(|| format!("one was killed at {at}"))?;
             }
         }
-        held.ends_well(places).with_context(|| format!("one was killed at {at}"))?;
+        held.ends_well(paths).with_context(|| format!("one was killed at {at}"))?;
     }
     Ok(())
 }
 
-fn itself(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let outcome = stage.start("itself", ASKER, &["self"], &[])?.finish(LIMIT)?;
+fn itself(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let outcome = stage.start("itself", ASKER, &["self"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "PASS itself\n", "{}", said(&outcome));
     stage.is_clean()
 }
 
 /// At its point, from which it would run to its end: so does one whose device is not at rest in the time given, which a
 /// machine with much to do needs at times.
-fn failing_to_lock(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut held = Held::new(&stage, Some("lock"))?;
     for _ in 0..2 {
         held.asked("lock", (304, 0))?;
@@ -408,26 +410,26 @@ fn failing_to_lock(places: &Places, way: &str) -> Result<()> {
     }
     stage.checkpoint(&held.job, "image", &["--device-only"])?;
     ensure!(!held.job.holds_itself()?, "it was held again");
-    held.ends_well(places)
+    held.ends_well(paths)
 }
 
 /// At each stage; then it is unlocked as if nothing had been.
-fn failing(places: &Places, way: &str) -> Result<()> {
+fn failing(paths: &Paths, way: &str) -> Result<()> {
     for fault in STAGES {
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let held = Held::new(&stage, Some(fault))?;
         held.asked("lock", (0, 1))?;
         held.asked("checkpoint", (304, 1)).context(fault)?;
         stage.server.workers_of(1)?;
         held.asked("unlock", (0, 0))?;
-        held.ends_well(places).context(fault)?;
+        held.ends_well(paths).context(fault)?;
     }
     Ok(())
 }
 
 /// The worker that has its session already ends again.
-fn failing_to_restore(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let held = Held::new(&stage, Some("rejoin"))?;
     held.asked("lock", (0, 1))?;
     held.asked("checkpoint", (0, 2))?;
@@ -436,22 +438,22 @@ fn failing_to_restore(places: &Places, way: &str) -> Result<()> {
         stage.server.workers_of(0)?;
     }
     kill(held.process.parse()?);
-    let outcome = held.job.finish(LIMIT)?;
+    let outcome = held.job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success(), "the job ended well: {}", said(&outcome));
     is_empty(&held.temporary)?;
     stage.is_clean()
 }
 
 /// While it is locked, and while it is checkpointed.
-fn killed(places: &Places, way: &str) -> Result<()> {
+fn killed(paths: &Paths, way: &str) -> Result<()> {
     for steps in [&["lock"][..], &["lock", "checkpoint"]] {
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let held = Held::new(&stage, None)?;
         for (step, state) in steps.iter().zip(1..) {
             held.asked(step, (0, state))?;
         }
         kill(held.process.parse()?);
-        let outcome = held.job.finish(LIMIT)?;
+        let outcome = held.job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(!outcome.status.success(), "the job ended well: {}", said(&outcome));
         is_empty(&held.temporary)?;
         stage.is_clean()?;
@@ -460,18 +462,18 @@ fn killed(places: &Places, way: &str) -> Result<()> {
 }
 
 /// In the middle of a checkpoint, after it, and in the middle of a migration.
-fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
+fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
     for fault in [Some("commit:kill"), None, Some("write:kill")] {
-        let stage = Stage::new(places, way)?;
+        let stage = Stage::new(paths, way)?;
         let held = Held::new(&stage, fault)?;
         let processes = tree(held.job.pid());
         if fault == Some("write:kill") {
             let address = stage.server.unix();
-            let outcome = program::run(&mut held.job.migrate_command(&address, &[]), LIMIT)?;
+            let outcome = program::run(&mut held.job.migrate_command(&address, &[]), CHECKPOINT_TIMEOUT)?;
             ensure!(!outcome.status.success(), "it was moved: {}", said(&outcome));
         } else {
             held.asked("lock", (0, 1))?;
-            let asker = program::run(&mut held.asker("checkpoint"), LIMIT)?;
+            let asker = program::run(&mut held.asker("checkpoint"), CHECKPOINT_TIMEOUT)?;
             let is_done = asker.text() == "checkpoint 0, state 0 2\n";
             ensure!(is_done == fault.is_none(), "{}", said(&asker));
             ensure!(fault.is_some() || is_empty(&held.temporary).is_err(), "its image is elsewhere");

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::slice::hash;
 use katydid_tests::catalog::{App, Variant};
-use katydid_tests::job::{Job, Plan, STOPPED};
-use katydid_tests::opencl::{RANDOM, is_pocl};
-use katydid_tests::places::{PACK_VARIABLE, Places, driver_under_test};
+use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::opencl::{RANDOM_PROGRAM, is_pocl};
+use katydid_tests::paths::{PACK_VARIABLE, Paths, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::trial;
 use katydid_tests::way::Way;
@@ -17,7 +17,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::frameworks::{Undisturbed, most_calls};
 use crate::is_sweep;
-use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, kept, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, kept, said};
 
 /// What is told of a program that ended while its supervisor tried once more, after something that passes. It must have come
 /// to the right end.
@@ -101,7 +101,7 @@ pub(crate) fn is_long_lived(program: &str) -> bool {
 }
 
 /// A test a program and variant, on one way or on all.
-pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
+pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     let all = env::var("KATYDID_CHECKPOINT_WAYS").is_ok_and(|ways| ways == "all");
     // A pack has only what runs on another machine too.
     let is_pack = env::var_os(PACK_VARIABLE).is_some();
@@ -111,39 +111,39 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
         let everywhere = all || is_long_lived(&app.name);
         // One variant and one way each, so that all ways see many programs.
         let variants = if all { app.variants() } else { &app.variants()[..1] };
-        let ways: Vec<&str> = if everywhere { WAYS.to_vec() } else { vec![WAYS[index % WAYS.len()]] };
+        let ways: Vec<&str> = if everywhere { WAY_NAMES.to_vec() } else { vec![WAY_NAMES[index % WAY_NAMES.len()]] };
         for (&variant, way) in variants.iter().flat_map(|variant| ways.iter().map(move |way| (variant, *way))) {
-            let is_missing = places.why_not_built(&app.name, variant).is_some();
-            let (places, app) = (places.clone(), app.clone());
+            let is_missing = paths.why_not_built(&app.name, variant).is_some();
+            let (paths, app) = (paths.clone(), app.clone());
             let title = format!("{way}::{variant}::{}", app.name);
-            let trial = trial::test(title, move || one(&places, &app, variant, way, &[]));
+            let trial = trial::test(title, move || one(&paths, &app, variant, way, &[]));
             trials.push(trial.with_ignored_flag(is_missing));
         }
     }
-    trials.extend(apps.iter().flat_map(|app| otherwise(places, app)));
-    trials.extend(apps.iter().find(|app| app.name == DEVICES).map(|app| hashed(places, app)));
+    trials.extend(apps.iter().flat_map(|app| otherwise(paths, app)));
+    trials.extend(apps.iter().find(|app| app.name == DEVICES).map(|app| hashed(paths, app)));
     trials
 }
 
 /// The program with several devices whose memory kernels hash, each that of its own: what host code does for softcuda otherwise.
-fn hashed(places: &Places, app: &App) -> Trial {
+fn hashed(paths: &Paths, app: &App) -> Trial {
     const VARIABLES: [(&str, &str); 2] = [("KATYDID_SOFT_DEVICES", "3"), ("KATYDID_SNAPSHOT_HASH", "kernel")];
-    let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
-    let is_missing = places.why_not_built(&app.name, variant).is_some();
+    let (paths, app, variant) = (paths.clone(), app.clone(), app.variants()[0]);
+    let is_missing = paths.why_not_built(&app.name, variant).is_some();
     let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
-        let stage = Stage::of_driver(&places, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
+        let stage = Stage::of_driver(&paths, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
         one_on(&stage.map_err(shown)?, &app, variant, choice(DEVICES)?, &[])
     });
     trial.with_ignored_flag(is_missing)
 }
 
-fn otherwise(places: &Places, app: &App) -> impl Iterator<Item = Trial> {
+fn otherwise(paths: &Paths, app: &App) -> impl Iterator<Item = Trial> {
     let its = OTHERWISE.into_iter().filter(|(_, _, _, name)| *name == app.name);
     its.map(move |(title, variable, way, name)| {
-        let (places, app, variant) = (places.clone(), app.clone(), app.variants()[0]);
-        let is_missing = places.why_not_built(name, variant).is_some();
+        let (paths, app, variant) = (paths.clone(), app.clone(), app.variants()[0]);
+        let is_missing = paths.why_not_built(name, variant).is_some();
         let trial =
-            trial::test(format!("{way}::{title}_of_{name}"), move || one(&places, &app, variant, way, &[variable]));
+            trial::test(format!("{way}::{title}_of_{name}"), move || one(&paths, &app, variant, way, &[variable]));
         trial.with_ignored_flag(is_missing)
     })
 }
@@ -156,11 +156,11 @@ fn is_held_once(program: &str) -> bool {
 }
 
 /// `variables`: of the program.
-fn one(places: &Places, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
+fn one(paths: &Paths, app: &App, variant: Variant, way: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
     let usual = if is_sweep() || is_long_lived(&app.name) { COUNT } else { 1 };
     let (random, count) = choice_of(&format!("{way}{variant}{}", app.name), usual)?;
     let count = if is_held_once(&app.name) { 1 } else { count };
-    one_on(&stage_for(places, way, &app.name)?, app, variant, (random, count), variables)
+    one_on(&stage_for(paths, way, &app.name)?, app, variant, (random, count), variables)
 }
 
 fn one_on(
@@ -171,52 +171,54 @@ fn one_on(
     variables: &[(&str, &str)],
 ) -> Result<(), Failed> {
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
-    let wanted = Wanted::Text(kept(&stage.places, app)?);
+    let wanted = Wanted::Text(kept(&stage.paths, app)?);
     Run::of(&app.name, wanted, random, count).through(stage, &start).map_err(shown)
 }
 
 /// Programs with several devices get some where the driver has as many as it is told.
-fn stage_for(places: &Places, way: &str, program: &str) -> Result<Stage> {
+fn stage_for(paths: &Paths, way: &str, program: &str) -> Result<Stage> {
     match driver_under_test().as_str() {
         driver @ "soft" if program.ends_with("_devices") => {
-            Stage::of_driver(places, way, driver, &[("KATYDID_SOFT_DEVICES", "3".into())])
+            Stage::of_driver(paths, way, driver, &[("KATYDID_SOFT_DEVICES", "3".into())])
         }
-        _ => Stage::new(places, way),
+        _ => Stage::new(paths, way),
     }
 }
 
 /// Checkpoints a program of OpenCL; `further` are variables of the server.
 pub(crate) fn one_of_opencl(
-    places: &Places,
+    paths: &Paths,
     name: &str,
     way: &str,
     further: &[(&'static str, &str)],
 ) -> Result<(), Failed> {
     let (random, count) = choice(&format!("{way}opencl{name}"))?;
-    let stage = Stage::with_opencl(places, way, further)?;
+    let stage = Stage::with_opencl(paths, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
     let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(shown)?);
-    let may_move = name.ends_with("svm") && !is_pocl(places);
+    let may_move = name.ends_with("svm") && !is_pocl(paths);
     let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(shown)
 }
 
 /// The program of random calls with one seed, at frames in all of its run. `variables`: of the program.
-pub(crate) fn one_of_random(places: &Places, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
+pub(crate) fn one_of_random(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
     let title = format!("{way}::random_calls of seed {seed}");
-    random_calls(places, way, variables, seed).context(title).map_err(shown)
+    random_calls(paths, way, variables, seed).context(title).map_err(shown)
 }
 
-fn random_calls(places: &Places, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<()> {
-    let stage = Stage::with_opencl(places, way, &[])?;
-    let (seed, title) = (seed.to_string(), format!("{way}{RANDOM}{seed}"));
+fn random_calls(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<()> {
+    let stage = Stage::with_opencl(paths, way, &[])?;
+    let (seed, title) = (seed.to_string(), format!("{way}{RANDOM_PROGRAM}{seed}"));
     let arguments = [seed.as_str(), "1", RANDOM_STEPS];
-    let start =
-        |plan: &Plan<'_>| stage.start_opencl("job", RANDOM, &Plan { arguments: &arguments, variables, ..*plan });
-    let undisturbed = start(&Plan::default())?.finish(LIMIT)?;
+    let start = |plan: &Plan<'_>| {
+        stage.start_opencl("job", RANDOM_PROGRAM, &Plan { arguments: &arguments, variables, ..*plan })
+    };
+    let undisturbed = start(&Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
     let frames = most_calls(&stage)?;
-    Run::of_known(RANDOM, Wanted::Text(undisturbed.text()), choice(&title)?, frames, LIMIT).through(&stage, &start)
+    Run::of_known(RANDOM_PROGRAM, Wanted::Text(undisturbed.text()), choice(&title)?, frames, CHECKPOINT_TIMEOUT)
+        .through(&stage, &start)
 }
 
 /// Starts the program under test.
@@ -308,7 +310,7 @@ impl<'a> Run<'a> {
             taken,
             refusals: 0,
             is_known: false,
-            limit: LIMIT,
+            limit: CHECKPOINT_TIMEOUT,
             accepted: &[],
             refused: Vec::new(),
         }
@@ -420,7 +422,7 @@ impl<'a> Run<'a> {
     fn last(&self, stage: &Stage, job: Job<'_>, stopped: bool) -> Result<()> {
         if stopped {
             let outcome = job.finish(self.limit * 2)?;
-            ensure!(outcome.status.code() == Some(STOPPED), "a job that was stopped: {}", said(&outcome));
+            ensure!(outcome.status.code() == Some(STOPPED_STATUS), "a job that was stopped: {}", said(&outcome));
             return Ok(());
         }
         job.kill_everything(&stage.server)?;
@@ -466,9 +468,9 @@ impl<'a> Elsewhere<'a> {
     }
 
     fn restore(&self, name: &str, options: &[&str]) -> Result<Job<'a>> {
-        let Stage { places, home, .. } = self.stage;
+        let Stage { paths, home, .. } = self.stage;
         let plan = Plan { arguments: options, ..Plan::default() };
-        Ok(Job::restore(places, home, self.way, name, &self.stage.image("image"), &plan)?)
+        Ok(Job::restore(paths, home, self.way, name, &self.stage.image("image"), &plan)?)
     }
 }
 

@@ -7,12 +7,12 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{Outcome, run};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, said};
 
 /// Becomes what its argument says, and goes on.
 const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
@@ -46,13 +46,13 @@ const LOST: [(&str, &str); 7] = [
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
-fn changed(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(LIMIT)?;
+fn changed(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
     let here = address(&stage)?;
     for kind in KINDS {
@@ -65,10 +65,10 @@ fn changed(places: &Places, way: &str) -> Result<()> {
             } else {
                 job.checkpoint_command(&stage.image("image"), &["--leave-running"])
             };
-            let answer = run(&mut asked, LIMIT)?;
+            let answer = run(&mut asked, CHECKPOINT_TIMEOUT)?;
             let is_sure = matches!(kind, "user" | "root" | "files");
             ensure!(!is_sure || !answer.status.success(), "{kind}, {what}: it succeeded: {}", said(&answer));
-            let outcome = job.finish(LIMIT)?;
+            let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             let is_whole = outcome.status.success() && outcome.stdout == undisturbed.stdout;
             ensure!(is_whole, "{kind}, after {what}: {}--- which answered\n{}", said(&outcome), said(&answer));
         }
@@ -93,14 +93,14 @@ fn is_refused(answer: &Outcome, words: &[&str]) -> Result<()> {
 }
 
 /// Started without the job's variable: alone, and beside one that is known.
-fn unknown(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let (known, fixture) = (places.program(LOOP.0, LOOP.1), places.program("fixture", Variant::Static));
+fn unknown(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let (known, fixture) = (paths.program(LOOP.0, LOOP.1), paths.program("fixture", Variant::Static));
     let go = stage.image("go");
     let alone = format!("env -u KATYDID_JOB '{}' saves '{}'", fixture.display(), go.display());
     for (text, points) in [(alone.clone(), &[][..]), (format!("{alone} & '{}'; wait", known.display()), &[60])] {
         let plan = Plan { arguments: &["-c", &text], points, ..Plan::default() };
-        let mut job = Job::start(places, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
+        let mut job = Job::start(paths, &stage.home, &stage.way, "unknown", Path::new("/bin/bash"), &plan)?;
         job.wait_for("ready")?;
         ensure!(points.is_empty() || job.holds_itself()?, "the job ended before its point");
         let answer = job.checkpoint(&stage.image("image"), &[])?;
@@ -110,11 +110,11 @@ fn unknown(places: &Places, way: &str) -> Result<()> {
         )?;
         let (mut moves, here) = (Vec::new(), address(&stage)?);
         if points.is_empty() {
-            moves.push(run(&mut job.migrate_command(&here, &[]), LIMIT)?);
+            moves.push(run(&mut job.migrate_command(&here, &[]), CHECKPOINT_TIMEOUT)?);
         }
         moves.iter().try_for_each(|answer| is_refused(answer, &["is no member of this job"]))?;
         fs::write(&go, "")?;
-        let outcome = job.finish(LIMIT)?;
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         let text = outcome.text();
         let has_known = points.is_empty() || text.contains("PASS long_loop");
         ensure!(outcome.status.success() && text.contains("100\n") && has_known, "the job: {}", said(&outcome));
@@ -124,8 +124,8 @@ fn unknown(places: &Places, way: &str) -> Result<()> {
 }
 
 /// As `srun -n 4` has it. The GPU's side alone may be saved.
-fn one_of_several(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let variables = [("SLURM_NTASKS", "4"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "2")];
     let plan = Plan { points: &[60, 70], variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("task", LOOP, &plan)?;
@@ -134,44 +134,44 @@ fn one_of_several(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its second point");
     let answer = job.checkpoint(&stage.image("image"), &[])?;
     is_refused(&answer, &["one of several tasks", "SLURM_STEP_NUM_TASKS=4"])?;
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
-fn none_taken(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn none_taken(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let plan = Plan { points: &[60], variables: &[("PMI_SIZE", "2")], ..Plan::default() };
     let mut job = stage.start_by("task", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    let answer = run(&mut job.checkpoint_command(&stage.image("image"), &["--every", "1s"]), LIMIT)?;
+    let answer = run(&mut job.checkpoint_command(&stage.image("image"), &["--every", "1s"]), CHECKPOINT_TIMEOUT)?;
     is_refused(&answer, &["PMI_SIZE=2"])?;
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
-fn segment(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn segment(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("segment", CHANGED, &["segment"], &[MIDDLE])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let answer = job.checkpoint(&stage.image("image"), &[])?;
     is_refused(&answer, &[CHANGED.0, "System V shared memory segment"])?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "the program: {}", said(&outcome));
     stage.is_clean()
 }
 
 /// Each of them would be lost by a checkpoint that ends it.
-fn lost(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn lost(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     for (kind, words) in LOST {
         let mut job = stage.start(kind, CHANGED, &[kind], &[MIDDLE])?;
         if !job.holds_itself()? {
-            let outcome = job.finish(LIMIT)?;
+            let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             bail!("{kind}: the program did not come to its point: {}", said(&outcome));
         }
         let answer = job.checkpoint(&stage.image("image"), &[])?;
         is_refused(&answer, &[words])?;
-        let outcome = job.finish(LIMIT)?;
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{kind}: {}", said(&outcome));
     }
     stage.is_clean()

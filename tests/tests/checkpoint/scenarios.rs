@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::job::{Job, Plan, STOPPED};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
@@ -21,10 +21,10 @@ use libtest_mimic::Trial;
 use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{modes, names, streams, surroundings};
-use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
 use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, tls, variables};
 
-pub(crate) type Scenario = fn(&Places, &str) -> Result<()>;
+pub(crate) type Scenario = fn(&Paths, &str) -> Result<()>;
 
 /// Scenarios that are tried on every way.
 const ON_EVERY_WAY: [(&str, Scenario); 4] = [
@@ -56,13 +56,13 @@ const STAGES: [&str; 9] = ["prepare", "hold", "pause", "capture", "leave", "dump
 /// The program of most scenarios, its argument for the number of steps, and what it prints.
 pub(crate) const LOOP: (&str, Variant) = ("long_loop", Variant::Static);
 
-pub(crate) fn trials(places: &Places) -> Vec<Trial> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     let one = ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm"));
     let trial = |(name, scenario, way): (&str, Scenario, &'static str)| {
-        let (places, is_missing) = (places.clone(), jobs::is_missing(places, name));
+        let (paths, is_missing) = (paths.clone(), jobs::is_missing(paths, name));
         let trial = trial::test(format!("{way}::{name}"), move || {
-            scenario(&places, way).map_err(|error| format!("{error:#}").into())
+            scenario(&paths, way).map_err(|error| format!("{error:#}").into())
         });
         trial.with_ignored_flag(is_missing)
     };
@@ -94,20 +94,20 @@ pub(crate) fn trials(places: &Places) -> Vec<Trial> {
 }
 
 /// What the loop prints when nothing disturbs it.
-pub(crate) fn kept_loop(places: &Places) -> Result<String> {
-    fs::read_to_string(kept_path(places, LOOP.0)?).context("cannot read the kept output")
+pub(crate) fn kept_loop(paths: &Paths) -> Result<String> {
+    fs::read_to_string(kept_path(paths, LOOP.0)?).context("cannot read the kept output")
 }
 
 /// The job has ended with its checkpoint.
 pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
-    let outcome = job.finish(LIMIT)?;
-    ensure!(outcome.status.code() == Some(STOPPED), "a job that was stopped: {}", said(&outcome));
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    ensure!(outcome.status.code() == Some(STOPPED_STATUS), "a job that was stopped: {}", said(&outcome));
     Ok(())
 }
 
 /// The job came to its end as if nothing had been.
-pub(crate) fn went_on(places: &Places, job: Job<'_>) -> Result<()> {
-    let (kept, outcome) = (kept_loop(places)?, job.finish(LIMIT)?);
+pub(crate) fn went_on(paths: &Paths, job: Job<'_>) -> Result<()> {
+    let (kept, outcome) = (kept_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     ensure!(
         outcome.status.success() && outcome.text() == kept,
         "the program that should have gone on: {}",
@@ -116,12 +116,12 @@ pub(crate) fn went_on(places: &Places, job: Job<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn images(places: &Places, action: &str, image: &Path) -> Result<Outcome> {
-    Ok(program::run(katydid(places, &["images", action]).arg(image), WAIT_TIMEOUT)?)
+pub(crate) fn images(paths: &Paths, action: &str, image: &Path) -> Result<Outcome> {
+    Ok(program::run(katydid(paths, &["images", action]).arg(image), WAIT_TIMEOUT)?)
 }
 
-fn a_chain_of_ten(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn a_chain_of_ten(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let points: Vec<u64> = (1..=10).map(|step| step * 11).collect();
     let mut job = stage.start("chain", LOOP, &[], &points)?;
     let mut taken = Vec::new();
@@ -129,20 +129,20 @@ fn a_chain_of_ten(places: &Places, way: &str) -> Result<()> {
         let before = job.output_so_far()?.len();
         taken.push((stage.checkpoint(&job, "image", &["--leave-running"])?, before));
     }
-    went_on(places, job)?;
+    went_on(paths, job)?;
     ensure!(taken.len() == points.len(), "{} checkpoints for {} points", taken.len(), points.len());
-    let kept = kept_loop(places)?;
+    let kept = kept_loop(paths)?;
     for (checkpoint, before) in taken {
         let number = checkpoint.number.to_string();
-        let outcome = stage.restore("chain", "image", &["--at", &number])?.finish(LIMIT)?;
+        let outcome = stage.restore("chain", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&kept, (before, before), &outcome).with_context(|| format!("checkpoint {number}"))?;
     }
     stage.is_clean()
 }
 
 /// The points are frames in a row: a restored program comes to the next one with the first thing that it does.
-pub(crate) fn a_chain_of_restores(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+pub(crate) fn a_chain_of_restores(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let points = [40, 41, 42, 43];
     let mut job = stage.start("relay", LOOP, &[], &points)?;
     let mut written = 0;
@@ -153,21 +153,21 @@ pub(crate) fn a_chain_of_restores(places: &Places, way: &str) -> Result<()> {
         was_stopped(job)?;
         job = stage.restore_by("relay", "image", &Plan { points: &points, ..Plan::default() })?;
     }
-    let outcome = job.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// Both run on at once, and each is a job with checkpoints of its own, also when the other has ended.
-fn twins(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn twins(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let points = [50, 70];
     let mut job = stage.start("twin", LOOP, &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let kept = kept_loop(places)?;
+    let kept = kept_loop(paths)?;
     let plan = Plan { points: &points, ..Plan::default() };
     let mut twins = Vec::new();
     for name in ["twin", "twin-2"] {
@@ -177,27 +177,27 @@ fn twins(places: &Places, way: &str) -> Result<()> {
     }
     for (twin, name) in twins {
         stage.checkpoint(&twin, name, &["--leave-running"])?;
-        continues(&kept, (written, written), &twin.finish(LIMIT)?).with_context(|| name.to_owned())?;
+        continues(&kept, (written, written), &twin.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
     }
     for name in ["twin", "twin-2"] {
-        let outcome = stage.restore(name, name, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", said(&outcome));
     }
     stage.is_clean()
 }
 
 /// At each stage the supervisor fails, and in another run it dies.
-fn kills_at_every_stage(places: &Places, way: &str) -> Result<()> {
+fn kills_at_every_stage(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
         for how in ["", ":kill"] {
-            one_fault(places, way, &format!("{at}{how}")).with_context(|| format!("a fault at {at}{how}"))?;
+            one_fault(paths, way, &format!("{at}{how}")).with_context(|| format!("a fault at {at}{how}"))?;
         }
     }
     Ok(())
 }
 
-fn one_fault(places: &Places, way: &str, fault: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn one_fault(paths: &Paths, way: &str, fault: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start_by("faulty", LOOP, &Plan { points: &[60], fault: Some(fault), ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let processes = tree(job.pid());
@@ -206,10 +206,10 @@ fn one_fault(places: &Places, way: &str, fault: &str) -> Result<()> {
     let mut checkpoints = fs::read_dir(stage.image("image").join("checkpoints")).into_iter().flatten().flatten();
     // Where none was completed there is nothing to restore, and verify says so.
     let has_any = checkpoints.any(|folder| folder.path().join("manifest.json").exists());
-    let outcome = images(places, "verify", &stage.image("image"))?;
+    let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success() == has_any, "the image is damaged, or none: {}", said(&outcome));
     if !fault.ends_with(":kill") {
-        went_on(places, job)?;
+        went_on(paths, job)?;
         return stage.is_clean();
     }
     // The program ends with its supervisor, also one that is stopped or away from its worker.
@@ -217,57 +217,57 @@ fn one_fault(places: &Places, way: &str, fault: &str) -> Result<()> {
     Ok(stage.server.workers_of(0).map(drop)?)
 }
 
-fn another_server(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
+fn another_server(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
     let mut job = stage.start("moved", LOOP, &[], &[70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     // The old server ends only now, so that no address is taken twice.
-    let server = Server::start(places, &driver_under_test(), &[])?;
+    let server = Server::start(paths, &driver_under_test(), &[])?;
     stage.way = Way::through(&server)[0].clone();
     stage.server = server;
-    let outcome = stage.restore("moved", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("moved", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
-fn a_private_server(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
+fn a_private_server(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
     stage.way = Way::Private { driver: driver_under_test() };
     let mut job = stage.start("private", LOOP, &[], &[33])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let outcome = stage.restore("private", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("private", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// 48 MiB that stay as they are, and one small field that changes.
-fn what_changed(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn what_changed(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("heavy", LOOP, &["60", "0", "48"], &[60, 90])?;
     let mut added = Vec::new();
     while job.holds_itself()? {
         added.push(stage.checkpoint(&job, "image", &["--leave-running"])?.added);
     }
-    went_on(places, job)?;
+    went_on(paths, job)?;
     ensure!(added.len() == 2, "{} checkpoints for 2 points", added.len());
     ensure!(added[0] >= 48 << 20, "the first checkpoint added {} bytes", added[0]);
     ensure!(added[1] <= 8 << 20, "the second checkpoint added {} bytes", added[1]);
-    let outcome = stage.restore("heavy", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("heavy", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     stage.is_clean()
 }
 
 /// What passes through the staging area is in no dump: with and without copies of 48 MiB the program's part has as many
 /// bytes, but for some pages; and both come to the same end.
-fn large_copies(places: &Places, way: &str) -> Result<()> {
+fn large_copies(paths: &Paths, way: &str) -> Result<()> {
     const SOME_PAGES: u64 = 1 << 20;
-    let stage = Stage::new(places, way)?;
+    let stage = Stage::new(paths, way)?;
     let mut parts = Vec::new();
     for (name, ballast) in [("light", "0"), ("heavy", "48")] {
         let mut job = stage.start(name, LOOP, &["60", "0", ballast], &[90])?;
@@ -275,26 +275,30 @@ fn large_copies(places: &Places, way: &str) -> Result<()> {
         let written = job.output_so_far()?.len();
         parts.push(stage.checkpoint(&job, name, &[])?.files);
         was_stopped(job)?;
-        let outcome = stage.restore(name, name, &[])?.finish(LIMIT)?;
-        continues(&kept_loop(places)?, (written, written), &outcome).context(name)?;
+        let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
+        continues(&kept_loop(paths)?, (written, written), &outcome).context(name)?;
     }
     ensure!(parts[1] <= parts[0] + SOME_PAGES, "the parts of the program: {parts:?} bytes");
     stage.is_clean()
 }
 
 /// A job without a session of OpenCL has no devices to be chosen.
-fn no_devices(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn no_devices(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("plain", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let outcome = stage.restore("plain", "image", &["--device", "0"])?.finish(LIMIT)?;
+    let outcome = stage.restore("plain", "image", &["--device", "0"])?.finish(CHECKPOINT_TIMEOUT)?;
     let is_named = outcome.errors().contains("--device");
     ensure!(!outcome.status.success() && outcome.text().is_empty() && is_named, "{}", said(&outcome));
     stage.is_clean()?;
-    continues(&kept_loop(places)?, (written, written), &stage.restore("plain", "image", &[])?.finish(LIMIT)?)?;
+    continues(
+        &kept_loop(paths)?,
+        (written, written),
+        &stage.restore("plain", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?,
+    )?;
     stage.is_clean()
 }
 
@@ -323,8 +327,8 @@ impl Drop for Small<'_> {
     }
 }
 
-fn a_full_disk(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn a_full_disk(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let folder = stage.image("small");
     let small = Small::mount(&folder)?;
     let mut job = stage.start("full", LOOP, &["60", "0", "48"], &[70])?;
@@ -335,13 +339,13 @@ fn a_full_disk(places: &Places, way: &str) -> Result<()> {
     let is_named =
         ["no room for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
     ensure!(is_named, "the reason is not named: {}", said(&outcome));
-    went_on(places, job)?;
+    went_on(paths, job)?;
     drop(small);
     stage.is_clean()
 }
 
-fn damaged_images(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn damaged_images(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("damaged", LOOP, &[], &[45])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
@@ -362,7 +366,7 @@ fn damaged_images(places: &Places, way: &str) -> Result<()> {
             None => bad.push(0x10),
         }
         fs::write(&path, &bad)?;
-        let outcome = images(places, "verify", &image)?;
+        let outcome = images(paths, "verify", &image)?;
         // What only another build of Katydid would need is named, and makes the image no worse here.
         let is_noticed = !outcome.status.success() || said(&outcome).contains("not as it was written");
         ensure!(is_noticed, "a damaged {name} is not noticed: {}", said(&outcome));
@@ -371,12 +375,12 @@ fn damaged_images(places: &Places, way: &str) -> Result<()> {
     let pack = files_below(&image.join("packs"))?.into_iter().next().context("there is no pack")?;
     let good = fs::read(&pack)?;
     fs::remove_file(&pack)?;
-    let outcome = stage.restore("damaged", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("damaged", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success(), "it restored without its pack: {}", said(&outcome));
     stage.is_clean()?;
     fs::write(&pack, &good)?;
-    let outcome = stage.restore("damaged", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("damaged", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -394,8 +398,8 @@ pub(crate) fn files_below(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     Ok(files)
 }
 
-fn a_stuck_kernel(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn a_stuck_kernel(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("stuck", ("fixture", Variant::Static), &["stuck"], &[])?;
     job.wait_for("ready")?;
     let outcome = job.checkpoint(&stage.image("image"), &["--patience", "1s"])?;
@@ -409,8 +413,8 @@ fn a_stuck_kernel(places: &Places, way: &str) -> Result<()> {
 }
 
 /// The kernel runs when the checkpoint is asked for, and ends when that waits for it.
-fn during_the_first_kernel(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn during_the_first_kernel(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let (launch, end) = (stage.image("launch"), stage.image("end"));
     let arguments = ["waits", &launch.to_string_lossy(), &end.to_string_lossy()];
     let mut job = stage.start("first", ("fixture", Variant::Static), &arguments, &[])?;
@@ -424,17 +428,17 @@ fn during_the_first_kernel(places: &Places, way: &str) -> Result<()> {
     let is_paused = |view: serde_json::Value| view["checkpoint"]["stage"] == "pause";
     until("the checkpoint waits for the kernel", || job.view().is_some_and(is_paused))?;
     fs::write(&end, "")?;
-    let outcome = asking.finish(LIMIT)?;
+    let outcome = asking.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     was_stopped(job)?;
-    let outcome = stage.restore("first", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("first", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "ended 1\n", "{}", said(&outcome));
     stage.is_clean()
 }
 
 /// The program's own threads run before its session is taken up again, and may have no more use for it.
-fn a_quick_end(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn a_quick_end(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let file = stage.image("file");
     let program = ("fixture", Variant::Static);
     let mut job = stage.start("quick", program, &["quits", &file.to_string_lossy()], &[])?;
@@ -442,29 +446,29 @@ fn a_quick_end(places: &Places, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     fs::write(&file, "")?;
-    let outcome = stage.restore("quick", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("quick", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "quits\n", "{}", said(&outcome));
     stage.is_clean()
 }
 
-fn device_only(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn device_only(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("device", LOOP, &[], &[30, 80])?;
     while job.holds_itself()? {
         stage.checkpoint(&job, "image", &["--device-only"])?;
     }
-    went_on(places, job)?;
-    let outcome = images(places, "verify", &stage.image("image"))?;
+    went_on(paths, job)?;
+    let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
-    let outcome = stage.restore("device", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("device", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("device-only"), "{}", said(&outcome));
     stage.is_clean()
 }
 
 /// A supervisor without any capability, as unprivileged users have it: CRIU cannot work, and the refusal says what can.
-fn without_rights(places: &Places, way: &str) -> Result<()> {
+fn without_rights(paths: &Paths, way: &str) -> Result<()> {
     const UNPRIVILEGED: [&str; 3] = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    let stage = Stage::new(places, way)?;
+    let stage = Stage::new(paths, way)?;
     let plan = Plan { points: &[30, 60, 80], through: &UNPRIVILEGED, ..Plan::default() };
     let mut job = stage.start_by("unprivileged", LOOP, &plan)?;
     for options in [&["--device-only"][..], &[], &["--device-only"]] {
@@ -474,6 +478,6 @@ fn without_rights(places: &Places, way: &str) -> Result<()> {
         ensure!(succeeded != options.is_empty(), "with {options:?}: {}", said(&outcome));
         ensure!(succeeded || errors.contains("--device-only needs no CRIU"), "{}", said(&outcome));
     }
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::{App, Variant};
 use katydid_tests::job::{Home, Job, Plan};
 use katydid_tests::opencl;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
 use katydid_tests::verdict::kept_path;
@@ -17,78 +17,78 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Far more than any program needs, on a busy machine too.
-pub(crate) const LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The names of the ways.
-pub(crate) const WAYS: [&str; 3] = ["shm", "unix", "tcp"];
+pub(crate) const WAY_NAMES: [&str; 3] = ["shm", "unix", "tcp"];
 
 /// The stage of one test.
 pub(crate) struct Stage {
-    pub(crate) places: Places,
+    pub(crate) paths: Paths,
     pub(crate) home: Home,
     pub(crate) server: Server,
     pub(crate) way: Way,
 }
 
 impl Stage {
-    pub(crate) fn new(places: &Places, way: &str) -> Result<Self> {
+    pub(crate) fn new(paths: &Paths, way: &str) -> Result<Self> {
         let driver = driver_under_test();
         let server =
-            if way == "tls" { Server::start_tls(places, &driver, &[]) } else { Server::start(places, &driver, &[]) };
-        Self::with(places, way, server?)
+            if way == "tls" { Server::start_tls(paths, &driver, &[]) } else { Server::start(paths, &driver, &[]) };
+        Self::with(paths, way, server?)
     }
 
     /// With a server of another driver, whose workers get these variables.
     pub(crate) fn of_driver(
-        places: &Places,
+        paths: &Paths,
         way: &str,
         driver: &str,
         variables: &[(&'static str, OsString)],
     ) -> Result<Self> {
-        Self::with(places, way, Server::start_with(places, driver, &[], variables)?)
+        Self::with(paths, way, Server::start_with(paths, driver, &[], variables)?)
     }
 
     /// With a server of the driver under test that is started with further options and variables.
     pub(crate) fn with_flags(
-        places: &Places,
+        paths: &Paths,
         way: &str,
         flags: &[&str],
         variables: &[(&'static str, OsString)],
     ) -> Result<Self> {
-        Self::with(places, way, Server::start_with(places, &driver_under_test(), flags, variables)?)
+        Self::with(paths, way, Server::start_with(paths, &driver_under_test(), flags, variables)?)
     }
 
     /// With a server for programs of OpenCL too, whose driver gets these variables as well.
-    pub(crate) fn with_opencl(places: &Places, way: &str, further: &[(&'static str, &str)]) -> Result<Self> {
-        let places = &opencl::places(places);
-        Self::with(places, way, opencl_server(places, further)?)
+    pub(crate) fn with_opencl(paths: &Paths, way: &str, further: &[(&'static str, &str)]) -> Result<Self> {
+        let paths = &opencl::paths(paths);
+        Self::with(paths, way, opencl_server(paths, further)?)
     }
 
-    fn with(places: &Places, way: &str, server: Server) -> Result<Self> {
+    fn with(paths: &Paths, way: &str, server: Server) -> Result<Self> {
         let way = way_to(way, &server)?;
-        Ok(Self { places: places.clone(), home: Home::new()?, server, way })
+        Ok(Self { paths: paths.clone(), home: Home::new()?, server, way })
     }
 
     /// Starts a program of OpenCL as the job `name`.
     pub(crate) fn start_opencl(&self, name: &str, program: &str, plan: &Plan<'_>) -> Result<Job<'_>> {
-        self.start_opencl_at(name, &opencl::program(&self.places, program), plan)
+        self.start_opencl_at(name, &opencl::program(&self.paths, program), plan)
     }
 
     /// Starts a program of OpenCL that lies anywhere as the job `name`.
     pub(crate) fn start_opencl_at(&self, name: &str, path: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
-        let libraries = opencl::libraries(&self.places).display().to_string();
+        let libraries = opencl::libraries(&self.paths).display().to_string();
         let variables = [&[("LD_LIBRARY_PATH", libraries.as_str())], plan.variables].concat();
         let plan = Plan { variables: &variables, ..*plan };
-        Ok(Job::start(&self.places, &self.home, &self.way, name, path, &plan)?)
+        Ok(Job::start(&self.paths, &self.home, &self.way, name, path, &plan)?)
     }
 
     /// What a program of OpenCL prints undisturbed: the text that is kept, or with another driver than PoCL what it prints in
     /// a run without checkpoints.
     pub(crate) fn kept_of_opencl(&self, program: &str) -> Result<String> {
-        if opencl::is_pocl(&self.places) {
-            return kept_of(&self.places, program);
+        if opencl::is_pocl(&self.paths) {
+            return kept_of(&self.paths, program);
         }
-        let outcome = self.start_opencl("undisturbed", program, &Plan::default())?.finish(LIMIT)?;
+        let outcome = self.start_opencl("undisturbed", program, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
         Ok(outcome.text())
     }
@@ -105,14 +105,14 @@ impl Stage {
     }
 
     pub(crate) fn start_by(&self, name: &str, program: (&str, Variant), plan: &Plan<'_>) -> Result<Job<'_>> {
-        let path = self.places.program(program.0, program.1);
-        Ok(Job::start(&self.places, &self.home, &self.way, name, &path, plan)?)
+        let path = self.paths.program(program.0, program.1);
+        Ok(Job::start(&self.paths, &self.home, &self.way, name, &path, plan)?)
     }
 
     /// Starts a launcher of MPI each of whose ranks begins by `katydid run --name NAME`.
     pub(crate) fn start_ranks(&self, name: &str, launcher: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
-        let path = Job::ranks_begin(&self.places, &self.way, &["--name", name], launcher, &self.home.image(""))?;
-        Ok(Job::start_launcher(&self.places, &self.home, name, &path, plan)?)
+        let path = Job::ranks_begin(&self.paths, &self.way, &["--name", name], launcher, &self.home.image(""))?;
+        Ok(Job::start_launcher(&self.paths, &self.home, name, &path, plan)?)
     }
 
     /// Restores the job `name`, which then comes to its end.
@@ -126,7 +126,7 @@ impl Stage {
 
     /// From an image anywhere.
     pub(crate) fn restore_from(&self, name: &str, image: &Path, plan: &Plan<'_>) -> Result<Job<'_>> {
-        Ok(Job::restore(&self.places, &self.home, &self.way, name, image, plan)?)
+        Ok(Job::restore(&self.paths, &self.home, &self.way, name, image, plan)?)
     }
 
     pub(crate) fn image(&self, name: &str) -> PathBuf {
@@ -162,10 +162,10 @@ pub(crate) fn way_to(name: &str, server: &Server) -> Result<Way> {
 }
 
 /// A server for programs of OpenCL.
-pub(crate) fn opencl_server(places: &Places, further: &[(&'static str, &str)]) -> Result<Server> {
+pub(crate) fn opencl_server(paths: &Paths, further: &[(&'static str, &str)]) -> Result<Server> {
     let further = further.iter().map(|(name, value)| (*name, value.into()));
-    let variables: Vec<_> = opencl::driver(places).into_iter().chain(further).collect();
-    Ok(Server::start_with(places, &driver_under_test(), &[], &variables)?)
+    let variables: Vec<_> = opencl::driver(paths).into_iter().chain(further).collect();
+    Ok(Server::start_with(paths, &driver_under_test(), &[], &variables)?)
 }
 
 /// What `katydid checkpoint --json` said.
@@ -194,13 +194,13 @@ pub(crate) fn said(outcome: &Outcome) -> String {
 }
 
 /// What the program prints when nothing disturbs it.
-pub(crate) fn kept(places: &Places, app: &App) -> Result<String> {
-    kept_of(places, &app.name)
+pub(crate) fn kept(paths: &Paths, app: &App) -> Result<String> {
+    kept_of(paths, &app.name)
 }
 
 /// What the program of this name prints when nothing disturbs it.
-pub(crate) fn kept_of(places: &Places, name: &str) -> Result<String> {
-    let path = kept_path(places, name)?;
+pub(crate) fn kept_of(paths: &Paths, name: &str) -> Result<String> {
+    let path = kept_path(paths, name)?;
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 

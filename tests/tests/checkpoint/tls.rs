@@ -1,7 +1,7 @@
 //! Jobs whose server is behind TLS: connections are let go of and made anew, with certificates that may be others by then.
 
 use anyhow::{Result, ensure};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -9,7 +9,7 @@ use katydid_tests::way::Way;
 
 use crate::kills::failover;
 use crate::scenarios::{self, LOOP, Scenario, kept_loop, went_on};
-use crate::stage::{LIMIT, Stage, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, said};
 
 /// What of the scenarios has to do with connections, and one of its own.
 const SCENARIOS: [(&str, Scenario); 4] = [
@@ -32,25 +32,25 @@ fn address(server: &Server) -> Result<String> {
 }
 
 /// Restored where its old certificate is worth nothing, with one that is.
-fn another_authority(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
+fn another_authority(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
     let mut job = stage.start("moved", LOOP, &[], &[70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     scenarios::was_stopped(job)?;
-    let server = Server::start_tls(places, &driver_under_test(), &[])?;
+    let server = Server::start_tls(paths, &driver_under_test(), &[])?;
     stage.way = Way::Served { name: "tls", address: address(&server)?, as_stream: false };
     stage.server = server;
-    let outcome = stage.restore("moved", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("moved", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// With the certificates of its old server it is refused before the job hears of it; with those of the new one it moves.
-fn migrated(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let other = Server::start_tls(places, &driver_under_test(), &[])?;
+fn migrated(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let other = Server::start_tls(paths, &driver_under_test(), &[])?;
     let mut job = stage.start("mover", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let (there, wrong) = (address(&other)?, address(&stage.server)?);
@@ -61,6 +61,6 @@ fn migrated(places: &Places, way: &str) -> Result<()> {
     let moved = program::run(&mut job.migrate_command(&there, &[]), WAIT_TIMEOUT)?;
     ensure!(moved.status.success(), "not moved: {}--- the job\n{}", said(&moved), job.errors_so_far()?);
     stage.server.workers_of(0)?;
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }

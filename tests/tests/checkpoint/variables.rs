@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use tempfile::TempDir;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, said};
 
 const PROGRAM: (&str, Variant) = ("kept_variables", Variant::Plain);
 /// A frame between two of its steps.
@@ -38,7 +38,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
         ("a_rehearsal_needs_little_memory_of_the_device", little_memory),
         ("a_restore_says_that_it_passes_over_a_checkpoint_without_a_manifest", passed_over),
     ];
-    let every = WAYS.map(|way| ("variables_without_pointers_to_them_may_lie_elsewhere", untold as Scenario, way));
+    let every = WAY_NAMES.map(|way| ("variables_without_pointers_to_them_may_lie_elsewhere", untold as Scenario, way));
     every.into_iter().chain(ON_ONE_WAY.map(|(name, scenario)| (name, scenario, "shm")))
 }
 
@@ -53,12 +53,12 @@ struct Displacing {
 }
 
 impl Displacing {
-    fn new(places: &Places, way: &str) -> Result<Self> {
+    fn new(paths: &Paths, way: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("bytes");
         fs::write(&file, "")?;
         let variables = [("KATYDID_SOFT_DISPLACE", file.into())];
-        let stage = Stage::of_driver(places, way, "soft", &variables)?;
+        let stage = Stage::of_driver(paths, way, "soft", &variables)?;
         Ok(Self { stage, folder })
     }
 
@@ -82,7 +82,7 @@ impl Displacing {
 
     /// What it prints undisturbed.
     fn undisturbed(&self, holder: &str) -> Result<String> {
-        let outcome = self.stage.start("undisturbed", PROGRAM, &[STEPS, holder], &[])?.finish(LIMIT)?;
+        let outcome = self.stage.start("undisturbed", PROGRAM, &[STEPS, holder], &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
         Ok(outcome.text())
     }
@@ -96,8 +96,8 @@ impl Displacing {
     }
 }
 
-fn untold(places: &Places, way: &str) -> Result<()> {
-    let it = Displacing::new(places, way)?;
+fn untold(paths: &Paths, way: &str) -> Result<()> {
+    let it = Displacing::new(paths, way)?;
     let kept = it.undisturbed("none")?;
     let points = [POINT, POINT + 20];
     let job = it.start_with("none", &points)?;
@@ -110,13 +110,13 @@ fn untold(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
     it.displace(&[0])?;
     let further = it.stopped(job, &[])?;
-    let outcome = it.stage.restore("none", "image", &[])?.finish(LIMIT)?;
+    let outcome = it.stage.restore("none", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written + further, written + further), &outcome)?;
     it.stage.is_clean()
 }
 
-fn pointed(places: &Places, way: &str) -> Result<()> {
-    let it = Displacing::new(places, way)?;
+fn pointed(paths: &Paths, way: &str) -> Result<()> {
+    let it = Displacing::new(paths, way)?;
     for (holder, named) in HOLDERS {
         refused(&it, holder, named).with_context(|| holder.to_owned())?;
     }
@@ -134,7 +134,7 @@ fn refused(it: &Displacing, holder: &str, named: &str) -> Result<()> {
     ensure!(outcome.status.code() == Some(1), "{}", said(&outcome));
     ensure!(errors.contains(named) && errors.contains("--force"), "{}", said(&outcome));
     ensure!(checkpoints(&it.stage.image("image"))? == 0, "the image has a checkpoint");
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", said(&outcome));
     Ok(())
 }
@@ -145,8 +145,8 @@ fn checkpoints(image: &Path) -> Result<usize> {
     Ok(folders.iter().filter(|folder| folder.path().join("manifest.json").exists()).count())
 }
 
-fn forced(places: &Places, way: &str) -> Result<()> {
-    let it = Displacing::new(places, way)?;
+fn forced(paths: &Paths, way: &str) -> Result<()> {
+    let it = Displacing::new(paths, way)?;
     let kept = it.undisturbed("told")?;
     let job = it.start("told")?;
     let written = job.output_so_far()?.len();
@@ -155,66 +155,66 @@ fn forced(places: &Places, way: &str) -> Result<()> {
     ensure!(outcome.status.success(), "by force: {}", said(&outcome));
     ensure!(outcome.errors().contains("--force was given"), "it says nothing: {}", said(&outcome));
     was_stopped(job)?;
-    let outcome = it.stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("the variable table"), "{}", said(&outcome));
     it.displace(&[0])?;
-    let outcome = it.stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
     it.stage.is_clean()
 }
 
-fn tried_again(places: &Places, way: &str) -> Result<()> {
-    let it = Displacing::new(places, way)?;
+fn tried_again(paths: &Paths, way: &str) -> Result<()> {
+    let it = Displacing::new(paths, way)?;
     let kept = it.undisturbed("told")?;
     let job = it.start("told")?;
     it.displace(&[4096, 0])?;
     let written = it.stopped(job, &[])?;
-    let outcome = it.stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
     it.stage.is_clean()
 }
 
-fn running(places: &Places, way: &str) -> Result<()> {
-    let it = Displacing::new(places, way)?;
+fn running(paths: &Paths, way: &str) -> Result<()> {
+    let it = Displacing::new(paths, way)?;
     let kept = it.undisturbed("device")?;
     let job = it.start("device")?;
     it.displace(&[4096])?;
     let outcome = job.checkpoint(&it.stage.image("image"), &["--leave-running"])?;
     ensure!(outcome.status.code() == Some(1), "it would not come back: {}", said(&outcome));
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", said(&outcome));
     it.stage.is_clean()
 }
 
 /// The program holds most of a device that its workers share.
-fn little_memory(places: &Places, way: &str) -> Result<()> {
+fn little_memory(paths: &Paths, way: &str) -> Result<()> {
     let shared = tempfile::tempdir()?;
     let variables = [("KATYDID_SOFT_MEMORY", "96M".into()), ("KATYDID_SOFT_SHARED", shared.path().into())];
-    let stage = Stage::of_driver(places, way, "soft", &variables)?;
+    let stage = Stage::of_driver(paths, way, "soft", &variables)?;
     let mut job = stage.start("large", LOOP, &["60", "0", "64"], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
-    let outcome = stage.restore("large", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("large", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
-fn passed_over(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn passed_over(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("older", LOOP, &[], &[50, 60])?;
     let mut written = Vec::new();
     while job.holds_itself()? {
         written.push(job.output_so_far()?.len());
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
-    ensure!(job.finish(LIMIT)?.status.success(), "the program failed");
-    let kept = kept_of(places, LOOP.0)?;
-    let outcome = stage.restore("older", "image", &[])?.finish(LIMIT)?;
+    ensure!(job.finish(CHECKPOINT_TIMEOUT)?.status.success(), "the program failed");
+    let kept = kept_of(paths, LOOP.0)?;
+    let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.errors().contains("manifest"), "nothing is missing: {}", said(&outcome));
     fs::remove_file(stage.image("image").join("checkpoints/000002/manifest.json"))?;
-    let outcome = stage.restore("older", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.errors().contains("checkpoint 2 has no manifest"), "it says nothing: {}", said(&outcome));
     continues(&kept, (written[0], written[0]), &outcome)?;
     stage.is_clean()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use katydid_tests::catalog::Variant;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::Running;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -17,24 +17,24 @@ use katydid_tests::way::Way;
 use katydid_transport::connect;
 use katydid_transport::{Address, companion};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::handshake::{Hello, PREFIX, Role, SessionClaim, SessionKind};
+use katydid_wire::handshake::{Hello, PREFIX_BYTES, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
 use crate::peer;
 
 /// Where a server can be attacked.
 pub(crate) struct Target<'a> {
-    places: &'a Places,
+    paths: &'a Paths,
     ways: [Way; 2],
     addresses: Vec<String>,
     admin: PathBuf,
 }
 
 impl<'a> Target<'a> {
-    pub(crate) fn of(server: &Server, places: &'a Places) -> Self {
+    pub(crate) fn of(server: &Server, paths: &'a Paths) -> Self {
         let all = [Some(server.unix()), Some(server.tcp().to_owned()), server.tls().map(str::to_owned)];
         let addresses = all.into_iter().flatten().collect();
-        Self { places, ways: Way::through(server), addresses, admin: server.admin_socket() }
+        Self { paths, ways: Way::through(server), addresses, admin: server.admin_socket() }
     }
 
     fn address(&self, round: u64) -> &str {
@@ -104,7 +104,7 @@ fn visits(target: &Target<'_>, round: u64) -> Result<()> {
 fn broken_session(target: &Target<'_>, round: u64) -> Result<()> {
     let mut socket = peer::connect(target.plain(round))?;
     socket.write_all(&hello(SessionKind::CUDA, SessionClaim::NEW).encode(&peer::build())?)?;
-    socket.read_exact(&mut [0; PREFIX])?;
+    socket.read_exact(&mut [0; PREFIX_BYTES])?;
     let head = FrameHead { opcode: (round % 700) as u16, wants_reply: true, thread: 1, context: 0, sequence: 0 };
     let frame = [&head.encode(4096)?[..], &[round as u8; 4096]].concat();
     let _ = socket.write_all(&frame[..frame.len() / (1 + round as usize % 2)]);
@@ -145,7 +145,7 @@ fn requests(target: &Target<'_>, round: u64) -> Result<()> {
 /// A program that is killed in the middle of its calls.
 fn killed(target: &Target<'_>, round: u64) -> Result<()> {
     let way = &target.ways[(round % 2) as usize];
-    let mut command = way.command(target.places, &target.places.program("fixture", Variant::Static));
+    let mut command = way.command(target.paths, &target.paths.program("fixture", Variant::Static));
     let mut running = Running::start(command.arg("endless"), Stdio::piped())?;
     running.wait_for("ready", WAIT_TIMEOUT)?;
     sleep(Duration::from_millis(round % 50));

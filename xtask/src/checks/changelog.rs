@@ -6,15 +6,16 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// The page, from the root.
-pub(crate) const PAGE: &str = "CHANGELOG.md";
+pub(crate) const CHANGELOG_PAGE: &str = "CHANGELOG.md";
 /// What a section of a release may be called.
-const SECTIONS: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
+const SECTION_NAMES: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
 /// Lines of an entry.
-const ENTRY_LINES: usize = 2;
+const MAX_ENTRY_LINES: usize = 2;
 
 /// What is wrong with the page.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
-    let text = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
+    let text =
+        fs::read_to_string(root.join(CHANGELOG_PAGE)).with_context(|| format!("cannot read {CHANGELOG_PAGE}"))?;
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("cannot read Cargo.toml")?;
     let mut faults = of_text(&text);
     faults.extend(of_version(&text, &manifest));
@@ -36,28 +37,28 @@ fn of_text(text: &str) -> Vec<String> {
     let mut releases = Vec::new();
     let mut entry_lines = 0;
     for (number, line) in text.lines().enumerate().map(|(index, line)| (index + 1, line)) {
-        let mut fault = |what: &str| faults.push(format!("{PAGE}:{number}: {what}"));
+        let mut fault = |what: &str| faults.push(format!("{CHANGELOG_PAGE}:{number}: {what}"));
         if let Some(release) = line.strip_prefix("## ") {
             if !(release == "[Unreleased]" || is_release(release)) {
                 fault("a release is [Unreleased] or [X.Y.Z] - YYYY-MM-DD");
             }
             releases.push(release);
         } else if let Some(section) = line.strip_prefix("### ")
-            && !SECTIONS.contains(&section)
+            && !SECTION_NAMES.contains(&section)
         {
-            fault(&format!("a section is one of {}", SECTIONS.join(", ")));
+            fault(&format!("a section is one of {}", SECTION_NAMES.join(", ")));
         }
         entry_lines = match line {
             entry if entry.starts_with("- ") => 1,
             more if more.starts_with("  ") && entry_lines > 0 => entry_lines + 1,
             _ => 0,
         };
-        if entry_lines == ENTRY_LINES + 1 {
-            fault(&format!("an entry has {ENTRY_LINES} lines at most; a page under docs has room for more"));
+        if entry_lines == MAX_ENTRY_LINES + 1 {
+            fault(&format!("an entry has {MAX_ENTRY_LINES} lines at most; a page under docs has room for more"));
         }
     }
     if releases.first() != Some(&"[Unreleased]") {
-        faults.push(format!("{PAGE}: the first release is no [Unreleased]"));
+        faults.push(format!("{CHANGELOG_PAGE}: the first release is no [Unreleased]"));
     }
     faults
 }

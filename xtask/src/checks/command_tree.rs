@@ -11,7 +11,7 @@ use syn::punctuated::Punctuated;
 use syn::{Attribute, Expr, Field, Fields, GenericArgument, Item, Lit, Meta, PathArguments, Token, Type};
 
 /// Programs: how a page calls each, and the sources of its flags.
-const PROGRAMS: [(&str, &[&str]); 2] = [
+const PROGRAM_SOURCES: [(&str, &[&str]); 2] = [
     (
         "katydid",
         &["crates/cli/src/args/flags.rs", "crates/bench/src/flags.rs", "crates/cli-core/src/server/isolation.rs"],
@@ -47,7 +47,7 @@ impl Commands {
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
         };
         let mut programs = Vec::new();
-        for (name, sources) in PROGRAMS {
+        for (name, sources) in PROGRAM_SOURCES {
             let sources = sources.iter().map(read).collect::<Result<Vec<String>>>()?;
             programs.push((name, Command::parse(&sources)?));
         }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// What a declaration begins with.
-const DECLARATION: &str = "const ";
+const DECLARATION_PREFIX: &str = "const ";
 
 /// What is wrong with the constants that the spans of code of one line name.
 pub(crate) fn faults(root: &Path, spans: &[&str]) -> Vec<String> {
@@ -30,7 +30,7 @@ fn constant(span: &str) -> Option<(&str, &str)> {
 
 /// The value of a constant as its declaration has it.
 fn declared<'a>(source: &'a str, name: &str) -> Option<&'a str> {
-    let starts = source.match_indices(DECLARATION).map(|(at, _)| &source[at + DECLARATION.len()..]);
+    let starts = source.match_indices(DECLARATION_PREFIX).map(|(at, _)| &source[at + DECLARATION_PREFIX.len()..]);
     let mut values = starts.filter_map(|rest| rest.strip_prefix(name)?.strip_prefix(": ")?.split_once(" = "));
     values.next().and_then(|(_, rest)| rest.split(';').next())
 }

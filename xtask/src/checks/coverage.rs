@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App, Kind};
 use katydid_tests::commands;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -24,15 +24,15 @@ use crate::{apps, dist, jobs};
 /// Longer than any program takes, traced and on a busy machine.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(180);
 /// Programs at a time: most wait more than they compute.
-const AT_A_TIME: usize = 4;
+const PARALLEL_PROGRAMS: usize = 4;
 /// Wants several devices, as many as softcuda then shows.
 const OF_SEVERAL: &str = "several_devices";
-const DEVICES: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
+const DEVICES_VARIABLE: (&str, &str) = ("KATYDID_SOFT_DEVICES", "3");
 /// What softcuda has and answers with a code whatever it is asked: no array has planes there, and the address of a variable in 32
 /// bits is refused once its name has been looked at.
 const NEVER_SUCCEED: [&str; 2] = ["cuArrayGetPlane", "cuModuleGetGlobal"];
 /// A row a function.
-const TABLE: &str = include_str!("../../../docs/reference/api-coverage.md");
+const COVERAGE_TABLE: &str = include_str!("../../../docs/reference/api-coverage.md");
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
@@ -60,7 +60,7 @@ pub(crate) fn check(tree: &Tree) -> Result<()> {
     step("tracing every program: which functions are called");
     let apps = catalog::apps()?;
     let traced = apps.iter().filter(|app| app.is_test() && app.kind != Kind::Mpi).collect();
-    let called = called(&tree.places(), traced)?;
+    let called = called(&tree.paths(), traced)?;
     let promised = rows(|row| !is_form(row));
     let missing: Vec<&str> = promised.iter().filter(|row| !is_called(row, &called)).map(|row| row.name).collect();
     line(&format!("{} of {} functions are called", promised.len() - missing.len(), promised.len()));
@@ -75,25 +75,25 @@ fn is_called(row: &Row, called: &BTreeSet<Called>) -> bool {
 }
 
 /// What the programs call, several of them at a time.
-fn called(places: &Places, apps: Vec<&App>) -> Result<BTreeSet<Called>> {
-    let of = |app: &App| calls(places, app).with_context(|| format!("{} cannot be traced", app.name));
-    let called: Vec<Vec<Called>> = jobs::each(apps, AT_A_TIME, of).into_iter().collect::<Result<_>>()?;
+fn called(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<Called>> {
+    let of = |app: &App| calls(paths, app).with_context(|| format!("{} cannot be traced", app.name));
+    let called: Vec<Vec<Called>> = jobs::each(apps, PARALLEL_PROGRAMS, of).into_iter().collect::<Result<_>>()?;
     Ok(called.into_iter().flatten().collect())
 }
 
 /// The functions that a program calls.
-fn calls(places: &Places, app: &App) -> Result<Vec<Called>> {
+fn calls(paths: &Paths, app: &App) -> Result<Vec<Called>> {
     let variant = app.variants().first().context("it has no variant")?;
-    if let Some(why) = places.why_not_built(&app.name, *variant) {
+    if let Some(why) = paths.why_not_built(&app.name, *variant) {
         bail!("{why}");
     }
     let file = NamedTempFile::new().context("cannot make a file for the trace")?;
-    let mut command = commands::katydid(places, &["trace", "--no-gpu", "--driver", "soft", "--json"]);
+    let mut command = commands::katydid(paths, &["trace", "--no-gpu", "--driver", "soft", "--json"]);
     command.arg(file.path()).arg("--");
     if app.name == OF_SEVERAL {
-        command.env(DEVICES.0, DEVICES.1);
+        command.env(DEVICES_VARIABLE.0, DEVICES_VARIABLE.1);
     }
-    let outcome = program::run(command.arg(places.program(&app.name, *variant)), PROGRAM_TIMEOUT)?;
+    let outcome = program::run(command.arg(paths.program(&app.name, *variant)), PROGRAM_TIMEOUT)?;
     let trace = std::fs::read_to_string(file.path()).context("cannot read the trace")?;
     traced(&trace).with_context(|| format!("no trace: {}", outcome.errors()))
 }
@@ -109,7 +109,7 @@ fn traced(trace: &str) -> Option<Vec<Called>> {
 
 /// The functions that a program has to call: those that are not refused.
 fn rows(is_wanted: fn(&str) -> bool) -> Vec<Row> {
-    let lines = TABLE.lines().filter_map(|line| line.strip_prefix("| cu").map(|_| line));
+    let lines = COVERAGE_TABLE.lines().filter_map(|line| line.strip_prefix("| cu").map(|_| line));
     let rows = lines.filter_map(|line| {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
         let (name, class, is_soft) = (cells.next()?, cells.next()?, cells.nth(2)? == "yes");

@@ -10,7 +10,7 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// What is checked without the net.
-const HERE: [&str; 3] = ["licenses", "bans", "sources"];
+const OFFLINE_CHECKS: [&str; 3] = ["licenses", "bans", "sources"];
 
 /// Checks what can be checked here.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
@@ -21,7 +21,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     }
     let check =
         |what: &[&str]| shell::read(&mut shell::cargo(&tree.root, &[&["deny", "check"], what].concat())).map(drop);
-    check(&HERE)?;
+    check(&OFFLINE_CHECKS)?;
     if let Err(error) = shell::read(&mut shell::cargo(&tree.root, &["deny", "fetch", "db"])) {
         let reason = format!("{error:#}");
         let last = reason.lines().rev().find(|text| !text.trim().is_empty()).unwrap_or_default();

@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::shell;
 
 /// The most files in one directory.
-const FILES_PER_DIRECTORY: usize = 20;
+const MAX_FILES_PER_DIRECTORY: usize = 20;
 
 /// A fault for each directory of the checkout that holds too many files.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
@@ -23,9 +23,9 @@ fn full(names: &str) -> Vec<String> {
     for name in names.lines() {
         *directories.entry(name.rsplit_once('/').map_or("the root", |(directory, _)| directory)).or_default() += 1;
     }
-    directories.retain(|_, count| *count > FILES_PER_DIRECTORY);
+    directories.retain(|_, count| *count > MAX_FILES_PER_DIRECTORY);
     let faults = directories.into_iter().map(|(directory, count)| {
-        format!("{directory} holds {count} files, the limit is {FILES_PER_DIRECTORY}: group them in directories")
+        format!("{directory} holds {count} files, the limit is {MAX_FILES_PER_DIRECTORY}: group them in directories")
     });
     faults.collect()
 }
@@ -38,7 +38,7 @@ mod tests {
     fn a_directory_with_too_many_files_is_named_whatever_they_are() {
         let ends = ["rs", "txt", "cu"];
         let mut names: Vec<String> =
-            (0..=FILES_PER_DIRECTORY).map(|number| format!("a/full/f{number}.{}", ends[number % 3])).collect();
+            (0..=MAX_FILES_PER_DIRECTORY).map(|number| format!("a/full/f{number}.{}", ends[number % 3])).collect();
         names.push("a/full/deeper/f.rs".to_owned());
         assert_eq!(
             full(&names.join("\n")),

@@ -4,14 +4,12 @@
 //! what the data give: the check compares, `cargo xtask pages --write` rewrites. A file is either
 //!
 //! - a summary, `docs/evidence/NAME.json`, with `tables`, each with `columns` and `rows`;
-//! - a report of a run, `docs/evidence/DATE-MACHINE/NAME.json` (or `.jsonl`), as the tool wrote it ([`reports`]);
+//! - a report of a run, `docs/evidence/DATE-MACHINE/NAME.json` (or `.jsonl`), as the tool wrote it ([`crate::tables::reports`]);
 //! - `docs/evidence/budgets.json`, the promises that a run is held against ([`budgets`]).
 //!
 //! `newest/NAME` stands for the report of the newest run.
 
 mod budgets;
-mod markdown;
-mod reports;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,18 +18,18 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use markdown::{columns, markdown};
-
 use crate::output::line;
+use crate::tables::markdown::{columns, markdown};
+use crate::tables::reports;
 
 /// Where the data lie.
-const FOLDER: &str = "docs/evidence";
-const BEGIN: &str = "<!-- evidence ";
-const END: &str = "<!-- end of evidence -->";
+const EVIDENCE_FOLDER: &str = "docs/evidence";
+const BEGIN_MARK: &str = "<!-- evidence ";
+const END_MARK: &str = "<!-- end of evidence -->";
 /// Stands for the folder of the newest run.
-const NEWEST: &str = "newest";
+const NEWEST_RUN: &str = "newest";
 /// Keys that every summary has.
-const REQUIRED: [&str; 3] = ["title", "date", "tables"];
+const REQUIRED_KEYS: [&str; 3] = ["title", "date", "tables"];
 
 /// All files of the folder, by the name without `.json`.
 pub(crate) struct Evidence(BTreeMap<String, Value>);
@@ -40,9 +38,9 @@ impl Evidence {
     /// Reads and checks all files.
     pub(crate) fn read(root: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
-        collect(&root.join(FOLDER), "", &mut files)?;
-        for (name, value) in files.iter().filter(|(name, _)| !name.contains('/') && *name != budgets::FILE) {
-            check(value).with_context(|| format!("{FOLDER}/{name}.json is no evidence"))?;
+        collect(&root.join(EVIDENCE_FOLDER), "", &mut files)?;
+        for (name, value) in files.iter().filter(|(name, _)| !name.contains('/') && *name != budgets::BUDGETS_FILE) {
+            check(value).with_context(|| format!("{EVIDENCE_FOLDER}/{name}.json is no evidence"))?;
         }
         Ok(Self(files))
     }
@@ -51,12 +49,12 @@ impl Evidence {
     pub(crate) fn fill(&self, text: &str) -> Result<String> {
         let mut page = String::new();
         let mut rest = text;
-        while let Some((before, after)) = rest.split_once(BEGIN) {
+        while let Some((before, after)) = rest.split_once(BEGIN_MARK) {
             let (name, after) = after.split_once(" -->").context("a mark of evidence does not end")?;
-            let (_, after) = after.split_once(END).with_context(|| format!("the evidence {name} has no end"))?;
+            let (_, after) = after.split_once(END_MARK).with_context(|| format!("the evidence {name} has no end"))?;
             let (file, table) = name.split_once(' ').with_context(|| format!("the evidence {name} names no table"))?;
             let table = self.table(file, table)?;
-            page += &format!("{before}{BEGIN}{name} -->\n\n{table}\n{END}");
+            page += &format!("{before}{BEGIN_MARK}{name} -->\n\n{table}\n{END_MARK}");
             rest = after;
         }
         Ok(page + rest)
@@ -65,20 +63,20 @@ impl Evidence {
     /// A table of a file in Markdown.
     fn table(&self, file: &str, id: &str) -> Result<String> {
         let newest = || self.newest().context("there is no run");
-        if file == budgets::FILE {
+        if file == budgets::BUDGETS_FILE {
             return budgets::table(&self.0, newest()?);
         }
         let name = match file.split_once('/') {
-            Some((NEWEST, report)) => format!("{}/{report}", newest()?),
+            Some((NEWEST_RUN, report)) => format!("{}/{report}", newest()?),
             _ => file.to_owned(),
         };
-        let value = self.0.get(&name).with_context(|| format!("there is no {FOLDER}/{name}.json"))?;
+        let value = self.0.get(&name).with_context(|| format!("there is no {EVIDENCE_FOLDER}/{name}.json"))?;
         if name.contains('/') {
             return reports::table(value, id).with_context(|| name.clone());
         }
         let tables = value.get("tables").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let table = tables.iter().find(|table| table.get("id").and_then(Value::as_str) == Some(id));
-        let table = table.with_context(|| format!("{FOLDER}/{name}.json has no table {id}"))?;
+        let table = table.with_context(|| format!("{EVIDENCE_FOLDER}/{name}.json has no table {id}"))?;
         let rows = table.get("rows").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         Ok(markdown(&columns(table)?, rows))
     }
@@ -126,7 +124,7 @@ pub(crate) fn write(root: &Path, pages: &[(impl AsRef<Path>, &str)]) -> Result<(
 
 /// Whether a summary has all that one has.
 fn check(value: &Value) -> Result<()> {
-    if let Some(key) = REQUIRED.iter().find(|key| value.get(**key).is_none()) {
+    if let Some(key) = REQUIRED_KEYS.iter().find(|key| value.get(**key).is_none()) {
         bail!("it has no key {key}");
     }
     for table in value.get("tables").and_then(Value::as_array).context("tables is no list")? {

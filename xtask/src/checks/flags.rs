@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 /// The page that `katydid` itself writes.
-pub(crate) const COMMANDS: &str = "docs/reference/commands.md";
+pub(crate) const COMMANDS_PAGE: &str = "docs/reference/commands.md";
 /// What every command takes.
-const GENERAL: [&str; 2] = ["--help", "--version"];
+const GENERAL_FLAGS: [&str; 2] = ["--help", "--version"];
 /// Where the arguments of a command end in a shell.
-const ENDS: [&str; 6] = ["--", "|", "||", "&&", "&", "#"];
+const ARGUMENT_ENDS: [&str; 6] = ["--", "|", "||", "&&", "&", "#"];
 
 /// Flags by command, such as `images ls`.
 pub(crate) struct Flags<'t>(BTreeMap<&'t str, &'t str>);
 
 impl<'t> Flags<'t> {
-    /// Of the text of [`COMMANDS`].
+    /// Of the text of [`COMMANDS_PAGE`].
     pub(crate) fn of_page(text: &'t str) -> Self {
         let sections = text.split("\n## katydid ").skip(1).filter_map(|section| section.split_once('\n'));
         Self(sections.map(|(command, section)| (command.trim(), section)).collect())
@@ -37,10 +37,10 @@ impl<'t> Flags<'t> {
         let two = arguments.get(..2).map(|words| words.join(" "));
         let name = two.as_deref().filter(|name| self.0.contains_key(name)).or_else(|| arguments.first().copied());
         let Some((name, section)) = name.and_then(|name| self.0.get_key_value(name)) else { return Vec::new() };
-        let own = arguments.iter().take_while(|word| !ENDS.contains(word));
+        let own = arguments.iter().take_while(|word| !ARGUMENT_ENDS.contains(word));
         let flags =
             own.filter(|word| word.starts_with("--")).map(|word| word.split(['=', ';', '`']).next().unwrap_or(word));
-        let is_lost = |flag: &&str| !GENERAL.contains(flag) && !section.contains(&format!("`{flag}`"));
+        let is_lost = |flag: &&str| !GENERAL_FLAGS.contains(flag) && !section.contains(&format!("`{flag}`"));
         flags.filter(is_lost).map(|flag| format!("`katydid {name}` has no flag {flag}")).collect()
     }
 }

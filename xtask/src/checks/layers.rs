@@ -14,7 +14,7 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// What each crate may use, without the `katydid-` before the names.
-const ARROWS: &[(&str, &[&str])] = &[
+const ALLOWED_CRATES: &[(&str, &[&str])] = &[
     ("api-spec", &[]),
     ("api-codegen", &["api-spec"]),
     ("cuda-sys", &[]),
@@ -54,7 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Code generators, which any build script may use.
-const GENERATORS: [&str; 2] = ["api-codegen", "api-spec"];
+const GENERATOR_CRATES: [&str; 2] = ["api-codegen", "api-spec"];
 
 /// A dependency between two crates of the project.
 #[derive(Debug, PartialEq, Eq)]
@@ -114,11 +114,11 @@ fn read(metadata: &Value) -> Result<(BTreeSet<String>, Vec<Edge>)> {
 }
 
 fn faults(crates: &BTreeSet<String>, edges: &[Edge]) -> Vec<String> {
-    let arrows: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let arrows: BTreeMap<&str, &[&str]> = ALLOWED_CRATES.iter().copied().collect();
     let unlisted = crates.iter().filter(|name| !arrows.contains_key(name.as_str()));
     let mut faults: Vec<String> = unlisted.map(|name| format!("{name} stands in no row of the arrows")).collect();
     for edge in edges {
-        let generates = edge.in_build_script && GENERATORS.contains(&edge.to.as_str());
+        let generates = edge.in_build_script && GENERATOR_CRATES.contains(&edge.to.as_str());
         if !generates && !reaches(&arrows, &edge.from, &edge.to) {
             faults.push(format!("{} may not depend on {}", edge.from, edge.to));
         }

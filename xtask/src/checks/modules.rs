@@ -25,7 +25,7 @@ use crate::checks::attributes::is_test;
 use crate::output::line;
 
 /// How many re-exports one name is followed through.
-const REEXPORT_DEPTH: usize = 8;
+const MAX_REEXPORT_DEPTH: usize = 8;
 
 /// The modules on the way from a crate's root, such as `["memory", "pool"]`.
 type ModulePath = Vec<String>;
@@ -178,7 +178,7 @@ impl Crate {
                 at.push(name.clone());
                 continue;
             }
-            if depth < REEXPORT_DEPTH
+            if depth < MAX_REEXPORT_DEPTH
                 && let Some(found) = self.follow(&at, module, name, &names[index + 1..], depth)
             {
                 return Some(found);

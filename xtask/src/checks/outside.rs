@@ -3,7 +3,7 @@
 //! `cargo xtask pages` names a row that no page needs any more.
 
 /// Symbols: constants, functions, settings, keys.
-pub(crate) const WORDS: &[(&str, &str)] = &[
+pub(crate) const OUTSIDE_SYMBOLS: &[(&str, &str)] = &[
     ("vX", "a tag of git, with a placeholder"),
     ("ASAN_OPTIONS", "AddressSanitizer"),
     ("allocator_may_return_null", "AddressSanitizer"),
@@ -41,7 +41,7 @@ pub(crate) const WORDS: &[(&str, &str)] = &[
 ];
 
 /// Long flags of other programs, without their hyphens.
-pub(crate) const FLAGS: &[(&str, &str)] = &[
+pub(crate) const OUTSIDE_FLAGS: &[(&str, &str)] = &[
     ("cap-add", "Docker and Podman"),
     ("gpu-architecture", "NVRTC"),
     ("ipc", "unshare"),

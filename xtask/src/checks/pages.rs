@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::checks::changelog;
 use crate::checks::constants;
 use crate::checks::evidence::{self, Evidence};
-use crate::checks::flags::{COMMANDS, Flags};
+use crate::checks::flags::{COMMANDS_PAGE, Flags};
 use crate::checks::prose::prose_lines;
 use crate::checks::symbols::{self, Symbols};
 use crate::output::step;
@@ -17,14 +17,15 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// Where Katydid's variables are listed, and how their names begin.
-const VARIABLES: &str = "crates/driver-rules/src/state/settings.rs";
-const VARIABLE: &str = "KATYDID_";
+const VARIABLES_FILE: &str = "crates/driver-rules/src/state/settings.rs";
+const VARIABLE_PREFIX: &str = "KATYDID_";
 
 /// The page of the description of the API, which lies beside that.
 const SPEC_PAGE: &str = "spec/README.md";
 
 /// Pages that tests of these checks make up.
-const EXAMPLES: [&str; 6] = ["docs/a.md", "docs/b.md", "docs/c.md", "docs/how-to/a.md", "docs/NAME.md", "docs/none.md"];
+const EXAMPLE_PAGES: [&str; 6] =
+    ["docs/a.md", "docs/b.md", "docs/c.md", "docs/how-to/a.md", "docs/NAME.md", "docs/none.md"];
 
 /// A page, and what is wrong with it.
 struct Page {
@@ -52,13 +53,13 @@ pub(crate) fn write(tree: &Tree) -> Result<()> {
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("pages: links, paths, symbols, tables of figures");
     let pages = read(&tree.root)?;
-    let list = tree.root.join(VARIABLES);
+    let list = tree.root.join(VARIABLES_FILE);
     let list = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let mut faults: Vec<String> = Vec::new();
     let evidence = Evidence::read(&tree.root)?;
     let symbols = Symbols::read(&tree.root)?;
     let commands =
-        pages.iter().find(|page| page.path == Path::new(COMMANDS)).context("there is no page of commands")?;
+        pages.iter().find(|page| page.path == Path::new(COMMANDS_PAGE)).context("there is no page of commands")?;
     let flags = Flags::of_page(&commands.text);
     for page in &pages {
         faults.extend(outdated(page, &evidence));
@@ -134,7 +135,7 @@ fn unknown(page: &Page, list: &str) -> Vec<String> {
     for (number, text) in prose_lines(&page.text) {
         let words = spans(text).into_iter().flat_map(|span| span.split(|letter: char| !is_of_variable(letter)));
         // One that ends with the line stands for several.
-        let named = words.filter(|word| word.starts_with(VARIABLE) && !word.ends_with('_'));
+        let named = words.filter(|word| word.starts_with(VARIABLE_PREFIX) && !word.ends_with('_'));
         let lost = named.filter(|word| !list.contains(&format!("\"{word}\"")));
         faults.extend(lost.map(|word| format!("{}:{number}: there is no variable {word}", page.path.display())));
     }
@@ -143,7 +144,7 @@ fn unknown(page: &Page, list: &str) -> Vec<String> {
 
 /// Symbols that a page names and that exist nowhere. The changelog tells the past, so it may name what is gone.
 fn lost_symbols(page: &Page, symbols: &Symbols) -> Vec<String> {
-    if page.path == Path::new(changelog::PAGE) {
+    if page.path == Path::new(changelog::CHANGELOG_PAGE) {
         return Vec::new();
     }
     let spans =
@@ -225,7 +226,7 @@ fn lost_pages(root: &Path) -> Result<Vec<String>> {
         for (index, line) in text.lines().enumerate() {
             let words = line.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-/".contains(letter)));
             let named = words.filter(|word| word.starts_with("docs/") && word.ends_with(".md"));
-            let lost = named.filter(|word| !root.join(word).exists() && !EXAMPLES.contains(word));
+            let lost = named.filter(|word| !root.join(word).exists() && !EXAMPLE_PAGES.contains(word));
             faults.extend(lost.map(|word| format!("{path}:{}: there is no {word}", index + 1)));
         }
     }

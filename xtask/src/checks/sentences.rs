@@ -18,7 +18,7 @@ const MAX_MEDIAN_WORDS: usize = 16;
 const MAX_P95_WORDS: usize = 30;
 const MAX_WORDS: usize = 45;
 /// What a span of code becomes where words are counted.
-const SPAN: &str = "code";
+const SPAN_WORD: &str = "code";
 
 /// A line of prose, or a cell of a table, with the number of the line where it begins.
 #[derive(Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ fn is_number(text: &str) -> bool {
 
 /// The sentences of a paragraph, its spans of code and targets of links replaced by a word, or none.
 fn sentences(paragraph: &str) -> Vec<String> {
-    let spared = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { SPAN } else { part });
+    let spared = paragraph.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { SPAN_WORD } else { part });
     let mut text: String = spared.collect();
     while let Some((begin, end)) = text.find("](").and_then(|at| Some((at, at + text.get(at..)?.find(')')?))) {
         text.replace_range(begin..=end, "");

@@ -18,8 +18,8 @@ use crate::checks::{sentences, short_docs, words};
 use crate::output::{line, step};
 use crate::tree::Tree;
 
-const FILE_LIMIT: usize = 1000;
-const FUNCTION_LIMIT: usize = 80;
+const MAX_FILE_LINES: usize = 1000;
+const MAX_FUNCTION_LINES: usize = 80;
 
 /// What is measured of one file.
 struct Measured {
@@ -178,11 +178,11 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
 fn hard_faults(file: &Measured) -> Vec<String> {
     let path = file.path.display();
     let mut faults: Vec<String> = file.faults.iter().map(|fault| format!("{path}:{fault}")).collect();
-    if file.lines > FILE_LIMIT {
-        faults.push(format!("{path}: {} lines, the limit is {FILE_LIMIT}", file.lines));
+    if file.lines > MAX_FILE_LINES {
+        faults.push(format!("{path}: {} lines, the limit is {MAX_FILE_LINES}", file.lines));
     }
-    let long = file.functions.iter().filter(|(_, lines)| *lines > FUNCTION_LIMIT);
-    faults.extend(long.map(|(name, lines)| format!("{path}:{name}: {lines} lines, the limit is {FUNCTION_LIMIT}")));
+    let long = file.functions.iter().filter(|(_, lines)| *lines > MAX_FUNCTION_LINES);
+    faults.extend(long.map(|(name, lines)| format!("{path}:{name}: {lines} lines, the limit is {MAX_FUNCTION_LINES}")));
     faults
 }
 

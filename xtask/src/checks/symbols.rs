@@ -11,14 +11,14 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::checks::command_tree::{Commands, long_flag};
-use crate::checks::outside::{FLAGS, WORDS};
+use crate::checks::outside::{OUTSIDE_FLAGS, OUTSIDE_SYMBOLS};
 use crate::shell;
 
 /// Files whose words count for nothing: tables of words that are not ours, or not ours any more.
 const NOT_INDEXED: [&str; 2] = ["xtask/src/checks/outside.rs", "xtask/src/checks/words.rs"];
 
 /// Keywords before the name of something that can own names.
-const OWNERS: [&str; 7] = ["mod", "struct", "enum", "trait", "union", "impl", "type"];
+const OWNER_KEYWORDS: [&str; 7] = ["mod", "struct", "enum", "trait", "union", "impl", "type"];
 
 /// Ends of names of source files, which exist where a page names one.
 const SOURCE_ENDS: [&str; 3] = [".rs", ".api", ".cu"];
@@ -74,7 +74,7 @@ impl Symbols {
             for word in words(line) {
                 // Tests that no `#[test]` declares are named as `"owner::{name}"`.
                 let is_prefix = word.before == Some('"') && word.behind == Some(':');
-                if OWNERS.contains(&before) || is_prefix {
+                if OWNER_KEYWORDS.contains(&before) || is_prefix {
                     source.owners.insert(word.text.to_owned());
                 }
                 if !self.identifiers.contains(word.text) {
@@ -101,7 +101,7 @@ impl Symbols {
         }
         if faults.is_empty() {
             faults.extend(span.split_whitespace().filter_map(long_flag).filter_map(|flag| {
-                let is_known = self.commands.have_flag(flag) || FLAGS.iter().any(|(known, _)| *known == flag);
+                let is_known = self.commands.have_flag(flag) || OUTSIDE_FLAGS.iter().any(|(known, _)| *known == flag);
                 (!is_known).then(|| format!("no command has a flag --{flag}"))
             }));
         }
@@ -116,7 +116,7 @@ impl Symbols {
     }
 
     fn has(&self, word: &Word) -> bool {
-        if WORDS.iter().any(|(known, _)| *known == word.text) {
+        if OUTSIDE_SYMBOLS.iter().any(|(known, _)| *known == word.text) {
             return true;
         }
         match (is_wildcard(word.before), is_wildcard(word.behind)) {
@@ -147,7 +147,7 @@ pub(crate) fn unused<'a>(spans: impl Iterator<Item = &'a str>) -> Vec<String> {
             flags.map(str::to_owned).chain(words(span).map(|word| word.text.to_owned())).collect::<Vec<_>>()
         })
         .collect();
-    let rows = WORDS.iter().chain(FLAGS);
+    let rows = OUTSIDE_SYMBOLS.iter().chain(OUTSIDE_FLAGS);
     let idle = rows.filter(|(word, _)| !named.contains(*word));
     idle.map(|(word, _)| format!("xtask/src/checks/outside.rs: no page names {word} any more")).collect()
 }
@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn words_from_outside_are_those_that_a_page_names() {
-        let all: Vec<&str> = WORDS.iter().map(|(word, _)| *word).collect();
-        let flags: Vec<String> = FLAGS.iter().map(|(flag, _)| format!("--{flag}")).collect();
+        let all: Vec<&str> = OUTSIDE_SYMBOLS.iter().map(|(word, _)| *word).collect();
+        let flags: Vec<String> = OUTSIDE_FLAGS.iter().map(|(flag, _)| format!("--{flag}")).collect();
         let spans = || all.iter().copied().chain(flags.iter().map(String::as_str));
         assert_eq!(unused(spans()), Vec::<String>::new());
         assert_eq!(unused(spans().skip(1)).len(), 1);

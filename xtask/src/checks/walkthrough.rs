@@ -15,43 +15,44 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// The page, whose table has a row for each change.
-const PAGE: &str = "docs/how-to/add-a-function.md";
+const WALKTHROUGH_PAGE: &str = "docs/how-to/add-a-function.md";
 /// Where the changes are, each as `git diff` writes it. No two touch the same lines.
-const CHANGES: &str = "docs/how-to/add-a-function";
+const CHANGES_FOLDER: &str = "docs/how-to/add-a-function";
 /// What the changes are, by the names of their files.
-const NAMES: [&str; 5] = ["local", "call", "structure", "attribute", "handle"];
+const CHANGE_NAMES: [&str; 5] = ["local", "call", "structure", "attribute", "handle"];
 /// A new line there makes `cargo xtask bless` write another coverage page, which no change carries.
-const SPEC: &str = "spec/cuda.api";
+const SPEC_FILE: &str = "spec/cuda.api";
 /// What the changes touch.
-const CRATES: [&str; 6] = ["-p", "katydid-shim-cuda", "-p", "katydid-session", "-p", "katydid-softcuda"];
+const TOUCHED_CRATES: [&str; 6] = ["-p", "katydid-shim-cuda", "-p", "katydid-session", "-p", "katydid-softcuda"];
 
 /// Counts the files of each change, applies them to a copy of the tree, and compiles that.
 pub(crate) fn run(tree: &Tree) -> Result<()> {
     step("walk-through: the changes of docs/how-to/add-a-function.md compile");
-    let page = fs::read_to_string(tree.root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
-    for name in NAMES {
+    let page = fs::read_to_string(tree.root.join(WALKTHROUGH_PAGE))
+        .with_context(|| format!("cannot read {WALKTHROUGH_PAGE}"))?;
+    for name in CHANGE_NAMES {
         let path = change(name);
         let diff = fs::read_to_string(tree.root.join(&path)).with_context(|| format!("cannot read {path}"))?;
         let count = files(&diff);
         line(&format!("{name}: {count} files"));
         match said(&page, name) {
             Some(said) if said == count => {}
-            Some(said) => bail!("{PAGE} says {said} files of {path}, which takes {count}"),
-            None => bail!("{PAGE} has no row that links {path} and ends with its files"),
+            Some(said) => bail!("{WALKTHROUGH_PAGE} says {said} files of {path}, which takes {count}"),
+            None => bail!("{WALKTHROUGH_PAGE} has no row that links {path} and ends with its files"),
         }
     }
     let copy = tree.target.join("walkthrough");
     copy_sources(&tree.root, &copy)?;
-    NAMES.iter().try_for_each(|name| apply(tree, &copy, &change(name)))?;
+    CHANGE_NAMES.iter().try_for_each(|name| apply(tree, &copy, &change(name)))?;
     let mut check = shell::cargo(&copy, &["check", "--quiet"]);
-    check.args(CRATES).env("CARGO_TARGET_DIR", &tree.target);
+    check.args(TOUCHED_CRATES).env("CARGO_TARGET_DIR", &tree.target);
     shell::read(&mut check)
         .map(drop)
-        .with_context(|| format!("the tree with the changes of {CHANGES} does not compile"))
+        .with_context(|| format!("the tree with the changes of {CHANGES_FOLDER} does not compile"))
 }
 
 fn change(name: &str) -> String {
-    format!("{CHANGES}/{name}.diff")
+    format!("{CHANGES_FOLDER}/{name}.diff")
 }
 
 fn apply(tree: &Tree, copy: &Path, change: &str) -> Result<()> {
@@ -65,7 +66,7 @@ fn apply(tree: &Tree, copy: &Path, change: &str) -> Result<()> {
 /// How many files a change touches, with those that `cargo xtask bless` writes for it.
 fn files(diff: &str) -> usize {
     let touched = diff.lines().filter_map(|line| line.strip_prefix("diff --git a/"));
-    touched.map(|paths| 1 + usize::from(paths.starts_with(SPEC))).sum()
+    touched.map(|paths| 1 + usize::from(paths.starts_with(SPEC_FILE))).sum()
 }
 
 /// How many files the page says of a change: the second cell of the row that links it.

@@ -26,7 +26,7 @@ enum Scope {
 use Scope::{Everywhere, Names};
 
 /// The old word, the term instead, and where the word is refused. Add a row when a word is gone.
-const WORDS: &[(&str, &str, Scope)] = &[
+const OLD_WORDS: &[(&str, &str, Scope)] = &[
     ("whoever", "the actor's name: the caller, the peer, the thread", Everywhere),
     ("somebody", "the actor's name: another process, a user, a thread", Everywhere),
     ("everybody", "the actors' name: all processes, all users", Everywhere),
@@ -64,6 +64,16 @@ const WORDS: &[(&str, &str, Scope)] = &[
     ("aside", "capture", Names),
     ("company", "watched_processes", Names),
     ("Books", "the table's or the lock's name", Names),
+    ("Places", "Paths", Names),
+    ("LanePlace", "LaneAddress", Names),
+    ("CodePlace", "CodeLocation", Names),
+    ("EntryPlace", "EntryPosition", Names),
+    ("Lanes", "FrameConnections", Names),
+    ("KeptPages", "ReturnedPages", Names),
+    ("DriverTurn", "DriverLock", Names),
+    ("VARIABLE", "a constant with a subject, such as SERVER_VARIABLE", Names),
+    ("FOLDER", "a constant with a subject, such as CRIU_FOLDER", Names),
+    ("LIMIT", "a constant with a subject and a unit, such as PROGRAM_TIMEOUT", Names),
     ("PIECE", "a constant with a subject and a unit, such as READ_BUFFER_BYTES", Names),
     ("LINE", "a constant with a subject and a unit, such as UNITS_PER_LINE", Names),
     ("MOST", "a constant with a subject and a unit, such as MAX_NAME_BYTES", Names),
@@ -72,16 +82,16 @@ const WORDS: &[(&str, &str, Scope)] = &[
 ];
 
 /// Paths that may keep old words for good: what they tell is history, or, as here, the table itself.
-const HISTORY: [&str; 3] = ["CHANGELOG.md", "docs/evidence/", "xtask/src/checks/words.rs"];
+const HISTORY_PATHS: [&str; 3] = ["CHANGELOG.md", "docs/evidence/", "xtask/src/checks/words.rs"];
 
 /// Ends of the names of files that people read.
-const READ: [&str; 11] = [".rs", ".md", ".toml", ".cu", ".cuh", ".c", ".h", ".cpp", ".py", ".sh", ".api"];
+const READ_SUFFIXES: [&str; 11] = [".rs", ".md", ".toml", ".cu", ".cuh", ".c", ".h", ".cpp", ".py", ".sh", ".api"];
 
 /// The commit whose descendants have to keep to the table.
-const SINCE: &str = "775b905a";
+const FIRST_CHECKED_COMMIT: &str = "775b905a";
 
 /// Keywords before a name that is declared.
-const DECLARE: [&str; 8] = ["mod", "struct", "enum", "trait", "type", "const", "static", "union"];
+const DECLARING_KEYWORDS: [&str; 8] = ["mod", "struct", "enum", "trait", "type", "const", "static", "union"];
 
 /// Each place where an old word is back.
 pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
@@ -100,8 +110,8 @@ pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
 }
 
 fn is_checked(path: &str) -> bool {
-    let is_left_out = HISTORY.iter().any(|start| path.starts_with(start));
-    !is_left_out && READ.iter().any(|end| path.ends_with(end))
+    let is_left_out = HISTORY_PATHS.iter().any(|start| path.starts_with(start));
+    !is_left_out && READ_SUFFIXES.iter().any(|end| path.ends_with(end))
 }
 
 /// Most characters of a commit's subject.
@@ -109,10 +119,10 @@ const MAX_SUBJECT_CHARS: usize = 72;
 
 /// Old words in the subjects of commits since the table began, and subjects that are too long; none where the history is not at hand.
 fn subjects(root: &Path) -> Result<Vec<String>> {
-    if shell::git(root, &["cat-file", "-e", SINCE]).is_err() {
+    if shell::git(root, &["cat-file", "-e", FIRST_CHECKED_COMMIT]).is_err() {
         return Ok(Vec::new());
     }
-    let log = shell::git(root, &["log", "--format=%h %s", &format!("{SINCE}..HEAD")])
+    let log = shell::git(root, &["log", "--format=%h %s", &format!("{FIRST_CHECKED_COMMIT}..HEAD")])
         .context("cannot read the subjects of commits")?;
     let lines = log.lines().filter_map(|line| line.split_once(' '));
     let faults = lines.flat_map(|(commit, subject)| {
@@ -126,7 +136,7 @@ fn subjects(root: &Path) -> Result<Vec<String>> {
 /// The old words of a text, each with its line and the term instead.
 fn found(text: &str, place: &str) -> Vec<String> {
     static EVERYWHERE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
-        WORDS.iter().filter(|(_, _, scope)| *scope == Everywhere).map(|(word, term, _)| (*word, *term)).collect()
+        OLD_WORDS.iter().filter(|(_, _, scope)| *scope == Everywhere).map(|(word, term, _)| (*word, *term)).collect()
     });
     let mut faults = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -139,7 +149,7 @@ fn found(text: &str, place: &str) -> Vec<String> {
             }
         }
         if place.ends_with(".rs") {
-            let names = WORDS.iter().filter(|(word, _, scope)| *scope == Names && line.contains(word));
+            let names = OLD_WORDS.iter().filter(|(word, _, scope)| *scope == Names && line.contains(word));
             names.filter(|(word, _, _)| declares(line, word)).for_each(|(word, term, _)| fault(word, term));
         }
     }
@@ -162,7 +172,7 @@ fn declares(line: &str, word: &str) -> bool {
         code.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').filter(|part| !part.is_empty());
     let mut before = "";
     tokens.any(|token| {
-        let is_declared = token == word && DECLARE.contains(&before);
+        let is_declared = token == word && DECLARING_KEYWORDS.contains(&before);
         before = token;
         is_declared
     })

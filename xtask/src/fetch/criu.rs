@@ -18,27 +18,27 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// The pin. 4.1 cannot dump a process that owns a TCP socket on Linux 6.18; 4.2.1 can.
-const VERSION: &str = "4.2.1-1";
+const CRIU_VERSION: &str = "4.2.1-1";
 /// Where it is sought, in this order.
-pub(crate) const SOURCES: [&str; 2] =
+pub(crate) const CRIU_SOURCES: [&str; 2] =
     ["http://deb.debian.org/debian sid main", "http://snapshot.debian.org/archive/debian/20261120T000000Z sid main"];
 /// What the packages bring that CRIU does not need: 12 of 29 MiB.
-const SUPERFLUOUS: [&str; 3] =
+const SUPERFLUOUS_FILES: [&str; 3] =
     ["usr/share", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/libc_malloc_debug.so.0"];
 /// The root, below the target folder.
-const FOLDER: &str = "criu";
+const CRIU_FOLDER: &str = "criu";
 
 /// Where the root is, if it was fetched.
 pub(crate) fn root(tree: &Tree) -> Option<PathBuf> {
-    let root = tree.target.join(FOLDER);
+    let root = tree.target.join(CRIU_FOLDER);
     root.join("usr/sbin/criu").is_file().then_some(root)
 }
 
 /// Fetches it unless it is there. What keeps it from being fetched is said, and is no failure.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
-    let root = tree.target.join(FOLDER);
+    let root = tree.target.join(CRIU_FOLDER);
     let stamp = root.join("version.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == VERSION) {
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == CRIU_VERSION) {
         return Ok(());
     }
     if !shell::works("apt-get", &["--version"]) || !shell::works("dpkg-deb", &["--version"]) {
@@ -48,10 +48,10 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     step("fetching CRIU (27 packages of Debian, 9 MB)");
     let work = tree.target.join("criu.new");
     let mut said = Vec::new();
-    for source in SOURCES {
+    for source in CRIU_SOURCES {
         match from(source, &work) {
             Ok(()) => {
-                fs::write(work.join("root/version.txt"), VERSION).context("cannot write the stamp")?;
+                fs::write(work.join("root/version.txt"), CRIU_VERSION).context("cannot write the stamp")?;
                 clear(&root)?;
                 fs::rename(work.join("root"), &root).with_context(|| format!("cannot place {}", root.display()))?;
                 return clear(&work);
@@ -80,7 +80,7 @@ fn from(source: &str, work: &Path) -> Result<()> {
         shell::read(&mut command)
     };
     apt(&["update", "-qq"])?;
-    let wanted = format!("criu={VERSION}");
+    let wanted = format!("criu={CRIU_VERSION}");
     apt(&["install", "-y", "-qq", "--download-only", "--no-install-recommends", &wanted])?;
     unpack(&work.join("cache/archives"), &work.join("root"))
 }
@@ -113,7 +113,7 @@ fn unpack(archives: &Path, root: &Path) -> Result<()> {
             shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(root))?;
         }
     }
-    SUPERFLUOUS.iter().try_for_each(|path| clear(&root.join(path)))?;
+    SUPERFLUOUS_FILES.iter().try_for_each(|path| clear(&root.join(path)))?;
     if !root.join("usr/sbin/criu").is_file() {
         bail!("the packages hold no usr/sbin/criu");
     }

@@ -11,13 +11,13 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// The pins, oldest version first.
-const PINS: &str = include_str!("../../cudart.txt");
+const CUDART_PINS: &str = include_str!("../../cudart.txt");
 
 /// A line of the pins, and its minor version such as 13.5.
 type Pin = (&'static str, String);
 
 fn pins() -> Vec<Pin> {
-    let lines = PINS.lines().filter(|line| !line.starts_with('#'));
+    let lines = CUDART_PINS.lines().filter(|line| !line.starts_with('#'));
     let minor = |line: &str| -> Option<String> {
         let version = line.split_once("==")?.1.split_whitespace().next()?;
         Some(version.rsplit_once('.')?.0.to_owned())

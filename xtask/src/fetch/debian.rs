@@ -10,7 +10,7 @@ use crate::fetch::criu::{clear, configure};
 use crate::shell;
 
 /// What is removed after unpacking.
-const SUPERFLUOUS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
+const SUPERFLUOUS_FOLDERS: [&str; 3] = ["usr/share/doc", "usr/share/man", "etc"];
 
 /// Whether Debian's packages can be fetched and unpacked here.
 pub(crate) fn has_apt() -> bool {
@@ -48,5 +48,5 @@ pub(crate) fn unpack(source: &str, work: &Path, pins: &str) -> Result<()> {
         let path = entry.context("cannot read the packages")?.path();
         shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(work.join("root")))?;
     }
-    SUPERFLUOUS.iter().try_for_each(|path| clear(&work.join("root").join(path)))
+    SUPERFLUOUS_FOLDERS.iter().try_for_each(|path| clear(&work.join("root").join(path)))
 }

@@ -15,14 +15,14 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 
 /// The pins: packages, each with its version.
-pub(crate) const PINS: &str = include_str!("../../opencl.txt");
+pub(crate) const OPENCL_PINS: &str = include_str!("../../opencl.txt");
 /// Where they are sought, in this order.
-pub(crate) const SOURCES: [&str; 2] = [
+pub(crate) const OPENCL_SOURCES: [&str; 2] = [
     "http://deb.debian.org/debian bookworm main",
     "http://snapshot.debian.org/archive/debian/20261120T000000Z bookworm main",
 ];
 /// Libraries, below the root.
-pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+pub(crate) const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 
 /// The root, below the target folder.
 pub(crate) fn root(tree: &Tree) -> PathBuf {
@@ -38,7 +38,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 
 fn fetch_driver(tree: &Tree) -> Result<()> {
     let (root, work) = (root(tree), tree.target.join("opencl.new"));
-    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
+    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == OPENCL_PINS) {
         return Ok(());
     }
     if !has_apt() {
@@ -46,7 +46,7 @@ fn fetch_driver(tree: &Tree) -> Result<()> {
         return Ok(());
     }
     step("fetching PoCL (16 packages of Debian, 73 MB)");
-    if let Err(said) = from_one_of(&SOURCES, |source| from(source, &work, &root)) {
+    if let Err(said) = from_one_of(&OPENCL_SOURCES, |source| from(source, &work, &root)) {
         line(&format!("no OpenCL driver was fetched, so programs of OpenCL are not tested:\n{said}"));
         return clear(&work);
     }
@@ -57,13 +57,13 @@ fn fetch_driver(tree: &Tree) -> Result<()> {
 
 /// Makes `work/root`, which will be `root`, out of what `source` has.
 fn from(source: &str, work: &Path, root: &Path) -> Result<()> {
-    unpack(source, work, PINS)?;
-    let driver = Path::new(LIBRARIES).join("libpocl.so.2");
+    unpack(source, work, OPENCL_PINS)?;
+    let driver = Path::new(LIBRARY_FOLDER).join("libpocl.so.2");
     if !work.join("root").join(&driver).exists() {
         bail!("the packages hold no {}", driver.display());
     }
     let named = format!("{}\n", root.join(&driver).display());
     fs::create_dir_all(work.join("root/vendors")).context("cannot name the driver")?;
     fs::write(work.join("root/vendors/pocl.icd"), named).context("cannot name the driver")?;
-    fs::write(work.join("root/pins.txt"), PINS).context("cannot write the stamp")
+    fs::write(work.join("root/pins.txt"), OPENCL_PINS).context("cannot write the stamp")
 }

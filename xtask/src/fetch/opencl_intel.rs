@@ -15,16 +15,16 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 
 /// The pins, with the content's hash of each wheel.
-const PINS: &str = include_str!("../../opencl-intel.txt");
+const WHEEL_PINS: &str = include_str!("../../opencl-intel.txt");
 /// The driver, below the root, beside all that it loads.
-const DRIVER: &str = "lib/libintelocl.so";
+const DRIVER_LIBRARY: &str = "lib/libintelocl.so";
 /// Second copies of libraries, in place of links, which wheels cannot have.
-const SUPERFLUOUS: [&str; 2] = ["lib/libcommon_clang.so", "lib/libintelocl.so.2026.22.10.0"];
+const SUPERFLUOUS_LIBRARIES: [&str; 2] = ["lib/libcommon_clang.so", "lib/libintelocl.so.2026.22.10.0"];
 
 /// Fetches it unless it is there.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let root = tree.target.join("opencl-intel");
-    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
+    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == WHEEL_PINS) {
         return Ok(());
     }
     step("fetching Intel's OpenCL runtime (3 wheels of PyPI, 273 MB, under Intel's licence)");
@@ -38,10 +38,12 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 /// Makes `root`, an environment of Python's, which is where pip puts a wheel's libraries.
 fn unpack(pins: &Path, root: &Path) -> Result<()> {
     packages::environment(root, pins)?;
-    ensure!(root.join(DRIVER).exists(), "the wheels hold no {DRIVER}");
-    SUPERFLUOUS.iter().try_for_each(|path| fs::remove_file(root.join(path)).with_context(|| format!("no {path}")))?;
+    ensure!(root.join(DRIVER_LIBRARY).exists(), "the wheels hold no {DRIVER_LIBRARY}");
+    SUPERFLUOUS_LIBRARIES
+        .iter()
+        .try_for_each(|path| fs::remove_file(root.join(path)).with_context(|| format!("no {path}")))?;
     fs::create_dir_all(root.join("vendors")).context("cannot name the driver")?;
-    let named = format!("{}\n", root.join(DRIVER).display());
+    let named = format!("{}\n", root.join(DRIVER_LIBRARY).display());
     fs::write(root.join("vendors/intel.icd"), named).context("cannot name the driver")?;
-    fs::write(root.join("pins.txt"), PINS).context("cannot write the stamp")
+    fs::write(root.join("pins.txt"), WHEEL_PINS).context("cannot write the stamp")
 }

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::fetch::criu::{SOURCES, clear};
+use crate::fetch::criu::{CRIU_SOURCES, clear};
 use crate::fetch::debian;
 use crate::output::{line, step};
 use crate::tree::Tree;
 
 /// Pinned packages of the loader, with their hashes.
-const PINS: &str = include_str!("../../opencl-loader.txt");
+const LOADER_PINS: &str = include_str!("../../opencl-loader.txt");
 /// Its library, below the root.
-const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
+const LOADER_LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libOpenCL.so.1";
 
 /// The root, below the target folder.
 fn root(tree: &Tree) -> PathBuf {
@@ -27,7 +27,7 @@ fn root(tree: &Tree) -> PathBuf {
 /// Fetches it unless it is there.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let (root, work) = (root(tree), tree.target.join("opencl-khronos.new"));
-    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == PINS) {
+    if fs::read_to_string(root.join("pins.txt")).is_ok_and(|text| text == LOADER_PINS) {
         return Ok(());
     }
     if !debian::has_apt() {
@@ -37,7 +37,7 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
         return Ok(());
     }
     step("fetching Khronos' loader of OpenCL (1 package of Debian, 21 kB)");
-    let found = debian::from_one_of(&SOURCES, |source| unpack(source, &work));
+    let found = debian::from_one_of(&CRIU_SOURCES, |source| unpack(source, &work));
     if let Err(said) = found {
         line(&format!("Khronos' loader was not fetched, so programs are tested with ocl-icd alone:\n{said}"));
         return clear(&work);
@@ -49,9 +49,9 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
 
 /// Makes `work/root` out of what `source` has.
 fn unpack(source: &str, work: &Path) -> Result<()> {
-    debian::unpack(source, work, PINS)?;
-    if !work.join("root").join(LIBRARY).exists() {
-        bail!("the package holds no {LIBRARY}");
+    debian::unpack(source, work, LOADER_PINS)?;
+    if !work.join("root").join(LOADER_LIBRARY).exists() {
+        bail!("the package holds no {LOADER_LIBRARY}");
     }
-    fs::write(work.join("root/pins.txt"), PINS).context("cannot write the stamp")
+    fs::write(work.join("root/pins.txt"), LOADER_PINS).context("cannot write the stamp")
 }

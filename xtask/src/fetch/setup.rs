@@ -18,7 +18,7 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// The pins, with the content's hash of each wheel.
-const PINS: &str = include_str!("../../toolkit.txt");
+const TOOLKIT_PINS: &str = include_str!("../../toolkit.txt");
 
 /// The pins of what the Python has; each wheel for every version of Python that it may be.
 const PYTHON_PINS: &str = include_str!("../../python.txt");
@@ -74,7 +74,7 @@ fn toolkit(tree: &Tree) -> Result<()> {
     need_program("g++", &["--version"], "g++")?;
     let toolkit = tree.target.join("cuda-toolkit");
     let stamp = toolkit.join("pins.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == PINS) {
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == TOOLKIT_PINS) {
         return Ok(());
     }
     need_program("python3", &["--version"], "python3")?;
@@ -85,7 +85,7 @@ fn toolkit(tree: &Tree) -> Result<()> {
     fs::create_dir_all(&tree.target).with_context(|| format!("cannot make {}", tree.target.display()))?;
     shell::run(&mut pip(&fresh, &tree.root.join("xtask/toolkit.txt")))?;
     complete(&fresh)?;
-    fs::write(fresh.join("pins.txt"), PINS).context("cannot write the stamp")?;
+    fs::write(fresh.join("pins.txt"), TOOLKIT_PINS).context("cannot write the stamp")?;
     remove(&toolkit)?;
     fs::rename(&fresh, &toolkit).with_context(|| format!("cannot put {} in place", toolkit.display()))
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::gpu::steps::{Plan, Step, Tool};
 
 /// All of it; the machine's own limit for a command is ten minutes.
-const ALL: Duration = Duration::from_secs(570);
+const TIME_BUDGET: Duration = Duration::from_secs(570);
 
 /// First what stood still once, or is not like anything else; then everything, by how the program is connected, as far as the time
 /// goes: `--only` has each alone, as also frameworks and programs that go on with another driver. OpenCL is a part of its own.
-const STEPS: [Step; 8] = [
+const CHECKPOINT_STEPS: [Step; 8] = [
     Step {
         name: "streams",
         tool: Tool::Tests("checkpoint"),
@@ -69,7 +69,7 @@ const STEPS: [Step; 8] = [
 ];
 
 /// What is run.
-pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
+pub(crate) const CHECKPOINTS_PLAN: Plan = Plan { steps: &CHECKPOINT_STEPS, all: TIME_BUDGET };
 
 #[cfg(test)]
 mod tests {
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_step_names_programs_that_there_are() {
         let apps = catalog::apps().unwrap();
-        let named = STEPS.iter().filter_map(|step| step.arguments.strip_prefix("apps --only "));
+        let named = CHECKPOINT_STEPS.iter().filter_map(|step| step.arguments.strip_prefix("apps --only "));
         let names: Vec<&str> = named.flat_map(|names| names.split(',')).collect();
         assert!(!names.is_empty());
         for name in names {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::gpu::steps::{Plan, Step, Tool};
 
 /// All of it; the machine's own limit for a command is ten minutes.
-const ALL: Duration = Duration::from_secs(480);
+const TIME_BUDGET: Duration = Duration::from_secs(480);
 
 /// The most wanted figures first. What Katydid is compared with (NVIDIA's own checkpoint of 32 GiB takes half a minute) comes
 /// last, and figures of small programs come after those of large ones.
-const STEPS: [Step; 7] = [
+const FIGURE_STEPS: [Step; 7] = [
     Step {
         name: "checkpoint-32g",
         tool: Tool::Katydid,
@@ -63,7 +63,7 @@ const STEPS: [Step; 7] = [
 ];
 
 /// What is run.
-pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
+pub(crate) const FIGURES_PLAN: Plan = Plan { steps: &FIGURE_STEPS, all: TIME_BUDGET };
 
 #[cfg(test)]
 mod tests {
@@ -71,15 +71,17 @@ mod tests {
 
     #[test]
     fn the_largest_comes_first_and_all_fits_in_twice_the_time() {
-        assert!(STEPS[0].name == "checkpoint-32g" && STEPS[0].arguments.split(' ').any(|word| word == "32G"));
+        assert!(
+            FIGURE_STEPS[0].name == "checkpoint-32g" && FIGURE_STEPS[0].arguments.split(' ').any(|word| word == "32G")
+        );
         // Limits are for what hangs: what works takes half of them.
-        assert!(STEPS.iter().map(|step| step.seconds).sum::<u64>() <= 2 * ALL.as_secs());
+        assert!(FIGURE_STEPS.iter().map(|step| step.seconds).sum::<u64>() <= 2 * TIME_BUDGET.as_secs());
     }
 
     #[test]
     fn a_step_of_the_frameworks_names_items_that_there_are() {
         let items = katydid_tests::frameworks::items().unwrap();
-        for step in &STEPS {
+        for step in &FIGURE_STEPS {
             let after = step.arguments.split(' ').skip_while(|word| *word != "--only").nth(1);
             for name in after.into_iter().flat_map(|names| names.split(',')) {
                 assert!(items.iter().any(|item| item.name == name), "{name}");

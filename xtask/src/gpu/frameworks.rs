@@ -17,20 +17,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use katydid_tests::frameworks::trial::Stage;
 use katydid_tests::frameworks::{self, Item, Told, Verdict};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::gpu::machine;
 use crate::output::{line, step};
+use crate::tables::markdown::{Column, markdown};
+use crate::tables::reports;
 use crate::tree::Tree;
 use crate::{dist, jobs};
 
 /// Items at a time, unless told otherwise or the machine is small: more would wait for each other on one GPU.
-const MOST_JOBS: usize = 8;
+const MAX_JOBS: usize = 8;
 /// The driver whose device is the CPU.
-const SOFT: &str = "soft";
+const SOFT_DRIVER: &str = "soft";
 
 /// What to run, and where.
 #[derive(Debug, clap::Args)]
@@ -54,14 +56,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
     /// Driver library of all ways: auto or soft.
-    #[arg(long, value_name = "DRIVER", default_value = "auto", value_parser = ["auto", SOFT])]
+    #[arg(long, value_name = "DRIVER", default_value = "auto", value_parser = ["auto", SOFT_DRIVER])]
     pub(crate) driver: String,
 }
 
 impl Options {
     /// The device is the CPU.
     pub(crate) fn is_soft(&self) -> bool {
-        self.driver == SOFT
+        self.driver == SOFT_DRIVER
     }
 
     /// The ways that were named, else these.
@@ -104,21 +106,21 @@ pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     dist::run(tree, false)?;
     let report = env::var_os("OUT").map_or_else(|| tree.target.join("frameworks"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
-    let places = tree.places();
-    let python = options.python.clone().unwrap_or_else(|| frameworks::python(&places));
-    let variables = frameworks::toolkit(&places);
-    run(places, &report, python, variables, options)
+    let paths = tree.paths();
+    let python = options.python.clone().unwrap_or_else(|| frameworks::python(&paths));
+    let variables = frameworks::toolkit(&paths);
+    run(paths, &report, python, variables, options)
 }
 
 /// Runs the items out of a pack.
 pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Result<ExitCode> {
-    let places = Places::of_pack(folder);
-    let python = options.python.clone().unwrap_or_else(|| frameworks::python(&places));
-    run(places, report, python, Vec::new(), options)
+    let paths = Paths::of_pack(folder);
+    let python = options.python.clone().unwrap_or_else(|| frameworks::python(&paths));
+    run(paths, report, python, Vec::new(), options)
 }
 
 fn run(
-    places: Places,
+    paths: Paths,
     report: &Path,
     python: PathBuf,
     variables: Vec<(String, String)>,
@@ -132,20 +134,20 @@ fn run(
         bail!("no item of tests/frameworks/items.txt is named so and can run with the driver {}", options.driver);
     }
     let machine = machine::describe();
-    let server = Server::start(&places, &options.driver, &[])?;
+    let server = Server::start(&paths, &options.driver, &[])?;
     let ways = options.ways_or(&[WayName::Shm, WayName::Unix, WayName::Tcp]);
     let beside = ways.into_iter().filter(|way| *way != WayName::Native);
     let ways = beside.map(|way| way.way(&server, &options.driver)).collect();
-    let native = Way::Direct { name: "native", folder: is_soft.then(|| places.soft()) };
+    let native = Way::Direct { name: "native", folder: is_soft.then(|| paths.soft()) };
     let driver = options.driver.clone();
-    let stage = Stage { places, python, native, ways, driver, variables, deadline };
+    let stage = Stage { paths, python, native, ways, driver, variables, deadline };
     step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
     let (timed, others): (Vec<Item>, Vec<Item>) = items.into_iter().partition(Item::is_timed);
     let journal = Journal::begin(report, &machine)?;
     let mut told = all(&stage, others, at_a_time(options), &journal);
     told.extend(all(&stage, timed, 1, &journal));
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
-    let text = table(&machine, &stage, &told);
+    let text = table(&machine, &stage, &told)?;
     fs::write(report.join("frameworks.md"), &text).context("cannot write to the report")?;
     line(&text);
     let bad = told.iter().filter(|told| told.verdict.is_bad()).count();
@@ -156,7 +158,7 @@ fn run(
 
 fn at_a_time(options: &Options) -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    options.jobs.map_or((cores / 2).clamp(1, MOST_JOBS), NonZero::get)
+    options.jobs.map_or((cores / 2).clamp(1, MAX_JOBS), NonZero::get)
 }
 
 /// The results as they come: a line of JSON each.
@@ -194,29 +196,30 @@ fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &Journal) -> 
 }
 
 /// A row an item, a column a way, and below it every reason.
-fn table(machine: &Value, stage: &Stage, told: &[Told]) -> String {
-    let text = |key: &str| machine[key].as_str().filter(|text| !text.is_empty()).unwrap_or("none").to_owned();
+fn table(machine: &Value, stage: &Stage, told: &[Told]) -> Result<String> {
     let ways: Vec<String> = [&stage.native].into_iter().chain(&stage.ways).map(ToString::to_string).collect();
-    let mut out = format!("GPU {}, driver {}, {}\n\n", text("gpu"), text("driver"), text("date"));
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "| item | versions | {} |\n|---|---|{}", ways.join(" | "), "---|".repeat(ways.len()));
     let mut items: Vec<&str> = told.iter().map(|told| told.item.as_str()).collect();
     items.dedup();
-    for item in items {
+    let rows = items.into_iter().map(|item| {
         let of = |way: &String| told.iter().find(|told| told.item == item && told.way == *way);
-        let versions = of(&ways[0]).map(|told| &told.versions[..]).unwrap_or_default();
-        let versions: Vec<String> = versions.iter().map(|(name, is)| format!("{name} {is}")).collect();
         let native = of(&ways[0]);
-        let cells: Vec<String> =
-            ways.iter().map(|way| of(way).map_or(String::new(), |told| cell(told, native))).collect();
-        let _ = writeln!(out, "| {item} | {} | {} |", versions.join(", "), cells.join(" | "));
-    }
+        let versions = native.map(|told| &told.versions[..]).unwrap_or_default();
+        let versions: Vec<String> = versions.iter().map(|(name, is)| format!("{name} {is}")).collect();
+        let mut row = json!({"item": item, "versions": versions.join(", ")});
+        for way in &ways {
+            row[way] = of(way).map(|told| cell(told, native)).into();
+        }
+        row
+    });
+    let mut columns = vec![Column::left("item", "item"), Column::left("versions", "versions")];
+    columns.extend(ways.iter().map(|way| Column::left(way, way)));
+    let mut out = reports::table(machine, "machine")? + "\n" + &markdown(&columns, &rows.collect::<Vec<_>>());
     for told in told {
         if let Some(reason) = told.verdict.reason() {
-            let _ = write!(out, "\n{} {}, {}: {reason}\n", told.item, told.way, told.verdict.word());
+            out += &format!("\n{} {}, {}: {reason}\n", told.item, told.way, told.verdict.word());
         }
     }
-    out
+    Ok(out)
 }
 
 /// What became of an item, its seconds, and its own times beside the native ones.

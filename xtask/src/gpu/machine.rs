@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::shell;
 
 /// The Python for which a pack carries packages: that of the machines with GPUs so far. Another one does without.
-pub(crate) const PYTHON: &str = "3.12";
+pub(crate) const PYTHON_VERSION: &str = "3.12";
 
 /// What the machine says of itself; a question that it cannot answer stays open.
 pub(crate) fn describe() -> Value {

@@ -17,13 +17,13 @@ use anyhow::{Context, Result};
 use crate::fetch::criu::clear;
 use crate::fetch::{opencl, packages};
 use crate::gpu::archive;
-use crate::gpu::machine::PYTHON;
+use crate::gpu::machine::PYTHON_VERSION;
 use crate::opencl::{rates, third_party};
 use crate::shell;
 use crate::tree::Tree;
 
 /// PoCL's library and the compiler in it, below its root: two thirds of all.
-const COMPILER: [&str; 4] = [
+const COMPILER_FILES: [&str; 4] = [
     "usr/lib/llvm-15",
     "usr/lib/x86_64-linux-gnu/libLLVM-15.so.1",
     "usr/lib/x86_64-linux-gnu/libpocl.so.2",
@@ -31,11 +31,11 @@ const COMPILER: [&str; 4] = [
 ];
 
 /// What a machine with the pack does not need.
-const SUPERFLUOUS: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
+const SUPERFLUOUS_FILES: [&str; 3] = ["usr/include", "*libOpenCL*", "*libicutest*"];
 /// Kinds of processors whose functions of PoCL stay here: servers that have GPUs know better ones.
 const KINDS_LEFT_OUT: [&str; 7] = ["GENERIC", "avx", "avx_f16c", "avx_fma4", "sse2", "sse41", "ssse3"];
 /// What the packed programs are, below the folder that they were fetched to.
-const PROGRAMS: [&str; 15] = [
+const PACKED_PROGRAMS: [&str; 15] = [
     "out/blas",
     "out/vienna",
     "out/vienna_custom-context",
@@ -53,9 +53,9 @@ const PROGRAMS: [&str; 15] = [
     "pyopencl-tests",
 ];
 /// What runs them, from the source tree.
-const SCRIPTS: [&str; 4] = ["run.sh", "arrays.py", "molecules.py", "sliced.py"];
+const RUN_SCRIPTS: [&str; 4] = ["run.sh", "arrays.py", "molecules.py", "sliced.py"];
 /// A Python of the machine's with the packages beside it, in place of an environment, which does not travel.
-const LAUNCHER: &str =
+const PYTHON_LAUNCHER: &str =
     "#!/bin/sh\nPYTHONPATH=$(dirname \"$0\")/../packages${PYTHONPATH:+:$PYTHONPATH} exec python3 \"$@\"\n";
 /// Three quarters of OpenMM, and no part of what is run there.
 const LEFT_OUT: &str = "--exclude=openmm/app/data";
@@ -69,9 +69,9 @@ pub(crate) fn pack(tree: &Tree, folder: &Path) -> Result<()> {
 
 fn pack_pocl(root: &Path, folder: &Path) -> Result<()> {
     const PLACE: [&str; 2] = ["--transform", "s,^,opencl/,S"];
-    archive::make(&folder.join("pocl.tar.xz"), root, PLACE.iter().chain(&COMPILER))?;
+    archive::make(&folder.join("pocl.tar.xz"), root, PLACE.iter().chain(&COMPILER_FILES))?;
     let kinds = KINDS_LEFT_OUT.map(|kind| format!("usr/share/pocl/kernel-x86_64-pc-linux-gnu-{kind}.bc"));
-    let others = SUPERFLUOUS.into_iter().chain(COMPILER).map(str::to_owned);
+    let others = SUPERFLUOUS_FILES.into_iter().chain(COMPILER_FILES).map(str::to_owned);
     let left_out = others.chain(kinds).map(|pattern| format!("--exclude={pattern}"));
     let chosen = left_out.chain(PLACE.into_iter().chain(["usr", "lib"]).map(str::to_owned));
     archive::make(&folder.join("pocl-beside.tar.xz"), root, chosen)
@@ -84,10 +84,10 @@ fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
     shell::run(Command::new(sources.join("run.sh")).arg(&from).arg("build"))?;
     clear(&work)?;
     let place = work.join("opencl/programs");
-    for name in PROGRAMS {
+    for name in PACKED_PROGRAMS {
         copied(&from.join(name), &place.join(name))?;
     }
-    for name in SCRIPTS {
+    for name in RUN_SCRIPTS {
         copied(&sources.join(name), &place.join(name))?;
     }
     link_others(&place)?;
@@ -100,11 +100,11 @@ fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
 
 /// clpeak and hashcat, which the pack itself holds, where the script looks for them.
 fn link_others(place: &Path) -> Result<()> {
-    for file in rates::FILES {
+    for file in rates::PACKED_FILES {
         let (link, up) = (place.join(file), "../".repeat(Path::new(file).components().count()));
         let parent = link.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        let target = format!("{up}{}/{file}", rates::PACKED);
+        let target = format!("{up}{}/{file}", rates::PACKED_FOLDER);
         symlink(&target, &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     Ok(())
@@ -114,9 +114,9 @@ fn link_others(place: &Path) -> Result<()> {
 fn packages(tree: &Tree, place: &Path) -> Result<()> {
     let launcher = place.join("bin/python");
     fs::create_dir_all(place.join("bin")).with_context(|| format!("cannot make {}", place.display()))?;
-    fs::write(&launcher, LAUNCHER).context("cannot write the launcher")?;
+    fs::write(&launcher, PYTHON_LAUNCHER).context("cannot write the launcher")?;
     fs::set_permissions(&launcher, Permissions::from_mode(0o755)).context("cannot write the launcher")?;
-    packages::unpack_for(PYTHON, &place.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
+    packages::unpack_for(PYTHON_VERSION, &place.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
 }
 
 /// What it is, not a link to it.

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::deadline::Limit;
 use katydid_tests::job::{self, Home, Job};
 use katydid_tests::opencl as programs;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -33,8 +33,8 @@ use crate::opencl::rates;
 use crate::output::line;
 
 /// What works takes half of it.
-const ALL: Duration = Duration::from_secs(570);
-const STEPS: [Step; 8] = [
+const TIME_BUDGET: Duration = Duration::from_secs(570);
+const OPENCL_STEPS: [Step; 8] = [
     Step { name: "tests", tool: Tool::Tests("opencl"), arguments: "--test-threads=8", seconds: 200, ..Step::ONCE },
     Step { name: "figures", tool: Tool::Function(figures), ..Step::ONCE },
     Step { name: "bench", tool: Tool::Function(bench), ..Step::ONCE },
@@ -52,13 +52,13 @@ const STEPS: [Step; 8] = [
 ];
 
 /// What is run.
-pub(crate) const PLAN: Plan = Plan { steps: &STEPS, all: ALL };
+pub(crate) const OPENCL_PLAN: Plan = Plan { steps: &OPENCL_STEPS, all: TIME_BUDGET };
 
 /// Limits of steps that are functions.
 const BENCH_LIMIT: Limit = Limit::Budget(Duration::from_secs(80));
 const PROGRAMS_LIMIT: Limit = Limit::Budget(Duration::from_secs(240));
 /// Programs of other people, those first which take least.
-const PROGRAMS: [&str; 14] = [
+const THIRD_PARTY_PROGRAMS: [&str; 14] = [
     "clinfo",
     "blas",
     "vienna",
@@ -82,24 +82,24 @@ const ARRAY_TESTS: [(&str, usize); 2] = [("test_array", 11), ("test_algorithm", 
 /// Seconds for one of them: all ways at once, or for each way of a part.
 const PROGRAM_LIMIT: &str = "110";
 /// Of one command about a job.
-const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
+const COMMAND_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// The program that is checkpointed and moved: MiB, steps, milliseconds between two.
-const PROGRAM: &str = "kept_large";
-const LARGE: [&str; 3] = ["1024", "400", "20"];
-const BRIEF: [&str; 3] = ["1024", "400", "0"];
+const CHECKPOINTED_PROGRAM: &str = "kept_large";
+const LARGE_ARGUMENTS: [&str; 3] = ["1024", "400", "20"];
+const BRIEF_ARGUMENTS: [&str; 3] = ["1024", "400", "0"];
 /// Names drivers, the first of which a program takes.
-const DRIVERS: &str = "KATYDID_OPENCL_DRIVERS";
+const DRIVERS_VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
 
 /// Those of a pack, with its loader and drivers of OpenCL.
-fn places(folder: &Path) -> Places {
-    programs::places(&Places::of_pack(folder))
+fn paths(folder: &Path) -> Paths {
+    programs::paths(&Paths::of_pack(folder))
 }
 
 /// Calls and copies.
 fn bench(folder: &Path, report: &Path) -> Result<()> {
-    let places = &places(folder);
-    let mut command = Command::new(places.katydid());
-    command.args(["bench", "opencl", "--json", "--driver", &steps::driver()]).envs(programs::driver(places));
+    let paths = &paths(folder);
+    let mut command = Command::new(paths.katydid());
+    command.args(["bench", "opencl", "--json", "--driver", &steps::driver()]).envs(programs::driver(paths));
     let files = [report.join("bench.json"), report.join("bench.err")];
     let outcome = program::run_into(&mut command, BENCH_LIMIT, [&files[0], &files[1]])?;
     line(outcome.text().trim_end());
@@ -109,15 +109,15 @@ fn bench(folder: &Path, report: &Path) -> Result<()> {
 
 /// What programs reach, natively and through Katydid.
 fn rates(folder: &Path, report: &Path) -> Result<()> {
-    let places = &places(folder);
-    let server = server(places, &[])?;
-    let rates = rates::measure(places, &server, &rates::packed(places), rates::FEW)?;
+    let paths = &paths(folder);
+    let server = server(paths, &[])?;
+    let rates = rates::measure(paths, &server, &rates::packed(paths), rates::FEW_ROUNDS)?;
     fs::write(report.join("rates.json"), rates.to_string()).context("cannot write to the report")
 }
 
 /// What other people's programs compute.
 fn other_programs(folder: &Path, report: &Path) -> Result<()> {
-    on_all_ways(folder, report, "programs", &PROGRAMS)
+    on_all_ways(folder, report, "programs", &THIRD_PARTY_PROGRAMS)
 }
 
 fn tests_of_pyopencl(folder: &Path, report: &Path) -> Result<()> {
@@ -132,18 +132,18 @@ fn tests_of_arrays(folder: &Path, report: &Path) -> Result<()> {
 
 /// Other people's programs natively, over shared memory and over TCP. Those that did not come to their turn are not in the report.
 fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsStr>]) -> Result<()> {
-    let places = &places(folder);
-    let folder = places.opencl().join("programs");
+    let paths = &paths(folder);
+    let folder = paths.opencl().join("programs");
     if !folder.exists() {
         line("there is no opencl-programs.tar.xz here: nothing was run");
         return Ok(());
     }
     let mut script = Command::new("bash");
     script.arg(folder.join("run.sh")).arg(&folder).args(names);
-    script.env("OPENCL", places.opencl()).env("VENDORS", programs::vendors(places));
-    script.env("KATYDID", places.katydid()).env("DRIVER", steps::driver());
+    script.env("OPENCL", paths.opencl()).env("VENDORS", programs::vendors(paths));
+    script.env("KATYDID", paths.katydid()).env("DRIVER", steps::driver());
     script.env("BUDGET", PROGRAM_LIMIT);
-    if !programs::is_pocl(places) {
+    if !programs::is_pocl(paths) {
         script.env("TOGETHER", "1");
     }
     let files = ["txt", "err"].map(|end| report.join(format!("{step}.{end}")));
@@ -158,10 +158,10 @@ fn on_all_ways(folder: &Path, report: &Path, step: &str, names: &[impl AsRef<OsS
 
 /// Checkpoints on the machine's driver, and moves to PoCL and back where there is one.
 fn figures(folder: &Path, report: &Path) -> Result<()> {
-    let places = &places(folder);
-    let machine = checkpoints(places, &[]);
-    let moved = match programs::pocl(places) {
-        Some(pocl) => moves(places, &pocl),
+    let paths = &paths(folder);
+    let machine = checkpoints(paths, &[]);
+    let moved = match programs::pocl(paths) {
+        Some(pocl) => moves(paths, &pocl),
         None => Ok(json!("there is no PoCL here: nothing was moved")),
     };
     let shown = |result: &Result<Value>| result.as_ref().map_or_else(|error| json!(format!("{error:#}")), Value::clone);
@@ -172,16 +172,17 @@ fn figures(folder: &Path, report: &Path) -> Result<()> {
 }
 
 /// A server with these variables beside those of the machine's driver.
-fn server(places: &Places, further: &[(&'static str, OsString)]) -> Result<Server> {
-    let variables = [&programs::driver(places)[..], further].concat();
-    Ok(Server::start_with(places, &steps::driver(), &[], &variables)?)
+fn server(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Server> {
+    let variables = [&programs::driver(paths)[..], further].concat();
+    Ok(Server::start_with(paths, &steps::driver(), &[], &variables)?)
 }
 
-fn start<'a>(places: &'a Places, home: &'a Home, server: &Server, arguments: &[&str]) -> Result<Job<'a>> {
+fn start<'a>(paths: &'a Paths, home: &'a Home, server: &Server, arguments: &[&str]) -> Result<Job<'a>> {
     let [shm, _] = Way::through(server);
-    let libraries = programs::libraries(places).display().to_string();
+    let libraries = programs::libraries(paths).display().to_string();
     let plan = job::Plan { arguments, variables: &[("LD_LIBRARY_PATH", &libraries)], ..job::Plan::default() };
-    let mut job = Job::start(places, home, &shm, PROGRAM, &programs::program(places, PROGRAM), &plan)?;
+    let mut job =
+        Job::start(paths, home, &shm, CHECKPOINTED_PROGRAM, &programs::program(paths, CHECKPOINTED_PROGRAM), &plan)?;
     job.wait_for("step 1:")?;
     Ok(job)
 }
@@ -194,10 +195,10 @@ fn said(outcome: &Outcome) -> Result<Value> {
 }
 
 /// Two checkpoints of the running program, a third one that ends it, and a restore that comes to the right end.
-fn checkpoints(places: &Places, further: &[(&'static str, OsString)]) -> Result<Value> {
-    let (server, home) = (server(places, further)?, Home::new()?);
-    let right = program::run(&mut undisturbed(places, &server), LIMIT)?.text();
-    let job = start(places, &home, &server, &LARGE)?;
+fn checkpoints(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Value> {
+    let (server, home) = (server(paths, further)?, Home::new()?);
+    let right = program::run(&mut undisturbed(paths, &server), COMMAND_LIMIT)?.text();
+    let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let (image, mut figures) = (home.image("image"), Vec::new());
     for options in [&["--leave-running"][..], &["--leave-running"], &[]] {
         let taken = said(&job.checkpoint(&image, options)?)?;
@@ -205,38 +206,39 @@ fn checkpoints(places: &Places, further: &[(&'static str, OsString)]) -> Result<
             json!({ "stopped_us": taken["stopped_us"], "took_us": taken["took_us"], "stages_us": taken["stages_us"] }),
         );
     }
-    drop(job.finish(LIMIT)?);
+    drop(job.finish(COMMAND_LIMIT)?);
     let [shm, _] = Way::through(&server);
     let begun = Instant::now();
-    let restored = Job::restore(places, &home, &shm, PROGRAM, &image, &job::Plan::default())?;
-    let outcome = restored.finish(LIMIT)?;
+    let restored = Job::restore(paths, &home, &shm, CHECKPOINTED_PROGRAM, &image, &job::Plan::default())?;
+    let outcome = restored.finish(COMMAND_LIMIT)?;
     ensure!(outcome.status.success() && right.ends_with(&outcome.text()), "wrong after a restore: {}", outcome.text());
     Ok(json!({ "checkpoints": figures, "restored_and_ended_ms": begun.elapsed().as_millis() as u64 }))
 }
 
-fn undisturbed(places: &Places, server: &Server) -> Command {
+fn undisturbed(paths: &Paths, server: &Server) -> Command {
     let [shm, _] = Way::through(server);
-    let mut command = shm.command(places, &programs::program(places, PROGRAM));
-    command.args(BRIEF).env("LD_LIBRARY_PATH", programs::libraries(places));
+    let mut command = shm.command(paths, &programs::program(paths, CHECKPOINTED_PROGRAM));
+    command.args(BRIEF_ARGUMENTS).env("LD_LIBRARY_PATH", programs::libraries(paths));
     command
 }
 
 /// From PoCL to the machine's device and back, while the program runs; it has to print what it prints undisturbed.
-fn moves(places: &Places, pocl: &Path) -> Result<Value> {
-    let drivers: OsString = [pocl.as_os_str(), programs::library(places)?.as_ref()].join(":".as_ref());
-    let (server, home) = (server(places, &[(DRIVERS, drivers)])?, Home::new()?);
-    let right = program::run(&mut undisturbed(places, &server), LIMIT)?.text();
-    let job = start(places, &home, &server, &LARGE)?;
+fn moves(paths: &Paths, pocl: &Path) -> Result<Value> {
+    let drivers: OsString = [pocl.as_os_str(), programs::library(paths)?.as_ref()].join(":".as_ref());
+    let (server, home) = (server(paths, &[(DRIVERS_VARIABLE, drivers)])?, Home::new()?);
+    let right = program::run(&mut undisturbed(paths, &server), COMMAND_LIMIT)?.text();
+    let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let mut figures = Vec::new();
     for device in ["gpu", "cpu"] {
-        let moved = said(&program::run(&mut job.migrate_command(&server.unix(), &["--device", device]), LIMIT)?)?;
+        let moved =
+            said(&program::run(&mut job.migrate_command(&server.unix(), &["--device", device]), COMMAND_LIMIT)?)?;
         figures.push(json!({
             "to": device, "rehearsed": moved["rehearsed"], "stopped_us": moved["stopped_us"], "took_us": moved["took_us"],
             "stages_us": moved["stages_us"]
         }));
     }
     let checkpoint = said(&job.checkpoint(&home.image("image"), &["--leave-running"])?)?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(COMMAND_LIMIT)?;
     ensure!(outcome.status.success() && outcome.text() == right, "wrong after moves: {}", outcome.text());
     Ok(
         json!({ "moves": figures, "pocl_checkpoint": { "stopped_us": checkpoint["stopped_us"], "took_us": checkpoint["took_us"] } }),

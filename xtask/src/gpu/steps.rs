@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use katydid_tests::deadline::Limit;
-use katydid_tests::places::{DRIVER_VARIABLE, PACK_VARIABLE, Places};
+use katydid_tests::paths::{DRIVER_VARIABLE, PACK_VARIABLE, Paths};
 use katydid_tests::program::{self, ProgramError};
 use serde_json::json;
 
@@ -20,9 +20,9 @@ use crate::gpu::machine;
 use crate::output::{line, step};
 
 /// With less time than this left, nothing more is begun.
-const LEAST: Duration = Duration::from_secs(10);
+const MIN_STEP_TIME: Duration = Duration::from_secs(10);
 /// Where the report of a step goes that makes a folder of its own.
-const OUT: &str = "OUT";
+const OUT_FOLDER_VARIABLE: &str = "OUT";
 
 /// Steps, and the time for all of them.
 #[derive(Clone, Copy)]
@@ -92,11 +92,11 @@ pub(crate) fn run(plan: Plan, folder: &Path, report: &Path, only: &[String]) -> 
 /// Does a step for the `time`th time.
 fn take(folder: &Path, report: &Path, one: &Step, time: u32, deadline: Instant) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left < LEAST {
+    if left < MIN_STEP_TIME {
         bail!("there was no time left for it");
     }
     let command = match one.tool {
-        Tool::Katydid => Command::new(Places::of_pack(folder).katydid()),
+        Tool::Katydid => Command::new(Paths::of_pack(folder).katydid()),
         Tool::Ourselves => ourselves(folder, report, one)?,
         Tool::Tests(name) => tests(folder, name),
         Tool::Function(work) => return work(folder, report),
@@ -128,7 +128,7 @@ fn ourselves(folder: &Path, report: &Path, one: &Step) -> Result<Command> {
     let own = report.join(one.name);
     fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
     let mut command = Command::new(folder.join("bin/xtask"));
-    command.args(["gpu-test", "--run"]).arg(folder).env(OUT, own);
+    command.args(["gpu-test", "--run"]).arg(folder).env(OUT_FOLDER_VARIABLE, own);
     Ok(command)
 }
 

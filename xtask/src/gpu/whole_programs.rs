@@ -1,11 +1,10 @@
 //! `gpu-test programs`: programs of the kinds in Figures 4 to 7 of the Cricket paper, natively and through Katydid.
 //!
-//! The ways take turns within a round, so that a machine that slows down slows all of them; rounds are begun while time is
+//! Each round has one run of each way, so that a machine that slows down slows all of them; rounds are begun while time is
 //! left, and each figure is the median over them. Calls are counted once, in a run of their own, since counting takes
 //! time. On a machine without a GPU `--driver soft` runs the small form of each.
 
 use std::env;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use katydid_tests::deadline::Limit;
 use katydid_tests::measured::{Ground, NotMeasured, PROGRAMS, Program, Size, Told, median};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
 use serde_json::{Value, json};
@@ -22,27 +21,21 @@ use serde_json::{Value, json};
 use crate::gpu::frameworks::Options;
 use crate::gpu::machine;
 use crate::output::{line, step};
+use crate::tables::reports::{self, COPY_KINDS};
 use crate::tree::Tree;
 use crate::{apps, dist, shell};
 
 /// All of it, counting included; less if the options say so.
-const ALL: Duration = Duration::from_secs(210);
+const TIME_BUDGET: Duration = Duration::from_secs(210);
 /// More rounds than this change no median by much.
-const MOST_ROUNDS: usize = 5;
+const MAX_ROUNDS: usize = 5;
 /// A program that takes longer hangs.
-const LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
+const PROGRAM_LIMIT: Limit = Limit::Budget(Duration::from_secs(60));
 /// Asks a Python where its wheels have NVIDIA's libraries.
-const WHEELS: &str =
+const FIND_WHEELS_SCRIPT: &str =
     "import glob, sysconfig; print('\\n'.join(glob.glob(sysconfig.get_paths()['purelib'] + '/nvidia/*/lib')))";
-/// The kinds of copies: the key of each, its name, and what the paper says Cricket kept of it, in percent.
-pub(crate) const COPIES: [(&str, &str, Option<f64>); 4] = [
-    ("htod_pageable", "to the device, pageable", Some(33.0)),
-    ("dtoh_pageable", "from the device, pageable", Some(42.0)),
-    ("htod_pinned", "to the device, pinned", None),
-    ("dtoh_pinned", "from the device, pinned", None),
-];
 /// What is known of the paper's figures.
-const CRICKET: &str = "The paper on Cricket (P40, 2021) has 23 to 26 µs added to each call, and of native bandwidth 33 % kept \
+const CRICKET_NOTE: &str = "The paper on Cricket (P40, 2021) has 23 to 26 µs added to each call, and of native bandwidth 33 % kept \
                        (HtoD) and 42 % (DtoH), pageable. Its run times of each program are not at hand, and stand in no column.";
 
 /// Runs them out of a checkout, after building what is needed.
@@ -51,12 +44,12 @@ pub(crate) fn run_here(tree: &Tree, options: &Options) -> Result<ExitCode> {
     apps::run(tree)?;
     let report = env::var_os("OUT").map_or_else(|| tree.target.join("programs"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
-    run(tree.places(), &report, options)
+    run(tree.paths(), &report, options)
 }
 
 /// Runs them out of a pack.
 pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Result<ExitCode> {
-    run(Places::of_pack(folder), report, options)
+    run(Paths::of_pack(folder), report, options)
 }
 
 /// What is known of one program: its calls, what each run told by way, and why there is nothing.
@@ -67,18 +60,18 @@ struct Row {
     missing: Option<NotMeasured>,
 }
 
-fn run(places: Places, report: &Path, options: &Options) -> Result<ExitCode> {
+fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     let begun = Instant::now();
-    let deadline = begun + ALL.min(Duration::from_secs(options.within));
+    let deadline = begun + TIME_BUDGET.min(Duration::from_secs(options.within));
     let size = if options.is_soft() { Size::Small } else { Size::Large };
-    let server = Server::start(&places, &options.driver, &[])?;
+    let server = Server::start(&paths, &options.driver, &[])?;
     let [shm, tcp] = Way::through(&server);
-    let native = Way::Direct { name: "native", folder: options.is_soft().then(|| places.soft()) };
+    let native = Way::Direct { name: "native", folder: options.is_soft().then(|| paths.soft()) };
     let ways = [native, shm, tcp];
-    let ground = Ground { places, size, libraries: wheels(options), limit: LIMIT };
+    let ground = Ground { paths, size, libraries: wheels(options), limit: PROGRAM_LIMIT };
     let mut rows: Vec<Row> = PROGRAMS.iter().map(|program| counted(&ground, &server, *program, options)).collect();
     let mut rounds = 0;
-    while rounds < MOST_ROUNDS {
+    while rounds < MAX_ROUNDS {
         let started = Instant::now();
         rows.iter_mut().filter(|row| row.missing.is_none()).for_each(|row| one_round(&ground, &ways, row));
         rounds += 1;
@@ -90,9 +83,9 @@ fn run(places: Places, report: &Path, options: &Options) -> Result<ExitCode> {
     }
     let machine = machine::describe();
     let names: Vec<String> = ways.iter().map(ToString::to_string).collect();
-    let text = table(&machine, &names, &rows, rounds);
     let figures: Vec<Value> = rows.iter().map(|row| as_json(row, &names)).collect();
     let all = json!({ "machine": machine, "size": size.word(), "rounds": rounds, "programs": figures });
+    let text = text(&all, &rows)?;
     fs::write(report.join("programs.json"), serde_json::to_vec_pretty(&all)?).context("cannot write to the report")?;
     fs::write(report.join("programs.md"), &text).context("cannot write to the report")?;
     line(&text);
@@ -108,7 +101,7 @@ fn is_absent(why: &NotMeasured) -> bool {
 /// Where a Python's wheels have NVIDIA's libraries; nowhere without such a Python.
 fn wheels(options: &Options) -> Vec<PathBuf> {
     let python = options.python.clone().unwrap_or_else(|| PathBuf::from("python3"));
-    let said = shell::read(Command::new(python).args(["-c", WHEELS])).unwrap_or_default();
+    let said = shell::read(Command::new(python).args(["-c", FIND_WHEELS_SCRIPT])).unwrap_or_default();
     said.lines().map(PathBuf::from).collect()
 }
 
@@ -163,69 +156,26 @@ impl Row {
     }
 }
 
-/// The first way is the native one.
-fn table(machine: &Value, ways: &[String], rows: &[Row], rounds: usize) -> String {
-    let text = |key: &str| machine[key].as_str().filter(|text| !text.is_empty()).unwrap_or("none").to_owned();
-    let mut out = format!("GPU {}, driver {}, {}, rounds: {rounds}\n\n", text("gpu"), text("driver"), text("date"));
-    let others = ways.get(1..).unwrap_or_default();
-    let titles: Vec<String> = ways.iter().map(|way| format!("{way}: first call + work, ms")).collect();
-    let added: Vec<String> = others.iter().map(|way| format!("{way}: added to a call, µs")).collect();
-    let head = [&titles[..], &added].concat();
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "| program | calls | MB in | MB out | {} |", head.join(" | "));
-    let _ = writeln!(out, "|---|{}", "---:|".repeat(head.len() + 3));
-    for row in rows {
-        let _ = writeln!(out, "{}", program_row(row, ways.len()));
+/// The tables that pages have of such a report, and why programs have no figures.
+fn text(report: &Value, rows: &[Row]) -> Result<String> {
+    let machine = reports::table(report, "machine")?;
+    let mut out = format!("{machine}Rounds: {}.\n\n{}", report["rounds"], reports::table(report, "programs")?);
+    // A run of some programs alone has no rates.
+    if let Ok(rates) = reports::table(report, "bandwidth") {
+        out += &format!("\n{rates}\n{CRICKET_NOTE}\n");
     }
-    out += "\nOf bandwidth, in GB/s and in percent of native:\n\n";
-    let _ = writeln!(
-        out,
-        "| copies | {} | Cricket (paper, P40) |\n|---|{}",
-        ways.join(" | "),
-        "---:|".repeat(ways.len() + 1)
-    );
-    for (key, title, cricket) in COPIES {
-        let cells: Vec<String> = (0..ways.len()).map(|way| rate_cell(rows, way, key)).collect();
-        let cricket = cricket.map_or("-".to_owned(), |kept| format!("{kept:.0} %"));
-        let _ = writeln!(out, "| {title} | {} | {cricket} |", cells.join(" | "));
-    }
-    let _ = writeln!(out, "\n{CRICKET}");
     for row in rows {
         if let Some(why) = &row.missing {
-            let _ = writeln!(out, "\n{}: {why}", row.program.name);
+            out += &format!("\n{}: {why}\n", row.program.name);
         }
     }
-    out
-}
-
-fn program_row(row: &Row, ways: usize) -> String {
-    let told = |way: usize| {
-        let (start, work) = (row.median(way, |told| Some(told.start))?, row.work(way)?);
-        let ratio = row.work(0).filter(|_| way > 0).map_or(String::new(), |native| format!(" = {:.2}×", work / native));
-        Some(format!("{:.1} + {:.1}{ratio}", start * 1e3, work * 1e3))
-    };
-    let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
-    let mega = |bytes: Option<u64>| number(bytes.map(|bytes| bytes as f64 / 1e6), 2);
-    let mut cells = vec![row.calls.map_or("-".to_owned(), |calls| calls.to_string())];
-    cells.extend([mega(row.bytes().map(|(into, _)| into)), mega(row.bytes().map(|(_, out)| out))]);
-    cells.extend((0..ways).map(|way| told(way).unwrap_or_else(|| "-".to_owned())));
-    cells.extend((1..ways).map(|way| number(row.added(way).map(|added| added * 1e6), 2)));
-    format!("| {} | {} |", row.program.title, cells.join(" | "))
-}
-
-fn rate_cell(rows: &[Row], way: usize, key: &str) -> String {
-    let rate = |way| rows.iter().find_map(|row| row.rate(way, key));
-    match (rate(way), rate(0)) {
-        (Some(rate), Some(native)) if way > 0 => format!("{:.1} = {:.0} %", rate / 1e9, rate / native * 100.0),
-        (Some(rate), _) => format!("{:.1}", rate / 1e9),
-        (None, _) => "-".to_owned(),
-    }
+    Ok(out)
 }
 
 fn as_json(row: &Row, ways: &[String]) -> Value {
     let way = |(index, name): (usize, &String)| {
         let rates: serde_json::Map<String, Value> =
-            COPIES.iter().filter_map(|(key, ..)| Some(((*key).to_owned(), json!(row.rate(index, key)?)))).collect();
+            COPY_KINDS.iter().filter_map(|(key, ..)| Some(((*key).to_owned(), json!(row.rate(index, key)?)))).collect();
         let start = row.median(index, |told| Some(told.start));
         let added = row.added(index).filter(|_| index > 0);
         let figures = json!({
@@ -263,16 +213,22 @@ mod tests {
         let row = row(&[[1.0, 1.5], [1.1, 9.0], [1.2, 1.6]], Some(1_000_000));
         // Medians: 1.1 s and 1.6 s.
         assert!((row.added(1).unwrap() - 0.5e-6).abs() < 1e-12);
-        let text = program_row(&row, 2);
-        assert!(text.contains("| 1000000 | 2.00 | 0.00 | 100.0 + 1100.0 | 100.0 + 1600.0 = 1.45× | 0.50 |"), "{text}");
-        assert_eq!(rate_cell(&[row], 1, "htod_pinned"), "1.0 = 50 %");
+        let told = as_json(&row, &["native".to_owned(), "shm".to_owned()]);
+        assert_eq!((&told["calls"], &told["bytes_in"]), (&json!(1_000_000), &json!(2_000_000)));
+        assert_eq!(
+            (&told["ways"]["shm"]["work_s"], &told["ways"]["native"]["added_to_a_call_s"]),
+            (&json!(1.6), &Value::Null)
+        );
+        assert_eq!(told["ways"]["shm"]["bytes_per_s"]["htod_pinned"], json!(1e9));
     }
 
     #[test]
     fn a_program_without_figures_has_its_row_and_its_reason() {
         let mut row = row(&[], None);
         row.missing = Some(NotMeasured::Absent("no library".to_owned()));
-        let text = table(&json!({}), &["native".to_owned(), "shm".to_owned()], &[row], 1);
-        assert!(text.contains("| - | - | - | - | - | - |") && text.contains("absent: no library"), "{text}");
+        let figures = as_json(&row, &["native".to_owned(), "shm".to_owned()]);
+        let machine = json!({"gpu": "", "driver": "", "date": "", "kernel": "6.1", "processors": "2"});
+        let text = text(&json!({"machine": machine, "rounds": 1, "programs": [figures]}), &[row]).unwrap();
+        assert!(text.contains("\n| `") && text.contains("absent: no library"), "{text}");
     }
 }

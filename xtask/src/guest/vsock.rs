@@ -9,7 +9,7 @@ use super::Guest;
 use crate::tree::Tree;
 
 /// In the order in which they are loaded: vsock, and what CRIU asks for.
-const MODULES: [&str; 12] = [
+const KERNEL_MODULES: [&str; 12] = [
     "drivers/net/tun.ko",
     "drivers/net/veth.ko",
     "net/vmw_vsock/vsock.ko",
@@ -25,7 +25,7 @@ const MODULES: [&str; 12] = [
 ];
 /// Programs that between them use all that a link has: bulk over several connections, calls back, prints, memory of the host. And the
 /// one that is checkpointed and restored.
-const PROGRAMS: [(&str, &str); 7] = [
+const GUEST_PROGRAMS: [(&str, &str); 7] = [
     ("programs", "vector_add"),
     ("programs", "big_copy"),
     ("programs", "async_pipeline"),
@@ -40,8 +40,8 @@ pub(crate) fn run(tree: &Tree, measures: bool) -> Result<()> {
     let guest = Guest {
         name: "vsock",
         tries: "programs on a machine that has vsock",
-        modules: &MODULES,
-        programs: &PROGRAMS,
+        modules: &KERNEL_MODULES,
+        programs: &GUEST_PROGRAMS,
         has_criu: true,
         told: if measures { vec!["measure"] } else { Vec::new() },
     };

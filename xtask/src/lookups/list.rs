@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use crate::lookups::release::Release;
 
 /// Where the list lies in the checkout.
-pub(super) const FILE: &str = "spec/lookups.txt";
+pub(super) const LOOKUPS_FILE: &str = "spec/lookups.txt";
 
-const HEAD: &str = "\
+const LOOKUPS_HEAD: &str = "\
 # What releases of CUDA's runtime, NCCL and PyTorch ask the driver for: a function, the version of CUDA that they name (none: by
 # dlsym) or a private table, and the releases. Made by `cargo xtask lookups`; a test of the shim holds the driver API to it.
 ";
@@ -31,7 +31,8 @@ impl Lookups {
     pub(super) fn parse(text: &str, all: &[Release]) -> Result<Self> {
         let mut lookups = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let (lookup, releases) = entry(line, all).with_context(|| format!("{FILE}: {line}: no such line"))?;
+            let (lookup, releases) =
+                entry(line, all).with_context(|| format!("{LOOKUPS_FILE}: {line}: no such line"))?;
             lookups.0.entry(lookup).or_default().extend(releases);
         }
         Ok(lookups)
@@ -50,7 +51,7 @@ impl Lookups {
 
     /// The list as it lies in the file.
     pub(super) fn text(&self, all: &[Release]) -> String {
-        let mut text = HEAD.to_owned();
+        let mut text = LOOKUPS_HEAD.to_owned();
         for ((name, version), releases) in &self.0 {
             let _ = writeln!(text, "{name} {}{}", version_words(*version), ranges(releases, all));
         }

@@ -1,7 +1,7 @@
 //! The releases that are tried: the lines of `xtask/releases.txt`.
 
 /// The releases, oldest first.
-const RELEASES: &str = include_str!("../../releases.txt");
+const RELEASE_PINS: &str = include_str!("../../releases.txt");
 
 /// A release: the program of `tests/releases` that runs with it, and what pip is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Release {
 
 /// All of them.
 pub(super) fn releases() -> Vec<Release> {
-    let lines = RELEASES.lines().filter(|line| !line.starts_with('#'));
+    let lines = RELEASE_PINS.lines().filter(|line| !line.starts_with('#'));
     let release = |line: &'static str| {
         let (program, requirement) = line.split_once(' ')?;
         Some(Release { program, requirement })

@@ -9,18 +9,18 @@ use anyhow::{Context, Result};
 use katydid_tests::catalog::files;
 
 use crate::apps::MPI_RUN;
-use crate::fetch::opencl::{LIBRARIES, PINS, fetch, root};
+use crate::fetch::opencl::{LIBRARY_FOLDER, OPENCL_PINS, fetch, root};
 use crate::fetch::packages;
 use crate::shell;
 use crate::tree::Tree;
 
 /// What the names of programs with ranks of MPI begin with.
-pub(crate) const RANKED: &str = "mpi_";
+pub(crate) const RANKED_PREFIX: &str = "mpi_";
 /// What is built: a program that finds a loader, or a driver's library.
-const PROGRAM: [&str; 2] = ["-l:libOpenCL.so.1", "-lpthread"];
+const PROGRAM_FLAGS: [&str; 2] = ["-l:libOpenCL.so.1", "-lpthread"];
 /// A driver for tests, no program; where it lies among the sources.
-const DRIVER: &str = "drivers/memory.c";
-const LIBRARY: [&str; 3] = ["-shared", "-fPIC", "-fvisibility=hidden"];
+const DRIVER_SOURCE: &str = "drivers/memory.c";
+const LIBRARY_FLAGS: [&str; 3] = ["-shared", "-fPIC", "-fvisibility=hidden"];
 
 /// Builds the programs that changed, and removes what drivers compiled in earlier runs.
 pub(crate) fn apps(tree: &Tree) -> Result<()> {
@@ -39,29 +39,29 @@ pub(crate) fn apps(tree: &Tree) -> Result<()> {
     for path in program_sources(&sources)? {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let program = programs.join(path.file_stem().unwrap_or_default());
-        let is_ranked = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RANKED));
+        let is_ranked = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RANKED_PREFIX));
         if is_ranked && !packages::has_open_mpi() {
             continue;
         }
         if_changed(&program, &[&headers, &text], || {
             if !is_ranked {
-                return build(tree, "gcc", &PROGRAM, &path, &program);
+                return build(tree, "gcc", &PROGRAM_FLAGS, &path, &program);
             }
             let ranked = program.with_extension("ranked");
-            build(tree, "mpicc", &PROGRAM, &path, &ranked)?;
+            build(tree, "mpicc", &PROGRAM_FLAGS, &path, &ranked)?;
             launcher(&program, &format!("#!/bin/sh\nexec {MPI_RUN} -n 4 '{}' \"$@\"\n", ranked.display()))
         })?;
     }
-    let (source, library) = (sources.join(DRIVER), programs.join("memory.so"));
+    let (source, library) = (sources.join(DRIVER_SOURCE), programs.join("memory.so"));
     let text = fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
-    if_changed(&library, &[&text], || build(tree, "gcc", &LIBRARY, &source, &library))
+    if_changed(&library, &[&text], || build(tree, "gcc", &LIBRARY_FLAGS, &source, &library))
 }
 
 /// The sources of all topics' programs, each named as its program.
 fn program_sources(sources: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = with_end(sources, "c")?;
     files::check_names(&paths)?;
-    paths.retain(|path| *path != sources.join(DRIVER));
+    paths.retain(|path| *path != sources.join(DRIVER_SOURCE));
     Ok(paths)
 }
 
@@ -82,7 +82,7 @@ fn headers(sources: &Path) -> Result<Vec<u8>> {
 /// Does `work`, which makes a file out of these texts, unless it has made it of the same ones before.
 fn if_changed(made: &Path, texts: &[&[u8]], work: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(PINS.as_bytes());
+    hasher.update(OPENCL_PINS.as_bytes());
     for text in texts {
         hasher.update(text);
     }
@@ -107,7 +107,7 @@ fn build(tree: &Tree, compiler: &str, way: &[&str], source: &Path, made: &Path) 
     let mut gcc = Command::new(compiler);
     gcc.args(["-O2", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-I"]).arg(root.join("usr/include"));
     gcc.arg("-I").arg(tree.root.join("tests/apps-opencl/common"));
-    gcc.arg(source).arg("-o").arg(made).arg("-L").arg(root.join(LIBRARIES)).args(way);
+    gcc.arg(source).arg("-o").arg(made).arg("-L").arg(root.join(LIBRARY_FOLDER)).args(way);
     shell::read(&mut gcc).map(drop).with_context(|| format!("cannot build {}", source.display()))
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::measured::median;
 use katydid_tests::opencl as programs;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -22,12 +22,12 @@ use crate::output::{line, step};
 use crate::tree::Tree;
 
 /// Rounds on a GPU machine, whose time is short, and here, where other work disturbs.
-pub(crate) const FEW: usize = 3;
-const MANY: usize = 7;
+pub(crate) const FEW_ROUNDS: usize = 3;
+const MANY_ROUNDS: usize = 7;
 /// Of one run. PoCL compiles each program for a processor that others use too.
-const LIMIT: Duration = Duration::from_secs(240);
+const RUN_TIMEOUT: Duration = Duration::from_secs(240);
 /// The section of the figure that is better when it is smaller.
-const LATENCY: &str = "latency";
+const LATENCY_SECTION: &str = "latency";
 
 /// A program that measures, and how its figures are read.
 struct Subject {
@@ -42,7 +42,7 @@ struct Subject {
 }
 
 /// What is measured. hashcat's backend is OpenCL, also where CUDA is.
-const SUBJECTS: [Subject; 2] = [
+const RATE_SUBJECTS: [Subject; 2] = [
     Subject {
         name: "clpeak",
         path: "root/usr/bin/clpeak",
@@ -60,16 +60,16 @@ const SUBJECTS: [Subject; 2] = [
 ];
 
 /// Their folder in a pack.
-pub(crate) const PACKED: &str = "others";
+pub(crate) const PACKED_FOLDER: &str = "others";
 
 /// Where the programs of a pack lie, as they do below the folder that they were fetched to.
-pub(crate) fn packed(places: &Places) -> PathBuf {
-    places.opencl().join(PACKED)
+pub(crate) fn packed(paths: &Paths) -> PathBuf {
+    paths.opencl().join(PACKED_FOLDER)
 }
 
 /// What travels in a pack: files and folders below the folder that they were fetched to. Of hashcat's modes that one which is
 /// measured, with what all need.
-pub(crate) const FILES: [&str; 8] = [
+pub(crate) const PACKED_FILES: [&str; 8] = [
     "root/usr/bin/clpeak",
     "root/usr/lib/x86_64-linux-gnu/libminizip.so.1",
     "root/usr/lib/x86_64-linux-gnu/libxxhash.so.0",
@@ -81,18 +81,18 @@ pub(crate) const FILES: [&str; 8] = [
 ];
 
 /// Measures with the programs below `folder`, and says each figure with its ratio to the native one.
-pub(crate) fn measure(places: &Places, server: &Server, folder: &Path, rounds: usize) -> Result<Value> {
+pub(crate) fn measure(paths: &Paths, server: &Server, folder: &Path, rounds: usize) -> Result<Value> {
     let [shm, _] = Way::through(server);
     let ways = [Way::Direct { name: "native", folder: None }, shm];
     let mut all = json!({});
-    for subject in &SUBJECTS {
+    for subject in &RATE_SUBJECTS {
         let program = folder.join(subject.path);
         ensure!(program.exists(), "there is no {} in {}", subject.name, folder.display());
         let mut seen = [BTreeMap::<String, Vec<f64>>::new(), BTreeMap::new()];
         for round in 0..rounds {
             // A machine that becomes slower as it runs, or faster, does so for both.
             for index in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-                let figures = run(places, &ways[index], folder, subject)?;
+                let figures = run(paths, &ways[index], folder, subject)?;
                 figures.into_iter().for_each(|(key, figure)| seen[index].entry(key).or_default().push(figure));
             }
         }
@@ -112,7 +112,7 @@ pub(crate) fn measure(places: &Places, server: &Server, folder: &Path, rounds: u
 
 /// How much of the native figure another one is; above 1: better.
 fn ratio(key: &str, figure: f64, native: f64) -> f64 {
-    if key.contains(LATENCY) { native / figure } else { figure / native }
+    if key.contains(LATENCY_SECTION) { native / figure } else { figure / native }
 }
 
 /// By how much native runs differ among each other, as a part of the largest: no ratio says more than that.
@@ -126,22 +126,22 @@ fn medians(seen: BTreeMap<String, Vec<f64>>) -> BTreeMap<String, f64> {
     seen.into_iter().filter_map(|(key, figures)| Some((key, median(figures)?))).collect()
 }
 
-fn run(places: &Places, way: &Way, folder: &Path, subject: &Subject) -> Result<BTreeMap<String, f64>> {
-    let mut command: Command = way.command(places, &folder.join(subject.path));
+fn run(paths: &Paths, way: &Way, folder: &Path, subject: &Subject) -> Result<BTreeMap<String, f64>> {
+    let mut command: Command = way.command(paths, &folder.join(subject.path));
     command.args(subject.arguments);
-    if programs::is_pocl(places) {
+    if programs::is_pocl(paths) {
         command.args(subject.of_processors);
     }
     let own = folder.join("root/usr/lib/x86_64-linux-gnu");
     let variables = match way {
-        Way::Direct { .. } => programs::driver(places),
-        _ => vec![("LD_LIBRARY_PATH", programs::libraries(places).into())],
+        Way::Direct { .. } => programs::driver(paths),
+        _ => vec![("LD_LIBRARY_PATH", programs::libraries(paths).into())],
     };
     for (name, value) in variables {
         let value = if name == "LD_LIBRARY_PATH" { with(&value, &own)? } else { value };
         command.env(name, value);
     }
-    let outcome = program::run(&mut command, LIMIT)?;
+    let outcome = program::run(&mut command, RUN_TIMEOUT)?;
     ensure!(outcome.status.success(), "{way}: {}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     let figures = (subject.read)(&outcome.text());
     (!figures.is_empty()).then_some(figures).with_context(|| format!("no figures: {}", outcome.text()))
@@ -180,7 +180,7 @@ fn speeds(text: &str) -> BTreeMap<String, f64> {
             && let (Ok(launch), Ok(speed)) = (launch.parse(), speed.parse())
         {
             speeds.entry(format!("mode {mode}, hashes a second")).or_insert(speed);
-            speeds.entry(format!("mode {mode}, {LATENCY} of a launch, ms")).or_insert(launch);
+            speeds.entry(format!("mode {mode}, {LATENCY_SECTION} of a launch, ms")).or_insert(launch);
         }
     }
     speeds
@@ -189,10 +189,10 @@ fn speeds(text: &str) -> BTreeMap<String, f64> {
 /// Measures out of a checkout, on PoCL.
 pub(crate) fn run_here(tree: &Tree) -> Result<ExitCode> {
     third_party::fetch(tree)?;
-    let places = programs::places(&tree.places());
-    let server = Server::start_with(&places, "soft", &[], &programs::driver(&places))?;
+    let paths = programs::paths(&tree.paths());
+    let server = Server::start_with(&paths, "soft", &[], &programs::driver(&paths))?;
     step("clpeak and hashcat on PoCL, natively and over shared memory");
-    let all = measure(&places, &server, &third_party::folder(tree), MANY)?;
+    let all = measure(&paths, &server, &third_party::folder(tree), MANY_ROUNDS)?;
     line(&all.to_string());
     Ok(ExitCode::SUCCESS)
 }

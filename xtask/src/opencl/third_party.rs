@@ -18,16 +18,16 @@ use crate::shell;
 use crate::tree::Tree;
 
 /// The pins: packages, each with its version.
-const PINS: &str = include_str!("../../opencl-programs.txt");
+const PROGRAM_PINS: &str = include_str!("../../opencl-programs.txt");
 /// The pins of what the Python has.
 const PYTHON_PINS: &str = include_str!("../../opencl-python.txt");
 /// Where PyOpenCL's sources are, whose tests are in no wheel, and their content.
-const SOURCES: [&str; 2] = [
+const TEST_SOURCES: [&str; 2] = [
     "https://files.pythonhosted.org/packages/0a/a9/b6133777fc20be05faa88c4dbae9cc0d26d6dc1395c45770ec49b56edc4b/pyopencl-2026.1.4.tar.gz",
     "6cb9544a004609061e86873fe36500da6c2101042e9c7b9c3b804a29a12b98bf",
 ];
 /// Reads an address, a hash and a folder, and puts the tests of PyOpenCL there.
-const FETCH: &str = "
+const FETCH_SCRIPT: &str = "
 import hashlib, io, sys, tarfile, time, urllib.request
 address, wanted, folder = sys.argv[1:]
 for attempt in range(4):
@@ -45,9 +45,9 @@ with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             open(folder + '/' + parts[2], 'wb').write(archive.extractfile(member).read())
 ";
 /// ViennaCL's pages, below the root of its documents.
-const PAGES: &str = "usr/share/doc/libviennacl-dev/html";
+const VIENNACL_PAGES: &str = "usr/share/doc/libviennacl-dev/html";
 /// What runs of the tests have, a slice each; of PyOpenCL's long tests `slice` takes a smaller one.
-const BRIEF: [&str; 16] = [
+const BRIEF_RUNS: [&str; 16] = [
     "clinfo",
     "blas",
     "clblast_test_xdot",
@@ -66,7 +66,7 @@ const BRIEF: [&str; 16] = [
     "slice",
 ];
 /// Those whole: run by hand.
-const WHOLE: [&str; 7] = [
+const WHOLE_RUNS: [&str; 7] = [
     "clblast_test_xaxpy",
     "clblast_test_xgemv",
     "test_wrapper",
@@ -90,14 +90,14 @@ pub(crate) fn test(tree: &Tree, all: bool) -> Result<()> {
         return Ok(());
     }
     let slice = Slice::of_commit(&tree.root, all);
-    let names: Vec<&str> = BRIEF.into_iter().filter(|name| slice.has(name, BRIEF_SLICES)).collect();
+    let names: Vec<&str> = BRIEF_RUNS.into_iter().filter(|name| slice.has(name, BRIEF_SLICES)).collect();
     run(tree, &names)
 }
 
 /// Runs all of them, or those that are named. All ways have to be equal.
 pub(crate) fn run_here(tree: &Tree, names: &[String]) -> Result<()> {
     fetch(tree)?;
-    let all: Vec<&str> = BRIEF.into_iter().chain(WHOLE).collect();
+    let all: Vec<&str> = BRIEF_RUNS.into_iter().chain(WHOLE_RUNS).collect();
     let named: Vec<&str> = names.iter().map(String::as_str).collect();
     run(tree, if named.is_empty() { &all } else { &named })
 }
@@ -143,14 +143,14 @@ fn take_pages(folder: &Path, work: &Path) -> Result<()> {
             shell::run(Command::new("dpkg-deb").arg("--extract").arg(&path).arg(&documents))?;
         }
     }
-    fs::rename(documents.join(PAGES), folder.join("vienna-pages")).context("cannot place ViennaCL's pages")
+    fs::rename(documents.join(VIENNACL_PAGES), folder.join("vienna-pages")).context("cannot place ViennaCL's pages")
 }
 
 /// Fetches what is missing.
 pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     let folder = &folder(tree);
     let stamp = folder.join("pins.txt");
-    let pins = format!("{PINS}{PYTHON_PINS}{}{PAGES}", SOURCES.concat());
+    let pins = format!("{PROGRAM_PINS}{PYTHON_PINS}{}{VIENNACL_PAGES}", TEST_SOURCES.concat());
     if fs::read_to_string(&stamp).is_ok_and(|text| text == pins) {
         return Ok(());
     }
@@ -160,7 +160,9 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     step("fetching programs that use OpenCL (14 packages of Debian, 14 wheels and sources of PyPI, 67 MB)");
     clear(folder)?;
     let work = folder.join("new");
-    if let Err(said) = debian::from_one_of(&opencl::SOURCES, |source| debian::unpack(source, &work, PINS)) {
+    if let Err(said) =
+        debian::from_one_of(&opencl::OPENCL_SOURCES, |source| debian::unpack(source, &work, PROGRAM_PINS))
+    {
         bail!("{said}");
     }
     fs::rename(work.join("root"), folder.join("root")).context("cannot place the packages")?;
@@ -170,6 +172,6 @@ pub(crate) fn fetch(tree: &Tree) -> Result<()> {
     packages::environment(&folder.join("python"), &tree.root.join("xtask/opencl-python.txt"))?;
     let tests = folder.join("pyopencl-tests");
     fs::create_dir_all(&tests).with_context(|| format!("cannot make {}", tests.display()))?;
-    shell::run(Command::new("python3").args(["-c", FETCH]).args(SOURCES).arg(&tests))?;
+    shell::run(Command::new("python3").args(["-c", FETCH_SCRIPT]).args(TEST_SOURCES).arg(&tests))?;
     fs::write(&stamp, pins).context("cannot write the stamp")
 }

@@ -90,7 +90,7 @@ impl Bench<'_> {
 /// This program, started again.
 pub(super) fn katydid() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.env_remove(katydid_cli_core::server::address::VARIABLE);
+    command.env_remove(katydid_cli_core::server::address::SERVER_VARIABLE);
     command
 }
 

@@ -13,11 +13,11 @@ use crate::soft;
 /// The kernels as nvcc made them from `kernels.cu`.
 const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 /// Rows and columns that a block has of a product.
-const TILE: u32 = 32;
+const TILE_LINES: u32 = 32;
 /// Threads of a block that has one row.
-const BLOCK: u32 = 256;
+const BLOCK_THREADS: u32 = 256;
 /// After so many halvings, an interval of 32 holds no two numbers of 24 bits.
-const HALVINGS: u64 = 32;
+const MAX_HALVINGS: u64 = 32;
 
 impl Computation {
     pub(super) const ALL: [Self; 4] = [Self::Matrix, Self::Bodies, Self::Heat, Self::Eigenvalues];
@@ -71,7 +71,7 @@ impl Computing {
     pub(super) fn new(cuda: Cuda, kind: Computation, size: u32) -> Result<Self, CudaError> {
         let missing = |text: &str| CudaError::Missing(text.to_owned());
         let text = |ptx: &'static str| CStr::from_bytes_with_nul(ptx.as_bytes()).map_err(|_| missing("no text of PTX"));
-        let modules = [cuda.module(text(soft::cuda::PTX)?)?, cuda.module(text(PTX)?)?];
+        let modules = [cuda.module(text(soft::cuda::KERNELS_PTX)?)?, cuda.module(text(PTX)?)?];
         let names: &[(usize, &CStr)] = match kind {
             Computation::Matrix => &[(0, c"sgemm")],
             Computation::Bodies => &[(0, c"nbody"), (1, c"fly")],
@@ -99,11 +99,11 @@ impl Computing {
     /// One step, to its end.
     pub(super) fn step(&mut self) -> Result<(), CudaError> {
         let (size, n) = (self.size, u64::from(self.size));
-        let row = [[size.div_ceil(BLOCK), 1], [BLOCK, 1]];
+        let row = [[size.div_ceil(BLOCK_THREADS), 1], [BLOCK_THREADS, 1]];
         let buffers = &mut self.buffers;
         match self.kind {
             Computation::Matrix => {
-                let tiles = [[size / TILE, size / TILE], [TILE, TILE]];
+                let tiles = [[size / TILE_LINES, size / TILE_LINES], [TILE_LINES, TILE_LINES]];
                 self.cuda.start(&self.kernels[0], tiles, &[buffers[0], buffers[1], buffers[2], n])?;
                 buffers.swap(0, 2);
             }
@@ -118,7 +118,7 @@ impl Computing {
             }
             Computation::Eigenvalues => {
                 let [low, high, diagonal, beside] = [buffers[0], buffers[1], buffers[2], buffers[3]];
-                if self.steps.is_multiple_of(HALVINGS) {
+                if self.steps.is_multiple_of(MAX_HALVINGS) {
                     self.cuda.start(&self.kernels[0], row, &[diagonal, low, high, n])?;
                 }
                 self.cuda.start(&self.kernels[1], row, &[diagonal, beside, low, high, n])?;

@@ -33,7 +33,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 /// A chunk of an image.
 const IMAGE_CHUNK_BYTES: u64 = 2 << 20;
 /// One chunk in so many changes.
-const STRIDE: usize = 100;
+const CHUNKS_PER_CHANGE: usize = 100;
 /// Bytes that are copied at once.
 const PIECE_BYTES: usize = 64 << 20;
 /// How often orders are looked for.
@@ -41,8 +41,8 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// Without an order for so long, no process is there any more.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Names of the two files.
-pub(super) const ORDER: &str = "order";
-pub(super) const ANSWER: &str = "answer";
+pub(super) const ORDER_FILE: &str = "order";
+pub(super) const ANSWER_FILE: &str = "answer";
 
 /// Holds memory and changes it as orders say.
 pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
@@ -61,7 +61,7 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
             continue;
         }
         looked = Instant::now();
-        let Some((number, words)) = read(&flags.folder.join(ORDER)).filter(|(number, _)| *number > last) else {
+        let Some((number, words)) = read(&flags.folder.join(ORDER_FILE)).filter(|(number, _)| *number > last) else {
             if !program.is_busy() {
                 thread::sleep(POLL_INTERVAL);
             }
@@ -72,7 +72,7 @@ pub(super) fn main(flags: &BenchHolderFlags) -> Outcome {
             break;
         }
         let answer = program.obey(&words).map_err(failed)?;
-        write(&flags.folder, ANSWER, number, &answer)?;
+        write(&flags.folder, ANSWER_FILE, number, &answer)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -180,8 +180,8 @@ impl Holder {
 
     fn change(&mut self) -> Result<usize, CudaError> {
         self.turn += 1;
-        self.stamp(STRIDE, self.turn)?;
-        Ok(self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize).div_ceil(STRIDE) * IMAGE_CHUNK_BYTES as usize)
+        self.stamp(CHUNKS_PER_CHANGE, self.turn)?;
+        Ok(self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize).div_ceil(CHUNKS_PER_CHANGE) * IMAGE_CHUNK_BYTES as usize)
     }
 
     /// A number that every word and its place goes into.

@@ -34,7 +34,7 @@ use report::Report;
 use subject::Limits;
 
 /// Where memory is a file system.
-const MEMORY: &str = "/dev/shm";
+const MEMORY_FOLDER: &str = "/dev/shm";
 /// Nothing more is begun after so long, unless the flags say otherwise.
 const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -51,7 +51,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Works(facts) => facts,
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
-    let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY));
+    let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY_FOLDER));
     let limits = Limits::within(flags.within.as_ref().map_or(TIME_LIMIT, |within| within.0))?;
     let progress = Progress::on_stderr();
     let server = PrivateServer::start(&flags.driver, false)?;

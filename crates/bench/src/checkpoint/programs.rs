@@ -10,12 +10,12 @@ use super::report::{CheckpointFigures, Measured, ProgramRow};
 use crate::flags::Computation;
 
 /// Checkpoints and restores of each program; the medians count.
-const ROUNDS: usize = 5;
+const ROUNDS_PER_PROGRAM: usize = 5;
 const QUICK_ROUNDS: usize = 1;
 
 /// Measures all of them.
 pub(super) fn measure(bench: &Bench<'_>, quick: bool) -> Vec<ProgramRow> {
-    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
+    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS_PER_PROGRAM };
     Computation::ALL.iter().map(|kind| one(bench, *kind, rounds)).collect()
 }
 

@@ -120,8 +120,8 @@ impl SizeRun<'_> {
         let (work, driver) = (self.bench.folder()?, &self.bench.driver.path);
         let mut command: Command = katydid();
         match native_search(self.bench.layout, driver) {
-            Some(search) => command.env(layout::SEARCH, search),
-            None => command.env_remove(layout::SEARCH),
+            Some(search) => command.env(layout::SEARCH_PATH_VARIABLE, search),
+            None => command.env_remove(layout::SEARCH_PATH_VARIABLE),
         };
         let folder = work.path().join("native");
         let mut program = Subject::start(command, &held(self.held), &folder, &self.bench.limits)?;

@@ -18,13 +18,13 @@ use super::report::Measured;
 use katydid_cli_core::child::dies_with_us;
 
 /// Beside orders and answers: what the command that runs the program says.
-const MESSAGES: &str = "messages";
+const MESSAGES_FILE: &str = "messages";
 /// How often a file is looked for.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// How long something may take; reading 32 GiB through slow links takes a while.
 const STEP_TIMEOUT: Duration = Duration::from_secs(240);
 /// How long a program may take to end when something has failed.
-const GRACE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Until when things are begun.
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ impl Subject {
     /// Starts the program again by a command that brings it back, and measures the time until it answers `order`.
     pub(super) fn again(&mut self, command: Command, order: &str) -> Measured<Duration> {
         self.number += 1;
-        holder::write(&self.folder, holder::ORDER, self.number, order).map_err(|error| error.to_string())?;
+        holder::write(&self.folder, holder::ORDER_FILE, self.number, order).map_err(|error| error.to_string())?;
         let began = Instant::now();
         self.take(command)?;
         self.answer().map(|_| began.elapsed())
@@ -123,7 +123,7 @@ impl Subject {
 
     fn take(&mut self, mut command: Command) -> Measured<()> {
         dies_with_us(&mut command);
-        let messages = File::create(self.folder.join(MESSAGES)).map_err(|error| error.to_string())?;
+        let messages = File::create(self.folder.join(MESSAGES_FILE)).map_err(|error| error.to_string())?;
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages).spawn();
         self.child = Some(spawned.map_err(|error| error.to_string())?);
         Ok(())
@@ -137,20 +137,20 @@ impl Subject {
     /// Orders something, and waits for the answer.
     pub(super) fn ask(&mut self, words: &str) -> Measured<String> {
         self.number += 1;
-        holder::write(&self.folder, holder::ORDER, self.number, words).map_err(|error| error.to_string())?;
+        holder::write(&self.folder, holder::ORDER_FILE, self.number, words).map_err(|error| error.to_string())?;
         self.answer()
     }
 
     fn answer(&mut self) -> Measured<String> {
         let Self { child, folder, number, limits } = self;
-        let path = folder.join(holder::ANSWER);
+        let path = folder.join(holder::ANSWER_FILE);
         limits.wait("the answer of a program", || {
             if let Some((_, words)) = holder::read(&path).filter(|(found, _)| found == number) {
                 return Ok(Some(words));
             }
             match child.as_mut().map(Child::try_wait) {
                 Some(Ok(Some(status))) => {
-                    let said = fs::read_to_string(folder.join(MESSAGES)).unwrap_or_default();
+                    let said = fs::read_to_string(folder.join(MESSAGES_FILE)).unwrap_or_default();
                     Err(format!("the program has ended with {status}: {}", said.trim().replace('\n', "; ")))
                 }
                 _ => Ok(None),
@@ -168,7 +168,7 @@ impl Subject {
 
     /// Has it end, and waits for that.
     pub(super) fn end(mut self) -> Measured<()> {
-        let told = holder::write(&self.folder, holder::ORDER, self.number + 1, "end");
+        let told = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
         told.map_err(|error| error.to_string())?;
         self.wait()
     }
@@ -178,8 +178,8 @@ impl Drop for Subject {
     /// A program that is not killed but told to end; the process that does not listen is killed.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let _ = holder::write(&self.folder, holder::ORDER, self.number + 1, "end");
-        let deadline = Instant::now() + GRACE;
+        let _ = holder::write(&self.folder, holder::ORDER_FILE, self.number + 1, "end");
+        let deadline = Instant::now() + END_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
                 let _ = child.kill();

@@ -23,7 +23,7 @@ pub(crate) struct Graph<'a> {
 }
 
 /// Captures of one thread do not mind what others do.
-const CAPTURE_OF_THREAD: u32 = 1;
+const CAPTURE_MODE_THREAD_LOCAL: u32 = 1;
 
 impl Cuda {
     /// One that does not wait for the default stream.
@@ -53,7 +53,7 @@ impl Cuda {
     /// A chain of `nodes` empty kernels.
     pub(crate) fn chain(&self, nodes: u32) -> Result<Graph<'_>, CudaError> {
         let (mut graph, mut handle) = (ptr::null_mut(), ptr::null_mut());
-        call!(self.functions, cuStreamBeginCapture_v2(self.stream, CAPTURE_OF_THREAD))?;
+        call!(self.functions, cuStreamBeginCapture_v2(self.stream, CAPTURE_MODE_THREAD_LOCAL))?;
         let launched = (0..nodes).try_for_each(|_| self.launch());
         call!(self.functions, cuStreamEndCapture(self.stream, &raw mut graph))?;
         launched?;

@@ -8,26 +8,26 @@ use std::ptr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::opencl_calls::{call, functions, make};
-use katydid_cli_core::layout::LOADER;
+use katydid_cli_core::layout::OPENCL_LOADER;
 
 /// A pointer to an object of the library's.
 pub(super) type Handle = *mut c_void;
 
 /// `CL_DEVICE_TYPE_ALL` of `clGetDeviceIDs`.
-const ALL: u64 = 0xffff_ffff;
+const DEVICE_TYPE_ALL: u64 = 0xffff_ffff;
 /// `CL_DEVICE_NAME` of `clGetDeviceInfo`.
-const NAME: u32 = 0x102b;
+const DEVICE_NAME: u32 = 0x102b;
 /// `CL_TRUE`: the call returns when the copy is done.
-const BLOCKING: u32 = 1;
+const BLOCKING_CALL: u32 = 1;
 /// `CL_MEM_READ_WRITE`, and with `CL_MEM_ALLOC_HOST_PTR`.
-pub(super) const READ_WRITE: u64 = 1;
-pub(super) const FOR_HOST: u64 = 1 | 16;
+pub(super) const MEM_READ_WRITE: u64 = 1;
+pub(super) const MEM_FOR_HOST: u64 = 1 | 16;
 /// `CL_EVENT_COMMAND_EXECUTION_STATUS` of `clGetEventInfo`.
-const STATUS: u32 = 0x11d3;
+const EVENT_STATUS: u32 = 0x11d3;
 /// `CL_MAP_READ` of `clEnqueueMapBuffer`.
 const MAP_READ: u64 = 1;
 
-const SOURCE: &CStr = cr"
+const KERNEL_SOURCE: &CStr = cr"
 __kernel void nothing(int value) { }
 __kernel void compute(__global float *v) {
     size_t i = get_global_id(0);
@@ -78,18 +78,18 @@ impl Device {
     pub(super) fn open() -> Result<Self, String> {
         // SAFETY: loading the library runs no code but its constructors.
         let library =
-            unsafe { Library::open(Some(LOADER), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+            unsafe { Library::open(Some(OPENCL_LOADER), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
         let functions = Functions::load(&library)?;
         let (mut platform, mut device, none) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         call!(functions, clGetPlatformIDs(1, &raw mut platform, ptr::null_mut()))?;
-        call!(functions, clGetDeviceIDs(platform, ALL, 1, &raw mut device, ptr::null_mut()))?;
+        call!(functions, clGetDeviceIDs(platform, DEVICE_TYPE_ALL, 1, &raw mut device, ptr::null_mut()))?;
         let mut name = [0; 256];
-        call!(functions, clGetDeviceInfo(device, NAME, name.len() - 1, name.as_mut_ptr(), ptr::null_mut()))?;
+        call!(functions, clGetDeviceInfo(device, DEVICE_NAME, name.len() - 1, name.as_mut_ptr(), ptr::null_mut()))?;
         // SAFETY: the last byte was not given away, so there is a NUL.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let context = make!(functions, clCreateContext(ptr::null(), 1, &raw const device, none, none))?;
         let queue = make!(functions, clCreateCommandQueue(context, device, 0))?;
-        let (text, size) = (SOURCE.as_ptr(), SOURCE.count_bytes());
+        let (text, size) = (KERNEL_SOURCE.as_ptr(), KERNEL_SOURCE.count_bytes());
         let program = make!(functions, clCreateProgramWithSource(context, 1, &raw const text, &raw const size))?;
         call!(functions, clBuildProgram(program, 1, &raw const device, c"".as_ptr(), none, none))?;
         Ok(Self { functions, name, context, queue, program, _library: library })
@@ -131,7 +131,8 @@ impl Device {
     pub(super) fn state(&self, event: Handle) -> Result<i32, String> {
         let mut state = 0_i32;
         let place = (&raw mut state).cast();
-        call!(self.functions, clGetEventInfo(event, STATUS, size_of::<i32>(), place, ptr::null_mut())).map(|()| state)
+        call!(self.functions, clGetEventInfo(event, EVENT_STATUS, size_of::<i32>(), place, ptr::null_mut()))
+            .map(|()| state)
     }
 
     /// Waits until the queue is empty (`clFinish`).
@@ -144,7 +145,7 @@ impl Device {
         let (queue, from, no_event) = (self.queue, bytes.as_ptr().cast(), ptr::null_mut());
         call!(
             self.functions,
-            clEnqueueWriteBuffer(queue, buffer, BLOCKING, 0, bytes.len(), from, 0, ptr::null(), no_event)
+            clEnqueueWriteBuffer(queue, buffer, BLOCKING_CALL, 0, bytes.len(), from, 0, ptr::null(), no_event)
         )
     }
 
@@ -153,15 +154,17 @@ impl Device {
         let (queue, to, no_event) = (self.queue, bytes.as_mut_ptr().cast(), ptr::null_mut());
         call!(
             self.functions,
-            clEnqueueReadBuffer(queue, buffer, BLOCKING, 0, bytes.len(), to, 0, ptr::null(), no_event)
+            clEnqueueReadBuffer(queue, buffer, BLOCKING_CALL, 0, bytes.len(), to, 0, ptr::null(), no_event)
         )
     }
 
     /// Maps a buffer for reading, and unmaps it.
     pub(super) fn map(&self, buffer: Handle, bytes: usize) -> Result<(), String> {
         let (queue, none, no_event) = (self.queue, ptr::null(), ptr::null_mut());
-        let place =
-            make!(self.functions, clEnqueueMapBuffer(queue, buffer, BLOCKING, MAP_READ, 0, bytes, 0, none, no_event))?;
+        let place = make!(
+            self.functions,
+            clEnqueueMapBuffer(queue, buffer, BLOCKING_CALL, MAP_READ, 0, bytes, 0, none, no_event)
+        )?;
         call!(self.functions, clEnqueueUnmapMemObject(queue, buffer, place, 0, none, no_event))?;
         self.finish()
     }

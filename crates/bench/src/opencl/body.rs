@@ -7,17 +7,17 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::api::{Device, FOR_HOST, READ_WRITE};
+use super::api::{Device, MEM_FOR_HOST, MEM_READ_WRITE};
 use crate::figures;
 use crate::flags::BenchOpenclBodyFlags;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Launches in a row.
-const LAUNCHES: u32 = 1000;
+const LAUNCHES_PER_ROW: u32 = 1000;
 /// Calls that are timed one by one; the median counts.
-const CALLS: usize = 200;
+const TIMED_CALLS: usize = 200;
 /// Large copies that are timed one by one; the best counts.
-const COPIES: usize = 8;
+const TIMED_COPIES: usize = 8;
 /// Bytes of a small and of a large copy.
 const SMALL_BYTES: usize = 4 << 10;
 const LARGE_BYTES: usize = 64 << 20;
@@ -47,10 +47,10 @@ fn measure(quick: bool) -> Result<Report, String> {
     note("enqueue", enqueue);
     note("launch", launch);
     let event = device.event()?;
-    note("query", median(CALLS, || device.state(event).map(drop))?);
+    note("query", median(TIMED_CALLS, || device.state(event).map(drop))?);
     let nothing = device.kernel(c"nothing")?;
     device.set(nothing, 0, &0_i32)?;
-    note("round_trip", median(CALLS, || device.launch(nothing, 1).and_then(|()| device.finish()))?);
+    note("round_trip", median(TIMED_CALLS, || device.launch(nothing, 1).and_then(|()| device.finish()))?);
     for (size, keys) in
         [(SMALL_BYTES, ["write_small", "read_small", "map_small"]), (LARGE_BYTES, ["write", "read", "map"])]
     {
@@ -71,13 +71,13 @@ fn launches(device: &Device) -> Result<[f64; 2], String> {
     let mut best = [f64::MAX; 2];
     for _ in 0..5 {
         let begun = Instant::now();
-        for number in 0..LAUNCHES as i32 {
+        for number in 0..LAUNCHES_PER_ROW as i32 {
             device.set(kernel, 0, &number)?;
             device.launch(kernel, 1)?;
         }
         let enqueued = begun.elapsed().as_secs_f64();
         device.finish()?;
-        let each = [enqueued, begun.elapsed().as_secs_f64()].map(|seconds| seconds / f64::from(LAUNCHES));
+        let each = [enqueued, begun.elapsed().as_secs_f64()].map(|seconds| seconds / f64::from(LAUNCHES_PER_ROW));
         best = [best[0].min(each[0]), best[1].min(each[1])];
     }
     Ok(best)
@@ -85,11 +85,11 @@ fn launches(device: &Device) -> Result<[f64; 2], String> {
 
 /// Measures a blocking write, a blocking read, and a map for reading of memory that the driver holds for the host.
 fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String> {
-    let count = if size == SMALL_BYTES { CALLS } else { COPIES / if quick { 2 } else { 1 } };
+    let count = if size == SMALL_BYTES { TIMED_CALLS } else { TIMED_COPIES / if quick { 2 } else { 1 } };
     let figure = |work: &mut dyn FnMut() -> Result<(), String>| {
         if size == SMALL_BYTES { median(count, work) } else { best(count, work) }
     };
-    let (plain, shared) = (device.buffer(READ_WRITE, size)?, device.buffer(FOR_HOST, size)?);
+    let (plain, shared) = (device.buffer(MEM_READ_WRITE, size)?, device.buffer(MEM_FOR_HOST, size)?);
     let mut bytes: Vec<u8> = (0..size).map(|index| index as u8).collect();
     let write = figure(&mut || device.write(plain, &bytes))?;
     let read = figure(&mut || device.read(plain, &mut bytes))?;
@@ -105,15 +105,15 @@ fn copies(device: &Device, size: usize, quick: bool) -> Result<[f64; 3], String>
 
 /// Measures a kernel that computes, and one that moves memory.
 fn kernels(device: &Device) -> Result<[f64; 2], String> {
-    let (from, to) = (device.buffer(READ_WRITE, LARGE_BYTES)?, device.buffer(READ_WRITE, LARGE_BYTES)?);
+    let (from, to) = (device.buffer(MEM_READ_WRITE, LARGE_BYTES)?, device.buffer(MEM_READ_WRITE, LARGE_BYTES)?);
     device.write(from, &vec![0; LARGE_BYTES])?;
     let (compute, moves) = (device.kernel(c"compute")?, device.kernel(c"move")?);
     device.set(compute, 0, &from)?;
     device.set(moves, 0, &from)?;
     device.set(moves, 1, &to)?;
     let figures = [
-        best(COPIES, &mut || device.launch(compute, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
-        best(COPIES, &mut || device.launch(moves, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
+        best(TIMED_COPIES, &mut || device.launch(compute, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
+        best(TIMED_COPIES, &mut || device.launch(moves, LARGE_BYTES / 16).and_then(|()| device.finish()))?,
     ];
     device.release(from)?;
     device.release(to)?;

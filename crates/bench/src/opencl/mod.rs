@@ -24,7 +24,7 @@ use katydid_cli_core::output::terminal::Progress;
 use katydid_cli_core::server::address;
 use katydid_cli_core::server::private_server::PrivateServer;
 
-const ROUNDS: u32 = 5;
+const MEASURED_ROUNDS: u32 = 5;
 const QUICK_ROUNDS: u32 = 2;
 /// Bytes that the large copies move.
 const LARGE_BYTES: f64 = (64 << 20) as f64;
@@ -86,7 +86,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let ways: Vec<DeviceWay> = native.into_iter().chain(through).collect();
     let mut best = Best::default();
     let progress = Progress::on_stderr();
-    for round in 1..=if flags.quick { QUICK_ROUNDS } else { ROUNDS } {
+    for round in 1..=if flags.quick { QUICK_ROUNDS } else { MEASURED_ROUNDS } {
         for way in &ways {
             progress.show(&format!("round {round}: {}", way.name));
             wait_until_warm(&server)?;
@@ -109,9 +109,9 @@ fn run(layout: &Layout, way: &DeviceWay, quick: bool) -> Result<Report, Failure>
     command.arg("bench-opencl-body").args(quick.then_some("--quick"));
     if let Some(server) = &way.server {
         // The vendors' file names our library as the linker's search finds it.
-        command.env(layout::SEARCH, layout.program_search());
-        command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
-        command.env(address::VARIABLE, server.to_string());
+        command.env(layout::SEARCH_PATH_VARIABLE, layout.program_search());
+        command.env(layout::VENDORS_VARIABLE, layout.vendors()).env_remove(layout::ICD_LIBRARIES_VARIABLE);
+        command.env(address::SERVER_VARIABLE, server.to_string());
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let output = command.output().map_err(|error| fail(error.to_string()))?;

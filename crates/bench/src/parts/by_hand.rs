@@ -6,12 +6,12 @@ use std::net::TcpStream;
 
 use crate::cuda::objects::Event;
 use crate::cuda::{Cuda, CudaError, Pinned};
-use crate::network::{self, BYTES, PIECE_BYTES};
+use crate::network::{self, COPY_BYTES, PIECE_BYTES};
 use crate::sampling::{Body, Samples};
 
-const CONNECTIONS: usize = 8;
+const COPY_CONNECTIONS: usize = 8;
 /// What one of them sends.
-const PART: usize = BYTES / CONNECTIONS;
+const CONNECTION_BYTES: usize = COPY_BYTES / COPY_CONNECTIONS;
 
 pub(super) fn measure(body: &mut Body) {
     let samples = copies(&body.cuda, body.plan.large as usize);
@@ -19,10 +19,10 @@ pub(super) fn measure(body: &mut Body) {
 }
 
 fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
-    let device = cuda.allocate(BYTES)?;
-    let samples = network::timed(CONNECTIONS, repetitions, |number, stream| {
+    let device = cuda.allocate(COPY_BYTES)?;
+    let samples = network::timed(COPY_CONNECTIONS, repetitions, |number, stream| {
         cuda.enter()?;
-        serve(cuda, device + (number * PART) as u64, stream)
+        serve(cuda, device + (number * CONNECTION_BYTES) as u64, stream)
     });
     cuda.free(device)?;
     samples
@@ -32,8 +32,10 @@ fn copies(cuda: &Cuda, repetitions: usize) -> Samples {
 fn serve(cuda: &Cuda, from: u64, stream: &mut TcpStream) -> Result<(), CudaError> {
     let order = cuda.new_stream()?;
     let piece = |at: usize| Ok((from + at as u64, cuda.pinned(PIECE_BYTES)?, cuda.new_event()?));
-    let mut pieces =
-        (0..PART).step_by(PIECE_BYTES).map(piece).collect::<Result<Vec<(u64, Pinned<'_>, Event<'_>)>, CudaError>>()?;
+    let mut pieces = (0..CONNECTION_BYTES)
+        .step_by(PIECE_BYTES)
+        .map(piece)
+        .collect::<Result<Vec<(u64, Pinned<'_>, Event<'_>)>, CudaError>>()?;
     let served = network::answer(stream, |stream| {
         for (from, piece, copied) in &pieces {
             order.begin_copy_out(piece, *from)?;

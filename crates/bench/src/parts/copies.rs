@@ -5,34 +5,34 @@ use std::thread;
 use crate::cuda::rows::Shape;
 use crate::cuda::{Cuda, CudaError, Pinned};
 use crate::noise::noise;
-use crate::sampling::{BATCH, Body, Samples, batches, each};
+use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches, each};
 
 const MIB: usize = 1 << 20;
 /// Source of the small asynchronous copy.
 static FOUR: [u8; 4] = [1, 2, 3, 4];
 /// The sizes of copies, with their names in the keys.
-const SIZES: [(usize, &str); 5] =
+const COPY_SIZES: [(usize, &str); 5] =
     [(4, "4"), (64 << 10, "64k"), (64 * MIB, "64m"), (256 * MIB, "256m"), (1024 * MIB, "1g")];
 /// Larger ones are left out of quick runs, and of all rounds but the first one.
-const LIGHT: usize = 64 * MIB;
+const LIGHT_BYTES: usize = 64 * MIB;
 /// Threads that copy at once, and what each of them copies.
-const THREADS: usize = 4;
-const SHARE: usize = 16 * MIB;
+const COPYING_THREADS: usize = 4;
+const BYTES_PER_THREAD: usize = 16 * MIB;
 /// Rows as programs have them whose width is not one that a GPU likes, and a box of such rows.
-const ROWS: Shape = Shape { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
-const SLICES: Shape = Shape { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
+const ROWS_SHAPE: Shape = Shape { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
+const SLICES_SHAPE: Shape = Shape { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
 
 pub(super) fn measure(body: &mut Body) {
-    for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes <= LIGHT) {
+    for (bytes, size) in COPY_SIZES.into_iter().filter(|(bytes, _)| *bytes <= LIGHT_BYTES) {
         alone(body, bytes, size);
     }
     let (often, rarely) = (body.plan.repetitions, body.plan.large);
-    let small = small_async(often / BATCH, &body.cuda);
+    let small = small_async(often / CALLS_PER_BATCH, &body.cuda);
     let beside = small_beside(often, &body.cuda);
     let at_once = at_once(&body.cuda, rarely, 64 * MIB);
     let [into, out] = by_threads(&body.cuda, rarely);
     let odd = at_odd_addresses(&body.cuda, rarely);
-    let (rows, slices) = (of_rows(&body.cuda, rarely, &ROWS), of_rows(&body.cuda, rarely, &SLICES));
+    let (rows, slices) = (of_rows(&body.cuda, rarely, &ROWS_SHAPE), of_rows(&body.cuda, rarely, &SLICES_SHAPE));
     body.note("htod_4_async", small);
     body.note("htod_4_pageable_beside", beside);
     body.note("both_64m_pinned", at_once);
@@ -46,7 +46,7 @@ pub(super) fn measure(body: &mut Body) {
 
 /// Measures the copies that take seconds on a slow way.
 pub(super) fn measure_large(body: &mut Body) {
-    for (bytes, size) in SIZES.into_iter().filter(|(bytes, _)| *bytes > LIGHT) {
+    for (bytes, size) in COPY_SIZES.into_iter().filter(|(bytes, _)| *bytes > LIGHT_BYTES) {
         if body.has_time() {
             alone(body, bytes, size);
             continue;
@@ -63,7 +63,7 @@ pub(super) fn measure_large(body: &mut Body) {
 fn alone(body: &mut Body, bytes: usize, size: &str) {
     let repetitions = match bytes {
         small if small <= MIB => body.plan.repetitions,
-        middle if middle <= LIGHT => body.plan.large,
+        middle if middle <= LIGHT_BYTES => body.plan.large,
         _ => 3,
     };
     let [into, out] = copy_both(&body.cuda, repetitions, &mut noise(bytes));
@@ -108,8 +108,8 @@ fn copy_both(cuda: &Cuda, repetitions: u32, host: &mut [u8]) -> [Samples; 2] {
 
 /// To the device, then back, from and to addresses that nothing is aligned to.
 fn at_odd_addresses(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
-    let mut host = noise(SHARE + 1);
-    let device = match cuda.allocate(SHARE + 3) {
+    let mut host = noise(BYTES_PER_THREAD + 1);
+    let device = match cuda.allocate(BYTES_PER_THREAD + 3) {
         Ok(device) => device,
         Err(error) => return [Err(error.clone()), Err(error)],
     };
@@ -158,12 +158,12 @@ fn at_once(cuda: &Cuda, repetitions: u32, bytes: usize) -> Samples {
 
 /// Several threads at once, each with memory of its own.
 fn by_threads(cuda: &Cuda, repetitions: u32) -> [Samples; 2] {
-    let devices: Result<Vec<u64>, CudaError> = (0..THREADS).map(|_| cuda.allocate(SHARE)).collect();
+    let devices: Result<Vec<u64>, CudaError> = (0..COPYING_THREADS).map(|_| cuda.allocate(BYTES_PER_THREAD)).collect();
     let devices = match devices {
         Ok(devices) => devices,
         Err(error) => return [Err(error.clone()), Err(error)],
     };
-    let mut hosts = vec![noise(SHARE); THREADS];
+    let mut hosts = vec![noise(BYTES_PER_THREAD); COPYING_THREADS];
     let into = each(repetitions, || together(cuda, &devices, &mut hosts, |at, host| cuda.copy_in(at, host)));
     let out = each(repetitions, || together(cuda, &devices, &mut hosts, |at, host| cuda.copy_out(host, at)));
     let freed = devices.into_iter().try_for_each(|address| cuda.free(address));

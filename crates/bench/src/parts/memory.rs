@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use crate::cuda::{Cuda, CudaError};
-use crate::sampling::{BATCH, Body, Samples, batches, each};
+use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches, each};
 
 const MIB: usize = 1 << 20;
 /// What the caching allocator of PyTorch asks a driver for while a model grows: small pools, large ones, and blocks of
 /// their own for what is larger.
-const POOLS: [usize; 16] = [2, 2, 20, 2, 20, 20, 2, 34, 2, 20, 66, 2, 20, 130, 2, 258];
+const POOL_BLOCKS_MIB: [usize; 16] = [2, 2, 20, 2, 20, 20, 2, 34, 2, 20, 66, 2, 20, 130, 2, 258];
 /// What CuPy's pool asks a driver for: each array for which it has no free block, in bytes that it rounds up to 512, and nothing
 /// is given back before the pool is cleared. Here operands and results of growing arrays, and a large one.
-const ARRAYS: [usize; 16] = [
+const ARRAY_BYTES: [usize; 16] = [
     1_000,
     1_000,
     24_000,
@@ -29,12 +29,12 @@ const ARRAYS: [usize; 16] = [
     100_000_000,
     200_000_001,
 ];
-const ROUNDING: usize = 512;
+const ROUNDING_BYTES: usize = 512;
 /// What JAX's allocator asks for while it grows, when it was told not to take most of the device at once: regions, each twice as
 /// large as the one before, which it keeps.
-const REGIONS: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
+const REGION_MIB: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
 /// Powers of two of a program that allocates as it goes: 256 B to 128 MiB.
-const SHIFTS: std::ops::Range<u32> = 8..28;
+const SIZE_SHIFTS: std::ops::Range<u32> = 8..28;
 
 pub(super) fn measure(body: &mut Body) {
     let (often, rarely) = (body.plan.repetitions, body.plan.large);
@@ -44,13 +44,13 @@ pub(super) fn measure(body: &mut Body) {
     let mut noted = vec![
         ("malloc_256", each(often, pair(256))),
         ("malloc_64m", each(rarely * 4, pair(64 * MIB))),
-        ("malloc_pools", pattern(cuda, rarely, &POOLS.map(|size| size * MIB))),
-        ("malloc_cupy", pattern(cuda, rarely, &ARRAYS.map(|size| size.next_multiple_of(ROUNDING)))),
-        ("malloc_jax", pattern(cuda, rarely, &REGIONS.map(|size| size * MIB))),
-        ("malloc_mixed", pattern(cuda, rarely * 4, &SHIFTS.flat_map(|shift| [1 << shift; 3]).collect::<Vec<_>>())),
+        ("malloc_pools", pattern(cuda, rarely, &POOL_BLOCKS_MIB.map(|size| size * MIB))),
+        ("malloc_cupy", pattern(cuda, rarely, &ARRAY_BYTES.map(|size| size.next_multiple_of(ROUNDING_BYTES)))),
+        ("malloc_jax", pattern(cuda, rarely, &REGION_MIB.map(|size| size * MIB))),
+        ("malloc_mixed", pattern(cuda, rarely * 4, &SIZE_SHIFTS.flat_map(|shift| [1 << shift; 3]).collect::<Vec<_>>())),
         ("malloc_host_64k", each(rarely * 8, pinned(64 << 10))),
         ("malloc_host_64m", each(rarely / 3, pinned(64 * MIB))),
-        ("memset_4k", filled(cuda, 4096, |at| batches(often / BATCH, cuda, || cuda.clear(at, 4096)))),
+        ("memset_4k", filled(cuda, 4096, |at| batches(often / CALLS_PER_BATCH, cuda, || cuda.clear(at, 4096)))),
         (
             "memset_64m",
             filled(cuda, 64 * MIB, |at| each(rarely, || cuda.clear(at, 64 * MIB).and_then(|()| cuda.synchronise()))),

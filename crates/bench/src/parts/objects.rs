@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cuda::objects::Event;
 use crate::cuda::{Cuda, CudaError};
-use crate::sampling::{BATCH, Body, Samples, batches};
+use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches};
 
 pub(super) fn measure(body: &mut Body) {
     if !body.has_time() {
@@ -29,7 +29,8 @@ fn among(cuda: &Cuda, count: u32, repetitions: u32) -> Result<[Vec<f64>; 3], Cud
     cuda.synchronise()?;
     let made = start.elapsed().as_nanos() as f64 / f64::from(count);
     let mut spread = events.iter().step_by(61).cycle();
-    let recorded: Samples = batches(repetitions / BATCH, cuda, || spread.next().map_or(Ok(()), Event::record));
+    let recorded: Samples =
+        batches(repetitions / CALLS_PER_BATCH, cuda, || spread.next().map_or(Ok(()), Event::record));
     let start = Instant::now();
     drop(events);
     cuda.synchronise()?;

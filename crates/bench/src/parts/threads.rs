@@ -8,7 +8,7 @@ use crate::cuda::{Cuda, CudaError};
 use crate::sampling::{Body, Samples, each};
 
 /// Samples of each rate.
-const SAMPLES: u32 = 5;
+const SAMPLES_PER_RATE: u32 = 5;
 
 pub(super) fn measure(body: &mut Body) {
     let often = body.plan.repetitions;
@@ -22,7 +22,7 @@ pub(super) fn measure(body: &mut Body) {
 
 /// Time per launch, all threads and the wait at the end taken together.
 fn rate(cuda: &Cuda, threads: u32, launches: u32) -> Samples {
-    (0..SAMPLES)
+    (0..SAMPLES_PER_RATE)
         .map(|_| {
             let start = Instant::now();
             let work = || {

@@ -17,8 +17,8 @@ use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// How long a kernel is measured: the best launch of that time counts, since everything that disturbs makes it slower.
-const TIME: Duration = Duration::from_millis(700);
-const QUICK_TIME: Duration = Duration::from_millis(150);
+const KERNEL_TIME: Duration = Duration::from_millis(700);
+const QUICK_KERNEL_TIME: Duration = Duration::from_millis(150);
 
 /// What one run prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ pub(super) struct Figure {
 pub(super) fn main(flags: &BenchSoftBodyFlags) -> Outcome {
     use_cores(flags.cores).map_err(Failure::work)?;
     let mut device = open(flags.device).map_err(|reason| Failure::work(format!("cannot measure: {reason}")))?;
-    let time = if flags.quick { QUICK_TIME } else { TIME };
+    let time = if flags.quick { QUICK_KERNEL_TIME } else { KERNEL_TIME };
     let mut figures = BTreeMap::new();
     for work in &WORKS {
         let name = work.name.to_string_lossy().into_owned();

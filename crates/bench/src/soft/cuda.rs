@@ -14,7 +14,7 @@ use super::work::{Argument, KernelWork};
 type Handle = *mut c_void;
 
 /// The kernels as nvcc made them from `kernels.cu`, with a zero at their end.
-pub(crate) const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+pub(crate) const KERNELS_PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
@@ -81,7 +81,7 @@ impl Soft {
         call!(functions, cuInit(0))?;
         call!(functions, cuDevicePrimaryCtxRetain(&raw mut context, 0))?;
         call!(functions, cuCtxSetCurrent(context))?;
-        call!(functions, cuModuleLoadData(&raw mut module, PTX.as_ptr().cast()))?;
+        call!(functions, cuModuleLoadData(&raw mut module, KERNELS_PTX.as_ptr().cast()))?;
         Ok(Self { functions, executed, module, kernel: ptr::null_mut(), buffers: Vec::new(), _library: library })
     }
 }

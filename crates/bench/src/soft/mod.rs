@@ -24,14 +24,14 @@ use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::Progress;
 use work::{KernelWork, WORKS};
 
-const ROUNDS: u32 = 3;
+const MEASURED_ROUNDS: u32 = 3;
 const QUICK_ROUNDS: u32 = 1;
 /// Lanes of a warp: a warp instruction is this many lane instructions.
-const LANES: f64 = 32.0;
+const WARP_LANES: f64 = 32.0;
 /// The numbers of cores that are measured.
-const CORES: [usize; 2] = [1, 2];
+const CORE_COUNTS: [usize; 2] = [1, 2];
 /// How far results may differ: sums of millions of rounded numbers, added in different orders.
-const TOLERANCE: f64 = 1e-3;
+const RELATIVE_TOLERANCE: f64 = 1e-3;
 
 /// Runs the measuring program in this process.
 pub(crate) fn body(flags: &BenchSoftBodyFlags) -> Outcome {
@@ -46,8 +46,8 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
     let progress = Progress::on_stderr();
     let (mut best, mut opencl) = (Best::new(), None);
     let mut devices = vec![SoftDevice::Softcuda, SoftDevice::Opencl];
-    for round in 1..=if flags.quick { QUICK_ROUNDS } else { ROUNDS } {
-        for cores in CORES {
+    for round in 1..=if flags.quick { QUICK_ROUNDS } else { MEASURED_ROUNDS } {
+        for cores in CORE_COUNTS {
             for device in devices.clone() {
                 progress.show(&format!("round {round}: {} on {cores} cores", device.title()));
                 match run(device, cores, flags.quick) {
@@ -129,21 +129,21 @@ impl Row {
     fn new(work: &KernelWork, best: &Best) -> Self {
         let kernel = work.name.to_string_lossy().into_owned();
         let figure = |device, cores| best.get(&(device, cores)).and_then(|figures| figures.get(&kernel)).copied();
-        let both = |device| Some([figure(device, CORES[0])?, figure(device, CORES[1])?]);
+        let both = |device| Some([figure(device, CORE_COUNTS[0])?, figure(device, CORE_COUNTS[1])?]);
         let seconds = |figures: Option<[Figure; 2]>| figures.map(|figures| figures.map(|figure| figure.seconds));
         let (ours, theirs) = (both(SoftDevice::Softcuda), both(SoftDevice::Opencl));
         let (soft, opencl) = (seconds(ours).unwrap_or([f64::NAN; 2]), seconds(theirs));
         let executed = ours.and_then(|[one, _]| one.executed).unwrap_or(0) as f64;
         let agrees = ours.zip(theirs).is_none_or(|(ours, theirs)| {
             let (ours, theirs) = (ours[0].sum, theirs[0].sum);
-            (ours - theirs).abs() <= TOLERANCE * ours.abs().max(theirs.abs())
+            (ours - theirs).abs() <= RELATIVE_TOLERANCE * ours.abs().max(theirs.abs())
         });
         Self {
             title: work.title,
             soft,
             opencl,
             work_a_second: work.amount / soft[0],
-            lane_instructions_a_second: executed * LANES / soft[0],
+            lane_instructions_a_second: executed * WARP_LANES / soft[0],
             scaling: soft[0] / soft[1],
             ratio: opencl.map(|opencl| [opencl[0] / soft[0], opencl[1] / soft[1]]),
             agrees,

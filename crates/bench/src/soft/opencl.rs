@@ -13,16 +13,16 @@ use crate::opencl_calls::{call, functions, make};
 
 type Handle = *mut c_void;
 
-const SOURCE: &str = include_str!("kernels.cl");
-const LIBRARY: &str = "libOpenCL.so.1";
+const KERNEL_SOURCE: &str = include_str!("kernels.cl");
+const OPENCL_LIBRARY: &str = "libOpenCL.so.1";
 /// `CL_DEVICE_TYPE_CPU` of `clGetDeviceIDs`.
-const CPU: u64 = 2;
+const DEVICE_TYPE_CPU: u64 = 2;
 /// `CL_PLATFORM_NAME` of `clGetPlatformInfo`.
 const PLATFORM_NAME: u32 = 0x0902;
 /// `CL_MEM_READ_WRITE` of `clCreateBuffer`.
-const READ_WRITE: u64 = 1;
+const MEM_READ_WRITE: u64 = 1;
 /// `CL_TRUE`: the call returns when the copy is done.
-const BLOCKING: u32 = 1;
+const BLOCKING_CALL: u32 = 1;
 
 functions! {
     clGetPlatformIDs(u32, *mut Handle, *mut u32) -> i32;
@@ -60,13 +60,13 @@ impl OpenCl {
     pub(super) fn open() -> Result<Self, String> {
         // SAFETY: loading the library runs no code but its constructors.
         let library =
-            unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+            unsafe { Library::open(Some(OPENCL_LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
         let functions = Functions::load(&library)?;
         let (mut platforms, mut count) = ([ptr::null_mut(); 8], 0_u32);
         call!(functions, clGetPlatformIDs(platforms.len() as u32, platforms.as_mut_ptr(), &raw mut count))?;
         let found = platforms.iter().take(count as usize).find_map(|platform| {
             let mut device = ptr::null_mut();
-            call!(functions, clGetDeviceIDs(*platform, CPU, 1, &raw mut device, ptr::null_mut())).ok()?;
+            call!(functions, clGetDeviceIDs(*platform, DEVICE_TYPE_CPU, 1, &raw mut device, ptr::null_mut())).ok()?;
             Some((*platform, device))
         });
         let (platform, device) = found.ok_or("no OpenCL platform here has a CPU device")?;
@@ -80,7 +80,7 @@ impl OpenCl {
         let none = ptr::null_mut();
         let context = make!(functions, clCreateContext(ptr::null(), 1, &raw const device, none, none))?;
         let queue = make!(functions, clCreateCommandQueue(context, device, 0))?;
-        let (text, size) = (SOURCE.as_ptr().cast::<c_char>(), SOURCE.len());
+        let (text, size) = (KERNEL_SOURCE.as_ptr().cast::<c_char>(), KERNEL_SOURCE.len());
         let program = make!(functions, clCreateProgramWithSource(context, 1, &raw const text, &raw const size))?;
         call!(functions, clBuildProgram(program, 1, &raw const device, c"".as_ptr(), none, none))?;
         Ok(Self { functions, name, context, queue, program, kernel: none, buffers: Vec::new(), _library: library })
@@ -96,11 +96,11 @@ impl Device for OpenCl {
         for index in 0..work.buffers.len() {
             let content = work.content(index);
             let (size, none) = (size_of_val(content.as_slice()), ptr::null_mut());
-            let buffer = make!(self.functions, clCreateBuffer(self.context, READ_WRITE, size, none))?;
+            let buffer = make!(self.functions, clCreateBuffer(self.context, MEM_READ_WRITE, size, none))?;
             let from = content.as_ptr().cast();
             call!(
                 self.functions,
-                clEnqueueWriteBuffer(self.queue, buffer, BLOCKING, 0, size, from, 0, ptr::null(), none.cast())
+                clEnqueueWriteBuffer(self.queue, buffer, BLOCKING_CALL, 0, size, from, 0, ptr::null(), none.cast())
             )?;
             self.buffers.push(buffer);
         }
@@ -142,7 +142,7 @@ impl Device for OpenCl {
         let (size, to) = (size_of_val(words.as_slice()), words.as_mut_ptr().cast());
         call!(
             self.functions,
-            clEnqueueReadBuffer(self.queue, from, BLOCKING, 0, size, to, 0, ptr::null(), ptr::null_mut())
+            clEnqueueReadBuffer(self.queue, from, BLOCKING_CALL, 0, size, to, 0, ptr::null(), ptr::null_mut())
         )?;
         Ok(words)
     }

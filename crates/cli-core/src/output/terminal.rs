@@ -8,7 +8,7 @@ use rustix::termios::tcgetwinsize;
 use crate::args::size::Size;
 
 /// Characters of a whole bar.
-const BAR: u64 = 20;
+const BAR_CHARS: u64 = 20;
 
 /// One line that is replaced by the next and wiped at the end; nothing at all when standard error is no terminal.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Drop for Progress {
 /// How far a work of `total` bytes, 0 as long as that is not known, is that began `elapsed` ago: a bar, bytes, `more` about them, and the mean rate.
 pub fn bar(done: u64, total: u64, more: &str, elapsed: Duration) -> String {
     let percent = done.saturating_mul(100).checked_div(total).unwrap_or(0).min(100);
-    let filled = "#".repeat((percent * BAR / 100) as usize);
+    let filled = "#".repeat((percent * BAR_CHARS / 100) as usize);
     let rate = (done as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
     format!("[{filled:<20}] {percent:3} %  {} of {}{more}, {}/s", Size(done), Size(total), Size(rate))
 }

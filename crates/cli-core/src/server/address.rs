@@ -15,17 +15,17 @@ use std::time::Duration;
 
 use katydid_driver_rules::state::settings;
 use katydid_transport::{Address, ConnectError, ExpectedProgram, Reservation, TlsError, driver_at, reserve};
-use katydid_wire::handshake::SOFTCUDA;
+use katydid_wire::handshake::SOFTCUDA_DRIVER;
 use katydid_wire::key::SessionKey;
 
 use crate::args::config::{self, ConfigError, ConfigFile};
 use crate::output::failure::Failure;
-use crate::server::start::REQUIRE_GPU;
+use crate::server::start::REQUIRE_GPU_VARIABLE;
 
 /// The variable programs and commands read the server from.
-pub const VARIABLE: &str = "KATYDID_SERVER";
+pub const SERVER_VARIABLE: &str = "KATYDID_SERVER";
 /// The flag that names a server.
-pub const FLAG: &str = "--server";
+pub const SERVER_FLAG: &str = "--server";
 /// The variable that names the folder of certificates.
 const CERTS_VARIABLE: &str = "KATYDID_CERTS";
 /// The variable of Cricket, whose users need not relearn it.
@@ -148,10 +148,10 @@ fn resolve_with(
 ) -> Result<Option<NamedServer>, AddressError> {
     let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned());
     if let Some(text) = flag {
-        return known(text, Origin::Flag(FLAG)).map(Some);
+        return known(text, Origin::Flag(SERVER_FLAG)).map(Some);
     }
-    if let Some(text) = set(VARIABLE) {
-        return known(&text, Origin::Variable(VARIABLE)).map(Some);
+    if let Some(text) = set(SERVER_VARIABLE) {
+        return known(&text, Origin::Variable(SERVER_VARIABLE)).map(Some);
     }
     if let Some(ConfigFile { path, config }) = file()?
         && let Some(text) = config.server
@@ -228,19 +228,19 @@ impl NamedServer {
     /// runs.
     pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
         self.reach().map_err(Failure::server)?;
-        let reserved = reserve(&self.address, expected, own_place(), connect_timeout()).map_err(refusal)?;
+        let reserved = reserve(&self.address, expected, own_reservation(), connect_timeout()).map_err(refusal)?;
         self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
     }
 
     /// Refuses softcuda where a GPU is required.
     fn check_gpu(&self, driver: &str, requires_gpu: bool) -> Result<(), Failure> {
-        if driver != SOFTCUDA || !requires_gpu {
+        if driver != SOFTCUDA_DRIVER || !requires_gpu {
             return Ok(());
         }
         let (address, origin) = (self.address.place(), &self.origin);
-        let flag = if let Origin::Flag(flag) = origin { flag } else { FLAG };
+        let flag = if let Origin::Flag(flag) = origin { flag } else { SERVER_FLAG };
         Err(Failure::server(format!(
-            "a GPU is required (--require-gpu or {REQUIRE_GPU}=1), and the driver of {address} (from {origin}) is softcuda: give \
+            "a GPU is required (--require-gpu or {REQUIRE_GPU_VARIABLE}=1), and the driver of {address} (from {origin}) is softcuda: give \
              {flag} one that has a GPU, or see that server's messages"
         )))
     }
@@ -250,13 +250,13 @@ impl NamedServer {
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {
         self.reach().map_err(Failure::server)?;
-        driver_at(&self.address, own_place(), connect_timeout()).map_err(refusal)
+        driver_at(&self.address, own_reservation(), connect_timeout()).map_err(refusal)
     }
 }
 
 /// Key of the slot that a server reserves for the program that this process belongs to.
-fn own_place() -> SessionKey {
-    let spelled = std::env::var(settings::RESERVATION).ok();
+fn own_reservation() -> SessionKey {
+    let spelled = std::env::var(settings::RESERVATION_VARIABLE).ok();
     spelled.and_then(|spelled| SessionKey::from_spelled(&spelled)).unwrap_or(SessionKey::NONE)
 }
 
@@ -378,8 +378,8 @@ mod tests {
 
     #[test]
     fn the_first_source_that_says_something_decides() {
-        let all = [(VARIABLE, "unix:/variable"), (CRICKET_VARIABLE, "gpu-host")];
-        assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag(FLAG)));
+        let all = [(SERVER_VARIABLE, "unix:/variable"), (CRICKET_VARIABLE, "gpu-host")];
+        assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag(SERVER_FLAG)));
         assert_eq!(resolved(None, true, &all).unwrap().0, "unix:/variable");
         let (address, origin) = resolved(None, true, &all[1..]).unwrap();
         assert!(address == "unix:/file" && matches!(origin, Origin::File(_)));
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_empty_variable_says_nothing() {
-        assert_eq!(resolved(None, false, &[(VARIABLE, "")]), None);
+        assert_eq!(resolved(None, false, &[(SERVER_VARIABLE, "")]), None);
     }
 
     #[test]
@@ -427,14 +427,14 @@ mod tests {
 
     #[test]
     fn a_malformed_address_names_its_source() {
-        let error = resolve_with(None, |name| (name == VARIABLE).then(|| "ftp://x".into()), || Ok(None));
+        let error = resolve_with(None, |name| (name == SERVER_VARIABLE).then(|| "ftp://x".into()), || Ok(None));
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("KATYDID_SERVER: \"ftp://x\""), "{error}");
     }
 
     #[test]
     fn a_server_that_is_not_there_is_an_error_with_the_remedy() {
-        let known = NamedServer { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag(FLAG) };
+        let known = NamedServer { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag(SERVER_FLAG) };
         let error = known.reach().unwrap_err().to_string();
         assert!(error.contains("unix:/no/such.sock") && error.contains("katydid serve"), "{error}");
     }

@@ -23,11 +23,11 @@ pub const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long of that it may do nothing: one that a signal has stopped does not answer, and one that waits for a processor is at work.
 const QUIET_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks at what it does.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const SERVER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes that are read at a time.
 const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Largest answer that is read; the table of sessions stays far below.
-const MAX_ANSWER: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +139,7 @@ pub fn post_lines<T: DeserializeOwned>(
     let mut stream = UnixStream::connect(path).map_err(unreachable)?;
     let head = format!("POST {resource} HTTP/1.0\r\nHost: katydid\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), &body].concat()).map_err(unreachable)?;
-    let mut lines = BufReader::new(stream.take(MAX_ANSWER as u64)).lines();
+    let mut lines = BufReader::new(stream.take(MAX_ANSWER_BYTES as u64)).lines();
     let mut next = || lines.next().transpose().map_err(unreachable);
     let status = next()?.unwrap_or_default();
     while next()?.is_some_and(|line| !line.is_empty()) {}
@@ -157,7 +157,7 @@ pub fn post_lines<T: DeserializeOwned>(
 /// Sends the request and reads until the server closes, or has done nothing for too long as far as `is_at_work` says of its process.
 fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i32) -> bool) -> io::Result<Vec<u8>> {
     let mut stream = connect(path)?;
-    stream.set_read_timeout(Some(LOOK_INTERVAL))?;
+    stream.set_read_timeout(Some(SERVER_POLL_INTERVAL))?;
     stream.set_write_timeout(Some(QUIET_LIMIT.min(limit)))?;
     // HTTP/1.0 makes the server close afterwards and leave the body in one piece. The request is one write: a server that answers after
     // its first part and closes would reset the connection, and the answer would be lost.
@@ -165,7 +165,7 @@ fn exchange(path: &Path, resource: &str, limit: Duration, is_at_work: impl Fn(i3
     let server = socket_peercred(&stream).ok().map(|peer| peer.pid.as_raw_nonzero().get());
     let (mut answer, mut piece) = (Vec::new(), vec![0; READ_BUFFER_BYTES]);
     let (began, mut looked, mut quiet) = (Instant::now(), Instant::now(), Duration::ZERO);
-    while answer.len() < MAX_ANSWER {
+    while answer.len() < MAX_ANSWER_BYTES {
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => {

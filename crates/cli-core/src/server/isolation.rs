@@ -13,12 +13,12 @@ use crate::output::failure::{Failure, say};
 use crate::server::{worker_env, worker_user};
 
 /// A device of NVIDIA's, and the program that makes it.
-const UVM: &str = "/dev/nvidia-uvm";
+const UVM_DEVICE: &str = "/dev/nvidia-uvm";
 const DEVICE_MAKER: &str = "nvidia-modprobe";
 /// There while the kernel has NVIDIA's driver: a folder a GPU, with its number in a file.
-const GPUS: &str = "/proc/driver/nvidia/gpus";
-const FACTS: &str = "information";
-const MINOR: &str = "Device Minor:";
+const GPUS_FOLDER: &str = "/proc/driver/nvidia/gpus";
+const GPU_INFORMATION_FILE: &str = "information";
+const DEVICE_MINOR_LABEL: &str = "Device Minor:";
 
 /// Whom a sandboxed worker serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -135,11 +135,12 @@ pub fn tell_of_missing_layers() {
 /// Makes the devices of NVIDIA's GPUs where they are missing: the driver has a set-user-id program do that, which no worker in a
 /// sandbox can.
 pub fn make_devices() {
-    if Path::new(UVM).exists() {
+    if Path::new(UVM_DEVICE).exists() {
         return;
     }
-    let gpus = fs::read_dir(GPUS).into_iter().flatten().flatten();
-    for number in gpus.filter_map(|gpu| device_number(&fs::read_to_string(gpu.path().join(FACTS)).ok()?)) {
+    let gpus = fs::read_dir(GPUS_FOLDER).into_iter().flatten().flatten();
+    for number in gpus.filter_map(|gpu| device_number(&fs::read_to_string(gpu.path().join(GPU_INFORMATION_FILE)).ok()?))
+    {
         let mut make = Command::new(DEVICE_MAKER);
         make.args(["-u", "-c", &number.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // Where there is no such program, devices come in another way.
@@ -149,7 +150,7 @@ pub fn make_devices() {
 
 /// The number of a GPU's device, as the driver tells it.
 fn device_number(facts: &str) -> Option<u32> {
-    facts.lines().find_map(|line| line.strip_prefix(MINOR))?.trim().parse().ok()
+    facts.lines().find_map(|line| line.strip_prefix(DEVICE_MINOR_LABEL))?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -28,17 +28,17 @@ use crate::child::dies_with_us;
 use crate::output::failure::{Failure, say};
 
 /// The service, as it is found by PATH.
-const CONTROL: &str = "nvidia-cuda-mps-control";
+const MPS_CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
 /// What it listens on, in its folder.
-const SOCKET: &str = "control";
+const MPS_CONTROL_SOCKET: &str = "control";
 /// How long it may take until it listens, and to end, on a busy machine too.
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at it.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Before one that has ended is started again; doubles each time, until one lives for longer than the longest.
-const FIRST_REST: Duration = Duration::from_millis(500);
+const FIRST_RESTART_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest time before that.
-const LAST_REST: Duration = Duration::from_secs(30);
+const MAX_RESTART_BACKOFF: Duration = Duration::from_secs(30);
 
 /// A service that lives as long as this value.
 pub struct Mps {
@@ -116,18 +116,18 @@ impl MpsSupervisor {
         if tell.send(first).is_err() {
             return;
         }
-        let mut rest = FIRST_REST;
+        let mut rest = FIRST_RESTART_BACKOFF;
         while let Ok(service) = started {
             let since = Instant::now();
             let status = match self.attended(service) {
                 Some(status) => status,
                 None => return,
             };
-            if since.elapsed() > LAST_REST {
-                rest = FIRST_REST;
+            if since.elapsed() > MAX_RESTART_BACKOFF {
+                rest = FIRST_RESTART_BACKOFF;
             }
             say(format_args!(
-                "--mps: {CONTROL} has ended ({status}), and is started again; sessions that used it have to begin anew"
+                "--mps: {MPS_CONTROL_PROGRAM} has ended ({status}), and is started again; sessions that used it have to begin anew"
             ));
             started = self.start_again(&mut rest);
         }
@@ -139,7 +139,7 @@ impl MpsSupervisor {
             if self.is_stopped_within(*rest) {
                 return Err(Failure::server("--mps: it is to end"));
             }
-            *rest = LAST_REST.min(*rest * 2);
+            *rest = MAX_RESTART_BACKOFF.min(*rest * 2);
             match self.start() {
                 Ok(service) => {
                     self.revived.get().iter().for_each(|work| work());
@@ -156,19 +156,19 @@ impl MpsSupervisor {
         // A socket of one that was would be taken for one that listens.
         fs::remove_dir_all(pipes(folder)).and_then(|()| private::folder(&pipes(folder))).map_err(Failure::server)?;
         let log = private::create(&output(folder)).map_err(Failure::server)?;
-        let mut command = Command::new(CONTROL);
+        let mut command = Command::new(MPS_CONTROL_PROGRAM);
         command.arg("-f").envs(variables(folder)).stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(Failure::server)?).stderr(log);
         dies_with_us(&mut command);
         let mut service = Service(command.spawn().map_err(|error| not_started(&error))?);
         let deadline = Instant::now() + SERVICE_TIMEOUT;
-        while !pipes(folder).join(SOCKET).exists() {
+        while !pipes(folder).join(MPS_CONTROL_SOCKET).exists() {
             let has_ended = service.0.try_wait().map_err(Failure::server)?.is_some();
             if has_ended || Instant::now() > deadline || self.is_stopped_within(POLL_INTERVAL) {
                 let said = fs::read_to_string(output(folder)).unwrap_or_default();
                 let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
                 return Err(Failure::server(format!(
-                    "--mps: {CONTROL} does not start; it said: {last}; without --mps sessions take turns"
+                    "--mps: {MPS_CONTROL_PROGRAM} does not start; it said: {last}; without --mps sessions take turns"
                 )));
             }
         }
@@ -241,8 +241,10 @@ fn variables(folder: &Path) -> [(OsString, OsString); 2] {
 fn not_started(error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::NotFound => Failure::server(format!(
-            "--mps: there is no {CONTROL} in PATH; it comes with NVIDIA's driver. Without --mps sessions take turns"
+            "--mps: there is no {MPS_CONTROL_PROGRAM} in PATH; it comes with NVIDIA's driver. Without --mps sessions take turns"
         )),
-        _ => Failure::server(format!("--mps: cannot start {CONTROL}: {error}; without --mps sessions take turns")),
+        _ => Failure::server(format!(
+            "--mps: cannot start {MPS_CONTROL_PROGRAM}: {error}; without --mps sessions take turns"
+        )),
     }
 }

@@ -15,12 +15,12 @@ use crate::server::mps::Mps;
 use crate::server::start;
 
 /// What chooses among devices: on a server of its own, a program is the only one who does.
-const CHOICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+const DEVICE_CHOICE_VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 /// How long the workers of a private server wait for a hello; the only program is ours, and may be on a busy machine.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Its sockets in its folder.
-const SOCKET: &str = "sock";
+const SERVER_SOCKET: &str = "sock";
 const ADMIN_SOCKET: &str = "admin";
 
 /// A server that lives as long as this value.
@@ -57,7 +57,7 @@ impl PrivateServer {
 
     /// The admin socket of the private server that listens on this socket, if it has a private server's name.
     pub fn admin_beside(socket: &Path) -> Option<PathBuf> {
-        (socket.file_name()? == SOCKET).then(|| socket.with_file_name(ADMIN_SOCKET))
+        (socket.file_name()? == SERVER_SOCKET).then(|| socket.with_file_name(ADMIN_SOCKET))
     }
 
     fn start_as(
@@ -69,13 +69,14 @@ impl PrivateServer {
         let folder = Scratch::for_sockets("private").map_err(|error| {
             Failure::server(format!("cannot make a private folder: {error}; set TMPDIR to one with room"))
         })?;
-        let listen = [Address::Unix(folder.path().join(SOCKET))].into_iter().chain(further.iter().cloned()).collect();
+        let listen =
+            [Address::Unix(folder.path().join(SERVER_SOCKET))].into_iter().chain(further.iter().cloned()).collect();
         let mut config = start::config(listen, folder.path().join(ADMIN_SOCKET), driver)?;
         // What goes wrong is told to the program, which says it.
         config.verbosity = Verbosity::Private;
         config.hello_patience = HELLO_TIMEOUT;
         // The program's own settings: applied on its side, they must not be applied twice.
-        config.worker.unset.extend(CHOICES.map(OsString::from));
+        config.worker.unset.extend(DEVICE_CHOICE_VARIABLES.map(OsString::from));
         confine_to_user(&mut config.worker);
         change(&mut config);
         let server = start::start(config, requires_gpu, &|| false)?;

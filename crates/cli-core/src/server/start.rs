@@ -18,13 +18,13 @@ use crate::server::isolation::make_devices;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limits of a server that is not told any.
 const MAX_SESSIONS: usize = 256;
-const PEER_CONNECTIONS: usize = 64;
+const MAX_PEER_CONNECTIONS: usize = 64;
 /// Variable that is set in workers.
-const WORKER: &str = "KATYDID_WORKER";
+const WORKER_VARIABLE: &str = "KATYDID_WORKER";
 /// Variable with glibc's tunables (ld.so(8)).
-const TUNABLES: &str = "GLIBC_TUNABLES";
+const GLIBC_TUNABLES_VARIABLE: &str = "GLIBC_TUNABLES";
 /// Tells the program's side that softcuda will not do.
-pub const REQUIRE_GPU: &str = "KATYDID_REQUIRE_GPU";
+pub const REQUIRE_GPU_VARIABLE: &str = "KATYDID_REQUIRE_GPU";
 /// Tells a worker the same.
 const REQUIRE_GPU_FLAG: &str = "--require-gpu";
 /// How long a GPU's driver may take to start where one is required.
@@ -36,7 +36,7 @@ const PROGRAM_VARIABLES: [&str; 8] = [
     "KATYDID_MEMORY",
     "KATYDID_LINK",
     "KATYDID_TRACE",
-    REQUIRE_GPU,
+    REQUIRE_GPU_VARIABLE,
     // What launches wait for, and which calls failed, is the program's side's to see to.
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_LOG_FILE",
@@ -44,11 +44,11 @@ const PROGRAM_VARIABLES: [&str; 8] = [
 
 /// Whether softcuda will not do, by the flag or the variable.
 pub fn requires_gpu(flag: bool) -> bool {
-    flag || env::var_os(REQUIRE_GPU).is_some_and(|value| value == "1")
+    flag || env::var_os(REQUIRE_GPU_VARIABLE).is_some_and(|value| value == "1")
 }
 
 /// Values that `--driver` takes, for messages.
-const DRIVERS: &str = "give auto, soft, or the path of a libcuda.so.1";
+const DRIVER_VALUES: &str = "give auto, soft, or the path of a libcuda.so.1";
 
 /// Whether `--driver` names a library, which must be one that a worker can open.
 pub fn names_library(driver: &str) -> bool {
@@ -60,7 +60,7 @@ fn of_named(driver: &str, reason: String) -> String {
     match reason {
         reason if !names_library(driver) => reason,
         reason if reason.contains(driver) => format!("--driver: {reason}"),
-        reason => format!("--driver: {driver}: {reason}; {DRIVERS}"),
+        reason => format!("--driver: {driver}: {reason}; {DRIVER_VALUES}"),
     }
 }
 
@@ -74,7 +74,7 @@ pub fn start(mut config: ServerConfig, requires_gpu: bool, is_given_up: &dyn Fn(
     if requires_gpu {
         if driver == "soft" {
             return Err(Failure::usage(format!(
-                "--require-gpu (or {REQUIRE_GPU}=1) and --driver soft exclude each other: leave one of them out"
+                "--require-gpu (or {REQUIRE_GPU_VARIABLE}=1) and --driver soft exclude each other: leave one of them out"
             )));
         }
         config.worker.arguments.push(REQUIRE_GPU_FLAG.into());
@@ -107,7 +107,7 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
         warm: 1,
         max_sessions: MAX_SESSIONS,
         peer_sessions: peer_sessions(MAX_SESSIONS),
-        peer_connections: PEER_CONNECTIONS,
+        peer_connections: MAX_PEER_CONNECTIONS,
         session_memory: None,
         host_memory: None,
         cpu_opencl: true,
@@ -122,20 +122,21 @@ pub fn config(listen: Vec<Address>, admin: PathBuf, driver: &str) -> Result<Serv
 /// A path that leads nowhere would only show when the first worker dies of it.
 fn check_driver(driver: &str) -> Result<(), Failure> {
     if driver.contains('/') && !Path::new(driver).is_file() {
-        return Err(Failure::usage(format!("--driver: {driver}: no such file; {DRIVERS}")));
+        return Err(Failure::usage(format!("--driver: {driver}: no such file; {DRIVER_VALUES}")));
     }
     Ok(())
 }
 
 /// This very executable, even if its file is replaced while the server runs.
 fn worker_command(layout: &Layout, driver: &str) -> WorkerCommand {
-    let mut set: Vec<(OsString, OsString)> = vec![(layout::VARIABLE.into(), layout.folder.clone().into())];
+    let mut set: Vec<(OsString, OsString)> =
+        vec![(layout::LIBRARY_FOLDER_VARIABLE.into(), layout.folder.clone().into())];
     if let Some(path) = layout.driver_search() {
-        set.push((layout::SEARCH.into(), path));
+        set.push((layout::SEARCH_PATH_VARIABLE.into(), path));
     }
     // For softcuda, which tells a program's environment from a server's by it.
-    set.push((WORKER.into(), "1".into()));
-    set.push((TUNABLES.into(), tunables(env::var_os(TUNABLES))));
+    set.push((WORKER_VARIABLE.into(), "1".into()));
+    set.push((GLIBC_TUNABLES_VARIABLE.into(), tunables(env::var_os(GLIBC_TUNABLES_VARIABLE))));
     WorkerCommand {
         program: "/proc/self/exe".into(),
         arguments: vec!["worker".into(), "--driver".into(), driver.into()],
@@ -172,7 +173,7 @@ mod tests {
         let told = |driver, reason: &str| of_named(driver, reason.to_owned());
         assert_eq!(told("auto", "no driver works"), "no driver works");
         assert_eq!(told("/x", "/x: is none; give another"), "--driver: /x: is none; give another");
-        assert_eq!(told("/x", "its process ended"), format!("--driver: /x: its process ended; {DRIVERS}"));
+        assert_eq!(told("/x", "its process ended"), format!("--driver: /x: its process ended; {DRIVER_VALUES}"));
     }
 
     #[test]

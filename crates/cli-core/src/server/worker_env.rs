@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use crate::output::failure::Failure;
 
 /// Passed on by their names.
-const NAMES: [&str; 14] = [
+const PASSED_VARIABLES: [&str; 14] = [
     "PATH",
     "HOME",
     "USER",
@@ -28,21 +28,21 @@ const NAMES: [&str; 14] = [
 ];
 
 /// Passed on by how they begin: the loader's and the language's, CUDA's, Katydid's, those of OpenCL and its drivers.
-const STARTS: [&str; 34] = [
+const PASSED_PREFIXES: [&str; 34] = [
     "LC_", "LD_", "MALLOC_", "CUDA_", "NVIDIA_", "KATYDID_", "OCL_", "OPENCL_", "CL_", "POCL_", "LLVM_", "OMP_",
     "KMP_", "TBB_", "INTEL_", "ONEAPI_", "SYCL_", "ZE_", "IGC_", "NEO_", "ROCR_", "HSA_", "HIP_", "AMD_", "GPU_",
     "MESA_", "RUSTICL_", "GALLIUM_", "LIBGL_", "LP_", "ASAN_", "LSAN_", "TSAN_", "UBSAN_",
 ];
 
 /// Parts of the names of secrets.
-const SECRETS: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "AUTH"];
+const SECRET_NAME_PARTS: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "AUTH"];
 
 /// Whether workers have a variable of this name.
 pub fn passes(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
-    let is_driver_s = || STARTS.iter().any(|start| name.starts_with(start));
-    let is_secret = || SECRETS.iter().any(|part| name.to_ascii_uppercase().contains(part));
-    NAMES.contains(&name) || (is_driver_s() && !is_secret())
+    let is_driver_s = || PASSED_PREFIXES.iter().any(|start| name.starts_with(start));
+    let is_secret = || SECRET_NAME_PARTS.iter().any(|part| name.to_ascii_uppercase().contains(part));
+    PASSED_VARIABLES.contains(&name) || (is_driver_s() && !is_secret())
 }
 
 /// The variables of these names, as far as they are set.

@@ -19,19 +19,19 @@ use rustix::process::geteuid;
 use crate::output::failure::{Failure, say};
 
 /// Whom a server of root's names to have no other user.
-pub const SERVER: &str = "root";
+pub const SERVER_USER: &str = "root";
 /// Privileges that it takes to give files to a user and to become it, by their numbers: `CAP_CHOWN`, `CAP_SETGID`, `CAP_SETUID`.
-const PRIVILEGES: [u32; 3] = [0, 6, 7];
+const USER_CHANGE_CAPABILITIES: [u32; 3] = [0, 6, 7];
 /// Devices of GPUs, or folders of them.
-const DEVICES: &str = "/dev";
-const RENDER_DEVICES: &str = "/dev/dri";
+const DEVICE_FOLDER: &str = "/dev";
+const RENDER_DEVICE_FOLDER: &str = "/dev/dri";
 /// How names of devices begin that a group may be let use.
-const GPUS: [&str; 3] = ["nvidia", "kfd", "dxg"];
+const GPU_DEVICE_PREFIXES: [&str; 3] = ["nvidia", "kfd", "dxg"];
 
 /// Room for the strings of an entry.
-const ENTRY_BYTES: usize = 64 << 10;
+const MAX_USER_ENTRY_BYTES: usize = 64 << 10;
 /// Groups of a user at most.
-const GROUPS: usize = 4096;
+const MAX_USER_GROUPS: usize = 4096;
 
 /// The user that is named, and its home; none: the server's.
 ///
@@ -44,7 +44,7 @@ pub fn named(name: &str) -> Result<Option<(WorkerUser, OsString)>, Failure> {
             "--worker-user: only a server that runs as root can start workers as another user: leave it out, or start the server as root",
         ));
     }
-    if name == SERVER {
+    if name == SERVER_USER {
         return Ok(None);
     }
     find(name).map(Some)
@@ -100,7 +100,7 @@ fn obstacle(needed: &[PathBuf]) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|found| u64::from_str_radix(found.trim(), 16).ok()).unwrap_or(0);
-    if PRIVILEGES.iter().any(|privilege| effective >> privilege & 1 == 0) {
+    if USER_CHANGE_CAPABILITIES.iter().any(|privilege| effective >> privilege & 1 == 0) {
         return Some("this container takes away the privilege to become another user".to_owned());
     }
     let maps =
@@ -136,9 +136,9 @@ pub fn is_open(path: &Path) -> bool {
 /// Groups that devices of GPUs are open to, and not to every user.
 fn device_groups() -> Vec<u32> {
     let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_gpu = |name: &str| GPUS.iter().any(|start| name.starts_with(start));
-    let gpus = entries(DEVICES).filter(|entry| entry.file_name().to_str().is_some_and(is_gpu));
-    let found = gpus.chain(entries(RENDER_DEVICES)).filter_map(|entry| entry.metadata().ok());
+    let is_gpu = |name: &str| GPU_DEVICE_PREFIXES.iter().any(|start| name.starts_with(start));
+    let gpus = entries(DEVICE_FOLDER).filter(|entry| entry.file_name().to_str().is_some_and(is_gpu));
+    let found = gpus.chain(entries(RENDER_DEVICE_FOLDER)).filter_map(|entry| entry.metadata().ok());
     let open = found.filter(|found| found.gid() != 0 && found.mode() & 0o060 == 0o060 && found.mode() & 0o006 != 0o006);
     let mut groups: Vec<u32> = open.map(|found| found.gid()).collect();
     groups.sort_unstable();
@@ -155,7 +155,7 @@ fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
     };
     let spelled = CString::new(name).map_err(|_| unknown())?;
     let mut entry = MaybeUninit::<libc::passwd>::zeroed();
-    let (mut room, mut found) = (vec![0; ENTRY_BYTES], ptr::null_mut());
+    let (mut room, mut found) = (vec![0; MAX_USER_ENTRY_BYTES], ptr::null_mut());
     // SAFETY: the name ends with a NUL, the room is as large as said, and all outlive the call.
     let code = unsafe {
         libc::getpwnam_r(spelled.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found)
@@ -167,8 +167,8 @@ fn find(name: &str) -> Result<(WorkerUser, OsString), Failure> {
     let libc::passwd { pw_uid: uid, pw_gid: gid, pw_dir, .. } = unsafe { entry.assume_init() };
     // SAFETY: a string in the room, which is still there.
     let home = unsafe { CStr::from_ptr(pw_dir) }.to_bytes().to_vec();
-    let mut groups = vec![0; GROUPS];
-    let mut count = i32::try_from(GROUPS).unwrap_or(0);
+    let mut groups = vec![0; MAX_USER_GROUPS];
+    let mut count = i32::try_from(MAX_USER_GROUPS).unwrap_or(0);
     // SAFETY: the name ends with a NUL, and there is room for so many groups.
     let listed = unsafe { libc::getgrouplist(spelled.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
     groups.truncate(if listed < 0 { 0 } else { usize::try_from(count).unwrap_or(0) });

@@ -6,7 +6,7 @@ use crate::args::flags::{Command, Flags, ImagesCommand};
 use katydid_cli_core::output::document::JsonDestination;
 
 /// The flag of all commands that write a document, alone and with its value.
-const FLAG: &str = "--json";
+const JSON_FLAG: &str = "--json";
 const FLAG_WITH_VALUE: &str = "--json=";
 
 impl Command {
@@ -67,7 +67,7 @@ impl Command {
 pub(crate) fn document_of(arguments: &[String]) -> Option<JsonDestination> {
     let is_command = |word: &&String| !word.starts_with('-');
     let command = arguments.iter().skip(1).position(|word| is_command(&word)).map_or(arguments.len(), |at| at + 1);
-    let is_flag = |word: &&String| *word == FLAG || word.starts_with(FLAG_WITH_VALUE);
+    let is_flag = |word: &&String| *word == JSON_FLAG || word.starts_with(FLAG_WITH_VALUE);
     if arguments.iter().take(command).any(|word| is_flag(&word)) {
         return Some(JsonDestination::Output);
     }

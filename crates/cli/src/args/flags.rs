@@ -14,7 +14,7 @@ use katydid_cli_core::args::duration::{DurationArg, Silence};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
-use katydid_driver_rules::state::settings::{MAX_SESSION_NAME_BYTES, MIN_DEVICE_MEMORY};
+use katydid_driver_rules::state::settings::{MAX_SESSION_NAME_BYTES, MIN_DEVICE_MEMORY_BYTES};
 use katydid_worker::SandboxUser;
 
 /// What `katydid --help` ends with.
@@ -149,8 +149,8 @@ fn some_bytes(text: &str) -> Result<Size, String> {
 /// A limit of device memory under which a program's first allocation would fail.
 fn device_memory(text: &str) -> Result<Size, String> {
     match some_bytes(text)? {
-        size if size.0 < MIN_DEVICE_MEMORY => {
-            let least = Size(MIN_DEVICE_MEMORY);
+        size if size.0 < MIN_DEVICE_MEMORY_BYTES => {
+            let least = Size(MIN_DEVICE_MEMORY_BYTES);
             Err(format!("CUDA programs get device memory {least} at a time: give {least} or more"))
         }
         size => Ok(size),
@@ -158,13 +158,13 @@ fn device_memory(text: &str) -> Result<Size, String> {
 }
 
 /// Workers kept ready: each is a process with a driver.
-const MAX_WARM: usize = 1024;
+const MAX_WARM_WORKERS: usize = 1024;
 
 /// More than any machine has room for is a mistake.
 fn warm_workers(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(number) if number > MAX_WARM => {
-            Err(format!("each is a process that runs all the time: give at most {MAX_WARM}"))
+        Ok(number) if number > MAX_WARM_WORKERS => {
+            Err(format!("each is a process that runs all the time: give at most {MAX_WARM_WORKERS}"))
         }
         Ok(number) => Ok(number),
         Err(error) => Err(format!("write a number from 0 on ({error})")),
@@ -172,14 +172,15 @@ fn warm_workers(text: &str) -> Result<usize, String> {
 }
 
 /// What a worker and its driver hold before any program has come: softcuda some 20 MiB, a GPU's driver more.
-const MIN_HOST_MEMORY: u64 = 64 << 20;
+const MIN_HOST_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Under a limit below that a worker would be ended before it serves.
 fn worker_memory(text: &str) -> Result<Size, String> {
     match some_bytes(text)? {
-        size if size.0 < MIN_HOST_MEMORY => {
-            Err(format!("a worker and its driver need as much by themselves: give {} or more", Size(MIN_HOST_MEMORY)))
-        }
+        size if size.0 < MIN_HOST_MEMORY_BYTES => Err(format!(
+            "a worker and its driver need as much by themselves: give {} or more",
+            Size(MIN_HOST_MEMORY_BYTES)
+        )),
         size => Ok(size),
     }
 }

@@ -9,10 +9,10 @@ use crate::args::command::own_words_of;
 use crate::args::flags::Flags;
 
 /// How the values of options are called that are numbers, times or sizes.
-const NUMBERS: [&str; 5] = ["TIME", "SIZE", "N", "NUMBER", "LEVEL"];
+const NUMBER_VALUE_NAMES: [&str; 5] = ["TIME", "SIZE", "N", "NUMBER", "LEVEL"];
 
 /// Most of a word of the command line that a message repeats.
-const MAX_SHOWN: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// What clap says, with its names and tips, and the command whose help says more. It takes a negative number for a flag.
 pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
@@ -31,8 +31,8 @@ pub(crate) fn one_line(text: &str, arguments: &[String]) -> String {
         whole.push_str(between);
         whole.push_str(line.strip_prefix("error: ").or(line.strip_prefix("tip: ")).unwrap_or(line));
     }
-    for long in arguments.iter().filter(|word| word.len() > MAX_SHOWN) {
-        let end = long.floor_char_boundary(MAX_SHOWN);
+    for long in arguments.iter().filter(|word| word.len() > MAX_SHOWN_CHARS) {
+        let end = long.floor_char_boundary(MAX_SHOWN_CHARS);
         whole = whole.replace(long.as_str(), &format!("{}…", &long[..end]));
     }
     format!("{whole}; `{} --help` tells more", name(&below(arguments)))
@@ -47,7 +47,7 @@ fn negative(arguments: &[String]) -> Option<String> {
     };
     words.windows(2).filter(|pair| units::is_negative(&pair[1])).find_map(|pair| {
         let option = command.get_arguments().find(|option| is(option, &pair[0]))?;
-        let value = option.get_value_names()?.first().filter(|name| NUMBERS.contains(&name.as_str()))?;
+        let value = option.get_value_names()?.first().filter(|name| NUMBER_VALUE_NAMES.contains(&name.as_str()))?;
         Some(format!(
             "invalid value '{}' for '{} <{value}>': it is negative, write one without a sign",
             pair[1], pair[0]
@@ -95,7 +95,7 @@ mod tests {
                 let is_text = !option.get_action().takes_values() || command.is_hide_set() || parses("text");
                 let is_number = !is_text && ["3", "3s", "1G"].into_iter().any(parses);
                 let names = option.get_value_names().unwrap_or_default();
-                let is_known = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+                let is_known = names.iter().any(|name| NUMBER_VALUE_NAMES.contains(&name.as_str()));
                 assert_eq!(is_number, is_known && !is_text, "{} {:?}", command.get_name(), option.get_long());
             }
             all.extend(command.get_subcommands().cloned());

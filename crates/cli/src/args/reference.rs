@@ -8,7 +8,7 @@ use clap::{Arg, Command, CommandFactory};
 use crate::args::flags::Flags;
 
 /// What the page begins with.
-const BEGIN: &str = "\
+const PAGE_HEAD: &str = "\
 # Commands and flags
 
 Every command of `katydid`, as `katydid COMMAND --help` describes it. [Command line](command-line.md) has the exit statuses and the JSON, and
@@ -21,7 +21,7 @@ Every command of `katydid`, as `katydid COMMAND --help` describes it. [Command l
 fn page() -> String {
     let mut all = Flags::command().disable_help_subcommand(true);
     all.build();
-    let mut page = BEGIN.to_owned();
+    let mut page = PAGE_HEAD.to_owned();
     all.get_subcommands().for_each(|command| add_command(&mut page, command));
     page
 }

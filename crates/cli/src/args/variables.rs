@@ -22,14 +22,14 @@ pub(crate) fn tell_unknown() {
 pub(crate) fn told() -> Option<(&'static str, String)> {
     let names = settings::readable(env::vars_os().map(|(name, _)| name));
     let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();
-    (!unknown.is_empty()).then(|| (settings::TOLD, unknown.join(",")))
+    (!unknown.is_empty()).then(|| (settings::TOLD_VARIABLE, unknown.join(",")))
 }
 
 /// Refuses a variable or a config file that holds what it cannot, whatever a flag says in its place: another process would read it
 /// later.
 pub(crate) fn check() -> Result<(), Failure> {
     if let Some(problem) = problems(|name| env::var_os(name)).next() {
-        return Err(Failure::usage(format!("{problem}: {REMEDY}")));
+        return Err(Failure::usage(format!("{problem}: {VARIABLE_REMEDY}")));
     }
     let Some(file) = config::own().map_err(Failure::usage)? else { return Ok(()) };
     address::check_config(&file).map_err(Failure::usage)?;
@@ -37,11 +37,11 @@ pub(crate) fn check() -> Result<(), Failure> {
 }
 
 /// What to do about a variable that holds what it cannot.
-pub(crate) const REMEDY: &str = "correct it, or unset it";
+pub(crate) const VARIABLE_REMEDY: &str = "correct it, or unset it";
 
 /// What is wrong with each variable that holds what it cannot, or names what cannot be used.
 pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
-    settings::ALL.iter().filter_map(move |setting| {
+    settings::SETTINGS.iter().filter_map(move |setting| {
         let value = variable(setting.name).filter(|value| !value.is_empty())?;
         settings::problem_of(setting.name, &value).or_else(|| place_problem(setting, &value))
     })
@@ -90,13 +90,13 @@ mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
     use katydid_driver_rules::state::settings::Reader;
-    use katydid_wire::handshake::MAX_TEXT;
+    use katydid_wire::handshake::MAX_TEXT_BYTES;
 
     use super::*;
 
     #[test]
     fn the_longest_name_is_that_of_the_first_message_to_a_server() {
-        assert_eq!(settings::MAX_SESSION_NAME_BYTES, MAX_TEXT);
+        assert_eq!(settings::MAX_SESSION_NAME_BYTES, MAX_TEXT_BYTES);
     }
 
     /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/reference/environment.md.
@@ -105,7 +105,7 @@ mod tests {
         let of_users = |reader| !matches!(reader, Reader::Own | Reader::Tests);
         let long = "x".repeat(5000);
         let values: [&[u8]; 5] = [b"a\xff", b"-1", b"99999999999999999999999", b"5parsecs", long.as_bytes()];
-        for setting in settings::ALL.iter().filter(|setting| of_users(setting.reader)) {
+        for setting in settings::SETTINGS.iter().filter(|setting| of_users(setting.reader)) {
             for value in values.map(OsStr::from_bytes) {
                 let found = problems(|asked| (asked == setting.name).then(|| value.to_owned())).next();
                 let is_long = value.len() > 4096;

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use katydid_bench::Loopback;
 use katydid_scratch::Scratch;
-use katydid_transport::{AUTHORITY, CERTIFICATE, KEY};
+use katydid_transport::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SerialNumber,
@@ -36,7 +36,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome, say};
 /// The authority's key in its folder.
 const AUTHORITY_KEY: &str = "authority.key";
 /// Certificates are valid from this long ago, since clocks differ.
-const EARLIER: Duration = Duration::minutes(10);
+const CLOCK_SKEW: Duration = Duration::minutes(10);
 
 /// Why there is no certificate. What existed is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ fn init(flags: &AuthorityFlags) -> Result<String, CertsError> {
     let certificate = params.self_signed(&key)?;
     let remedy = "an authority that is replaced takes all its certificates with it: remove the folder if that is meant";
     write_new(&flags.authority.join(AUTHORITY_KEY), &key.serialize_pem(), 0o600, remedy)?;
-    write_new(&flags.authority.join(AUTHORITY), &certificate.pem(), 0o644, remedy)?;
+    write_new(&flags.authority.join(AUTHORITY_FILE), &certificate.pem(), 0o644, remedy)?;
     Ok(format!("{}: an authority, valid until {until}", flags.authority.display()))
 }
 
@@ -136,9 +136,9 @@ fn authority(key: &KeyPair) -> CertificateParams {
 /// Issues a certificate into a folder of its own; what is there now.
 fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String, CertsError> {
     let authority_key = read_key(&flags.authority.join(AUTHORITY_KEY), NO_AUTHORITY)?;
-    let authority_certificate = read(&flags.authority.join(AUTHORITY), NO_AUTHORITY)?;
+    let authority_certificate = read(&flags.authority.join(AUTHORITY_FILE), NO_AUTHORITY)?;
     let issuer = Issuer::new(authority(&authority_key), authority_key);
-    let (key_path, path) = (flags.output.join(KEY), flags.output.join(CERTIFICATE));
+    let (key_path, path) = (flags.output.join(KEY_FILE), flags.output.join(CERTIFICATE_FILE));
     let key = if flags.renew { read_key(&key_path, NO_KEY)? } else { KeyPair::generate()? };
     let mut params = CertificateParams::new(flags.name.clone())?;
     let common = flags.name.first().map_or("Katydid program", String::as_str);
@@ -156,7 +156,7 @@ fn issue(flags: &IssueFlags, purpose: ExtendedKeyUsagePurpose) -> Result<String,
         let remedy = "say --renew for another certificate of the same key, or choose another folder";
         write_new(&key_path, &key.serialize_pem(), 0o600, remedy)?;
         write_new(&path, &certificate, 0o644, remedy)?;
-        write_new(&flags.output.join(AUTHORITY), &authority_certificate, 0o644, remedy)?;
+        write_new(&flags.output.join(AUTHORITY_FILE), &authority_certificate, 0o644, remedy)?;
     }
     let names = if flags.name.is_empty() { "a program".to_owned() } else { flags.name.join(", ") };
     Ok(format!("{}: a certificate for {names}, valid until {until}", flags.output.display()))
@@ -194,7 +194,7 @@ fn valid(params: &mut CertificateParams, days: u32) -> Result<String, CertsError
     let now = OffsetDateTime::now_utc();
     let until = now.checked_add(Duration::days(days.into())).filter(|until| until.year() < 9999);
     let until = until.ok_or(CertsError::Days(days))?;
-    (params.not_before, params.not_after) = (now - EARLIER, until);
+    (params.not_before, params.not_after) = (now - CLOCK_SKEW, until);
     Ok(date(u64::try_from(until.unix_timestamp()).unwrap_or(0)))
 }
 
@@ -260,7 +260,7 @@ mod tests {
         main(&CertsCommand::Client(flags(&authority, &client, &[]))).unwrap();
         for folder in [&server, &client] {
             Identity::read(folder).and_then(|identity| identity.check()).unwrap();
-            assert_eq!(fs::metadata(folder.join(KEY)).unwrap().mode() & 0o777, 0o600);
+            assert_eq!(fs::metadata(folder.join(KEY_FILE)).unwrap().mode() & 0o777, 0o600);
             assert_eq!(fs::metadata(folder).unwrap().mode() & 0o777, 0o700);
         }
         assert_eq!(fs::metadata(authority.join(AUTHORITY_KEY)).unwrap().mode() & 0o777, 0o600);
@@ -275,7 +275,7 @@ mod tests {
         assert!(matches!(init(&init_flags), Err(CertsError::Exists { .. })));
         let mut issued = flags(&authority, &server, &["gpu7"]);
         issue(&issued, ExtendedKeyUsagePurpose::ServerAuth).unwrap();
-        let read_both = || (fs::read(server.join(KEY)).unwrap(), fs::read(server.join(CERTIFICATE)).unwrap());
+        let read_both = || (fs::read(server.join(KEY_FILE)).unwrap(), fs::read(server.join(CERTIFICATE_FILE)).unwrap());
         let before = read_both();
         let again = issue(&issued, ExtendedKeyUsagePurpose::ServerAuth);
         assert!(matches!(again, Err(CertsError::Exists { .. })) && read_both() == before);

@@ -21,7 +21,7 @@ use katydid_cli_core::output::terminal::{Progress, bar};
 use katydid_cli_core::server::admin::{self, AdminError};
 
 /// How long a supervisor whose socket is gone may take to give up its folder: tries, and the time between two.
-const LEAVE_TRIES: u32 = 20;
+const MAX_LEAVE_POLLS: u32 = 20;
 const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is said when the job was quicker.
@@ -158,7 +158,7 @@ pub(crate) fn last_step(
 
 /// That there is no such job, once a supervisor that does not answer has gone: its socket goes before its folder.
 fn gone(job: &str, control: &Path) -> Option<FolderError> {
-    let mut tries = (0..LEAVE_TRIES).map(|at| {
+    let mut tries = (0..MAX_LEAVE_POLLS).map(|at| {
         if at > 0 {
             thread::sleep(LEAVE_INTERVAL);
         }

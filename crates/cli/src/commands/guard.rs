@@ -21,7 +21,7 @@ use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Meant for the program.
-const DROPPED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT];
+const DROPPED_SIGNALS: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT];
 
 /// Runs the command; it ends with the job.
 pub(crate) fn main(flags: &GuardFlags) -> Outcome {
@@ -47,7 +47,7 @@ fn set_signals() -> io::Result<OwnedFd> {
 /// usual handling, and ignores what our caller ignored.
 pub(crate) fn drop_signals() -> io::Result<()> {
     let dropped = Arc::new(AtomicBool::new(false));
-    for signal in DROPPED.into_iter().filter(|&signal| !is_ignored(signal)) {
+    for signal in DROPPED_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal)) {
         signal_hook::flag::register(signal, Arc::clone(&dropped))?;
     }
     Ok(())

@@ -18,7 +18,7 @@ use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::{Progress, bar};
 
 /// Time between two changes of the progress line.
-const TICK: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An image in a list.
 #[derive(Debug, Serialize)]
@@ -190,7 +190,7 @@ fn verify(flags: &VerifyFlags) -> Outcome {
     let show = |now: katydid_image::Progress| {
         // A thread that finds another one at the line goes on reading.
         if let Ok(mut shown) = shown.try_lock()
-            && shown.1.elapsed() >= TICK
+            && shown.1.elapsed() >= PROGRESS_INTERVAL
         {
             shown.1 = Instant::now();
             shown.0.show(&bar(now.done, now.total, "", began.elapsed()));

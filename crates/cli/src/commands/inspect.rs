@@ -14,7 +14,7 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Regions of one kind beyond this number are summed up.
-const REGIONS_SHOWN: usize = 12;
+const MAX_REGIONS_SHOWN: usize = 12;
 
 /// Document that `katydid inspect --json` writes.
 #[derive(Debug, Serialize)]
@@ -154,7 +154,7 @@ fn regions(regions: &[Region]) -> Vec<Node> {
     }
     let of_kind = |kind: &&str| {
         let of_kind: Vec<&Region> = regions.iter().filter(|region| region.kind == *kind).collect();
-        if of_kind.len() <= REGIONS_SHOWN {
+        if of_kind.len() <= MAX_REGIONS_SHOWN {
             return of_kind.into_iter().map(|region| Node::new(line(region))).collect();
         }
         let bytes = Size(of_kind.iter().map(|region| region.bytes).sum());

@@ -68,7 +68,7 @@ fn sections(text: &str) -> String {
             page.push_str(&format!(".SH {title}\n"));
             match rest {
                 "" => {}
-                command if title == EXAMPLES => page.push_str(&verbatim(&[command])),
+                command if title == EXAMPLES_HEADING => page.push_str(&verbatim(&[command])),
                 sentence => page.push_str(&format!("{}\n", escaped(sentence))),
             }
         } else if is_indented(&line) {
@@ -87,12 +87,12 @@ fn sections(text: &str) -> String {
 }
 
 /// The section of examples.
-const EXAMPLES: &str = "EXAMPLES";
+const EXAMPLES_HEADING: &str = "EXAMPLES";
 
 /// The title of the section that a line begins, and what else it says.
 fn heading(line: &str) -> Option<(String, &str)> {
     if let Some(rest) = line.strip_prefix("Examples:").or(line.strip_prefix("Example:")) {
-        return Some((EXAMPLES.to_owned(), rest.trim()));
+        return Some((EXAMPLES_HEADING.to_owned(), rest.trim()));
     }
     let title = line.strip_suffix(':').filter(|title| !title.starts_with(' '))?;
     let end = title.find(" (").unwrap_or(title.len());

@@ -29,15 +29,15 @@ use katydid_cli_core::server::admin::{self, ANSWER_TIMEOUT, AdminError, SHORT_TI
 use katydid_cli_core::server::private_server::PrivateServer;
 
 /// Longest name shown in the table; JSON has all of it.
-const NAME_WIDTH: usize = 32;
+const MAX_NAME_CHARS: usize = 32;
 /// Servers and jobs that are asked at a time.
-const AT_ONCE: usize = 64;
+const PARALLEL_QUERIES: usize = 64;
 /// What is shown in place of the link of a session that has not begun.
-const RESERVED: &str = "reserved";
+const RESERVED_LINK: &str = "reserved";
 /// What is shown of a server or supervisor that says nothing.
-const SILENT: &str = "does not answer";
+const SILENT_TEXT: &str = "does not answer";
 /// Longest command line of a job.
-const COMMAND_WIDTH: usize = 60;
+const MAX_COMMAND_CHARS: usize = 60;
 
 /// Document that `katydid ps --json` writes.
 #[derive(Debug, Default, Serialize)]
@@ -163,7 +163,7 @@ fn everything() -> View {
 /// Asks all at the same time: those that do not answer, which may be other users', hold none of the others up.
 fn ask_each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let ask = &ask;
-    let asked = all.chunks(AT_ONCE).flat_map(|some| {
+    let asked = all.chunks(PARALLEL_QUERIES).flat_map(|some| {
         thread::scope(|scope| {
             let threads: Vec<_> = some.iter().map(|one| scope.spawn(move || ask(one))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<R>>()
@@ -243,7 +243,7 @@ impl JobLine {
             (Some(step), _) => format!("checkpoint: {step}"),
             (None, Some(_)) if self.program == 0 => "starting".to_owned(),
             (None, Some(_)) => "running".to_owned(),
-            (None, None) => SILENT.to_owned(),
+            (None, None) => SILENT_TEXT.to_owned(),
         }
     }
 }
@@ -304,7 +304,7 @@ fn sessions(view: &View, silent: &[&Path], is_one: bool, now: u64) -> Table {
     }
     for admin in silent {
         let mut cells = vec!["-".to_owned(); columns.len()];
-        (cells[1], cells[columns.len() - 1]) = (SILENT.to_owned(), admin.display().to_string());
+        (cells[1], cells[columns.len() - 1]) = (SILENT_TEXT.to_owned(), admin.display().to_string());
         table.row(cells);
     }
     table
@@ -333,7 +333,7 @@ fn jobs(lines: &[JobLine]) -> Table {
             line.members.map_or_else(|| "-".to_owned(), |members| members.to_string()),
             line.state(),
             line.server.clone().unwrap_or_else(|| "-".to_owned()),
-            shortened(&line.command.join(" "), COMMAND_WIDTH),
+            shortened(&line.command.join(" "), MAX_COMMAND_CHARS),
         ]);
     }
     table
@@ -351,9 +351,9 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
         session.id.to_string(),
-        shortened(&session.name, NAME_WIDTH),
+        shortened(&session.name, MAX_NAME_CHARS),
         session.pid.to_string(),
-        shortened(&session.program, NAME_WIDTH),
+        shortened(&session.program, MAX_NAME_CHARS),
         session.peer.clone(),
         session.link.clone(),
         session.worker_pid.to_string(),
@@ -365,20 +365,20 @@ fn row(session: &SessionView, now: u64) -> Vec<String> {
 }
 
 /// Its session has no worker yet.
-fn reserved_row(place: &ReservedView, now: u64) -> Vec<String> {
+fn reserved_row(slot: &ReservedView, now: u64) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
-        place.id.to_string(),
-        shortened(&place.name, NAME_WIDTH),
-        place.pid.to_string(),
-        shortened(&place.program, NAME_WIDTH),
-        place.peer.clone(),
-        RESERVED.to_owned(),
+        slot.id.to_string(),
+        shortened(&slot.name, MAX_NAME_CHARS),
+        slot.pid.to_string(),
+        shortened(&slot.program, MAX_NAME_CHARS),
+        slot.peer.clone(),
+        RESERVED_LINK.to_owned(),
         unknown(),
         unknown(),
         unknown(),
         unknown(),
-        age(now.saturating_sub(place.started)),
+        age(now.saturating_sub(slot.started)),
     ]
 }
 
@@ -429,10 +429,10 @@ mod tests {
 
     #[test]
     fn all_are_asked_at_the_same_time_and_answer_in_their_order() {
-        let all: Vec<usize> = (0..AT_ONCE + 2).collect();
-        let barriers = [AT_ONCE, 2].map(std::sync::Barrier::new);
+        let all: Vec<usize> = (0..PARALLEL_QUERIES + 2).collect();
+        let barriers = [PARALLEL_QUERIES, 2].map(std::sync::Barrier::new);
         let asked = ask_each(&all, |number| {
-            barriers[number / AT_ONCE].wait();
+            barriers[number / PARALLEL_QUERIES].wait();
             *number
         });
         assert_eq!(asked, all);
@@ -451,8 +451,8 @@ mod tests {
     #[test]
     fn a_place_that_is_reserved_is_a_line_and_an_item() {
         let (name, program, peer) = ("nightly".to_owned(), "train".to_owned(), "unix".to_owned());
-        let place = ReservedView { id: 4, name, pid: 4711, program, peer, started: 1000 };
-        let reserved = vec![ReservedLine { server: "unix:/k".into(), view: place }];
+        let slot = ReservedView { id: 4, name, pid: 4711, program, peer, started: 1000 };
+        let reserved = vec![ReservedLine { server: "unix:/k".into(), view: slot }];
         let view = View { reserved, ..View::default() };
         let mut text = Vec::new();
         sessions(&view, &[], true, 1075).write(&mut text).unwrap();
@@ -482,9 +482,9 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_in_the_table() {
-        assert_eq!(shortened(&"ü".repeat(40), NAME_WIDTH).chars().count(), NAME_WIDTH);
-        assert_eq!(shortened("short", NAME_WIDTH), "short");
-        assert_eq!(shortened("a\x1b[2J", NAME_WIDTH), "a\u{fffd}[2J");
+        assert_eq!(shortened(&"ü".repeat(40), MAX_NAME_CHARS).chars().count(), MAX_NAME_CHARS);
+        assert_eq!(shortened("short", MAX_NAME_CHARS), "short");
+        assert_eq!(shortened("a\x1b[2J", MAX_NAME_CHARS), "a\u{fffd}[2J");
     }
 
     fn job() -> JobLine {
@@ -531,7 +531,7 @@ mod tests {
         write(&view, false, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let row: Vec<&str> = text.lines().nth(1).unwrap().split("  ").map(str::trim).collect();
-        assert!(row.contains(&SILENT) && row.last() == Some(&"/s.admin"), "{text}");
+        assert!(row.contains(&SILENT_TEXT) && row.last() == Some(&"/s.admin"), "{text}");
         let json = serde_json::to_value(&view).unwrap();
         assert_eq!(json["servers"][0]["admin"], "/s.admin");
         assert!(json["servers"][0]["error"].as_str().unwrap().contains("in time"), "{json}");

@@ -22,7 +22,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use crate::args::flags::RanksFlags;
 use crate::commands::guard::drop_signals;
 use crate::commands::run::Launch;
-use crate::rank_job::{COMMAND, READY};
+use crate::rank_job::{RANKS_COMMAND, READY_MESSAGE};
 use katydid_cli_core::output::failure::{Failure, Outcome};
 
 /// Between two looks whether our parent has ended.
@@ -33,7 +33,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     let launcher = Launcher::at(flags.launcher);
     let Some(parent) = flags.orphan_of else {
         let again = Command::new(env::current_exe().map_err(Failure::work)?)
-            .args([COMMAND, "--orphan-of", &std::process::id().to_string()])
+            .args([RANKS_COMMAND, "--orphan-of", &std::process::id().to_string()])
             .args(env::args_os().skip(2))
             .spawn();
         return again.map(|_| ExitCode::SUCCESS).map_err(Failure::work);
@@ -43,7 +43,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     let is_ready = Cell::new(false);
     let ready = || {
         is_ready.set(true);
-        answer(READY);
+        answer(READY_MESSAGE);
     };
     let parted = part_from_rank(launcher, parent).map_err(Failure::work);
     let launch = parted.and_then(|()| Launch::prepare(&flags.run.session, &flags.run.command));

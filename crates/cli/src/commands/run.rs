@@ -19,7 +19,7 @@ use katydid_job::supervisor::generations::Generations;
 use katydid_job::supervisor::job::{Job, JobError, Settings};
 use katydid_job::supervisor::ranks::{JobAddress, Launcher, Task};
 use katydid_transport::{Address, ExpectedProgram, Reservation};
-use katydid_wire::handshake::SOFTCUDA;
+use katydid_wire::handshake::SOFTCUDA_DRIVER;
 use katydid_wire::job;
 
 use crate::args::flags::{Link, RunFlags, SessionFlags};
@@ -32,10 +32,10 @@ use katydid_cli_core::layout::{self, Layout};
 use katydid_cli_core::output::failure::{Failure, Outcome, RunError, say};
 use katydid_cli_core::server::address::{self, NamedServer};
 use katydid_cli_core::server::private_server::PrivateServer;
-use katydid_cli_core::server::start::{REQUIRE_GPU, requires_gpu};
+use katydid_cli_core::server::start::{REQUIRE_GPU_VARIABLE, requires_gpu};
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
-const PUT_AWAY: u8 = 75;
+const SAVED_EXIT_STATUS: u8 = 75;
 
 /// Exit codes of a program that ends by a signal because its CRIU was killed in the middle of a dump. The program may hit a
 /// breakpoint that CRIU set behind its system calls. It may run CRIU's parasite code, which gets no more commands. Or it
@@ -45,7 +45,7 @@ const LEFT_BY_CRIU: [(u8, &str); 3] = [(128 + 5, "SIGTRAP"), (128 + 11, "SIGSEGV
 /// Names what hwloc looks at, by which MPI's launchers and ranks learn the machine's topology: OpenCL's platforms too,
 /// unless told otherwise. It finds nothing there that it can place, and each process would keep a session of OpenCL, and
 /// a worker, for as long as it lives.
-const TOPOLOGY: &str = "HWLOC_COMPONENTS";
+const TOPOLOGY_VARIABLE: &str = "HWLOC_COMPONENTS";
 const NO_OPENCL: &str = "-opencl";
 
 /// What libraries need to be told so that they bring PTX, which is all that softcuda runs. CuPy compiles to machine code
@@ -53,9 +53,9 @@ const NO_OPENCL: &str = "-opencl";
 const FOR_SOFTCUDA: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
 
 /// The variable that has the name of a session.
-const NAME: &str = "KATYDID_NAME";
+const NAME_VARIABLE: &str = "KATYDID_NAME";
 /// Longest name of a program that a server is told.
-const MAX_PROGRAM_NAME: usize = 64;
+const MAX_PROGRAM_NAME_BYTES: usize = 64;
 
 /// Devices of NVIDIA's kernel module, and of Windows' one below WSL.
 const GPU_DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
@@ -94,11 +94,11 @@ impl Launch {
         check_link(session.link, known.as_ref())?;
         let (program, arguments) = line.split_first().ok_or_else(|| Failure::usage("no program given"))?;
         let mut command = Command::new(program);
-        command.args(arguments).env(layout::SEARCH, layout.program_search());
+        command.args(arguments).env(layout::SEARCH_PATH_VARIABLE, layout.program_search());
         // The program's platforms are the server's, and no others.
-        command.env(layout::VENDORS, layout.vendors()).env_remove(layout::ICD_LIBRARIES);
-        if std::env::var_os(TOPOLOGY).is_none() {
-            command.env(TOPOLOGY, NO_OPENCL);
+        command.env(layout::VENDORS_VARIABLE, layout.vendors()).env_remove(layout::ICD_LIBRARIES_VARIABLE);
+        if std::env::var_os(TOPOLOGY_VARIABLE).is_none() {
+            command.env(TOPOLOGY_VARIABLE, NO_OPENCL);
         }
         describe(&mut command, session);
         command.envs(variables::told());
@@ -121,7 +121,7 @@ impl Launch {
         if let Some(image) = &flags.image {
             katydid_image::check_place(image).map_err(|error| Failure::usage(format!("--image: {error}")))?;
         }
-        if std::env::var_os(job::VARIABLE).is_some_and(|job| !job.is_empty()) {
+        if std::env::var_os(job::JOB_VARIABLE).is_some_and(|job| !job.is_empty()) {
             return match self.known.take() {
                 Some(known) => Err(self.exec(&known)),
                 None => Ok(ExitCode::from(supervise::exit_code(self.run_private()?))),
@@ -231,19 +231,19 @@ impl Launch {
     fn reserve(&mut self, known: &NamedServer) -> Result<Reservation, Failure> {
         let program = PathBuf::from(self.command.get_program());
         let program = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
-        let program = program.chars().take(MAX_PROGRAM_NAME).collect();
-        let name = self.name.clone().or_else(|| std::env::var(NAME).ok()).unwrap_or_default();
+        let program = program.chars().take(MAX_PROGRAM_NAME_BYTES).collect();
+        let name = self.name.clone().or_else(|| std::env::var(NAME_VARIABLE).ok()).unwrap_or_default();
         let reservation = known.reserve_for(ExpectedProgram { program, name }, self.requires_gpu)?;
-        if reservation.driver == SOFTCUDA {
+        if reservation.driver == SOFTCUDA_DRIVER {
             prepare_for_softcuda(&mut self.command);
         }
-        self.set(settings::RESERVATION, reservation.key.spelled());
+        self.set(settings::RESERVATION_VARIABLE, reservation.key.spelled());
         Ok(reservation)
     }
 
     /// Names the server to the program, and to those of its job that begin after a restore.
     fn serve_by(&mut self, address: &str, job: Option<&Job>) {
-        self.set(address::VARIABLE, address);
+        self.set(address::SERVER_VARIABLE, address);
         if let Some(Err(error)) = job.map(|job| job.set_server(address)) {
             say(format_args!("a program that is restored before its first call will look for its old server: {error}"));
         }
@@ -257,7 +257,7 @@ impl Launch {
         let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         match self.open(name, command, Standard::ours(), Task::ours()) {
             Ok(job) => {
-                self.set(job::VARIABLE, job.socket());
+                self.set(job::JOB_VARIABLE, job.socket());
                 tell_name(flags.session.name.as_deref(), &job.name());
                 Some(job)
             }
@@ -305,7 +305,7 @@ impl Launch {
     /// Becomes a program of a job that another thread supervises, on the job's server unless another one is known, which
     /// has been reached. Returns only when it failed.
     fn exec_in(mut self, job: &JobAddress) -> Failure {
-        self.set(job::VARIABLE, &job.socket);
+        self.set(job::JOB_VARIABLE, &job.socket);
         if !self.has_rings {
             io_uring_filter::refuse(&mut self.command);
         }
@@ -314,7 +314,7 @@ impl Launch {
     }
 
     fn exec_by(mut self, server: &str) -> Failure {
-        self.set(address::VARIABLE, server);
+        self.set(address::SERVER_VARIABLE, server);
         let source = self.command.exec();
         self.error(source).into()
     }
@@ -322,7 +322,7 @@ impl Launch {
     /// The server's first worker warms up while the program starts.
     fn run_private(mut self) -> Result<ExitStatus, Failure> {
         let server = self.private_server()?;
-        self.set(address::VARIABLE, server.address().to_string());
+        self.set(address::SERVER_VARIABLE, server.address().to_string());
         let status = self.supervise(None, &|_| {});
         server.stop();
         status
@@ -362,7 +362,7 @@ fn is_soft(driver: &str) -> bool {
 /// Checks that a server lets a program in, and has a GPU if one is required. A program that will meet softcuda there is
 /// prepared for it.
 fn reach(known: &NamedServer, requires_gpu: bool, command: &mut Command) -> Result<(), Failure> {
-    if known.greet_for(requires_gpu)? == SOFTCUDA {
+    if known.greet_for(requires_gpu)? == SOFTCUDA_DRIVER {
         prepare_for_softcuda(command);
     }
     Ok(())
@@ -378,10 +378,10 @@ fn prepare_for_softcuda(command: &mut Command) {
 /// Tells the program's side what the flags say of its session.
 fn describe(command: &mut Command, session: &SessionFlags) {
     if let Some(name) = &session.name {
-        command.env(NAME, name);
+        command.env(NAME_VARIABLE, name);
     }
     if session.require_gpu {
-        command.env(REQUIRE_GPU, "1");
+        command.env(REQUIRE_GPU_VARIABLE, "1");
     }
     if let Some(memory) = session.memory {
         command.env("KATYDID_MEMORY", memory.0.to_string());
@@ -438,7 +438,7 @@ pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
         report.checkpoint,
         report.image.display()
     ));
-    Some(ExitCode::from(PUT_AWAY))
+    Some(ExitCode::from(SAVED_EXIT_STATUS))
 }
 
 /// Runs `katydid run`.
@@ -452,7 +452,8 @@ mod tests {
 
     #[test]
     fn shared_memory_over_tcp_is_a_usage_error() {
-        let known = NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag(address::FLAG) };
+        let known =
+            NamedServer { address: "tcp://h:1".parse().unwrap(), origin: address::Origin::Flag(address::SERVER_FLAG) };
         assert!(matches!(check_link(Some(Link::Shm), Some(&known)), Err(Failure::Usage(_))));
         assert!(check_link(None, Some(&known)).is_ok() && check_link(Some(Link::Shm), None).is_ok());
     }

@@ -158,7 +158,8 @@ fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     match flags.mps && flags.driver == "soft" {
         true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none: leave one of them out")),
         false
-            if flags.mps && flags.isolation.worker_user.as_deref().is_some_and(|name| name != worker_user::SERVER) =>
+            if flags.mps
+                && flags.isolation.worker_user.as_deref().is_some_and(|name| name != worker_user::SERVER_USER) =>
         {
             Err(Failure::usage(
                 "--mps and --worker-user exclude each other, since the service is the server's user's: leave one of them out",

@@ -17,7 +17,7 @@ use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::server::isolation::SandboxReach;
 
 /// Descriptors below are standard input and outputs.
-const FIRST_CONTROL: i32 = 3;
+const FIRST_CONTROL_DESCRIPTOR: i32 = 3;
 
 /// Runs the hidden command that becomes a worker.
 pub(crate) fn main(flags: &WorkerFlags) -> Outcome {
@@ -75,7 +75,7 @@ fn sandbox(reach: SandboxReach, flags: &WorkerFlags, soft: Option<&Path>) -> San
 
 /// A socket to the server; `None` when the number is not one.
 fn packets(number: i32) -> Option<OwnedFd> {
-    if number < FIRST_CONTROL {
+    if number < FIRST_CONTROL_DESCRIPTOR {
         return None;
     }
     // SAFETY: the server opened this descriptor for this process and passed its number; nothing else in this process

@@ -8,20 +8,22 @@ use katydid_client::cache;
 use crate::doctor::finding::Finding;
 
 /// The name of the check.
-const CHECK: &str = "cache";
+const CHECK_NAME: &str = "cache";
 /// What to do where nothing can be kept.
-const REMEDY: &str = "set KATYDID_CACHE to a folder of yours with room, or let this user write there";
+const CACHE_REMEDY: &str = "set KATYDID_CACHE to a folder of yours with room, or let this user write there";
 
 /// Whether anything can be kept there. Programs run without.
 pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
     let without = "each program hashes its modules, and each server has them sent, anew";
     let Some(folder) = cache::folder(variable) else {
-        return Finding::warn(CHECK, format!("there is no home to keep it in: {without}"), REMEDY);
+        return Finding::warn(CHECK_NAME, format!("there is no home to keep it in: {without}"), CACHE_REMEDY);
     };
     let place = folder.display();
     match check_writable(&folder) {
-        Ok(()) => Finding::ok(CHECK, format!("in {place}")),
-        Err(error) => Finding::warn(CHECK, format!("{place}: no files can be made there: {error}: {without}"), REMEDY),
+        Ok(()) => Finding::ok(CHECK_NAME, format!("in {place}")),
+        Err(error) => {
+            Finding::warn(CHECK_NAME, format!("{place}: no files can be made there: {error}: {without}"), CACHE_REMEDY)
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::doctor::finding::Finding;
 use katydid_cli_core::args::size::Size;
-use katydid_cli_core::layout::{LOADER, Layout, has_loader};
+use katydid_cli_core::layout::{Layout, OPENCL_LOADER, has_loader};
 use katydid_cli_core::opencl::Drivers;
 use katydid_cli_core::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
 
@@ -14,8 +14,9 @@ const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";
 /// What is said of an OpenCL driver that finds nothing to run programs on.
 const NO_DEVICE: &str = "it has no device";
 /// Which machine needs a driver of OpenCL.
-const WHERE: &str = "programs of OpenCL need it only where they are served: on this machine, or on the one of --server";
-const REINSTALL: &str = "run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds shim/ and soft/";
+const OPENCL_MACHINE_HINT: &str =
+    "programs of OpenCL need it only where they are served: on this machine, or on the one of --server";
+const REINSTALL_HINT: &str = "run `cargo xtask dist`, or set KATYDID_LIB to the folder that holds shim/ and soft/";
 
 /// Whether the libraries of the installation are there.
 pub(super) fn libraries() -> Vec<Finding> {
@@ -23,7 +24,7 @@ pub(super) fn libraries() -> Vec<Finding> {
         Ok(layout) => {
             vec![library("library for programs", &layout.shim()), library("softcuda's library", &layout.soft())]
         }
-        Err(error) => vec![Finding::fail("libraries", error.to_string(), REINSTALL)],
+        Err(error) => vec![Finding::fail("libraries", error.to_string(), REINSTALL_HINT)],
     }
 }
 
@@ -31,7 +32,7 @@ pub(super) fn libraries() -> Vec<Finding> {
 fn library(check: &'static str, path: &Path) -> Finding {
     match path.is_file() {
         true => Finding::ok(check, path.display().to_string()),
-        false => Finding::fail(check, format!("{}: no such file", path.display()), REINSTALL),
+        false => Finding::fail(check, format!("{}: no such file", path.display()), REINSTALL_HINT),
     }
 }
 
@@ -50,7 +51,7 @@ pub(super) fn opencl() -> Vec<Finding> {
     };
     let library = library.map(|path| {
         let detail = format!("{}: no such file, so programs of OpenCL find no platform", path.display());
-        Finding::warn("library for OpenCL programs", detail, REINSTALL)
+        Finding::warn("library for OpenCL programs", detail, REINSTALL_HINT)
     });
     library.into_iter().chain([loader(has_loader()), opencl_drivers(opencl_apart())]).collect()
 }
@@ -58,8 +59,8 @@ pub(super) fn opencl() -> Vec<Finding> {
 fn loader(is_there: bool) -> Finding {
     let check = "OpenCL loader";
     match is_there {
-        true => Finding::ok(check, format!("{LOADER} is found")),
-        false => Finding::ok(check, format!("no {LOADER}: programs get Katydid's own library under that name")),
+        true => Finding::ok(check, format!("{OPENCL_LOADER} is found")),
+        false => Finding::ok(check, format!("no {OPENCL_LOADER}: programs get Katydid's own library under that name")),
     }
 }
 
@@ -73,9 +74,9 @@ fn opencl_drivers(found: Result<Drivers, String>) -> Finding {
         }
         Err(reason) if reason.contains(NO_DEVICE) => {
             let first = "a driver is there and its device is not: see whether nvidia-smi lists one, and who may open /dev/nvidia*";
-            Finding::warn(check, reason, format!("{first}; {WHERE}"))
+            Finding::warn(check, reason, format!("{first}; {OPENCL_MACHINE_HINT}"))
         }
-        Err(reason) => Finding::warn(check, reason, WHERE),
+        Err(reason) => Finding::warn(check, reason, OPENCL_MACHINE_HINT),
     }
 }
 
@@ -110,7 +111,7 @@ fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
             Finding::ok(check, format!("softcuda, as no NVIDIA GPU works here; {}", devices(facts)))
         }
         Probe::Works(facts) => Finding::ok(check, format!("{}; {}", facts.path.display(), devices(facts))),
-        Probe::Fails(reason) => Finding::fail(check, reason.clone(), REINSTALL),
+        Probe::Fails(reason) => Finding::fail(check, reason.clone(), REINSTALL_HINT),
     }
 }
 
@@ -118,7 +119,7 @@ fn automatic(probe: &Probe, has_nvidia: bool) -> Finding {
 fn soft(probe: &Probe) -> Finding {
     match probe {
         Probe::Works(facts) => Finding::ok("softcuda", devices(facts)),
-        Probe::Fails(reason) => Finding::fail("softcuda", reason.clone(), REINSTALL),
+        Probe::Fails(reason) => Finding::fail("softcuda", reason.clone(), REINSTALL_HINT),
     }
 }
 
@@ -156,10 +157,12 @@ mod tests {
         let found = Drivers { platforms: vec!["PoCL".into()], tried: vec!["/v: no".into()] };
         assert!(opencl_drivers(Ok(found)).detail.contains("PoCL; not: /v: no"));
         let none = opencl_drivers(Err("no OpenCL driver works here".into()));
-        assert!(none.status == Status::Warn && none.remedy.as_deref() == Some(WHERE), "{none:?}");
+        assert!(none.status == Status::Warn && none.remedy.as_deref() == Some(OPENCL_MACHINE_HINT), "{none:?}");
         let none = opencl_drivers(Err(format!("no OpenCL driver works here (/x.so: {NO_DEVICE})")));
-        assert!(none.remedy.is_some_and(|remedy| remedy.contains("nvidia-smi") && remedy.ends_with(WHERE)));
-        assert!(loader(false).detail.contains(LOADER));
+        assert!(
+            none.remedy.is_some_and(|remedy| remedy.contains("nvidia-smi") && remedy.ends_with(OPENCL_MACHINE_HINT))
+        );
+        assert!(loader(false).detail.contains(OPENCL_LOADER));
     }
 
     #[test]

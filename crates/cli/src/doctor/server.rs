@@ -12,7 +12,7 @@ use katydid_cli_core::server::address::{NamedServer, resolve};
 use katydid_cli_core::server::admin;
 
 /// The name of the check.
-const CHECK: &str = "server";
+const CHECK_NAME: &str = "server";
 /// No server gives this key: keys are drawn at random.
 const NO_SESSION: SessionKey = SessionKey([0xff; 16]);
 /// How long a server may take to answer.
@@ -21,8 +21,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Whether a named server answers, and is of this release where that can be asked.
 pub(super) fn check(flag: Option<&str>) -> Finding {
     match resolve(flag, None) {
-        Err(error) => Finding::fail(CHECK, error.to_string(), "correct the address"),
-        Ok(None) => Finding::ok(CHECK, "none named: `katydid run` starts a private one"),
+        Err(error) => Finding::fail(CHECK_NAME, error.to_string(), "correct the address"),
+        Ok(None) => Finding::ok(CHECK_NAME, "none named: `katydid run` starts a private one"),
         Ok(Some(known)) => reach(&known),
     }
 }
@@ -31,16 +31,20 @@ pub(super) fn check(flag: Option<&str>) -> Finding {
 fn reach(known: &NamedServer) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Err(error) = known.reach() {
-        return Finding::fail(CHECK, error.reason(), error.remedy());
+        return Finding::fail(CHECK_NAME, error.reason(), error.remedy());
     }
     if let Err(error) = greet(address) {
         let detail = format!("{address} (from {origin}) lets no program of this build in: {error}");
-        return Finding::fail(CHECK, detail, "use the same release on both sides, and the certificates that it wants");
+        return Finding::fail(
+            CHECK_NAME,
+            detail,
+            "use the same release on both sides, and the certificates that it wants",
+        );
     }
     match admin::get::<ServerView>(&admin::of_address(address), "/v1/server") {
         Ok(view) => described(known, &view),
         // Its admin socket is on another machine, or was put elsewhere.
-        Err(_) => Finding::ok(CHECK, format!("{address} (from {origin}) accepts connections")),
+        Err(_) => Finding::ok(CHECK_NAME, format!("{address} (from {origin}) accepts connections")),
     }
 }
 
@@ -61,15 +65,15 @@ fn described(known: &NamedServer, view: &ServerView) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
     if let Some(reason) = &view.workers.last_failure {
         let detail = format!("{address} (from {origin}) runs, but its workers do not start: {reason}");
-        return Finding::fail(CHECK, detail, "correct its --driver, and see its messages");
+        return Finding::fail(CHECK_NAME, detail, "correct its --driver, and see its messages");
     }
     if view.version != env!("CARGO_PKG_VERSION") {
         let detail =
             format!("{address} (from {origin}) is of version {}, this is {}", view.version, env!("CARGO_PKG_VERSION"));
-        return Finding::fail(CHECK, detail, "use the same release on both sides");
+        return Finding::fail(CHECK_NAME, detail, "use the same release on both sides");
     }
     let driver = view.driver_found.as_deref().unwrap_or("not started yet");
-    Finding::ok(CHECK, format!("{address} (from {origin}): driver {driver}, {} sessions", view.sessions))
+    Finding::ok(CHECK_NAME, format!("{address} (from {origin}): driver {driver}, {} sessions", view.sessions))
 }
 
 #[cfg(test)]
@@ -83,7 +87,7 @@ mod tests {
 
     use super::super::Status;
     use super::*;
-    use katydid_cli_core::server::address::{FLAG, Origin};
+    use katydid_cli_core::server::address::{Origin, SERVER_FLAG};
 
     /// What is found of a server that answers each hello by this refusal.
     fn found(code: RefusalCode) -> Finding {
@@ -100,7 +104,7 @@ mod tests {
                 }
             }
         });
-        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag(FLAG) });
+        let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag(SERVER_FLAG) });
         server.join().unwrap();
         found
     }

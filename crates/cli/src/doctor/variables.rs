@@ -2,16 +2,17 @@
 
 use std::ffi::OsString;
 
-use crate::args::variables::{REMEDY, problems};
+use crate::args::variables::{VARIABLE_REMEDY, problems};
 use crate::doctor::finding::Finding;
 
 /// The name of the check.
-const CHECK: &str = "variables";
+const CHECK_NAME: &str = "variables";
 
 /// A finding for each that is wrong, or one that none is.
 pub(super) fn checks(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Finding> {
-    let found: Vec<Finding> = problems(variable).map(|problem| Finding::fail(CHECK, problem, REMEDY)).collect();
-    if found.is_empty() { vec![Finding::ok(CHECK, "those of Katydid that are set can be read")] } else { found }
+    let found: Vec<Finding> =
+        problems(variable).map(|problem| Finding::fail(CHECK_NAME, problem, VARIABLE_REMEDY)).collect();
+    if found.is_empty() { vec![Finding::ok(CHECK_NAME, "those of Katydid that are set can be read")] } else { found }
 }
 
 #[cfg(test)]

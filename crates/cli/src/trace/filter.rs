@@ -5,7 +5,7 @@ use std::str::FromStr;
 use katydid_cuda_sys::Function;
 
 /// Names of groups, and how the functions begin that are in them.
-const GROUPS: [(&str, &[&str]); 8] = [
+const FUNCTION_GROUPS: [(&str, &[&str]); 8] = [
     ("launch", &["cuLaunch", "cuGraphLaunch"]),
     ("copy", &["cuMemcpy"]),
     ("fill", &["cuMemset"]),
@@ -19,8 +19,8 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("graph", &["cuGraph"]),
 ];
 /// All functions, and those of calls that failed.
-const ALL: &str = "all";
-const FAILED: &str = "error";
+const ALL_FILTER: &str = "all";
+const FAILED_FILTER: &str = "error";
 
 /// Which calls are shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,19 +53,19 @@ fn rule(word: &str) -> Result<(bool, Rule), String> {
         let place = if is_shown { "between two commas, or at an end of the list," } else { "behind !" };
         return Err(format!("a name is missing: write one {place} or take the sign away"));
     }
-    let group = GROUPS.iter().find(|(name, _)| *name == word);
+    let group = FUNCTION_GROUPS.iter().find(|(name, _)| *name == word);
     let rule = match (word, group) {
-        (ALL, _) => Rule::All,
-        (FAILED, _) => Rule::Failed,
+        (ALL_FILTER, _) => Rule::All,
+        (FAILED_FILTER, _) => Rule::Failed,
         (_, Some((_, starts))) => Rule::Group(starts),
         (name, None) => Rule::Name(name.to_owned()),
     };
     if let Rule::Name(name) = &rule
         && !Function::ALL.iter().any(|function| fits(name, function.name()))
     {
-        let groups: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+        let groups: Vec<&str> = FUNCTION_GROUPS.iter().map(|(name, _)| *name).collect();
         return Err(format!(
-            "{name} is no function of CUDA's: write names such as cuMemcpy*, or {}, {FAILED}, {ALL}, each with ! to leave it out",
+            "{name} is no function of CUDA's: write names such as cuMemcpy*, or {}, {FAILED_FILTER}, {ALL_FILTER}, each with ! to leave it out",
             groups.join(", ")
         ));
     }

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use katydid_cuda_sys::CUresult;
 use katydid_transport::ControlError;
-use katydid_wire::job::{FromProgram, PROTOCOL, ToProgram, VARIABLE, ask};
+use katydid_wire::job::{FromProgram, JOB_PROTOCOL_VERSION, JOB_VARIABLE, ToProgram, ask};
 
-use crate::job::{THREAD, is_abandoned, reach};
+use crate::job::{JOB_THREAD_NAME, is_abandoned, reach};
 
 /// How long the device may take to come to rest when it is asked for the first time, and at most; in between twice as long
 /// each time. A program goes on between two attempts.
@@ -26,7 +26,7 @@ const REST_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(250), Duratio
 /// Between two attempts to speak to a supervisor that does something else.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest path that fits the address of a unix socket.
-const MAX_SOCKET_PATH: usize = 107;
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Why a process cannot be asked for, or did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -109,11 +109,11 @@ impl TargetProcess {
         let own_id = if process > 0 { own_id(&folder, process) } else { None };
         let own_id = own_id.ok_or(AskError::NoProcess(process))?;
         let environment = fs::read(folder.join("environ")).map_err(|error| of_system(process, error))?;
-        let Some(job) = value_of(&environment, VARIABLE) else {
+        let Some(job) = value_of(&environment, JOB_VARIABLE) else {
             return Err(if uses_cuda(&folder) { AskError::NoJob(process) } else { AskError::WithoutCuda(process) });
         };
         let within = folder.join("root").join(job.trim_start_matches('/'));
-        let fits = within.as_os_str().len() + ".hidden".len() <= MAX_SOCKET_PATH;
+        let fits = within.as_os_str().len() + ".hidden".len() <= MAX_SOCKET_PATH_BYTES;
         Ok(Self { process, own_id, socket: if fits { within } else { job.into() } })
     }
 
@@ -153,7 +153,7 @@ impl TargetProcess {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process));
         let tasks = tasks.map_err(|error| of_system(self.process, error))?.flatten();
         let is_it = |task: &fs::DirEntry| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == THREAD)
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == JOB_THREAD_NAME)
         };
         let found = tasks.filter(is_it).find_map(|task| task.file_name().to_str()?.parse().ok());
         found.ok_or(AskError::WithoutCuda(self.process))
@@ -190,7 +190,13 @@ impl TargetProcess {
             Err(error) => return Err(of_system(self.process, error)),
         };
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-        let word = FromProgram::Ask { protocol: PROTOCOL, process: self.own_id, what, patience, gpus: gpus.to_vec() };
+        let word = FromProgram::Ask {
+            protocol: JOB_PROTOCOL_VERSION,
+            process: self.own_id,
+            what,
+            patience,
+            gpus: gpus.to_vec(),
+        };
         let sent = word.encode().map_err(ControlError::from).and_then(|bytes| channel.send(&bytes, &[]));
         let heard = sent.and_then(|()| channel.listen());
         let told = heard.and_then(|word| Ok(ToProgram::decode(&word.bytes)?)).map_err(broken)?;
@@ -236,9 +242,9 @@ mod tests {
     #[test]
     fn variables_are_found_by_their_whole_name() {
         let environment = b"X_KATYDID_JOB=/a\0KATYDID_JOB=/run/jobs/a=b/shims\0\xff=1\0EMPTY\0";
-        assert_eq!(value_of(environment, VARIABLE), Some("/run/jobs/a=b/shims"));
+        assert_eq!(value_of(environment, JOB_VARIABLE), Some("/run/jobs/a=b/shims"));
         assert_eq!(value_of(environment, "EMPTY"), None);
-        assert_eq!(value_of(b"", VARIABLE), None);
+        assert_eq!(value_of(b"", JOB_VARIABLE), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::process;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use katydid_wire::job::MARK;
+use katydid_wire::job::SESSION_MARK;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -45,7 +45,7 @@ pub fn remove() {
 
 impl MarkPage {
     fn new() -> io::Result<Self> {
-        let file = memfd_create(MARK, MemfdFlags::CLOEXEC)?;
+        let file = memfd_create(SESSION_MARK, MemfdFlags::CLOEXEC)?;
         let (place, access) = (ptr::with_exposed_provenance_mut(MARK_ADDRESS), ProtFlags::empty());
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
         let page = unsafe { mmap(place, MARK_BYTES, access, MapFlags::SHARED, file, 0) }?;
@@ -78,7 +78,7 @@ mod tests {
     fn a_mark_is_seen_as_long_as_it_is_there() {
         let marks = || {
             let maps = fs::read_to_string("/proc/self/maps").unwrap();
-            maps.lines().filter(|line| line.contains(&format!("/memfd:{MARK} "))).count()
+            maps.lines().filter(|line| line.contains(&format!("/memfd:{SESSION_MARK} "))).count()
         };
         assert_eq!(marks(), 0);
         set();

@@ -16,10 +16,10 @@ use crate::outcome::{Outcome, check};
 /// Attributes of a core dump, a `CUcoredumpSettings` each.
 const ENABLE_ON_EXCEPTION: u32 = 1;
 const TRIGGER_HOST: u32 = 2;
-const LIGHTWEIGHT: u32 = 3;
+const COREDUMP_LIGHTWEIGHT: u32 = 3;
 const ENABLE_USER_TRIGGER: u32 = 4;
-const FILE: u32 = 5;
-const PIPE: u32 = 6;
+const COREDUMP_FILE: u32 = 5;
+const COREDUMP_PIPE: u32 = 6;
 const GENERATION_FLAGS: u32 = 7;
 /// Bytes of a text, its NUL included.
 const MAX_TEXT_BYTES: usize = 1024;
@@ -37,7 +37,7 @@ fn settings() -> MutexGuard<'static, Option<Settings>> {
 /// Bytes of an attribute that is a number; none for a text.
 fn width(attribute: u32) -> Option<usize> {
     match attribute {
-        ENABLE_ON_EXCEPTION | TRIGGER_HOST | LIGHTWEIGHT | ENABLE_USER_TRIGGER => Some(1),
+        ENABLE_ON_EXCEPTION | TRIGGER_HOST | COREDUMP_LIGHTWEIGHT | ENABLE_USER_TRIGGER => Some(1),
         GENERATION_FLAGS => Some(4),
         _ => None,
     }
@@ -45,7 +45,7 @@ fn width(attribute: u32) -> Option<usize> {
 
 /// Refuses what is no attribute of a context (0: of the process).
 fn check_attribute(context: usize, attribute: u32) -> Result<(), CUresult> {
-    let of_process_only = matches!(attribute, ENABLE_USER_TRIGGER | PIPE);
+    let of_process_only = matches!(attribute, ENABLE_USER_TRIGGER | COREDUMP_PIPE);
     let known = (ENABLE_ON_EXCEPTION..=GENERATION_FLAGS).contains(&attribute) && (context == 0 || !of_process_only);
     if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
@@ -56,10 +56,10 @@ fn first(attribute: u32, variable: impl Fn(&str) -> Option<Vec<u8>>) -> Vec<u8> 
     match attribute {
         ENABLE_ON_EXCEPTION => vec![u8::from(is_on("CUDA_ENABLE_COREDUMP_ON_EXCEPTION"))],
         TRIGGER_HOST => vec![u8::from(variable("CUDA_ENABLE_CPU_COREDUMP_ON_EXCEPTION").is_none_or(|it| it != b"0"))],
-        LIGHTWEIGHT => vec![u8::from(is_on("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"))],
+        COREDUMP_LIGHTWEIGHT => vec![u8::from(is_on("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"))],
         ENABLE_USER_TRIGGER => vec![u8::from(is_on("CUDA_ENABLE_USER_TRIGGERED_COREDUMP"))],
-        FILE => variable("CUDA_COREDUMP_FILE").unwrap_or_default(),
-        PIPE => variable("CUDA_COREDUMP_PIPE").unwrap_or_default(),
+        COREDUMP_FILE => variable("CUDA_COREDUMP_FILE").unwrap_or_default(),
+        COREDUMP_PIPE => variable("CUDA_COREDUMP_PIPE").unwrap_or_default(),
         _ => vec![0; 4],
     }
 }
@@ -146,29 +146,32 @@ mod tests {
     #[test]
     fn sizes_are_exact_for_numbers_and_enough_for_texts() {
         assert_eq!(get(0, TRIGGER_HOST, 1), Ok(vec![1]));
-        for (attribute, room) in [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (FILE, 0), (8, 4), (0, 1)] {
+        for (attribute, room) in [(TRIGGER_HOST, 1024), (GENERATION_FLAGS, 1024), (COREDUMP_FILE, 0), (8, 4), (0, 1)] {
             assert_eq!(get(0, attribute, room), Err(WRONG), "{attribute}");
         }
-        assert_eq!(get(5, FILE, 1024), Ok(vec![0]));
-        assert_eq!((get(5, PIPE, 1024), get(5, ENABLE_USER_TRIGGER, 1)), (Err(WRONG), Err(WRONG)));
+        assert_eq!(get(5, COREDUMP_FILE, 1024), Ok(vec![0]));
+        assert_eq!((get(5, COREDUMP_PIPE, 1024), get(5, ENABLE_USER_TRIGGER, 1)), (Err(WRONG), Err(WRONG)));
     }
 
     #[test]
     fn a_context_has_what_was_set_on_it_or_for_all() {
-        set(0, LIGHTWEIGHT, &[1]).unwrap();
-        set(77, LIGHTWEIGHT, &[0]).unwrap();
+        set(0, COREDUMP_LIGHTWEIGHT, &[1]).unwrap();
+        set(77, COREDUMP_LIGHTWEIGHT, &[0]).unwrap();
         assert_eq!(
-            (get(0, LIGHTWEIGHT, 1), get(77, LIGHTWEIGHT, 1), get(78, LIGHTWEIGHT, 1)),
+            (get(0, COREDUMP_LIGHTWEIGHT, 1), get(77, COREDUMP_LIGHTWEIGHT, 1), get(78, COREDUMP_LIGHTWEIGHT, 1)),
             (Ok(vec![1]), Ok(vec![0]), Ok(vec![1]))
         );
-        set(77, FILE, b"core.%p\0rest").unwrap();
-        assert_eq!(get(77, FILE, 8), Ok(b"core.%p\0".to_vec()));
-        assert_eq!((set(77, FILE, &[1; 1025]), set(77, LIGHTWEIGHT, &[0; 4])), (Err(WRONG), Err(WRONG)));
+        set(77, COREDUMP_FILE, b"core.%p\0rest").unwrap();
+        assert_eq!(get(77, COREDUMP_FILE, 8), Ok(b"core.%p\0".to_vec()));
+        assert_eq!(
+            (set(77, COREDUMP_FILE, &[1; 1025]), set(77, COREDUMP_LIGHTWEIGHT, &[0; 4])),
+            (Err(WRONG), Err(WRONG))
+        );
     }
 
     #[test]
     fn the_environment_says_what_is_on_at_first() {
         let variable = |name: &str| (name == "CUDA_ENABLE_COREDUMP_ON_EXCEPTION").then(|| b"1".to_vec());
-        assert_eq!((first(ENABLE_ON_EXCEPTION, variable), first(LIGHTWEIGHT, variable)), (vec![1], vec![0]));
+        assert_eq!((first(ENABLE_ON_EXCEPTION, variable), first(COREDUMP_LIGHTWEIGHT, variable)), (vec![1], vec![0]));
     }
 }

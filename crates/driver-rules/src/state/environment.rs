@@ -33,7 +33,7 @@ const fn variable(name: &'static str, default: &'static str, effect: Effect) -> 
 }
 
 /// The documented variables, in the order in which messages name them.
-pub const VARIABLES: &[Variable] = &[
+pub const CUDA_VARIABLES: &[Variable] = &[
     variable("CUDA_VISIBLE_DEVICES", "", Effect::Program),
     variable("CUDA_DEVICE_ORDER", "FASTEST_FIRST", Effect::Program),
     variable("CUDA_LAUNCH_BLOCKING", "0", Effect::Program),
@@ -81,7 +81,7 @@ pub fn set(value: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
         let value = value(variable.name).filter(|value| !value.is_empty() && value != variable.default)?;
         Some((variable, value))
     };
-    VARIABLES.iter().filter_map(asked).collect()
+    CUDA_VARIABLES.iter().filter_map(asked).collect()
 }
 
 /// A variable of this process.
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn no_variable_stands_there_twice() {
-        let mut names: Vec<_> = VARIABLES.iter().map(|variable| variable.name).collect();
+        let mut names: Vec<_> = CUDA_VARIABLES.iter().map(|variable| variable.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), VARIABLES.len());
+        assert_eq!(names.len(), CUDA_VARIABLES.len());
     }
 }

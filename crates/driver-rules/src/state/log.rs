@@ -21,9 +21,10 @@ use crate::outcome::{Outcome, check};
 /// Lines that are kept.
 const MAX_LINES: usize = 100;
 /// The first line of a dump that has no room for all.
-const MISSING: &str = "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
+const TRUNCATED_TEXT: &str =
+    "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
 /// Severity of a line, for those who are told.
-const ERROR: u32 = 0;
+const LOG_LEVEL_ERROR: u32 = 0;
 
 /// The lines so far.
 static LOG: Mutex<Log> = Mutex::new(Log { lines: VecDeque::new(), count: 0, listeners: Vec::new(), next: 1 });
@@ -60,7 +61,7 @@ pub fn note(function: &str, code: CUresult) {
         if let Some(function) = function {
             let data = std::ptr::with_exposed_provenance_mut(data);
             // SAFETY: the text lives until the call is over; the program vouches for its own argument.
-            unsafe { function(data, ERROR, message.as_ptr().cast_mut(), message.count_bytes()) };
+            unsafe { function(data, LOG_LEVEL_ERROR, message.as_ptr().cast_mut(), message.count_bytes()) };
         }
     }
 }
@@ -229,14 +230,14 @@ fn fitting(lines: &[&str], room: usize) -> String {
     if total < room {
         return lines.concat();
     }
-    let mut left = room.saturating_sub(MISSING.len() + 1);
+    let mut left = room.saturating_sub(TRUNCATED_TEXT.len() + 1);
     let kept = lines.iter().rev().take_while(|line| {
         let fits = line.len() <= left;
         left -= if fits { line.len() } else { 0 };
         fits
     });
     let from = lines.len() - kept.count();
-    if MISSING.len() < room { MISSING.to_owned() + &lines[from..].concat() } else { String::new() }
+    if TRUNCATED_TEXT.len() < room { TRUNCATED_TEXT.to_owned() + &lines[from..].concat() } else { String::new() }
 }
 
 #[cfg(test)]
@@ -263,7 +264,7 @@ mod tests {
         unsafe extern "C" fn tell(data: *mut c_void, level: u32, message: *mut std::ffi::c_char, length: usize) {
             // SAFETY: the log gives a text that ends with a NUL.
             let message = unsafe { std::ffi::CStr::from_ptr(message) };
-            assert_eq!((data.addr(), level, length), (6, ERROR, message.count_bytes()));
+            assert_eq!((data.addr(), level, length), (6, LOG_LEVEL_ERROR, message.count_bytes()));
             TOLD.lock().unwrap().push(message.to_string_lossy().into_owned());
         }
         let number = listen(Some(tell), std::ptr::without_provenance_mut(6)).unwrap();
@@ -281,8 +282,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said_and_the_last_lines_stay() {
         let lines = ["a line of some length\n"; 10];
-        let text = fitting(&lines, MISSING.len() + 1 + 2 * lines[0].len() + 3);
-        assert_eq!(text, MISSING.to_owned() + &lines[..2].concat());
+        let text = fitting(&lines, TRUNCATED_TEXT.len() + 1 + 2 * lines[0].len() + 3);
+        assert_eq!(text, TRUNCATED_TEXT.to_owned() + &lines[..2].concat());
         assert_eq!(fitting(&lines, 10), "");
         assert_eq!(fitting(&lines, 1000), lines.concat());
     }

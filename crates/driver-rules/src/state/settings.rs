@@ -1,6 +1,6 @@
 //! Katydid's own environment variables: one list of all of them, what each takes, and the name that a misspelt one is near to.
 //!
-//! The rule: a name that begins with `KATYDID_` and is not in [`ALL`] is named once on standard error, by the command or, where
+//! The rule: a name that begins with `KATYDID_` and is not in [`SETTINGS`] is named once on standard error, by the command or, where
 //! no command has started the program, by the library. `docs/reference/environment.md` has its table from here; tests hold the sources and
 //! that page to the list.
 
@@ -11,15 +11,15 @@ use std::time::Duration;
 use crate::state::units;
 
 /// How all of their names begin.
-pub const PREFIX: &str = "KATYDID_";
+pub const VARIABLE_PREFIX: &str = "KATYDID_";
 /// Names that the command has told of already, with commas between them, so that the program's libraries need not.
-pub const TOLD: &str = "KATYDID_TOLD";
+pub const TOLD_VARIABLE: &str = "KATYDID_TOLD";
 /// The key of the reservation that the command has at the server for the session of its program.
-pub const RESERVATION: &str = "KATYDID_RESERVATION";
+pub const RESERVATION_VARIABLE: &str = "KATYDID_RESERVATION";
 /// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// In place of no limit.
-const LONGEST_CONNECT: Duration = Duration::from_secs(86_400);
+const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// Least silence of a link that can be a limit: workers that are busy say so once a second.
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// Most: the system counts its probes of a silent connection.
@@ -27,9 +27,9 @@ pub const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(277 * 3600);
 /// Longest name of a session, in bytes: no longer text fits into the first message to a server.
 pub const MAX_SESSION_NAME_BYTES: usize = 4096;
 /// Least limit of device memory: CUDA programs get it 2 MiB at a time, so under a lower one their first allocation fails.
-pub const MIN_DEVICE_MEMORY: u64 = 2 << 20;
+pub const MIN_DEVICE_MEMORY_BYTES: u64 = 2 << 20;
 /// Most of a wrong value that a message repeats.
-const MAX_SHOWN: usize = 64;
+const MAX_SHOWN_CHARS: usize = 64;
 /// Most changes by which a name may differ from the one that was meant.
 const MAX_EDIT_DISTANCE: usize = 4;
 
@@ -153,7 +153,7 @@ impl SettingValue {
             Self::Name => text.len() <= MAX_SESSION_NAME_BYTES,
             Self::AbsoluteFolder => text.starts_with('/'),
             Self::Size => units::size(text).is_ok(),
-            Self::DeviceMemory => units::size(text).is_ok_and(|bytes| bytes >= MIN_DEVICE_MEMORY),
+            Self::DeviceMemory => units::size(text).is_ok_and(|bytes| bytes >= MIN_DEVICE_MEMORY_BYTES),
             Self::Silence => silence(text).is_some(),
             Self::Number(least, most) => text.parse().is_ok_and(|number: u64| (least..=most).contains(&number)),
             Self::Words(words) => words.contains(&text),
@@ -179,10 +179,10 @@ const fn setting(name: &'static str, reader: Reader, value: SettingValue, meanin
 }
 
 const ANY_NUMBER: SettingValue = SettingValue::Number(0, u64::MAX);
-const ONE: SettingValue = SettingValue::Words(&["1"]);
+const VALUE_ONE: SettingValue = SettingValue::Words(&["1"]);
 
 /// The variables of Katydid, in the order of the reference page.
-pub const ALL: &[Setting] = &[
+pub const SETTINGS: &[Setting] = &[
     setting("KATYDID_SERVER", Reader::Program, SettingValue::Address, "the server, unless `--server` names one"),
     setting(
         "KATYDID_CERTS",
@@ -341,12 +341,12 @@ pub const ALL: &[Setting] = &[
         "hand-over note that a worker passes to itself when it re-executes",
     ),
     setting(
-        RESERVATION,
+        RESERVATION_VARIABLE,
         Reader::Own,
         SettingValue::Text,
         "the key of the reservation at the server for the program's first session",
     ),
-    setting(TOLD, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
+    setting(TOLD_VARIABLE, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
     setting(
         "KATYDID_CHECKPOINT_AT",
         Reader::Tests,
@@ -375,7 +375,7 @@ pub const ALL: &[Setting] = &[
     ),
     setting("KATYDID_CHECKPOINT_COUNT", Reader::Tests, ANY_NUMBER, "checkpoints of a program"),
     setting("KATYDID_CHECKPOINT_SEED", Reader::Tests, ANY_NUMBER, "the seed of their calls"),
-    setting("KATYDID_CHECKPOINT_SWEEP", Reader::Tests, ONE, "checkpoints of every program"),
+    setting("KATYDID_CHECKPOINT_SWEEP", Reader::Tests, VALUE_ONE, "checkpoints of every program"),
     setting("KATYDID_CHECKPOINT_WAYS", Reader::Tests, SettingValue::Words(&["all"]), "every program on every way"),
     setting("KATYDID_CUDART_ALL", Reader::Tests, SettingValue::Text, "all versions of the CUDA runtime"),
     setting("KATYDID_ENDURANCE_CHECKPOINTS", Reader::Tests, ANY_NUMBER, "checkpoints of one job"),
@@ -391,7 +391,7 @@ pub const ALL: &[Setting] = &[
         SettingValue::Text,
         "seeds of random calls of OpenCL, such as 100-199",
     ),
-    setting("KATYDID_TEST_ALL", Reader::Tests, ONE, "every slice of long matrices"),
+    setting("KATYDID_TEST_ALL", Reader::Tests, VALUE_ONE, "every slice of long matrices"),
     setting("KATYDID_TEST_ALONE", Reader::Tests, SettingValue::Text, "this process runs one test"),
     setting("KATYDID_TEST_DEVICES", Reader::Tests, SettingValue::Text, "devices of OpenCL"),
     setting("KATYDID_TEST_DRIVER", Reader::Tests, SettingValue::Text, "the driver under test"),
@@ -405,7 +405,7 @@ pub const ALL: &[Setting] = &[
 
 /// The variable of that name.
 pub fn find(name: &str) -> Option<&'static Setting> {
-    ALL.iter().find(|setting| setting.name == name)
+    SETTINGS.iter().find(|setting| setting.name == name)
 }
 
 /// What is wrong with a variable that is set to `value`, in one line; none where it takes that. Empty is as not set.
@@ -430,7 +430,7 @@ pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
 
 /// A value for a message, quoted and no longer than a line has room for.
 pub fn shown(value: &str) -> String {
-    match value.char_indices().nth(MAX_SHOWN) {
+    match value.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{:?}…", &value[..end]),
         None => format!("{value:?}"),
     }
@@ -445,7 +445,7 @@ pub fn silence(text: &str) -> Option<Duration> {
 /// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`; one that is none counts as unset.
 pub fn connect_timeout(said: Option<&str>) -> Duration {
     let said = said.and_then(silence);
-    said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { LONGEST_CONNECT } else { limit })
+    said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_CONNECT_TIMEOUT } else { limit })
 }
 
 /// A name of ours that does not exist.
@@ -473,7 +473,7 @@ impl std::fmt::Display for Unknown {
 
 /// Those of `names` that begin as ours do and do not exist, in order.
 pub fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Unknown> {
-    let ours = names.into_iter().filter(|name| name.starts_with(PREFIX) && find(name).is_none());
+    let ours = names.into_iter().filter(|name| name.starts_with(VARIABLE_PREFIX) && find(name).is_none());
     let mut all: Vec<Unknown> = ours.map(|name| Unknown { nearest: nearest(&name), name }).collect();
     all.sort_by(|one, other| one.name.cmp(&other.name));
     all
@@ -486,7 +486,7 @@ pub fn readable(names: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
 
 /// The unknown variables of this process's environment that no process has told of yet.
 pub fn unknown_here() -> Vec<Unknown> {
-    let told = std::env::var_os(TOLD).unwrap_or_default();
+    let told = std::env::var_os(TOLD_VARIABLE).unwrap_or_default();
     let told = told.to_string_lossy();
     let names = readable(std::env::vars_os().map(|(name, _)| name));
     unknown(names.filter(|name| !told.split(',').any(|told| told == name)))
@@ -494,10 +494,11 @@ pub fn unknown_here() -> Vec<Unknown> {
 
 /// The name of a variable for users that the fewest changes lead to.
 fn nearest(name: &str) -> Option<&'static str> {
-    let meant = ALL.iter().filter(|setting| !matches!(setting.reader, Reader::Own | Reader::Tests));
-    let distances = meant.map(|setting| (changes(&name[PREFIX.len()..], &setting.name[PREFIX.len()..]), setting.name));
+    let meant = SETTINGS.iter().filter(|setting| !matches!(setting.reader, Reader::Own | Reader::Tests));
+    let distances = meant
+        .map(|setting| (changes(&name[VARIABLE_PREFIX.len()..], &setting.name[VARIABLE_PREFIX.len()..]), setting.name));
     let (distance, nearest) = distances.min()?;
-    (distance <= MAX_EDIT_DISTANCE.min((nearest.len() - PREFIX.len()) / 2)).then_some(nearest)
+    (distance <= MAX_EDIT_DISTANCE.min((nearest.len() - VARIABLE_PREFIX.len()) / 2)).then_some(nearest)
 }
 
 /// Letters that have to be put in, taken out, replaced or swapped with the next to make one of the other.
@@ -523,7 +524,7 @@ fn changes(from: &str, to: &str) -> usize {
 /// The table of `docs/reference/environment.md`.
 pub fn table() -> String {
     let mut text = String::from("| variable | read by | takes | says |\n|---|---|---|---|\n");
-    for Setting { name, reader, value, meaning } in ALL {
+    for Setting { name, reader, value, meaning } in SETTINGS {
         let _ = writeln!(text, "| `{name}` | {} | {} | {meaning} |", reader.title(), value.expected());
     }
     text
@@ -540,7 +541,7 @@ mod tests {
     const END: &str = "\n<!-- end -->";
 
     fn named(name: &str) -> Vec<Unknown> {
-        unknown([PREFIX.to_owned() + name, "HOME".to_owned(), "KATYDID_LANES".to_owned()])
+        unknown([VARIABLE_PREFIX.to_owned() + name, "HOME".to_owned(), "KATYDID_LANES".to_owned()])
     }
 
     #[test]
@@ -558,7 +559,7 @@ mod tests {
             assert_eq!(found.len(), 1, "{wrong}");
             let expected = Some(right).filter(|right| *right != "none");
             assert_eq!(found[0].nearest, expected, "{wrong}");
-            assert!(found[0].to_string().contains(&(PREFIX.to_owned() + wrong)));
+            assert!(found[0].to_string().contains(&(VARIABLE_PREFIX.to_owned() + wrong)));
         }
     }
 
@@ -569,20 +570,20 @@ mod tests {
 
     #[test]
     fn a_name_that_is_no_text_is_named_as_far_as_it_is_one() {
-        let name = OsString::from_vec([PREFIX.as_bytes(), b"LAN\xff"].concat());
+        let name = OsString::from_vec([VARIABLE_PREFIX.as_bytes(), b"LAN\xff"].concat());
         let found = unknown(readable([name]));
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].name.as_str(), found[0].nearest),
-            (format!("{PREFIX}LAN\u{fffd}").as_str(), Some("KATYDID_LANES"))
+            (format!("{VARIABLE_PREFIX}LAN\u{fffd}").as_str(), Some("KATYDID_LANES"))
         );
     }
 
     #[test]
     fn names_are_given_once_and_every_value_says_what_it_takes() {
-        for (at, setting) in ALL.iter().enumerate() {
-            assert!(setting.name.starts_with(PREFIX));
-            assert!(ALL[at + 1..].iter().all(|other| other.name != setting.name), "{}", setting.name);
+        for (at, setting) in SETTINGS.iter().enumerate() {
+            assert!(setting.name.starts_with(VARIABLE_PREFIX));
+            assert!(SETTINGS[at + 1..].iter().all(|other| other.name != setting.name), "{}", setting.name);
             assert!(!setting.value.expected().is_empty());
         }
     }
@@ -630,7 +631,7 @@ mod tests {
     #[test]
     fn only_paths_may_be_no_utf_8() {
         let value = OsString::from_vec(b"a\xffb".to_vec());
-        for setting in ALL {
+        for setting in SETTINGS {
             let told = problem_of(setting.name, &value);
             assert_eq!(told.is_none(), setting.value.is_path(), "{}", setting.name);
             assert!(told.is_none_or(|told| told.starts_with(setting.name) && told.contains("UTF-8")));

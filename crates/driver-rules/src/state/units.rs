@@ -95,7 +95,7 @@ impl fmt::Display for SizeError {
 impl Error for SizeError {}
 
 /// Suffix letters, each 1024 times the one before.
-const SUFFIXES: &str = "KMGT";
+const SIZE_SUFFIXES: &str = "KMGT";
 
 /// A number of bytes, with `K`, `M`, `G` or `T` behind it or without.
 ///
@@ -128,7 +128,7 @@ fn multiplier(suffix: &str) -> Result<f64, SizeError> {
     if letter.is_empty() {
         return if upper == "IB" { Err(SizeError::Malformed) } else { Ok(1.0) };
     }
-    let power = SUFFIXES.find(letter).filter(|_| letter.len() == 1).ok_or(SizeError::Malformed)?;
+    let power = SIZE_SUFFIXES.find(letter).filter(|_| letter.len() == 1).ok_or(SizeError::Malformed)?;
     Ok(1024f64.powi(power as i32 + 1))
 }
 

@@ -12,7 +12,7 @@ use crate::legality::exchange_mode;
 use crate::outcome::Outcome;
 
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`: replace, not add.
-const REPLACE: u32 = 1;
+const SET_CAPTURE_DEPENDENCIES: u32 = 1;
 
 thread_local! {
     /// What the last question of this thread was answered with: programs are lent these arrays.
@@ -162,12 +162,12 @@ impl<B: Backend> Graphs<B> {
             let graph = capture.graph;
             // SAFETY: the contract of all functions here.
             let named = unsafe { dependencies(state, nodes.cast_const(), data, count) }?;
-            if flags > REPLACE {
+            if flags > SET_CAPTURE_DEPENDENCIES {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             state.check_before(graph, &named, katydid_cuda_sys::node_type::KERNEL)?;
             let frontier = state.captures.frontier_mut(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
-            if flags == REPLACE {
+            if flags == SET_CAPTURE_DEPENDENCIES {
                 frontier.clear();
             }
             for edge in named {

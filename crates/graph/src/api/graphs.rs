@@ -18,7 +18,7 @@ use crate::outcome::Outcome;
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only flag, and it must be given.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
 /// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over references of the program's.
-const MOVE: u32 = 1;
+const USER_OBJECT_MOVE: u32 = 1;
 
 /// Every function: pointers are null or as the driver API documents them.
 #[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
@@ -258,10 +258,10 @@ impl<B: Backend> Graphs<B> {
         self.ask(|state| {
             let (graph, id) = (state.graph_id(graph)?, state.objects.id(object)?);
             positive(count)?;
-            if flags & !MOVE != 0 {
+            if flags & !USER_OBJECT_MOVE != 0 {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
-            if flags & MOVE == 0 {
+            if flags & USER_OBJECT_MOVE == 0 {
                 state.objects.retain(id, count);
             }
             *state.graph_mut(graph)?.objects.entry(id).or_default() += count;

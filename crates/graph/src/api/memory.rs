@@ -23,12 +23,12 @@ use crate::outcome::Outcome;
 use crate::params::{Alloc, Attributes, Conditional, Params};
 
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`: each launch begins with the default value.
-const ASSIGN_DEFAULT: u32 = 1;
+const COND_ASSIGN_DEFAULT: u32 = 1;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED` and `CU_MEM_LOCATION_TYPE_DEVICE`: the only kind of memory that graphs have.
-const PINNED: u32 = 1;
-const DEVICE: u32 = 1;
+const ALLOCATION_TYPE_PINNED: u32 = 1;
+const LOCATION_TYPE_DEVICE: u32 = 1;
 /// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`: the child graph belongs to the node.
-const MOVE: u64 = 1;
+const CHILD_GRAPH_OWNERSHIP_MOVE: u64 = 1;
 
 /// Every function: pointers are null or as the driver API documents them.
 #[allow(clippy::missing_safety_doc, reason = "one contract for all functions of the driver API, stated above")]
@@ -42,7 +42,9 @@ impl<B: Backend> Graphs<B> {
         asked: &CUDA_MEM_ALLOC_NODE_PARAMS,
         behind: impl FnOnce(&GraphState) -> Option<(GraphId, Vec<NodeId>)>,
     ) -> Outcome<(Alloc, u64)> {
-        let fits = asked.allocType == PINNED && asked.location.type_ == DEVICE && asked.handleTypes == 0;
+        let fits = asked.allocType == ALLOCATION_TYPE_PINNED
+            && asked.location.type_ == LOCATION_TYPE_DEVICE
+            && asked.handleTypes == 0;
         if !fits || asked.bytesize == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -136,7 +138,8 @@ impl<B: Backend> Graphs<B> {
         let mut address = None;
         let make = || {
             let mut asked = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
-            (asked.allocType, asked.location.type_, asked.location.id) = (PINNED, DEVICE, device);
+            (asked.allocType, asked.location.type_, asked.location.id) =
+                (ALLOCATION_TYPE_PINNED, LOCATION_TYPE_DEVICE, device);
             let behind = |state: &GraphState| {
                 let frontier = state.captures.frontier(place.key)?;
                 let graph = state.captures.of(place.key)?.graph;
@@ -199,7 +202,7 @@ impl<B: Backend> Graphs<B> {
         let id = self.ask(|state| state.graph_id(graph).and_then(|id| state.outermost(id)))?;
         let context = if context.is_null() { Err(CUresult::ERROR_INVALID_CONTEXT) } else { Ok(context) }?;
         let context = self.backend.context(context)?;
-        if flags & !ASSIGN_DEFAULT != 0 {
+        if flags & !COND_ASSIGN_DEFAULT != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let value = self.backend.condition(id, context, default, flags)?;
@@ -258,7 +261,7 @@ impl<B: Backend> Graphs<B> {
             match asked.type_ {
                 node_type::GRAPH => {
                     let child = CUgraph(std::ptr::with_exposed_provenance_mut(asked.payload[0] as usize));
-                    return self.put_child(spot, child, asked.payload[1] & 0xffff_ffff == MOVE);
+                    return self.put_child(spot, child, asked.payload[1] & 0xffff_ffff == CHILD_GRAPH_OWNERSHIP_MOVE);
                 }
                 node_type::MEM_ALLOC => {
                     let mut alloc: GenericAlloc = payload(&asked)?;

@@ -17,7 +17,7 @@ use crate::outcome::Outcome;
 use crate::params::{Arguments, Attributes, Batch, Host, Kernel, Memcpy, Memset, Params};
 
 /// Operations that one batch may hold.
-const MAX_MEMORY_OPERATIONS: u32 = 256;
+const MAX_BATCH_MEMORY_OPERATIONS: u32 = 256;
 
 /// The payload of generic parameters as one of its members.
 pub(super) fn payload<T: Pod>(params: &CUgraphNodeParams) -> Outcome<T> {
@@ -202,7 +202,7 @@ impl<B: Backend> Graphs<B> {
 
     pub(super) unsafe fn batch_params(&self, batch: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Outcome<Params> {
         let context = self.backend.context(batch.ctx)?;
-        if batch.count > MAX_MEMORY_OPERATIONS || batch.flags != 0 {
+        if batch.count > MAX_BATCH_MEMORY_OPERATIONS || batch.flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the contract of all functions here.

@@ -15,7 +15,7 @@ use super::lease_terms::{Hold, Terms};
 use crate::error::{ImageError, Result};
 
 /// Prefix of addresses in object storage.
-pub(super) const SCHEME: &str = "s3://";
+pub(super) const S3_SCHEME: &str = "s3://";
 
 /// What all handles of one place share.
 pub(super) struct Bucket {
@@ -34,7 +34,7 @@ pub(super) struct Bucket {
 /// An error of the client, which has tried again by itself whatever may be tried again; with the variables that may be wrong, at an
 /// address.
 pub(super) fn failed(place: &str, action: &'static str, error: Error) -> ImageError {
-    let remedy = if place.starts_with(SCHEME) { remedy(&error, |name| env::var_os(name)) } else { String::new() };
+    let remedy = if place.starts_with(S3_SCHEME) { remedy(&error, |name| env::var_os(name)) } else { String::new() };
     ImageError::io(place, action, io::Error::other(StoreError { error, remedy }))
 }
 
@@ -48,7 +48,7 @@ struct StoreError {
 }
 
 /// What a user who asks is known by.
-const CREDENTIALS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+const CREDENTIAL_VARIABLES: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 /// From what else the client knows who asks.
 const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -60,10 +60,11 @@ const OTHER_CREDENTIALS: [&str; 4] = [
 /// Which variables to look at, by what failed and what is set.
 fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String {
     // Checkpoints are written by the job's supervisor.
-    const WHOSE: &str = "(of a checkpoint, for the job's `katydid run`)";
+    const CREDENTIALS_OWNER: &str = "(of a checkpoint, for the job's `katydid run`)";
     let is_set = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
-    let missing: Vec<&str> = CREDENTIALS.into_iter().filter(|name| !is_set(name)).collect();
-    let is_known = missing.is_empty() || (missing.len() == CREDENTIALS.len() && OTHER_CREDENTIALS.iter().any(is_set));
+    let missing: Vec<&str> = CREDENTIAL_VARIABLES.into_iter().filter(|name| !is_set(name)).collect();
+    let is_known =
+        missing.is_empty() || (missing.len() == CREDENTIAL_VARIABLES.len() && OTHER_CREDENTIALS.iter().any(is_set));
     match error {
         Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::InvalidPath { .. } => String::new(),
         _ if !is_known => {
@@ -71,12 +72,12 @@ fn remedy(error: &Error, variable: impl Fn(&str) -> Option<OsString>) -> String 
             // A cloud's own machines may ask without them.
             let role = ", unless this machine has a role that may use the bucket at AWS_ENDPOINT in AWS_REGION";
             let role = if missing.len() == 1 { "" } else { role };
-            format!("; {names} {is} not set: set {} {WHOSE}{role}", CREDENTIALS.join(" and "))
+            format!("; {names} {is} not set: set {} {CREDENTIALS_OWNER}{role}", CREDENTIAL_VARIABLES.join(" and "))
         }
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            format!("; see whether {} may use this bucket {WHOSE}", CREDENTIALS.join(" and "))
+            format!("; see whether {} may use this bucket {CREDENTIALS_OWNER}", CREDENTIAL_VARIABLES.join(" and "))
         }
-        _ => format!("; see whether there is such a bucket at AWS_ENDPOINT in AWS_REGION {WHOSE}"),
+        _ => format!("; see whether there is such a bucket at AWS_ENDPOINT in AWS_REGION {CREDENTIALS_OWNER}"),
     }
 }
 
@@ -159,10 +160,13 @@ mod tests {
         let said = |error: &Error, set: &[&str]| remedy(error, |name| set.contains(&name).then(|| "x".into()));
         for error in [denied(), unreached()] {
             assert!(said(&error, &[]).starts_with("; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set: set "));
-            assert!(said(&error, &CREDENTIALS[..1]).starts_with("; AWS_SECRET_ACCESS_KEY is not set: set AWS_ACCESS"));
-            assert!(said(&error, &CREDENTIALS[1..]).starts_with("; AWS_ACCESS_KEY_ID is not set"));
+            assert!(
+                said(&error, &CREDENTIAL_VARIABLES[..1])
+                    .starts_with("; AWS_SECRET_ACCESS_KEY is not set: set AWS_ACCESS")
+            );
+            assert!(said(&error, &CREDENTIAL_VARIABLES[1..]).starts_with("; AWS_ACCESS_KEY_ID is not set"));
         }
-        for set in [&CREDENTIALS[..], &OTHER_CREDENTIALS[..1]] {
+        for set in [&CREDENTIAL_VARIABLES[..], &OTHER_CREDENTIALS[..1]] {
             assert!(said(&denied(), set).contains("may use this bucket"));
             assert!(said(&unreached(), set).contains("AWS_ENDPOINT in AWS_REGION"));
         }

@@ -23,11 +23,11 @@ use super::lease_terms::{LeaseState, Moment};
 use crate::error::{ImageError, Result};
 
 /// Name of the lock's object.
-pub(super) const LOCK: &str = "lock";
+pub(super) const LOCK_OBJECT: &str = "lock";
 /// An object that is made to hear the store's time.
-const CLOCK: &str = "lock-clock";
+const CLOCK_OBJECT: &str = "lock-clock";
 /// Begins the second line of a lock that its holder renews. Older builds did not: those are removed by hand.
-const MARK: &str = "renewed ";
+const RENEWAL_MARK: &str = "renewed ";
 
 /// Contents of a lock object.
 #[derive(Debug)]
@@ -40,11 +40,11 @@ struct Ticket {
 impl Ticket {
     /// A store may know an object by its contents: no two renewals are alike.
     fn text(&self, count: u64) -> String {
-        format!("{}\n{MARK}{} {count}\n", self.holder, self.id)
+        format!("{}\n{RENEWAL_MARK}{} {count}\n", self.holder, self.id)
     }
 
     fn is_in(&self, text: &str) -> bool {
-        text.lines().nth(1).is_some_and(|line| line.starts_with(&format!("{MARK}{} ", self.id)))
+        text.lines().nth(1).is_some_and(|line| line.starts_with(&format!("{RENEWAL_MARK}{} ", self.id)))
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) struct FoundLease {
 
 impl FoundLease {
     fn is_renewed(&self) -> bool {
-        self.text.lines().nth(1).is_some_and(|line| line.starts_with(MARK))
+        self.text.lines().nth(1).is_some_and(|line| line.starts_with(RENEWAL_MARK))
     }
 
     fn version(&self) -> UpdateVersion {
@@ -68,7 +68,7 @@ impl FoundLease {
         let first = self.text.lines().next().unwrap_or_default();
         let shown: String = first.chars().filter(|c| !c.is_control()).take(100).collect();
         if !self.is_renewed() {
-            return format!("{shown} (if that has ended, remove the object {})", shared.place(LOCK));
+            return format!("{shown} (if that has ended, remove the object {})", shared.place(LOCK_OBJECT));
         }
         let minutes = shared.terms.orphaned.as_secs().div_ceil(60);
         let when = self.meta.last_modified.format("%F %T");
@@ -82,7 +82,7 @@ impl Bucket {
     /// The lock, if there is one.
     pub(super) fn found(&self) -> Result<Option<FoundLease>, Error> {
         let read = async {
-            let read = self.objects.get(&self.path(LOCK)).await?;
+            let read = self.objects.get(&self.path(LOCK_OBJECT)).await?;
             let meta = read.meta.clone();
             Ok(FoundLease { text: String::from_utf8_lossy(&read.bytes().await?).into_owned(), meta })
         };
@@ -94,13 +94,13 @@ impl Bucket {
     }
 
     fn put_lock(&self, text: String, mode: PutMode) -> Result<UpdateVersion, Error> {
-        let (path, text) = (self.path(LOCK), PutPayload::from(text));
+        let (path, text) = (self.path(LOCK_OBJECT), PutPayload::from(text));
         self.wait(self.objects.put_opts(&path, text, PutOptions::from(mode))).map(UpdateVersion::from)
     }
 
     /// How old an object is by the store's own clock.
     fn age_of(&self, meta: &ObjectMeta) -> Result<Duration, Error> {
-        let path = self.path(CLOCK);
+        let path = self.path(CLOCK_OBJECT);
         let now = self.wait(async {
             self.objects.put(&path, PutPayload::new()).await?;
             let now = self.objects.head(&path).await?.last_modified;
@@ -125,7 +125,7 @@ impl Bucket {
     /// Takes the lock for a holder with this name, which no other holder has.
     pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<Lease> {
         let (ticket, began) = (Ticket { holder, id }, Moment::now());
-        let unusable = |error| failed(&self.place(LOCK), "make this object", error);
+        let unusable = |error| failed(&self.place(LOCK_OBJECT), "make this object", error);
         let version = match self.put_lock(ticket.text(0), PutMode::Create) {
             Ok(version) => version,
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
@@ -144,7 +144,7 @@ impl Bucket {
         let mut lease = Lease { shared: Arc::clone(self), ticket, stop: Some(stop), thread: None };
         let thread = std::thread::Builder::new().name("lease".into()).spawn(move || renewing.run(&stopped));
         let thread =
-            thread.map_err(|error| ImageError::io(&self.place(LOCK), "start a thread for this lock", error))?;
+            thread.map_err(|error| ImageError::io(&self.place(LOCK_OBJECT), "start a thread for this lock", error))?;
         lease.thread = Some(thread);
         Ok(lease)
     }
@@ -165,8 +165,8 @@ impl Drop for Lease {
         let _ = self.thread.take().map(JoinHandle::join);
         // The user may have taken it from us, or another process, and another holder have it.
         let is_ours = || matches!(self.shared.found(), Ok(Some(found)) if self.ticket.is_in(&found.text));
-        if self.shared.may_change(LOCK).is_ok() && is_ours() {
-            let _ = self.shared.remove(LOCK);
+        if self.shared.may_change(LOCK_OBJECT).is_ok() && is_ours() {
+            let _ = self.shared.remove(LOCK_OBJECT);
         }
         self.shared.hold.set(LeaseState::Free);
     }

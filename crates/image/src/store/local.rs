@@ -17,14 +17,14 @@ use rustix::io::Errno;
 use super::faults::{Change, Faults, Verdict};
 use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
-use crate::index::PACKS;
+use crate::index::PACKS_FOLDER;
 
 /// Ends the name of a file that is being written.
-pub(crate) const PART: &str = ".part";
+pub(crate) const PARTIAL_FILE_SUFFIX: &str = ".part";
 /// What the kernel calls file systems of memory (`linux/magic.h`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Bytes that one call may be asked to send: what Linux sends at once.
-const MOST_AT_ONCE: usize = 0x7fff_f000;
+const MAX_SEND_BYTES: usize = 0x7fff_f000;
 /// Held by the writer; has the holder's process id in it.
 const WRITER_LOCK: &str = "lock";
 /// Held by readers together, or by who clears up alone.
@@ -202,8 +202,8 @@ impl Folder {
 
     /// On the folder of the packs, through which who takes part and who comes after it meet.
     fn lock_parts(&self, operation: FlockOperation) -> Result<Guard> {
-        let opened = self.open_at(PACKS, OFlags::RDONLY | OFlags::DIRECTORY);
-        let opened = opened.map_err(|error| self.failed(PACKS, "open", error))?;
+        let opened = self.open_at(PACKS_FOLDER, OFlags::RDONLY | OFlags::DIRECTORY);
+        let opened = opened.map_err(|error| self.failed(PACKS_FOLDER, "open", error))?;
         self.flock(&opened, operation, || "a worker that still has to do with an earlier checkpoint".to_owned())?;
         Ok(Box::new(Locked(opened)))
     }
@@ -243,7 +243,7 @@ impl Store for Local {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn Output>> {
-        let part = format!("{name}{PART}");
+        let part = format!("{name}{PARTIAL_FILE_SUFFIX}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
         let make = || self.0.open_at(&part, flags).map_err(io::Error::from);
         let file = self.0.change(Change::Make, make, || make().map(drop));
@@ -260,7 +260,7 @@ impl Store for Local {
 
     // `O_EXCL` on the `.part` file decides between processes; there is no other count of names that were given.
     fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>> {
-        let part = format!("{name}{PART}");
+        let part = format!("{name}{PARTIAL_FILE_SUFFIX}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let make = || self.0.open_at(&part, flags).map_err(io::Error::from);
         let file = match self.0.change(Change::Make, make, || make().map(drop)) {
@@ -364,7 +364,7 @@ impl Store for Local {
         let nowhere = rustix::fs::openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let (Some(file), Ok(nowhere)) = (opened, nowhere) else { return };
         // What is left out is sorted by the reader.
-        while matches!(rustix::fs::sendfile(&nowhere, &file, None, MOST_AT_ONCE), Ok(1..)) {}
+        while matches!(rustix::fs::sendfile(&nowhere, &file, None, MAX_SEND_BYTES), Ok(1..)) {}
     }
 }
 
@@ -531,7 +531,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let local = Local::at(folder.path(), false, None).unwrap();
         std::fs::write(folder.path().join(READER_LOCK), "").unwrap();
-        std::fs::create_dir(folder.path().join(PACKS)).unwrap();
+        std::fs::create_dir(folder.path().join(PACKS_FOLDER)).unwrap();
         for lock in [Lock::Writer, Lock::Reader, Lock::Sweeper, Lock::Part, Lock::Alone] {
             let held = local.lock(lock).unwrap();
             let _copy = held.downcast_ref::<Locked>().unwrap().0.try_clone().unwrap();

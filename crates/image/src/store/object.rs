@@ -16,19 +16,19 @@ use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
 
-use super::bucket::{Bucket, SCHEME, failed};
-use super::lease::LOCK;
+use super::bucket::{Bucket, S3_SCHEME, failed};
+use super::lease::LOCK_OBJECT;
 use super::lease_terms::{Hold, Terms};
-use super::local::PART;
+use super::local::PARTIAL_FILE_SUFFIX;
 use super::{Guard, Input, Lock, Output, Store};
 use crate::error::{ImageError, Result};
 use crate::id::ImageId;
 
 /// Length of the pieces of an upload; S3 allows 10,000 of them, each of 5 MiB at least.
 const UPLOAD_PIECE_BYTES: usize = 8 << 20;
-/// Pieces that are under way at once, in each of [`SIDE_BY_SIDE`] uploads.
+/// Pieces that are under way at once, in each of [`PARALLEL_UPLOADS`] uploads.
 const PARALLEL_PIECES: usize = 3;
-const SIDE_BY_SIDE: usize = 4;
+const PARALLEL_UPLOADS: usize = 4;
 
 /// A place in an object store.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ impl Objects {
     /// The place in a store that the caller has made.
     pub(crate) fn new(objects: Arc<dyn ObjectStore>, prefix: &str, address: String, terms: Terms) -> Result<Self> {
         let io = |error| ImageError::io(&address, "prepare this machine for the object store", error);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(SIDE_BY_SIDE).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(PARALLEL_UPLOADS).enable_all().build();
         let (runtime, scratch) = (runtime.map_err(io)?, Scratch::new("image").map_err(io)?);
         let prefix = Path::parse(prefix.trim_matches('/'));
         let prefix = prefix.map_err(|_| ImageError::unfit(&address, "its prefix has an empty part"))?;
@@ -66,7 +66,7 @@ impl Objects {
 
 /// Bucket and prefix of an address.
 pub(crate) fn parts_of(address: &str) -> Result<(&str, &str)> {
-    match address.strip_prefix(SCHEME).map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
+    match address.strip_prefix(S3_SCHEME).map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
         Some((bucket, prefix)) if !bucket.is_empty() => Ok((bucket, prefix)),
         _ => Err(ImageError::unfit(
             address,
@@ -91,7 +91,7 @@ impl Store for Objects {
     }
 
     fn create_new(&self, name: &str) -> Result<Option<Box<dyn Output>>> {
-        let reservation = format!("{name}{PART}");
+        let reservation = format!("{name}{PARTIAL_FILE_SUFFIX}");
         if !self.0.make(&reservation, String::new())? {
             return Ok(None);
         }
@@ -143,7 +143,7 @@ impl Store for Objects {
     }
 
     fn writer(&self) -> Result<Option<String>> {
-        let found = self.0.found().map_err(|error| failed(&self.place(LOCK), "read this object", error))?;
+        let found = self.0.found().map_err(|error| failed(&self.place(LOCK_OBJECT), "read this object", error))?;
         Ok(found.map(|found| found.holder(&self.0)))
     }
 
@@ -195,7 +195,7 @@ impl Store for Objects {
     }
 
     fn side_by_side(&self) -> usize {
-        SIDE_BY_SIDE
+        PARALLEL_UPLOADS
     }
 }
 
@@ -304,7 +304,7 @@ impl Drop for Writing {
             let _ = self.bucket.wait(upload.abort());
         }
         if self.reserved {
-            let _ = self.bucket.remove(&format!("{}{PART}", self.name));
+            let _ = self.bucket.remove(&format!("{}{PARTIAL_FILE_SUFFIX}", self.name));
         }
     }
 }

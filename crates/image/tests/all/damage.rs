@@ -10,17 +10,17 @@ mod random;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::common::{CHUNK, contents, folder, noise, save, tree};
+use crate::common::{CHUNK_BYTES, contents, folder, noise, save, tree};
 use katydid_image::{CheckpointNumber, Image, ImageError, ImageSource, Which, take_apart};
 use random::Random;
 
 /// Damages that are made unless the environment says otherwise: a second's work.
-const MADE: usize = 400;
+const MUTATION_COUNT: usize = 400;
 
 fn memory(version: u64) -> Vec<u8> {
-    let mut bytes = vec![0; CHUNK];
-    bytes.extend(b"compressible ".iter().cycle().take(2 * CHUNK));
-    bytes.extend(noise(version, 2 * CHUNK));
+    let mut bytes = vec![0; CHUNK_BYTES];
+    bytes.extend(b"compressible ".iter().cycle().take(2 * CHUNK_BYTES));
+    bytes.extend(noise(version, 2 * CHUNK_BYTES));
     bytes
 }
 
@@ -59,7 +59,7 @@ fn a_damaged_image_gives_the_right_contents_or_an_error() {
     image_in(whole.path());
     let files = tree(whole.path());
     let expected = [1, 2].map(|number| read_all(whole.path(), number).unwrap());
-    let made = env::var("KATYDID_MUTATIONS").map_or(MADE, |text| text.parse().unwrap());
+    let made = env::var("KATYDID_MUTATIONS").map_or(MUTATION_COUNT, |text| text.parse().unwrap());
     let mut random = Random(0x5eed);
     let mut refused = 0;
     for round in 0..made {

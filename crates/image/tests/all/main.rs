@@ -7,5 +7,5 @@ mod clearing;
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;
+mod earlier_formats;
 mod faults;
-mod kept;

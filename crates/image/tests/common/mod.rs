@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use katydid_image::{ChunkId, Committed, Image, Manifest, Options, Region, Session, Sink, Writer};
 
 /// Chunks of the tests: small, so that many fit.
-pub(crate) const CHUNK: usize = 4096;
+pub(crate) const CHUNK_BYTES: usize = 4096;
 
 /// A folder that is removed in the end: in memory where there is such a place, since hundreds of checkpoints are synced.
 pub(crate) fn folder() -> tempfile::TempDir {
@@ -32,8 +32,8 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
 /// A region of one session, put chunk by chunk.
 pub(crate) fn put_region(sink: &impl Sink, contents: &[u8]) -> katydid_image::Result<Region> {
     let chunks =
-        contents.chunks(CHUNK).map(|chunk| sink.put(chunk)).collect::<katydid_image::Result<Vec<ChunkId>>>()?;
-    let (bytes, chunk_bytes) = (contents.len() as u64, CHUNK as u32);
+        contents.chunks(CHUNK_BYTES).map(|chunk| sink.put(chunk)).collect::<katydid_image::Result<Vec<ChunkId>>>()?;
+    let (bytes, chunk_bytes) = (contents.len() as u64, CHUNK_BYTES as u32);
     Ok(Region { kind: "arena".into(), bytes, chunk_bytes, chunks, ..Region::default() })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn contents(
 ) -> katydid_image::Result<Vec<u8>> {
     let region = &manifest.sessions[0].regions[0];
     let mut bytes = vec![0; region.bytes as usize];
-    for (id, chunk) in region.chunks.iter().zip(bytes.chunks_mut(CHUNK)) {
+    for (id, chunk) in region.chunks.iter().zip(bytes.chunks_mut(CHUNK_BYTES)) {
         source.read(id, chunk)?;
     }
     Ok(bytes)

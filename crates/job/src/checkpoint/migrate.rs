@@ -37,7 +37,7 @@ use crate::supervisor::view::{Migration, Moved, ProgressStep, Request};
 use crate::sync::lock;
 
 /// What a member's link is when it shares memory with its worker.
-const SHARED_MEMORY: u32 = 1;
+const SHARED_MEMORY_LINK: u32 = 1;
 
 /// Where the checkpoint on the way lies.
 struct MigrationImage {
@@ -207,7 +207,7 @@ impl<'a> MoveRun<'a> {
     /// What is known to be impossible before anything stands still.
     fn check(&self, members: &[Member]) -> Result<(), CheckpointError> {
         if !matches!(self.server, Address::Unix(_))
-            && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY)
+            && let Some(member) = members.iter().find(|member| member.link == SHARED_MEMORY_LINK)
         {
             let (program, pid, to) = (member.program.clone(), member.pid, self.wanted.to.clone());
             return Err(CheckpointError::Link { program, pid, to });

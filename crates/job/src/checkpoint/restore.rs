@@ -62,7 +62,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the kernel keeps the port of a connection that has ended (`TCP_TIMEWAIT_LEN`, a minute), and a little.
 const PORT_TIMEOUT: Duration = Duration::from_secs(65);
 /// Between two tries to have a port.
-const NEXT_TRY: Duration = Duration::from_secs(1);
+const PORT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Ids are set apart from the program's by this much, and never beyond what the kernel gives.
 const ID_GAP: u32 = 100;
 
@@ -388,7 +388,11 @@ impl Opened {
     }
 
     /// Katydid's libraries that the processes had, where they are not installed any more.
-    fn place_libraries(&self, folder: &Folder, around: &Surroundings<'_>) -> Result<libraries::Placed, RestoreError> {
+    fn place_libraries(
+        &self,
+        folder: &Folder,
+        around: &Surroundings<'_>,
+    ) -> Result<libraries::RestoreFiles, RestoreError> {
         let known_folder = self.notes.folder.as_path();
         let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: around.work };
         let placed = libraries::place(&self.manifest().libraries, &self.reader, &folders);
@@ -573,7 +577,7 @@ impl Raised {
                 (around.waits)("a port or a connection of the job is still taken; it is tried again for a minute");
                 is_told = true;
             }
-            let next = Instant::now() + NEXT_TRY;
+            let next = Instant::now() + PORT_RETRY_INTERVAL;
             while Instant::now() < next && !is_refused.load(SeqCst) {
                 thread::sleep(POLL_INTERVAL);
             }

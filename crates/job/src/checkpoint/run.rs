@@ -59,9 +59,9 @@ use crate::sync::lock;
 /// How long the GPU may take to come to rest unless the request says.
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
 /// zstd level of chunks unless the request says.
-const DEFAULT_LEVEL: u32 = 1;
+const DEFAULT_ZSTD_LEVEL: u32 = 1;
 /// How long connections may be on their way that no process has accepted, and how often that is looked at: CRIU cannot dump such.
-const RETRY_TIME: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Takes a checkpoint; the caller sees to it that there is one at a time.
@@ -97,11 +97,11 @@ pub(crate) fn take(
                 left -= 1;
                 continue;
             }
-            Err(error) if error.passes() && since.elapsed() < RETRY_TIME => {
+            Err(error) if error.passes() && since.elapsed() < CONNECTION_TIMEOUT => {
                 thread::sleep(RETRY_INTERVAL);
                 continue;
             }
-            Err(error) if error.is_of_ended_session() && since.elapsed() < RETRY_TIME => {
+            Err(error) if error.is_of_ended_session() && since.elapsed() < CONNECTION_TIMEOUT => {
                 wait_for_end(job, before, error)?;
                 continue;
             }
@@ -311,7 +311,7 @@ impl<'j> Attempt<'j, '_> {
 
     pub(crate) fn plan(&self) -> Plan {
         let Request { device_only, full, level, .. } = *self.request;
-        Plan { device_only, full, level: level.unwrap_or(DEFAULT_LEVEL), outline: false }
+        Plan { device_only, full, level: level.unwrap_or(DEFAULT_ZSTD_LEVEL), outline: false }
     }
 
     /// A CRIU that is ready to dump the job as it is now.

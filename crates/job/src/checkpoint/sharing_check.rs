@@ -9,13 +9,13 @@ use crate::checkpoint::error::CheckpointError;
 use crate::supervisor::members::Member;
 
 /// One whom it was borrowed from, or who holds it, is left out.
-const HOLDS: &str = "has memory or an event of a program open that this checkpoint has no part in: close it first";
-const LENDS: &str =
+const HOLDS_TEXT: &str = "has memory or an event of a program open that this checkpoint has no part in: close it first";
+const LENDS_TEXT: &str =
     "has lent memory or an event to a program that this checkpoint has no part in: have it closed there first";
 /// No session would make it again.
-const FREED: &str = "has freed memory or an event that another program still has open: close it there first";
+const FREED_TEXT: &str = "has freed memory or an event that another program still has open: close it there first";
 /// A program that moves has another worker, while the old one still has its lender id.
-const MOVES: &str =
+const MOVES_TEXT: &str =
     "shares memory or events with another program, which cannot be moved: close them on both participants first";
 
 /// Passes what is shared among these alone.
@@ -31,15 +31,15 @@ pub(crate) fn check<'a>(
         for held in &sharing.held {
             match held.is_lent {
                 _ if holders(Borrowing { lender_id: own, secret: held.secret }) != u64::from(held.holders) => {
-                    return Err(refused(member, LENDS));
+                    return Err(refused(member, LENDS_TEXT));
                 }
                 true => {}
-                false => return Err(refused(member, FREED)),
+                false => return Err(refused(member, FREED_TEXT)),
             }
         }
         let is_here = |it: &Borrowing| participants.clone().any(|(_, lender)| lender.lender_id == Some(it.lender_id));
         if !sharing.borrowed.iter().all(is_here) {
-            return Err(refused(member, HOLDS));
+            return Err(refused(member, HOLDS_TEXT));
         }
     }
     Ok(())
@@ -49,7 +49,7 @@ pub(crate) fn check<'a>(
 pub(crate) fn check_alone<'a>(
     mut participants: impl Iterator<Item = (&'a Member, &'a Sharing)>,
 ) -> Result<(), CheckpointError> {
-    participants.find(|(_, sharing)| sharing.is_some()).map_or(Ok(()), |(member, _)| Err(refused(member, MOVES)))
+    participants.find(|(_, sharing)| sharing.is_some()).map_or(Ok(()), |(member, _)| Err(refused(member, MOVES_TEXT)))
 }
 
 fn refused(member: &Member, what: &'static str) -> CheckpointError {
@@ -60,13 +60,13 @@ fn refused(member: &Member, what: &'static str) -> CheckpointError {
 mod tests {
     use katydid_wire::handshake::SessionKind;
     use katydid_wire::key::SessionKey;
-    use katydid_wire::sharing::{LENDER_ID, SECRET, SharedHolding};
+    use katydid_wire::sharing::{LENDER_ID_BYTES, SECRET_BYTES, SharedHolding};
 
     use super::*;
     use crate::supervisor::members::MemberState;
 
-    const MINE: [u8; LENDER_ID] = [1; LENDER_ID];
-    const THEIRS: [u8; LENDER_ID] = [2; LENDER_ID];
+    const MINE: [u8; LENDER_ID_BYTES] = [1; LENDER_ID_BYTES];
+    const THEIRS: [u8; LENDER_ID_BYTES] = [2; LENDER_ID_BYTES];
 
     fn member(pid: u32) -> Member {
         Member {
@@ -84,11 +84,11 @@ mod tests {
     }
 
     fn held(secret: u8, holders: u32) -> SharedHolding {
-        SharedHolding { secret: [secret; SECRET], holders, is_lent: true }
+        SharedHolding { secret: [secret; SECRET_BYTES], holders, is_lent: true }
     }
 
-    fn of(lender_id: [u8; LENDER_ID], secret: u8) -> Borrowing {
-        Borrowing { lender_id, secret: [secret; SECRET] }
+    fn of(lender_id: [u8; LENDER_ID_BYTES], secret: u8) -> Borrowing {
+        Borrowing { lender_id, secret: [secret; SECRET_BYTES] }
     }
 
     fn outcome(sharing: &[Sharing]) -> Result<(), String> {
@@ -113,17 +113,20 @@ mod tests {
     #[test]
     fn a_session_that_is_left_out_is_missed_on_either_side() {
         let [one, other] = family();
-        assert_eq!(outcome(std::slice::from_ref(&one)), Err(format!("rank (process 1) {LENDS}")));
-        assert_eq!(outcome(&[Sharing { held: Vec::new(), ..one.clone() }]), Err(format!("rank (process 1) {HOLDS}")));
+        assert_eq!(outcome(std::slice::from_ref(&one)), Err(format!("rank (process 1) {LENDS_TEXT}")));
+        assert_eq!(
+            outcome(&[Sharing { held: Vec::new(), ..one.clone() }]),
+            Err(format!("rank (process 1) {HOLDS_TEXT}"))
+        );
         let more = Sharing { held: vec![held(7, 2)], ..one };
-        assert_eq!(outcome(&[more, other]), Err(format!("rank (process 1) {LENDS}")));
+        assert_eq!(outcome(&[more, other]), Err(format!("rank (process 1) {LENDS_TEXT}")));
     }
 
     #[test]
     fn what_its_maker_has_freed_is_not_made_again() {
         let [one, mut other] = family();
         other.held[0].is_lent = false;
-        assert_eq!(outcome(&[one, other]), Err(format!("rank (process 2) {FREED}")));
+        assert_eq!(outcome(&[one, other]), Err(format!("rank (process 2) {FREED_TEXT}")));
     }
 
     #[test]

@@ -20,26 +20,26 @@ pub(crate) struct Capabilities(u64);
 const SETPCAP: (&str, u32) = ("cap_setpcap", 8);
 const SYS_PTRACE: (&str, u32) = ("cap_sys_ptrace", 19);
 const SYS_ADMIN: (&str, u32) = ("cap_sys_admin", 21);
-const SYS_TIME: u32 = 25;
+const CAP_SYS_TIME: u32 = 25;
 const CHECKPOINT_RESTORE: (&str, u32) = ("cap_checkpoint_restore", 40);
 /// What CRIU needs of an ordinary user, and only where no other process may trace a process of the same user.
-const NEEDED: [(&str, u32); 2] = [CHECKPOINT_RESTORE, SETPCAP];
+const NEEDED_CAPABILITIES: [(&str, u32); 2] = [CHECKPOINT_RESTORE, SETPCAP];
 const TO_TRACE: (&str, u32) = SYS_PTRACE;
 /// Where a kernel with Yama says whether that is so: 0 is no.
-const TRACING: &str = "/proc/sys/kernel/yama/ptrace_scope";
+const PTRACE_SCOPE_FILE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// All of them for `setcap`.
-pub(crate) const SETCAP: &str = "cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep";
+pub(crate) const SETCAP_TEXT: &str = "cap_checkpoint_restore,cap_sys_ptrace,cap_setpcap=ep";
 /// The set-user-id bit, `S_ISUID`.
-const SET_USER_ID: u32 = 0o4000;
+const SET_USER_ID_MODE: u32 = 0o4000;
 /// The extended attribute of a file with capabilities.
-const ATTRIBUTE: &str = "security.capability";
+const CAPABILITY_ATTRIBUTE: &str = "security.capability";
 
 impl Capabilities {
     /// The capabilities of `program` once it is executed; none where that cannot be told: a script, or a program that runs
     /// as its owner, may get rights in its own way.
     pub(crate) fn of(program: &Path) -> Option<Self> {
         let (mut file, mut magic) = (File::open(program).ok()?, [0; 4]);
-        let is_own = file.metadata().is_ok_and(|stat| stat.mode() & SET_USER_ID == 0);
+        let is_own = file.metadata().is_ok_and(|stat| stat.mode() & SET_USER_ID_MODE == 0);
         let is_script = file.read_exact(&mut magic).is_ok() && magic != *b"\x7fELF";
         (is_own && !is_script).then(|| Self::of_program(program))
     }
@@ -47,7 +47,7 @@ impl Capabilities {
     fn of_program(program: &Path) -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut attribute = [0; 64];
-        let length = getxattr(program, ATTRIBUTE, &mut attribute).unwrap_or(0);
+        let length = getxattr(program, CAPABILITY_ATTRIBUTE, &mut attribute).unwrap_or(0);
         Self::reckoned(&status, attribute.get(..length).unwrap_or_default(), geteuid().is_root())
     }
 
@@ -70,12 +70,12 @@ impl Capabilities {
 
     /// Whether those of an administrator are among them: namespaces, and clocks of their own, which a restore sets.
     pub(crate) fn are_administrators(self) -> bool {
-        self.has(SYS_ADMIN.1) && self.has(SYS_TIME)
+        self.has(SYS_ADMIN.1) && self.has(CAP_SYS_TIME)
     }
 
     /// What CRIU would lack as an ordinary user.
     pub(crate) fn lacking(self) -> Option<Lacking> {
-        let scope = fs::read_to_string(TRACING).unwrap_or_default();
+        let scope = fs::read_to_string(PTRACE_SCOPE_FILE).unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         self.lacking_where(!matches!(scope.trim(), "" | "0"), is_filtered(&status))
     }
@@ -84,7 +84,7 @@ impl Capabilities {
     /// suspended, or not.
     fn lacking_where(self, is_restricted: bool, is_filtered: bool) -> Option<Lacking> {
         let further = [is_restricted.then_some(TO_TRACE), is_filtered.then_some(SYS_ADMIN)];
-        let needed = NEEDED.into_iter().chain(further.into_iter().flatten());
+        let needed = NEEDED_CAPABILITIES.into_iter().chain(further.into_iter().flatten());
         let names: Vec<&'static str> = needed.filter(|(_, bit)| !self.has(*bit)).map(|(name, _)| name).collect();
         let for_a_filter = names.contains(&SYS_ADMIN.0);
         (!names.is_empty()).then_some(Lacking { names, for_a_filter })

@@ -15,15 +15,15 @@ use crate::process::descriptors::leases::BrokenLease;
 
 /// Its name, and its second magic number.
 pub(crate) const FILE_NAME: &str = "filelocks.img";
-const LOCKS: [u8; 4] = [0x16, 0x36, 0x32, 0x54];
+const FILE_LOCKS_MAGIC: [u8; 4] = [0x16, 0x36, 0x32, 0x54];
 /// `file_lock_entry.flag`, `.type`, `.pid`, `.fd`.
-const KIND: u64 = 1;
-const TYPE: u64 = 2;
-const PROCESS: u64 = 3;
-const NUMBER: u64 = 4;
+const LOCK_KIND_FIELD: u64 = 1;
+const LOCK_TYPE_FIELD: u64 = 2;
+const LOCK_PROCESS_FIELD: u64 = 3;
+const LOCK_DESCRIPTOR_FIELD: u64 = 4;
 /// The kind of a lease, and the bit in the type of one that is being broken.
-const LEASE: u64 = 8;
-const BREAKING: u64 = 4;
+const LEASE_KIND: u64 = 8;
+const LEASE_BREAKING_BIT: u64 = 4;
 
 /// The leases of a dump that are being broken.
 ///
@@ -32,31 +32,32 @@ const BREAKING: u64 = 4;
 /// The file cannot be read.
 pub(crate) fn broken(folder: &Path) -> io::Result<Vec<BrokenLease>> {
     let locks = bounded_if_any(&folder.join(FILE_NAME))?;
-    Ok(messages(&locks, LOCKS).filter_map(lease).collect())
+    Ok(messages(&locks, FILE_LOCKS_MAGIC).filter_map(lease).collect())
 }
 
 /// The file without them; none where it is not understood to its end.
 pub(crate) fn without_broken(locks: &[u8]) -> Option<Vec<u8>> {
-    rewritten(locks, LOCKS, |message| lease(message).is_none().then(|| message.to_owned()))
+    rewritten(locks, FILE_LOCKS_MAGIC, |message| lease(message).is_none().then(|| message.to_owned()))
 }
 
 fn lease(message: &[u8]) -> Option<BrokenLease> {
     let number = |field| Fields(message).number_in(field);
-    let kind = number(TYPE)?;
-    let is_one = number(KIND)? == LEASE && kind & BREAKING != 0;
-    let keeps_reading = kind & !BREAKING == u64::from(libc::F_RDLCK.unsigned_abs());
-    let (pid, number) = (u32::try_from(number(PROCESS)?).ok()?, i32::try_from(number(NUMBER)?).ok()?);
+    let kind = number(LOCK_TYPE_FIELD)?;
+    let is_one = number(LOCK_KIND_FIELD)? == LEASE_KIND && kind & LEASE_BREAKING_BIT != 0;
+    let keeps_reading = kind & !LEASE_BREAKING_BIT == u64::from(libc::F_RDLCK.unsigned_abs());
+    let (pid, number) =
+        (u32::try_from(number(LOCK_PROCESS_FIELD)?).ok()?, i32::try_from(number(LOCK_DESCRIPTOR_FIELD)?).ok()?);
     is_one.then_some(BrokenLease { pid, number, keeps_reading })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::criu::files_img::MAGIC;
+    use crate::criu::files_img::IMAGE_FILE_MAGIC;
     use crate::criu::protobuf::Message;
 
     fn file(entries: &[[u64; 4]]) -> Vec<u8> {
-        let mut bytes = [MAGIC, LOCKS].concat();
+        let mut bytes = [IMAGE_FILE_MAGIC, FILE_LOCKS_MAGIC].concat();
         for entry in entries {
             let fields = (1..).zip(entry);
             let message = fields.fold(Message::default(), |message, (field, value)| message.number(field, *value));
@@ -69,8 +70,9 @@ mod tests {
 
     #[test]
     fn broken_leases_are_told_from_other_locks() {
-        let (held, flock) = ([LEASE, 1, 7, 3], [2, 1, 7, 4]);
-        let whole = file(&[held, [LEASE, BREAKING | 2, 7, 5], flock, [LEASE, BREAKING, 8, 6]]);
+        let (held, flock) = ([LEASE_KIND, 1, 7, 3], [2, 1, 7, 4]);
+        let whole =
+            file(&[held, [LEASE_KIND, LEASE_BREAKING_BIT | 2, 7, 5], flock, [LEASE_KIND, LEASE_BREAKING_BIT, 8, 6]]);
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(broken(folder.path()).unwrap(), []);
         std::fs::write(folder.path().join(FILE_NAME), &whole).unwrap();

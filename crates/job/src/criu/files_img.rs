@@ -24,34 +24,34 @@ use katydid_scratch::private;
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 
 /// The first magic number of both files, and the second of each, as they stand there.
-pub(crate) const MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
+pub(crate) const IMAGE_FILE_MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
 pub(crate) const FILES_MAGIC: [u8; 4] = [0x38, 0x31, 0x30, 0x56];
 const REMAPS_MAGIC: [u8; 4] = [0x54, 0x39, 0x13, 0x59];
 /// The field of a regular file, `file_entry.reg`.
-pub(crate) const REGULAR: u64 = 3;
+pub(crate) const REGULAR_FILE_FIELD: u64 = 3;
 /// That of a unix socket, `file_entry.usk`, and in it `unix_sk_entry.ino`, `.peer`, `.name`.
-pub(crate) const UNIX: u64 = 16;
-const INODE: u64 = 2;
-const PEER: u64 = 8;
+pub(crate) const UNIX_SOCKET_FIELD: u64 = 16;
+const UNIX_INODE_FIELD: u64 = 2;
+const UNIX_PEER_FIELD: u64 = 8;
 const SOCKET_NAME: u64 = 11;
 /// That of inotify, `file_entry.ify`; `inotify_file_entry.wd`; `inotify_wd_entry.i_ino`, `.s_dev`, `.f_handle`; `fh_entry.path`.
-const INOTIFY: u64 = 13;
-const WATCHES: u64 = 5;
-const WATCHED_INODE: u64 = 2;
-const WATCHED_DEVICE: u64 = 5;
-const WATCHED_HANDLE: u64 = 7;
-const HANDLE_PATH: u64 = 4;
+const INOTIFY_FIELD: u64 = 13;
+const INOTIFY_WATCHES_FIELD: u64 = 5;
+const WATCH_INODE_FIELD: u64 = 2;
+const WATCH_DEVICE_FIELD: u64 = 5;
+const WATCH_HANDLE_FIELD: u64 = 7;
+const HANDLE_PATH_FIELD: u64 = 4;
 /// Fields of `reg_file_entry`: `id`, `name` and `size`.
-const ID: u64 = 1;
-const NAME: u64 = 6;
-const SIZE: u64 = 8;
+const REGULAR_ID_FIELD: u64 = 1;
+const REGULAR_NAME_FIELD: u64 = 6;
+const REGULAR_SIZE_FIELD: u64 = 8;
 /// `remap_file_path_entry.orig_id`, `.remap_id`, `.remap_type`; the type of a file that was given another name.
-const OF: u64 = 1;
-const FOUND_BY: u64 = 2;
-const TYPE: u64 = 3;
-const LINKED: u64 = 0;
+const REMAP_ORIGINAL_FIELD: u64 = 1;
+const REMAP_TARGET_FIELD: u64 = 2;
+const REMAP_TYPE_FIELD: u64 = 3;
+const LINKED_REMAP: u64 = 0;
 /// The type of a file that has no name: CRIU has its content.
-const GHOST: u64 = 1;
+const GHOST_REMAP: u64 = 1;
 /// Largest file that is read: entries of more files than a process can open.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
@@ -90,8 +90,8 @@ struct Regular<'a> {
 /// There is no `files.img` in the folder, or it cannot be read.
 pub(crate) fn unix_sockets(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
     let socket = |message| {
-        let entry = Fields(message).bytes_in(UNIX)?;
-        Some((Fields(entry).number_in(INODE)?, Fields(entry).number_in(ID)?))
+        let entry = Fields(message).bytes_in(UNIX_SOCKET_FIELD)?;
+        Some((Fields(entry).number_in(UNIX_INODE_FIELD)?, Fields(entry).number_in(REGULAR_ID_FIELD)?))
     };
     Ok(messages(&bounded(&folder.join(FILE_NAMES[0]))?, FILES_MAGIC).filter_map(socket).collect())
 }
@@ -113,7 +113,7 @@ pub(crate) fn unix_pairs(folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
 /// There is no `files.img` in the folder, or it cannot be read.
 pub(crate) fn bound_names(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
     let name = |message| {
-        let name = Fields(Fields(message).bytes_in(UNIX)?).bytes_in(SOCKET_NAME)?;
+        let name = Fields(Fields(message).bytes_in(UNIX_SOCKET_FIELD)?).bytes_in(SOCKET_NAME)?;
         // An abstract name begins with a zero, a path ends with one.
         Some(PathBuf::from(OsStr::from_bytes(name.strip_suffix(b"\0").unwrap_or(name))))
     };
@@ -123,9 +123,9 @@ pub(crate) fn bound_names(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
 
 /// The inodes of a unix socket and of its other end.
 pub(crate) fn unix_pair(message: &[u8]) -> Option<(u64, u64)> {
-    let entry = Fields(message).bytes_in(UNIX)?;
-    let peer = Fields(entry).number_in(PEER).filter(|peer| *peer != 0)?;
-    Some((Fields(entry).number_in(INODE)?, peer))
+    let entry = Fields(message).bytes_in(UNIX_SOCKET_FIELD)?;
+    let peer = Fields(entry).number_in(UNIX_PEER_FIELD).filter(|peer| *peer != 0)?;
+    Some((Fields(entry).number_in(UNIX_INODE_FIELD)?, peer))
 }
 
 /// Where CRIU found files that inotify watches, below the root folder of the first process: by inode and device.
@@ -135,14 +135,14 @@ pub(crate) fn unix_pair(message: &[u8]) -> Option<(u64, u64)> {
 /// There is no `files.img` in the folder, or it cannot be read.
 pub(crate) fn watched(folder: &Path) -> io::Result<BTreeMap<(u64, u64), PathBuf>> {
     let watch = |entry: &[u8]| {
-        let path = Fields(Fields(entry).bytes_in(WATCHED_HANDLE)?).bytes_in(HANDLE_PATH)?;
-        let file = (Fields(entry).number_in(WATCHED_INODE)?, Fields(entry).number_in(WATCHED_DEVICE)?);
+        let path = Fields(Fields(entry).bytes_in(WATCH_HANDLE_FIELD)?).bytes_in(HANDLE_PATH_FIELD)?;
+        let file = (Fields(entry).number_in(WATCH_INODE_FIELD)?, Fields(entry).number_in(WATCH_DEVICE_FIELD)?);
         Some((file, PathBuf::from(OsStr::from_bytes(path))))
     };
     let files = bounded(&folder.join(FILE_NAMES[0]))?;
-    let inotify = messages(&files, FILES_MAGIC).filter_map(|message| Fields(message).bytes_in(INOTIFY));
+    let inotify = messages(&files, FILES_MAGIC).filter_map(|message| Fields(message).bytes_in(INOTIFY_FIELD));
     let entries = inotify.flat_map(Fields).filter_map(|(field, value)| match value {
-        FieldValue::Bytes(entry) if field == WATCHES => Some(entry),
+        FieldValue::Bytes(entry) if field == INOTIFY_WATCHES_FIELD => Some(entry),
         _ => None,
     });
     Ok(entries.filter_map(watch).collect())
@@ -235,7 +235,7 @@ pub(crate) fn rewritten(
     magic: [u8; 4],
     mut new: impl FnMut(&[u8]) -> Option<Vec<u8>>,
 ) -> Option<Vec<u8>> {
-    let mut written = [MAGIC, magic].concat();
+    let mut written = [IMAGE_FILE_MAGIC, magic].concat();
     let mut read = bytes.starts_with(&written).then_some(written.len())?;
     for message in messages(bytes, magic) {
         read += 4 + message.len();
@@ -251,7 +251,7 @@ pub(crate) fn rewritten(
 fn named(message: &[u8], name: &Path) -> Vec<u8> {
     let with_name = |entry: &[u8]| {
         Fields(entry).with_bytes().fold(Message::default(), |new, (field, _, bytes)| match field {
-            NAME => new.bytes(NAME, name.as_os_str().as_bytes()),
+            REGULAR_NAME_FIELD => new.bytes(REGULAR_NAME_FIELD, name.as_os_str().as_bytes()),
             _ => new.field(bytes),
         })
     };
@@ -262,7 +262,7 @@ fn named(message: &[u8], name: &Path) -> Vec<u8> {
 pub(crate) fn without_length(message: &[u8], names: &BTreeSet<&str>) -> Option<Vec<u8>> {
     let name = std::str::from_utf8(regular(message)?.name).ok()?;
     let without = |entry: &[u8]| {
-        let fields = Fields(entry).with_bytes().filter(|(field, _, _)| *field != SIZE);
+        let fields = Fields(entry).with_bytes().filter(|(field, _, _)| *field != REGULAR_SIZE_FIELD);
         fields.fold(Message::default(), |new, (_, _, bytes)| new.field(bytes))
     };
     names.contains(name).then(|| with_regular(message, without))
@@ -272,7 +272,9 @@ pub(crate) fn without_length(message: &[u8], names: &BTreeSet<&str>) -> Option<V
 fn with_regular(message: &[u8], new: impl Fn(&[u8]) -> Message) -> Vec<u8> {
     let entry =
         Fields(message).with_bytes().fold(Message::default(), |entry, (field, value, bytes)| match (field, value) {
-            (REGULAR, FieldValue::Bytes(regular)) => entry.bytes(REGULAR, &new(regular).encoded()),
+            (REGULAR_FILE_FIELD, FieldValue::Bytes(regular)) => {
+                entry.bytes(REGULAR_FILE_FIELD, &new(regular).encoded())
+            }
             _ => entry.field(bytes),
         });
     entry.encoded()
@@ -280,7 +282,9 @@ fn with_regular(message: &[u8], new: impl Fn(&[u8]) -> Message) -> Vec<u8> {
 
 /// The number of a file that has lost its name, of its `remap_file_path_entry`.
 fn lost(message: &[u8]) -> Option<u64> {
-    [LINKED, GHOST].contains(&Fields(message).number_in(TYPE)?).then(|| Fields(message).number_in(OF))?
+    [LINKED_REMAP, GHOST_REMAP]
+        .contains(&Fields(message).number_in(REMAP_TYPE_FIELD)?)
+        .then(|| Fields(message).number_in(REMAP_ORIGINAL_FIELD))?
 }
 
 fn decode(files: &[u8], remaps: &[u8]) -> FilesImage {
@@ -297,7 +301,7 @@ fn decode(files: &[u8], remaps: &[u8]) -> FilesImage {
 
 /// The messages of a file with this second magic number, up to the first that is cut off.
 pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = bytes.strip_prefix(&MAGIC).and_then(|rest| rest.strip_prefix(&magic)).unwrap_or_default();
+    let mut rest = bytes.strip_prefix(&IMAGE_FILE_MAGIC).and_then(|rest| rest.strip_prefix(&magic)).unwrap_or_default();
     std::iter::from_fn(move || {
         let (length, after) = rest.split_first_chunk()?;
         let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -308,13 +312,13 @@ pub(crate) fn messages(bytes: &[u8], magic: [u8; 4]) -> impl Iterator<Item = &[u
 
 /// The fields of a `file_entry` that is a regular file's.
 fn regular(message: &[u8]) -> Option<Regular<'_>> {
-    let entry = Fields(message).bytes_in(REGULAR)?;
+    let entry = Fields(message).bytes_in(REGULAR_FILE_FIELD)?;
     let mut file = Regular::default();
     for (number, value) in Fields(entry) {
         match (number, value) {
-            (ID, FieldValue::Number(id)) => file.id = id,
-            (NAME, FieldValue::Bytes(bytes)) => file.name = bytes,
-            (SIZE, FieldValue::Number(bytes)) => file.size = Some(bytes),
+            (REGULAR_ID_FIELD, FieldValue::Number(id)) => file.id = id,
+            (REGULAR_NAME_FIELD, FieldValue::Bytes(bytes)) => file.name = bytes,
+            (REGULAR_SIZE_FIELD, FieldValue::Number(bytes)) => file.size = Some(bytes),
             _ => {}
         }
     }
@@ -324,7 +328,7 @@ fn regular(message: &[u8]) -> Option<Regular<'_>> {
 /// A file's number and that under whose name it is found, of a `remap_file_path_entry` that is about names.
 fn linked(message: &[u8]) -> Option<(u64, u64)> {
     let number = |wanted| Fields(message).number_in(wanted);
-    (number(TYPE)? == LINKED).then_some((number(OF)?, number(FOUND_BY)?))
+    (number(REMAP_TYPE_FIELD)? == LINKED_REMAP).then_some((number(REMAP_ORIGINAL_FIELD)?, number(REMAP_TARGET_FIELD)?))
 }
 
 #[cfg(test)]
@@ -333,7 +337,7 @@ mod tests {
 
     /// Magic numbers and messages, as CRIU 4.2.1 writes them.
     fn file(magic: [u8; 4], messages: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = [MAGIC, magic].concat();
+        let mut bytes = [IMAGE_FILE_MAGIC, magic].concat();
         for message in messages {
             bytes.extend((message.len() as u32).to_le_bytes());
             bytes.extend(message);

@@ -15,16 +15,16 @@ use std::process::Command;
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, seccomp_data, sock_filter, sock_fprog};
 
 /// `AUDIT_ARCH_X86_64` of the kernel: calls of 64 bits.
-const ARCHITECTURE: u32 = 0xc000_003e;
-const ERROR: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+const RETURN_ERROR_ACTION: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 /// Refuses `io_uring_setup` with ENOSYS, as a kernel that has none, and lets every other call be.
 static FILTER: [sock_filter; 6] = [
     statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(seccomp_data, arch) as u32),
-    skip_unless(ARCHITECTURE, 3),
+    skip_unless(AUDIT_ARCH_X86_64, 3),
     statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(seccomp_data, nr) as u32),
     skip_unless(libc::SYS_io_uring_setup as u32, 1),
-    statement(BPF_RET | BPF_K, ERROR),
+    statement(BPF_RET | BPF_K, RETURN_ERROR_ACTION),
     statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
 ];
 

@@ -25,10 +25,10 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
 /// Where CRIU keeps and looks for them.
-const FOLDER: &str = "/run";
-const NAME: &str = "criu.kdat";
+const KERNEL_DATA_FOLDER: &str = "/run";
+const KERNEL_DATA_FILE: &str = "criu.kdat";
 /// Where memory is a file system.
-const MEMORY: &str = "/dev/shm";
+const MEMORY_FOLDER: &str = "/dev/shm";
 /// `TMPFS_MAGIC` of the kernel.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Longest that are taken; they are a structure of a kilobyte.
@@ -48,15 +48,15 @@ pub(crate) struct LentKernelData {
 impl KernelData {
     /// Has the CRIU that `command` starts write them; none where it keeps them itself, or cannot be helped.
     pub(crate) fn collect(command: &[OsString]) -> Option<Self> {
-        if is_memory(Path::new(FOLDER)) || !is_memory(Path::new(MEMORY)) {
+        if is_memory(Path::new(KERNEL_DATA_FOLDER)) || !is_memory(Path::new(MEMORY_FOLDER)) {
             return None;
         }
         // Left by a supervisor that was killed, before the kernel was started anew.
-        let left = Path::new(FOLDER).join(NAME);
+        let left = Path::new(KERNEL_DATA_FOLDER).join(KERNEL_DATA_FILE);
         if fs::metadata(&left).and_then(|left| left.modified()).is_ok_and(|written| Some(written) < started()) {
             fs::remove_file(&left).ok()?;
         }
-        let folder = Scratch::below(Path::new(MEMORY), "criu").ok()?;
+        let folder = Scratch::below(Path::new(MEMORY_FOLDER), "criu").ok()?;
         let (program, first) = command.split_first()?;
         let mut command = Command::new(program);
         command.args(first).arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -64,21 +64,21 @@ impl KernelData {
         // SAFETY: between fork and exec it makes system calls, and allocates no more than paths that fit the stack.
         unsafe { command.pre_exec(move || cover(&place)) };
         command.status().ok()?;
-        let found = folder.path().join(NAME);
+        let found = folder.path().join(KERNEL_DATA_FILE);
         let fits = fs::metadata(&found).is_ok_and(|found| (1..=MAX_KERNEL_DATA_BYTES).contains(&found.len()));
         if fits { fs::read(found).ok().map(Self) } else { None }
     }
 
     /// Puts them where CRIU looks; none when another process has already, or we may not.
     pub(crate) fn lend(&self) -> Option<LentKernelData> {
-        self.lend_in(Path::new(FOLDER)).ok()
+        self.lend_in(Path::new(KERNEL_DATA_FOLDER)).ok()
     }
 
     /// Whole, and only if nothing is there: CRIU takes what it finds.
     fn lend_in(&self, folder: &Path) -> io::Result<LentKernelData> {
         let mut fresh = tempfile::Builder::new().prefix("katydid-criu-").tempfile_in(folder)?;
         fresh.write_all(&self.0)?;
-        let path = folder.join(NAME);
+        let path = folder.join(KERNEL_DATA_FILE);
         fs::hard_link(fresh.path(), &path)?;
         Ok(LentKernelData { path, inode: fresh.as_file().metadata()?.ino() })
     }
@@ -109,7 +109,7 @@ fn cover(place: &Path) -> io::Result<()> {
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    Ok(mount_bind(place, FOLDER)?)
+    Ok(mount_bind(place, KERNEL_DATA_FOLDER)?)
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_is_lent_is_there_until_it_is_given_back() {
         let folder = tempfile::tempdir().unwrap();
-        let (data, path) = (KernelData(b"findings".to_vec()), folder.path().join(NAME));
+        let (data, path) = (KernelData(b"findings".to_vec()), folder.path().join(KERNEL_DATA_FILE));
         let lent = data.lend_in(folder.path()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"findings");
         assert!(data.lend_in(folder.path()).is_err(), "one that is there stays");
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_another_process_has_put_there_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(NAME);
+        let path = folder.path().join(KERNEL_DATA_FILE);
         let lent = KernelData(b"findings".to_vec()).lend_in(folder.path()).unwrap();
         fs::write(folder.path().join("other"), "theirs").unwrap();
         fs::rename(folder.path().join("other"), &path).unwrap();

@@ -42,7 +42,7 @@ const SET_ASIDE_SUFFIX: &[u8] = b".set-aside-by-katydid";
 /// Other processes held the lock for too long.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{}: checkpoints and restores of deleted files there take turns, and {who} has held the lock for {} s: try again when it has ended",
+    "{}: checkpoints and restores with deleted files there run one at a time, and {who} has held the lock for {} s: try again when it has ended",
     locked.display(), limit.as_secs()
 )]
 pub struct LinkRemapLockError {

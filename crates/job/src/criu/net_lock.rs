@@ -22,45 +22,45 @@ use crate::criu::protobuf::{FieldValue, Fields};
 /// The file of a dump that names its table, what is in it before its message, and the field.
 const INVENTORY_FILE: &str = "inventory.img";
 const INVENTORY_HEADER_BYTES: usize = 8;
-const RUN_ID_FIELD: u64 = 13;
+const INVENTORY_RUN_ID_FIELD: u64 = 13;
 
 /// `NFNL_MSG_BATCH_BEGIN` and `_END`; `NFNL_SUBSYS_NFTABLES`; `NFT_MSG_NEWTABLE`, `_DELTABLE`, `_NEWCHAIN`, `_NEWRULE` of that.
-const BEGIN: u16 = 0x10;
-const END: u16 = 0x11;
-const TABLES: u16 = 10;
-const NEW_TABLE: u16 = TABLES << 8;
-const DELETE: u16 = TABLES << 8 | 2;
-const NEW_CHAIN: u16 = TABLES << 8 | 3;
-const NEW_RULE: u16 = TABLES << 8 | 6;
+const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
+const NFNL_MSG_BATCH_END: u16 = 0x11;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NEW_TABLE_MESSAGE: u16 = NFNL_SUBSYS_NFTABLES << 8;
+const DELETE_TABLE_MESSAGE: u16 = NFNL_SUBSYS_NFTABLES << 8 | 2;
+const NEW_CHAIN_MESSAGE: u16 = NFNL_SUBSYS_NFTABLES << 8 | 3;
+const NEW_RULE_MESSAGE: u16 = NFNL_SUBSYS_NFTABLES << 8 | 6;
 /// `NFPROTO_INET`, and no family.
-const INET: u8 = 1;
-const NONE: u8 = 0;
+const NFPROTO_INET: u8 = 1;
+const NFPROTO_UNSPEC: u8 = 0;
 /// Flags of a message: a request, `NLM_F_REQUEST`, one that is answered, `NLM_F_ACK`, and one that makes something: anew
 /// (`NLM_F_CREATE`, `NLM_F_EXCL`), or behind what there is (`NLM_F_APPEND`).
-const REQUEST: u16 = 1;
-const ACK: u16 = 4;
-const ANEW: u16 = 0x600;
-const BEHIND: u16 = 0xc00;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_CREATE_EXCL: u16 = 0x600;
+const NLM_F_CREATE_APPEND: u16 = 0xc00;
 /// The attribute of a table's name, `NFTA_TABLE_NAME`, also in messages about chains and rules.
-const NAME: u16 = 1;
+const NFTA_NAME: u16 = 1;
 /// `NLA_F_NESTED`: the attribute holds attributes (netlink(7)).
-const NESTED: u16 = 0x8000;
+const NLA_F_NESTED: u16 = 0x8000;
 /// Chains: the name, and the number of the hook (`NF_INET_LOCAL_OUT`, `_IN`).
-const CHAINS: [(&str, u32); 2] = [("output", 3), ("input", 1)];
+const CHAIN_HOOKS: [(&str, u32); 2] = [("output", 3), ("input", 1)];
 /// The mark of packets that CRIU sends itself.
-const MARK: u32 = 0xc114;
+const CRIU_PACKET_MARK: u32 = 0xc114;
 /// `NFT_META_MARK`, `NFT_META_NFPROTO`, `NFT_META_L4PROTO`; the number of TCP; `NFT_CMP_EQ` and `_NEQ`.
-const META_MARK: u32 = 3;
-const META_FAMILY: u32 = 15;
-const META_PROTOCOL: u32 = 16;
-const TCP: u8 = 6;
-const EQUAL: u32 = 0;
-const DIFFERENT: u32 = 1;
+const NFT_META_MARK: u32 = 3;
+const NFT_META_NFPROTO: u32 = 15;
+const NFT_META_L4PROTO: u32 = 16;
+const IPPROTO_TCP: u8 = 6;
+const NFT_CMP_EQ: u32 = 0;
+const NFT_CMP_NEQ: u32 = 1;
 /// Heads of packets: `NFT_PAYLOAD_NETWORK_HEADER`, `NFT_PAYLOAD_TRANSPORT_HEADER`.
-const NETWORK: u32 = 1;
-const TRANSPORT: u32 = 2;
+const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
+const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
 /// What an IPv4 address is in IPv6.
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+const IPV4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// As many bytes of the name count: CRIU 4.2 writes it into 32, with the family in front and a zero behind.
 const MAX_NAME_BYTES: usize = 26;
 /// `ENOENT`: it is gone already.
@@ -70,7 +70,7 @@ const ENOENT: i32 = 2;
 pub(crate) fn table(folder: &Path) -> Option<String> {
     let bytes = fs::read(folder.join(INVENTORY_FILE)).ok()?;
     let run = Fields(bytes.get(INVENTORY_HEADER_BYTES..)?).find_map(|(field, value)| match value {
-        FieldValue::Bytes(run) if field == RUN_ID_FIELD => std::str::from_utf8(run).ok(),
+        FieldValue::Bytes(run) if field == INVENTORY_RUN_ID_FIELD => std::str::from_utf8(run).ok(),
         _ => None,
     });
     run.map(|run| format!("CRIU-{run}").chars().take(MAX_NAME_BYTES).collect())
@@ -94,7 +94,7 @@ impl Silence {
         let Some(table) = &silence.table else { return silence };
         let all = rules.iter().try_for_each(|(local, remote)| {
             let orders = [rule(table, "output", local, remote), rule(table, "input", remote, local)];
-            order(&orders.map(|rule| (NEW_RULE, BEHIND, rule)))
+            order(&orders.map(|rule| (NEW_RULE_MESSAGE, NLM_F_CREATE_APPEND, rule)))
         });
         if all.is_ok() { silence } else { Self { table: None } }
     }
@@ -110,7 +110,7 @@ impl Drop for Silence {
 
 /// Removes a table, if it is there.
 pub(crate) fn end(table: &str) -> io::Result<()> {
-    match order(&[(DELETE, 0, text(NAME, table))]) {
+    match order(&[(DELETE_TABLE_MESSAGE, 0, text(NFTA_NAME, table))]) {
         Err(error) if error.raw_os_error() == Some(ENOENT) => Ok(()),
         ended => ended,
     }
@@ -121,22 +121,26 @@ fn make(table: &str) -> io::Result<()> {
     let chain = |(name, hook): (&str, u32)| {
         // The name, the hook with its priority, the policy `NF_ACCEPT`, the type.
         let hook = nested(4, &[number(1, hook), number(2, 0)].concat());
-        (NEW_CHAIN, ANEW, [text(NAME, table), text(3, name), hook, number(5, 1), text(7, "filter")].concat())
+        (
+            NEW_CHAIN_MESSAGE,
+            NLM_F_CREATE_EXCL,
+            [text(NFTA_NAME, table), text(3, name), hook, number(5, 1), text(7, "filter")].concat(),
+        )
     };
-    let [output, input] = CHAINS.map(chain);
-    order(&[(NEW_TABLE, ANEW, text(NAME, table)), output, input])
+    let [output, input] = CHAIN_HOOKS.map(chain);
+    order(&[(NEW_TABLE_MESSAGE, NLM_F_CREATE_EXCL, text(NFTA_NAME, table)), output, input])
 }
 
 /// Has the kernel do all of it, or nothing: kinds of messages, further flags, attributes.
 fn order(orders: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
-    let mut request = message(BEGIN, REQUEST, NONE, TABLES, &[]);
+    let mut request = message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
     for (at, (kind, flags, attributes)) in orders.iter().enumerate() {
         // What fails is told in any case.
-        let answered = if at + 1 == orders.len() { ACK } else { 0 };
-        request.extend(message(*kind, REQUEST | flags | answered, INET, 0, attributes));
+        let answered = if at + 1 == orders.len() { NLM_F_ACK } else { 0 };
+        request.extend(message(*kind, NLM_F_REQUEST | flags | answered, NFPROTO_INET, 0, attributes));
     }
-    request.extend(message(END, REQUEST, NONE, TABLES, &[]));
+    request.extend(message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]));
     send(&socket, &request, SendFlags::empty())?;
     let mut answer = [0; 4096];
     let (length, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
@@ -156,7 +160,7 @@ fn address(text: &str) -> Option<Address> {
     let words = (0..address.len()).step_by(8).map(|at| u32::from_str_radix(address.get(at..at + 8)?, 16).ok());
     let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.into_iter().flat_map(u32::to_le_bytes).collect();
     let port = u16::from_str_radix(port, 16).ok()?.to_be_bytes();
-    match (bytes.strip_prefix(&MAPPED), bytes.len()) {
+    match (bytes.strip_prefix(&IPV4_MAPPED_PREFIX), bytes.len()) {
         (Some(mapped), 16) => Some((mapped.to_owned(), port)),
         (_, 4 | 16) => Some((bytes, port)),
         _ => None,
@@ -166,7 +170,7 @@ fn address(text: &str) -> Option<Address> {
 /// A rule that drops what goes from one address to the other over TCP, unless it has CRIU's mark.
 fn rule(table: &str, chain: &str, from: &Address, to: &Address) -> Vec<u8> {
     let family = if from.0.len() == 4 { AddressFamily::INET } else { AddressFamily::INET6 };
-    let family = u8::try_from(family.as_raw()).unwrap_or(NONE);
+    let family = u8::try_from(family.as_raw()).unwrap_or(NFPROTO_UNSPEC);
     let meta = |key: u32| expression("meta", &[number(1, 1), number(2, key)].concat());
     let compared = |how: u32, with: &[u8]| {
         expression("cmp", &[number(1, 1), number(2, how), nested(3, &attribute(1, with))].concat())
@@ -175,20 +179,20 @@ fn rule(table: &str, chain: &str, from: &Address, to: &Address) -> Vec<u8> {
         let count = u32::try_from(count).unwrap_or(0);
         expression("payload", &[number(1, 1), number(2, head), number(3, at), number(4, count)].concat())
     };
-    let mut expressions = vec![meta(META_MARK), compared(DIFFERENT, &MARK.to_le_bytes())];
-    expressions.extend([meta(META_FAMILY), compared(EQUAL, &[family])]);
-    expressions.extend([meta(META_PROTOCOL), compared(EQUAL, &[TCP])]);
+    let mut expressions = vec![meta(NFT_META_MARK), compared(NFT_CMP_NEQ, &CRIU_PACKET_MARK.to_le_bytes())];
+    expressions.extend([meta(NFT_META_NFPROTO), compared(NFT_CMP_EQ, &[family])]);
+    expressions.extend([meta(NFT_META_L4PROTO), compared(NFT_CMP_EQ, &[IPPROTO_TCP])]);
     // Both addresses stand in the head of IPv4 from byte 12 on, and in that of IPv6 from byte 8 on.
     let first = if from.0.len() == 4 { 12 } else { 8 };
     for (at, address) in [(first, &from.0), (first + from.0.len() as u32, &to.0)] {
-        expressions.extend([bytes(NETWORK, at, address.len()), compared(EQUAL, address)]);
+        expressions.extend([bytes(NFT_PAYLOAD_NETWORK_HEADER, at, address.len()), compared(NFT_CMP_EQ, address)]);
     }
     let ports = [from.1, to.1].concat();
-    expressions.extend([bytes(TRANSPORT, 0, ports.len()), compared(EQUAL, &ports)]);
+    expressions.extend([bytes(NFT_PAYLOAD_TRANSPORT_HEADER, 0, ports.len()), compared(NFT_CMP_EQ, &ports)]);
     // The verdict `NF_DROP`.
     let verdict = nested(2, &nested(2, &number(1, 0)));
     expressions.push(expression("immediate", &[number(1, 0), verdict].concat()));
-    [text(NAME, table), text(2, chain), nested(4, &expressions.concat())].concat()
+    [text(NFTA_NAME, table), text(2, chain), nested(4, &expressions.concat())].concat()
 }
 
 /// An element of a list of expressions.
@@ -218,7 +222,7 @@ fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {
 }
 
 fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
-    attribute(kind | NESTED, attributes)
+    attribute(kind | NLA_F_NESTED, attributes)
 }
 
 fn number(kind: u16, number: u32) -> Vec<u8> {
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!(table(folder.path()), None);
         let message = crate::criu::protobuf::Message::default()
             .number(1, 2)
-            .bytes(RUN_ID_FIELD, b"763aaf68-5e2c-4068-813c-2220dbcb")
+            .bytes(INVENTORY_RUN_ID_FIELD, b"763aaf68-5e2c-4068-813c-2220dbcb")
             .encoded();
         fs::write(folder.path().join(INVENTORY_FILE), [&[0x16, 0x31, 0x31, 0x58, 38, 0, 0, 0], &message[..]].concat())
             .unwrap();
@@ -249,9 +253,9 @@ mod tests {
 
     #[test]
     fn messages_have_whole_words_and_say_how_long_they_are() {
-        let attribute = text(NAME, "CRIU-a");
+        let attribute = text(NFTA_NAME, "CRIU-a");
         assert_eq!((attribute.len(), attribute[0]), (12, 11));
-        let message = message(DELETE, REQUEST, INET, 0, &attribute);
+        let message = message(DELETE_TABLE_MESSAGE, NLM_F_REQUEST, NFPROTO_INET, 0, &attribute);
         assert_eq!((message.len(), message[0], &message[4..6]), (32, 32, &[2, 10][..]));
     }
 
@@ -278,7 +282,8 @@ mod tests {
         let _turn = tcp::TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let run = format!("{:08x}-test", std::process::id());
-        let inventory = crate::criu::protobuf::Message::default().bytes(RUN_ID_FIELD, run.as_bytes()).encoded();
+        let inventory =
+            crate::criu::protobuf::Message::default().bytes(INVENTORY_RUN_ID_FIELD, run.as_bytes()).encoded();
         fs::write(folder.path().join(INVENTORY_FILE), [&[0; INVENTORY_HEADER_BYTES][..], &inventory].concat()).unwrap();
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(host) else { continue };

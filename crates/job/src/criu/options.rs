@@ -13,7 +13,7 @@ use crate::process::stdio;
 /// Terminals, sessions and groups of the shell that started the job stay with it; a connection's other end, a unix
 /// socket or TCP, is taken to be there still; file locks are kept; control groups are the restoring side's. A file is the
 /// same one when its mode has changed: a program that has it open natively does not notice either.
-const BOTH: [&str; 8] = [
+const SHARED_OPTIONS: [&str; 8] = [
     "-v2",
     "--skip-file-rwx-check",
     "--shell-job",
@@ -28,7 +28,7 @@ pub(super) const DUMP_LOG: &str = "dump.log";
 /// The log of a restore.
 pub(super) const RESTORE_LOG: &str = "restore.log";
 /// CRIU's option for users without root.
-pub(super) const UNPRIVILEGED: &str = "--unprivileged";
+pub(super) const UNPRIVILEGED_OPTION: &str = "--unprivileged";
 
 /// How CRIU keeps connections silent during a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,7 +94,7 @@ pub(super) fn restore(command: &mut Command, folder: &Path, work: &Path, pid_fil
 }
 
 fn both(command: &mut Command, folder: &Path, work: &Path, log: &str) {
-    command.args(BOTH).arg("--images-dir").arg(folder).arg("--log-file").arg(log);
+    command.args(SHARED_OPTIONS).arg("--images-dir").arg(folder).arg("--log-file").arg(log);
     // Plugins of a system's CRIU look after devices of their own, which no program has that runs under Katydid.
     command.arg("--libdir").arg(folder).arg("--work-dir").arg(work);
 }

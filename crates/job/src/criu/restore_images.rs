@@ -28,44 +28,46 @@ use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
 
-use crate::criu::files_img::{FILES_MAGIC, MAGIC, REGULAR, UNIX, bounded, bounded_if_any, messages, unix_pair};
+use crate::criu::files_img::{
+    FILES_MAGIC, IMAGE_FILE_MAGIC, REGULAR_FILE_FIELD, UNIX_SOCKET_FIELD, bounded, bounded_if_any, messages, unix_pair,
+};
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 use crate::criu::{filelocks_img, files_img};
 use crate::process::stdio::Standard;
 use crate::process::terminals::Modes;
 
 /// The second magic numbers of `fdinfo-N.img` and `tty-info.img`.
-const DESCRIPTORS: [u8; 4] = [0x32, 0x37, 0x21, 0x56];
-const TERMINALS: [u8; 4] = [0x36, 0x30, 0x45, 0x59];
+const FDINFO_MAGIC: [u8; 4] = [0x32, 0x37, 0x21, 0x56];
+const TTY_INFO_MAGIC: [u8; 4] = [0x36, 0x30, 0x45, 0x59];
 /// The type of a regular file, `fd_types.REG`.
 const TYPE_REGULAR: u64 = 1;
 /// Fields of `file_entry`: type, id, and one field for each kind of file.
-const TYPE: u64 = 1;
-const ID: u64 = 2;
-const INET: u64 = 4;
-const TIMER: u64 = 12;
-const PIPE: u64 = 18;
-const TERMINAL: u64 = 19;
+const FILE_TYPE_FIELD: u64 = 1;
+const FILE_ID_FIELD: u64 = 2;
+const FILE_INET_FIELD: u64 = 4;
+const FILE_TIMER_FIELD: u64 = 12;
+const FILE_PIPE_FIELD: u64 = 18;
+const FILE_TERMINAL_FIELD: u64 = 19;
 /// `fdinfo_entry`: id, type, descriptor number.
-const OF_FILE: u64 = 1;
-const OF_TYPE: u64 = 3;
-const NUMBER: u64 = 4;
+const FDINFO_ID_FIELD: u64 = 1;
+const FDINFO_TYPE_FIELD: u64 = 3;
+const FDINFO_DESCRIPTOR_FIELD: u64 = 4;
 /// `TtyType`: `CONSOLE`, `VT`, `CTTY` of a terminal of the job's own, `SERIAL`.
-const REOPENED: [u64; 4] = [2, 3, 4, 6];
+const REOPENED_TTY_TYPES: [u64; 4] = [2, 3, 4, 6];
 /// The kernel device number of `/dev/tty`.
-const DEV_TTY: u64 = 0x500;
+const DEV_TTY_NUMBER: u64 = 0x500;
 /// The stream number that stands for the controlling terminal, beside 0 to 2.
-const CONTROLLING: usize = 3;
+const CONTROLLING_STREAM: usize = 3;
 /// Access mode of an open file's flags.
-const ACCESS: u64 = 3;
-const WRITE_ONLY: u64 = 1;
+const ACCESS_MODE_MASK: u64 = 3;
+const WRITE_ONLY_MODE: u64 = 1;
 
 /// A copy of a dump's files, changed for the restore.
 #[derive(Debug)]
 pub(crate) struct RestoreImages {
     /// The folder for CRIU.
     pub(crate) folder: PathBuf,
-    /// Streams that CRIU inherits: 0 to 2, and [`CONTROLLING`].
+    /// Streams that CRIU inherits: 0 to 2, and [`CONTROLLING_STREAM`].
     pub(crate) streams: Vec<usize>,
     /// Offset of standard input, where a regular file outside the job's mount namespace has to be opened at its path.
     pub(crate) input_offset: Option<u64>,
@@ -126,13 +128,14 @@ impl RestoreImages {
         for message in messages(&files, FILES_MAGIC) {
             let Some((id, split)) = split(message, then, &terminals, offered) else { continue };
             if matches!(then[0], Standard::Outside { .. }) && split.of.contains(&0) {
-                input_offset = Fields(message).bytes_in(REGULAR).and_then(|file| Fields(file).number_in(3));
+                input_offset = Fields(message).bytes_in(REGULAR_FILE_FIELD).and_then(|file| Fields(file).number_in(3));
             }
             splits.insert(id, split);
         }
         let mut written = ["files.img", "tty-info.img", filelocks_img::FILE_NAME].map(str::to_owned).to_vec();
         let mut next =
-            messages(&files, FILES_MAGIC).filter_map(|file| Fields(file).number_in(ID)).max().unwrap_or(0) + 1;
+            messages(&files, FILES_MAGIC).filter_map(|file| Fields(file).number_in(FILE_ID_FIELD)).max().unwrap_or(0)
+                + 1;
         for entry in fs::read_dir(from)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.starts_with("fdinfo-") && name.ends_with(".img") {
@@ -181,12 +184,12 @@ fn terminals(bytes: &[u8]) -> BTreeMap<u64, Terminal> {
         let number = |field| Fields(message).number_in(field);
         let modes = Fields(message).bytes_in(9).and_then(|termios| modes(termios, number(7)?));
         let (device, file_system) = (number(8)?, number(13).unwrap_or(0));
-        let is_internal = REOPENED.contains(&number(2)?);
+        let is_internal = REOPENED_TTY_TYPES.contains(&number(2)?);
         Some((number(1)?, Terminal { device, file_system, modes, is_internal }))
     };
-    let mut found: BTreeMap<u64, Terminal> = messages(bytes, TERMINALS).filter_map(read).collect();
+    let mut found: BTreeMap<u64, Terminal> = messages(bytes, TTY_INFO_MAGIC).filter_map(read).collect();
     // CRIU numbers the two ends of a pseudo-terminal 2n and 2n + 1; the master is the odd one.
-    let pairs: Vec<u64> = messages(bytes, TERMINALS)
+    let pairs: Vec<u64> = messages(bytes, TTY_INFO_MAGIC)
         .filter(|message| Fields(message).bytes_in(12).is_some())
         .filter_map(|message| Fields(message).number_in(1))
         .filter(|id| id % 2 == 1)
@@ -230,10 +233,10 @@ fn split(
     terminals: &BTreeMap<u64, Terminal>,
     offered: Offered,
 ) -> Option<(u64, Split)> {
-    let id = Fields(message).number_in(ID)?;
+    let id = Fields(message).number_in(FILE_ID_FIELD)?;
     let part = |field| Fields(message).bytes_in(field);
     let streams = |is: &dyn Fn(&Standard) -> bool| (0..3).filter(|number| is(&then[*number])).collect::<Vec<usize>>();
-    if let Some(file) = part(TERMINAL) {
+    if let Some(file) = part(FILE_TERMINAL_FIELD) {
         let terminal = terminals.get(&Fields(file).number_in(2)?)?;
         let of = streams(&|standard| is_terminal(standard, terminal));
         // A terminal that has hung up and was no standard stream is of no session any more.
@@ -242,20 +245,20 @@ fn split(
             return None;
         }
         let flags = Fields(file).number_in(3).unwrap_or(2);
-        let is_controlling = terminal.device == DEV_TTY && offered.has_controlling;
-        let other = if is_controlling { CONTROLLING } else { nearest(&of, flags, offered) };
+        let is_controlling = terminal.device == DEV_TTY_NUMBER && offered.has_controlling;
+        let other = if is_controlling { CONTROLLING_STREAM } else { nearest(&of, flags, offered) };
         return Some((id, Split { of, other, ids: Vec::new() }));
     }
-    let (of, flags) = if let Some(pipe) = part(PIPE) {
+    let (of, flags) = if let Some(pipe) = part(FILE_PIPE_FIELD) {
         let number = Fields(pipe).number_in(2)?;
         let is = |it: &Standard| matches!(it, Standard::Pipe { inode } if *inode == number);
         (streams(&is), Fields(pipe).number_in(3))
-    } else if let Some(socket) = part(UNIX).or_else(|| part(INET)) {
+    } else if let Some(socket) = part(UNIX_SOCKET_FIELD).or_else(|| part(FILE_INET_FIELD)) {
         let number = Fields(socket).number_in(2)?;
         let is = |it: &Standard| matches!(it, Standard::Socket { inode } if *inode == number);
         (streams(&is), None)
     } else {
-        let file = part(REGULAR)?;
+        let file = part(REGULAR_FILE_FIELD)?;
         let name = std::str::from_utf8(Fields(file).bytes_in(6)?).ok()?;
         let is = |number: &usize| match &then[*number] {
             // The program reads on where it was.
@@ -272,9 +275,9 @@ fn split(
 /// The stream for a descriptor that is none of the three: by what it is open for, among `of` if there are any.
 fn nearest(of: &[usize], flags: u64, offered: Offered) -> usize {
     let has = |stream: &usize| of.is_empty() || of.contains(stream);
-    let order: [usize; 3] = match flags & ACCESS {
+    let order: [usize; 3] = match flags & ACCESS_MODE_MASK {
         0 => [0, 1, 2],
-        WRITE_ONLY => [1, 2, 0],
+        WRITE_ONLY_MODE => [1, 2, 0],
         _ => {
             let terminal = [0, 2, 1].into_iter().filter(has).find(|stream| offered.is_terminal[*stream]);
             if let Some(stream) = terminal {
@@ -310,16 +313,16 @@ impl Split {
 
 /// A `fdinfo-N.img` whose descriptors have the files of their streams.
 fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) -> Vec<u8> {
-    let mut out = begin(DESCRIPTORS);
-    for message in messages(bytes, DESCRIPTORS) {
+    let mut out = begin(FDINFO_MAGIC);
+    for message in messages(bytes, FDINFO_MAGIC) {
         let number = |field| Fields(message).number_in(field);
-        let split = number(OF_FILE).and_then(|id| Some((id, splits.get_mut(&id)?)));
-        let Some(((id, split), number)) = split.zip(number(NUMBER)) else {
+        let split = number(FDINFO_ID_FIELD).and_then(|id| Some((id, splits.get_mut(&id)?)));
+        let Some(((id, split), number)) = split.zip(number(FDINFO_DESCRIPTOR_FIELD)) else {
             push(&mut out, message);
             continue;
         };
         let id = split.id_for(number, id, next);
-        push(&mut out, &replaced(message, &[(OF_FILE, id), (OF_TYPE, TYPE_REGULAR)]));
+        push(&mut out, &replaced(message, &[(FDINFO_ID_FIELD, id), (FDINFO_TYPE_FIELD, TYPE_REGULAR)]));
     }
     out
 }
@@ -327,7 +330,8 @@ fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) 
 fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>, makers: &[u64], longer: &BTreeSet<&str>) -> Vec<u8> {
     let mut out = begin(FILES_MAGIC);
     for message in ordered(bytes, makers) {
-        let Some((id, split)) = Fields(message).number_in(ID).and_then(|id| Some((id, splits.get(&id)?))) else {
+        let Some((id, split)) = Fields(message).number_in(FILE_ID_FIELD).and_then(|id| Some((id, splits.get(&id)?)))
+        else {
             let new = armed(message).or_else(|| files_img::without_length(message, longer));
             push(&mut out, &new.unwrap_or_else(|| message.to_vec()));
             continue;
@@ -361,13 +365,17 @@ fn stream_entry(id: u64, stream: usize) -> Vec<u8> {
     let owner = (1..=5).fold(Message::default(), |owner, field| owner.number(field, 0)).encoded();
     let path = format!("/{}", name(stream));
     let file = Message::default().number(1, id).number(2, 2).number(3, 0).bytes(5, &owner).bytes(6, path.as_bytes());
-    Message::default().number(TYPE, TYPE_REGULAR).number(ID, id).bytes(REGULAR, &file.encoded()).encoded()
+    Message::default()
+        .number(FILE_TYPE_FIELD, TYPE_REGULAR)
+        .number(FILE_ID_FIELD, id)
+        .bytes(REGULAR_FILE_FIELD, &file.encoded())
+        .encoded()
 }
 
 /// A periodic timer that has expired is armed again by its reader, and has no time left until then: then the time of
 /// a period is.
 fn armed(message: &[u8]) -> Option<Vec<u8>> {
-    let timer = Fields(message).bytes_in(TIMER)?;
+    let timer = Fields(message).bytes_in(FILE_TIMER_FIELD)?;
     let number = |field| Fields(timer).number_in(field).unwrap_or(0);
     let (ticks, left, period) = (number(5), (number(7), number(8)), (number(9), number(10)));
     if ticks == 0 || left != (0, 0) || period == (0, 0) {
@@ -377,7 +385,7 @@ fn armed(message: &[u8]) -> Option<Vec<u8>> {
     let mut out = Message::default();
     for (field, value) in Fields(message) {
         out = match value {
-            FieldValue::Bytes(_) if field == TIMER => out.bytes(field, &timer),
+            FieldValue::Bytes(_) if field == FILE_TIMER_FIELD => out.bytes(field, &timer),
             FieldValue::Bytes(bytes) => out.bytes(field, bytes),
             FieldValue::Number(number) => out.number(field, number),
             FieldValue::Fixed => return None,
@@ -389,10 +397,11 @@ fn armed(message: &[u8]) -> Option<Vec<u8>> {
 /// The terminals that CRIU restores itself: those of files that stay the program's own.
 fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
     let own = messages(files, FILES_MAGIC)
-        .filter(|file| Fields(file).number_in(ID).is_none_or(|id| !splits.contains_key(&id)));
-    let own: Vec<u64> = own.filter_map(|file| Fields(Fields(file).bytes_in(TERMINAL)?).number_in(2)).collect();
-    let mut out = begin(TERMINALS);
-    for message in messages(bytes, TERMINALS) {
+        .filter(|file| Fields(file).number_in(FILE_ID_FIELD).is_none_or(|id| !splits.contains_key(&id)));
+    let own: Vec<u64> =
+        own.filter_map(|file| Fields(Fields(file).bytes_in(FILE_TERMINAL_FIELD)?).number_in(2)).collect();
+    let mut out = begin(TTY_INFO_MAGIC);
+    for message in messages(bytes, TTY_INFO_MAGIC) {
         if Fields(message).number_in(1).is_some_and(|id| own.contains(&id)) {
             push(&mut out, message);
         }
@@ -416,7 +425,7 @@ fn replaced(message: &[u8], fields: &[(u64, u64)]) -> Vec<u8> {
 }
 
 fn begin(magic: [u8; 4]) -> Vec<u8> {
-    [MAGIC, magic].concat()
+    [IMAGE_FILE_MAGIC, magic].concat()
 }
 
 fn push(out: &mut Vec<u8>, message: &[u8]) {
@@ -437,11 +446,20 @@ mod tests {
     }
 
     fn entry(kind: u64, id: u64, field: u64, part: Message) -> Vec<u8> {
-        Message::default().number(TYPE, kind).number(ID, id).bytes(field, &part.encoded()).encoded()
+        Message::default()
+            .number(FILE_TYPE_FIELD, kind)
+            .number(FILE_ID_FIELD, id)
+            .bytes(field, &part.encoded())
+            .encoded()
     }
 
     fn descriptor(file: u64, kind: u64, number: u64) -> Vec<u8> {
-        Message::default().number(OF_FILE, file).number(2, 0).number(OF_TYPE, kind).number(NUMBER, number).encoded()
+        Message::default()
+            .number(FDINFO_ID_FIELD, file)
+            .number(2, 0)
+            .number(FDINFO_TYPE_FIELD, kind)
+            .number(FDINFO_DESCRIPTOR_FIELD, number)
+            .encoded()
     }
 
     fn terminal(id: u64, device: u64, is_pseudo: bool) -> Vec<u8> {
@@ -454,17 +472,25 @@ mod tests {
     /// A terminal that is all three streams and descriptor 9 (file 1), the two ends of one of the program's own (2, 3), standard
     /// input's name in another place (4), and a timer (5).
     fn dump(folder: &Path, timer: [u64; 5]) {
-        let tty = |id, info| entry(11, id, TERMINAL, Message::default().number(1, id).number(2, info).number(3, 2));
+        let tty = |id, info| {
+            entry(11, id, FILE_TERMINAL_FIELD, Message::default().number(1, id).number(2, info).number(3, 2))
+        };
         let regular = Message::default().number(1, 4).number(2, 0).number(3, 7).bytes(6, b"/in");
         let fields = (5..).zip(timer).map(|(field, value)| (if field == 5 { 5 } else { field + 1 }, value));
         let clock = fields.fold(Message::default().number(1, 5), |timer, (field, value)| timer.number(field, value));
-        let files = [tty(1, 0), tty(2, 6), tty(3, 7), entry(1, 4, REGULAR, regular), entry(17, 5, TIMER, clock)];
+        let files = [
+            tty(1, 0),
+            tty(2, 6),
+            tty(3, 7),
+            entry(1, 4, REGULAR_FILE_FIELD, regular),
+            entry(17, 5, FILE_TIMER_FIELD, clock),
+        ];
         written(folder, "files.img", FILES_MAGIC, &files);
         let infos = [terminal(0, 0x8801, false), terminal(6, 0x8803, true), terminal(7, 0x502, true)];
-        written(folder, "tty-info.img", TERMINALS, &infos);
+        written(folder, "tty-info.img", TTY_INFO_MAGIC, &infos);
         let numbers = [(1, 11, 0), (1, 11, 1), (1, 11, 2), (1, 11, 9), (3, 11, 4), (4, 1, 5)];
         let list: Vec<Vec<u8>> = numbers.iter().map(|(file, kind, number)| descriptor(*file, *kind, *number)).collect();
-        written(folder, "fdinfo-2.img", DESCRIPTORS, &list);
+        written(folder, "fdinfo-2.img", FDINFO_MAGIC, &list);
         fs::write(folder.join("pages-1.img"), "pages").unwrap();
     }
 
@@ -483,13 +509,14 @@ mod tests {
         let files = fs::read(images.folder.join("files.img")).unwrap();
         let list = fs::read(images.folder.join("fdinfo-2.img")).unwrap();
         let name = |id: u64| {
-            let file = messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(ID) == Some(id))?;
-            let name = Fields(Fields(file).bytes_in(REGULAR)?).bytes_in(6)?;
+            let file = messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(FILE_ID_FIELD) == Some(id))?;
+            let name = Fields(Fields(file).bytes_in(REGULAR_FILE_FIELD)?).bytes_in(6)?;
             Some(String::from_utf8_lossy(name).into_owned())
         };
-        let of =
-            |message: &[u8]| (Fields(message).number_in(NUMBER).unwrap(), name(Fields(message).number_in(1).unwrap()));
-        messages(&list, DESCRIPTORS).map(of).collect()
+        let of = |message: &[u8]| {
+            (Fields(message).number_in(FDINFO_DESCRIPTOR_FIELD).unwrap(), name(Fields(message).number_in(1).unwrap()))
+        };
+        messages(&list, FDINFO_MAGIC).map(of).collect()
     }
 
     fn stream(number: usize) -> Option<String> {
@@ -506,7 +533,7 @@ mod tests {
         assert_eq!(images.streams, [0, 1, 2]);
         assert_eq!(images.modes.as_ref().map(|modes| (modes.group, modes.local)), Some((88, 4)));
         let left = fs::read(images.folder.join("tty-info.img")).unwrap();
-        let left: Vec<u64> = messages(&left, TERMINALS).filter_map(|info| Fields(info).number_in(1)).collect();
+        let left: Vec<u64> = messages(&left, TTY_INFO_MAGIC).filter_map(|info| Fields(info).number_in(1)).collect();
         assert_eq!(left, [6, 7]);
         assert_eq!(fs::read_to_string(images.folder.join("pages-1.img")).unwrap(), "pages");
         let offered = Offered { is_terminal: [false, false, true], has_controlling: false };
@@ -525,13 +552,14 @@ mod tests {
 
     #[test]
     fn who_makes_a_connection_stands_behind_its_other_end() {
-        let socket =
-            |inode, peer| entry(6, inode, UNIX, Message::default().number(1, inode).number(2, inode).number(8, peer));
+        let socket = |inode, peer| {
+            entry(6, inode, UNIX_SOCKET_FIELD, Message::default().number(1, inode).number(2, inode).number(8, peer))
+        };
         let list = [socket(1, 4), socket(2, 3), socket(3, 2), socket(4, 1), socket(5, 0)];
         let mut bytes = begin(FILES_MAGIC);
         list.iter().for_each(|message| push(&mut bytes, message));
         let order = |makers: &[u64]| -> Vec<u64> {
-            ordered(&bytes, makers).into_iter().filter_map(|file| Fields(file).number_in(ID)).collect()
+            ordered(&bytes, makers).into_iter().filter_map(|file| Fields(file).number_in(FILE_ID_FIELD)).collect()
         };
         assert_eq!(order(&[]), [1, 2, 3, 4, 5]);
         assert_eq!(order(&[1, 3, 5, 6]), [4, 2, 3, 1, 5]);
@@ -544,8 +572,9 @@ mod tests {
         let value = |timer: [u64; 5]| {
             let (_folder, images) = rewritten(&[const { Standard::Other }; 3], NO_TERMINAL, timer);
             let files = fs::read(images.folder.join("files.img")).unwrap();
-            let file = messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(ID) == Some(5)).unwrap();
-            let timer = Fields(file).bytes_in(TIMER).unwrap();
+            let file =
+                messages(&files, FILES_MAGIC).find(|file| Fields(file).number_in(FILE_ID_FIELD) == Some(5)).unwrap();
+            let timer = Fields(file).bytes_in(FILE_TIMER_FIELD).unwrap();
             (Fields(timer).number_in(7).unwrap(), Fields(timer).number_in(8).unwrap())
         };
         assert_eq!(value([3, 0, 0, 9, 40]), (9, 40));

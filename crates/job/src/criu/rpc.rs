@@ -22,10 +22,10 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::criu::protobuf::{FieldValue, Fields, Message};
 
 /// The kinds of a request, `criu_req_type`.
-const DUMP: u64 = 1;
-const NOTIFY: u64 = 6;
+const DUMP_REQUEST: u64 = 1;
+const NOTIFY_REQUEST: u64 = 6;
 /// The `int32` −1 as a varint.
-const NONE: u64 = u64::MAX;
+const NO_PROCESS: u64 = u64::MAX;
 /// Longest response: those that come here are a name, or an error's text.
 const MAX_PACKET_BYTES: usize = 1 << 16;
 
@@ -56,14 +56,14 @@ impl CriuRpc {
 
     /// Has it dump the tree below `root` into `folder`, by the options of its command line, and ask at each step.
     pub(crate) fn order_dump(&self, root: u32, folder: &Path) -> io::Result<()> {
-        let options = Message::default().number(1, NONE).number(2, root.into()).number(12, 1);
+        let options = Message::default().number(1, NO_PROCESS).number(2, root.into()).number(12, 1);
         let options = options.bytes(68, folder.as_os_str().as_bytes());
-        self.send(Message::default().number(1, DUMP).bytes(2, &options.encoded()))
+        self.send(Message::default().number(1, DUMP_REQUEST).bytes(2, &options.encoded()))
     }
 
     /// Lets it take the step that it asked about, or not.
     pub(crate) fn answer(&self, may: bool) -> io::Result<()> {
-        self.send(Message::default().number(1, NOTIFY).number(3, may.into()))
+        self.send(Message::default().number(1, NOTIFY_REQUEST).number(3, may.into()))
     }
 
     /// Waits for what it says; none when that does not come before `deadline`.
@@ -104,7 +104,11 @@ fn decoded(packet: &[u8]) -> RpcEvent {
             _ => {}
         }
     }
-    if kind == NOTIFY { RpcEvent::Asks(step) } else { RpcEvent::Ended { succeeded: succeeded && kind == DUMP } }
+    if kind == NOTIFY_REQUEST {
+        RpcEvent::Asks(step)
+    } else {
+        RpcEvent::Ended { succeeded: succeeded && kind == DUMP_REQUEST }
+    }
 }
 
 fn name(notify: &[u8]) -> Option<String> {
@@ -127,9 +131,9 @@ mod tests {
         let theirs = CriuRpc(theirs);
         assert_eq!(ours.hear(at_once()).unwrap(), None);
         let notify = Message::default().bytes(1, b"pre-dump").encoded();
-        theirs.send(Message::default().number(1, NOTIFY).number(2, 1).bytes(5, &notify)).unwrap();
-        theirs.send(Message::default().number(1, DUMP).number(2, 1)).unwrap();
-        theirs.send(Message::default().number(1, DUMP).number(2, 0)).unwrap();
+        theirs.send(Message::default().number(1, NOTIFY_REQUEST).number(2, 1).bytes(5, &notify)).unwrap();
+        theirs.send(Message::default().number(1, DUMP_REQUEST).number(2, 1)).unwrap();
+        theirs.send(Message::default().number(1, DUMP_REQUEST).number(2, 0)).unwrap();
         theirs.send(Message::default().bytes(1, b"nonsense")).unwrap();
         assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Asks("pre-dump".to_owned())));
         assert_eq!(ours.hear(at_once()).unwrap(), Some(RpcEvent::Ended { succeeded: true }));

@@ -17,15 +17,15 @@ use std::io;
 use std::path::Path;
 
 use crate::criu::files_img;
-use crate::criu::files_img::{MAGIC, bounded_if_any};
+use crate::criu::files_img::{IMAGE_FILE_MAGIC, bounded_if_any};
 use crate::criu::protobuf::Fields;
 
 /// The second magic number.
-const QUEUES: [u8; 4] = [0x26, 0x40, 0x26, 0x56];
+const QUEUES_MAGIC: [u8; 4] = [0x26, 0x40, 0x26, 0x56];
 /// Fields of a packet: the id of its socket, `sk_packet_entry.id_for`, its length, `.length`, and its descriptors, `.scm`.
-const SOCKET: u64 = 1;
-const LENGTH: u64 = 2;
-const RIGHTS: u64 = 4;
+const PACKET_SOCKET_FIELD: u64 = 1;
+const PACKET_LENGTH_FIELD: u64 = 2;
+const PACKET_RIGHTS_FIELD: u64 = 4;
 
 /// Whether there are any.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn have_descriptors(folder: &Path) -> io::Result<bool> {
 pub(crate) fn counts(folder: &Path) -> io::Result<BTreeMap<u64, usize>> {
     let queues = bounded_if_any(&folder.join("sk-queues.img"))?;
     let mut by_id = BTreeMap::new();
-    for id in messages(&queues).filter_map(|message| Fields(message).number_in(SOCKET)) {
+    for id in messages(&queues).filter_map(|message| Fields(message).number_in(PACKET_SOCKET_FIELD)) {
         *by_id.entry(id).or_default() += 1;
     }
     let sockets = files_img::unix_sockets(folder)?;
@@ -53,17 +53,18 @@ pub(crate) fn counts(folder: &Path) -> io::Result<BTreeMap<u64, usize>> {
 
 /// Reads as far as a piece is whole.
 fn messages(queues: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = queues.strip_prefix(&MAGIC).and_then(|rest| rest.strip_prefix(&QUEUES)).unwrap_or_default();
+    let mut rest =
+        queues.strip_prefix(&IMAGE_FILE_MAGIC).and_then(|rest| rest.strip_prefix(&QUEUES_MAGIC)).unwrap_or_default();
     std::iter::from_fn(move || {
         let (length, after) = rest.split_first_chunk()?;
         let (message, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        rest = after.get(usize::try_from(Fields(message).number_in(LENGTH)?).ok()?..)?;
+        rest = after.get(usize::try_from(Fields(message).number_in(PACKET_LENGTH_FIELD)?).ok()?..)?;
         Some(message)
     })
 }
 
 fn has_descriptors(queues: &[u8]) -> bool {
-    messages(queues).any(|message| Fields(message).bytes_in(RIGHTS).is_some())
+    messages(queues).any(|message| Fields(message).bytes_in(PACKET_RIGHTS_FIELD).is_some())
 }
 
 #[cfg(test)]
@@ -74,12 +75,14 @@ mod tests {
     use crate::criu::protobuf::Message;
 
     fn file(pieces: &[Vec<u8>]) -> Vec<u8> {
-        [&MAGIC[..], &QUEUES, &pieces.concat()].concat()
+        [&IMAGE_FILE_MAGIC[..], &QUEUES_MAGIC, &pieces.concat()].concat()
     }
 
     fn piece(bytes: &[u8], has_descriptors: bool) -> Vec<u8> {
-        let message = Message::default().number(SOCKET, 11).number(LENGTH, bytes.len() as u64);
-        let message = if has_descriptors { message.bytes(RIGHTS, &[8, 1, 16, 12]) } else { message }.encoded();
+        let message =
+            Message::default().number(PACKET_SOCKET_FIELD, 11).number(PACKET_LENGTH_FIELD, bytes.len() as u64);
+        let message =
+            if has_descriptors { message.bytes(PACKET_RIGHTS_FIELD, &[8, 1, 16, 12]) } else { message }.encoded();
         [&(message.len() as u32).to_le_bytes()[..], &message, bytes].concat()
     }
 
@@ -98,7 +101,7 @@ mod tests {
             let entry = Message::default().number(1, 6).number(2, id).bytes(16, &socket).encoded();
             [&(entry.len() as u32).to_le_bytes()[..], &entry].concat()
         };
-        let files = [&MAGIC[..], &files_img::FILES_MAGIC, &unix(11, 700), &unix(12, 800)].concat();
+        let files = [&IMAGE_FILE_MAGIC[..], &files_img::FILES_MAGIC, &unix(11, 700), &unix(12, 800)].concat();
         fs::write(folder.path().join("files.img"), files).unwrap();
         assert_eq!(counts(folder.path()).unwrap(), [(700, 0), (800, 0)].into());
         fs::write(folder.path().join("sk-queues.img"), file(&[piece(b"one", false), piece(b"two", false)])).unwrap();

@@ -24,11 +24,11 @@ use rustix::process::Signal;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 
-use crate::criu::capabilities::{Capabilities, SETCAP};
+use crate::criu::capabilities::{Capabilities, SETCAP_TEXT};
 use crate::criu::kernel_data::{KernelData, LentKernelData};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
 use crate::criu::net_lock;
-use crate::criu::options::{self, After, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED};
+use crate::criu::options::{self, After, DUMP_LOG, NetworkLock, RESTORE_LOG, UNPRIVILEGED_OPTION};
 use crate::criu::rpc::{CriuRpc, RpcEvent};
 use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_until_idle, wait_with_progress};
 use crate::process::stdio::Standard;
@@ -37,11 +37,11 @@ use crate::process::{attributes, signals, tcp, terminals, tree};
 use crate::supervisor::guard::Guard;
 
 /// Names another CRIU: a program, or a folder such as `lib/katydid/criu`.
-pub const VARIABLE: &str = "KATYDID_CRIU";
+pub const CRIU_VARIABLE: &str = "KATYDID_CRIU";
 /// The launcher beside a folder of our own, which capabilities can be given to.
-const LAUNCHER: &str = "katydid-criu";
+const LAUNCHER_PROGRAM: &str = "katydid-criu";
 /// Where the loader and the libraries are in a folder of our own.
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 /// What CRIU says of a port that is taken, and of a connection.
 const ADDRESS_TAKEN_ERRORS: [&str; 2] =
     ["Address already in use", "Can't connect inet socket back: Cannot assign requested address"];
@@ -95,7 +95,7 @@ pub enum CriuError {
         reason: String,
     },
     /// CRIU's process cannot be started.
-    #[error("cannot start {}: {source}; correct its permissions, or name another one by {VARIABLE}", place.display())]
+    #[error("cannot start {}: {source}; correct its permissions, or name another one by {CRIU_VARIABLE}", place.display())]
     Start {
         /// The program that was tried.
         place: PathBuf,
@@ -160,7 +160,7 @@ impl Criu {
     ///
     /// There is none, or none that passes its check; the text says why, of the best of them.
     pub fn find(private: &Path, cache: Option<&Path>) -> Result<Self, CriuError> {
-        let named = env::var_os(VARIABLE).filter(|named| !named.is_empty()).map(PathBuf::from);
+        let named = env::var_os(CRIU_VARIABLE).filter(|named| !named.is_empty()).map(PathBuf::from);
         let system = in_path("criu");
         let note = cache.map(|cache| cache.join("criu.json"));
         let circumstances = circumstances([named.as_deref(), system.as_deref(), Some(private)]);
@@ -206,7 +206,7 @@ impl Criu {
             Some(Err(CriuError::Unfit { reason: first, .. })) => {
                 Self::unprivileged_at(place, command, rights).map_err(|error| match error {
                     CriuError::Unfit { place, reason } => {
-                        CriuError::Unfit { place, reason: format!("{first}; with {UNPRIVILEGED}: {reason}") }
+                        CriuError::Unfit { place, reason: format!("{first}; with {UNPRIVILEGED_OPTION}: {reason}") }
                     }
                     other => other,
                 })
@@ -219,7 +219,7 @@ impl Criu {
     /// One without an administrator's rights, by the launcher where only that has those that it takes.
     fn unprivileged_at(place: &Path, command: Vec<OsString>, rights: Option<Capabilities>) -> Result<Self, CriuError> {
         let Some(lacking) = rights.and_then(Capabilities::lacking) else { return Self::checked(place, command, true) };
-        let launcher = place.with_file_name(LAUNCHER);
+        let launcher = place.with_file_name(LAUNCHER_PROGRAM);
         if place.is_dir() && Capabilities::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
             return Self::checked(place, vec![launcher.into()], true);
         }
@@ -252,9 +252,9 @@ impl Criu {
     /// How an administrator lets an ordinary user take checkpoints: what is to be done to which file.
     #[must_use]
     pub fn how_to_grant(private: &Path) -> String {
-        let launcher = private.with_file_name(LAUNCHER);
+        let launcher = private.with_file_name(LAUNCHER_PROGRAM);
         let file = in_path("criu").filter(|_| !launcher.is_file()).unwrap_or(launcher);
-        format!("`setcap {SETCAP} {}`", file.display())
+        format!("`setcap {SETCAP_TEXT} {}`", file.display())
     }
 
     /// The CRIU run by the command `prefix`: among processes of other namespaces.
@@ -417,7 +417,7 @@ impl Criu {
     fn command(&self, arguments: &[&str]) -> Command {
         let (program, first) = self.command.split_first().map_or((OsStr::new("criu"), &[][..]), |(a, b)| (a, b));
         let mut command = Command::new(program);
-        command.args(first).args(self.unprivileged.then_some(UNPRIVILEGED)).args(arguments);
+        command.args(first).args(self.unprivileged.then_some(UNPRIVILEGED_OPTION)).args(arguments);
         command
     }
 
@@ -440,7 +440,7 @@ impl Criu {
 }
 
 /// Words of CRIU's, and what a user can do about what they tell: the first that fits.
-const REMEDIES: [(&str, &str); 19] = [
+const CRIU_REMEDIES: [(&str, &str); 19] = [
     (ADDRESS_TAKEN_ERRORS[0], "another process has the port (`ss -tlnp` shows it): end that, or wait"),
     (ADDRESS_TAKEN_ERRORS[1], "the kernel keeps a connection that has just ended: try again in a minute"),
     ("Cannot assign requested address", "an address of the job is not one of this machine: restore it where it is"),
@@ -458,16 +458,16 @@ const REMEDIES: [(&str, &str); 19] = [
     ("has bad size", "that file has changed since the checkpoint: put it back as it was"),
     ("has bad mode", "that file has changed since the checkpoint: put it back as it was"),
     ("No such file or directory", "a file of the job is gone since the checkpoint: put it back"),
-    ("Operation not permitted", RIGHTS),
-    ("Permission denied", RIGHTS),
+    ("Operation not permitted", MISSING_RIGHTS_TEXT),
+    ("Permission denied", MISSING_RIGHTS_TEXT),
 ];
 const NO_ROOM: &str = "no room for the image";
 const MAKE_ROOM: &str = "make room there (df)";
-const RIGHTS: &str = "it takes root, or the rights of docs/how-to/checkpoint-rights.md";
+const MISSING_RIGHTS_TEXT: &str = "it takes root, or the rights of docs/how-to/checkpoint-rights.md";
 
 /// What a user can do about a cause that can be told; else nothing.
 fn remedy(reason: &str) -> String {
-    let found = REMEDIES.iter().find(|(words, _)| reason.contains(words));
+    let found = CRIU_REMEDIES.iter().find(|(words, _)| reason.contains(words));
     found.map_or_else(String::new, |(_, remedy)| format!("; {remedy}"))
 }
 
@@ -702,7 +702,7 @@ fn circumstances(places: [Option<&Path>; 3]) -> String {
         let stat = fs::metadata(&inside).or_else(|_| fs::metadata(place)).ok();
         // Of a file that is given capabilities, another time changes.
         let change = |path: &Path| fs::metadata(path).ok().map(|stat| (stat.ctime(), stat.ctime_nsec()));
-        let changes = (change(place), change(&place.with_file_name(LAUNCHER)));
+        let changes = (change(place), change(&place.with_file_name(LAUNCHER_PROGRAM)));
         format!("{} {:?} {changes:?}", place.display(), stat.and_then(|stat| stat.modified().ok()))
     };
     let places: Vec<String> = places.into_iter().flatten().map(changed).collect();
@@ -723,7 +723,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 
 /// The loader of the folder is told where its libraries are, and starts what it is given.
 fn through_its_loader(folder: &Path) -> Vec<OsString> {
-    let libraries = folder.join(LIBRARIES);
+    let libraries = folder.join(LIBRARY_FOLDER);
     let loader = libraries.join("ld-linux-x86-64.so.2");
     vec![loader.into(), "--library-path".into(), libraries.into(), folder.join("usr/sbin/criu").into()]
 }

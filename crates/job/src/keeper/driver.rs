@@ -6,14 +6,14 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use katydid_wire::handshake::SOFTCUDA;
+use katydid_wire::handshake::SOFTCUDA_DRIVER;
 
 use crate::keeper::supervisor::{KeeperError, system};
 
 /// Hidden subcommand of katydid that calls the driver's checkpoint functions.
-const COMMAND: &str = "driver-checkpoint";
+const DRIVER_CHECKPOINT_COMMAND: &str = "driver-checkpoint";
 /// What comes before a driver's version in the name of NVIDIA's.
-const NVIDIA: &str = "NVIDIA ";
+const NVIDIA_DRIVER_PREFIX: &str = "NVIDIA ";
 /// Where NVIDIA's kernel module tells its version.
 const KERNEL_MODULE: &str = "/sys/module/nvidia/version";
 
@@ -47,19 +47,20 @@ pub(super) struct WorkerDriver {
 impl WorkerDriver {
     /// That of a process: NVIDIA's if it has a device of that open, else softcuda.
     pub(super) fn of(choice: &str, pid: u32) -> Self {
-        let name = if has_nvidia(pid) { format!("{NVIDIA}{}", version()) } else { SOFTCUDA.to_owned() };
+        let name =
+            if has_nvidia(pid) { format!("{NVIDIA_DRIVER_PREFIX}{}", version()) } else { SOFTCUDA_DRIVER.to_owned() };
         Self { choice: choice.to_owned(), name }
     }
 
     /// Whether a worker that had this one can be restored here.
     pub(super) fn check(&self) -> Result<(), KeeperError> {
         let here = version();
-        match self.name.strip_prefix(NVIDIA) {
+        match self.name.strip_prefix(NVIDIA_DRIVER_PREFIX) {
             Some(version) if version == here => Ok(()),
             Some(_) => Err(KeeperError(format!(
                 "the worker's image was made with {}, and only the same driver takes it back; here is {}",
                 self.name,
-                if here.is_empty() { "none of NVIDIA's".to_owned() } else { format!("{NVIDIA}{here}") }
+                if here.is_empty() { "none of NVIDIA's".to_owned() } else { format!("{NVIDIA_DRIVER_PREFIX}{here}") }
             ))),
             None => Ok(()),
         }
@@ -67,11 +68,11 @@ impl WorkerDriver {
 
     /// Has the driver do that with a process. `devices`: UUIDs of those that it had, in hexadecimal, a line each.
     pub(super) fn run(&self, katydid: &Path, action: Action, pid: u32, devices: &str) -> Result<(), KeeperError> {
-        if self.name == SOFTCUDA {
+        if self.name == SOFTCUDA_DRIVER {
             return Ok(());
         }
         let mut command = Command::new(katydid);
-        command.args([COMMAND, "--driver", &self.choice, "--pid", &pid.to_string()]);
+        command.args([DRIVER_CHECKPOINT_COMMAND, "--driver", &self.choice, "--pid", &pid.to_string()]);
         command.args(devices.lines().flat_map(|device| ["--device", device])).arg(action.word());
         let output = command.stdin(Stdio::null()).output().map_err(system("start the driver's checkpoint"))?;
         if output.status.success() {

@@ -11,7 +11,7 @@ use katydid_wire::companion::{FromWorker, ToWorker};
 use crate::keeper::supervisor::{KeeperError, Supervisor, system};
 
 /// Kind of the regions.
-const KIND: &str = "criu";
+const REGION_KIND: &str = "criu";
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 2 << 20;
 /// What of CRIU's files no restore reads.
@@ -51,7 +51,7 @@ fn put_file(supervisor: &Supervisor, path: &Path, name: String) -> Result<Region
         chunks.push(id);
     }
     let chunk_bytes = CHUNK_BYTES as u32;
-    Ok(Region { kind: KIND.to_owned(), name, bytes, chunk_bytes, chunks, ..Region::default() })
+    Ok(Region { kind: REGION_KIND.to_owned(), name, bytes, chunk_bytes, chunks, ..Region::default() })
 }
 
 /// Writes the files of an image into a folder.

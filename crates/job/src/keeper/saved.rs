@@ -15,9 +15,9 @@ use crate::process::tree;
 use crate::supervisor::{folder, namespace};
 
 /// By which workers are told their socket to the server.
-const CONTROL: &str = "--control-fd";
+const CONTROL_FLAG: &str = "--control-fd";
 /// By which a keeper knows another one.
-const KEEPER: &str = "--keeper";
+const KEEPER_FLAG: &str = "--keeper";
 /// What a worker's process calls itself.
 const WORKER_NAME: &str = "katydid-worker";
 
@@ -101,7 +101,7 @@ impl SavedWorker {
 /// The worker's process: `known` itself, or the one that it has restored.
 fn worker_below(known: u32) -> Result<u32, KeeperError> {
     let arguments = fs::read(format!("/proc/{known}/cmdline")).map_err(system("find the worker"))?;
-    if !arguments.split(|byte| *byte == 0).any(|argument| argument == KEEPER.as_bytes()) {
+    if !arguments.split(|byte| *byte == 0).any(|argument| argument == KEEPER_FLAG.as_bytes()) {
         return Ok(known);
     }
     let below = tree::tree(known).map_err(system("find the worker"))?;
@@ -122,7 +122,7 @@ impl Ends {
         let failed = system("look at the worker's descriptors");
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).map_err(&failed)?;
         let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
-        let number = arguments.iter().position(|argument| *argument == CONTROL.as_bytes());
+        let number = arguments.iter().position(|argument| *argument == CONTROL_FLAG.as_bytes());
         let number = number.and_then(|at| arguments.get(at + 1)).map(|number| String::from_utf8_lossy(number));
         let number = number.ok_or_else(|| KeeperError::new("the session's worker was not started by a server"))?;
         let control = fs::read_link(format!("/proc/{pid}/fd/{number}")).map_err(&failed)?;

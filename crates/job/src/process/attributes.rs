@@ -29,17 +29,17 @@ use crate::process::tree;
 use crate::process::tree::Process;
 
 /// The priority of input and output of one thread: `IOPRIO_WHO_PROCESS`.
-const ONE_THREAD: i32 = 1;
+const IOPRIO_WHO_PROCESS: i32 = 1;
 /// Words of 64 processors that a mask has.
-const WORDS: usize = 128;
+const AFFINITY_MASK_WORDS: usize = 128;
 /// Bytes of `struct sched_attr` with clamps.
-const SCHEDULING: u32 = 56;
+const SCHED_ATTR_BYTES: u32 = 56;
 /// `SCHED_FLAG_RESET_ON_FORK`, `_RECLAIM`, `_DL_OVERRUN`: what a later call is given again.
 const KEPT_SCHED_FLAGS: u64 = 7;
 /// `SCHED_FLAG_UTIL_CLAMP_MIN` and `_MAX`.
-const CLAMPS: u64 = 0x60;
+const SCHED_FLAG_UTIL_CLAMP: u64 = 0x60;
 /// A clamp that does nothing: none, and all of a processor.
-const NO_CLAMPS: (u32, u32) = (0, 1024);
+const DEFAULT_UTIL_CLAMPS: (u32, u32) = (0, 1024);
 
 /// Attributes of a process and of its threads, as the image records them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,16 +228,16 @@ impl Scheduling {
     fn read(tid: u32) -> io::Result<Self> {
         let mut found = Self::default();
         // SAFETY: the kernel writes as many bytes as are said to be there at most.
-        let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut found, SCHEDULING, 0) };
+        let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut found, SCHED_ATTR_BYTES, 0) };
         checked(done).map(|_| found)
     }
 
     fn set(mut self, tid: u32) -> io::Result<()> {
-        self.size = SCHEDULING;
+        self.size = SCHED_ATTR_BYTES;
         self.flags &= KEPT_SCHED_FLAGS;
         // A kernel without clamps refuses the flags.
-        if (self.least, self.most) != NO_CLAMPS && self.most != 0 {
-            self.flags |= CLAMPS;
+        if (self.least, self.most) != DEFAULT_UTIL_CLAMPS && self.most != 0 {
+            self.flags |= SCHED_FLAG_UTIL_CLAMP;
         }
         // SAFETY: the kernel reads as many bytes as the first field says, which is the size of the structure.
         checked(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const self, 0) }).map(drop)
@@ -245,7 +245,7 @@ impl Scheduling {
 }
 
 fn affinity(tid: u32) -> io::Result<Vec<u64>> {
-    let mut mask = [0_u64; WORDS];
+    let mut mask = [0_u64; AFFINITY_MASK_WORDS];
     // SAFETY: the kernel writes as many bytes as are said to be there at most.
     let done = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(&mask), mask.as_mut_ptr()) };
     let bytes = usize::try_from(checked(done)?).unwrap_or(0);
@@ -265,13 +265,13 @@ fn set_affinity(tid: u32, mask: &[u64]) -> io::Result<()> {
 
 fn ioprio(tid: u32) -> io::Result<i32> {
     // SAFETY: it takes numbers only.
-    let value = checked(unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, tid) })?;
+    let value = checked(unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, tid) })?;
     i32::try_from(value).map_err(io::Error::other)
 }
 
 fn set_ioprio(tid: u32, value: i32) -> io::Result<()> {
     // SAFETY: it takes numbers only.
-    checked(unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, tid, value) }).map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, value) }).map(drop)
 }
 
 fn checked(result: libc::c_long) -> io::Result<libc::c_long> {

@@ -14,11 +14,11 @@ use std::ptr::null_mut;
 use libc::{c_long, c_uint, c_void, pid_t, user_regs_struct};
 
 /// The instruction of a system call.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
+const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 /// Bytes of a signal mask.
 const MASK_SIZE: usize = 8;
 /// What marks the stops at the begin and at the end of a system call (`PTRACE_O_TRACESYSGOOD`).
-const AT_SYSCALL: i32 = libc::SIGTRAP | 0x80;
+const SYSCALL_STOP_SIGNAL: i32 = libc::SIGTRAP | 0x80;
 /// Stops on the way to one of these that are passed over.
 const MAX_STOPS: u32 = 16;
 /// Bytes of memory for arguments.
@@ -83,7 +83,7 @@ impl Tracee {
     fn run_to_syscall(&self) -> io::Result<()> {
         for _ in 0..MAX_STOPS {
             trace(libc::PTRACE_SYSCALL, self.tid, 0, null_mut())?;
-            if wait(self.tid)? == AT_SYSCALL {
+            if wait(self.tid)? == SYSCALL_STOP_SIGNAL {
                 return Ok(());
             }
         }
@@ -171,7 +171,7 @@ fn gate(pid: u32, memory: &File) -> io::Result<u64> {
     let (start, end) = range(line).ok_or_else(none)?;
     let mut code = vec![0; usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?];
     memory.read_exact_at(&mut code, start)?;
-    let at = code.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL).ok_or_else(none)?;
+    let at = code.windows(SYSCALL_INSTRUCTION.len()).position(|bytes| bytes == SYSCALL_INSTRUCTION).ok_or_else(none)?;
     Ok(start + at as u64)
 }
 

@@ -35,8 +35,8 @@ const MAX_HEADERS: usize = 64;
 const MAX_NOTES: usize = 1 << 16;
 /// Lengths of an ELF file's header and of a program header, and the type of a segment of notes.
 const ELF_HEADER_BYTES: usize = 64;
-const PROGRAM_HEADER: usize = 56;
-const NOTES: u32 = 4;
+const PROGRAM_HEADER_BYTES: usize = 56;
+const PT_NOTE: u32 = 4;
 
 /// Why a restored job cannot have a library.
 #[derive(Debug, thiserror::Error)]
@@ -172,11 +172,11 @@ fn build_of(file: &File) -> Option<LibraryBuild> {
     }
     let (at, size) = (long(&header, 32)?, usize::from(short(&header, 54)?));
     let count = usize::from(short(&header, 56)?).min(MAX_HEADERS);
-    if size != PROGRAM_HEADER {
+    if size != PROGRAM_HEADER_BYTES {
         return None;
     }
-    let headers = piece(file, at, count * PROGRAM_HEADER)?;
-    let notes = headers.chunks_exact(PROGRAM_HEADER).filter(|header| header.starts_with(&NOTES.to_le_bytes()));
+    let headers = piece(file, at, count * PROGRAM_HEADER_BYTES)?;
+    let notes = headers.chunks_exact(PROGRAM_HEADER_BYTES).filter(|header| header.starts_with(&PT_NOTE.to_le_bytes()));
     notes.filter_map(|header| Some((long(header, 8)?, long(header, 32)?))).find_map(|(at, bytes)| {
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_NOTES)?;
         LibraryBuild::find(&piece(file, at, bytes)?)
@@ -248,7 +248,7 @@ pub(crate) fn check(libraries: &[Library]) -> Result<(), LibraryError> {
 
 /// What CRIU restores with.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct RestoreFiles {
     /// The folder of its files.
     pub(crate) files: PathBuf,
     /// Libraries that are not where they were.
@@ -276,7 +276,7 @@ pub(crate) fn place(
     libraries: &[Library],
     source: &dyn ImageSource,
     folders: &Folders<'_>,
-) -> Result<Placed, LibraryError> {
+) -> Result<RestoreFiles, LibraryError> {
     let (mut renamed, mut missing) = (Vec::new(), Vec::new());
     for library in libraries {
         let from = Path::new(&library.path);
@@ -294,7 +294,7 @@ pub(crate) fn place(
         }
     }
     let files = if renamed.is_empty() { folders.files.to_owned() } else { with_names(folders, &renamed)? };
-    Ok(Placed { files, missing })
+    Ok(RestoreFiles { files, missing })
 }
 
 /// Whether the file at a library's place is that library.
@@ -384,12 +384,12 @@ mod tests {
 
     /// An ELF file with nothing in it but a segment of notes.
     fn elf(notes: &[u8]) -> Vec<u8> {
-        let mut file = vec![0; ELF_HEADER_BYTES + PROGRAM_HEADER];
+        let mut file = vec![0; ELF_HEADER_BYTES + PROGRAM_HEADER_BYTES];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
         file[32] = ELF_HEADER_BYTES as u8;
-        (file[54], file[56]) = (PROGRAM_HEADER as u8, 1);
-        file[ELF_HEADER_BYTES] = NOTES as u8;
-        file[ELF_HEADER_BYTES + 8] = (ELF_HEADER_BYTES + PROGRAM_HEADER) as u8;
+        (file[54], file[56]) = (PROGRAM_HEADER_BYTES as u8, 1);
+        file[ELF_HEADER_BYTES] = PT_NOTE as u8;
+        file[ELF_HEADER_BYTES + 8] = (ELF_HEADER_BYTES + PROGRAM_HEADER_BYTES) as u8;
         file[ELF_HEADER_BYTES + 32..ELF_HEADER_BYTES + 40].copy_from_slice(&(notes.len() as u64).to_le_bytes());
         file.extend(notes);
         file

@@ -28,7 +28,7 @@ use crate::process::tree::Process;
 const NO_NAME: &str = " (deleted)";
 
 /// What it calls fanotify, and how a line about a mark of a whole file system begins.
-const FANOTIFY: &str = "anon_inode:[fanotify]";
+const FANOTIFY_LINK: &str = "anon_inode:[fanotify]";
 const OF_FILE_SYSTEM: &str = "fanotify sdev:";
 
 /// What would be lost, and what helps.
@@ -40,15 +40,15 @@ pub(crate) struct Loss {
 
 const READ_ONLY: Loss =
     Loss { what: "has a file open that has no name any more, on a read-only mount", remedy: "close the file" };
-const SESSION: Loss = Loss {
+const SESSION_LOSS: Loss = Loss {
     what: "is in a session whose leader has ended, and its parent is in another one",
     remedy: "end the process, or keep the leader of its session",
 };
-const ENDED: Loss = Loss {
+const ENDED_LOSS: Loss = Loss {
     what: "has ended in a session whose leader has ended too, and its parent has not waited for it",
     remedy: "have its parent wait for it (waitpid)",
 };
-const PEER: Loss = Loss {
+const PEER_LOSS: Loss = Loss {
     what: "has a unix socket whose peer was another user or group (SO_PEERCRED)",
     remedy: "close the socket, or make it as the user of `katydid run`",
 };
@@ -70,9 +70,9 @@ fn of_descriptors(pid: u32, tree: &[Process]) -> Option<Loss> {
         let (link, number) = (entry.path(), entry.file_name().into_string().ok()?);
         let target = fs::read_link(&link).ok()?.into_os_string().into_string().ok()?;
         if target.starts_with("socket:") {
-            return has_other_peer(pid, number.parse().ok()?, tree).then_some(PEER);
+            return has_other_peer(pid, number.parse().ok()?, tree).then_some(PEER_LOSS);
         }
-        if target.starts_with(FANOTIFY) {
+        if target.starts_with(FANOTIFY_LINK) {
             let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default();
             return info.lines().any(|line| line.starts_with(OF_FILE_SYSTEM)).then_some(FILE_SYSTEM);
         }
@@ -115,8 +115,8 @@ pub(crate) fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
 fn without_leader(tree: &[Process]) -> Option<(u32, Loss)> {
     let session = |process: &Process| Some((process.pid, tree::group_and_session(process.pid)?.1));
     let sessions: BTreeMap<u32, u32> = tree.iter().filter_map(session).collect();
-    let ended = ended_without_leader(tree, &sessions).map(|pid| (pid, ENDED));
-    ended.or_else(|| unplaced(tree, &sessions).map(|pid| (pid, SESSION)))
+    let ended = ended_without_leader(tree, &sessions).map(|pid| (pid, ENDED_LOSS));
+    ended.or_else(|| unplaced(tree, &sessions).map(|pid| (pid, SESSION_LOSS)))
 }
 
 /// Below the first process CRIU makes leaders that end at once. What has ended itself falls with them to another process,

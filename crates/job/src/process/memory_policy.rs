@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::injection::range;
 
 /// Policies in the kernel's words and numbers, none of which begins with one above it.
-const MODES: [(&str, u64); 7] = [
+const POLICY_MODES: [(&str, u64); 7] = [
     ("weighted interleave", 6),
     ("prefer (many)", 5),
     ("local", 4),
@@ -24,12 +24,12 @@ const MODES: [(&str, u64); 7] = [
 ];
 /// `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
 const POLICY_FLAGS: [(&str, u64); 3] = [("static", 1 << 15), ("relative", 1 << 14), ("balancing", 1 << 13)];
-const DEFAULT: &str = "default";
-const LOCAL: &str = "local";
+const DEFAULT_POLICY: &str = "default";
+const LOCAL_POLICY: &str = "local";
 /// Bytes of the first mapping's line that hold its policy: the kernel looks at no further mapping for them.
-const FIRST_MAPPING: usize = 128;
+const FIRST_MAPPING_LINE_BYTES: usize = 128;
 /// Nodes that a mask has room for, which is what kernels have at most.
-const NODES: usize = 1024;
+const MAX_NUMA_NODES: usize = 1024;
 
 /// As the kernel words it: `bind=static:0-1`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub(crate) struct Mapping {
 impl Policy {
     /// That of a thread; none where there is one kind of memory only.
     pub(crate) fn of_thread(pid: u32, tid: u32) -> Option<Self> {
-        let mut begin = [0; FIRST_MAPPING];
+        let mut begin = [0; FIRST_MAPPING_LINE_BYTES];
         let length = File::open(format!("/proc/{pid}/task/{tid}/numa_maps")).ok()?.read(&mut begin).ok()?;
         Self::at_begin(std::str::from_utf8(begin.get(..length)?).ok()?)
     }
@@ -68,7 +68,7 @@ impl Policy {
     /// `7f1000000000 prefer (many):0 anon=1 N0=1`: an address, the policy, and what there is. None where the policy's end is missing.
     fn at_begin(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once(' ')?;
-        let (mode, _) = MODES.iter().find(|(mode, _)| rest.starts_with(mode))?;
+        let (mode, _) = POLICY_MODES.iter().find(|(mode, _)| rest.starts_with(mode))?;
         let more = rest.get(mode.len()..)?.find([' ', '\n'])?;
         rest.get(..mode.len() + more).map(|policy| Self(policy.to_owned()))
     }
@@ -76,12 +76,12 @@ impl Policy {
     /// Whether it takes memory as a thread without a policy does.
     fn is_default(&self) -> bool {
         // PyTorch and JAX have a mapping with the second.
-        [DEFAULT, LOCAL].contains(&self.0.as_str())
+        [DEFAULT_POLICY, LOCAL_POLICY].contains(&self.0.as_str())
     }
 
     /// None of one that this build does not know.
     pub(crate) fn arguments(&self) -> Option<Arguments> {
-        let (mode, number) = MODES.iter().find(|(mode, _)| self.0.starts_with(mode))?;
+        let (mode, number) = POLICY_MODES.iter().find(|(mode, _)| self.0.starts_with(mode))?;
         let rest = self.0.get(mode.len()..)?;
         let (flags, nodes) = rest.split_once(':').unwrap_or((rest, ""));
         let flag = |name: &str| POLICY_FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag);
@@ -96,7 +96,7 @@ impl Policy {
 
 /// The bits of `0-1,4`.
 fn mask(list: &str) -> Option<Vec<u64>> {
-    let mut words = vec![0_u64; NODES / 64];
+    let mut words = vec![0_u64; MAX_NUMA_NODES / 64];
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         for node in first.parse::<usize>().ok()?..=last.parse::<usize>().ok()? {
@@ -178,11 +178,14 @@ mod tests {
             own.into_iter().map(|Mapping { start, end, policy: Policy(text) }| (start, end, text)).collect::<Vec<_>>()
         };
         let bound = |start, end| (start, end, "bind:0".to_owned());
-        assert_eq!(found(["default", "bind:0", "bind:0"], DEFAULT), [bound(0x2000, 0x4000)]);
-        assert_eq!(found(["bind:0", "default", "bind:0"], DEFAULT), [bound(0x1000, 0x2000), bound(0x3000, 0x4000)]);
+        assert_eq!(found(["default", "bind:0", "bind:0"], DEFAULT_POLICY), [bound(0x2000, 0x4000)]);
+        assert_eq!(
+            found(["bind:0", "default", "bind:0"], DEFAULT_POLICY),
+            [bound(0x1000, 0x2000), bound(0x3000, 0x4000)]
+        );
         assert_eq!(found(["interleave:0"; 3], "interleave:0"), [], "all is the thread's");
-        assert_eq!(found(["default", LOCAL, "default"], DEFAULT), [], "the same nodes");
-        let local = found(["interleave:0", LOCAL, "interleave:0"], "interleave:0");
-        assert_eq!(local, [(0x2000, 0x3000, LOCAL.to_owned())], "the thread's would take its place");
+        assert_eq!(found(["default", LOCAL_POLICY, "default"], DEFAULT_POLICY), [], "the same nodes");
+        let local = found(["interleave:0", LOCAL_POLICY, "interleave:0"], "interleave:0");
+        assert_eq!(local, [(0x2000, 0x3000, LOCAL_POLICY.to_owned())], "the thread's would take its place");
     }
 }

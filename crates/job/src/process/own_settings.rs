@@ -20,16 +20,16 @@ use crate::process::injection::Tracee;
 use crate::process::memory_policy::{Arguments, Mapping, Policy, of_mappings};
 
 /// `PF_MCE_PROCESS` and `PF_MCE_EARLY` of Linux.
-const MCE_PROCESS: u64 = 0x80;
-const MCE_EARLY: u64 = 0x0800_0000;
+const PF_MCE_PROCESS: u64 = 0x80;
+const PF_MCE_EARLY: u64 = 0x0800_0000;
 /// `PF_MEMALLOC_NOIO` and `PF_LOCAL_THROTTLE`: both are set by `PR_SET_IO_FLUSHER` alone.
-const IO_FLUSHER: u64 = 0x0008_0000 | 0x0010_0000;
+const PF_IO_FLUSHER: u64 = 0x0008_0000 | 0x0010_0000;
 /// `PR_SET_IO_FLUSHER`, which the libc crate lacks.
 const SET_IO_FLUSHER: u64 = 57;
 /// Lines of `status` about speculation, and the kinds for `PR_SET_SPECULATION_CTRL`.
-const SPECULATION: [(&str, u64); 2] = [("Speculation_Store_Bypass:", 0), ("SpeculationIndirectBranch:", 1)];
+const SPECULATION_LINES: [(&str, u64); 2] = [("Speculation_Store_Bypass:", 0), ("SpeculationIndirectBranch:", 1)];
 /// What such a line says of a thread's own choice: `PR_SPEC_ENABLE`, `_DISABLE` and `_FORCE_DISABLE`. Other words are the machine's.
-const CHOICES: [(&str, u64); 6] = [
+const SPECULATION_CHOICES: [(&str, u64); 6] = [
     ("thread vulnerable", 2),
     ("conditional enabled", 2),
     ("thread mitigated", 4),
@@ -38,14 +38,14 @@ const CHOICES: [(&str, u64); 6] = [
     ("conditional force disabled", 8),
 ];
 /// `MPOL_MF_MOVE`: pages that this process alone has go where they should be.
-const MOVE: u64 = 2;
+const MPOL_MF_MOVE: u64 = 2;
 /// One more than the bits of a mask of nodes, as the kernel counts them.
 const MASK_BITS: u64 = 1025;
 
 /// Settings of one thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OfThread {
-    /// [`MCE_PROCESS`], [`MCE_EARLY`] and [`IO_FLUSHER`].
+    /// [`PF_MCE_PROCESS`], [`PF_MCE_EARLY`] and [`PF_IO_FLUSHER`].
     flags: u64,
     /// Lines of `status`, as the kernel words them.
     speculation: Vec<String>,
@@ -75,9 +75,9 @@ impl OfThread {
     pub(crate) fn read(pid: u32, tid: u32) -> Self {
         let text = |name: &str| fs::read_to_string(format!("/proc/{tid}/{name}")).unwrap_or_default();
         let flags = flags(&text("stat"));
-        let io_flusher = if flags & IO_FLUSHER == IO_FLUSHER { IO_FLUSHER } else { 0 };
+        let io_flusher = if flags & PF_IO_FLUSHER == PF_IO_FLUSHER { PF_IO_FLUSHER } else { 0 };
         Self {
-            flags: flags & (MCE_PROCESS | MCE_EARLY) | io_flusher,
+            flags: flags & (PF_MCE_PROCESS | PF_MCE_EARLY) | io_flusher,
             speculation: speculation(&text("status")),
             policy: Policy::of_thread(pid, tid),
         }
@@ -87,13 +87,13 @@ impl OfThread {
     pub(crate) fn calls(&self, now: &Self) -> Vec<SettingCall> {
         let mut calls = Vec::new();
         let changed = self.flags ^ now.flags;
-        if changed & (MCE_PROCESS | MCE_EARLY) != 0 {
-            let (clear_or_set, early) = (self.flags & MCE_PROCESS != 0, self.flags & MCE_EARLY != 0);
+        if changed & (PF_MCE_PROCESS | PF_MCE_EARLY) != 0 {
+            let (clear_or_set, early) = (self.flags & PF_MCE_PROCESS != 0, self.flags & PF_MCE_EARLY != 0);
             let arguments = [libc::PR_MCE_KILL as u64, clear_or_set.into(), u64::from(clear_or_set && early), 0, 0, 0];
             calls.push(SettingCall::prctl("PR_MCE_KILL", arguments));
         }
-        if changed & IO_FLUSHER != 0 {
-            let is_on = u64::from(self.flags & IO_FLUSHER != 0);
+        if changed & PF_IO_FLUSHER != 0 {
+            let is_on = u64::from(self.flags & PF_IO_FLUSHER != 0);
             calls.push(SettingCall::prctl("PR_SET_IO_FLUSHER", [SET_IO_FLUSHER, is_on, 0, 0, 0, 0]));
         }
         for line in self.speculation.iter().filter(|line| !now.speculation.contains(line)) {
@@ -143,7 +143,7 @@ impl OfProcess {
                 mode,
                 0,
                 if nodes.is_empty() { 0 } else { MASK_BITS },
-                MOVE,
+                MPOL_MF_MOVE,
             ],
             nodes: Some((3, nodes)),
         }));
@@ -187,15 +187,15 @@ fn flags(stat: &str) -> u64 {
 }
 
 fn speculation(status: &str) -> Vec<String> {
-    let is_one = |line: &&str| SPECULATION.iter().any(|(name, _)| line.starts_with(name));
+    let is_one = |line: &&str| SPECULATION_LINES.iter().any(|(name, _)| line.starts_with(name));
     status.lines().filter(is_one).map(str::to_owned).collect()
 }
 
 /// The kind of speculation in a line of `status`, and what the thread has chosen; none where the machine chose.
 fn choice(line: &str) -> Option<(u64, u64)> {
-    let (name, kind) = SPECULATION.iter().find(|(name, _)| line.starts_with(name))?;
+    let (name, kind) = SPECULATION_LINES.iter().find(|(name, _)| line.starts_with(name))?;
     let words = line.get(name.len()..)?.trim();
-    CHOICES.iter().find(|(known, _)| *known == words).map(|(_, choice)| (*kind, *choice))
+    SPECULATION_CHOICES.iter().find(|(known, _)| *known == words).map(|(_, choice)| (*kind, *choice))
 }
 
 #[cfg(test)]
@@ -221,11 +221,11 @@ mod tests {
         };
         let plain = || of_thread(0, "thread vulnerable");
         assert_eq!(calls(plain(), plain()), []);
-        let early = of_thread(MCE_PROCESS | MCE_EARLY, "thread vulnerable");
+        let early = of_thread(PF_MCE_PROCESS | PF_MCE_EARLY, "thread vulnerable");
         assert_eq!(calls(early.clone(), plain()), [("PR_MCE_KILL", 1, 1)]);
-        assert_eq!(calls(of_thread(MCE_PROCESS, "thread vulnerable"), early.clone()), [("PR_MCE_KILL", 1, 0)]);
+        assert_eq!(calls(of_thread(PF_MCE_PROCESS, "thread vulnerable"), early.clone()), [("PR_MCE_KILL", 1, 0)]);
         assert_eq!(calls(plain(), early), [("PR_MCE_KILL", 0, 0)]);
-        assert_eq!(calls(of_thread(IO_FLUSHER, "thread vulnerable"), plain()), [("PR_SET_IO_FLUSHER", 1, 0)]);
+        assert_eq!(calls(of_thread(PF_IO_FLUSHER, "thread vulnerable"), plain()), [("PR_SET_IO_FLUSHER", 1, 0)]);
         let mitigated = of_thread(0, "thread force mitigated");
         assert_eq!(calls(mitigated, plain()), [("PR_SET_SPECULATION_CTRL", 0, 8)]);
         assert_eq!(calls(of_thread(0, "not vulnerable"), plain()), [], "another processor");

@@ -675,9 +675,9 @@ mod tests {
         let path = folder.path().join("socket");
         let name = [path.to_str().unwrap().as_bytes(), b"\0"].concat();
         let socket = Message::default().number(1, 1).number(2, 7).bytes(11, &name).encoded();
-        let entry = Message::default().number(1, 6).number(2, 1).bytes(files_img::UNIX, &socket).encoded();
+        let entry = Message::default().number(1, 6).number(2, 1).bytes(files_img::UNIX_SOCKET_FIELD, &socket).encoded();
         let length = u32::try_from(entry.len()).unwrap().to_le_bytes();
-        let list = [&files_img::MAGIC[..], &files_img::FILES_MAGIC, &length, &entry].concat();
+        let list = [&files_img::IMAGE_FILE_MAGIC[..], &files_img::FILES_MAGIC, &length, &entry].concat();
         fs::write(image.path().join("files.img"), list).unwrap();
         let _listener = UnixListener::bind(&path).unwrap();
         for goes_on in [false, true] {

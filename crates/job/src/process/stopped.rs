@@ -23,8 +23,8 @@ use crate::sync::lock;
 
 /// The second magic number of `core-PID.img`; `core_entry.tc`, `task_core_entry.stop_signo`.
 const CORE_MAGIC: [u8; 4] = [0x47, 0x38, 0x05, 0x55];
-const TASK_FIELD: u64 = 3;
-const STOP_SIGNAL_FIELD: u64 = 21;
+const PSTREE_PROCESS_FIELD: u64 = 3;
+const CORE_STOP_SIGNAL_FIELD: u64 = 21;
 /// What a process that does not stop by its signal may take until it is stopped by `SIGSTOP`: the kernel drops the signals of a
 /// terminal where no shell could let the process go on.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub(crate) fn terminal_signal(folder: &Path, id: u32) -> Option<Signal> {
 }
 
 fn of_terminal(core: &[u8]) -> Option<Signal> {
-    let number = Fields(Fields(core).bytes_in(TASK_FIELD)?).number_in(STOP_SIGNAL_FIELD)?;
+    let number = Fields(Fields(core).bytes_in(PSTREE_PROCESS_FIELD)?).number_in(CORE_STOP_SIGNAL_FIELD)?;
     [Signal::TSTP, Signal::TTIN, Signal::TTOU].into_iter().find(|signal| u64::try_from(signal.as_raw()) == Ok(number))
 }
 
@@ -102,7 +102,7 @@ impl Stopped {
     /// Continues those of `processes` that are stopped and whose ids, as they see themselves, `has_session` knows.
     pub(crate) fn go_on(&self, processes: &[Process], has_session: impl Fn(u32) -> bool) {
         let mut stopped = lock(&self.0);
-        for process in processes.iter().filter(|process| process.state == tree::STOPPED) {
+        for process in processes.iter().filter(|process| process.state == tree::STOPPED_STATE) {
             let seen = tree::seen_by_itself(process.pid);
             if has_session(seen) {
                 stopped.push(StoppedProcess { process: process.clone(), seen, began: tree::started(process.pid) });
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn the_signal_is_read_from_a_dump() {
         let core = |signal| {
-            let task = Message::default().number(1, 3).number(STOP_SIGNAL_FIELD, signal).encoded();
-            Message::default().number(1, 1).bytes(TASK_FIELD, &task).encoded()
+            let task = Message::default().number(1, 3).number(CORE_STOP_SIGNAL_FIELD, signal).encoded();
+            Message::default().number(1, 1).bytes(PSTREE_PROCESS_FIELD, &task).encoded()
         };
         assert_eq!(of_terminal(&core(20)), Some(Signal::TSTP));
         assert_eq!(of_terminal(&core(19)), None);

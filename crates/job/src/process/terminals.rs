@@ -30,7 +30,7 @@ const OPENED_AS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 const MAX_TERMINALS: u32 = 512;
 
 /// The controlling terminal of the process that opens it.
-const CONTROLLING: &str = "/dev/tty";
+const CONTROLLING_TERMINAL: &str = "/dev/tty";
 /// The device of that name.
 const CONTROLLING_DEVICE: (u32, u32) = (5, 0);
 /// Major numbers of the other ends of pseudo-terminals.
@@ -53,7 +53,7 @@ pub(crate) struct Modes {
 
 /// Our controlling terminal, if we have one.
 pub(crate) fn controlling() -> Option<OwnedFd> {
-    open(CONTROLLING, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
+    open(CONTROLLING_TERMINAL, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// Sets the terminal that we have in the foreground as that of the job was, and gives it to the group of `processes` that had
@@ -68,9 +68,10 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
         attributes.output_modes = OutputModes::from_bits_retain(modes.output);
         attributes.local_modes = LocalModes::from_bits_retain(modes.local);
         // Without whole lines these two say when a read ends. The other keys are those of this terminal.
-        if !attributes.local_modes.contains(LocalModes::ICANON) && modes.keys.len() > MIN_KEY_CHARS.max(KEY_TIME) {
+        if !attributes.local_modes.contains(LocalModes::ICANON) && modes.keys.len() > MIN_KEY_CHARS.max(KEY_TIME_INDEX)
+        {
             attributes.special_codes[SpecialCodeIndex::VMIN] = modes.keys[MIN_KEY_CHARS];
-            attributes.special_codes[SpecialCodeIndex::VTIME] = modes.keys[KEY_TIME];
+            attributes.special_codes[SpecialCodeIndex::VTIME] = modes.keys[KEY_TIME_INDEX];
         }
         // One that hangs up meanwhile is told to the program.
         let _ = tcsetattr(&terminal, OptionalActions::Now, &attributes);
@@ -84,7 +85,7 @@ pub(crate) fn take_up(modes: &Modes, processes: &[Process]) {
 }
 
 /// `VTIME` and `VMIN` in `c_cc`.
-const KEY_TIME: usize = 5;
+const KEY_TIME_INDEX: usize = 5;
 const MIN_KEY_CHARS: usize = 6;
 
 /// Device and file system numbers of the other ends of pseudo-terminals that the processes have open and have not made

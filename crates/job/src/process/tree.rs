@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 
 /// The state letter of a process that a signal has stopped.
-pub(crate) const STOPPED: char = 'T';
+pub(crate) const STOPPED_STATE: char = 'T';
 /// How long a parent may take to reap a process that has ended.
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether it has.
@@ -180,7 +180,7 @@ pub fn has_ended(pid: u32) -> bool {
 
 /// Whether a signal has stopped a process.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    stat(pid).is_some_and(|process| process.state == STOPPED)
+    stat(pid).is_some_and(|process| process.state == STOPPED_STATE)
 }
 
 /// Sends `signal` to every process of the tree. Those that are gone are passed over.
@@ -201,12 +201,12 @@ pub fn with_states_of(tree: Vec<Process>, before: &[Process]) -> Vec<Process> {
 /// The ids, as they see themselves, of those of the tree that a signal had stopped when it was listed.
 #[must_use]
 pub fn stopped(tree: &[Process]) -> Vec<u32> {
-    tree.iter().filter(|process| process.state == STOPPED).map(|process| seen_by_itself(process.pid)).collect()
+    tree.iter().filter(|process| process.state == STOPPED_STATE).map(|process| seen_by_itself(process.pid)).collect()
 }
 
 /// Lets a tree that was stopped go on, but for those that had been stopped before, by their states.
 pub fn go_on(tree: &[Process]) {
-    let stopped: Vec<Process> = tree.iter().filter(|process| process.state != STOPPED).cloned().collect();
+    let stopped: Vec<Process> = tree.iter().filter(|process| process.state != STOPPED_STATE).cloned().collect();
     signal(&stopped, Signal::CONT);
 }
 

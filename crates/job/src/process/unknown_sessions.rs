@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 
-use katydid_wire::job::{MARK, VARIABLE};
+use katydid_wire::job::{JOB_VARIABLE, SESSION_MARK};
 
 use crate::process::tree;
 use crate::process::tree::Process;
@@ -61,14 +61,14 @@ fn marks(pid: u32) -> BTreeSet<u64> {
 fn mark(line: &str) -> Option<u64> {
     let name = line.split_once("/memfd:")?.1;
     let inode = line.split_ascii_whitespace().nth(4)?;
-    name.strip_prefix(MARK)?.starts_with([' ']).then_some(inode.parse().ok()?)
+    name.strip_prefix(SESSION_MARK)?.starts_with([' ']).then_some(inode.parse().ok()?)
 }
 
 /// Whether a process was started with the job socket in its environment.
 fn has_socket(pid: u32) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|byte| *byte == 0);
-    variables.any(|variable| variable.strip_prefix(VARIABLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"=/")))
+    variables.any(|variable| variable.strip_prefix(JOB_VARIABLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"=/")))
 }
 
 #[cfg(test)]

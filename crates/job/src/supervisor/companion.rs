@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use katydid_image::{CheckpointNumber, ChunkId, FileEntry, ImageSource, Reader, Session, Sink, Writer};
 use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, LinkError, companion};
 use katydid_wire::codec::CodecError;
-use katydid_wire::companion::{FromWorker, HASH, MAX_HASHES, MovedVariable, STATE_PIECE, Store, ToWorker};
+use katydid_wire::companion::{
+    FromWorker, HASH_BYTES, MAX_HASHES, MAX_STATE_PIECE_BYTES, MovedVariable, Store, ToWorker,
+};
 use katydid_wire::envelope::EnvelopeError;
 use katydid_wire::handshake::{HandshakeError, Ready, RefusalCode};
 use katydid_wire::key::SessionKey;
@@ -42,7 +44,7 @@ const REBUILD_ATTEMPTS: u32 = 4;
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
 const MEMORY_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 /// Largest state file that is taken from a worker.
-const MAX_STATE: usize = 1 << 30;
+const MAX_STATE_BYTES: usize = 1 << 30;
 
 /// How far a session's snapshot is; read by the thread that shows it.
 #[derive(Debug, Default)]
@@ -255,7 +257,7 @@ impl StateRead {
             _ => catalogue.file(name)?,
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-        let to = from.saturating_add(STATE_PIECE).min(bytes.len());
+        let to = from.saturating_add(MAX_STATE_PIECE_BYTES).min(bytes.len());
         let piece = ToWorker::State { total: bytes.len() as u64, data: bytes[from..to].to_vec() };
         // After its end no worker asks for it.
         self.0 = (to < bytes.len()).then_some((name.to_owned(), bytes));
@@ -634,10 +636,10 @@ impl Companion {
         let Questions::Write(writer) = questions else { return Err("nothing is being written".to_owned()) };
         match word {
             FromWorker::Has { hashes } => {
-                if hashes.len() % HASH != 0 || hashes.len() / HASH > MAX_HASHES {
+                if hashes.len() % HASH_BYTES != 0 || hashes.len() / HASH_BYTES > MAX_HASHES {
                     return Err("a question of no whole hashes".to_owned());
                 }
-                let ids = hashes.chunks_exact(HASH).filter_map(|hash| hash.try_into().ok());
+                let ids = hashes.chunks_exact(HASH_BYTES).filter_map(|hash| hash.try_into().ok());
                 let known = ids.map(|hash| u8::from(writer.has(&ChunkId::from_bytes(hash)))).collect();
                 Ok(ToWorker::Known { known })
             }
@@ -652,7 +654,7 @@ impl Companion {
     fn take_piece(&mut self, writer: &Writer, name: String, data: &[u8], last: bool) -> Result<ToWorker, String> {
         // A worker that mixes the pieces of several files has each of them here: the bound is on their sum.
         let held: usize = self.pieces.values().map(Vec::len).sum();
-        if held + data.len() > MAX_STATE {
+        if held + data.len() > MAX_STATE_BYTES {
             return Err(format!("{name} is larger than a state file may be"));
         }
         self.pieces.entry(name.clone()).or_default().extend_from_slice(data);
@@ -731,7 +733,7 @@ mod tests {
     use katydid_tests::deadline::hang::hang_limit;
     use katydid_transport::Pending;
     use katydid_wire::SPEC_HASH;
-    use katydid_wire::companion::MAX_MESSAGE;
+    use katydid_wire::companion::MAX_MESSAGE_BYTES;
     use katydid_wire::handshake::{Build, Refused};
 
     use super::*;
@@ -744,7 +746,7 @@ mod tests {
             let visitor = Pending::accept(socket.into(), &build, hang_limit()).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
-            let channel = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE).unwrap();
+            let channel = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE_BYTES).unwrap();
             let order = ToWorker::decode(&channel.receive(hang_limit()).unwrap().bytes).unwrap();
             assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
             channel.send(&answer.encode().unwrap(), &[]).unwrap();
@@ -809,7 +811,7 @@ mod tests {
         let path = folder.path().join("image");
         let image = Image::create_or_open(&path).unwrap();
         let writer = image.begin(Options::default()).unwrap();
-        let bytes: Vec<u8> = (0..2 * STATE_PIECE + 3).map(|at| at as u8).collect();
+        let bytes: Vec<u8> = (0..2 * MAX_STATE_PIECE_BYTES + 3).map(|at| at as u8).collect();
         let entry = writer.session_state("journal", &bytes).unwrap();
         let states = [("journal".to_owned(), entry.clone())].into();
         let sessions = vec![katydid_image::Session { states, ..Default::default() }];

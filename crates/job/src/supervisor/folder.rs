@@ -30,7 +30,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_scratch::private;
-use katydid_wire::job::VARIABLE;
+use katydid_wire::job::JOB_VARIABLE;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -39,15 +39,15 @@ use serde::{Deserialize, Serialize};
 use crate::process::tree;
 use crate::supervisor::members::out_of_sight;
 use crate::supervisor::runtime_dirs;
-use crate::supervisor::runtime_dirs::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKET};
+use crate::supervisor::runtime_dirs::{JOBS_FOLDER, MAX_JOB_NAME_CHARS, MAX_SOCKET_PATH_BYTES};
 
 /// Most bytes of a `job.json` that are read.
-const MAX_ENTRY: u64 = 64 << 10;
+const MAX_JOB_FILE_BYTES: u64 = 64 << 10;
 /// Jobs of one name at once.
 const MAX_NAMESAKES: u32 = 10_000;
 
 /// Attempts to take a folder whose owner is about to go, or that another process looks at.
-const MAX_TRIES: u32 = 1000;
+const MAX_TAKE_ATTEMPTS: u32 = 1000;
 /// A pause between two of them.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Name of the folder of libraries.
@@ -193,11 +193,11 @@ impl Folder {
     /// Takes exactly this folder, for a job or to clear it away.
     fn claim(path: &Path) -> Result<Self, FolderError> {
         let system = |source| FolderError::System { path: path.to_owned(), source };
-        if path.join("control").as_os_str().len() > MAX_SOCKET {
+        if path.join("control").as_os_str().len() > MAX_SOCKET_PATH_BYTES {
             let problem = "its path is too long for a socket".to_owned();
             return Err(FolderError::Place { path: path.to_owned(), problem });
         }
-        for _ in 0..MAX_TRIES {
+        for _ in 0..MAX_TAKE_ATTEMPTS {
             if let Some(lock) = lock_of(path)? {
                 let folder = Self { path: path.to_owned(), lock, gone: Once::new(), is_noted: false };
                 for socket in [folder.control(), folder.shims(), out_of_sight(&folder.shims())] {
@@ -364,7 +364,7 @@ pub(crate) fn alive(folder: &Path) -> Option<JobEntry> {
     }
     let mut text = Vec::new();
     // The folder may be another user's, who may put anything there.
-    open_file(&folder.join("job.json")).ok()?.take(MAX_ENTRY).read_to_end(&mut text).ok()?;
+    open_file(&folder.join("job.json")).ok()?.take(MAX_JOB_FILE_BYTES).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
@@ -397,7 +397,7 @@ impl FoundJob {
     pub fn servers(&self) -> Vec<String> {
         let opened = open_file(&self.folder.join("server"));
         let mut text = String::new();
-        let read = opened.and_then(|file| file.take(MAX_ENTRY).read_to_string(&mut text));
+        let read = opened.and_then(|file| file.take(MAX_JOB_FILE_BYTES).read_to_string(&mut text));
         if read.is_ok() { text.lines().map(str::to_owned).collect() } else { Vec::new() }
     }
 }
@@ -460,7 +460,10 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
 
 /// The folder of the job, in the environment of a process.
 pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
-    runtime_dirs::variable(environment, VARIABLE)?.parent().filter(|folder| folder.is_absolute()).map(Path::to_owned)
+    runtime_dirs::variable(environment, JOB_VARIABLE)?
+        .parent()
+        .filter(|folder| folder.is_absolute())
+        .map(Path::to_owned)
 }
 
 /// The one that is meant: of several of a name that in the asker's place for new ones, else the only one of the asker's.
@@ -526,7 +529,7 @@ fn clear_behind(supervisor: u32, places: &[PathBuf], deadline: Instant) {
 /// The process that a lock notes.
 fn owner_of(lock: &Path) -> Option<u32> {
     let mut text = String::new();
-    open_file(lock).ok()?.take(MAX_ENTRY).read_to_string(&mut text).ok()?;
+    open_file(lock).ok()?.take(MAX_JOB_FILE_BYTES).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
 

@@ -54,10 +54,10 @@ use crate::process::{inherited_fds, tree, unix_session};
 use crate::supervisor::folder;
 
 /// The hidden command whose body is [`keep`].
-const COMMAND: &str = "job-guard";
-const RELEASE: &[u8] = b"release";
-const END: &[u8] = b"end";
-const RESTORED: &[u8] = b"restored";
+const GUARD_COMMAND: &str = "job-guard";
+const RELEASE_ORDER: &[u8] = b"release";
+const END_ORDER: &[u8] = b"end";
+const RESTORED_ORDER: &[u8] = b"restored";
 /// Longest order in bytes.
 const MAX_ORDER_BYTES: usize = 64;
 /// Between two looks whether all processes are gone.
@@ -124,7 +124,7 @@ impl Guard {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut guard = Command::new(katydid);
         let number = theirs.as_raw_fd();
-        guard.args([COMMAND, "--link", &number.to_string(), "--supervisor", &std::process::id().to_string()]);
+        guard.args([GUARD_COMMAND, "--link", &number.to_string(), "--supervisor", &std::process::id().to_string()]);
         guard.args(names.iter().flat_map(|name| [OsStr::new("--name"), name.as_os_str()]));
         guard.arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -169,7 +169,7 @@ impl Guard {
 
     /// The names that files had for a restore are gone: others may have them from here on.
     pub(crate) fn restored(&self) {
-        self.tell(RESTORED);
+        self.tell(RESTORED_ORDER);
     }
 
     /// A guard that is gone does what it is told already, and knows no names.
@@ -242,7 +242,7 @@ impl Guard {
     /// The job has come to its end: the processes that it has left behind go on.
     pub fn release(mut self) {
         self.begin_last_order();
-        self.tell(RELEASE);
+        self.tell(RELEASE_ORDER);
         self.link = None;
         let _ = self.process.wait();
     }
@@ -285,7 +285,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.begin_last_order();
-        self.tell(END);
+        self.tell(END_ORDER);
         self.link = None;
         self.has_ended();
     }
@@ -294,7 +294,7 @@ impl Drop for Guard {
 /// Kills those children of this process, and their descendants, that are not katydid itself: what it starts besides, such
 /// as a server of the program's own, is that. They stay to be reaped, by their parents or with our end.
 fn end_orphans() {
-    let us = fs::read_link(OWN);
+    let us = fs::read_link(OWN_PROGRAM);
     loop {
         let children = tree::children(std::process::id()).into_iter().filter(|pid| !tree::has_ended(*pid));
         let orphans: Vec<u32> = children.filter(|pid| !us.as_ref().is_ok_and(|us| runs(*pid, us))).collect();
@@ -309,7 +309,7 @@ fn end_orphans() {
 }
 
 /// The file that this process runs.
-const OWN: &str = "/proc/self/exe";
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Whether a process runs this file.
 fn runs(pid: u32, file: &Path) -> bool {
@@ -482,9 +482,9 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
         if is_told {
             let mut packet = [0; MAX_ORDER_BYTES];
             match heard(link, &mut packet) {
-                Some(RESTORED) => names.clear(),
-                Some(RELEASE) => return End::Released,
-                Some(END) => return End::Told,
+                Some(RESTORED_ORDER) => names.clear(),
+                Some(RELEASE_ORDER) => return End::Released,
+                Some(END_ORDER) => return End::Told,
                 _ => return End::Alone,
             }
         }
@@ -557,7 +557,7 @@ mod tests {
 
     #[test]
     fn the_last_order_counts_though_no_guard_listens_any_more() {
-        assert_eq!((end_of(RELEASE), end_of(END), end_of(b"")), (End::Released, End::Told, End::Alone));
+        assert_eq!((end_of(RELEASE_ORDER), end_of(END_ORDER), end_of(b"")), (End::Released, End::Told, End::Alone));
     }
 
     #[test]

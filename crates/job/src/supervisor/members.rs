@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use katydid_scratch::private;
-use katydid_wire::envelope::{self, EnvelopeError, HEAD};
+use katydid_wire::envelope::{self, EnvelopeError, HEAD_BYTES};
 use katydid_wire::handshake::SessionKind;
-use katydid_wire::job::{FromProgram, HIDDEN, MAX_MESSAGE, PROTOCOL, ToProgram};
+use katydid_wire::job::{FromProgram, HIDDEN_EXTENSION, JOB_PROTOCOL_VERSION, MAX_MESSAGE_BYTES, ToProgram};
 use katydid_wire::key::SessionKey;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
@@ -585,12 +585,22 @@ impl UnknownPeer {
     fn receive_hello(self, stream: &Arc<UnixStream>) -> Option<(Members, u64, u64)> {
         stream.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
         let word = read(stream).ok()??;
-        if let FromProgram::Ask { protocol: PROTOCOL, process, what, patience, gpus } = word {
+        if let FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process, what, patience, gpus } = word {
             let patience = Duration::from_millis(patience.into());
             self.answer(stream, &Question { process, what, patience, gpus });
             return None;
         }
-        let FromProgram::Member { protocol: PROTOCOL, session, pid, key, address, link, state, frames, program } = word
+        let FromProgram::Member {
+            protocol: JOB_PROTOCOL_VERSION,
+            session,
+            pid,
+            key,
+            address,
+            link,
+            state,
+            frames,
+            program,
+        } = word
         else {
             return None;
         };
@@ -649,21 +659,21 @@ impl Drop for Hidden {
 
 /// Where a hidden socket is.
 pub(crate) fn out_of_sight(path: &Path) -> PathBuf {
-    path.with_extension(HIDDEN)
+    path.with_extension(HIDDEN_EXTENSION)
 }
 
 /// Reads one message; none at the end of the connection.
 fn read(mut stream: &UnixStream) -> io::Result<Option<FromProgram>> {
     let breach = |error: EnvelopeError| io::Error::new(io::ErrorKind::InvalidData, error);
-    let mut head = [0; HEAD];
+    let mut head = [0; HEAD_BYTES];
     match stream.read_exact(&mut head) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
-    let length = envelope::length(&head, MAX_MESSAGE).map_err(breach)?;
+    let length = envelope::length(&head, MAX_MESSAGE_BYTES).map_err(breach)?;
     let mut message = head.to_vec();
     message.resize(length, 0);
-    stream.read_exact(&mut message[HEAD..])?;
+    stream.read_exact(&mut message[HEAD_BYTES..])?;
     FromProgram::decode(&message).map(Some).map_err(breach)
 }
 

@@ -31,7 +31,7 @@ use crate::process::{shared_memory, terminals, tree};
 use crate::system::why;
 
 /// What fails where an ordinary user restores a job a second time.
-const NAMESPACES: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job needs them because one of its process ids, its folder or its terminal is taken)";
+const MAKE_NAMESPACES_STEP: &str = "make namespaces (which takes CAP_SYS_ADMIN; the job needs them because one of its process ids, its folder or its terminal is taken)";
 
 /// What a keeper sets up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ fn failed<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Namespac
 pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, NamespaceError> {
     die_with_parent()?;
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
-    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(NAMESPACES))?;
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(MAKE_NAMESPACES_STEP))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(failed("make mounts private"))?;
     if namespaces.folder != namespaces.known_folder {

@@ -34,9 +34,9 @@ use crate::supervisor::folder;
 use crate::supervisor::folder::FolderError;
 
 /// What Open MPI's launchers are called, but for what Debian adds behind a dot.
-const LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
+const OPEN_MPI_LAUNCHERS: [&str; 4] = ["mpirun", "mpiexec", "orterun", "prterun"];
 /// By which it tells a rank how many there are, and how many of these on this machine.
-const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+const OPEN_MPI_VARIABLES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
 /// How far above a rank its launcher is looked for: scripts may be between them.
 const MAX_ANCESTORS: usize = 16;
 
@@ -61,11 +61,12 @@ pub struct End(OwnedFd);
 
 /// By which launchers tell a task how many of it there are: the first one that is there counts. Of Slurm's, `SLURM_NTASKS` says
 /// no more than what a batch script may start.
-const SIZES: [&str; 5] = [RANKS[0], "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS"];
+const RANK_COUNT_VARIABLES: [&str; 5] =
+    [OPEN_MPI_VARIABLES[0], "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS"];
 /// By which a launcher tells a task its number, where none of the above is there.
-const NUMBERS: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
+const RANK_NUMBER_VARIABLES: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
 /// What Slurm tells tasks of a step, and a batch script, whose number is 0 and which is in no step.
-const SLURM: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID"];
+const SLURM_VARIABLES: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID"];
 
 /// What says that a process is one task of several which were started together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +93,8 @@ impl Task {
     fn of(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |variable| get(variable).and_then(|value| value.trim().parse::<u64>().ok());
         let task = |variable: &'static str| Some(Self { variable, value: get(variable)? });
-        let sized = SIZES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
-        match (sized, NUMBERS.into_iter().find(|variable| number(variable).is_some())) {
+        let sized = RANK_COUNT_VARIABLES.into_iter().find_map(|variable| Some((variable, number(variable)?)));
+        match (sized, RANK_NUMBER_VARIABLES.into_iter().find(|variable| number(variable).is_some())) {
             (Some((variable, 2..)), _) => return task(variable),
             // A size of 1 may be that of what has started the launcher.
             (Some(_), Some(variable)) if number(variable) > Some(0) => return task(variable),
@@ -101,7 +102,7 @@ impl Task {
             (None, Some(variable)) => return task(variable),
             (None, None) => {}
         }
-        let [tasks, steps @ .., place] = SLURM;
+        let [tasks, steps @ .., place] = SLURM_VARIABLES;
         let is_in_step = steps.into_iter().any(|step| number(step).is_some()) || number(place) > Some(0);
         if is_in_step && number(tasks) > Some(1) { task(tasks) } else { None }
     }
@@ -110,7 +111,7 @@ impl Task {
 /// Whether this process is a rank of MPI, as are none on other machines.
 #[must_use]
 pub fn are_here() -> bool {
-    let [all, here] = RANKS.map(|name| env::var(name).ok());
+    let [all, here] = OPEN_MPI_VARIABLES.map(|name| env::var(name).ok());
     all.is_some() && all == here
 }
 
@@ -120,7 +121,8 @@ impl Launcher {
     pub fn ours() -> Option<Self> {
         let mut above =
             iter::successors(tree::parent(std::process::id()), |pid| tree::parent(*pid)).take(MAX_ANCESTORS);
-        let is_launcher = |pid: &u32| LAUNCHERS.contains(&tree::name(*pid).split('.').next().unwrap_or_default());
+        let is_launcher =
+            |pid: &u32| OPEN_MPI_LAUNCHERS.contains(&tree::name(*pid).split('.').next().unwrap_or_default());
         above.find(is_launcher).map(Self::at)
     }
 
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(told(&step), Some("SLURM_STEP_NUM_TASKS"));
         assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0")]), Some("SLURM_NTASKS"));
         assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3")]), Some("SLURM_NTASKS"));
-        for size in SIZES {
+        for size in RANK_COUNT_VARIABLES {
             assert_eq!(told(&[(size, "2")]), Some(size));
         }
         assert_eq!(told(&[("PMIX_RANK", "0")]), Some("PMIX_RANK"));
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), None);
         let single = [("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")];
         assert_eq!(told(&single), None);
-        for size in SIZES {
+        for size in RANK_COUNT_VARIABLES {
             assert_eq!(told(&[(size, "1"), ("SLURM_NTASKS", "4")]), None, "{size}");
         }
         assert_eq!(told(&[("PMI_SIZE", "many")]), None);

@@ -18,11 +18,11 @@ use crate::supervisor::folder::FoundJob;
 use crate::supervisor::runtime_dirs;
 
 /// The folder of servers' notes, beside that of jobs.
-const SERVERS: &str = "servers";
+const SERVERS_FOLDER: &str = "servers";
 /// Longest path of a socket that is believed.
-const MAX_NOTE: u64 = 4096;
+const MAX_NOTE_BYTES: u64 = 4096;
 /// Names that are tried for one process, which may have several servers.
-const MOST_OF_ONE: u32 = 1000;
+const MAX_NOTES_OF_PROCESS: u32 = 1000;
 
 /// The note of a server. Dropped: it goes.
 #[derive(Debug)]
@@ -38,13 +38,13 @@ impl Registered {
     ///
     /// What the system said; the server can do without.
     pub fn new(admin: &Path) -> io::Result<Self> {
-        let above = folder::cache().ok_or(io::ErrorKind::NotFound)?.join(SERVERS);
+        let above = folder::cache().ok_or(io::ErrorKind::NotFound)?.join(SERVERS_FOLDER);
         match private::folder(&above) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
         let admin = std::path::absolute(admin)?;
-        for number in 0..MOST_OF_ONE {
+        for number in 0..MAX_NOTES_OF_PROCESS {
             let path = above.join(format!("{}.{number}", std::process::id()));
             let mut options = File::options();
             let mut lock = match options.write(true).create_new(true).mode(0o600).open(&path) {
@@ -80,7 +80,7 @@ fn clear(path: &Path) {
 
 /// The admin sockets of servers that live.
 pub fn servers() -> Vec<PathBuf> {
-    let above = runtime_dirs::all().into_iter().map(|above| above.join(SERVERS));
+    let above = runtime_dirs::all().into_iter().map(|above| above.join(SERVERS_FOLDER));
     let notes = above.flat_map(|above| fs::read_dir(above).into_iter().flatten().flatten());
     let mut admins: Vec<PathBuf> = notes.filter_map(|note| admin_of(&note.path())).collect();
     admins.sort();
@@ -103,7 +103,7 @@ fn admin_of(note: &Path) -> Option<PathBuf> {
         return None;
     }
     let mut text = Vec::new();
-    file.take(MAX_NOTE).read_to_end(&mut text).ok()?;
+    file.take(MAX_NOTE_BYTES).read_to_end(&mut text).ok()?;
     let named = Some(PathBuf::from(std::ffi::OsString::from_vec(text))).filter(|path| path.is_absolute());
     named.filter(|socket| owner == geteuid().as_raw() || is_socket_of(socket, owner))
 }

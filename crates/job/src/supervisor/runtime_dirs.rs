@@ -19,28 +19,29 @@ pub(crate) const JOBS_FOLDER: &str = "jobs";
 /// that the kernel takes.
 pub(crate) const MAX_JOB_NAME_CHARS: usize = 40;
 /// Longest path of a socket.
-pub(crate) const MAX_SOCKET: usize = 107;
+pub(crate) const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Longest name of a socket in a job's folder, with the slash in front.
-const LONGEST_SOCKET: usize = "/control".len();
+const MAX_SOCKET_NAME_BYTES: usize = "/control".len();
 /// The runtime folders of logins, by the numbers of users.
-const OF_LOGINS: &str = "/run/user";
+const LOGIN_RUNTIME_FOLDER: &str = "/run/user";
 /// Names a runtime folder.
-const RUNTIME: &str = "XDG_RUNTIME_DIR";
+const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// Our own folder below one.
-const OURS: &str = "katydid";
+const KATYDID_FOLDER: &str = "katydid";
 
 /// Folders of this user: new ones go to the first, and existing ones may be in any.
 pub(crate) fn of_user() -> Vec<PathBuf> {
-    let runtime = std::env::var_os(RUNTIME).map(PathBuf::from);
+    let runtime = std::env::var_os(RUNTIME_DIR_VARIABLE).map(PathBuf::from);
     dirs_of(runtime.as_deref(), geteuid().as_raw())
 }
 
 fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
     let is_ours = |folder: &&Path| fs::metadata(folder).is_ok_and(|stat| stat.is_dir() && stat.uid() == user);
     let fits = |above: &PathBuf| {
-        above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_JOB_NAME_CHARS + LONGEST_SOCKET <= MAX_SOCKET
+        above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_JOB_NAME_CHARS + MAX_SOCKET_NAME_BYTES
+            <= MAX_SOCKET_PATH_BYTES
     };
-    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(OURS));
+    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(KATYDID_FOLDER));
     let own = own.filter(fits);
     own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
 }
@@ -49,14 +50,14 @@ fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
 /// was made by the user whose it is.
 pub(crate) fn all() -> Vec<PathBuf> {
     let (us, is_root) = (geteuid().as_raw(), geteuid().is_root());
-    let login = |user: u32| Path::new(OF_LOGINS).join(user.to_string()).join(OURS);
+    let login = |user: u32| Path::new(LOGIN_RUNTIME_FOLDER).join(user.to_string()).join(KATYDID_FOLDER);
     let mut all: Vec<(u32, PathBuf)> = of_user().into_iter().chain([login(us)]).map(|folder| (us, folder)).collect();
     if is_root {
-        let users = numbers_in(OF_LOGINS, "").into_iter().map(|user| (user, login(user)));
+        let users = numbers_in(LOGIN_RUNTIME_FOLDER, "").into_iter().map(|user| (user, login(user)));
         let others = numbers_in("/tmp", "katydid-").into_iter();
         all.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
     }
-    let told = told(|environment| told_runtime(environment).map(|folder| folder.join(OURS)));
+    let told = told(|environment| told_runtime(environment).map(|folder| folder.join(KATYDID_FOLDER)));
     all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
     // A folder may have several names.
     let mut seen = BTreeSet::new();
@@ -92,7 +93,7 @@ pub(crate) fn told<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) -> Vec<(u32, T)> {
 
 /// The runtime folder in the environment of a process.
 fn told_runtime(environment: &[u8]) -> Option<PathBuf> {
-    variable(environment, RUNTIME).map(Path::to_owned).filter(|folder| folder.is_absolute())
+    variable(environment, RUNTIME_DIR_VARIABLE).map(Path::to_owned).filter(|folder| folder.is_absolute())
 }
 
 /// The path that a variable holds in the environment of a process.
@@ -115,7 +116,7 @@ mod tests {
         let folder = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
         let own = folder.path().join("katydid");
         assert_eq!(dirs_of(Some(folder.path()), user), [own, other.clone()]);
-        let long = folder.path().join("x".repeat(MAX_SOCKET));
+        let long = folder.path().join("x".repeat(MAX_SOCKET_PATH_BYTES));
         fs::create_dir(&long).unwrap();
         for unfit in [None, Some(Path::new("run")), Some(Path::new("/no/such")), Some(long.as_path())] {
             assert_eq!(dirs_of(unfit, user), std::slice::from_ref(&other), "{unfit:?}");
@@ -126,11 +127,12 @@ mod tests {
     #[test]
     fn the_runtime_folder_that_a_process_was_begun_with_is_one_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join(OURS);
+        let place = folder.path().join(KATYDID_FOLDER);
         fs::create_dir(&place).unwrap();
         fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         assert!(!all().contains(&place));
-        let mut other = Command::new("/bin/cat").env(RUNTIME, folder.path()).stdin(Stdio::piped()).spawn().unwrap();
+        let mut other =
+            Command::new("/bin/cat").env(RUNTIME_DIR_VARIABLE, folder.path()).stdin(Stdio::piped()).spawn().unwrap();
         assert!(all().contains(&place));
         fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         assert!(!all().contains(&place), "others may have put something there");

@@ -26,7 +26,7 @@ use crate::supervisor::view::{ProgressStep, Report};
 use crate::sync::lock;
 
 /// Set by tests that ask for a checkpoint wherever a program holds itself.
-const STOPS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
+const FAULT_STEP_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 
 /// Whether the program runs.
 #[derive(Debug, Default, Clone, Copy)]
@@ -118,7 +118,7 @@ impl JobState {
     /// A program holds itself. It is let go unless a test will ask for a checkpoint. One that is being taken lets it go
     /// by itself, or has passed it already.
     pub(crate) fn reached(&self, id: u64) {
-        if env::var_os(STOPS_VARIABLE).is_none() {
+        if env::var_os(FAULT_STEP_VARIABLE).is_none() {
             let _turn = lock(&self.exclusive);
             self.release_reached(|member| member.id == id);
         }

@@ -3,7 +3,7 @@
 use super::element::Element;
 use super::lanes::operations;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw};
+use crate::engine::registers::{Raw, WARP_LANES};
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 /// Integers as bits.
@@ -301,7 +301,7 @@ fn insert_body<T: Bits>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let registers = &machine.registers;
     let (bits, base) = (registers.row::<T>(inst.a), registers.row::<T>(inst.b));
     let (pos, len) = (registers.row::<u32>(inst.c), registers.row::<u32>(inst.x));
-    let out: [T; LANES] = std::array::from_fn(|lane| base[lane].insert(bits[lane], pos[lane], len[lane]));
+    let out: [T; WARP_LANES] = std::array::from_fn(|lane| base[lane].insert(bits[lane], pos[lane], len[lane]));
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next
 }
@@ -316,8 +316,8 @@ pub(crate) fn lop3(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let registers = &machine.registers;
     let (a, b, c) = (registers.row::<u32>(inst.a), registers.row::<u32>(inst.b), registers.row::<u32>(inst.c));
     let table: [u32; 8] = std::array::from_fn(|index| ((inst.imm >> index) as u32 & 1).wrapping_neg());
-    let mut out = [0_u32; LANES];
-    for lane in 0..LANES {
+    let mut out = [0_u32; WARP_LANES];
+    for lane in 0..WARP_LANES {
         let (a, b, c) = (a[lane], b[lane], c[lane]);
         let pick = |clear: u32, set: u32| (c & set) | (!c & clear);
         let (low, high) = (pick(table[0], table[1]), pick(table[2], table[3]));

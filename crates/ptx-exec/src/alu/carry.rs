@@ -4,7 +4,7 @@
 //! see it when `addc` follows `sub.cc`, as it does in the compiler's own division of 128-bit integers.
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw};
+use crate::engine::registers::{Raw, WARP_LANES};
 
 /// `Inst::imm` flag: take the carry from predicate `x`.
 pub(crate) const CARRY_IN: u64 = 1;
@@ -76,9 +76,9 @@ fn body<T: Limb, const CHAIN: u8, const SIGNED: bool>(machine: &mut Machine<'_>,
     let (a, b, c) = (registers.row::<T>(inst.a), registers.row::<T>(inst.b), registers.row::<T>(inst.c));
     let first = if chain == Chain::Sub { u32::MAX } else { 0 };
     let carries = if inst.imm & CARRY_IN != 0 { registers.bits(inst.x) } else { first };
-    let mut out = [T::ZERO; LANES];
+    let mut out = [T::ZERO; WARP_LANES];
     let mut flags = 0;
-    for lane in 0..LANES {
+    for lane in 0..WARP_LANES {
         let (value, flag) = T::step(chain, SIGNED, a[lane], b[lane], c[lane], carries >> lane & 1 != 0);
         out[lane] = value;
         flags |= u32::from(flag) << lane;

@@ -58,7 +58,7 @@ comparable! {
     F16: f32 = |v| v.0;
     Bf16: f32 = |v| v.0;
     Flushed: f32 = |v| flush::<true>(v.0);
-    FlushedHalf: f32 = |v| if v.0.abs() < SMALLEST_HALF { 0.0 } else { v.0 };
+    FlushedHalf: f32 = |v| if v.0.abs() < MIN_NORMAL_HALF { 0.0 } else { v.0 };
 }
 
 /// An `f32` whose subnormals compare as zero (`.ftz`).
@@ -80,7 +80,7 @@ impl Element for Flushed {
 }
 
 /// The smallest normal `f16`.
-const SMALLEST_HALF: f32 = 6.103_515_6e-5;
+const MIN_NORMAL_HALF: f32 = 6.103_515_6e-5;
 
 /// An `f16` whose subnormals compare as zero.
 #[derive(Debug, Clone, Copy)]
@@ -180,13 +180,13 @@ tests_of_one! {
     /// `testp.subnormal.f64`
     Subnormal64(f64) = |a| (a.abs() < f64::MIN_POSITIVE) & (a != 0.0);
     /// `isspacep.shared`
-    InShared(u64) = |a| a.wrapping_sub(window::SHARED) < window::SIZE;
+    InShared(u64) = |a| a.wrapping_sub(window::SHARED_ADDRESS) < window::WINDOW_BYTES;
     /// `isspacep.local`
-    InLocal(u64) = |a| a.wrapping_sub(window::LOCAL) < window::SIZE;
+    InLocal(u64) = |a| a.wrapping_sub(window::LOCAL_ADDRESS) < window::WINDOW_BYTES;
     /// `isspacep.param`
-    InParam(u64) = |a| a.wrapping_sub(window::PARAM) < window::SIZE;
+    InParam(u64) = |a| a.wrapping_sub(window::PARAM_ADDRESS) < window::WINDOW_BYTES;
     /// `isspacep.global`: everything that is in no window, and the workspace, which is global memory to device code.
-    InGlobal(u64) = |a| (a < window::SHARED) | (a.wrapping_sub(window::WORKSPACE) < window::SIZE);
+    InGlobal(u64) = |a| (a < window::SHARED_ADDRESS) | (a.wrapping_sub(window::WORKSPACE_ADDRESS) < window::WINDOW_BYTES);
     /// `isspacep.const`: constant variables lie in global memory here.
     Never(u64) = |_a| false;
 }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn windows_tell_the_spaces_apart() {
-        assert!(InShared::apply(window::SHARED + 4, 0) && !InShared::apply(window::LOCAL, 0));
-        assert!(InGlobal::apply(0x2000_0000_0000, 0) && !InGlobal::apply(window::LOCAL, 0));
+        assert!(InShared::apply(window::SHARED_ADDRESS + 4, 0) && !InShared::apply(window::LOCAL_ADDRESS, 0));
+        assert!(InGlobal::apply(0x2000_0000_0000, 0) && !InGlobal::apply(window::LOCAL_ADDRESS, 0));
     }
 }

@@ -8,7 +8,7 @@ use super::lanes::operations;
 use super::round::{self, mode};
 
 /// The NaN that every `f32` operation of the GPU gives.
-pub(crate) const NAN: f32 = f32::from_bits(0x7fff_ffff);
+pub(crate) const GPU_NAN: f32 = f32::from_bits(0x7fff_ffff);
 
 /// Replaces any NaN by the canonical one. On bits, because to the compiler one NaN is as good as another.
 #[inline(always)]
@@ -47,19 +47,19 @@ fn finish<const FTZ: bool, const SAT: bool>(value: f32) -> f32 {
 }
 
 /// What operands are multiplied with so that their product is no subnormal number: `2^64`.
-const SCALE: f32 = 18_446_744_073_709_551_616.0;
+const SQUARE_SCALE: f32 = 18_446_744_073_709_551_616.0;
 
 /// `a` and `b`, the smaller one scaled.
 #[inline(always)]
 fn scaled(a: f32, b: f32) -> (f32, f32) {
-    if a.abs() < 1.0 { (a * SCALE, b) } else { (a, b * SCALE) }
+    if a.abs() < 1.0 { (a * SQUARE_SCALE, b) } else { (a, b * SQUARE_SCALE) }
 }
 
 /// `value`, or zero of its sign if it is below the normal numbers before it is rounded to them: the GPU flushes by the
 /// exponent of the result as it would be with a large enough range, which is what `large`, the scaled result, has.
 #[inline(always)]
 fn without_tiny(value: f32, large: f32) -> f32 {
-    let tiny = large.abs() < f32::MIN_POSITIVE * SCALE;
+    let tiny = large.abs() < f32::MIN_POSITIVE * SQUARE_SCALE;
     if tiny { f32::from_bits(value.to_bits() & 0x8000_0000) } else { value }
 }
 
@@ -93,13 +93,13 @@ min_max! {
 /// The smaller `f32`; NaN wins.
 #[inline(always)]
 pub(crate) fn min_nan_f32(a: f32, b: f32) -> f32 {
-    if a.is_nan() | b.is_nan() { NAN } else { min_f32(a, b) }
+    if a.is_nan() | b.is_nan() { GPU_NAN } else { min_f32(a, b) }
 }
 
 /// The larger `f32`; NaN wins.
 #[inline(always)]
 pub(crate) fn max_nan_f32(a: f32, b: f32) -> f32 {
-    if a.is_nan() | b.is_nan() { NAN } else { max_f32(a, b) }
+    if a.is_nan() | b.is_nan() { GPU_NAN } else { max_f32(a, b) }
 }
 
 /// The magnitude of `value` with the product of two signs.
@@ -116,7 +116,7 @@ fn upper(value: f64) -> f64 {
 }
 
 /// The bit that makes a NaN a quiet one.
-const QUIET_F64: u64 = 1 << 51;
+const QUIET_NAN_BIT: u64 = 1 << 51;
 
 /// Whether these are the bits of a NaN.
 #[inline(always)]
@@ -134,7 +134,7 @@ fn second_nan(operand: f64, result: f64) -> f64 {
 /// A NaN as a quiet one; on bits, as all NaN are one to the compiler.
 #[inline(always)]
 fn quiet_f64(nan: f64) -> f64 {
-    f64::from_bits(nan.to_bits() | QUIET_F64)
+    f64::from_bits(nan.to_bits() | QUIET_NAN_BIT)
 }
 
 /// A value with a NaN made quiet; other numbers stay.
@@ -172,7 +172,7 @@ operations! {
         let value = round::fma_f32::<MODE>(a, b, c);
         let (large_a, large_b) = scaled(a, b);
         finish::<FTZ, SAT>(if FTZ {
-            without_tiny(value, round::fma_f32::<MODE>(large_a, large_b, c * SCALE))
+            without_tiny(value, round::fma_f32::<MODE>(large_a, large_b, c * SQUARE_SCALE))
         } else {
             value
         })
@@ -186,7 +186,7 @@ operations! {
     DivF32 [const MODE: u8, const FTZ: bool, const SAT: bool] (f32, f32) -> f32 = |a, b| {
         let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
         let value = round::div_f32::<MODE>(a, b);
-        let large = if a.abs() < SCALE / 2.0 { round::div_f32::<MODE>(a * SCALE, b) } else { 1.0 };
+        let large = if a.abs() < SQUARE_SCALE / 2.0 { round::div_f32::<MODE>(a * SQUARE_SCALE, b) } else { 1.0 };
         finish::<FTZ, SAT>(if FTZ { without_tiny(value, large) } else { value })
     };
     /// `sqrt.f32`
@@ -204,7 +204,7 @@ operations! {
         let (a, b) = (flush::<FTZ>(a), flush::<FTZ>(b));
         let huge = b.abs() > f32::from_bits(0x7e80_0000) && b.abs() < f32::INFINITY;
         let zero = f32::from_bits((a.to_bits() ^ b.to_bits()) & 0x8000_0000);
-        let beyond = if a.is_finite() { zero } else { NAN };
+        let beyond = if a.is_finite() { zero } else { GPU_NAN };
         finish::<FTZ, false>(if huge { beyond } else { a / b })
     };
     /// `min.f32`
@@ -263,9 +263,9 @@ operations! {
     /// `max.f64`
     MaxF64(f64, f64) -> f64 = |a, b| max_f64(a, b);
     /// `neg.f64`: a NaN keeps its sign, as the GPU subtracts.
-    NegF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_F64 } else { a ^ (1 << 63) };
+    NegF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_NAN_BIT } else { a ^ (1 << 63) };
     /// `abs.f64`: a NaN keeps its sign.
-    AbsF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_F64 } else { a & !(1 << 63) };
+    AbsF64(u64) -> u64 = |a| if is_nan_f64(a) { a | QUIET_NAN_BIT } else { a & !(1 << 63) };
     /// `copysign.f64`
     CopysignF64(u64, u64) -> u64 = |a, b| (a & (1 << 63)) | (b & !(1 << 63));
 }

@@ -31,7 +31,7 @@ pub(crate) enum Operation {
 }
 
 /// All operations, in the order of their numbers.
-const OPERATIONS: [Operation; 8] = [
+const HALF_OPERATIONS: [Operation; 8] = [
     Operation::Add,
     Operation::Sub,
     Operation::Mul,
@@ -43,7 +43,7 @@ const OPERATIONS: [Operation; 8] = [
 ];
 
 /// Times the smallest normal `f16`: what is not below it rounds up to that, with 11 bits.
-const ROUNDS_UP: f32 = 1.0 - 1.0 / 4096.0;
+const ROUNDS_UP_FACTOR: f32 = 1.0 - 1.0 / 4096.0;
 
 /// An operation and its modifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(crate) struct Style {
 impl Style {
     /// As a number, for `Inst::imm`.
     pub(crate) fn encode(self) -> u64 {
-        let operation = OPERATIONS.iter().position(|one| *one == self.operation).unwrap_or(0);
+        let operation = HALF_OPERATIONS.iter().position(|one| *one == self.operation).unwrap_or(0);
         let flags = [
             self.bfloat,
             self.pair,
@@ -89,7 +89,7 @@ impl Style {
     fn decode(code: u64) -> Self {
         let flag = |index: u32| code >> (3 + index) & 1 != 0;
         Self {
-            operation: OPERATIONS[code as usize & 7],
+            operation: HALF_OPERATIONS[code as usize & 7],
             bfloat: flag(0),
             pair: flag(1),
             flush: flag(2),
@@ -110,7 +110,7 @@ impl Style {
     /// Computes one value.
     fn apply<T: Small>(self, operands: [u32; 3]) -> u32 {
         let [a, b, c] = operands.map(|operand| self.flushed::<T>(operand));
-        if self.bounded && [a, b].iter().any(|factor| factor & 0x7fff == OUT_OF_BOUNDS) {
+        if self.bounded && [a, b].iter().any(|factor| factor & 0x7fff == OUT_OF_BOUNDS_NAN_BITS) {
             return 0;
         }
         let [x, y, z] = [a, b, c].map(|bits| T::read(bits).wide());
@@ -130,7 +130,7 @@ impl Style {
     /// Rounds and clamps. What is below the normal numbers, rounded as if there were no end to them, is flushed.
     fn finish<T: Small>(self, value: f32) -> u32 {
         let least = T::read(T::INFINITY & T::INFINITY.wrapping_neg()).wide();
-        let tiny = value.abs() < least * ROUNDS_UP;
+        let tiny = value.abs() < least * ROUNDS_UP_FACTOR;
         let value = if self.flush && tiny { value * 0.0 } else { value };
         let value = if self.saturate { saturate(value) } else { value };
         let negative = self.relu && value <= 0.0;
@@ -155,7 +155,7 @@ impl Style {
 }
 
 /// The NaN that copies of tensors put where there is no element, of either sign and in both types.
-const OUT_OF_BOUNDS: u32 = 0x7ff7;
+const OUT_OF_BOUNDS_NAN_BITS: u32 = 0x7ff7;
 
 /// Both halves of three registers.
 fn lane<T: Small>(style: Style, operands: [u32; 3]) -> u32 {

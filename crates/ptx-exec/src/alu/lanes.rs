@@ -6,7 +6,7 @@
 
 use super::element::Element;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw};
+use crate::engine::registers::{Raw, WARP_LANES};
 
 /// `d = f(a)`
 pub(crate) trait Unary {
@@ -57,16 +57,16 @@ type Lane<E> = <E as Element>::Lane;
 
 /// `out = f(a)`. The arrays come as parameters because that tells the compiler that they do not overlap.
 #[inline(always)]
-fn map1<O: Unary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES]) {
-    for lane in 0..LANES {
+fn map1<O: Unary>(out: &mut [Lane<O::D>; WARP_LANES], a: &[Lane<O::A>; WARP_LANES]) {
+    for lane in 0..WARP_LANES {
         out[lane] = O::apply(O::A::read(a[lane])).write();
     }
 }
 
 /// `out = f(a, b)`
 #[inline(always)]
-fn map2<O: Binary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES], b: &[Lane<O::B>; LANES]) {
-    for lane in 0..LANES {
+fn map2<O: Binary>(out: &mut [Lane<O::D>; WARP_LANES], a: &[Lane<O::A>; WARP_LANES], b: &[Lane<O::B>; WARP_LANES]) {
+    for lane in 0..WARP_LANES {
         out[lane] = O::apply(O::A::read(a[lane]), O::B::read(b[lane])).write();
     }
 }
@@ -74,21 +74,21 @@ fn map2<O: Binary>(out: &mut [Lane<O::D>; LANES], a: &[Lane<O::A>; LANES], b: &[
 /// `out = f(a, b, c)`
 #[inline(always)]
 fn map3<O: Ternary>(
-    out: &mut [Lane<O::D>; LANES],
-    a: &[Lane<O::A>; LANES],
-    b: &[Lane<O::B>; LANES],
-    c: &[Lane<O::C>; LANES],
+    out: &mut [Lane<O::D>; WARP_LANES],
+    a: &[Lane<O::A>; WARP_LANES],
+    b: &[Lane<O::B>; WARP_LANES],
+    c: &[Lane<O::C>; WARP_LANES],
 ) {
-    for lane in 0..LANES {
+    for lane in 0..WARP_LANES {
         out[lane] = O::apply(O::A::read(a[lane]), O::B::read(b[lane]), O::C::read(c[lane])).write();
     }
 }
 
 /// `f(a, b)` as one bit a lane. The bits are made in an array first, which vectorises; joining them is cheap.
 #[inline(always)]
-fn compare_bits<O: Compare>(a: &[Lane<O::A>; LANES], b: &[Lane<O::A>; LANES]) -> u32 {
-    let mut bits = [0_u32; LANES];
-    for lane in 0..LANES {
+fn compare_bits<O: Compare>(a: &[Lane<O::A>; WARP_LANES], b: &[Lane<O::A>; WARP_LANES]) -> u32 {
+    let mut bits = [0_u32; WARP_LANES];
+    for lane in 0..WARP_LANES {
         bits[lane] = u32::from(O::apply(O::A::read(a[lane]), O::A::read(b[lane]))) << lane;
     }
     bits.iter().fold(0, |all, bit| all | bit)
@@ -97,7 +97,7 @@ fn compare_bits<O: Compare>(a: &[Lane<O::A>; LANES], b: &[Lane<O::A>; LANES]) ->
 /// One unary instruction.
 #[inline(always)]
 fn unary_body<O: Unary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let mut out = [Raw::ZERO; LANES];
+    let mut out = [Raw::ZERO; WARP_LANES];
     map1::<O>(&mut out, machine.registers.row(inst.a));
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next
@@ -106,7 +106,7 @@ fn unary_body<O: Unary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// One binary instruction.
 #[inline(always)]
 fn binary_body<O: Binary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let mut out = [Raw::ZERO; LANES];
+    let mut out = [Raw::ZERO; WARP_LANES];
     map2::<O>(&mut out, machine.registers.row(inst.a), machine.registers.row(inst.b));
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next
@@ -115,7 +115,7 @@ fn binary_body<O: Binary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// One ternary instruction.
 #[inline(always)]
 fn ternary_body<O: Ternary>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let mut out = [Raw::ZERO; LANES];
+    let mut out = [Raw::ZERO; WARP_LANES];
     let registers = &machine.registers;
     map3::<O>(&mut out, registers.row(inst.a), registers.row(inst.b), registers.row(inst.c));
     machine.registers.set(inst.d, machine.mask, &out);

@@ -3,7 +3,7 @@
 use super::element::Element;
 use super::lanes::{dispatched, operations};
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw};
+use crate::engine::registers::{Raw, WARP_LANES};
 
 operations! {
     /// `mov.b32` and narrower
@@ -32,8 +32,8 @@ operations! {
 
 /// The lanes of `a` where `bits` says so, else those of `b`.
 #[inline(always)]
-fn choose<T: Raw>(out: &mut [T; LANES], a: &[T; LANES], b: &[T; LANES], bits: u32) {
-    for lane in 0..LANES {
+fn choose<T: Raw>(out: &mut [T; WARP_LANES], a: &[T; WARP_LANES], b: &[T; WARP_LANES], bits: u32) {
+    for lane in 0..WARP_LANES {
         out[lane] = T::select((bits >> lane) & 1 != 0, a[lane], b[lane]);
     }
 }
@@ -42,7 +42,7 @@ fn choose<T: Raw>(out: &mut [T; LANES], a: &[T; LANES], b: &[T; LANES], bits: u3
 #[inline(always)]
 fn select_body<T: Plain>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let registers = &machine.registers;
-    let mut out = [T::ZERO; LANES];
+    let mut out = [T::ZERO; WARP_LANES];
     choose(&mut out, registers.row(inst.a), registers.row(inst.b), registers.bits(inst.c));
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next

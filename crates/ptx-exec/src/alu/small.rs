@@ -24,7 +24,7 @@ pub(crate) enum Form {
 }
 
 /// All forms, in the order of their numbers.
-const FORMS: [Form; 3] = [Form::Join, Form::Narrow, Form::Widen];
+const SMALL_FORMS: [Form; 3] = [Form::Join, Form::Narrow, Form::Widen];
 
 /// A conversion between floats of 8 bits and wider ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub(crate) struct Conversion {
 impl Conversion {
     /// As a number, for `Inst::imm`.
     pub(crate) fn encode(self) -> u64 {
-        let form = FORMS.iter().position(|one| *one == self.form).unwrap_or(0) as u64;
+        let form = SMALL_FORMS.iter().position(|one| *one == self.form).unwrap_or(0) as u64;
         form << 2 | u64::from(self.four) << 1 | u64::from(self.relu)
     }
 
     /// The reverse of `encode`.
     fn decode(code: u64) -> Self {
-        Self { form: FORMS[(code >> 2) as usize % FORMS.len()], four: code & 2 != 0, relu: code & 1 != 0 }
+        Self { form: SMALL_FORMS[(code >> 2) as usize % SMALL_FORMS.len()], four: code & 2 != 0, relu: code & 1 != 0 }
     }
 
     /// Converts to a float of a byte or less.

@@ -2,10 +2,10 @@
 //!
 //! A thread is counted when it arrives; the block completes barriers between turns of its warps (`Block::complete_barriers`).
 
-use crate::engine::block::{BARRIERS, Barrier};
+use crate::engine::block::{BARRIERS_PER_BLOCK, Barrier};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Registers, lanes_of};
+use crate::engine::registers::{Registers, WARP_LANES, lanes_of};
 use crate::engine::warp::Wait;
 use crate::slot::NONE;
 
@@ -33,7 +33,8 @@ pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let votes = if inst.c == NONE { 0 } else { machine.registers.bits(inst.c) };
     let votes = if inst.imm & kind::NEGATE != 0 { !votes } else { votes };
     let mask = machine.mask;
-    let Some(barrier) = machine.block.barriers.get_mut(id as usize).filter(|_| (id as usize) < BARRIERS) else {
+    let Some(barrier) = machine.block.barriers.get_mut(id as usize).filter(|_| (id as usize) < BARRIERS_PER_BLOCK)
+    else {
         return machine.fail(FaultKind::Trap, lane);
     };
     barrier.arrived = barrier.arrived.saturating_add(mask.count_ones());
@@ -61,7 +62,7 @@ pub(crate) fn deliver(registers: &mut Registers, inst: &Inst, lanes: u32, barrie
     match inst.imm & 7 {
         kind::AND => registers.set_bits(inst.d, lanes, all(barrier.votes == barrier.arrived)),
         kind::OR => registers.set_bits(inst.d, lanes, all(barrier.votes > 0)),
-        kind::POPC => registers.set(inst.d, lanes, &[barrier.votes; LANES]),
+        kind::POPC => registers.set(inst.d, lanes, &[barrier.votes; WARP_LANES]),
         _ => {}
     }
 }

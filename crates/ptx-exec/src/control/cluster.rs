@@ -1,7 +1,7 @@
 //! Clusters: blocks that run on one thread, wait for each other and reach each other's shared memory.
 //!
 //! The blocks of a cluster take turns, a round of warps each, so every one of them makes progress while another waits for
-//! it. An address of shared memory has the number of its block in the cluster above bit [`RANK_SHIFT`], as on a GPU: so
+//! it. An address of shared memory has the number of its block in the cluster above bit [`BLOCK_RANK_SHIFT`], as on a GPU: so
 //! an address that a block gives away means the same memory everywhere in the cluster. Programs that never look beyond
 //! their own block keep plain offsets, which are constants.
 //!
@@ -9,8 +9,8 @@
 //! every thread that has not exited has arrived; nothing else needs to be counted.
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::engine::order::{RANK_SHIFT, address_in_block};
-use crate::engine::registers::{LANES, Raw, lanes_of};
+use crate::engine::order::{BLOCK_RANK_SHIFT, address_in_block};
+use crate::engine::registers::{Raw, WARP_LANES, lanes_of};
 use crate::engine::warp::{Split, Wait};
 use crate::window;
 
@@ -47,7 +47,8 @@ pub(crate) fn is_wait(inst: &Inst) -> bool {
 /// `mapa.shared::cluster d, a, b`: the address that corresponds to `a` in block `b`.
 pub(crate) fn map_address<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let (addresses, ranks) = (machine.registers.row::<T>(inst.a), machine.registers.row::<u32>(inst.b));
-    let out: [T; LANES] = std::array::from_fn(|lane| T::narrow(address_in_block(addresses[lane].wide(), ranks[lane])));
+    let out: [T; WARP_LANES] =
+        std::array::from_fn(|lane| T::narrow(address_in_block(addresses[lane].wide(), ranks[lane])));
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next
 }
@@ -55,28 +56,30 @@ pub(crate) fn map_address<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flo
 /// `mapa d, a, b` of generic addresses.
 pub(crate) fn map_generic(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let (addresses, ranks) = (machine.registers.row::<u64>(inst.a), machine.registers.row::<u32>(inst.b));
-    let out: [u64; LANES] = std::array::from_fn(|lane| match window::offset_in(window::SHARED, addresses[lane]) {
-        Some(offset) => window::SHARED + address_in_block(offset, ranks[lane]),
-        None => addresses[lane],
-    });
+    let out: [u64; WARP_LANES] =
+        std::array::from_fn(|lane| match window::offset_in(window::SHARED_ADDRESS, addresses[lane]) {
+            Some(offset) => window::SHARED_ADDRESS + address_in_block(offset, ranks[lane]),
+            None => addresses[lane],
+        });
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next
 }
 
 /// `getctarank d, a`: the block that an address, generic or not, belongs to.
 pub(crate) fn rank_of<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let offset = |address: u64| window::offset_in(window::SHARED, address).unwrap_or(address);
-    let out = machine.registers.row::<T>(inst.a).map(|address| (offset(address.wide()) >> RANK_SHIFT) as u32);
+    let offset = |address: u64| window::offset_in(window::SHARED_ADDRESS, address).unwrap_or(address);
+    let out = machine.registers.row::<T>(inst.a).map(|address| (offset(address.wide()) >> BLOCK_RANK_SHIFT) as u32);
     machine.registers.set(inst.d, machine.mask, &out);
     Flow::Next
 }
 
 /// `isspacep.shared::cta`: whether a generic address is one of the block's own shared memory.
 pub(crate) fn is_own(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let own = machine.block.shared.first() >> RANK_SHIFT;
+    let own = machine.block.shared.first() >> BLOCK_RANK_SHIFT;
     let addresses = machine.registers.row::<u64>(inst.a);
     let mine = |lane: &usize| {
-        window::offset_in(window::SHARED, addresses[*lane]).is_some_and(|offset| offset >> RANK_SHIFT == own)
+        window::offset_in(window::SHARED_ADDRESS, addresses[*lane])
+            .is_some_and(|offset| offset >> BLOCK_RANK_SHIFT == own)
     };
     let bits = lanes_of(machine.mask).filter(mine).fold(0, |bits, lane| bits | 1 << lane);
     machine.registers.set_bits(inst.d, machine.mask, bits);
@@ -86,7 +89,7 @@ pub(crate) fn is_own(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// `mov` of the address of a shared variable, `imm` bytes from the start of the block's shared memory.
 pub(crate) fn shared_address<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let address = machine.block.shared.first().wrapping_add(inst.imm);
-    machine.registers.set(inst.d, machine.mask, &[T::narrow(address); LANES]);
+    machine.registers.set(inst.d, machine.mask, &[T::narrow(address); WARP_LANES]);
     Flow::Next
 }
 

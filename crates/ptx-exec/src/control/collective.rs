@@ -16,7 +16,7 @@
 //! warp can run any more (`meet_across`).
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw, Registers, Row, lanes_of};
+use crate::engine::registers::{Raw, Registers, Row, WARP_LANES, lanes_of};
 use crate::engine::warp::{Split, Wait};
 use crate::slot::{CONSTANT, NONE, Slot};
 
@@ -26,9 +26,9 @@ fn members_slot(inst: &Inst) -> Slot {
 }
 
 /// The member masks; without `.sync`, the lanes that are here.
-fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; LANES] {
+fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; WARP_LANES] {
     match members_slot(inst) {
-        NONE => [machine.mask; LANES],
+        NONE => [machine.mask; WARP_LANES],
         slot => *machine.registers.row::<u32>(slot),
     }
 }
@@ -98,10 +98,10 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
     let (registers, mask) = (&machine.registers, machine.mask);
     let (a, b, c) = (registers.row::<u32>(inst.a), registers.row::<u32>(inst.b), registers.row::<u32>(inst.c));
     // PTX leaves undefined what a lane reads from one that does not take part; a GPU gives 0.
-    let given: [u32; LANES] = std::array::from_fn(|lane| if (mask >> lane) & 1 != 0 { a[lane] } else { 0 });
-    let mut out = [0_u32; LANES];
+    let given: [u32; WARP_LANES] = std::array::from_fn(|lane| if (mask >> lane) & 1 != 0 { a[lane] } else { 0 });
+    let mut out = [0_u32; WARP_LANES];
     let mut in_range = 0;
-    for lane in 0..LANES {
+    for lane in 0..WARP_LANES {
         let (from, valid) = source(MODE, lane as u32, b[lane], c[lane]);
         out[lane] = if valid { given[(from & 31) as usize] } else { a[lane] };
         in_range |= u32::from(valid) << lane;
@@ -126,7 +126,7 @@ pub(crate) mod question {
 }
 
 /// Lanes of `mask` that take part together with `lane`.
-fn partners(members: &[u32; LANES], lane: usize, mask: u32) -> u32 {
+fn partners(members: &[u32; WARP_LANES], lane: usize, mask: u32) -> u32 {
     members[lane] & mask
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn ballot(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         return Flow::Wait;
     }
     let (members, mask, votes) = (members(machine, inst), machine.mask, machine.registers.bits(inst.a));
-    let out: [u32; LANES] = std::array::from_fn(|lane| votes & partners(&members, lane, mask));
+    let out: [u32; WARP_LANES] = std::array::from_fn(|lane| votes & partners(&members, lane, mask));
     machine.registers.set(inst.d, mask, &out);
     Flow::Next
 }
@@ -164,7 +164,7 @@ pub(crate) fn ballot(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// `activemask`
 pub(crate) fn active_mask(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let mask = machine.mask;
-    machine.registers.set(inst.d, mask, &[mask; LANES]);
+    machine.registers.set(inst.d, mask, &[mask; WARP_LANES]);
     Flow::Next
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn elect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         return Flow::Wait;
     }
     let (members, mask) = (members(machine, inst), machine.mask);
-    let leaders: [u32; LANES] = std::array::from_fn(|lane| partners(&members, lane, mask).trailing_zeros());
+    let leaders: [u32; WARP_LANES] = std::array::from_fn(|lane| partners(&members, lane, mask).trailing_zeros());
     let bits = lanes_of(mask).filter(|lane| leaders[*lane] == *lane as u32).fold(0_u32, |bits, lane| bits | 1 << lane);
     if inst.d != NONE {
         machine.registers.set(inst.d, mask, &leaders);
@@ -191,7 +191,7 @@ pub(crate) fn match_any<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow 
         return Flow::Wait;
     }
     let (members, mask, values) = (members(machine, inst), machine.mask, *machine.registers.row::<T>(inst.a));
-    let out: [u32; LANES] = std::array::from_fn(|lane| {
+    let out: [u32; WARP_LANES] = std::array::from_fn(|lane| {
         let same = lanes_of(partners(&members, lane, mask)).filter(|other| values[*other] == values[lane]);
         same.fold(0, |bits, other| bits | 1 << other)
     });
@@ -205,7 +205,7 @@ pub(crate) fn match_all<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow 
         return Flow::Wait;
     }
     let (members, mask, values) = (members(machine, inst), machine.mask, *machine.registers.row::<T>(inst.a));
-    let out: [u32; LANES] = std::array::from_fn(|lane| {
+    let out: [u32; WARP_LANES] = std::array::from_fn(|lane| {
         let group = partners(&members, lane, mask);
         let same = lanes_of(group).all(|other| values[other] == values[lane]);
         if same { group } else { 0 }
@@ -264,7 +264,7 @@ pub(crate) fn reduce<O: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
         return Flow::Wait;
     }
     let (members, mask, values) = (members(machine, inst), machine.mask, *machine.registers.row::<u32>(inst.a));
-    let mut out = [0; LANES];
+    let mut out = [0; WARP_LANES];
     let mut known: Option<(u32, u32)> = None;
     for lane in lanes_of(mask) {
         let group = partners(&members, lane, mask);
@@ -361,7 +361,7 @@ impl Machine<'_> {
 
     /// Runs the operation if all lanes that it needs have come.
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
-        let place = |slot: Slot, row: u32| if slot == NONE { NONE } else { row * LANES as u32 };
+        let place = |slot: Slot, row: u32| if slot == NONE { NONE } else { row * WARP_LANES as u32 };
         let mut inst = *model;
         (inst.a, inst.b, inst.c) = (place(model.a, 0), place(model.b, 2), place(model.c, 3));
         (inst.d, inst.x) = (place(model.d, 5), place(model.x, 6));
@@ -399,7 +399,7 @@ impl Machine<'_> {
 }
 
 /// Copies the values of some lanes.
-fn carry_row(row: &mut Row, values: &[u32; LANES], lanes: u32) {
+fn carry_row(row: &mut Row, values: &[u32; WARP_LANES], lanes: u32) {
     for lane in lanes_of(lanes) {
         row.0[lane] = values[lane];
     }

@@ -6,15 +6,15 @@
 use crate::code::{CallSite, LocalArea};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, lanes_of};
+use crate::engine::registers::{WARP_LANES, lanes_of};
 use crate::engine::warp::{Split, Wait, Warp};
 use crate::window;
 
 /// Deepest nesting of calls.
-const MAX_DEPTH: u32 = 10_000;
+const MAX_CALL_DEPTH: u32 = 10_000;
 
 /// Most local memory of a thread with all its frames, in bytes.
-const MAX_LOCAL: usize = 512 * 1024;
+const MAX_LOCAL_BYTES: usize = 512 * 1024;
 
 /// Most rows of registers of a warp with all its frames.
 const MAX_ROWS: usize = 1 << 17;
@@ -113,7 +113,8 @@ pub(crate) fn call_indirect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     }
     machine.park_rest();
     machine.lanes = 0;
-    let offset = window::offset_in(window::FUNCTION, targets[first]).filter(|offset| offset % FUNCTION_STEP == 0);
+    let offset =
+        window::offset_in(window::FUNCTION_ADDRESS, targets[first]).filter(|offset| offset % FUNCTION_STEP == 0);
     let function = offset.map_or(u32::MAX, |offset| (offset / FUNCTION_STEP) as u32);
     if !machine.env.code.accepts(function, inst.imm as u32) {
         return machine.fail(FaultKind::InvalidPc(targets[first]), first);
@@ -181,7 +182,7 @@ impl Machine<'_> {
         let caller = self.warp.frames.get(self.frame as usize).map_or((0, 0), |frame| (frame.local, frame.depth));
         let rows = self.warp.rows.len() + callee.rows as usize;
         let local = self.warp.local.len() * 8 + callee.local_bytes as usize;
-        if caller.1 >= MAX_DEPTH || local > MAX_LOCAL || rows > MAX_ROWS {
+        if caller.1 >= MAX_CALL_DEPTH || local > MAX_LOCAL_BYTES || rows > MAX_ROWS {
             let lane = lanes_of(lanes).next().unwrap_or(0);
             return self.fail(FaultKind::StackOverflow, lane);
         }
@@ -199,6 +200,6 @@ impl Machine<'_> {
 /// `mov` of the address of a local variable: `imm` bytes into the frame, from the start of local memory.
 pub(crate) fn local_address(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let base = machine.warp.frames.get(machine.frame as usize).map_or(0, |frame| frame.local);
-    machine.registers.set(inst.d, machine.mask, &[u64::from(base) + inst.imm; LANES]);
+    machine.registers.set(inst.d, machine.mask, &[u64::from(base) + inst.imm; WARP_LANES]);
     Flow::Next
 }

@@ -22,13 +22,13 @@ use crate::types::Space;
 const COUNT_BITS: u32 = 20;
 
 /// Largest count of arrivals.
-const COUNT: u64 = (1 << COUNT_BITS) - 1;
+const MAX_ARRIVALS: u64 = (1 << COUNT_BITS) - 1;
 
 /// Width of the count of bytes.
 const BYTES_BITS: u32 = 21;
 
 /// The bit that tells odd phases from even ones.
-const ODD: u64 = 1 << 63;
+const ODD_PHASE_BIT: u64 = 1 << 63;
 
 /// Flags of an arrival, in `Inst::imm` above the offset of the address.
 pub(crate) mod how {
@@ -56,23 +56,23 @@ impl Barrier {
     fn read(word: u64) -> Self {
         let signed = ((word >> (2 * COUNT_BITS)) << (64 - BYTES_BITS)).cast_signed();
         Self {
-            expected: word & COUNT,
-            pending: (word >> COUNT_BITS) & COUNT,
+            expected: word & MAX_ARRIVALS,
+            pending: (word >> COUNT_BITS) & MAX_ARRIVALS,
             bytes: signed >> (64 - BYTES_BITS),
-            odd: word & ODD != 0,
+            odd: word & ODD_PHASE_BIT != 0,
         }
     }
 
     /// As a word. Counts that leave their range, which PTX leaves undefined, wrap.
     fn word(self) -> u64 {
         let bytes = self.bytes.cast_unsigned() & ((1 << BYTES_BITS) - 1);
-        let counts = (self.expected & COUNT) | (self.pending & COUNT) << COUNT_BITS;
-        counts | bytes << (2 * COUNT_BITS) | if self.odd { ODD } else { 0 }
+        let counts = (self.expected & MAX_ARRIVALS) | (self.pending & MAX_ARRIVALS) << COUNT_BITS;
+        counts | bytes << (2 * COUNT_BITS) | if self.odd { ODD_PHASE_BIT } else { 0 }
     }
 
     /// Counts arrivals and bytes; what was the last of both ends the phase.
     fn count(mut self, arrivals: u64, bytes: i64) -> Self {
-        self.pending = self.pending.wrapping_sub(arrivals) & COUNT;
+        self.pending = self.pending.wrapping_sub(arrivals) & MAX_ARRIVALS;
         self.bytes -= bytes;
         if self.pending == 0 && self.bytes == 0 {
             Self { pending: self.expected, odd: !self.odd, ..self }
@@ -83,7 +83,7 @@ impl Barrier {
 
     /// Counts an arrival that is not to come again.
     fn drop_out(mut self, arrivals: u64, bytes: i64) -> Self {
-        self.expected = self.expected.wrapping_sub(arrivals) & COUNT;
+        self.expected = self.expected.wrapping_sub(arrivals) & MAX_ARRIVALS;
         self.count(arrivals, bytes)
     }
 }
@@ -159,9 +159,9 @@ pub(crate) fn test(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let odd = if flags & how::PARITY != 0 {
             machine.registers.row::<u32>(inst.b)[lane] & 1 != 0
         } else {
-            machine.registers.row::<u64>(inst.b)[lane] & ODD != 0
+            machine.registers.row::<u64>(inst.b)[lane] & ODD_PHASE_BIT != 0
         };
-        complete |= u32::from((word & ODD != 0) != odd) << lane;
+        complete |= u32::from((word & ODD_PHASE_BIT != 0) != odd) << lane;
     }
     machine.registers.set_bits(inst.d, mask, complete);
     machine.spinning = true;
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_word_keeps_every_field() {
-        let barrier = Barrier { expected: COUNT, pending: 7, bytes: -(1 << 20), odd: true };
+        let barrier = Barrier { expected: MAX_ARRIVALS, pending: 7, bytes: -(1 << 20), odd: true };
         assert_eq!(Barrier::read(barrier.word()), barrier);
-        let barrier = Barrier { expected: 1, pending: COUNT, bytes: (1 << 20) - 1, odd: false };
+        let barrier = Barrier { expected: 1, pending: MAX_ARRIVALS, bytes: (1 << 20) - 1, odd: false };
         assert_eq!(Barrier::read(barrier.word()), barrier);
     }
 

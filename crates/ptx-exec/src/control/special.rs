@@ -1,12 +1,12 @@
 //! Special registers: `%tid`, `%ctaid`, lane masks, clocks.
 
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::engine::registers::LANES;
+use crate::engine::registers::WARP_LANES;
 use crate::types::Width;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Registers by name and component, in the order of their numbers (`Inst::imm`).
-const NAMES: &[(&str, &str, Width)] = &[
+const SPECIAL_REGISTERS: &[(&str, &str, Width)] = &[
     ("%tid", "x", Width::Word),
     ("%tid", "y", Width::Word),
     ("%tid", "z", Width::Word),
@@ -65,23 +65,24 @@ const NAMES: &[(&str, &str, Width)] = &[
 ];
 
 /// Bytes of shared memory that are reserved for the system in each block, behind what the program asks for.
-pub(crate) const RESERVED: u32 = 1024;
+pub(crate) const RESERVED_SHARED_BYTES: u32 = 1024;
 
 /// Nanoseconds of host time are counted as this many clock ticks.
 const TICKS_PER_NANOSECOND: u64 = 2;
 
 /// The number and width of a special register, if it is one.
 pub(crate) fn lookup(name: &str, member: &str) -> Option<(u64, Width)> {
-    let index = NAMES.iter().position(|(known, component, _)| (*known, *component) == (name, member))?;
-    Some((index as u64, NAMES[index].2))
+    let index = SPECIAL_REGISTERS.iter().position(|(known, component, _)| (*known, *component) == (name, member))?;
+    Some((index as u64, SPECIAL_REGISTERS[index].2))
 }
 
-/// Beginnings of the names of special registers that are not in `NAMES`.
-const OTHERS: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset"];
+/// Beginnings of the names of special registers that are not in `SPECIAL_REGISTERS`.
+const UNNUMBERED_PREFIXES: &[&str] = &["%envreg", "%pm", "%reserved_smem_offset"];
 
 /// Whether PTX has a special register of that name.
 pub(crate) fn exists(name: &str) -> bool {
-    NAMES.iter().any(|(known, ..)| *known == name) || OTHERS.iter().any(|prefix| name.starts_with(prefix))
+    SPECIAL_REGISTERS.iter().any(|(known, ..)| *known == name)
+        || UNNUMBERED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Code that reads a register of that width.
@@ -94,7 +95,7 @@ pub(crate) fn code(width: Width) -> Exec {
 }
 
 /// Component `axis` of each lane's `%tid`.
-fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; LANES] {
+fn thread_index(machine: &Machine<'_>, axis: u64) -> [u32; WARP_LANES] {
     let [x, y, _] = machine.env.block;
     let first = machine.warp.index * 32;
     std::array::from_fn(|lane| {
@@ -120,14 +121,14 @@ fn timer() -> u64 {
 }
 
 /// The bits of `one(lane)` for each lane.
-fn masks(one: impl Fn(u32) -> u32) -> [u32; LANES] {
+fn masks(one: impl Fn(u32) -> u32) -> [u32; WARP_LANES] {
     std::array::from_fn(|lane| one(1 << lane))
 }
 
 /// Reads a register of 32 bits into a row.
 fn read_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let env = machine.env;
-    let all = |value: u32| [value; LANES];
+    let all = |value: u32| [value; WARP_LANES];
     let axis = |values: [u32; 3]| values[(inst.imm % 3) as usize];
     let values = match inst.imm {
         0..=2 => thread_index(machine, inst.imm),
@@ -164,7 +165,7 @@ fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
     let (env, index) = (machine.env, machine.block.index);
     let axis = |values: [u32; 3]| values[(number % 3) as usize];
     // A kernel that names one of these registers has the reserved memory.
-    let reserved = machine.block.shared.first() as u32 + env.all_shared_bytes.saturating_sub(RESERVED);
+    let reserved = machine.block.shared.first() as u32 + env.all_shared_bytes.saturating_sub(RESERVED_SHARED_BYTES);
     match number {
         33..=35 => axis(env.order.cluster_of(index)),
         36..=38 => axis(env.order.clusters()),
@@ -173,9 +174,9 @@ fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
         45 => env.order.rank(index),
         46 => env.order.size(),
         47 => env.all_shared_bytes,
-        49 => reserved + RESERVED,
-        50 => RESERVED,
-        52 => reserved + RESERVED / 2,
+        49 => reserved + RESERVED_SHARED_BYTES,
+        50 => RESERVED_SHARED_BYTES,
+        52 => reserved + RESERVED_SHARED_BYTES / 2,
         _ => reserved,
     }
 }
@@ -196,7 +197,7 @@ fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         // No graph was launched by device code.
         _ => 0,
     };
-    machine.registers.set(inst.d, machine.mask, &[value; LANES]);
+    machine.registers.set(inst.d, machine.mask, &[value; WARP_LANES]);
     Flow::Next
 }
 
@@ -204,7 +205,7 @@ fn read_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 pub(crate) fn dynamic_shared_word(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let start = machine.block.shared.first() as u32 + machine.env.dynamic_shared_at;
     let address = start.wrapping_add(inst.imm as u32);
-    machine.registers.set(inst.d, machine.mask, &[address; LANES]);
+    machine.registers.set(inst.d, machine.mask, &[address; WARP_LANES]);
     Flow::Next
 }
 
@@ -212,7 +213,7 @@ pub(crate) fn dynamic_shared_word(machine: &mut Machine<'_>, inst: &Inst) -> Flo
 pub(crate) fn dynamic_shared_double(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let start = machine.block.shared.first() + u64::from(machine.env.dynamic_shared_at);
     let address = start.wrapping_add(inst.imm);
-    machine.registers.set(inst.d, machine.mask, &[address; LANES]);
+    machine.registers.set(inst.d, machine.mask, &[address; WARP_LANES]);
     Flow::Next
 }
 

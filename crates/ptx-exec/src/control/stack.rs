@@ -5,13 +5,13 @@
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, lanes_of};
+use crate::engine::registers::{WARP_LANES, lanes_of};
 
 /// Largest local memory of a thread, in bytes.
-const MAX_LOCAL: u64 = 512 * 1024;
+const MAX_LOCAL_BYTES: u64 = 512 * 1024;
 
 /// Bytes of a row of local memory, for each lane.
-const ROW: u64 = 8;
+const LOCAL_ROW_BYTES: u64 = 8;
 
 /// `alloca d, a`: the address of `a` bytes, a multiple of `imm`; `x` says whether size and address have 64 bits.
 pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
@@ -24,14 +24,14 @@ pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         }
     });
     let size = sizes.max().unwrap_or(0);
-    let start = (machine.warp.local.len() as u64 * ROW).next_multiple_of(inst.imm.max(ROW));
-    let end = start.saturating_add(size).saturating_add(ROW - 1) / ROW;
+    let start = (machine.warp.local.len() as u64 * LOCAL_ROW_BYTES).next_multiple_of(inst.imm.max(LOCAL_ROW_BYTES));
+    let end = start.saturating_add(size).saturating_add(LOCAL_ROW_BYTES - 1) / LOCAL_ROW_BYTES;
     let last = machine.warp.frames.len() as u64 == u64::from(machine.frame) + 1;
-    if !last || end > MAX_LOCAL / ROW {
+    if !last || end > MAX_LOCAL_BYTES / LOCAL_ROW_BYTES {
         let lane = lanes_of(machine.mask).next().unwrap_or(0);
         return machine.fail(FaultKind::StackOverflow, lane);
     }
-    machine.warp.local.resize(end as usize, [0; LANES]);
+    machine.warp.local.resize(end as usize, [0; WARP_LANES]);
     set_address(machine, inst, start);
     Flow::Next
 }
@@ -40,15 +40,15 @@ pub(crate) fn allocate(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn set_address(machine: &mut Machine<'_>, inst: &Inst, address: u64) {
     let mask = machine.mask;
     if inst.x != 0 {
-        machine.registers.set(inst.d, mask, &[address; LANES]);
+        machine.registers.set(inst.d, mask, &[address; WARP_LANES]);
     } else {
-        machine.registers.set(inst.d, mask, &[address as u32; LANES]);
+        machine.registers.set(inst.d, mask, &[address as u32; WARP_LANES]);
     }
 }
 
 /// `stacksave d`: where the local memory ends.
 pub(crate) fn save(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let end = machine.warp.local.len() as u64 * ROW;
+    let end = machine.warp.local.len() as u64 * LOCAL_ROW_BYTES;
     set_address(machine, inst, end);
     Flow::Next
 }
@@ -68,7 +68,7 @@ pub(crate) fn restore(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     });
     let last = machine.warp.frames.len() as u64 == u64::from(machine.frame) + 1;
     if last && machine.mask == machine.warp.alive && end >= own {
-        machine.warp.local.truncate((end / ROW) as usize);
+        machine.warp.local.truncate((end / LOCAL_ROW_BYTES) as usize);
     }
     Flow::Next
 }

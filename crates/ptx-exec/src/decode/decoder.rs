@@ -1,8 +1,8 @@
 //! Where decoding a function stands: names and their scopes, registers, drafts so far, and what all families of instructions
 //! need of them.
 
+use super::contraction_role::ContractionRole;
 use super::draft::{Draft, Ref, Registers, Role};
-use super::part::ContractionPart;
 use super::program_context::ProgramContext;
 use crate::api::LoadError;
 use crate::code::LocalArea;
@@ -128,7 +128,7 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
 }
 
 /// Largest frame of local memory that is accepted, in bytes.
-const MAX_FRAME: u32 = 512 * 1024;
+const MAX_FRAME_BYTES: u32 = 512 * 1024;
 
 impl<'p, 'a> FunctionDecoder<'p, 'a> {
     /// A decoder for a function of text `module`, with static shared memory starting at `shared_start`.
@@ -162,10 +162,10 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     pub(crate) fn local_room(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
         let offset = u64::from(self.local_bytes).next_multiple_of(align.max(8));
         let end = offset.saturating_add(size).next_multiple_of(8);
-        if end > u64::from(MAX_FRAME) {
+        if end > u64::from(MAX_FRAME_BYTES) {
             return Err(LoadError::InvalidPtx {
                 line,
-                message: format!("more than {MAX_FRAME} bytes of local memory"),
+                message: format!("more than {MAX_FRAME_BYTES} bytes of local memory"),
             });
         }
         self.local_bytes = end as u32;
@@ -199,7 +199,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// Says what the instruction that was added last can be in a contraction.
-    pub(crate) fn set_part(&mut self, part: Option<ContractionPart>) {
+    pub(crate) fn set_part(&mut self, part: Option<ContractionRole>) {
         if let Some(draft) = self.drafts.last_mut() {
             draft.part = part;
         }

@@ -1,6 +1,6 @@
 //! An instruction whose operands are still virtual registers.
 
-use crate::decode::part::ContractionPart;
+use crate::decode::contraction_role::ContractionRole;
 use crate::engine::machine::{Exec, Inst};
 use crate::engine::races::Access;
 use crate::slot::{CONSTANT, NONE};
@@ -28,7 +28,7 @@ pub(crate) enum Role {
 }
 
 /// The operand fields of `Inst`, in the order of `Draft::roles`.
-pub(crate) const FIELDS: usize = 6;
+pub(crate) const OPERAND_FIELDS: usize = 6;
 
 /// A draft of an instruction.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ pub(crate) struct Draft {
     /// With references where the roles say so.
     pub(crate) inst: Inst,
     /// Roles of `d a b c x` and the low half of `imm`.
-    pub(crate) roles: [Role; FIELDS],
+    pub(crate) roles: [Role; OPERAND_FIELDS],
     /// Entries of the function's list that this instruction reads or writes.
     pub(crate) list: Range<u32>,
     /// Whether those are written.
@@ -56,7 +56,7 @@ pub(crate) struct Draft {
     /// What it does with memory that several threads have.
     pub(crate) access: Option<Access>,
     /// What it can be in a contraction.
-    pub(crate) part: Option<ContractionPart>,
+    pub(crate) part: Option<ContractionRole>,
 }
 
 impl Draft {
@@ -65,7 +65,7 @@ impl Draft {
         let inst = Inst { exec, guard: NONE, d: NONE, a: NONE, b: NONE, c: NONE, x: NONE, imm: 0, line: 0 };
         Self {
             inst,
-            roles: [Role::Plain; FIELDS],
+            roles: [Role::Plain; OPERAND_FIELDS],
             list: 0..0,
             list_role: Role::Plain,
             list_results: 0,
@@ -158,7 +158,7 @@ impl Draft {
     }
 
     /// The references of the operand fields with their roles.
-    pub(crate) fn fields(&self) -> [(Ref, Role); FIELDS] {
+    pub(crate) fn fields(&self) -> [(Ref, Role); OPERAND_FIELDS] {
         let Inst { d, a, b, c, x, imm, .. } = self.inst;
         let [rd, ra, rb, rc, rx, ri] = self.roles;
         [(d, rd), (a, ra), (b, rb), (c, rc), (x, rx), (imm as u32, ri)]
@@ -166,7 +166,7 @@ impl Draft {
 
     /// Replaces the references of the operand fields.
     pub(crate) fn map(&mut self, place: impl Fn(Ref) -> u32) {
-        let slots: [Ref; FIELDS] = self.fields().map(|(reference, role)| match role {
+        let slots: [Ref; OPERAND_FIELDS] = self.fields().map(|(reference, role)| match role {
             Role::Plain => reference,
             _ => place(reference),
         });

@@ -19,7 +19,7 @@ use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
 /// The modifier that says that a policy is the last operand.
-const HINT: &str = "L2::cache_hint";
+const CACHE_HINT_MODIFIER: &str = "L2::cache_hint";
 
 /// The bits of a policy for `fraction` of the accesses.
 fn policy(priority: &str, fraction: f32) -> u64 {
@@ -35,7 +35,7 @@ fn policy(priority: &str, fraction: f32) -> u64 {
 
 /// Whether a load, store or atomic ends with a policy.
 pub(crate) fn has_policy(i: &Instruction<'_>) -> bool {
-    matches!(i.opcode, "ld" | "st" | "atom" | "red") && i.modifiers.contains(&HINT)
+    matches!(i.opcode, "ld" | "st" | "atom" | "red") && i.modifiers.contains(&CACHE_HINT_MODIFIER)
 }
 
 impl<'a> FunctionDecoder<'_, 'a> {
@@ -44,7 +44,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let mut plain = i.clone();
         let policy = plain.operands.pop().ok_or_else(|| self.invalid("no cache policy"))?;
         self.source(&policy, Ty::U(64))?;
-        plain.modifiers.retain(|word| *word != HINT);
+        plain.modifiers.retain(|word| *word != CACHE_HINT_MODIFIER);
         Ok(plain)
     }
 

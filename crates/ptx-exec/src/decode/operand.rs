@@ -150,8 +150,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let cut = |value: u64| if width == Width::Word { value & 0xffff_ffff } else { value };
         match self.binding(name).cloned() {
             Some(Binding::Local(base)) => self.local_address(plus(u64::from(base)), width),
-            Some(Binding::Param(area)) => self.local_address(plus(window::LOCAL + u64::from(area.offset)), width),
-            Some(Binding::KernelParam(base)) => Ok(self.constant(cut(plus(window::PARAM + u64::from(base))), width)),
+            Some(Binding::Param(area)) => {
+                self.local_address(plus(window::LOCAL_ADDRESS + u64::from(area.offset)), width)
+            }
+            Some(Binding::KernelParam(base)) => {
+                Ok(self.constant(cut(plus(window::PARAM_ADDRESS + u64::from(base))), width))
+            }
             Some(Binding::Shared(base)) => Ok(self.shared_offset(plus(u64::from(base)), width)),
             Some(_) => Err(self.invalid(format!("{name} has no address"))),
             None => self.symbol_address(name, offset, width),

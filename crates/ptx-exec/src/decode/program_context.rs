@@ -3,7 +3,7 @@
 use super::draft::Ref;
 use crate::alu::video_operation::Video;
 use crate::code::CallSite;
-use crate::engine::registers::{LANES, Row};
+use crate::engine::registers::{Row, WARP_LANES};
 use crate::load::globals::Globals;
 use crate::load::link::Linked;
 use crate::matrix::operation::Matrix;
@@ -24,14 +24,14 @@ impl Constants {
         if let Some(slot) = self.known.get(&(value, width)) {
             return *slot;
         }
-        let slot = (self.rows.len() * LANES) as Ref | CONSTANT;
+        let slot = (self.rows.len() * WARP_LANES) as Ref | CONSTANT;
         let (low, high) = (value as u32, (value >> 32) as u32);
         match width {
             Width::Double => {
-                let pairs: [u32; LANES] = std::array::from_fn(|word| if word % 2 == 0 { low } else { high });
+                let pairs: [u32; WARP_LANES] = std::array::from_fn(|word| if word % 2 == 0 { low } else { high });
                 self.rows.extend([Row(pairs), Row(pairs)]);
             }
-            Width::Word | Width::Pred => self.rows.push(Row([low; LANES])),
+            Width::Word | Width::Pred => self.rows.push(Row([low; WARP_LANES])),
         }
         self.known.insert((value, width), slot);
         slot

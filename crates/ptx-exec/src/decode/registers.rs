@@ -12,7 +12,7 @@ use crate::types::{Space, Ty, Width};
 use katydid_ptx::ast::{Operand, Variable};
 
 /// Bytes of the area of a register.
-const AREA: u32 = 8;
+const REGISTER_AREA_BYTES: u32 = 8;
 
 /// The type that is moved to and from an area.
 fn moved(width: Width) -> Ty {
@@ -34,8 +34,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// A new area for one register.
     pub(crate) fn area_of_register(&mut self, line: u32) -> Result<LocalArea, LoadError> {
-        let offset = self.local_room(u64::from(AREA), u64::from(AREA), line)?;
-        Ok(LocalArea { offset, size: AREA })
+        let offset = self.local_room(u64::from(REGISTER_AREA_BYTES), u64::from(REGISTER_AREA_BYTES), line)?;
+        Ok(LocalArea { offset, size: REGISTER_AREA_BYTES })
     }
 
     /// Reads a register from its area.

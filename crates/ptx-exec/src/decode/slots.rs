@@ -4,14 +4,14 @@
 //! of an instruction overlap wholly or not at all, which is what the lane loops rely on.
 
 use super::liveness::Interval;
-use crate::engine::registers::LANES;
+use crate::engine::registers::WARP_LANES;
 use crate::types::Width;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Where each register of a function is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RegisterPlaces {
+pub(crate) struct RegisterSlots {
     /// Word offset in the frame, by register.
     pub(crate) slots: Vec<u32>,
     /// Rows of the frame.
@@ -52,7 +52,7 @@ impl Pool {
 }
 
 /// Gives every register that is used a slot.
-pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterPlaces {
+pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterSlots {
     let mut order: Vec<usize> = (0..widths.len()).filter(|register| !intervals[*register].is_empty()).collect();
     order.sort_by_key(|register| intervals[*register].start);
     let (mut predicates, mut words, mut doubles) = (Pool::default(), Pool::default(), Pool::default());
@@ -65,7 +65,7 @@ pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterPlac
         };
         slots[register] = pool.take(intervals[register]);
     }
-    let lanes = LANES as u32;
+    let lanes = WARP_LANES as u32;
     let first_word = predicates.used.div_ceil(lanes) * lanes;
     let first_double = first_word + words.used * lanes;
     for (slot, width) in slots.iter_mut().zip(widths) {
@@ -76,7 +76,7 @@ pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterPlac
         };
     }
     let rows = (first_double + doubles.used * 2 * lanes) / lanes;
-    RegisterPlaces { slots, rows, pressure: words.used + 2 * doubles.used }
+    RegisterSlots { slots, rows, pressure: words.used + 2 * doubles.used }
 }
 
 #[cfg(test)]

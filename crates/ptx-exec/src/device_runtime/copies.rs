@@ -12,7 +12,7 @@ use crate::memory::stretch;
 use crate::types::Space;
 
 /// Largest `cudaMemcpyKind`.
-const LAST_KIND: u32 = 4;
+const LAST_MEMCPY_KIND: u32 = 4;
 
 /// Offsets in `cudaMemcpy3DParms`: array, position and pitched pointer of the source, the same of the destination, extent, kind.
 mod parms {
@@ -44,7 +44,7 @@ fn keep(machine: &Machine<'_>, job: Job, stream: u64) -> u32 {
     if !is_launchable(&runtime, stream) {
         return error::INVALID_RESOURCE_HANDLE;
     }
-    let queue = if stream == super::streams::TAIL { &mut runtime.tails } else { &mut runtime.jobs };
+    let queue = if stream == super::streams::TAIL_LAUNCH_STREAM { &mut runtime.tails } else { &mut runtime.jobs };
     queue.push_back(job);
     error::SUCCESS
 }
@@ -59,7 +59,7 @@ fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let [to, from, size] = [0, 1, 2].map(|index| parameter::<u64>(machine, inst, index, lane));
         let (kind, stream): (u32, u64) = (parameter(machine, inst, 3, lane), parameter(machine, inst, 4, lane));
-        if kind > LAST_KIND {
+        if kind > LAST_MEMCPY_KIND {
             return Ok(error::INVALID_MEMCPY_DIRECTION);
         }
         Ok(keep(machine, Job::Copy { to: line(to), from: line(from), extent: [size, 1, 1] }, stream))
@@ -72,7 +72,7 @@ fn copy_2d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let values: [u64; 6] = std::array::from_fn(|index| parameter(machine, inst, index, lane));
         let [to, to_pitch, from, from_pitch, width, height] = values;
         let (kind, stream): (u32, u64) = (parameter(machine, inst, 6, lane), parameter(machine, inst, 7, lane));
-        if kind > LAST_KIND {
+        if kind > LAST_MEMCPY_KIND {
             return Ok(error::INVALID_MEMCPY_DIRECTION);
         }
         if width > to_pitch || width > from_pitch {
@@ -99,7 +99,7 @@ fn copy_3d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let ((from_array, from), (to_array, to)) = (side(parms::SOURCE)?, side(parms::DESTINATION)?);
         let extent = [word(parms::EXTENT)?, word(parms::EXTENT + 8)?, word(parms::EXTENT + 16)?];
         let kind = machine.read::<u32>(Space::Generic, lane, at.wrapping_add(parms::KIND))?;
-        if kind > LAST_KIND {
+        if kind > LAST_MEMCPY_KIND {
             return Ok(error::INVALID_MEMCPY_DIRECTION);
         }
         let arrays = from_array != 0 || to_array != 0;

@@ -1,7 +1,7 @@
 //! Launches: device code gets a buffer, writes the parameters into it, and launches it into a stream.
 
 use super::error;
-use super::streams::{TAIL, is_launchable};
+use super::streams::{TAIL_LAUNCH_STREAM, is_launchable};
 use crate::api::Kernel;
 use crate::control::call_args::{field, parameter, set_result};
 use crate::control::flow::FUNCTION_STEP;
@@ -27,7 +27,7 @@ const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
 /// Most shared memory of a block, in bytes.
-const MAX_SHARED: u64 = 227 * 1024;
+const MAX_SHARED_BYTES: u64 = 227 * 1024;
 
 /// `CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT`, and its value where the host has none.
 const PENDING_LIMIT: (u32, u64) = (4, 2048);
@@ -53,7 +53,7 @@ fn described(machine: &mut Machine<'_>, inst: &Inst, indices: [usize; 4], lane: 
     let address: u64 = parameter(machine, inst, indices[0], lane);
     let (grid, block) = (dimensions(machine, inst, indices[1], lane), dimensions(machine, inst, indices[2], lane));
     let dynamic_shared = parameter(machine, inst, indices[3], lane);
-    let offset = window::offset_in(window::FUNCTION, address).filter(|offset| offset % FUNCTION_STEP == 0);
+    let offset = window::offset_in(window::FUNCTION_ADDRESS, address).filter(|offset| offset % FUNCTION_STEP == 0);
     let function = offset.map_or(u32::MAX, |offset| (offset / FUNCTION_STEP) as u32);
     let known = machine.env.code.kernels.iter().find(|info| info.function == function);
     let info = known.ok_or(error::INVALID_DEVICE_FUNCTION)?;
@@ -62,7 +62,7 @@ fn described(machine: &mut Machine<'_>, inst: &Inst, indices: [usize; 4], lane: 
     let fits = within(grid, MAX_GRID)
         && within(block, MAX_BLOCK)
         && threads <= u64::from(info.max_threads)
-        && u64::from(info.static_shared) + u64::from(dynamic_shared) <= MAX_SHARED
+        && u64::from(info.static_shared) + u64::from(dynamic_shared) <= MAX_SHARED_BYTES
         && info.required_block.is_none_or(|required| required == block)
         && info.required_cluster.is_none_or(|cluster| grid.iter().zip(cluster).all(|(grid, size)| grid % size == 0));
     if !fits {
@@ -167,7 +167,7 @@ fn submit(
         } else if (runtime.jobs.len() + runtime.tails.len()) as u64 >= most {
             error::PENDING_COUNT_EXCEEDED
         } else {
-            let queue = if stream == TAIL { &mut runtime.tails } else { &mut runtime.jobs };
+            let queue = if stream == TAIL_LAUNCH_STREAM { &mut runtime.tails } else { &mut runtime.jobs };
             queue.push_back(Job::Launch(child));
             error::SUCCESS
         }

@@ -5,7 +5,7 @@ use super::jobs::Runtime;
 use crate::control::call_args::set_result;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, lanes_of};
+use crate::engine::registers::{WARP_LANES, lanes_of};
 use std::sync::{MutexGuard, PoisonError};
 
 /// Runs a function of the runtime for each lane; it returns an error code, which the lane gets and keeps.
@@ -35,7 +35,7 @@ impl Machine<'_> {
     /// Keeps the error of a lane until it is asked for.
     pub(super) fn note_error(&mut self, lane: usize, code: u32) {
         if code != error::SUCCESS {
-            self.warp.errors.resize(LANES, error::SUCCESS);
+            self.warp.errors.resize(WARP_LANES, error::SUCCESS);
             if let Some(last) = self.warp.errors.get_mut(lane) {
                 *last = code;
             }

@@ -121,7 +121,7 @@ fn toolkit_of(ptx: u32) -> u32 {
 
 /// The kernel at an address.
 fn kernel_at(machine: &Machine<'_>, address: u64) -> Option<Arc<KernelInfo>> {
-    let offset = window::offset_in(window::FUNCTION, address).filter(|offset| offset % FUNCTION_STEP == 0)?;
+    let offset = window::offset_in(window::FUNCTION_ADDRESS, address).filter(|offset| offset % FUNCTION_STEP == 0)?;
     let function = (offset / FUNCTION_STEP) as u32;
     machine.env.code.kernels.iter().find(|info| info.function == function).cloned()
 }

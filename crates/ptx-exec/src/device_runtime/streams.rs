@@ -8,25 +8,25 @@ use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::types::Space;
 
 /// `cudaStreamTailLaunch`
-pub(super) const TAIL: u64 = 3;
+pub(super) const TAIL_LAUNCH_STREAM: u64 = 3;
 
 /// `cudaStreamFireAndForget`
-const FIRE_AND_FORGET: u64 = 4;
+const FIRE_AND_FORGET_STREAM: u64 = 4;
 
 /// The named streams that device code may launch into: the default one in its three spellings, and the two above.
-const NAMED: std::ops::RangeInclusive<u64> = 0..=FIRE_AND_FORGET;
+const NAMED_STREAMS: std::ops::RangeInclusive<u64> = 0..=FIRE_AND_FORGET_STREAM;
 
 /// Handles of created streams and events are above the named ones, and tell their kind by the lowest bit.
 const FIRST_HANDLE: u64 = 0x100;
 
 /// The lowest bit of an event.
-const EVENT: u64 = 1;
+const EVENT_BIT: u64 = 1;
 
 /// `cudaStreamNonBlocking`, which device code must ask for.
-const NON_BLOCKING: u32 = 1;
+const STREAM_NON_BLOCKING: u32 = 1;
 
 /// `cudaEventDisableTiming`, likewise.
-const DISABLE_TIMING: u32 = 2;
+const EVENT_DISABLE_TIMING: u32 = 2;
 
 /// Functions by what follows `__cudaCDP2` in their names.
 pub(super) fn find(name: &str) -> Option<Exec> {
@@ -43,12 +43,12 @@ pub(super) fn find(name: &str) -> Option<Exec> {
 
 /// Whether work can be put into a stream.
 pub(super) fn is_launchable(runtime: &Runtime, stream: u64) -> bool {
-    NAMED.contains(&stream) || (stream & EVENT == 0 && runtime.handles.contains(&stream))
+    NAMED_STREAMS.contains(&stream) || (stream & EVENT_BIT == 0 && runtime.handles.contains(&stream))
 }
 
 /// Whether events can be used with a stream: not with those whose work is ordered by nothing, or behind everything.
 fn takes_events(runtime: &Runtime, stream: u64) -> bool {
-    is_launchable(runtime, stream) && ![TAIL, FIRE_AND_FORGET].contains(&stream)
+    is_launchable(runtime, stream) && ![TAIL_LAUNCH_STREAM, FIRE_AND_FORGET_STREAM].contains(&stream)
 }
 
 /// A new handle at the address in parameter 0, if the flags in parameter 1 are those that device code must give.
@@ -61,7 +61,7 @@ fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flo
         let handle = {
             let mut runtime = machine.runtime();
             runtime.last_handle = runtime.last_handle.max(FIRST_HANDLE) + 2;
-            let handle = runtime.last_handle & !EVENT | kind;
+            let handle = runtime.last_handle & !EVENT_BIT | kind;
             runtime.handles.insert(handle);
             handle
         };
@@ -73,19 +73,19 @@ fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flo
 fn destroy(machine: &mut Machine<'_>, inst: &Inst, kind: u64) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let handle: u64 = parameter(machine, inst, 0, lane);
-        let known = handle & EVENT == kind && machine.runtime().handles.remove(&handle);
+        let known = handle & EVENT_BIT == kind && machine.runtime().handles.remove(&handle);
         Ok(if known { error::SUCCESS } else { error::INVALID_RESOURCE_HANDLE })
     })
 }
 
 /// `StreamCreateWithFlags(cudaStream_t *stream, unsigned flags)`
 fn create_stream(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    create(machine, inst, 0, NON_BLOCKING)
+    create(machine, inst, 0, STREAM_NON_BLOCKING)
 }
 
 /// `EventCreateWithFlags(cudaEvent_t *event, unsigned flags)`
 fn create_event(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    create(machine, inst, EVENT, DISABLE_TIMING)
+    create(machine, inst, EVENT_BIT, EVENT_DISABLE_TIMING)
 }
 
 /// `StreamDestroy(cudaStream_t stream)`: what is in it stays.
@@ -95,7 +95,7 @@ fn destroy_stream(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// `EventDestroy(cudaEvent_t event)`
 fn destroy_event(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    destroy(machine, inst, EVENT)
+    destroy(machine, inst, EVENT_BIT)
 }
 
 /// Checks a stream and an event, whose parameters have these indices.
@@ -104,7 +104,7 @@ fn check(machine: &mut Machine<'_>, inst: &Inst, [stream, event]: [usize; 2]) ->
         let (stream, event): (u64, u64) =
             (parameter(machine, inst, stream, lane), parameter(machine, inst, event, lane));
         let runtime = machine.runtime();
-        Ok(if event & EVENT == 0 || !runtime.handles.contains(&event) || !is_launchable(&runtime, stream) {
+        Ok(if event & EVENT_BIT == 0 || !runtime.handles.contains(&event) || !is_launchable(&runtime, stream) {
             error::INVALID_RESOURCE_HANDLE
         } else if takes_events(&runtime, stream) {
             error::SUCCESS

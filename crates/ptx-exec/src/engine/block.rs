@@ -4,7 +4,7 @@ use crate::engine::warp::Warp;
 use crate::memory::shared_memory::SharedMemory;
 
 /// Barriers of a block.
-pub(crate) const BARRIERS: usize = 16;
+pub(crate) const BARRIERS_PER_BLOCK: usize = 16;
 
 /// The state of one of the barriers of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Block {
     /// Its shared memory.
     pub(crate) shared: SharedMemory,
     /// The barriers, by their numbers.
-    pub(crate) barriers: [Barrier; BARRIERS],
+    pub(crate) barriers: [Barrier; BARRIERS_PER_BLOCK],
     /// The warp whose turn it is.
     pub(crate) turn: usize,
     /// Counts its barriers; of no meaning beyond a launch.

@@ -12,13 +12,13 @@
 //! does a `Switch`.
 
 use crate::api::{Launch, Limits, Progress};
-use crate::control::special::RESERVED;
+use crate::control::special::RESERVED_SHARED_BYTES;
 use crate::device_runtime::jobs::{Job, Level, Runtime};
 use crate::device_runtime::{run_copy, run_fill};
 use crate::engine::block::Block;
 use crate::engine::fault::{Fault, FaultKind};
 use crate::engine::machine::{Env, Machine, WORKSPACE_BYTES};
-use crate::engine::order::{BlockOrder, MAX_CLUSTER};
+use crate::engine::order::{BlockOrder, MAX_CLUSTER_BLOCKS};
 use crate::engine::pool;
 use crate::engine::rounds::BlockProgress;
 use crate::engine::switch::{Request, Switch};
@@ -48,13 +48,13 @@ const MAX_STARTED_BYTES: u64 = 1 << 30;
 const MAX_SPARE_BLOCK_BYTES: usize = 4 << 20;
 
 /// Most blocks of a cooperative launch: what a large GPU holds at once.
-const MAX_RESIDENT: u64 = 132 * 32;
+const MAX_RESIDENT_BLOCKS: u64 = 132 * 32;
 
 /// Most threads in a block.
 const MAX_THREADS: u64 = 1024;
 
 /// Most shared memory of a block, in bytes.
-const MAX_SHARED: u64 = 227 * 1024;
+const MAX_SHARED_BYTES: u64 = 227 * 1024;
 
 /// A launch in progress.
 #[derive(Debug)]
@@ -119,8 +119,8 @@ impl Grid {
         let workspace = std::iter::repeat_with(|| AtomicU64::new(0)).take(words as usize).collect();
         let fits = threads > 0
             && threads <= MAX_THREADS.min(u64::from(kernel.max_threads))
-            && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT))
-            && shared <= MAX_SHARED
+            && blocks.is_some_and(|blocks| blocks > 0 && (!launch.cooperative || blocks <= MAX_RESIDENT_BLOCKS))
+            && shared <= MAX_SHARED_BYTES
             && kernel.required_block.is_none_or(|required| required == launch.block)
             && launch.clusters_fit()
             && launch.params.len() >= kernel.param_bytes as usize;
@@ -237,7 +237,7 @@ impl Launch {
     /// Bytes of shared memory of a block, with those that are reserved for the system.
     pub(crate) fn shared_bytes(&self) -> u32 {
         let own = self.dynamic_at() + self.dynamic_shared;
-        if self.kernel.code.reserved { own.next_multiple_of(16) + RESERVED } else { own }
+        if self.kernel.code.reserved { own.next_multiple_of(16) + RESERVED_SHARED_BYTES } else { own }
     }
 
     /// The order in which its blocks start.
@@ -249,7 +249,7 @@ impl Launch {
     fn clusters_fit(&self) -> bool {
         let Some(cluster) = self.cluster else { return !self.kernel.needs_cluster };
         let size = count_of(cluster).unwrap_or(u64::MAX);
-        let most = self.kernel.max_cluster.unwrap_or(MAX_CLUSTER).min(MAX_CLUSTER);
+        let most = self.kernel.max_cluster.unwrap_or(MAX_CLUSTER_BLOCKS).min(MAX_CLUSTER_BLOCKS);
         (1..=u64::from(most)).contains(&size)
             && self.kernel.required_cluster.is_none_or(|required| required == cluster)
             && self.grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0)

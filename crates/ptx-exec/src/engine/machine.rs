@@ -161,12 +161,12 @@ pub(crate) struct Env<'a> {
 impl Env<'_> {
     /// Address of the workspace, as device code sees it.
     pub(crate) fn workspace_address(&self) -> u64 {
-        if self.workspace == 0 { 0 } else { window::WORKSPACE }
+        if self.workspace == 0 { 0 } else { window::WORKSPACE_ADDRESS }
     }
 
     /// Where `size` bytes of the workspace are, if `address` lies in its window.
     pub(crate) fn workspace_at(&self, address: u64, size: u64) -> Option<u64> {
-        let offset = window::offset_in(window::WORKSPACE, address)?;
+        let offset = window::offset_in(window::WORKSPACE_ADDRESS, address)?;
         let fits = self.workspace != 0 && offset + size <= WORKSPACE_BYTES;
         fits.then_some(self.workspace + offset)
     }

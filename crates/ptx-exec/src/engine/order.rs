@@ -62,14 +62,14 @@ fn together(index: [u32; 3], sizes: [u32; 3]) -> u64 {
 }
 
 /// Where the number of a block stands in an address of shared memory.
-pub(crate) const RANK_SHIFT: u32 = 24;
+pub(crate) const BLOCK_RANK_SHIFT: u32 = 24;
 
 /// Most blocks of a cluster, for kernels that ask to go beyond the portable 8.
-pub const MAX_CLUSTER: u32 = 16;
+pub const MAX_CLUSTER_BLOCKS: u32 = 16;
 
 /// Offset `address` in block `rank` instead of where it was.
 pub(crate) fn address_in_block(address: u64, rank: u32) -> u64 {
-    (address & ((1 << RANK_SHIFT) - 1)) | u64::from(rank) << RANK_SHIFT
+    (address & ((1 << BLOCK_RANK_SHIFT) - 1)) | u64::from(rank) << BLOCK_RANK_SHIFT
 }
 
 #[cfg(test)]

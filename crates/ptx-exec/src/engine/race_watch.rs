@@ -2,7 +2,7 @@
 
 use crate::control::cluster;
 use crate::engine::machine::{Exec, Inst, Machine};
-use crate::engine::order::RANK_SHIFT;
+use crate::engine::order::BLOCK_RANK_SHIFT;
 use crate::engine::races::{Access, AccessMark, Race, RaceDetector, RaceSide};
 use crate::engine::registers::lanes_of;
 use crate::types::Space;
@@ -56,9 +56,9 @@ impl Machine<'_> {
         let shared = match access.space {
             Space::Local => return,
             Space::Shared => Some(address),
-            Space::Generic | Space::Global => window::offset_in(window::SHARED, address),
+            Space::Generic | Space::Global => window::offset_in(window::SHARED_ADDRESS, address),
         };
-        if shared.is_none() && address >= window::SHARED {
+        if shared.is_none() && address >= window::SHARED_ADDRESS {
             return;
         }
         // Addresses in a cluster say whose shared memory they are of; all others are of the block itself.
@@ -94,7 +94,7 @@ impl Machine<'_> {
         };
         let kernel = self.env.code.kernels.iter().find(|kernel| kernel.function == self.env.function);
         let kernel = kernel.map(|kernel| kernel.name.clone()).unwrap_or_default();
-        let address = if shared { address & ((1 << RANK_SHIFT) - 1) } else { address };
+        let address = if shared { address & ((1 << BLOCK_RANK_SHIFT) - 1) } else { address };
         self.env.host.race(&Race { kernel, shared, address, first: side(first), second: side(second) });
     }
 }

@@ -8,19 +8,19 @@
 use crate::slot::{CONSTANT, Slot};
 
 /// Lanes of a warp.
-pub(crate) const LANES: usize = 32;
+pub(crate) const WARP_LANES: usize = 32;
 
 /// The mask of all lanes.
-pub(crate) const FULL: u32 = u32::MAX;
+pub(crate) const FULL_LANE_MASK: u32 = u32::MAX;
 
 /// 32 words, aligned for the widest vector loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(128))]
-pub(crate) struct Row(pub(crate) [u32; LANES]);
+pub(crate) struct Row(pub(crate) [u32; WARP_LANES]);
 
 impl Row {
     /// All lanes zero.
-    pub(crate) const ZERO: Self = Self([0; LANES]);
+    pub(crate) const ZERO: Self = Self([0; WARP_LANES]);
 }
 
 /// What a lane of a row can be.
@@ -111,7 +111,7 @@ impl Registers {
 
     /// The row at `slot`.
     #[inline(always)]
-    pub(crate) fn row<T: Raw>(&self, slot: Slot) -> &[T; LANES] {
+    pub(crate) fn row<T: Raw>(&self, slot: Slot) -> &[T; WARP_LANES] {
         // SAFETY: rows are 128-byte aligned, those of 8-byte lanes take two adjacent ones (the decoder's `Width`), all
         // bit patterns are values (`Raw`), and writes need `&mut self`.
         unsafe { &*self.at(slot).cast() }
@@ -119,11 +119,11 @@ impl Registers {
 
     /// Writes the lanes in `mask`.
     #[inline(always)]
-    pub(crate) fn set<T: Raw>(&mut self, slot: Slot, mask: u32, values: &[T; LANES]) {
+    pub(crate) fn set<T: Raw>(&mut self, slot: Slot, mask: u32, values: &[T; WARP_LANES]) {
         debug_assert!(slot & CONSTANT == 0, "constants are never written");
         // SAFETY: as in `row`; `&mut self` excludes other references.
-        let row: &mut [T; LANES] = unsafe { &mut *self.at(slot).cast() };
-        if mask == FULL {
+        let row: &mut [T; WARP_LANES] = unsafe { &mut *self.at(slot).cast() };
+        if mask == FULL_LANE_MASK {
             *row = *values;
         } else {
             blend(row, values, mask);
@@ -141,7 +141,7 @@ impl Registers {
     pub(crate) fn set_lane<T: Raw>(&mut self, slot: Slot, lane: usize, value: T) {
         debug_assert!(slot & CONSTANT == 0, "constants are never written");
         // SAFETY: as in `set`.
-        let row: &mut [T; LANES] = unsafe { &mut *self.at(slot).cast() };
+        let row: &mut [T; WARP_LANES] = unsafe { &mut *self.at(slot).cast() };
         row[lane] = value;
     }
 
@@ -164,8 +164,8 @@ impl Registers {
 
 /// Takes the lanes in `mask` from `values`.
 #[inline(always)]
-fn blend<T: Raw>(row: &mut [T; LANES], values: &[T; LANES], mask: u32) {
-    for lane in 0..LANES {
+fn blend<T: Raw>(row: &mut [T; WARP_LANES], values: &[T; WARP_LANES], mask: u32) {
+    for lane in 0..WARP_LANES {
         row[lane] = T::select((mask >> lane) & 1 != 0, values[lane], row[lane]);
     }
 }

@@ -9,16 +9,16 @@
 //! it.
 
 use crate::control::barrier::deliver;
-use crate::engine::block::{BARRIERS, Barrier, Block};
+use crate::engine::block::{BARRIERS_PER_BLOCK, Barrier, Block};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Code, Env, Machine};
-use crate::engine::order::RANK_SHIFT;
+use crate::engine::order::BLOCK_RANK_SHIFT;
 use crate::engine::registers::{Registers, lanes_of};
 use crate::engine::scheduler::Stopped;
 use crate::engine::warp::{Wait, Warp};
 
 /// Warp instructions before another warp of the block is looked at.
-const SLICE: u32 = 512;
+const SLICE_INSTRUCTIONS: u32 = 512;
 
 /// What a round over the warps of a block came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Block {
         self.index = index;
         self.shared.resize(env.all_shared_bytes);
         let rank = if env.code.ranked { env.order.rank(index) } else { 0 };
-        self.shared.begin_at(u64::from(rank) << RANK_SHIFT);
+        self.shared.begin_at(u64::from(rank) << BLOCK_RANK_SHIFT);
         self.barriers = Default::default();
         self.turn = 0;
         self.warps.resize(env.warps() as usize, Warp::default());
@@ -62,7 +62,7 @@ impl Block {
     fn complete_barriers(&mut self, code: &Code) -> bool {
         let alive = self.alive();
         let mut any = false;
-        for id in 0..BARRIERS {
+        for id in 0..BARRIERS_PER_BLOCK {
             let barrier = self.barriers[id];
             let expected = if barrier.expected == 0 { alive } else { barrier.expected };
             if barrier.arrived > 0 && barrier.arrived >= expected {
@@ -139,7 +139,7 @@ impl Machine<'_> {
             return Ok(false);
         }
         self.warp = std::mem::take(place);
-        let turn = self.races.as_mut().map_or(SLICE, |races| races.turn());
+        let turn = self.races.as_mut().map_or(SLICE_INSTRUCTIONS, |races| races.turn());
         let (stopped, ran) = self.run_warp(turn.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
         if let Some(place) = self.block.warps.get_mut(index) {
             *place = std::mem::take(&mut self.warp);

@@ -6,7 +6,7 @@
 //! here is plain data, so that a warp can be put aside at any instruction.
 
 use crate::code::FunctionCode;
-use crate::engine::registers::{FULL, Row};
+use crate::engine::registers::{FULL_LANE_MASK, Row};
 use crate::memory::local_rows;
 
 /// Why a split does not run.
@@ -104,7 +104,7 @@ impl Warp {
     pub(crate) fn reset(&mut self, index: u32, function: &FunctionCode, number: u32, threads: u32) {
         let lanes = threads.saturating_sub(index * 32).min(32);
         self.index = index;
-        self.alive = if lanes == 32 { FULL } else { (1 << lanes) - 1 };
+        self.alive = if lanes == 32 { FULL_LANE_MASK } else { (1 << lanes) - 1 };
         self.arrived = 0;
         self.errors.clear();
         self.turns = 0;
@@ -218,9 +218,9 @@ mod tests {
     }
 
     fn warp() -> Warp {
-        let mut warp = Warp { alive: FULL, ..Warp::default() };
+        let mut warp = Warp { alive: FULL_LANE_MASK, ..Warp::default() };
         let function = FunctionCode { rows: 2, local_bytes: 16, ..FunctionCode::default() };
-        warp.push_frame(&function, 0, 0, 0, 0, FULL);
+        warp.push_frame(&function, 0, 0, 0, 0, FULL_LANE_MASK);
         warp.push_frame(&function, 0, 0, 9, 0, 0xff);
         warp
     }

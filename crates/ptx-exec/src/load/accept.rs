@@ -7,12 +7,12 @@ use crate::code::Param;
 use katydid_ptx::ast::{Function, Linkage, Module};
 
 /// The newest PTX that is known, that of CUDA 13.0, and how it is written.
-const NEWEST: (u32, u32) = (9, 0);
+const NEWEST_PTX_VERSION: (u32, u32) = (9, 0);
 const NEWEST_TEXT: &str = "9.0";
 
 /// Most bytes of parameters of a kernel; before PTX 8.1 there were fewer.
 const MAX_PARAM_BYTES: u32 = 32_764;
-const MOST_PARAMS_BEFORE: u32 = 4352;
+const MAX_PARAM_BYTES_BEFORE: u32 = 4352;
 const LARGE_PARAMS_SINCE: (u32, u32) = (8, 1);
 
 /// Most bytes of `.const` variables of a program.
@@ -21,7 +21,7 @@ const MAX_CONST_BYTES: u64 = 65_536;
 /// Parses one text and checks that the device can run it.
 pub(crate) fn parse(source: &str, target: TargetDevice) -> Result<Module<'_>, LoadError> {
     if let Some((line, (major, minor))) = katydid_ptx::version_of(source)
-        && (major, minor) > NEWEST
+        && (major, minor) > NEWEST_PTX_VERSION
     {
         return Err(LoadError::NewerPtx { line, major, minor, newest: NEWEST_TEXT });
     }
@@ -62,7 +62,7 @@ pub(crate) fn check_params(
     params: &[Param],
 ) -> Result<(), LoadError> {
     let version = module.map_or((0, 0), |module| module.version);
-    let most = if version >= LARGE_PARAMS_SINCE { MAX_PARAM_BYTES } else { MOST_PARAMS_BEFORE };
+    let most = if version >= LARGE_PARAMS_SINCE { MAX_PARAM_BYTES } else { MAX_PARAM_BYTES_BEFORE };
     let used = params.last().map_or(0, |param| param.offset + param.size);
     if used <= most {
         return Ok(());

@@ -8,7 +8,7 @@ use crate::window;
 use katydid_ptx::ast::{Initial, Space, SymbolAddress};
 
 /// Largest initial value that is built.
-const MAX_IMAGE: usize = 1 << 30;
+const MAX_INITIAL_BYTES: usize = 1 << 30;
 
 /// Where the variables of a program are: one entry for each of `Linked::variables`.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Image<'_, '_, '_> {
             let unit = element * u64::from(variable.vector);
             let full = rest.iter().fold(unit, |size, dimension| size.saturating_mul(*dimension));
             let end = usize::try_from(start.saturating_add(full)).unwrap_or(usize::MAX);
-            if end > MAX_IMAGE {
+            if end > MAX_INITIAL_BYTES {
                 return Err(self.invalid("initial value too large"));
             }
             bytes.resize(end.max(bytes.len()), 0);
@@ -134,7 +134,7 @@ impl Image<'_, '_, '_> {
 
 /// The address of function `index`.
 pub(crate) fn function_address(index: usize) -> u64 {
-    window::FUNCTION + FUNCTION_STEP * index as u64
+    window::FUNCTION_ADDRESS + FUNCTION_STEP * index as u64
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
         let (_, bytes) = load(".global .u64 x[2] = {y, generic(y) + 4}; .global .u32 y[2]; .func f { ret; } .global .u64 g = f; .global .u8 h[] = {0xff(y), 0xff00(y)};").unwrap();
         assert_eq!(bytes[..8], 0x1010_u64.to_le_bytes());
         assert_eq!(bytes[8..16], 0x1014_u64.to_le_bytes());
-        assert_eq!(bytes[24..32], window::FUNCTION.to_le_bytes());
+        assert_eq!(bytes[24..32], window::FUNCTION_ADDRESS.to_le_bytes());
         assert_eq!(bytes[32..34], [0x10, 0x10]);
     }
 

@@ -19,8 +19,8 @@ impl Layout {
     /// Where the variable goes after `end` bytes of others, and where it ends; for spaces that are small.
     pub(crate) fn after(self, end: u32, line: u32) -> Result<(u32, u32), LoadError> {
         let start = u64::from(end).next_multiple_of(self.align);
-        let stop = u32::try_from(start.saturating_add(self.size)).ok().filter(|stop| *stop <= MAX_SMALL);
-        let stop = stop.ok_or(LoadError::InvalidPtx { line, message: format!("more than {MAX_SMALL} bytes") })?;
+        let stop = u32::try_from(start.saturating_add(self.size)).ok().filter(|stop| *stop <= MAX_SMALL_BYTES);
+        let stop = stop.ok_or(LoadError::InvalidPtx { line, message: format!("more than {MAX_SMALL_BYTES} bytes") })?;
         Ok((start as u32, stop))
     }
 }
@@ -35,7 +35,10 @@ pub(crate) fn layout_of(variable: &Variable<'_>) -> Result<Layout, LoadError> {
     let mut count = 1_u64;
     for dimension in &variable.dimensions {
         let dimension = if *dimension == 0 { variable.initial.len() as u64 } else { *dimension };
-        count = count.checked_mul(dimension).filter(|count| *count < MAX_SIZE).ok_or_else(|| invalid("too large"))?;
+        count = count
+            .checked_mul(dimension)
+            .filter(|count| *count < MAX_VARIABLE_BYTES)
+            .ok_or_else(|| invalid("too large"))?;
     }
     let align = if variable.align == 0 { unit } else { u64::from(variable.align) };
     if !align.is_power_of_two() || align > 1 << 20 {
@@ -45,7 +48,7 @@ pub(crate) fn layout_of(variable: &Variable<'_>) -> Result<Layout, LoadError> {
 }
 
 /// Largest variable that is accepted: no device has more memory.
-const MAX_SIZE: u64 = 1 << 40;
+const MAX_VARIABLE_BYTES: u64 = 1 << 40;
 
 /// Most parameters of a function together, and most static shared memory, in bytes.
-const MAX_SMALL: u32 = 1 << 20;
+const MAX_SMALL_BYTES: u32 = 1 << 20;

@@ -16,17 +16,17 @@ const MULTIPROCESSOR_REGISTERS: u32 = 65_536;
 /// Threads of a multiprocessor.
 const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Threads of a warp.
-const WARP: u32 = 32;
+const WARP_THREADS: u32 = 32;
 /// Schedulers that the warps of a multiprocessor are dealt out to.
-const SCHEDULERS: u32 = 4;
+const MULTIPROCESSOR_SCHEDULERS: u32 = 4;
 /// Registers are given out in pieces of this many for each thread.
-const REGISTER_PIECE: u32 = 8;
+const REGISTER_GRANULE: u32 = 8;
 /// Fewest registers that a limit can ask for; a smaller one is taken as this one.
 const MIN_REGISTERS: u32 = 24;
 /// Most registers of a thread. A larger limit is none.
 const MAX_THREAD_REGISTERS: u32 = 255;
 /// Fewest registers that are reported.
-const FLOOR: u32 = 16;
+const MIN_REPORTED_REGISTERS: u32 = 16;
 
 /// The registers of `function`, whose code needs `needed`, compiled with the option `limit`.
 pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) -> u32 {
@@ -34,7 +34,7 @@ pub(crate) fn apply(function: &Function<'_>, needed: u32, limit: Option<u32>) ->
     let own = number("maxnreg").and_then(usable);
     let of_threads = || by_threads(threads_of(function)?, number("minnctapersm").unwrap_or(1));
     let most = own.or_else(of_threads).or_else(|| limit.and_then(usable)).unwrap_or(MAX_THREAD_REGISTERS);
-    needed.clamp(FLOOR, most)
+    needed.clamp(MIN_REPORTED_REGISTERS, most)
 }
 
 /// The limit that a number stands for.
@@ -52,9 +52,12 @@ fn threads_of(function: &Function<'_>) -> Option<u32> {
 /// are taken as one.
 fn by_threads(threads: u32, blocks: u32) -> Option<u32> {
     let fits = threads.checked_mul(blocks).is_some_and(|all| (1..=MULTIPROCESSOR_THREADS).contains(&all));
-    let warps = threads.min(MULTIPROCESSOR_THREADS).div_ceil(WARP) * if fits { blocks } else { 1 };
-    let dealt = warps.next_multiple_of(SCHEDULERS);
-    usable((MULTIPROCESSOR_REGISTERS / (dealt * WARP) / REGISTER_PIECE * REGISTER_PIECE).min(MAX_THREAD_REGISTERS))
+    let warps = threads.min(MULTIPROCESSOR_THREADS).div_ceil(WARP_THREADS) * if fits { blocks } else { 1 };
+    let dealt = warps.next_multiple_of(MULTIPROCESSOR_SCHEDULERS);
+    usable(
+        (MULTIPROCESSOR_REGISTERS / (dealt * WARP_THREADS) / REGISTER_GRANULE * REGISTER_GRANULE)
+            .min(MAX_THREAD_REGISTERS),
+    )
 }
 
 #[cfg(test)]

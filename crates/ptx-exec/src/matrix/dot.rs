@@ -8,10 +8,10 @@ use super::element::{Class, Unpacked};
 use crate::alu::half_bits::f32_to_f16;
 
 /// Products of one sum.
-pub(crate) const WIDTH: usize = 16;
+pub(crate) const PRODUCTS_PER_SUM: usize = 16;
 
 /// Bits of fraction that the terms of a sum keep, relative to the largest.
-const KEPT: i32 = 25;
+const KEPT_FRACTION_BITS: i32 = 25;
 
 /// An exponent below that of any product.
 const NO_EXPONENT: i32 = -100_000;
@@ -20,13 +20,13 @@ const NO_EXPONENT: i32 = -100_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
     /// 11 bits each; 0 for an element that is not there.
-    significand: [u32; WIDTH],
+    significand: [u32; PRODUCTS_PER_SUM],
     /// Exponent of the highest of those bits.
-    exponent: [i32; WIDTH],
+    exponent: [i32; PRODUCTS_PER_SUM],
     /// All ones for minus.
-    sign: [u32; WIDTH],
+    sign: [u32; PRODUCTS_PER_SUM],
     /// What the element is.
-    class: [Class; WIDTH],
+    class: [Class; PRODUCTS_PER_SUM],
     /// Whether any is not finite.
     special: bool,
 }
@@ -34,10 +34,10 @@ pub(crate) struct Line {
 impl Line {
     /// Nothing but absent elements, which are plus zero.
     pub(crate) const EMPTY: Self = Self {
-        significand: [0; WIDTH],
-        exponent: [NO_EXPONENT; WIDTH],
-        sign: [0; WIDTH],
-        class: [Class::Finite; WIDTH],
+        significand: [0; PRODUCTS_PER_SUM],
+        exponent: [NO_EXPONENT; PRODUCTS_PER_SUM],
+        sign: [0; PRODUCTS_PER_SUM],
+        class: [Class::Finite; PRODUCTS_PER_SUM],
         special: false,
     };
 
@@ -56,7 +56,7 @@ impl Line {
     pub(crate) fn quarter(&self, number: usize) -> Self {
         let mut part = Self { special: self.special, ..Self::EMPTY };
         for index in 0..4 {
-            let from = (4 * number + index) % WIDTH;
+            let from = (4 * number + index) % PRODUCTS_PER_SUM;
             part.significand[index] = self.significand[from];
             part.exponent[index] = self.exponent[from];
             part.sign[index] = self.sign[from];
@@ -88,8 +88,9 @@ pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: Unpacked) -> Sum {
     if a.special || b.special || c.class != Class::Finite {
         return special(a, b, count, c);
     }
-    let (mut product, mut exponent, mut sign) = ([0_u32; WIDTH], [0_i32; WIDTH], [0_u32; WIDTH]);
-    for index in 0..WIDTH {
+    let (mut product, mut exponent, mut sign) =
+        ([0_u32; PRODUCTS_PER_SUM], [0_i32; PRODUCTS_PER_SUM], [0_u32; PRODUCTS_PER_SUM]);
+    for index in 0..PRODUCTS_PER_SUM {
         product[index] = a.significand[index] * b.significand[index];
         exponent[index] = a.exponent[index] + b.exponent[index];
         sign[index] = a.sign[index] ^ b.sign[index];
@@ -97,14 +98,14 @@ pub(crate) fn dot(a: &Line, b: &Line, count: usize, c: Unpacked) -> Sum {
     let own = if c.significand == 0 { 2 * NO_EXPONENT } else { c.exponent };
     let largest = exponent.iter().fold(own, |most, one| if *one > most { *one } else { most });
     let mut total = 0_i64;
-    for index in 0..WIDTH {
+    for index in 0..PRODUCTS_PER_SUM {
         // 22 bits of product, 20 of them fraction.
-        let cut = (product[index] << (KEPT - 20)) >> (largest - exponent[index]).min(31);
+        let cut = (product[index] << (KEPT_FRACTION_BITS - 20)) >> (largest - exponent[index]).min(31);
         total += i64::from(((cut ^ sign[index]).wrapping_sub(sign[index])).cast_signed());
     }
-    let addend = i64::from((c.significand << (KEPT - 23)) >> (largest - own).min(31));
+    let addend = i64::from((c.significand << (KEPT_FRACTION_BITS - 23)) >> (largest - own).min(31));
     total += if c.negative { -addend } else { addend };
-    Sum::Finite { value: total, lowest: largest - KEPT }
+    Sum::Finite { value: total, lowest: largest - KEPT_FRACTION_BITS }
 }
 
 /// A sum in which something is infinite or not a number.

@@ -20,4 +20,4 @@ pub(super) fn description<T>(machine: &Machine<'_>, index: u64, pick: impl Fn(Ma
 }
 
 /// What an instruction without its description comes to; the decoder makes none such.
-pub(super) const LOST: Flow = Flow::Next;
+pub(super) const UNDESCRIBED_FLOW: Flow = Flow::Next;

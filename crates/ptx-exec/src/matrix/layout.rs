@@ -12,7 +12,7 @@
 //! `m8n32k16` is held as the transposed product: its B like a left operand of 32 lines, its A like a right one.
 
 /// Lanes of a warp.
-const LANES: u32 = 32;
+const WARP_LANES: u32 = 32;
 
 /// The part that an operand plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) enum Fragment {
 }
 
 /// Lines in the smallest pattern.
-const PATTERN: u32 = 8;
+const PATTERN_LINES: u32 = 8;
 
 impl Fragment {
     /// Registers of 32 bits (64 for `f64`) with distinct elements of `bits` bits.
@@ -59,10 +59,10 @@ impl Fragment {
         let elements = match self {
             Self::Left { lines, depth } | Self::Right { lines, depth } => lines * depth,
             Self::Accumulator { rows, columns } => rows * columns,
-            Self::Quad { .. } => 4 * LANES,
-            Self::QuadAccumulator { .. } => 8 * LANES,
+            Self::Quad { .. } => 4 * WARP_LANES,
+            Self::QuadAccumulator { .. } => 8 * WARP_LANES,
         };
-        (elements / (LANES * per_register(bits))).max(1)
+        (elements / (WARP_LANES * per_register(bits))).max(1)
     }
 
     /// The line and the position in it of element `index` of a lane's register.
@@ -72,20 +72,20 @@ impl Fragment {
         let along = |steps: u32| per * thread + index + 4 * per * steps;
         match self {
             Self::Left { lines, depth } => {
-                let blocks = (lines / PATTERN).min(2);
+                let blocks = (lines / PATTERN_LINES).min(2);
                 let steps = (depth / (4 * per)).max(1);
                 let rest = register / blocks;
-                (group + PATTERN * (register % blocks) + 2 * PATTERN * (rest / steps), along(rest % steps))
+                (group + PATTERN_LINES * (register % blocks) + 2 * PATTERN_LINES * (rest / steps), along(rest % steps))
             }
             Self::Right { depth, .. } => {
                 let steps = (depth / (4 * per)).max(1);
-                (group + PATTERN * (register / steps), along(register % steps))
+                (group + PATTERN_LINES * (register / steps), along(register % steps))
             }
             Self::Accumulator { rows, .. } => {
                 let pair = if per == 2 { register } else { register / 2 };
                 let low = if per == 2 { index } else { register % 2 };
-                let blocks = rows / PATTERN;
-                (group + PATTERN * (pair % blocks), 2 * thread + low + PATTERN * (pair / blocks))
+                let blocks = rows / PATTERN_LINES;
+                (group + PATTERN_LINES * (pair % blocks), 2 * thread + low + PATTERN_LINES * (pair / blocks))
             }
             Self::Quad { along } => {
                 let (own, high) = (lane % 4, if lane >= 16 { 4 } else { 0 });
@@ -118,7 +118,7 @@ mod tests {
     fn covers(fragment: Fragment, bits: u32, elements: usize) {
         let mut seen = HashSet::new();
         for register in 0..fragment.registers(bits) {
-            for lane in 0..LANES {
+            for lane in 0..WARP_LANES {
                 for index in 0..per_register(bits) {
                     assert!(seen.insert(fragment.place(bits, register, lane, index)), "{fragment:?} {register} {lane}");
                 }

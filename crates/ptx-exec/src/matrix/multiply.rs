@@ -10,7 +10,7 @@
 //!
 //! Of a sparse A, only the elements that the metadata names take part: two of each four columns, told by two bits each.
 
-use super::dot::{Line, WIDTH, dot};
+use super::dot::{Line, PRODUCTS_PER_SUM, dot};
 use super::element::{Element, Unpacked};
 use super::layout::{Fragment, per_register};
 use crate::alu::float::canonical;
@@ -18,12 +18,12 @@ use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
 use crate::alu::lanes::dispatched;
 use crate::alu::round::{self, mode};
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::LANES;
-use crate::matrix::gather::{LOST, description, gather};
+use crate::engine::registers::WARP_LANES;
+use crate::matrix::gather::{UNDESCRIBED_FLOW, description, gather};
 use crate::matrix::operation::{Matrix, Multiply};
 
 /// Most elements of an accumulator.
-const SUMS: usize = 256;
+const MAX_ACCUMULATOR_ELEMENTS: usize = 256;
 
 /// Where the operands of an instruction are in `Code::lists`.
 pub(crate) struct Operands {
@@ -81,12 +81,12 @@ fn doubles(machine: &Machine<'_>, fragment: Fragment, list: u32, mut visit: impl
 
 /// The index of an element of the accumulator.
 fn at(multiply: &Multiply, row: usize, column: usize) -> usize {
-    (row * multiply.shape[1] as usize + column) % SUMS
+    (row * multiply.shape[1] as usize + column) % MAX_ACCUMULATOR_ELEMENTS
 }
 
 /// The addends, by place.
-fn addends(machine: &Machine<'_>, multiply: &Multiply, list: u32) -> [u32; SUMS] {
-    let mut sums = [0; SUMS];
+fn addends(machine: &Machine<'_>, multiply: &Multiply, list: u32) -> [u32; MAX_ACCUMULATOR_ELEMENTS] {
+    let mut sums = [0; MAX_ACCUMULATOR_ELEMENTS];
     let [_, _, fragment] = multiply.fragments();
     elements(machine, fragment, multiply.addend, list, |_, row, column, raw| {
         sums[at(multiply, row as usize, column)] = raw;
@@ -95,11 +95,11 @@ fn addends(machine: &Machine<'_>, multiply: &Multiply, list: u32) -> [u32; SUMS]
 }
 
 /// Writes the results, by place, to the registers of the result.
-fn store(machine: &mut Machine<'_>, multiply: &Multiply, list: u32, sums: &[u32; SUMS]) {
+fn store(machine: &mut Machine<'_>, multiply: &Multiply, list: u32, sums: &[u32; MAX_ACCUMULATOR_ELEMENTS]) {
     let [_, _, fragment] = multiply.fragments();
     let (bits, per) = (multiply.result.bits(), per_register(multiply.result.bits()));
     for register in 0..fragment.registers(bits) {
-        let mut row = [0_u32; LANES];
+        let mut row = [0_u32; WARP_LANES];
         for (lane, word) in row.iter_mut().enumerate() {
             for index in 0..per {
                 let (line, column) = fragment.place(bits, register, lane as u32, index);
@@ -125,7 +125,7 @@ fn multiply_body<R: Rule>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         return Flow::Wait;
     }
     let pick = |matrix| if let Matrix::Multiply(multiply) = matrix { Some(multiply) } else { None };
-    let Some(multiply) = description(machine, inst.imm, pick) else { return LOST };
+    let Some(multiply) = description(machine, inst.imm, pick) else { return UNDESCRIBED_FLOW };
     R::run(machine, &multiply, &Operands::of(inst, &multiply));
     Flow::Next
 }
@@ -142,7 +142,7 @@ pub(crate) struct Floats;
 pub(crate) struct TinyFloats;
 
 /// Most rows, and most columns.
-const LINES: usize = 32;
+const MAX_MATRIX_LINES: usize = 32;
 
 /// Which of the two lines an element is in, and where: 8-bit floats are summed in two steps.
 fn step<const TINY: bool>(position: usize) -> (usize, usize) {
@@ -156,11 +156,11 @@ fn lines<const TINY: bool>(
     fragment: Fragment,
     element: Element,
     list: u32,
-) -> [[Line; LINES]; 2] {
-    let mut lines = [[Line::EMPTY; LINES]; 2];
+) -> [[Line; MAX_MATRIX_LINES]; 2] {
+    let mut lines = [[Line::EMPTY; MAX_MATRIX_LINES]; 2];
     elements(machine, fragment, element, list, |_, line, position, raw| {
         let (half, index) = step::<TINY>(position);
-        lines[half][line as usize % LINES].set(index % WIDTH, element.part(raw));
+        lines[half][line as usize % MAX_MATRIX_LINES].set(index % PRODUCTS_PER_SUM, element.part(raw));
     });
     lines
 }
@@ -220,8 +220,8 @@ fn floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multiply, oper
     let b = lines::<TINY>(machine, right, multiply.right, operands.right);
     let mut sums = addends(machine, multiply, operands.addend);
     let [rows, columns, depth] = multiply.shape.map(|size| size as usize);
-    for row in 0..rows.min(LINES) {
-        for column in 0..columns.min(LINES) {
+    for row in 0..rows.min(MAX_MATRIX_LINES) {
+        for column in 0..columns.min(MAX_MATRIX_LINES) {
             let place = at(multiply, row, column);
             let (a, b) = ([&a[0][row], &a[1][row]], [&b[0][column], &b[1][column]]);
             sums[place] = sum::<TINY>(multiply, a, b, depth, sums[place]);
@@ -245,13 +245,13 @@ impl Rule for TinyFloats {
 }
 
 /// Most columns of a sparse A, and of it as it is held.
-const DEEP: usize = 128;
+const MAX_SPARSE_COLUMNS: usize = 128;
 
 /// For each row of a sparse A, the columns of the elements that are held.
 ///
 /// One or two lanes of a group of four hold the bits of a row; 16 bits name the columns of eight units. A unit is one element,
 /// half a `tf32` or a pair of 4-bit integers.
-fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32) -> [[u8; DEEP / 2]; 16] {
+fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32) -> [[u8; MAX_SPARSE_COLUMNS / 2]; 16] {
     let words = machine.registers.row::<u32>(machine.env.code.list(list));
     let bits = multiply.left.bits();
     let held = multiply.shape[2] / 2;
@@ -260,7 +260,7 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
         4 => held / 2,
         _ => held,
     };
-    let mut places = [[0; DEEP / 2]; 16];
+    let mut places = [[0; MAX_SPARSE_COLUMNS / 2]; 16];
     for (row, places) in places.iter_mut().enumerate() {
         let (group, upper) = (row as u32 % 8, row as u32 / 8);
         let unit = |index: u32| {
@@ -270,7 +270,7 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
                 9..=16 => (2 * selector + index / 8, 16 * upper + 2 * (index % 8)),
                 _ => (upper + 2 * (index / 16), 2 * (index % 16)),
             };
-            let word = words[(4 * group + lane) as usize % LANES];
+            let word = words[(4 * group + lane) as usize % WARP_LANES];
             4 * (index / 2) + (word >> shift & 3)
         };
         for (index, place) in places.iter_mut().enumerate().take(held as usize) {
@@ -291,9 +291,9 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
     let [left, right, _] = multiply.fragments();
     let a = lines::<TINY>(machine, left, multiply.left, operands.left);
     let zero = Element::Word.part(0);
-    let mut parts = [[zero; DEEP / 2]; 8];
+    let mut parts = [[zero; MAX_SPARSE_COLUMNS / 2]; 8];
     elements(machine, right, multiply.right, operands.right, |_, line, position, raw| {
-        parts[line as usize % 8][position % (DEEP / 2)] = multiply.right.part(raw);
+        parts[line as usize % 8][position % (MAX_SPARSE_COLUMNS / 2)] = multiply.right.part(raw);
     });
     let places = columns(machine, multiply, operands.metadata, selector);
     let mut sums = addends(machine, multiply, operands.addend);
@@ -310,11 +310,11 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
 }
 
 /// The elements of a column of B that meet those held of a row of A.
-fn chosen<const TINY: bool>(parts: &[Unpacked; DEEP / 2], places: &[u8]) -> [Line; 2] {
+fn chosen<const TINY: bool>(parts: &[Unpacked; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
     let mut lines = [Line::EMPTY; 2];
     for (position, place) in places.iter().enumerate() {
         let (half, index) = step::<TINY>(position);
-        lines[half].set(index % WIDTH, parts[usize::from(*place) % (DEEP / 2)]);
+        lines[half].set(index % PRODUCTS_PER_SUM, parts[usize::from(*place) % (MAX_SPARSE_COLUMNS / 2)]);
     }
     lines
 }
@@ -326,12 +326,13 @@ impl Rule for Integers {
     #[inline(always)]
     fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
         let [left, right, _] = multiply.fragments();
-        let (mut a, mut b) = ([[0_i32; DEEP]; LINES], [[0_i32; DEEP]; LINES]);
+        let (mut a, mut b) =
+            ([[0_i32; MAX_SPARSE_COLUMNS]; MAX_MATRIX_LINES], [[0_i32; MAX_SPARSE_COLUMNS]; MAX_MATRIX_LINES]);
         elements(machine, left, multiply.left, operands.left, |_, line, position, raw| {
-            a[line as usize % LINES][position % DEEP] = multiply.left.integer(raw);
+            a[line as usize % MAX_MATRIX_LINES][position % MAX_SPARSE_COLUMNS] = multiply.left.integer(raw);
         });
         elements(machine, right, multiply.right, operands.right, |_, line, position, raw| {
-            b[line as usize % LINES][position % DEEP] = multiply.right.integer(raw);
+            b[line as usize % MAX_MATRIX_LINES][position % MAX_SPARSE_COLUMNS] = multiply.right.integer(raw);
         });
         if let Some(selector) = multiply.sparse {
             spread(&mut a, &columns(machine, multiply, operands.metadata, selector), multiply.shape[2] as usize / 2);
@@ -341,7 +342,7 @@ impl Rule for Integers {
         for (row, a) in a.iter().enumerate().take(rows) {
             for (column, b) in b.iter().enumerate().take(columns) {
                 // At most 128 products of 16 bits.
-                let total: i32 = a[..depth.min(DEEP)].iter().zip(b).map(|(a, b)| a * b).sum();
+                let total: i32 = a[..depth.min(MAX_SPARSE_COLUMNS)].iter().zip(b).map(|(a, b)| a * b).sum();
                 let place = at(multiply, row, column);
                 let addend = sums[place].cast_signed();
                 let joined = if multiply.saturate { addend.saturating_add(total) } else { addend.wrapping_add(total) };
@@ -353,11 +354,15 @@ impl Rule for Integers {
 }
 
 /// Puts the elements held of each row of a sparse A into their columns.
-fn spread(lines: &mut [[i32; DEEP]; LINES], places: &[[u8; DEEP / 2]; 16], held: usize) {
+fn spread(
+    lines: &mut [[i32; MAX_SPARSE_COLUMNS]; MAX_MATRIX_LINES],
+    places: &[[u8; MAX_SPARSE_COLUMNS / 2]; 16],
+    held: usize,
+) {
     for (line, places) in lines.iter_mut().zip(places) {
-        let mut whole = [0; DEEP];
+        let mut whole = [0; MAX_SPARSE_COLUMNS];
         for (value, place) in line.iter().zip(places).take(held) {
-            whole[usize::from(*place) % DEEP] += value;
+            whole[usize::from(*place) % MAX_SPARSE_COLUMNS] += value;
         }
         *line = whole;
     }
@@ -417,17 +422,25 @@ impl Rule for Doubles {
     #[inline(always)]
     fn run(machine: &mut Machine<'_>, multiply: &Multiply, operands: &Operands) {
         let [left, right, sum] = multiply.fragments();
-        let (mut a, mut b, mut sums) = ([[0.0; WIDTH]; LINES], [[0.0; WIDTH]; LINES], [0.0; SUMS]);
-        doubles(machine, left, operands.left, |line, position, value| a[line % LINES][position % WIDTH] = value);
-        doubles(machine, right, operands.right, |line, position, value| b[line % LINES][position % WIDTH] = value);
+        let (mut a, mut b, mut sums) = (
+            [[0.0; PRODUCTS_PER_SUM]; MAX_MATRIX_LINES],
+            [[0.0; PRODUCTS_PER_SUM]; MAX_MATRIX_LINES],
+            [0.0; MAX_ACCUMULATOR_ELEMENTS],
+        );
+        doubles(machine, left, operands.left, |line, position, value| {
+            a[line % MAX_MATRIX_LINES][position % PRODUCTS_PER_SUM] = value
+        });
+        doubles(machine, right, operands.right, |line, position, value| {
+            b[line % MAX_MATRIX_LINES][position % PRODUCTS_PER_SUM] = value
+        });
         doubles(machine, sum, operands.addend, |row, column, value| sums[at(multiply, row, column)] = value);
         let depth = multiply.shape[2] as usize;
         for register in 0..sum.registers(64) {
-            let mut row = [0_u64; LANES];
+            let mut row = [0_u64; WARP_LANES];
             for (lane, value) in row.iter_mut().enumerate() {
                 let (line, column) = sum.place(64, register, lane as u32, 0);
                 let (line, column) = (line as usize, column as usize);
-                let products = a[line % LINES].iter().zip(&b[column % LINES]).take(depth);
+                let products = a[line % MAX_MATRIX_LINES].iter().zip(&b[column % MAX_MATRIX_LINES]).take(depth);
                 let total = products
                     .fold(sums[at(multiply, line, column)], |total, (a, b)| fused(multiply.rounding, *a, *b, total));
                 *value = total.to_bits();
@@ -473,7 +486,7 @@ impl Rule for Quads {
         });
         let (bits, per) = (multiply.result.bits(), per_register(multiply.result.bits()));
         for register in 0..sum.registers(bits) {
-            let row: [u32; LANES] = std::array::from_fn(|lane| {
+            let row: [u32; WARP_LANES] = std::array::from_fn(|lane| {
                 (0..per).fold(0, |word, index| {
                     let (line, column) = sum.place(bits, register, lane as u32, index);
                     let (line, column, quad) = (line as usize % 8, column as usize % 8, quad(lane));

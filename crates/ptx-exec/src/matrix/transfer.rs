@@ -6,18 +6,18 @@
 use super::layout::{Fragment, per_register};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, lanes_of};
-use crate::matrix::gather::{LOST, description, gather};
+use crate::engine::registers::{WARP_LANES, lanes_of};
+use crate::matrix::gather::{UNDESCRIBED_FLOW, description, gather};
 use crate::matrix::operation::{Matrix, Transfer};
 
 /// Bytes of a row of a tile.
 const ROW_BYTES: u64 = 16;
 
 /// Rows of a tile.
-const ROWS: usize = 8;
+const TILE_ROWS: usize = 8;
 
 /// Rows of a tile as words.
-type Tile = [[u32; 4]; ROWS];
+type Tile = [[u32; 4]; TILE_ROWS];
 
 impl Transfer {
     /// The address that a lane computed.
@@ -70,11 +70,11 @@ pub(crate) fn load_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
     }
-    let Some(transfer) = transfer(machine, inst) else { return LOST };
-    let Some(fragment) = transfer.fragment else { return LOST };
+    let Some(transfer) = transfer(machine, inst) else { return UNDESCRIBED_FLOW };
+    let Some(fragment) = transfer.fragment else { return UNDESCRIBED_FLOW };
     let distinct = fragment.registers(transfer.bits);
     for register in 0..distinct {
-        let mut row = [0_u64; LANES];
+        let mut row = [0_u64; WARP_LANES];
         for lane in lanes_of(machine.mask) {
             let value = &mut row[lane];
             let read = |machine: &mut Machine<'_>, address, bits, shift| {
@@ -108,11 +108,11 @@ pub(crate) fn store_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
     }
-    let Some(transfer) = transfer(machine, inst) else { return LOST };
-    let Some(fragment) = transfer.fragment else { return LOST };
+    let Some(transfer) = transfer(machine, inst) else { return UNDESCRIBED_FLOW };
+    let Some(fragment) = transfer.fragment else { return UNDESCRIBED_FLOW };
     for register in 0..fragment.registers(transfer.bits) {
         let slot = machine.env.code.list(inst.x + register);
-        let row: [u64; LANES] = if transfer.bits == 64 {
+        let row: [u64; WARP_LANES] = if transfer.bits == 64 {
             *machine.registers.row(slot)
         } else {
             machine.registers.row::<u32>(slot).map(u64::from)
@@ -136,16 +136,16 @@ pub(crate) fn store_fragment(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// The 16-bit element of a tile.
 fn half(tile: &Tile, row: usize, column: usize) -> u32 {
-    tile[row % ROWS][column / 2 % 4] >> (16 * (column % 2)) & 0xffff
+    tile[row % TILE_ROWS][column / 2 % 4] >> (16 * (column % 2)) & 0xffff
 }
 
 /// The tile that a register of all lanes is: each group of four lanes holds a row.
-fn tile_of(row: &[u32; LANES]) -> Tile {
+fn tile_of(row: &[u32; WARP_LANES]) -> Tile {
     std::array::from_fn(|line| std::array::from_fn(|word| row[4 * line + word]))
 }
 
 /// The register that holds a tile, or its transpose.
-fn register_of(tile: &Tile, plain: bool) -> [u32; LANES] {
+fn register_of(tile: &Tile, plain: bool) -> [u32; WARP_LANES] {
     std::array::from_fn(|lane| {
         let (group, thread) = (lane / 4, lane % 4);
         if plain {
@@ -161,11 +161,11 @@ pub(crate) fn load_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
     }
-    let Some(transfer) = transfer(machine, inst) else { return LOST };
+    let Some(transfer) = transfer(machine, inst) else { return UNDESCRIBED_FLOW };
     for register in 0..transfer.registers {
-        let mut tile = [[0; 4]; ROWS];
+        let mut tile = [[0; 4]; TILE_ROWS];
         for (line, words) in tile.iter_mut().enumerate() {
-            let lane = (ROWS * register as usize + line) % LANES;
+            let lane = (TILE_ROWS * register as usize + line) % WARP_LANES;
             let address = transfer.address(machine, inst, lane);
             let whole = machine.place(transfer.space, address, ROW_BYTES, false).map(|_| ());
             let mut read = |index: u64| machine.read::<u32>(transfer.space, lane, address + 4 * index);
@@ -186,13 +186,13 @@ pub(crate) fn store_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     if !gather(machine) {
         return Flow::Wait;
     }
-    let Some(transfer) = transfer(machine, inst) else { return LOST };
+    let Some(transfer) = transfer(machine, inst) else { return UNDESCRIBED_FLOW };
     for register in 0..transfer.registers {
         let held = machine.registers.row::<u32>(machine.env.code.list(inst.x + register));
         // A transposed tile is the transpose of what the lanes hold as rows.
         let tile = tile_of(&register_of(&tile_of(held), transfer.along));
         for (line, words) in tile.iter().enumerate() {
-            let lane = (ROWS * register as usize + line) % LANES;
+            let lane = (TILE_ROWS * register as usize + line) % WARP_LANES;
             let address = transfer.address(machine, inst, lane);
             let whole = machine.place(transfer.space, address, ROW_BYTES, true).map(|_| ());
             let written = whole.and_then(|()| {
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_tile_transposed_twice_is_itself() {
-        let row: [u32; LANES] = std::array::from_fn(|lane| (2 * lane as u32) | ((2 * lane as u32 + 1) << 16));
+        let row: [u32; WARP_LANES] = std::array::from_fn(|lane| (2 * lane as u32) | ((2 * lane as u32 + 1) << 16));
         let turned = register_of(&tile_of(&row), false);
         // Elements are numbered by rows of eight: the first column is 0, 8, 16...
         assert_eq!((turned[0], turned[1], turned[4]), (8 << 16, 24 << 16 | 16, 9 << 16 | 1));

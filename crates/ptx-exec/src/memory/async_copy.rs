@@ -78,7 +78,7 @@ pub(crate) mod bulk {
 }
 
 /// What addresses and sizes of bulk copies are multiples of.
-const BULK_ALIGN: u64 = 16;
+const BULK_ALIGN_BYTES: u64 = 16;
 
 /// The operands of a bulk copy for one lane: a list of registers at `Inst::x`, in this order.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +103,7 @@ impl Bulk {
             barrier: if inst.imm & bulk::TO_SHARED != 0 { wide(3) } else { 0 },
             blocks: if inst.imm & bulk::MULTICAST != 0 { word(4) & 0xffff } else { 0 },
         };
-        let crooked = [bulk.to, bulk.from, bulk.size].into_iter().find(|value| !value.is_multiple_of(BULK_ALIGN));
+        let crooked = [bulk.to, bulk.from, bulk.size].into_iter().find(|value| !value.is_multiple_of(BULK_ALIGN_BYTES));
         crooked.map_or(Ok(bulk), |value| Err(FaultKind::MisalignedAddress(value)))
     }
 

@@ -200,7 +200,7 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             if slot == NONE { O::Word::cut(0) } else { O::Word::cut(registers.row::<O::Lane>(slot)[lane].wide()) }
         };
         let (b, c) = (operand(inst.b), operand(inst.c));
-        let far = space != Space::Shared && address < window::SHARED;
+        let far = space != Space::Shared && address < window::SHARED_ADDRESS;
         let operation = |old| if far { O::apply_far(old, b, c) } else { O::apply(old, b, c) };
         match machine.update::<O::Word>(space, lane, address, operation) {
             Ok(old) if inst.d != NONE => machine.registers.set_lane(inst.d, lane, O::Lane::narrow(old.extended())),

@@ -5,11 +5,11 @@ use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::memory::atom::NARROW_POINTER;
-use crate::memory::place::LanePlace;
+use crate::memory::lane_address::LaneAddress;
 use crate::types::Space;
 
 /// Bytes of a value.
-const SIZE: u64 = 16;
+const VALUE_BYTES: u64 = 16;
 /// `Inst::imm`: the space, with `NARROW_POINTER`, and above it the offset.
 pub(crate) const OFFSET_SHIFT: u32 = 8;
 
@@ -64,17 +64,17 @@ fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -
     let first = value(machine, 1);
     let new = if compares { value(machine, 3) } else { first };
     let next = |old| if compares && old != first { old } else { new };
-    match machine.place(space, address, SIZE, true)? {
-        LanePlace::Host(at) if at.is_multiple_of(SIZE) => {
+    match machine.place(space, address, VALUE_BYTES, true)? {
+        LaneAddress::Host(at) if at.is_multiple_of(VALUE_BYTES) => {
             // SAFETY: `place` checked range and writability, the arm the alignment, the decoder the processor.
             Ok(unsafe { update(at, next) })
         }
         // One thread runs the block whose shared memory lies askew, and local memory is one lane's.
         _ => {
-            let old = join(machine.read(space, lane, address)?, machine.read(space, lane, address + SIZE / 2)?);
+            let old = join(machine.read(space, lane, address)?, machine.read(space, lane, address + VALUE_BYTES / 2)?);
             let new = next(old);
             machine.write(space, lane, address, new as u64)?;
-            machine.write(space, lane, address + SIZE / 2, (new >> 64) as u64)?;
+            machine.write(space, lane, address + VALUE_BYTES / 2, (new >> 64) as u64)?;
             Ok(old)
         }
     }

@@ -12,7 +12,7 @@ use super::wide::{self, Buffer};
 use crate::alu::convert::IntoFloat;
 use crate::alu::lanes::dispatched_by_level;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{FULL, LANES, Raw, lanes_of};
+use crate::engine::registers::{FULL_LANE_MASK, Raw, WARP_LANES, lanes_of};
 use crate::memory::pointer::{Pointer, Span};
 use crate::memory::word::Word;
 use crate::slot::{NONE, Slot};
@@ -59,7 +59,7 @@ pub(crate) fn span<A: Access>(machine: &mut Machine<'_>, address: u64, bytes: u6
         return machine.block.shared.span(address, bytes);
     }
     // Windows are no ranges of the host: do not ask it.
-    let plain = address < window::SHARED;
+    let plain = address < window::SHARED_ADDRESS;
     let allowed = plain && machine.ranges.allow(machine.env.host, machine.pc, address, bytes, write);
     allowed.then_some(address)
 }
@@ -82,7 +82,7 @@ pub(crate) struct Spread<P> {
     /// Address in this process of the first lane's access.
     pub(crate) host: u64,
     /// From there, wrapping; 0 for lanes that do not run.
-    pub(crate) distances: [P; LANES],
+    pub(crate) distances: [P; WARP_LANES],
 }
 
 /// Checks all accesses of `size` bytes against the range of the first one; `None` when they need a closer look.
@@ -96,7 +96,7 @@ pub(crate) fn spread<A: Access>(
     let mask = machine.mask;
     let first = machine.registers.row::<A::Pointer>(inst.a)[(mask.trailing_zeros() & 31) as usize].plus(inst.imm);
     let (host, start, limit) = around::<A>(machine, first, size, write)?;
-    let mut distances = [A::Pointer::ZERO; LANES];
+    let mut distances = [A::Pointer::ZERO; WARP_LANES];
     let span = Span { imm: inst.imm, start, limit, size };
     let bad = A::Pointer::distances(&mut distances, machine.registers.row(inst.a), mask, first, span);
     (!bad).then_some(Spread { host, distances })
@@ -104,8 +104,8 @@ pub(crate) fn spread<A: Access>(
 
 /// Extends 32 values to registers.
 #[inline(always)]
-fn extend_row<A: Access>(out: &mut [A::Lane; LANES], values: &[A::Word; LANES]) {
-    for lane in 0..LANES {
+fn extend_row<A: Access>(out: &mut [A::Lane; WARP_LANES], values: &[A::Word; WARP_LANES]) {
+    for lane in 0..WARP_LANES {
         out[lane] = A::Lane::narrow(values[lane].extended());
     }
 }
@@ -122,19 +122,19 @@ fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, uniform) = A::Pointer::pattern(row, A::Word::SIZE);
     let first = row[0].plus(inst.imm);
-    if machine.mask != FULL || !first.is_multiple_of(A::Word::SIZE) {
+    if machine.mask != FULL_LANE_MASK || !first.is_multiple_of(A::Word::SIZE) {
         return rest::<A>(machine, inst);
     }
-    if strided && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, false) {
-        expect_more::<A>(machine, host, LANES as u64 * A::Word::SIZE);
+    if strided && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * A::Word::SIZE, false) {
+        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::SIZE);
         // SAFETY: `span` found all 32 values in one range; the row is the instruction's own.
-        unsafe { row_from::<A, LEVEL>(machine, inst, host, FULL) };
+        unsafe { row_from::<A, LEVEL>(machine, inst, host, FULL_LANE_MASK) };
         return Flow::Next;
     }
     if uniform && let Some(host) = span::<A>(machine, first, A::Word::SIZE, false) {
         // SAFETY: `span` found the value in a range; the address is aligned.
         let value: A::Word = unsafe { raw::load(host) };
-        machine.registers.set(inst.d, FULL, &[A::Lane::narrow(value.extended()); LANES]);
+        machine.registers.set(inst.d, FULL_LANE_MASK, &[A::Lane::narrow(value.extended()); WARP_LANES]);
         return Flow::Next;
     }
     rest::<A>(machine, inst)
@@ -157,15 +157,15 @@ pub(crate) fn expect_more<A: Access>(machine: &mut Machine<'_>, host: u64, bytes
 /// All 32 values must be readable.
 #[inline(always)]
 unsafe fn row_from<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst, host: u64, mask: u32) {
-    if same_width::<A>() && mask == FULL {
+    if same_width::<A>() && mask == FULL_LANE_MASK {
         let from = std::ptr::with_exposed_provenance(host as usize);
         // SAFETY: the caller's promise; the row has the size of 32 values.
-        unsafe { wide::copy::<LEVEL>(machine.registers.address(inst.d), from, LANES * size_of::<A::Word>()) };
+        unsafe { wide::copy::<LEVEL>(machine.registers.address(inst.d), from, WARP_LANES * size_of::<A::Word>()) };
         return;
     }
-    let (mut buffer, mut out) = (Buffer::uninit(), [A::Lane::ZERO; LANES]);
+    let (mut buffer, mut out) = (Buffer::uninit(), [A::Lane::ZERO; WARP_LANES]);
     // SAFETY: the caller's promise.
-    let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, LANES) };
+    let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, WARP_LANES) };
     if let Some(values) = values.first_chunk() {
         extend_row::<A>(&mut out, values);
     }
@@ -178,7 +178,7 @@ fn row_of_some<A: Access>(machine: &mut Machine<'_>, inst: &Inst, first: usize) 
     let address = machine.registers.row::<A::Pointer>(inst.a)[first].plus(inst.imm);
     let start = address.checked_sub(first as u64 * A::Word::SIZE)?;
     let aligned = start.is_multiple_of(A::Word::SIZE);
-    if aligned { span::<A>(machine, start, LANES as u64 * A::Word::SIZE, false) } else { None }
+    if aligned { span::<A>(machine, start, WARP_LANES as u64 * A::Word::SIZE, false) } else { None }
 }
 
 /// One value a lane, whatever the addresses.
@@ -197,7 +197,7 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
         && let Some(host) = row_of_some::<A>(machine, inst, first)
     {
         let mask = machine.mask;
-        expect_more::<A>(machine, host, LANES as u64 * A::Word::SIZE);
+        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::SIZE);
         // SAFETY: `row_of_some` found all 32 values in one range.
         unsafe { row_from::<A, LEVEL>(machine, inst, host, mask) };
         return Flow::Next;
@@ -209,7 +209,7 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
     {
         // SAFETY: `span` found the value in a range; the address is aligned.
         let value: A::Word = unsafe { raw::load(host) };
-        machine.registers.set(inst.d, machine.mask, &[A::Lane::narrow(value.extended()); LANES]);
+        machine.registers.set(inst.d, machine.mask, &[A::Lane::narrow(value.extended()); WARP_LANES]);
         return Flow::Next;
     }
     match spread::<A>(machine, inst, A::Word::SIZE, false) {
@@ -225,7 +225,7 @@ fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, 
     if slot == NONE {
         return;
     }
-    let mut out = [A::Lane::ZERO; LANES];
+    let mut out = [A::Lane::ZERO; WARP_LANES];
     for (out, distance) in out.iter_mut().zip(&spread.distances) {
         // SAFETY: `spread` checked range and alignment of every access; lanes that do not run read that of one that does.
         let value: A::Word = unsafe { raw::load(step::<A>(spread.host, *distance)) };
@@ -271,7 +271,7 @@ fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
     let row = machine.registers.row::<A::Pointer>(inst.a);
     let (strided, uniform) = A::Pointer::pattern(row, size);
     let first = row[0].plus(inst.imm);
-    if machine.mask != FULL || !first.is_multiple_of(size) {
+    if machine.mask != FULL_LANE_MASK || !first.is_multiple_of(size) {
         return vector_rest::<A>(machine, inst);
     }
     if uniform && let Some(host) = span::<A>(machine, first, size, false) {
@@ -281,9 +281,9 @@ fn load_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
     }
     if strided
         && matches!(inst.c, 2 | 4)
-        && let Some(host) = span::<A>(machine, first, LANES as u64 * size, false)
+        && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * size, false)
     {
-        expect_more::<A>(machine, host, LANES as u64 * size);
+        expect_more::<A>(machine, host, WARP_LANES as u64 * size);
         // SAFETY: `span` found the values of all lanes in one range.
         unsafe {
             match inst.c {
@@ -309,7 +309,7 @@ unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64
         let slot = machine.env.code.list(inst.x + index);
         let value: A::Word = group.get(index as usize);
         if slot != NONE {
-            machine.registers.set(slot, machine.mask, &[A::Lane::narrow(value.extended()); LANES]);
+            machine.registers.set(slot, machine.mask, &[A::Lane::narrow(value.extended()); WARP_LANES]);
         }
     }
 }
@@ -323,17 +323,17 @@ unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64
 unsafe fn deal<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &mut Machine<'_>, inst: &Inst, host: u64) {
     let mut buffer = Buffer::uninit();
     // SAFETY: the caller's promise.
-    let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, COUNT * LANES) };
+    let values = unsafe { wide::read::<A::Word, LEVEL>(&mut buffer, host, COUNT * WARP_LANES) };
     let (groups, _) = values.as_chunks::<COUNT>();
-    let Some(groups) = groups.first_chunk::<LANES>() else { return };
+    let Some(groups) = groups.first_chunk::<WARP_LANES>() else { return };
     for (index, number) in (inst.x..).take(COUNT).enumerate() {
         let slot = machine.env.code.list(number);
         if slot != NONE {
-            let mut out = [A::Lane::ZERO; LANES];
+            let mut out = [A::Lane::ZERO; WARP_LANES];
             for (out, group) in out.iter_mut().zip(groups) {
                 *out = A::Lane::narrow(group[index].extended());
             }
-            machine.registers.set(slot, FULL, &out);
+            machine.registers.set(slot, FULL_LANE_MASK, &out);
         }
     }
 }

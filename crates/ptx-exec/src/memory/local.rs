@@ -2,7 +2,7 @@
 
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw, lanes_of};
+use crate::engine::registers::{Raw, WARP_LANES, lanes_of};
 use crate::memory::local_rows::{Rows, contains};
 use crate::memory::pointer::Pointer;
 use crate::memory::word::Word;
@@ -63,18 +63,18 @@ fn load_element<T: Word, L: Raw, P: Pointer>(
 /// Reads one value a lane; `alignment` is what the address must be a multiple of.
 fn load_row<T: Word, L: Raw, P: Pointer>(
     machine: &mut Machine<'_>,
-    row: &[P; LANES],
+    row: &[P; WARP_LANES],
     imm: u64,
     slot: u32,
     alignment: u64,
 ) -> Flow {
-    let mut out = [L::ZERO; LANES];
+    let mut out = [L::ZERO; WARP_LANES];
     let first = row[0].plus(imm);
     let usable = first.is_multiple_of(alignment) && contains(&machine.warp.local, first, T::SIZE);
     if P::pattern(row, T::SIZE).1 && usable {
         let shift = 8 * (first % 8);
         if let Some(words) = machine.warp.local.get((first / 8) as usize) {
-            for lane in 0..LANES {
+            for lane in 0..WARP_LANES {
                 out[lane] = L::narrow(T::cut(words[lane] >> shift).extended());
             }
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn values_of_every_size_share_rows() {
-        let mut rows: Rows = vec![[0; LANES]; 2];
+        let mut rows: Rows = vec![[0; WARP_LANES]; 2];
         write::<u8>(&mut rows, 3, 9, 0xab);
         write::<i16>(&mut rows, 3, 14, -2);
         assert_eq!((rows[1][3], rows[1][2]), (0xfffe_0000_0000_ab00, 0));
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_end_of_local_memory_is_exact() {
-        let rows: Rows = vec![[0; LANES]; 2];
+        let rows: Rows = vec![[0; WARP_LANES]; 2];
         assert!(contains(&rows, 8, 8) && !contains(&rows, 9, 8) && !contains(&rows, u64::MAX, 8));
     }
 }

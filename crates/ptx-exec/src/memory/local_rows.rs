@@ -1,9 +1,9 @@
 //! Where local memory is: rows of 8 bytes for each of 32 lanes.
 
-use crate::engine::registers::LANES;
+use crate::engine::registers::WARP_LANES;
 
 /// The local memory of a warp.
-pub(crate) type Rows = Vec<[u64; LANES]>;
+pub(crate) type Rows = Vec<[u64; WARP_LANES]>;
 
 /// Rows for `bytes` bytes a lane.
 pub(crate) fn rows_for(bytes: u32) -> usize {

@@ -1,7 +1,7 @@
 //! Kernel parameters: bytes that every lane reads alike.
 
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{LANES, Raw};
+use crate::engine::registers::{Raw, WARP_LANES};
 use crate::memory::word::Word;
 use crate::slot::NONE;
 
@@ -20,7 +20,7 @@ pub(crate) fn read(params: &[u8], offset: u64, size: u64) -> u64 {
 /// `ld.param` of a kernel at a constant offset: one read, 32 lanes.
 pub(crate) fn load<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let value = T::cut(read(machine.env.params, inst.imm, T::SIZE));
-    machine.registers.set(inst.d, machine.mask, &[L::narrow(value.extended()); LANES]);
+    machine.registers.set(inst.d, machine.mask, &[L::narrow(value.extended()); WARP_LANES]);
     Flow::Next
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn load_vector<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Ins
         let value = T::cut(read(machine.env.params, inst.imm + u64::from(index) * T::SIZE, T::SIZE));
         let slot = machine.env.code.list(inst.x + index);
         if slot != NONE {
-            machine.registers.set(slot, machine.mask, &[L::narrow(value.extended()); LANES]);
+            machine.registers.set(slot, machine.mask, &[L::narrow(value.extended()); WARP_LANES]);
         }
     }
     Flow::Next

@@ -1,20 +1,20 @@
 //! Registers that hold addresses, and what the addresses of a row have in common.
 
 use super::wide;
-use crate::engine::registers::{LANES, Raw};
+use crate::engine::registers::{Raw, WARP_LANES};
 
 /// Registers that hold addresses: 64 bits, or 32 for offsets into shared and local memory.
 pub(crate) trait Pointer: Raw {
     /// The address `imm` bytes on, wrapping at the width of the register.
     fn plus(self, imm: u64) -> u64;
     /// Whether the lanes are `size` bytes apart in order, and whether they are all equal.
-    fn pattern(row: &[Self; LANES], size: u64) -> (bool, bool);
+    fn pattern(row: &[Self; WARP_LANES], size: u64) -> (bool, bool);
     /// Whether the lanes in `mask`, of which `first` is one, are `size` bytes apart in order, and whether they are all
     /// equal.
-    fn pattern_of(row: &[Self; LANES], size: u64, mask: u32, first: usize) -> (bool, bool);
+    fn pattern_of(row: &[Self; WARP_LANES], size: u64, mask: u32, first: usize) -> (bool, bool);
     /// The distance of each lane from the address `first`; 0 for lanes not in `mask`. Returns whether a lane in `mask` is
     /// not a multiple of `size` or is more than `limit` bytes above `start`.
-    fn distances(out: &mut [Self; LANES], row: &[Self; LANES], mask: u32, first: u64, span: Span) -> bool;
+    fn distances(out: &mut [Self; WARP_LANES], row: &[Self; WARP_LANES], mask: u32, first: u64, span: Span) -> bool;
 }
 
 /// Where accesses may start, and what their addresses must be multiples of.
@@ -39,10 +39,10 @@ macro_rules! pointers {
             }
 
             #[inline(always)]
-            fn pattern(row: &[Self; LANES], size: u64) -> (bool, bool) {
+            fn pattern(row: &[Self; WARP_LANES], size: u64) -> (bool, bool) {
                 let (mut strided, mut different) = (0, 0);
                 let base = wide::opaque(row[0].into()) as Self;
-                for lane in 0..LANES {
+                for lane in 0..WARP_LANES {
                     let distance = row[lane].wrapping_sub(base);
                     different |= distance;
                     strided |= distance ^ (lane as Self).wrapping_mul(size as Self);
@@ -51,11 +51,11 @@ macro_rules! pointers {
             }
 
             #[inline(always)]
-            fn pattern_of(row: &[Self; LANES], size: u64, mask: u32, first: usize) -> (bool, bool) {
+            fn pattern_of(row: &[Self; WARP_LANES], size: u64, mask: u32, first: usize) -> (bool, bool) {
                 let (mut strided, mut different) = (0, 0);
                 let base = wide::opaque(row[first].into()) as Self;
                 let before = (first as Self).wrapping_mul(size as Self);
-                for lane in 0..LANES {
+                for lane in 0..WARP_LANES {
                     let active = Self::from((mask >> lane) & 1).wrapping_neg();
                     let distance = row[lane].wrapping_sub(base);
                     different |= distance & active;
@@ -65,11 +65,11 @@ macro_rules! pointers {
             }
 
             #[inline(always)]
-            fn distances(out: &mut [Self; LANES], row: &[Self; LANES], mask: u32, first: u64, span: Span) -> bool {
+            fn distances(out: &mut [Self; WARP_LANES], row: &[Self; WARP_LANES], mask: u32, first: u64, span: Span) -> bool {
                 let (imm, first, low_bits) = (span.imm as Self, first as Self, (span.size - 1) as Self);
                 let (lead, limit) = (first.wrapping_sub(span.start as Self), span.limit as Self);
                 let mut bad = 0;
-                for lane in 0..LANES {
+                for lane in 0..WARP_LANES {
                     let active = Self::from((mask >> lane) & 1).wrapping_neg();
                     let address = row[lane].wrapping_add(imm);
                     let distance = address.wrapping_sub(first) & active;
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn patterns_tell_strided_from_uniform_rows() {
-        let strided: [u64; LANES] = std::array::from_fn(|lane| 100 + 4 * lane as u64);
+        let strided: [u64; WARP_LANES] = std::array::from_fn(|lane| 100 + 4 * lane as u64);
         assert_eq!(u64::pattern(&strided, 4), (true, false));
         assert_eq!(u64::pattern(&strided, 8), (false, false));
-        assert_eq!(u32::pattern(&[7; LANES], 4), (false, true));
+        assert_eq!(u32::pattern(&[7; WARP_LANES], 4), (false, true));
         let mut some = strided;
         (some[0], some[9]) = (5, 6);
         assert_eq!(u64::pattern_of(&some, 4, 0x00ff_f0f0, 4), (true, false));
@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn distances_look_at_running_lanes_only() {
-        let row: [u64; LANES] = std::array::from_fn(|lane| if lane == 3 { 1 } else { 100 + 8 * lane as u64 });
+        let row: [u64; WARP_LANES] = std::array::from_fn(|lane| if lane == 3 { 1 } else { 100 + 8 * lane as u64 });
         let span = Span { imm: 4, start: 96, limit: 256, size: 8 };
-        let mut out = [9; LANES];
+        let mut out = [9; WARP_LANES];
         assert!(!u64::distances(&mut out, &row, !0b1000, 104, span));
         assert_eq!((out[0], out[3], out[31]), (0, 0, 248));
         assert!(u64::distances(&mut out, &row, 0b1000, 5, span), "misaligned and below the start");

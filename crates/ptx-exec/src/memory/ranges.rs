@@ -6,20 +6,20 @@
 use crate::host::{AddressRange, Host};
 
 /// How many ranges are remembered.
-const ENTRIES: usize = 16;
+const CACHED_RANGES: usize = 16;
 
 /// Instructions that something is remembered of; those whose numbers are this far apart share a place, which costs time
 /// when they are in the same loop, and nothing else.
-const PLACES: usize = 256;
+const CACHE_SLOTS: usize = 256;
 
 /// Ranges a thread has used in this launch.
 #[derive(Debug)]
 pub(crate) struct Ranges {
-    entries: [AddressRange; ENTRIES],
+    entries: [AddressRange; CACHED_RANGES],
     /// For each instruction, the entry it used last.
-    hints: [u8; PLACES],
+    hints: [u8; CACHE_SLOTS],
     /// And where it was last.
-    steps: [u64; PLACES],
+    steps: [u64; CACHE_SLOTS],
     /// The entry to replace next.
     next: usize,
 }
@@ -27,14 +27,14 @@ pub(crate) struct Ranges {
 impl Ranges {
     /// Knows nothing yet.
     pub(crate) fn new() -> Self {
-        let entries = [AddressRange { start: 0, end: 0, writable: false }; ENTRIES];
-        Self { entries, hints: [0; PLACES], steps: [0; PLACES], next: 0 }
+        let entries = [AddressRange { start: 0, end: 0, writable: false }; CACHED_RANGES];
+        Self { entries, hints: [0; CACHE_SLOTS], steps: [0; CACHE_SLOTS], next: 0 }
     }
 
     /// Where instruction `pc` will be next if it goes on as from the last time to `address`.
     #[inline(always)]
     pub(crate) fn ahead(&mut self, pc: u32, address: u64) -> u64 {
-        let last = &mut self.steps[pc as usize % PLACES];
+        let last = &mut self.steps[pc as usize % CACHE_SLOTS];
         let step = address.wrapping_sub(*last);
         *last = address;
         address.wrapping_add(step)
@@ -43,16 +43,16 @@ impl Ranges {
     /// Whether `bytes` bytes at `address` lie in one range that allows the access of instruction `pc`.
     #[inline(always)]
     pub(crate) fn allow(&mut self, host: &dyn Host, pc: u32, address: u64, bytes: u64, write: bool) -> bool {
-        let hint = self.hints[pc as usize % PLACES];
-        let entry = &self.entries[usize::from(hint) % ENTRIES];
+        let hint = self.hints[pc as usize % CACHE_SLOTS];
+        let entry = &self.entries[usize::from(hint) % CACHED_RANGES];
         contains(entry, address, bytes, write) || self.search(host, pc, address, bytes, write)
     }
 
     /// Start and end of the range that `allow` used last for instruction `pc`.
     #[inline(always)]
     pub(crate) fn around(&self, pc: u32) -> (u64, u64) {
-        let hint = self.hints[pc as usize % PLACES];
-        let entry = &self.entries[usize::from(hint) % ENTRIES];
+        let hint = self.hints[pc as usize % CACHE_SLOTS];
+        let entry = &self.entries[usize::from(hint) % CACHED_RANGES];
         (entry.start, entry.end)
     }
 
@@ -69,7 +69,7 @@ impl Ranges {
                 _ => return false,
             },
         };
-        self.hints[pc as usize % PLACES] = index as u8;
+        self.hints[pc as usize % CACHE_SLOTS] = index as u8;
         contains(&self.entries[index], address, bytes, write)
     }
 
@@ -77,7 +77,7 @@ impl Ranges {
     fn remember(&mut self, range: AddressRange) -> usize {
         let index = self.next;
         self.entries[index] = range;
-        self.next = (index + 1) % ENTRIES;
+        self.next = (index + 1) % CACHED_RANGES;
         index
     }
 }

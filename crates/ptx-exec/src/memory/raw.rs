@@ -90,17 +90,17 @@ pub(crate) unsafe fn copy_bytes(to: u64, from: u64, size: u64) {
 }
 
 /// Most bytes of one lane's vector.
-const GROUP: usize = 32;
+const MAX_VECTOR_BYTES: usize = 32;
 
 /// The vector of one lane on its way between memory and registers. Up to 16 bytes move at once: programs put a flag and
 /// what it vouches for into one vector (chained scans do), and a GPU never tears an aligned one.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-pub(crate) struct Group([u8; GROUP]);
+pub(crate) struct Group([u8; MAX_VECTOR_BYTES]);
 
 impl Group {
     /// A group of zeroes.
-    pub(crate) const ZERO: Self = Self([0; GROUP]);
+    pub(crate) const ZERO: Self = Self([0; MAX_VECTOR_BYTES]);
 
     /// Reads `size` bytes: 2, 4, 8, 16 or 32.
     ///
@@ -116,7 +116,7 @@ impl Group {
                 2 => group.0[..2].copy_from_slice(&load::<u16>(address).to_le_bytes()),
                 4 => group.0[..4].copy_from_slice(&load::<u32>(address).to_le_bytes()),
                 8 => group.0[..8].copy_from_slice(&load::<u64>(address).to_le_bytes()),
-                _ => copy(group.0.as_mut_ptr(), pointer(address), (size as usize).min(GROUP)),
+                _ => copy(group.0.as_mut_ptr(), pointer(address), (size as usize).min(MAX_VECTOR_BYTES)),
             }
         }
         group
@@ -136,7 +136,7 @@ impl Group {
                 2 => store(address, u16::from_le_bytes([a, b])),
                 4 => store(address, u32::from_le_bytes([a, b, c, d])),
                 8 => store(address, u64::from_le_bytes([a, b, c, d, e, f, g, h])),
-                _ => copy(pointer(address), self.0.as_ptr(), (size as usize).min(GROUP)),
+                _ => copy(pointer(address), self.0.as_ptr(), (size as usize).min(MAX_VECTOR_BYTES)),
             }
         }
     }

@@ -9,7 +9,7 @@ use super::raw::Group;
 use super::{raw, wide};
 use crate::alu::lanes::dispatched_by_level;
 use crate::engine::machine::{Flow, Inst, Machine};
-use crate::engine::registers::{FULL, LANES, Raw, lanes_of};
+use crate::engine::registers::{FULL_LANE_MASK, Raw, WARP_LANES, lanes_of};
 use crate::memory::pointer::Pointer;
 use crate::memory::word::Word;
 use crate::slot::{NONE, Slot};
@@ -17,8 +17,8 @@ use crate::types::Space;
 
 /// Cuts 32 registers to the size in memory.
 #[inline(always)]
-fn cut_row<A: Access>(out: &mut [A::Word; LANES], values: &[A::Lane; LANES]) {
-    for lane in 0..LANES {
+fn cut_row<A: Access>(out: &mut [A::Word; WARP_LANES], values: &[A::Lane; WARP_LANES]) {
+    for lane in 0..WARP_LANES {
         out[lane] = A::Word::cut(values[lane].wide());
     }
 }
@@ -30,17 +30,17 @@ fn store_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst
     let (strided, _) = A::Pointer::pattern(row, A::Word::SIZE);
     let first = row[0].plus(inst.imm);
     if strided
-        && machine.mask == FULL
+        && machine.mask == FULL_LANE_MASK
         && first.is_multiple_of(A::Word::SIZE)
-        && let Some(host) = span::<A>(machine, first, LANES as u64 * A::Word::SIZE, true)
+        && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * A::Word::SIZE, true)
     {
-        expect_more::<A>(machine, host, LANES as u64 * A::Word::SIZE);
+        expect_more::<A>(machine, host, WARP_LANES as u64 * A::Word::SIZE);
         if same_width::<A>() {
             let to = std::ptr::with_exposed_provenance_mut(host as usize);
             // SAFETY: `span` found all 32 values in one writable range; the row has their size.
-            unsafe { wide::copy::<LEVEL>(to, machine.registers.address(inst.b), LANES * size_of::<A::Word>()) };
+            unsafe { wide::copy::<LEVEL>(to, machine.registers.address(inst.b), WARP_LANES * size_of::<A::Word>()) };
         } else {
-            let mut values = [A::Word::cut(0); LANES];
+            let mut values = [A::Word::cut(0); WARP_LANES];
             cut_row::<A>(&mut values, machine.registers.row(inst.b));
             // SAFETY: as above.
             unsafe { wide::write::<A::Word, LEVEL>(host, &values) };
@@ -94,8 +94,8 @@ fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, slot
         // SAFETY: `spread` checked range, writability and alignment of every access of a lane that runs.
         unsafe { raw::store(step::<A>(spread.host, spread.distances[lane]), value) };
     };
-    if machine.mask == FULL {
-        (0..LANES).for_each(one);
+    if machine.mask == FULL_LANE_MASK {
+        (0..WARP_LANES).for_each(one);
     } else {
         lanes_of(machine.mask).for_each(one);
     }
@@ -130,10 +130,10 @@ fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst
     let (strided, _) = A::Pointer::pattern(row, size);
     let first = row[0].plus(inst.imm);
     if strided
-        && machine.mask == FULL
+        && machine.mask == FULL_LANE_MASK
         && matches!(inst.c, 2 | 4)
         && first.is_multiple_of(size)
-        && let Some(host) = span::<A>(machine, first, LANES as u64 * size, true)
+        && let Some(host) = span::<A>(machine, first, WARP_LANES as u64 * size, true)
     {
         // SAFETY: `span` found the values of all lanes in one writable range.
         unsafe {
@@ -155,7 +155,7 @@ fn store_vector_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst
 /// The values of all lanes must be writable.
 #[inline(always)]
 unsafe fn gather<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &Machine<'_>, inst: &Inst, host: u64) {
-    let mut values = [[A::Word::cut(0); COUNT]; LANES];
+    let mut values = [[A::Word::cut(0); COUNT]; WARP_LANES];
     for (index, number) in (inst.x..).take(COUNT).enumerate() {
         let row = machine.registers.row::<A::Lane>(machine.env.code.list(number));
         for (group, value) in values.iter_mut().zip(row) {
@@ -173,7 +173,7 @@ fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
     let Some(spread) = spread::<A>(machine, inst, size, true) else {
         return lane_by_lane::<A>(machine, inst);
     };
-    let mut groups = [Group::ZERO; LANES];
+    let mut groups = [Group::ZERO; WARP_LANES];
     for index in 0..inst.c {
         let values = machine.registers.row::<A::Lane>(machine.env.code.list(inst.x + index));
         for (group, value) in groups.iter_mut().zip(values) {

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "copies memory that was checked just before")]
 
-use super::place::LanePlace;
+use super::lane_address::LaneAddress;
 use super::raw;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
@@ -55,16 +55,16 @@ impl Machine<'_> {
         let illegal = FaultKind::IllegalAddress(address);
         let shared = match space {
             Space::Shared => Some(address),
-            Space::Generic => window::offset_in(window::SHARED, address),
+            Space::Generic => window::offset_in(window::SHARED_ADDRESS, address),
             Space::Global | Space::Local => None,
         };
         if let Some(offset) = shared {
-            return match self.shared_place(offset, size) {
-                Some(LanePlace::Host(at)) => Ok(at),
+            return match self.shared_address(offset, size) {
+                Some(LaneAddress::Host(at)) => Ok(at),
                 _ => Err(illegal),
             };
         }
-        let plain = space != Space::Local && address < window::SHARED;
+        let plain = space != Space::Local && address < window::SHARED_ADDRESS;
         let allowed = plain && self.ranges.allow(self.env.host, self.pc, address, size, write);
         if allowed { Ok(address) } else { Err(illegal) }
     }

@@ -39,7 +39,7 @@ pub(crate) mod how {
 /// Bytes of a piece of a row: what a swizzle moves as one.
 const SWIZZLE_PIECE_BYTES: u64 = 16;
 /// What addresses of boxes in shared memory are multiples of.
-const BOX_ALIGN: u64 = 128;
+const BOX_ALIGN_BYTES: u64 = 128;
 
 /// The operands of one lane: a list of registers at `Inst::x`, in this order.
 struct Copy {
@@ -83,7 +83,7 @@ impl Copy {
                 *place = i64::from(word(machine, index) & 0xffff);
             }
         }
-        if !shared.is_multiple_of(BOX_ALIGN) {
+        if !shared.is_multiple_of(BOX_ALIGN_BYTES) {
             return Err(FaultKind::MisalignedAddress(shared));
         }
         let at = map;

@@ -8,7 +8,7 @@
 
 use super::raw;
 use crate::alu::level;
-use crate::engine::registers::LANES;
+use crate::engine::registers::WARP_LANES;
 use crate::memory::word::Word;
 use std::mem::MaybeUninit;
 
@@ -132,7 +132,7 @@ pub(crate) fn opaque(value: u64) -> u64 {
 const MAX_LANE_VALUES: usize = 4;
 
 /// Values of 32 lanes on their way, `MAX_LANE_VALUES` for each.
-pub(crate) type Buffer<T> = MaybeUninit<[T; MAX_LANE_VALUES * LANES]>;
+pub(crate) type Buffer<T> = MaybeUninit<[T; MAX_LANE_VALUES * WARP_LANES]>;
 
 /// Reads `count` values that follow each other.
 ///

@@ -31,7 +31,7 @@ struct Spec {
 }
 
 /// Widths and precisions beyond this are cut, so that one conversion cannot take all memory.
-const MAX_WIDTH: usize = 4096;
+const MAX_WIDTH_CHARS: usize = 4096;
 
 /// Formats `text` as `printf` does, with these arguments.
 pub(crate) fn format(text: &[u8], arguments: &mut dyn Arguments) -> Vec<u8> {
@@ -52,11 +52,11 @@ fn conversion<'a>(text: &'a [u8], arguments: &mut dyn Arguments, out: &mut Vec<u
     let mut at = flags(text, 1, &mut spec);
     let width = number(text, &mut at, arguments);
     spec.left |= width < 0;
-    spec.width = usize::try_from(width.unsigned_abs()).unwrap_or(0).min(MAX_WIDTH);
+    spec.width = usize::try_from(width.unsigned_abs()).unwrap_or(0).min(MAX_WIDTH_CHARS);
     if text.get(at) == Some(&b'.') {
         at += 1;
         let precision = number(text, &mut at, arguments);
-        spec.precision = usize::try_from(precision).ok().map(|precision| precision.min(MAX_WIDTH));
+        spec.precision = usize::try_from(precision).ok().map(|precision| precision.min(MAX_WIDTH_CHARS));
     }
     at = length(text, at, &mut spec);
     let Some(conversion) = text.get(at) else {

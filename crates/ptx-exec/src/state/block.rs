@@ -6,27 +6,27 @@
 
 use super::bytes::{Reader, Writer};
 use crate::control::{barrier, cluster};
-use crate::engine::block::{BARRIERS, Barrier, Block};
+use crate::engine::block::{BARRIERS_PER_BLOCK, Barrier, Block};
 use crate::engine::machine::Code;
-use crate::engine::order::{BlockOrder, RANK_SHIFT};
-use crate::engine::registers::{FULL, LANES, Row};
+use crate::engine::order::{BLOCK_RANK_SHIFT, BlockOrder};
+use crate::engine::registers::{FULL_LANE_MASK, Row, WARP_LANES};
 use crate::engine::warp::{Frame, Split, Wait, Warp};
 use crate::memory::shared_memory::SharedMemory;
 use crate::state::bytes::sound;
 use crate::state::error::StateError;
 
 /// Bytes of a row of registers.
-const ROW: usize = size_of::<Row>();
+const REGISTER_ROW_BYTES: usize = size_of::<Row>();
 
 /// Bytes of a row of local memory: 8 for each lane.
-const LOCAL_ROW: usize = 8 * LANES;
+const LOCAL_ROW_BYTES: usize = 8 * WARP_LANES;
 
 /// Bytes of a split, and of a frame.
-const SPLIT: usize = 17;
-const FRAME: usize = 24;
+const SPLIT_BYTES: usize = 17;
+const FRAME_BYTES: usize = 24;
 
 /// How a split that waits for its cluster is written.
-const CLUSTER: u8 = u8::MAX;
+const CLUSTER_WAIT: u8 = u8::MAX;
 
 /// What all blocks of a launch have in common.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ impl Shape<'_> {
     /// Lanes that warp `index` of a block starts with.
     fn lanes(&self, index: u32) -> u32 {
         let lanes = self.threads.saturating_sub(index.saturating_mul(32)).min(32);
-        if lanes == 32 { FULL } else { (1 << lanes) - 1 }
+        if lanes == 32 { FULL_LANE_MASK } else { (1 << lanes) - 1 }
     }
 
     /// Whether `pc` lies in a function.
@@ -73,17 +73,17 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<B
     let index = reader.triple()?;
     sound(index.iter().zip(shape.order.grid).all(|(index, size)| *index < size), "the index of a block")?;
     let turn = reader.u32()? as usize;
-    let mut barriers = [Barrier::default(); BARRIERS];
+    let mut barriers = [Barrier::default(); BARRIERS_PER_BLOCK];
     for barrier in &mut barriers {
         let [arrived, expected, votes] = reader.triple()?;
         *barrier = Barrier { arrived, expected, votes };
     }
     let mut shared = SharedMemory::default();
     // The size is known from the launch: make no room before the bytes are there.
-    let rows = reader.take(SharedMemory::rows_for(shape.shared_bytes) * ROW)?;
+    let rows = reader.take(SharedMemory::rows_for(shape.shared_bytes) * REGISTER_ROW_BYTES)?;
     shared.resize(shape.shared_bytes);
     let rank = if shape.code.ranked { shape.order.rank(index) } else { 0 };
-    shared.begin_at(u64::from(rank) << RANK_SHIFT);
+    shared.begin_at(u64::from(rank) << BLOCK_RANK_SHIFT);
     fill_rows(shared.rows_mut(), rows);
     let count = reader.count(1)?;
     sound(count == shape.threads.div_ceil(32) as usize && turn < count, "the number of warps")?;
@@ -93,7 +93,7 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<B
 
 /// Words of rows, one after the other.
 fn write_rows(writer: &mut Writer, rows: &[Row]) {
-    writer.0.reserve(rows.len() * ROW);
+    writer.0.reserve(rows.len() * REGISTER_ROW_BYTES);
     for row in rows {
         row.0.iter().for_each(|word| writer.u32(*word));
     }
@@ -122,7 +122,7 @@ fn write_warp(writer: &mut Writer, warp: &Warp) {
         writer.u8(match split.wait {
             Wait::Ready | Wait::Lanes => 0,
             Wait::Barrier(id) => id + 1,
-            Wait::Cluster => CLUSTER,
+            Wait::Cluster => CLUSTER_WAIT,
         });
     }
     writer.count(warp.frames.len());
@@ -141,14 +141,14 @@ fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<W
         Warp { index, alive: reader.u32()?, arrived: reader.u32()?, turns: reader.u32()?, ..Warp::default() };
     sound(warp.alive & !shape.lanes(index) == 0, "the lanes of a warp")?;
     let errors = reader.count(4)?;
-    sound([0, LANES].contains(&errors), "the errors of a warp")?;
+    sound([0, WARP_LANES].contains(&errors), "the errors of a warp")?;
     for _ in 0..errors {
         warp.errors.push(reader.u32()?);
     }
-    for _ in 0..reader.count(SPLIT)? {
+    for _ in 0..reader.count(SPLIT_BYTES)? {
         warp.splits.push(read_split(reader)?);
     }
-    let frames = reader.count(FRAME)?;
+    let frames = reader.count(FRAME_BYTES)?;
     for _ in 0..frames {
         let frame = read_frame(reader, shape, &warp)?;
         let rows = shape.code.functions.get(frame.function as usize).map_or(0, |function| function.rows);
@@ -158,12 +158,12 @@ fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<W
     }
     sound(frames > 0, "a warp without a kernel")?;
     let rows = warp.next_base(&shape.code.functions) as usize;
-    let bytes = reader.take(rows * ROW)?;
+    let bytes = reader.take(rows * REGISTER_ROW_BYTES)?;
     warp.rows = vec![Row::ZERO; rows];
     fill_rows(&mut warp.rows, bytes);
-    let local = reader.count(LOCAL_ROW)?;
-    let words = reader.take(local * LOCAL_ROW)?;
-    warp.local = vec![[0; LANES]; local];
+    let local = reader.count(LOCAL_ROW_BYTES)?;
+    let words = reader.take(local * LOCAL_ROW_BYTES)?;
+    warp.local = vec![[0; WARP_LANES]; local];
     for (word, bytes) in warp.local.iter_mut().flatten().zip(words.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
@@ -177,7 +177,7 @@ fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
     let ([pc, frame, lanes], turn) = (reader.triple()?, reader.u32()?);
     let wait = match reader.u8()? {
         0 => Wait::Ready,
-        CLUSTER => Wait::Cluster,
+        CLUSTER_WAIT => Wait::Cluster,
         id => Wait::Barrier(id - 1),
     };
     Ok(Split { pc, frame, lanes, wait, turn })
@@ -229,7 +229,7 @@ fn check_splits(warp: &Warp, shape: &Shape<'_>) -> Result<(), StateError> {
         sound(frame.is_some_and(|frame| shape.holds(frame.function, split.pc)), "the place of a split")?;
         if let Wait::Barrier(id) = split.wait {
             let inst = shape.code.insts.get(split.pc as usize);
-            let at_barrier = inst.is_some_and(barrier::is_barrier) && usize::from(id) < BARRIERS;
+            let at_barrier = inst.is_some_and(barrier::is_barrier) && usize::from(id) < BARRIERS_PER_BLOCK;
             sound(at_barrier, "what a split waits for")?;
         }
         if split.wait == Wait::Cluster {

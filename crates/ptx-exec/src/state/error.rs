@@ -3,7 +3,7 @@
 use crate::engine::fault::Fault;
 
 /// Changes with the format, and with whatever gives instructions other places or registers other slots.
-pub(super) const VERSION: u32 = 1;
+pub(super) const STATE_VERSION: u32 = 1;
 
 /// Why bytes were refused as the state of a grid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum StateError {
     #[error("not the state of a grid")]
     Foreign,
     /// The state has another version of the format.
-    #[error("state of a grid in format {found}; this build reads {VERSION}")]
+    #[error("state of a grid in format {found}; this build reads {STATE_VERSION}")]
     Version {
         /// Format version that the state names.
         found: u32,

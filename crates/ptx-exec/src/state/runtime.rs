@@ -11,9 +11,9 @@ use crate::state::error::StateError;
 use std::collections::VecDeque;
 
 /// Fewest bytes of a job, of a parameter buffer, and of a level.
-const JOB: usize = 1 + 24;
-const BUFFER: usize = 8 + 36;
-const LEVEL: usize = 8;
+const MIN_JOB_BYTES: usize = 1 + 24;
+const MIN_BUFFER_BYTES: usize = 8 + 36;
+const MIN_LEVEL_BYTES: usize = 8;
 
 /// Tells jobs apart.
 mod kind {
@@ -44,7 +44,7 @@ pub(super) fn write_runtime(writer: &mut Writer, runtime: &Runtime) {
 /// The reverse of `write_runtime`.
 pub(super) fn read_runtime(reader: &mut Reader<'_>, code: &Code) -> Result<Runtime, StateError> {
     let mut runtime = Runtime::default();
-    for _ in 0..reader.count(BUFFER)? {
+    for _ in 0..reader.count(MIN_BUFFER_BYTES)? {
         let address = reader.u64()?;
         // A buffer may not know yet what it is for; parameters are only in it once it is launched.
         let child = read_child(reader)?;
@@ -74,7 +74,7 @@ pub(super) fn write_levels(writer: &mut Writer, levels: &[Level]) {
 
 /// The reverse of `write_levels`.
 pub(super) fn read_levels(reader: &mut Reader<'_>, code: &Code) -> Result<Vec<Level>, StateError> {
-    let count = reader.count(LEVEL)?;
+    let count = reader.count(MIN_LEVEL_BYTES)?;
     (0..count).map(|_| Ok(Level { jobs: read_jobs(reader, code)?, tails: read_jobs(reader, code)? })).collect()
 }
 
@@ -102,7 +102,7 @@ fn write_jobs(writer: &mut Writer, jobs: &VecDeque<Job>) {
 }
 
 fn read_jobs(reader: &mut Reader<'_>, code: &Code) -> Result<VecDeque<Job>, StateError> {
-    let count = reader.count(JOB)?;
+    let count = reader.count(MIN_JOB_BYTES)?;
     (0..count).map(|_| read_job(reader, code)).collect()
 }
 

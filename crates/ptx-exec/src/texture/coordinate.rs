@@ -13,10 +13,10 @@ const NORMALIZED_BITS: u32 = 21;
 pub(crate) const FRACTION_BITS: u32 = 8;
 
 /// One texel apart.
-pub(crate) const ONE: i64 = 1 << FRACTION_BITS;
+pub(crate) const ONE_TEXEL: i64 = 1 << FRACTION_BITS;
 
 /// Beyond this, a position is outside every image in every mode that looks at it.
-const FAR: f64 = (1_u64 << 30) as f64;
+const FAR_POSITION: f64 = (1_u64 << 30) as f64;
 
 /// A texel index in one direction; `None` is the border.
 pub(crate) type Index = Option<u32>;
@@ -64,7 +64,8 @@ impl Axis {
         // The texture unit does not know denormal numbers.
         let coordinate = if coordinate.is_subnormal() || coordinate.is_nan() { 0.0 } else { f64::from(coordinate) };
         if !self.normalized {
-            return (coordinate.clamp(-FAR, FAR) * f64::from(1_u32 << NORMALIZED_BITS)).floor() as i64;
+            return (coordinate.clamp(-FAR_POSITION, FAR_POSITION) * f64::from(1_u32 << NORMALIZED_BITS)).floor()
+                as i64;
         }
         let near = match self.mode() {
             // Two periods apart is the same place, also for a mirrored image.
@@ -112,14 +113,14 @@ impl Axis {
     /// The two texels around a position, as `tld4` gives them: beyond an edge it is one texel twice.
     pub(crate) fn both(self, position: i64) -> Pair {
         let low = position >> FRACTION_BITS;
-        Pair { low: self.index(low), high: self.index(low + 1), weight: (position & (ONE - 1)) as u32 }
+        Pair { low: self.index(low), high: self.index(low + 1), weight: (position & (ONE_TEXEL - 1)) as u32 }
     }
 
     /// The two texels around a position, as they are mixed.
     pub(crate) fn around(self, position: i64) -> Pair {
         let position = match self.mode() {
             // Beyond the edge there is one texel, and nothing to mix.
-            Address::Clamp => position.clamp(0, (i64::from(self.extent) - 1) * ONE),
+            Address::Clamp => position.clamp(0, (i64::from(self.extent) - 1) * ONE_TEXEL),
             _ => position,
         };
         self.both(position)

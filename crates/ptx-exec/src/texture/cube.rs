@@ -4,7 +4,7 @@ use super::coordinate::Axis;
 use super::{Address, Level};
 
 /// Faces of a cube.
-pub(crate) const FACES: u32 = 6;
+pub(crate) const CUBE_FACES: u32 = 6;
 
 /// A place on a face: face, and two coordinates from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_direction_leads_back_to_its_place() {
-        for face in 0..FACES {
+        for face in 0..CUBE_FACES {
             assert_eq!(place(direction(face, 0.25, 0.75)), FacePoint { face, s: 0.25, t: 0.75 });
         }
     }
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(texel(4, -1, 2, &LEVEL), Some([1, 3, 2]));
         assert_eq!(texel(4, 1, -1, &LEVEL), Some([2, 1, 3]));
         assert_eq!(texel(4, -1, 4, &LEVEL), None);
-        for face in 0..FACES {
+        for face in 0..CUBE_FACES {
             for index in 0..4 {
                 let [across, x, y] = texel(face, -1, index, &LEVEL).unwrap();
                 let back = [(-1, i64::from(y)), (4, i64::from(y)), (i64::from(x), -1), (i64::from(x), 4)];

@@ -8,25 +8,25 @@
 use super::coordinate::Pair;
 
 /// Texels that a weighted sum may have.
-pub(crate) const CORNERS: usize = 8;
+pub(crate) const MAX_FILTER_TEXELS: usize = 8;
 
 /// Bits that an aligned float keeps below the last place of the largest one.
-const SPARE: i32 = 4;
+const SPARE_BITS: i32 = 4;
 
 /// Bits of a mantissa in single precision.
-pub(crate) const SINGLE: u32 = 24;
+pub(crate) const SINGLE_MANTISSA_BITS: u32 = 24;
 
 /// Bits of a mantissa in half precision.
-pub(crate) const HALF: u32 = 11;
+pub(crate) const HALF_MANTISSA_BITS: u32 = 11;
 
 /// Bits behind the point of a weight.
-const FRACTION: i32 = 8;
+const WEIGHT_FRACTION_BITS: i32 = 8;
 
 /// Texels that are aligned to each other: a cell is summed plane by plane.
-pub(crate) const PLANE: usize = 4;
+pub(crate) const PLANE_TEXELS: usize = 4;
 
 /// The bits of the NaN that filtering gives.
-const NAN: u32 = 0x7fff_ffff;
+const FILTER_NAN_BITS: u32 = 0x7fff_ffff;
 
 /// A 256th of a 256th, rounded half up.
 fn share(whole: u32, part: u32) -> u32 {
@@ -34,8 +34,8 @@ fn share(whole: u32, part: u32) -> u32 {
 }
 
 /// Weights of the corners of a cell that together count `whole`; the index of a corner is `x + 2 y + 4 z`.
-pub(crate) fn weights(x: Pair, y: Pair, z: Pair, whole: u32) -> [u32; CORNERS] {
-    let mut weights = [0; CORNERS];
+pub(crate) fn weights(x: Pair, y: Pair, z: Pair, whole: u32) -> [u32; MAX_FILTER_TEXELS] {
+    let mut weights = [0; MAX_FILTER_TEXELS];
     let far = share(whole, z.weight);
     for (plane, of_plane) in [whole - far, far].into_iter().enumerate() {
         let right = share(of_plane, x.weight);
@@ -54,19 +54,19 @@ fn total(texels: impl Iterator<Item = i64>, weights: &[u32]) -> i64 {
 
 /// A sum of integers, rounded half up.
 pub(crate) fn integers(texels: impl Iterator<Item = i32>, weights: &[u32]) -> i32 {
-    ((total(texels.map(i64::from), weights) + 128) >> FRACTION) as i32
+    ((total(texels.map(i64::from), weights) + 128) >> WEIGHT_FRACTION_BITS) as i32
 }
 
 /// A sum of integers, rounded down: how those of 32 bits are.
 pub(crate) fn cut(texels: impl Iterator<Item = i64>, weights: &[u32]) -> i64 {
-    total(texels, weights) >> FRACTION
+    total(texels, weights) >> WEIGHT_FRACTION_BITS
 }
 
 /// A sum of integers of 8 bits with sign, spread over 16 bits: a 127th is 258 and a little. About one result in twenty is
 /// off by one in the 16th bit.
 pub(crate) fn spread(texels: impl Iterator<Item = i32>, weights: &[u32]) -> i32 {
     let sum = total(texels.map(i64::from), weights);
-    ((sum * 258 + (sum >> 7) + 128) >> FRACTION) as i32
+    ((sum * 258 + (sum >> 7) + 128) >> WEIGHT_FRACTION_BITS) as i32
 }
 
 /// The parts of a float: value is `mantissa * 2^exponent`, with the sign in the mantissa. Denormals are zero.
@@ -88,14 +88,14 @@ fn special(texels: &[u32], weights: &[u32]) -> Option<u32> {
             infinite = Some(bits);
         }
     }
-    if nan { Some(NAN) } else { infinite }
+    if nan { Some(FILTER_NAN_BITS) } else { infinite }
 }
 
 /// The sum of the texels of one plane of a cell, and its exponent, aligned within the plane.
 fn plane(texels: &[u32], weights: &[u32], precision: u32) -> Option<(i64, i32)> {
     let counting = || texels.iter().zip(weights).filter(|(_, weight)| **weight != 0);
     let largest = counting().map(|(bits, _)| parts(*bits).1).max().filter(|exponent| *exponent != i32::MIN)?;
-    let base = largest + (SINGLE - precision).cast_signed() - SPARE;
+    let base = largest + (SINGLE_MANTISSA_BITS - precision).cast_signed() - SPARE_BITS;
     let aligned = |bits: u32| {
         let (mantissa, exponent) = parts(bits);
         match exponent.saturating_sub(base) {
@@ -105,15 +105,15 @@ fn plane(texels: &[u32], weights: &[u32], precision: u32) -> Option<(i64, i32)> 
         }
     };
     let sum = counting().map(|(bits, weight)| aligned(*bits) * i64::from(*weight)).sum();
-    Some((sum, base - FRACTION))
+    Some((sum, base - WEIGHT_FRACTION_BITS))
 }
 
-/// A sum of floats, rounded to `precision` bits of mantissa: `SINGLE` or `HALF`.
+/// A sum of floats, rounded to `precision` bits of mantissa: `SINGLE_MANTISSA_BITS` or `HALF_MANTISSA_BITS`.
 pub(crate) fn floats(texels: &[u32], weights: &[u32], precision: u32) -> u32 {
     if let Some(bits) = special(texels, weights) {
         return bits;
     }
-    let planes = texels.chunks(PLANE).zip(weights.chunks(PLANE));
+    let planes = texels.chunks(PLANE_TEXELS).zip(weights.chunks(PLANE_TEXELS));
     let sums = planes.filter_map(|(texels, weights)| plane(texels, weights, precision));
     let total = sums.fold(None, |total: Option<(i64, i32)>, next| match total {
         None => Some(next),
@@ -177,13 +177,14 @@ mod tests {
 
     #[test]
     fn floats_are_aligned_cut_summed_and_rounded_away_from_zero() {
-        let sum =
-            |texels: [f32; 2], weights: [u32; 2]| f32::from_bits(floats(&texels.map(f32::to_bits), &weights, SINGLE));
+        let sum = |texels: [f32; 2], weights: [u32; 2]| {
+            f32::from_bits(floats(&texels.map(f32::to_bits), &weights, SINGLE_MANTISSA_BITS))
+        };
         assert_eq!(sum([1.0, 3.0], [128, 128]), 2.0);
         assert_eq!(sum([3e38, 3e38], [100, 156]), 3e38);
         assert_eq!(sum([1e30, 1e-30], [0, 256]), 1e-30, "what does not count does not align");
         assert_eq!(
-            f32::from_bits(floats(&[(-61.75_f32).to_bits(), (-82.0_f32).to_bits()], &[224, 32], HALF)),
+            f32::from_bits(floats(&[(-61.75_f32).to_bits(), (-82.0_f32).to_bits()], &[224, 32], HALF_MANTISSA_BITS)),
             -64.3125
         );
     }
@@ -191,9 +192,9 @@ mod tests {
     #[test]
     fn infinities_stay_and_meet_as_nan() {
         let (plus, minus) = (f32::INFINITY.to_bits(), f32::NEG_INFINITY.to_bits());
-        assert_eq!(floats(&[plus, 0], &[1, 255], SINGLE), plus);
-        assert_eq!(floats(&[plus, 0x3f80_0000], &[0, 256], SINGLE), 0x3f80_0000);
-        assert_eq!(floats(&[plus, minus], &[1, 255], SINGLE), NAN);
-        assert_eq!(floats(&[0x7fc0_0000, 0], &[1, 255], SINGLE), NAN);
+        assert_eq!(floats(&[plus, 0], &[1, 255], SINGLE_MANTISSA_BITS), plus);
+        assert_eq!(floats(&[plus, 0x3f80_0000], &[0, 256], SINGLE_MANTISSA_BITS), 0x3f80_0000);
+        assert_eq!(floats(&[plus, minus], &[1, 255], SINGLE_MANTISSA_BITS), FILTER_NAN_BITS);
+        assert_eq!(floats(&[0x7fc0_0000, 0], &[1, 255], SINGLE_MANTISSA_BITS), FILTER_NAN_BITS);
     }
 }

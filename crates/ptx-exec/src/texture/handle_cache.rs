@@ -4,7 +4,7 @@ use super::Bound;
 use crate::host::Host;
 
 /// How many handles are remembered.
-const ENTRIES: usize = 8;
+const CACHED_HANDLES: usize = 8;
 
 /// Handles of this launch.
 #[derive(Debug, Default)]
@@ -21,11 +21,11 @@ impl HandleCache {
             Some(index) => index,
             None => {
                 let entry = (handle, host.bound(handle)?);
-                if self.entries.len() < ENTRIES {
+                if self.entries.len() < CACHED_HANDLES {
                     self.entries.push(entry);
                     self.entries.len() - 1
                 } else {
-                    self.next = (self.next + 1) % ENTRIES;
+                    self.next = (self.next + 1) % CACHED_HANDLES;
                     self.entries[self.next] = entry;
                     self.next
                 }

@@ -8,7 +8,7 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 
 /// `Inst::imm` flag: ask a surface instead of a texture. Below it is the direction.
-pub(crate) const SURFACE: u64 = 4;
+pub(crate) const SURFACE_FLAG: u64 = 4;
 
 /// `txq.OP d, [a]`, `txq.level.OP d, [a], b`, `suq.OP d, [a]`.
 pub(crate) fn extent(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
@@ -16,7 +16,7 @@ pub(crate) fn extent(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let handle = machine.registers.row::<u64>(inst.a)[lane];
         let level = machine.registers.row::<u32>(inst.b)[lane];
-        let answer = if inst.imm & SURFACE != 0 {
+        let answer = if inst.imm & SURFACE_FLAG != 0 {
             machine.surface(handle).map(|image| image.map_or(0, |image| image.queried[direction]))
         } else {
             machine

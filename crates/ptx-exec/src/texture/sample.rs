@@ -3,7 +3,7 @@
 //! Up to 16 texels count: a cell of 2, 4 or 8 in each of two mipmap levels. The share of a level is split over its cell
 //! first, so that the weights of all 16 add up to 256.
 
-use super::coordinate::{Axis, FRACTION_BITS, Index, ONE, Pair};
+use super::coordinate::{Axis, FRACTION_BITS, Index, ONE_TEXEL, Pair};
 use super::texel::{ChannelKind, MAX_SUM_TEXELS, Spot, Texel};
 use super::{Level, Shape, Texture, cube, filter};
 
@@ -54,7 +54,7 @@ impl Cell {
 
     /// What is added from here on is summed apart from what was added before.
     fn next_plane(&mut self) {
-        self.count = self.count.next_multiple_of(filter::PLANE);
+        self.count = self.count.next_multiple_of(filter::PLANE_TEXELS);
     }
 
     /// The texels so far, with their shares.
@@ -72,7 +72,7 @@ impl Texture {
         let linear = self.sampler.linear;
         let mut cell = Cell::new();
         let (low, high, share) = self.levels(detail);
-        for (level, weight) in [(low, ONE as u32 - share), (high, share)] {
+        for (level, weight) in [(low, ONE_TEXEL as u32 - share), (high, share)] {
             if weight == 0 {
                 continue;
             }
@@ -118,7 +118,7 @@ impl Texture {
     /// lower left.
     pub(crate) fn gather(&self, point: &SamplePoint, channel: usize) -> Texel {
         let mut cell = Cell::new();
-        self.gather_cell(&mut cell, point, 0, ONE as u32, Axis::both);
+        self.gather_cell(&mut cell, point, 0, ONE_TEXEL as u32, Axis::both);
         [2, 3, 1, 0].map(|corner: usize| {
             let spot = cell.spots().get(corner).and_then(|(_, spot)| *spot);
             self.alone(0, spot, channel)
@@ -143,7 +143,7 @@ impl Texture {
             Detail::Gradients(gradients) => self.level_of(gradients),
         };
         // All levels have 8 bits behind the point; what is below is cut off, towards zero.
-        let fixed = |level: f32| (level * ONE as f32) as i32;
+        let fixed = |level: f32| (level * ONE_TEXEL as f32) as i32;
         let [lowest, highest] = sampler.level_clamp.map(fixed);
         let wanted = fixed(wanted).saturating_add(fixed(sampler.level_bias));
         let level = wanted.min(highest).max(lowest).clamp(0, (top as i32) << FRACTION_BITS).cast_unsigned();
@@ -176,7 +176,9 @@ impl Texture {
         match self.image.shape {
             Shape::Layered(_) => point.layer.min(layers - 1),
             Shape::Cube => face,
-            Shape::CubeLayers => point.layer.min((layers / cube::FACES).saturating_sub(1)) * cube::FACES + face,
+            Shape::CubeLayers => {
+                point.layer.min((layers / cube::CUBE_FACES).saturating_sub(1)) * cube::CUBE_FACES + face
+            }
             Shape::Linear | Shape::Plain(_) => 0,
         }
     }
@@ -231,7 +233,7 @@ impl Texture {
         let dimensions = self.image.shape.dimensions() as usize;
         let position = |direction: usize| {
             let axis = self.axis(found, direction);
-            axis.position(at[direction]) + i64::from(point.offset[direction]) * ONE
+            axis.position(at[direction]) + i64::from(point.offset[direction]) * ONE_TEXEL
         };
         let is_cube = matches!(self.image.shape, Shape::Cube | Shape::CubeLayers);
         if is_cube && self.sampler.seamless {
@@ -269,7 +271,7 @@ impl Texture {
         (face, [x, y]): (u32, [i64; 2]),
         weight: u32,
     ) {
-        let pair = |position: i64| Pair { low: None, high: None, weight: (position & (ONE - 1)) as u32 };
+        let pair = |position: i64| Pair { low: None, high: None, weight: (position & (ONE_TEXEL - 1)) as u32 };
         let weights = filter::weights(pair(x), pair(y), Pair::single(Some(0)), weight);
         let corners: [_; 4] = std::array::from_fn(|corner| {
             let (column, row) = (x >> FRACTION_BITS, y >> FRACTION_BITS);

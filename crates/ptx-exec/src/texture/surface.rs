@@ -75,7 +75,7 @@ struct ResolvedAccess {
 fn layers(image: &Image, level: &Level) -> u32 {
     match image.shape {
         Shape::Layered(_) | Shape::CubeLayers => level.layers,
-        Shape::Cube => cube::FACES,
+        Shape::Cube => cube::CUBE_FACES,
         Shape::Linear | Shape::Plain(_) => 1,
     }
 }

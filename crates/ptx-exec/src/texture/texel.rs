@@ -12,7 +12,7 @@ use crate::texture::{filter, srgb};
 pub(crate) type Texel = [u32; 4];
 
 /// Texels that one sum may have.
-pub(crate) const MAX_SUM_TEXELS: usize = 2 * filter::CORNERS;
+pub(crate) const MAX_SUM_TEXELS: usize = 2 * filter::MAX_FILTER_TEXELS;
 
 /// The largest finite value of half precision.
 const LARGEST_HALF: f32 = 65504.0;
@@ -106,7 +106,8 @@ impl ChannelKind {
                 for (place, raw) in texels.iter_mut().zip(raw) {
                     *place = self.value(*raw);
                 }
-                let precision = if self == Self::Single { filter::SINGLE } else { filter::HALF };
+                let precision =
+                    if self == Self::Single { filter::SINGLE_MANTISSA_BITS } else { filter::HALF_MANTISSA_BITS };
                 filter::floats(&texels[..raw.len().min(MAX_SUM_TEXELS)], weights, precision)
             }
         }

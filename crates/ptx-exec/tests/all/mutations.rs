@@ -19,7 +19,7 @@ use std::{env, fs};
 use random::Random;
 
 /// Texts that are made unless the environment says otherwise: some seconds' work.
-const MADE: usize = 20_000;
+const MUTATION_COUNT: usize = 20_000;
 
 /// The texts that are kept, in a fixed order.
 fn corpus() -> Vec<String> {
@@ -66,7 +66,7 @@ fn statement(tokens: &[String], at: usize) -> std::ops::Range<usize> {
 
 /// Changes a token or a statement; `words` are the tokens of all texts.
 fn mutate(tokens: &mut Vec<String>, words: &[String], random: &mut Random) {
-    const NUMBERS: [&str; 8] = ["0", "1", "31", "65535", "0x80000000", "-1", "4294967296", "9223372036854775807"];
+    const NUMBER_TOKENS: [&str; 8] = ["0", "1", "31", "65535", "0x80000000", "-1", "4294967296", "9223372036854775807"];
     if tokens.is_empty() {
         return;
     }
@@ -80,7 +80,9 @@ fn mutate(tokens: &mut Vec<String>, words: &[String], random: &mut Random) {
             drop(tokens.splice(to..to, doubled));
         }
         2 => drop(tokens.remove(at)),
-        3 if kind(&tokens[at]) == "number" => tokens[at] = format!("{} ", NUMBERS[random.index(NUMBERS.len())]),
+        3 if kind(&tokens[at]) == "number" => {
+            tokens[at] = format!("{} ", NUMBER_TOKENS[random.index(NUMBER_TOKENS.len())])
+        }
         4 => tokens[at] = words[random.index(words.len())].clone(),
         _ => {
             let start = random.index(words.len());
@@ -108,7 +110,7 @@ fn kept_texts_are_survived() {
 fn mutated_texts_are_survived() {
     let texts: Vec<Vec<String>> = corpus().iter().map(|text| tokens(text)).collect();
     let words: Vec<String> = texts.concat();
-    let made = env::var("KATYDID_MUTATIONS").map_or(MADE, |count| count.parse().unwrap());
+    let made = env::var("KATYDID_MUTATIONS").map_or(MUTATION_COUNT, |count| count.parse().unwrap());
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut loaded = 0;
     for _ in 0..made {

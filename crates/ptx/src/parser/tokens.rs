@@ -4,7 +4,7 @@ use crate::error::ParseError;
 use crate::lexer::{Lexer, Token, TokenKind};
 
 /// Deepest nesting of braces that is followed; compilers nest two or three deep.
-const MAX_DEPTH: u32 = 64;
+const MAX_BRACE_DEPTH: u32 = 64;
 
 /// A parser over one text.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
     /// Enters one level of nesting; `ascend` leaves it.
     pub(super) fn descend(&mut self) -> Parsed<()> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH {
+        if self.depth > MAX_BRACE_DEPTH {
             let token = self.peek()?;
             return Err(error(&token, "nested too deeply"));
         }

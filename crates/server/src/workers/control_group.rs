@@ -23,17 +23,17 @@ use rustix::fs::getxattr;
 use rustix::process::geteuid;
 
 /// Name of the control group that the server's own process is in.
-const SERVER: &str = "katydid-server";
+const SERVER_GROUP: &str = "katydid-server";
 /// How the names of workers' groups begin.
-const WORKER: &str = "katydid-worker-";
+const WORKER_GROUP_PREFIX: &str = "katydid-worker-";
 /// Where this process's groups stand, and what is mounted where.
 const OWN_GROUPS: &str = "/proc/self/cgroup";
-const MOUNTS: &str = "/proc/self/mountinfo";
+const MOUNTS_FILE: &str = "/proc/self/mountinfo";
 /// There where systemd runs, and how it marks what it has left to others.
-const SYSTEMD: &str = "/run/systemd/system";
-const DELEGATED: [&str; 2] = ["user.delegate", "trusted.delegate"];
+const SYSTEMD_FOLDER: &str = "/run/systemd/system";
+const DELEGATED_ATTRIBUTES: [&str; 2] = ["user.delegate", "trusted.delegate"];
 /// How often the end of a killed process is looked for before its group is left to the next worker, and how long in between.
-const REMOVALS: u32 = 50;
+const MAX_REMOVE_ATTEMPTS: u32 = 50;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// The group that workers' groups are made in.
@@ -75,9 +75,9 @@ impl ControlGroups {
         if !geteuid().is_root() {
             return Err(NoGroups::NotRoot);
         }
-        let folder = own_group(&fs::read_to_string(OWN_GROUPS)?, &fs::read_to_string(MOUNTS)?);
+        let folder = own_group(&fs::read_to_string(OWN_GROUPS)?, &fs::read_to_string(MOUNTS_FILE)?);
         let folder = folder.filter(|folder| folder.is_dir()).ok_or(NoGroups::NoVersion2)?;
-        if Path::new(SYSTEMD).is_dir() && !is_delegated(&folder) {
+        if Path::new(SYSTEMD_FOLDER).is_dir() && !is_delegated(&folder) {
             return Err(NoGroups::NotDelegated);
         }
         Self::prepare_in(folder, limit)
@@ -87,7 +87,7 @@ impl ControlGroups {
         if !words(&folder, "cgroup.controllers")?.iter().any(|controller| controller == "memory") {
             return Err(NoGroups::NoMemory);
         }
-        let (own, server) = (std::process::id().to_string(), folder.join(SERVER));
+        let (own, server) = (std::process::id().to_string(), folder.join(SERVER_GROUP));
         let is_taken = words(&server, "cgroup.procs").is_ok_and(|processes| !processes.is_empty());
         if is_taken || words(&folder, "cgroup.procs")? != [own.clone()] {
             return Err(NoGroups::NotAlone);
@@ -109,7 +109,7 @@ impl ControlGroups {
     /// A group for a worker.
     pub(crate) fn group(&self) -> io::Result<ControlGroup> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let folder = self.folder.join(format!("{WORKER}{number}"));
+        let folder = self.folder.join(format!("{WORKER_GROUP_PREFIX}{number}"));
         fs::create_dir(&folder)?;
         let limited = fs::write(folder.join("memory.max"), self.limit.to_string());
         // A system may lack it; the worker's processes are ended one by one then.
@@ -131,7 +131,7 @@ impl Drop for ControlGroups {
         // The group has processes of its own again, once it has no controllers for others.
         let _ = fs::write(self.folder.join("cgroup.subtree_control"), "-memory");
         let _ = fs::write(self.folder.join("cgroup.procs"), std::process::id().to_string());
-        let _ = fs::remove_dir(self.folder.join(SERVER));
+        let _ = fs::remove_dir(self.folder.join(SERVER_GROUP));
     }
 }
 
@@ -154,7 +154,7 @@ impl Drop for ControlGroup {
         // Ends what has left the worker's process group; the system has it from Linux 5.14 on.
         let _ = fs::write(self.folder.join("cgroup.kill"), "1");
         // A killed process is in it until it has ended. What is left, the server's end or the next server removes.
-        for _ in 0..REMOVALS {
+        for _ in 0..MAX_REMOVE_ATTEMPTS {
             match fs::remove_dir(&self.folder) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => sleep(REMOVAL_PAUSE),
                 _ => break,
@@ -166,7 +166,7 @@ impl Drop for ControlGroup {
 /// Removes groups of workers that have ended.
 fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(WORKER) {
+        if entry.file_name().to_string_lossy().starts_with(WORKER_GROUP_PREFIX) {
             let _ = fs::write(entry.path().join("cgroup.kill"), "1");
             // One that has processes stays.
             let _ = fs::remove_dir(entry.path());
@@ -181,7 +181,9 @@ fn words(folder: &Path, file: &str) -> io::Result<Vec<String>> {
 
 fn is_delegated(folder: &Path) -> bool {
     let mut value = [0; 8];
-    DELEGATED.iter().any(|name| getxattr(folder, *name, &mut value).is_ok_and(|length| &value[..length.min(8)] == b"1"))
+    DELEGATED_ATTRIBUTES
+        .iter()
+        .any(|name| getxattr(folder, *name, &mut value).is_ok_and(|length| &value[..length.min(8)] == b"1"))
 }
 
 /// The folder of this process's group of version 2, by what the kernel says of it and of what is mounted.

@@ -25,7 +25,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes that processes take in a millisecond at most: some threads that touch new pages.
 const BYTES_PER_MS: u64 = 16 << 20;
 /// A look takes at most one part in so many of the thread's time.
-const MOST_OF_TIME: u32 = 20;
+const MEASUREMENT_SHARE: u32 = 20;
 /// Descriptors of a process that are looked at.
 const MAX_DESCRIPTORS: usize = 16 << 10;
 /// A block, as `stat` counts.
@@ -104,7 +104,7 @@ impl HostMemory {
             let begun = Instant::now();
             let members = members(&groups);
             let left = members.iter().map(|(group, members)| self.look(*group, members, files.as_ref())).min();
-            pause = self::pause(left.unwrap_or(u64::MAX)).max(begun.elapsed() * MOST_OF_TIME);
+            pause = self::pause(left.unwrap_or(u64::MAX)).max(begun.elapsed() * MEASUREMENT_SHARE);
         }
     }
 
@@ -248,7 +248,7 @@ fn held(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u64 {
 }
 
 /// How the kernel's names of memory files begin.
-const MEMFD: &[u8] = b"/memfd:";
+const MEMFD_PREFIX: &[u8] = b"/memfd:";
 
 /// How memory files are told from others: the kernel counts of them what is mapped, and nothing while nothing is.
 #[derive(Debug)]
@@ -273,8 +273,8 @@ impl MemoryFiles {
             };
             let links = open.take(MAX_DESCRIPTORS).flatten().map(|entry| entry.path());
             // Others are not asked: one on a network may not answer.
-            let links =
-                links.filter(|link| fs::read_link(link).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(MEMFD)));
+            let links = links
+                .filter(|link| fs::read_link(link).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(MEMFD_PREFIX)));
             let found = links.filter_map(|link| fs::metadata(link).ok());
             let own = found.filter(|file| file.dev() == self.device && file.uid() == process.uid());
             files.extend(own.map(|file| (file.ino(), file.blocks() * STAT_BLOCK_BYTES)));

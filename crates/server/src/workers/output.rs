@@ -21,7 +21,7 @@ const MAX_LAST_LINES: usize = 4;
 const READ_PIECE_BYTES: usize = 16 << 10;
 /// Bytes of one worker that are read in an interval; who writes more waits.
 const MAX_INTERVAL_BYTES: usize = 1 << 20;
-const INTERVAL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The server's end of the pipe.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl WorkerOutput {
     /// When it is read again, if enough was read for now.
     pub(crate) fn rests_until(&self) -> Option<Instant> {
         let (since, bytes) = self.in_interval;
-        Some(since + INTERVAL).filter(|until| bytes >= MAX_INTERVAL_BYTES && *until > Instant::now())
+        Some(since + REPORT_INTERVAL).filter(|until| bytes >= MAX_INTERVAL_BYTES && *until > Instant::now())
     }
 
     /// Reads a piece of what is there, and reports its lines.
@@ -102,7 +102,7 @@ impl WorkerOutput {
 
     fn count(&mut self, bytes: usize) {
         let now = Instant::now();
-        if now.saturating_duration_since(self.in_interval.0) >= INTERVAL {
+        if now.saturating_duration_since(self.in_interval.0) >= REPORT_INTERVAL {
             self.in_interval = (now, 0);
         }
         self.in_interval.1 += bytes;

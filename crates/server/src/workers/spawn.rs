@@ -59,10 +59,10 @@ pub struct WorkerCommand {
 }
 
 /// Variables that name the folder for temporary files, and that below which caches are kept.
-const FOLDERS: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME"];
+const TEMPORARY_FOLDER_VARIABLES: [&str; 4] = ["TMPDIR", "TMP", "TEMP", "XDG_CACHE_HOME"];
 
 /// That of the user's own files, in a worker whose user has none.
-const HOME: &str = "HOME";
+const HOME_VARIABLE: &str = "HOME";
 
 /// What holds workers to the memory that they may have.
 #[derive(Debug, Default)]
@@ -167,8 +167,9 @@ pub(crate) fn spawn(how: &WorkerCommand, limits: &MemoryLimits) -> io::Result<Wo
     let (user, claim) = how.runs_as.next()?.unzip();
     let claim = claim.flatten();
     let folder = how.serves_tenants.then(|| own_folder(user.as_ref())).transpose()?;
-    command.envs(folder.iter().flat_map(|folder| FOLDERS.map(|name| (name, folder.path().to_owned()))));
-    command.envs(folder.iter().filter(|_| claim.is_some()).map(|folder| (HOME, folder.path().to_owned())));
+    command
+        .envs(folder.iter().flat_map(|folder| TEMPORARY_FOLDER_VARIABLES.map(|name| (name, folder.path().to_owned()))));
+    command.envs(folder.iter().filter(|_| claim.is_some()).map(|folder| (HOME_VARIABLE, folder.path().to_owned())));
     command.args(&how.arguments).arg("--control-fd").arg(number.to_string());
     command.arg("--host-memory").arg(limits.limit.bytes.to_string());
     let (lending, asking) = how.serves_tenants.then(lender_sockets::pair).transpose()?.unzip();
@@ -345,7 +346,8 @@ mod tests {
     /// `$2` is the number after `--control-fd`.
     #[test]
     fn a_worker_gets_its_control_socket_and_nothing_it_must_not_have() {
-        let mut worker = spawn(&shell("printf \"warm ${HOME:-none}\" >&$2"), &MemoryLimits::default()).unwrap();
+        let mut worker =
+            spawn(&shell("printf \"warm ${HOME_VARIABLE:-none}\" >&$2"), &MemoryLimits::default()).unwrap();
         wait_for_end(&worker);
         assert_eq!(control::receive(&worker.control), Ok(Some(control::Message::Warm("none".into()))));
         assert_eq!(worker.outcome(), "exit status: 0");

@@ -29,9 +29,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Where systemd keeps its locks.
-const SYSTEMD: &str = "/run/systemd/dynamic-uid";
+const SYSTEMD_LOCK_FOLDER: &str = "/run/systemd/dynamic-uid";
 /// Where the locks are on a system without systemd.
-const LOCKS: &str = "/run/katydid/dynamic-uid";
+const LOCK_FOLDER: &str = "/run/katydid/dynamic-uid";
 /// Room for the strings of an account.
 const ENTRY_BYTES: usize = 64 << 10;
 
@@ -84,7 +84,11 @@ impl OwnUsers {
     ///
     /// There can be no locks, or all numbers are taken.
     pub fn new(device_groups: Vec<u32>) -> io::Result<Self> {
-        let locks = if Path::new(SYSTEMD).is_dir() { PathBuf::from(SYSTEMD) } else { made(LOCKS)? };
+        let locks = if Path::new(SYSTEMD_LOCK_FOLDER).is_dir() {
+            PathBuf::from(SYSTEMD_LOCK_FOLDER)
+        } else {
+            made(LOCK_FOLDER)?
+        };
         let shared = FlockOperation::NonBlockingLockShared;
         let group = first_free(&locks, OWN_USERS, shared)?.ok_or_else(none_free)?;
         Ok(Self { locks, group, device_groups, one: None })

@@ -2,7 +2,7 @@
 //! two changes of threads.
 //!
 //! While it looks, the main loop executes nothing else. So it stops as soon as the link has something for it, and after
-//! [`MAX_SPIN`]. The call itself is made here only once a query has said that there is nothing left to wait for; whatever
+//! [`MAX_SPIN_TIME`]. The call itself is made here only once a query has said that there is nothing left to wait for; whatever
 //! else the query says, an executor makes the call and tells the program.
 //!
 //! A program whose waits follow each other at once has its executor roused, where executors look for calls
@@ -26,12 +26,12 @@ use crate::calls::in_flight::Calls;
 
 /// A processor is kept busy no longer than this for one call: as long as a program stays awake for its answer. An empty kernel
 /// takes CUDA five microseconds, a small graph some fifty; a read of four bytes takes NVIDIA's OpenCL 37.
-const MAX_SPIN: Duration = Duration::from_micros(200);
+const MAX_SPIN_TIME: Duration = Duration::from_micros(200);
 /// How long a processor is kept busy for one call where processors are the device, which needs them. An empty kernel takes
 /// ten microseconds on PoCL.
-const MAX_SPIN_ON_CPU: Duration = Duration::from_micros(30);
+const MAX_CPU_DEVICE_SPIN_TIME: Duration = Duration::from_micros(30);
 /// Waits of a program follow each other at once, if the next one ends so soon after the last.
-const BACK_TO_BACK: Duration = Duration::from_micros(60);
+const BACK_TO_BACK_INTERVAL: Duration = Duration::from_micros(60);
 /// Waits in a row that are taken for the beginning of more: rousing an executor costs as much as some of them.
 const MIN_CONSECUTIVE_WAITS: u32 = 8;
 
@@ -76,7 +76,7 @@ struct WaitPace {
 impl WaitPace {
     /// A wait has ended at `now`. Whether there have been so many at once that more are to be expected.
     fn ended(&mut self, now: Instant) -> bool {
-        let is_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < BACK_TO_BACK);
+        let is_soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < BACK_TO_BACK_INTERVAL);
         self.consecutive = if is_soon { self.consecutive.saturating_add(1) } else { 0 };
         self.last = Some(now);
         self.consecutive >= MIN_CONSECUTIVE_WAITS
@@ -175,8 +175,8 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
     fn longest(&self) -> Duration {
         match (self.is_enabled, self.is_device_separate) {
             (false, _) => Duration::ZERO,
-            (true, false) => MAX_SPIN_ON_CPU,
-            (true, true) => MAX_SPIN,
+            (true, false) => MAX_CPU_DEVICE_SPIN_TIME,
+            (true, true) => MAX_SPIN_TIME,
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn waits_follow_each_other_until_there_is_a_break() {
-        let (start, step) = (Instant::now(), BACK_TO_BACK / 2);
+        let (start, step) = (Instant::now(), BACK_TO_BACK_INTERVAL / 2);
         let mut pace = WaitPace::default();
         let mut ended = |steps: u32| pace.ended(start + step * steps);
         assert!((0..MIN_CONSECUTIVE_WAITS).all(|number| !ended(number)));

@@ -19,7 +19,7 @@ use crate::calls::error::SessionError;
 /// Program threads of a session that may block at a time.
 const MAX_EXECUTORS: usize = 4096;
 /// Items of one thread that may be queued; an honest one has one call, and there may be a [`WorkItem::Rouse`] before that.
-const QUEUE: usize = 2;
+const QUEUE_CAPACITY: usize = 2;
 
 /// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be copying to
 /// what it holds.
@@ -108,7 +108,7 @@ impl<A: Api> Executors<A> {
         if self.by_thread.len() >= MAX_EXECUTORS {
             return Err(SessionError::TooManyThreads { most: MAX_EXECUTORS });
         }
-        let (items, queue) = sync_channel(QUEUE);
+        let (items, queue) = sync_channel(QUEUE_CAPACITY);
         let state = Arc::new(AtomicU8::new(STATE_ASLEEP));
         let (shared, own_state) = (Arc::clone(shared), Arc::clone(&state));
         start_thread(format!("blocking {thread}"), move || work::<A>(&shared, &queue, &own_state))?;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use katydid_transport::{LinkError, OutgoingReply, Replier};
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD, Output};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES, Output};
 
 use crate::output::{Capture, Printed};
 
@@ -76,7 +76,7 @@ impl Replies {
         brings_output: bool,
     ) -> Result<(), LinkError> {
         // What does not fit a reply at all (the names of tens of thousands of kernels) is refused, not cut.
-        let (status, [payload, tail]) = match payload.len() + tail.len() > MAX_PAYLOAD {
+        let (status, [payload, tail]) = match payload.len() + tail.len() > MAX_PAYLOAD_BYTES {
             true => (self.too_large, [&[][..]; 2]),
             false => (status, [payload, tail]),
         };
@@ -94,7 +94,7 @@ impl Replies {
 
     /// What fits beside `payload` bytes, with four for the length that stands before it.
     fn printed(&self, payload: usize) -> Printed {
-        let room = MAX_PAYLOAD.saturating_sub(payload + 4);
+        let room = MAX_PAYLOAD_BYTES.saturating_sub(payload + 4);
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).take(room)
     }
 }

@@ -29,7 +29,7 @@ use crate::memory::svm::PAGE_BYTES;
 use crate::state::Session;
 
 /// Names where copies are made, to compare the ways: `process`, `device` or `host`.
-const WAY_VARIABLE: &str = "KATYDID_OPENCL_COPIES";
+const COPIES_VARIABLE: &str = "KATYDID_OPENCL_COPIES";
 
 /// Where copies may be made; memory of the worker's always.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ struct CopyPaths {
 
 impl CopyPaths {
     fn wanted() -> Self {
-        let wanted = std::env::var(WAY_VARIABLE).unwrap_or_default();
+        let wanted = std::env::var(COPIES_VARIABLE).unwrap_or_default();
         let is = |way: &str| wanted.is_empty() || wanted == way;
         Self { process: is("process"), device: is("device") }
     }

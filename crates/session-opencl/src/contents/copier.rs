@@ -14,7 +14,7 @@ use crate::drivers::query::ask;
 use crate::objects::lifetimes::ObjectRef;
 
 /// `CL_MEM_READ_WRITE`: kernels read and write the buffer.
-const READ_WRITE: u64 = 1;
+const MEM_READ_WRITE: u64 = 1;
 
 /// The queue, with its context.
 pub(crate) struct Copier {
@@ -84,7 +84,7 @@ impl Copier {
     /// Does `work` with a buffer of ours.
     pub(super) fn through(&self, bytes: u64, work: impl FnOnce(cl_mem) -> Result<(), Code>) -> Result<(), Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
-        let scratch = make!(self.api, clCreateBuffer(self.context, READ_WRITE, size, null))?;
+        let scratch = make!(self.api, clCreateBuffer(self.context, MEM_READ_WRITE, size, null))?;
         let done = work(scratch);
         driver!(self.api, clReleaseMemObject(scratch)).ok()?;
         done
@@ -146,7 +146,7 @@ impl Scratch {
     /// A copy of what lies in a place.
     pub(super) fn of(copier: &Arc<Copier>, place: &AreaLocation, bytes: u64) -> Result<Self, Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
-        let memory = make!(copier.api, clCreateBuffer(copier.context, READ_WRITE, size, null))?;
+        let memory = make!(copier.api, clCreateBuffer(copier.context, MEM_READ_WRITE, size, null))?;
         let scratch = Self { copier: Arc::clone(copier), memory };
         scratch.copier.between(place, memory, bytes, true)?;
         Ok(scratch)

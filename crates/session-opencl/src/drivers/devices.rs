@@ -10,11 +10,11 @@ use crate::drivers::driver::{self, Platform};
 use crate::journal;
 
 /// `CL_DRIVER_VERSION`, asked of a device.
-const DRIVER_VERSION: u32 = 0x102d;
+const DEVICE_DRIVER_VERSION: u32 = 0x102d;
 /// `CL_DEVICE_ADDRESS_BITS`, asked of a device.
-const ADDRESS_BITS: u32 = 0x100d;
+const DEVICE_ADDRESS_BITS: u32 = 0x100d;
 /// Words for types of devices, with the bit that each stands for.
-const TYPES: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
+const DEVICE_TYPE_WORDS: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerator", 8)];
 
 /// Why no device here can take the place of one of the session's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,8 +71,14 @@ pub(crate) fn describe(platforms: &[Platform]) -> Vec<journal::Platform> {
         let device = |(handle, kind): &(_, u64)| {
             let bytes = |parameter| driver::device_value(*handle, platform.api, parameter).unwrap_or_default();
             let text = |parameter| String::from_utf8_lossy(&bytes(parameter)).trim_matches(['\0', ' ']).to_owned();
-            let bits = bytes(ADDRESS_BITS).first_chunk().map_or(0, |bits| u32::from_le_bytes(*bits));
-            journal::Device { name: text(DEVICE_NAME), driver: text(DRIVER_VERSION), kind: *kind, bits, is_used: false }
+            let bits = bytes(DEVICE_ADDRESS_BITS).first_chunk().map_or(0, |bits| u32::from_le_bytes(*bits));
+            journal::Device {
+                name: text(DEVICE_NAME),
+                driver: text(DEVICE_DRIVER_VERSION),
+                kind: *kind,
+                bits,
+                is_used: false,
+            }
         };
         journal::Platform { name: platform.name.clone(), devices: platform.devices.iter().map(device).collect() }
     };
@@ -122,7 +128,7 @@ fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDe
         return list.get(number);
     }
     let word = word.to_lowercase();
-    let of_type = TYPES.iter().find(|(name, _)| *name == word).map(|(_, bit)| bit);
+    let of_type = DEVICE_TYPE_WORDS.iter().find(|(name, _)| *name == word).map(|(_, bit)| bit);
     list.iter().find(|known| match of_type {
         Some(bit) => known.device.kind & bit != 0,
         None => known.device.name.to_lowercase().contains(&word),

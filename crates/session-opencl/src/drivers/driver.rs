@@ -14,7 +14,7 @@ use katydid_opencl_sys::constant::{DEVICE_TYPE, DEVICE_TYPE_ALL, DEVICE_TYPE_CPU
 use katydid_opencl_sys::{Code, Dispatch, cl_device_id, cl_platform_id, void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::drivers::find::{self, VARIABLE, candidates};
+use crate::drivers::find::{self, DRIVERS_VARIABLE, candidates};
 
 /// Only our own library for programs has this symbol.
 const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";
@@ -26,7 +26,7 @@ pub enum DriverError {
     /// No driver answered with a platform.
     #[error(
         "no OpenCL driver works here ({}); install one, such as Debian's pocl-opencl-icd, or name a driver's library in \
-         {VARIABLE}",
+         {DRIVERS_VARIABLE}",
         tried.join("; ")
     )]
     NoPlatform {
@@ -278,6 +278,9 @@ mod tests {
         assert!(platforms_of(library).unwrap_err().contains("clIcdGetPlatformIDsKHR"));
         assert_eq!(load(Path::new("libm.so.6")).unwrap().1, handle);
         let error = DriverError::NoPlatform { tried: vec!["x: y".into()] }.to_string();
-        assert!(error.contains("(x: y)") && error.contains("pocl-opencl-icd") && error.contains(VARIABLE), "{error}");
+        assert!(
+            error.contains("(x: y)") && error.contains("pocl-opencl-icd") && error.contains(DRIVERS_VARIABLE),
+            "{error}"
+        );
     }
 }

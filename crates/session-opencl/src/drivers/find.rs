@@ -1,6 +1,6 @@
 //! Where the OpenCL drivers of this machine lie.
 //!
-//! What [`VARIABLE`] names, and nothing else; or what loaders of OpenCL would open: the libraries of `OCL_ICD_FILENAMES`, and
+//! What [`DRIVERS_VARIABLE`] names, and nothing else; or what loaders of OpenCL would open: the libraries of `OCL_ICD_FILENAMES`, and
 //! those that a vendors folder names (`OCL_ICD_VENDORS`, else `/etc/OpenCL/vendors`), whose files hold one line each.
 //! Where no thread has chosen a folder, libraries are also sought under the names that they are known by: containers have
 //! NVIDIA's without its file among the vendors.
@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Names drivers' libraries outright, with colons between them.
-pub(crate) const VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
+pub(crate) const DRIVERS_VARIABLE: &str = "KATYDID_OPENCL_DRIVERS";
 /// Where vendors put the names of their libraries.
-const VENDORS: &str = "/etc/OpenCL/vendors";
+const VENDORS_FOLDER: &str = "/etc/OpenCL/vendors";
 /// NVIDIA's library and PoCL's.
 const KNOWN_LIBRARIES: [&str; 2] = ["libnvidia-opencl.so.1", "libpocl.so.2"];
 /// Where they lie when the loader's search does not come to them.
@@ -45,17 +45,17 @@ fn said(name: &str) -> Option<OsString> {
 
 /// Whether a variable names libraries, or the folder of their names.
 pub(crate) fn is_chosen() -> bool {
-    [VARIABLE, "OCL_ICD_FILENAMES", "OCL_ICD_VENDORS"].into_iter().any(|name| said(name).is_some())
+    [DRIVERS_VARIABLE, "OCL_ICD_FILENAMES", "OCL_ICD_VENDORS"].into_iter().any(|name| said(name).is_some())
 }
 
 /// The libraries to try on this machine.
 pub(crate) fn candidates() -> Candidates {
     let choice = DriverChoice {
-        libraries: said(VARIABLE),
+        libraries: said(DRIVERS_VARIABLE),
         icd_libraries: said("OCL_ICD_FILENAMES"),
         vendors: said("OCL_ICD_VENDORS"),
     };
-    choose(&choice, Path::new(VENDORS), &LIBRARY_FOLDERS.map(Path::new))
+    choose(&choice, Path::new(VENDORS_FOLDER), &LIBRARY_FOLDERS.map(Path::new))
 }
 
 fn choose(choice: &DriverChoice, usual: &Path, places: &[&Path]) -> Candidates {

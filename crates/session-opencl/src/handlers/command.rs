@@ -20,7 +20,7 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// What PoCL's platform is called.
-const POCL: &str = "Portable Computing Language";
+const POCL_PLATFORM: &str = "Portable Computing Language";
 
 /// A command about to be enqueued: its queue, what it waits for, and the event that the program wants.
 pub(super) struct Command {
@@ -111,7 +111,7 @@ impl Session {
     /// chooses a size, NVIDIA's divides by it.
     fn stands_empty_groups(&self, api: &'static Dispatch) -> bool {
         let of = self.platforms.iter().find(|platform| ptr::eq(platform.api, api));
-        of.is_some_and(|platform| platform.name.starts_with(POCL))
+        of.is_some_and(|platform| platform.name.starts_with(POCL_PLATFORM))
     }
 }
 

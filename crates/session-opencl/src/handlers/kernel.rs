@@ -26,7 +26,7 @@ use crate::state::Session;
 const MAX_ARGUMENTS: u32 = 4096;
 
 /// Types of objects that are passed by value.
-const OBJECTS: [&[u8]; 15] = [
+const OBJECT_TYPES: [&[u8]; 15] = [
     b"sampler_t",
     b"queue_t",
     b"pipe",
@@ -80,7 +80,7 @@ fn kind(kernel: &Object<cl_kernel>, index: u32) -> Result<u8, Code> {
         KERNEL_ARG_ADDRESS_PRIVATE => {
             let name = ask(KERNEL_ARG_TYPE_NAME)?;
             let name = name.strip_suffix(b"\0").unwrap_or(&name);
-            if OBJECTS.contains(&name) { argument::OBJECT } else { argument::PLAIN }
+            if OBJECT_TYPES.contains(&name) { argument::OBJECT } else { argument::PLAIN }
         }
         _ => argument::OBJECT,
     })

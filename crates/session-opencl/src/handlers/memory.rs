@@ -16,7 +16,7 @@ use katydid_opencl_sys::constant::{
 use katydid_opencl_sys::{Code, cl_buffer_region, cl_context, cl_image_desc, cl_image_format, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::{IN_HOST, in_place, message, query};
+use katydid_wire::opencl::{STAGED_IN_HOST, in_place, message, query};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::fault::{Fault, SessionError};
@@ -32,7 +32,7 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// What programs ask of images, but for what is an object.
-const OF_IMAGES: [u32; 10] = [
+const IMAGE_PARAMS: [u32; 10] = [
     IMAGE_FORMAT,
     IMAGE_ELEMENT_SIZE,
     IMAGE_ROW_PITCH,
@@ -45,8 +45,8 @@ const OF_IMAGES: [u32; 10] = [
     IMAGE_NUM_SAMPLES,
 ];
 /// The extensions that images with levels, and those with samples, come with.
-const LEVELS: &[u8] = b"cl_khr_mipmap_image";
-const SAMPLES: &[u8] = b"cl_khr_gl_msaa_sharing";
+const LEVELS_EXTENSION: &[u8] = b"cl_khr_mipmap_image";
+const SAMPLES_EXTENSION: &[u8] = b"cl_khr_gl_msaa_sharing";
 
 impl Session {
     /// The bytes of a message: those that collected before it, or what is left of its own.
@@ -56,7 +56,7 @@ impl Session {
 
     /// The bytes that an object begins with, which may also lie in memory that the program has too: address and length.
     fn initial_data<'a>(&mut self, head: &FrameHead, staged: u32, mut own: &'a [u8]) -> Result<InitialData<'a>, Fault> {
-        if staged != IN_HOST {
+        if staged != STAGED_IN_HOST {
             return self.bytes(head, staged, own).map(InitialData::Own);
         }
         let bad = || SessionError::BadPart { message: "a memory object", part: "place" };
@@ -258,7 +258,7 @@ pub(crate) fn kdclImage(
     }
     let mut facts = Vec::new();
     if head.wants_reply {
-        facts = self::facts(session, message.memory, query::IMAGE, &OF_IMAGES);
+        facts = self::facts(session, message.memory, query::IMAGE, &IMAGE_PARAMS);
         facts.extend(self::facts(session, message.memory, query::MEMORY, &[MEM_SIZE]));
     }
     let is_sure = session.shared.usage.limit().is_none();
@@ -298,7 +298,7 @@ impl Session {
     /// Whether a driver may be asked for such an image: levels and samples come with extensions. The standard names the code
     /// where these are not; asked all the same, PoCL ends the process.
     fn stands(&self, context: u32, api: &katydid_opencl_sys::Dispatch, shape: &cl_image_desc) -> Result<(), Code> {
-        let needed = [(shape.num_mip_levels, LEVELS), (shape.num_samples, SAMPLES)];
+        let needed = [(shape.num_mip_levels, LEVELS_EXTENSION), (shape.num_samples, SAMPLES_EXTENSION)];
         let devices = self.devices_of(context);
         let has = |extension: &[u8]| {
             let all = devices.first().map(|device| device_value(*device, api, DEVICE_EXTENSIONS));

@@ -9,7 +9,9 @@ use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
-use katydid_wire::opencl::{IN_HOST, IN_PIECE, IN_SVM, MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY, land, message};
+use katydid_wire::opencl::{
+    MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY_OFFSET, STAGED_IN_HOST, STAGED_IN_PIECE, STAGED_IN_SVM, land, message,
+};
 
 use crate::calls::arguments::Arguments;
 use crate::calls::executor::Job;
@@ -177,15 +179,15 @@ pub(crate) fn kdclWrite(
         let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
         Ok((command, transfer))
     });
-    if message.staged == IN_SVM {
+    if message.staged == STAGED_IN_SVM {
         let (command, transfer) = read?;
         let place = transfer.in_svm(session, arguments.rest())?;
         return transfer.enqueue_write(session, (&command, &message), place, ());
     }
-    if message.staged == IN_HOST {
+    if message.staged == STAGED_IN_HOST {
         return write_from_host(session, &message, arguments.rest(), read);
     }
-    if message.staged >= IN_PIECE {
+    if message.staged >= STAGED_IN_PIECE {
         return write_piece(session, &message, read);
     }
     // What collected for a message is used up by it, however it ends.
@@ -206,7 +208,7 @@ fn write_piece(
     read: Result<(Command, Transfer), Fault>,
 ) -> Result<message::kdclWriteReply, Fault> {
     let bad = || SessionError::BadPart { message: "kdclWrite", part: "piece" };
-    let piece = message.staged - IN_PIECE;
+    let piece = message.staged - STAGED_IN_PIECE;
     let area = session.staging.as_ref().ok_or_else(bad)?;
     let held = area.hold(piece).ok_or_else(bad)?;
     let (command, transfer) = read?;
@@ -313,7 +315,7 @@ pub(crate) fn kdclZeroCopy(
     let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
     let (place, turn) = session.zero_copy_place(message.memory, at);
-    if matches!(place, 0 | NO_ZERO_COPY) {
+    if matches!(place, 0 | NO_ZERO_COPY_OFFSET) {
         return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, turn })));
     }
     let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };

@@ -14,7 +14,7 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{KIND_SHIFT, kind, list};
 
 /// The outcome of a build that has not ended.
-pub(super) const PENDING: i32 = i32::MAX;
+pub(super) const BUILD_PENDING: i32 = i32::MAX;
 /// From so many builds of a program on those that count no more are forgotten with each new one.
 const MAX_IDLE_BUILDS: usize = 16;
 
@@ -42,7 +42,7 @@ impl RecordedFrame {
     /// How it ended, for builds: success or another code.
     pub(super) fn outcome(&self) -> Option<Code> {
         let outcome = self.with.outcome.as_ref()?.load(Ordering::Acquire);
-        (outcome != PENDING).then_some(Code(outcome))
+        (outcome != BUILD_PENDING).then_some(Code(outcome))
     }
 
     /// Whether a build did something to its program. Those that the driver refused did not.
@@ -114,7 +114,7 @@ impl Journal {
 
     fn attach_outcome(&mut self, needs: Vec<(u32, Arc<ObjectEntry>)>) -> Arc<AtomicI32> {
         self.attachment.needs = needs;
-        let outcome = Arc::new(AtomicI32::new(PENDING));
+        let outcome = Arc::new(AtomicI32::new(BUILD_PENDING));
         self.attachment.outcome = Some(Arc::clone(&outcome));
         outcome
     }
@@ -304,7 +304,7 @@ fn without_contents(opcode: u16, payload: &[u8]) -> Vec<u8> {
             encoded(&kdclBuffer { staged: 0, data: &data, ..message })
         }),
         kdclImage::OPCODE => kdclImage::decode(payload).ok().map(|message| {
-            let shape = message.arguments.get(..SHAPE).unwrap_or(message.arguments);
+            let shape = message.arguments.get(..IMAGE_SHAPE_BYTES).unwrap_or(message.arguments);
             encoded(&kdclImage { staged: 0, arguments: shape, ..message })
         }),
         _ => None,
@@ -313,7 +313,7 @@ fn without_contents(opcode: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes of the description of an image that stand before its data: format, kind, six sizes, levels and samples.
-const SHAPE: usize = 2 * 4 + 4 + 6 * 8 + 2 * 4;
+const IMAGE_SHAPE_BYTES: usize = 2 * 4 + 4 + 6 * 8 + 2 * 4;
 
 /// A message as its frame has it.
 pub(super) fn encoded<M: katydid_wire::codec::Message>(message: &M) -> Vec<u8> {
@@ -378,7 +378,7 @@ mod tests {
             kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, place: 0, staged: 0, properties: 1, data: &data };
         let kept = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
         assert_eq!(kdclBuffer::decode(&kept).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
-        let arguments = vec![7; SHAPE + 64];
+        let arguments = vec![7; IMAGE_SHAPE_BYTES + 64];
         let image = kdclImage {
             memory: 1,
             context: 2,
@@ -390,7 +390,10 @@ mod tests {
             arguments: &arguments,
         };
         let kept = without_contents(kdclImage::OPCODE, &encoded(&image));
-        assert_eq!(kdclImage::decode(&kept).unwrap(), kdclImage { staged: 0, arguments: &arguments[..SHAPE], ..image });
+        assert_eq!(
+            kdclImage::decode(&kept).unwrap(),
+            kdclImage { staged: 0, arguments: &arguments[..IMAGE_SHAPE_BYTES], ..image }
+        );
     }
 
     #[test]

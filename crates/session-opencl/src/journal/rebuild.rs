@@ -25,7 +25,7 @@ use super::state::{Event, JournalState};
 use crate::calls::callbacks::Callback;
 use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
-use crate::calls::shared::OpenCl;
+use crate::calls::opencl_api::OpenCl;
 use crate::drivers::call::driver;
 use crate::drivers::devices::{self, Assignment, DeviceError};
 use crate::drivers::driver::{self, value};
@@ -37,18 +37,18 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// `CL_PROGRAM_BUILD_LOG`, asked of a program for a device.
-const BUILD_LOG: u32 = 0x1183;
+const PROGRAM_BUILD_LOG: u32 = 0x1183;
 /// `CL_KERNEL_WORK_GROUP_SIZE`: the most items of a group of the kernel.
-const KERNEL_GROUP: u32 = 0x11b0;
+const KERNEL_WORK_GROUP_SIZE: u32 = 0x11b0;
 /// `CL_KERNEL_LOCAL_MEM_SIZE`: bytes of local memory that the kernel uses.
-const KERNEL_LOCAL: u32 = 0x11b2;
+const KERNEL_LOCAL_MEM_SIZE: u32 = 0x11b2;
 /// `CL_DEVICE_MAX_WORK_ITEM_SIZES`: the most items of a group in each dimension.
-const DEVICE_ITEMS: u32 = 0x1005;
+const DEVICE_MAX_WORK_ITEM_SIZES: u32 = 0x1005;
 /// `CL_DEVICE_LOCAL_MEM_SIZE`: bytes of local memory of the device.
-const DEVICE_LOCAL: u32 = 0x1023;
+const DEVICE_LOCAL_MEM_SIZE: u32 = 0x1023;
 
 /// Allocations at other addresses that are held while a driver is asked again.
-const MAX_MISPLACED: usize = 32;
+const MAX_MISPLACED_ALLOCATIONS: usize = 32;
 
 /// Why a session could not be rebuilt. The worker is of no use afterwards; the image is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -295,7 +295,7 @@ impl Session {
         }
         let room = room(size).ok_or_else(damaged)?;
         // As the program saw it, it began at the first whole page of what the driver was given.
-        for extra in svm_placement::EXTRA {
+        for extra in svm_placement::EXTRA_HEAP_PAGES {
             let end = was.saturating_add(room - PAGE_BYTES).saturating_add(extra * PAGE_BYTES);
             self.replay.svm_end = Some(end);
             let address = self.allocate(record);
@@ -312,7 +312,7 @@ impl Session {
     /// For a driver that chooses by itself: what it gives stays taken until it gives the address that is wanted.
     fn allocate_around(&mut self, record: &JournalRecord, (size, was): (u64, u64)) -> Result<(), RebuildError> {
         let (mut others, mut is_there) = (Vec::new(), false);
-        while !is_there && others.len() < MAX_MISPLACED {
+        while !is_there && others.len() < MAX_MISPLACED_ALLOCATIONS {
             // A driver that has no memory left has not given it either.
             let Ok(address) = self.allocate(record) else { break };
             is_there = address == was;
@@ -396,16 +396,16 @@ impl Session {
             let name = entry.and_then(|entry| Some(kdclKernel::decode(entry.made.frame.payload()).ok()?.name.to_vec()));
             String::from_utf8_lossy(&name.unwrap_or_default()).into_owned()
         };
-        let items = numbers(of_device(DEVICE_ITEMS));
+        let items = numbers(of_device(DEVICE_MAX_WORK_ITEM_SIZES));
         let too_wide = items.iter().zip(&sizes[1..]).any(|(most, had)| had > most);
-        let most = of_kernel(KERNEL_GROUP).unwrap_or(u64::MAX);
+        let most = of_kernel(KERNEL_WORK_GROUP_SIZE).unwrap_or(u64::MAX);
         if sizes[0] > most || too_wide {
             let had = format!("{} items ({} × {} × {} at most)", sizes[0], sizes[1], sizes[2], sizes[3]);
             let most = format!("{most}, {items:?} in each dimension");
             return Err(RebuildError::Groups { kernel: called(), had, device: name.to_owned(), most });
         }
-        let room = numbers(of_device(DEVICE_LOCAL)).first().copied().unwrap_or(u64::MAX);
-        match of_kernel(KERNEL_LOCAL) {
+        let room = numbers(of_device(DEVICE_LOCAL_MEM_SIZE)).first().copied().unwrap_or(u64::MAX);
+        match of_kernel(KERNEL_LOCAL_MEM_SIZE) {
             Ok(had) if had > room => {
                 Err(RebuildError::Local { kernel: called(), had, device: name.to_owned(), most: room })
             }
@@ -419,7 +419,7 @@ impl Session {
         let log = |(_, device): (u32, Object<cl_device_id>)| {
             let log = value(|size, place, needed| {
                 let (program, device) = (object.handle, device.handle);
-                driver!(object.api, clGetProgramBuildInfo(program, device, BUILD_LOG, size, place, needed))
+                driver!(object.api, clGetProgramBuildInfo(program, device, PROGRAM_BUILD_LOG, size, place, needed))
             });
             String::from_utf8_lossy(&log.unwrap_or_default()).trim_matches(['\0', '\n', ' ']).to_owned()
         };
@@ -480,7 +480,7 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: handed on.
-        unsafe { tell(if parameter == DEVICE_LOCAL { 1024 } else { 64 }, size, place, needed) }
+        unsafe { tell(if parameter == DEVICE_LOCAL_MEM_SIZE { 1024 } else { 64 }, size, place, needed) }
     }
 
     /// A kernel in groups of 64 that takes as many bytes of local memory as its handle says.
@@ -493,7 +493,9 @@ mod tests {
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: handed on.
-        unsafe { tell(if parameter == KERNEL_LOCAL { kernel.0.addr() as u64 } else { 64 }, size, place, needed) }
+        unsafe {
+            tell(if parameter == KERNEL_LOCAL_MEM_SIZE { kernel.0.addr() as u64 } else { 64 }, size, place, needed)
+        }
     }
 
     #[test]

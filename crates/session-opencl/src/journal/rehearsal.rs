@@ -23,7 +23,7 @@ use super::state::Platform;
 use crate::drivers::devices::Assignment;
 
 /// Frames that set something, which their first two numbers say.
-const SETTINGS: [u16; 4] =
+const SETTING_OPCODES: [u16; 4] =
     [kdclSetArgument::OPCODE, kdclSetExecInfo::OPCODE, kdclDefaultQueue::OPCODE, kdclSpecialize::OPCODE];
 /// Frames that make an object whose end changes nothing else. One of which the program is told the end has another frame for that.
 const CREATING_OPCODES: [u16; 8] = [
@@ -83,7 +83,7 @@ impl Rehearsal {
         for made in &self.records {
             match again.next_if_eq(&made) {
                 Some(_) => {}
-                None if SETTINGS.contains(&made.opcode) => unset.push(made),
+                None if SETTING_OPCODES.contains(&made.opcode) => unset.push(made),
                 None => ended.push(object(made)?),
             }
         }
@@ -110,7 +110,7 @@ fn first(record: &JournalRecord) -> Option<u32> {
 /// What a frame sets, if it sets something.
 fn setting(record: &JournalRecord) -> Option<(u16, [u8; 8])> {
     let what = record.payload.first_chunk().copied();
-    what.map(|what| (record.opcode, what)).filter(|_| SETTINGS.contains(&record.opcode))
+    what.map(|what| (record.opcode, what)).filter(|_| SETTING_OPCODES.contains(&record.opcode))
 }
 
 /// The object that something is set to.

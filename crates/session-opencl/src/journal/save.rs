@@ -412,7 +412,7 @@ mod tests {
     use katydid_wire::opencl::message::{kdclProgram, kdclSpecialize};
 
     use super::*;
-    use crate::journal::notes::{Journal, PENDING};
+    use crate::journal::notes::{BUILD_PENDING, Journal};
 
     /// A build of `devices` at a frame.
     fn build(order: u64, devices: &[u32], code: Code) -> RecordedFrame {
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_build_that_has_not_ended_is_none_yet() {
-        let pending = Code(PENDING);
+        let pending = Code(BUILD_PENDING);
         let builds = [build(2, &[7], Code::SUCCESS), build(4, &[7], pending), build(6, &[8], pending)];
         assert_eq!(effective(&builds, &[]).into_iter().map(|kept| kept.frame.order).collect::<Vec<_>>(), [2]);
     }

@@ -32,11 +32,11 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::kdclUpcallNext;
 
 use crate::calls::callbacks::Callback;
-use crate::calls::shared::OpenCl;
+use crate::calls::opencl_api::OpenCl;
 use crate::calls::upcalls::DueCallback;
 
 /// How it begins, and what this build writes.
-const FORMAT: StateFormat = StateFormat { magic: *b"kdclstat", version: 1 };
+const STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdclstat", version: 1 };
 
 /// A platform as the program found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl JournalState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (mut names, mut records) = (MessageTable::new(OpenCl::MESSAGES), Vec::new());
         put_all(&mut records, self.records.iter(), |record, out| record.put(&mut names, out));
-        let mut out = FORMAT.begin();
+        let mut out = STATE_FORMAT.begin();
         put_all(&mut out, self.platforms.iter(), Platform::put);
         self.put_pending(&mut out);
         names.put(&mut out);
@@ -193,7 +193,7 @@ impl JournalState {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (mut reader, _) = FORMAT.open(bytes)?;
+        let (mut reader, _) = STATE_FORMAT.open(bytes)?;
         let mut state = Self { platforms: take_all(&mut reader, Platform::take)?, ..Self::default() };
         state.take_pending(&mut reader)?;
         let names = MessageTable::take(OpenCl::MESSAGES, &mut reader)?;

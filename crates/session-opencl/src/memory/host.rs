@@ -35,7 +35,7 @@ pub(crate) const KERNEL_ACCESSES: u64 = 0b111;
 /// Set to `driver`, has buffers of processors mapped as those of other devices are; set to `copy`, has those of all copied by
 /// commands, as after a restore: to compare the ways.
 const MAPS_VARIABLE: &str = "KATYDID_OPENCL_MAPS";
-const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// How buffers are in this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl HostMemory {
         let Some(file) = &self.shared else { return Ok(()) };
         let (start, flags) = (pointer(address), MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: by the contract.
-        let mapped = unsafe { mmap(start, bytes as usize, ACCESS, flags, file, place - self.arena.range().start) };
+        let mapped = unsafe { mmap(start, bytes as usize, PAGE_ACCESS, flags, file, place - self.arena.range().start) };
         mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
     }
 
@@ -188,7 +188,7 @@ impl HostMemory {
 pub(crate) unsafe fn take_back(address: u64, bytes: u64) -> Result<(), Code> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: by the contract.
-    let mapped = unsafe { mmap_anonymous(pointer(address), bytes as usize, ACCESS, flags) };
+    let mapped = unsafe { mmap_anonymous(pointer(address), bytes as usize, PAGE_ACCESS, flags) };
     mapped.map(drop).map_err(|_| Code::OUT_OF_RESOURCES)
 }
 
@@ -206,7 +206,8 @@ mod tests {
         let mut memory = HostMemory::new(&offer, None).unwrap();
         let flags = MapFlags::PRIVATE;
         // SAFETY: a new mapping.
-        let own = unsafe { mmap_anonymous(std::ptr::null_mut(), 8192, ACCESS, flags) }.unwrap().cast::<AtomicUsize>();
+        let own =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), 8192, PAGE_ACCESS, flags) }.unwrap().cast::<AtomicUsize>();
         let (address, place) = (own.expose_provenance() as u64, offer.base + 12_288);
         // SAFETY: pages of this test's, and words in them, touched by atomics alone.
         unsafe {

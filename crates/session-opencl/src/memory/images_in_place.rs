@@ -23,9 +23,9 @@ use crate::memory::host::{KERNEL_ACCESSES, Maps, maps};
 use crate::state::Session;
 
 /// Elements of an image of ours in each direction that its kind has, and bytes of one at most.
-const SIDE: usize = 2;
+const PROBE_SIDE_ELEMENTS: usize = 2;
 const MAX_ELEMENT_BYTES: usize = 16;
-const PROBE_BYTES: usize = SIDE * SIDE * SIDE * MAX_ELEMENT_BYTES;
+const PROBE_BYTES: usize = PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * PROBE_SIDE_ELEMENTS * MAX_ELEMENT_BYTES;
 
 /// Memory for an image of ours, aligned as drivers may want it.
 #[repr(align(4096))]
@@ -113,9 +113,9 @@ impl Session {
 impl Copier {
     /// Whether the driver reads and writes an image where its memory was given, without gaps; none if it has none of the format.
     fn has_image_in_place(&self, access: u64, format: &cl_image_format, shape: &cl_image_desc) -> Option<bool> {
-        let small = |size: usize| size.min(SIDE);
+        let small = |size: usize| size.min(PROBE_SIDE_ELEMENTS);
         let small = cl_image_desc {
-            image_width: SIDE,
+            image_width: PROBE_SIDE_ELEMENTS,
             image_height: small(shape.image_height),
             image_depth: small(shape.image_depth),
             image_array_size: small(shape.image_array_size),

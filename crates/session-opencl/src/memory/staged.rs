@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use katydid_opencl_sys::void;
-use katydid_transport::{PIECE_BYTES, PIECES, Staging, StagingPiece};
+use katydid_transport::{PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece};
 
 /// One piece: the addresses of its bytes and of its busy word.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ impl StagingArea {
             start: staging.pointer(piece).expose_provenance(),
             busy: staging.busy_word(piece).expose_provenance(),
         };
-        let places = (0..PIECES as u32).filter_map(StagingPiece::new).map(place).collect();
+        let places = (0..STAGING_PIECES as u32).filter_map(StagingPiece::new).map(place).collect();
         Self { places, held: Arc::default() }
     }
 

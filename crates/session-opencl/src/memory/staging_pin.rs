@@ -9,14 +9,14 @@ use crate::state::Session;
 
 /// Set to `plain`, has no staging area made known so; set to `pinned`, that of every context at once, to compare the ways and to
 /// test the second one with processors.
-const VARIABLE: &str = "KATYDID_OPENCL_STAGING";
+const STAGING_VARIABLE: &str = "KATYDID_OPENCL_STAGING";
 /// As many bytes pass through a context's pieces before the area is made known, which takes 0.2 s and as much memory of the
 /// device as the area has.
 const MIN_STAGED_BYTES: u64 = 32 << 20;
 
 /// What the environment wants of every context, if it wants anything.
 fn requested() -> Option<StagingState> {
-    match env::var_os(VARIABLE)?.to_str()? {
+    match env::var_os(STAGING_VARIABLE)?.to_str()? {
         "plain" => Some(StagingState::Plain),
         "pinned" => Some(StagingState::Counting(MIN_STAGED_BYTES)),
         _ => None,

@@ -15,7 +15,7 @@ use crate::objects::lifetimes::{LeakedRef, ObjectRef, OwnedObject};
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Where shared virtual memory lies: far above a heap, and far below where the system begins with mappings. The same
 /// addresses are free in programs, which see them.
-pub(crate) const ZONE: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
+pub(crate) const SVM_ADDRESSES: Range<u64> = 0x6000_0000_0000..0x7000_0000_0000;
 
 /// One allocation of shared virtual memory.
 #[derive(Debug)]
@@ -67,9 +67,9 @@ impl Svm {
     /// Where the next allocation is to end at the highest, which takes so many bytes: below all others, or where these
     /// have come to the bottom, wherever there is room again.
     pub(crate) fn end_of_next(&self, bytes: u64) -> u64 {
-        let in_zone = self.list.values().map(|allocation| allocation.raw).filter(|raw| ZONE.contains(raw));
-        let lowest = in_zone.min().unwrap_or(ZONE.end) / PAGE_BYTES * PAGE_BYTES;
-        if lowest - ZONE.start > bytes.saturating_mul(2) { lowest } else { ZONE.end }
+        let in_zone = self.list.values().map(|allocation| allocation.raw).filter(|raw| SVM_ADDRESSES.contains(raw));
+        let lowest = in_zone.min().unwrap_or(SVM_ADDRESSES.end) / PAGE_BYTES * PAGE_BYTES;
+        if lowest - SVM_ADDRESSES.start > bytes.saturating_mul(2) { lowest } else { SVM_ADDRESSES.end }
     }
 
     pub(crate) fn remove(&mut self, address: u64) -> Option<Allocation> {
@@ -159,13 +159,13 @@ mod tests {
     fn allocations_go_down_and_begin_anew_at_the_bottom() {
         let context = context();
         let mut svm = Svm::default();
-        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end);
+        assert_eq!(svm.end_of_next(PAGE_BYTES), SVM_ADDRESSES.end);
         svm.add(0x7fff_0000_1000, (PAGE_BYTES, 0), ObjectRef::clone(&context));
-        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end, "what a driver put elsewhere does not count");
-        let address = svm.add(ZONE.end - 3 * PAGE_BYTES + 16, (PAGE_BYTES, 0), ObjectRef::clone(&context));
-        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end - 3 * PAGE_BYTES);
-        svm.add(ZONE.start + PAGE_BYTES, (PAGE_BYTES, 0), ObjectRef::clone(&context));
-        assert_eq!(svm.end_of_next(PAGE_BYTES), ZONE.end);
+        assert_eq!(svm.end_of_next(PAGE_BYTES), SVM_ADDRESSES.end, "what a driver put elsewhere does not count");
+        let address = svm.add(SVM_ADDRESSES.end - 3 * PAGE_BYTES + 16, (PAGE_BYTES, 0), ObjectRef::clone(&context));
+        assert_eq!(svm.end_of_next(PAGE_BYTES), SVM_ADDRESSES.end - 3 * PAGE_BYTES);
+        svm.add(SVM_ADDRESSES.start + PAGE_BYTES, (PAGE_BYTES, 0), ObjectRef::clone(&context));
+        assert_eq!(svm.end_of_next(PAGE_BYTES), SVM_ADDRESSES.end);
         assert!(svm.remove(address).is_some());
     }
 

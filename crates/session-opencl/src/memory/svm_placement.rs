@@ -3,7 +3,7 @@
 //!
 //! While the driver allocates, all blocks that are free in the heap and large enough are held ([`HeapPlugs`]): the heap makes a mapping of
 //! its own for it, for which the system takes the highest gap that fits. So all gaps above the wanted place are closed for that
-//! moment. At first the place is in [`ZONE`], where nothing else comes to lie in any worker; so it is free after a restore.
+//! moment. At first the place is in [`SVM_ADDRESSES`], where nothing else comes to lie in any worker; so it is free after a restore.
 //! Then the place is left open as long as the mapping turns out to be: that differs by what the heap adds, so a few lengths
 //! are tried. A driver that takes its memory elsewhere is not helped by this, and no harm is done to it.
 
@@ -21,14 +21,14 @@ use std::thread;
 use libc::{M_MMAP_MAX, M_MMAP_THRESHOLD, c_void, mallopt};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::memory::svm::{PAGE_BYTES, ZONE};
+use crate::memory::svm::{PAGE_BYTES, SVM_ADDRESSES};
 
 /// Blocks of this size and above are mapped while a driver allocates.
 const MMAP_THRESHOLD_WHILE_PLACING: i32 = PAGE_BYTES as i32;
 /// What glibc begins with.
 const GLIBC_DEFAULTS: (i32, i32) = (128 << 10, 65_536);
 /// Pages that a heap may add to what it was asked for.
-pub(crate) const EXTRA: Range<u64> = 0..8;
+pub(crate) const EXTRA_HEAP_PAGES: Range<u64> = 0..8;
 /// Bytes of a part of the heap at most, but for the first (glibc's `HEAP_MAX_SIZE`).
 const HEAP_PART_BYTES: usize = 64 << 20;
 /// The heap maps what is as large as this also where it goes by what is usual.
@@ -78,7 +78,7 @@ fn is_heap_glibcs() -> bool {
     *IS_GLIBC.get_or_init(|| library_of(c"malloc") == library_of(c"gnu_get_libc_version"))
 }
 
-/// What `ask` gives that lies in [`ZONE`], if one of so many tries does, else the last of it: another thread may give the heap a
+/// What `ask` gives that lies in [`SVM_ADDRESSES`], if one of so many tries does, else the last of it: another thread may give the heap a
 /// block back just when the others are held, and then that is taken. The rest is given back at the end: until then it is in
 /// the way of no thread. A driver that takes so many bytes elsewhere than in the heap is asked once: it may have no room for more.
 pub(crate) fn in_zone(
@@ -90,7 +90,7 @@ pub(crate) fn in_zone(
     let mut given = Vec::new();
     for raw in std::iter::from_fn(&mut ask).take(tries) {
         given.push(raw);
-        if ZONE.contains(&raw) || !may_be_in_heap(raw, bytes) {
+        if SVM_ADDRESSES.contains(&raw) || !may_be_in_heap(raw, bytes) {
             break;
         }
     }
@@ -288,7 +288,7 @@ mod tests {
         let raw = with_mappings(bytes, Some(end), block).unwrap();
         // SAFETY: a block of the heap, freed once.
         unsafe { libc::free(ptr::with_exposed_provenance_mut(raw as usize)) };
-        (end - LARGE_BLOCK_BYTES - EXTRA.end * PAGE_BYTES..end - LARGE_BLOCK_BYTES).contains(&raw)
+        (end - LARGE_BLOCK_BYTES - EXTRA_HEAP_PAGES.end * PAGE_BYTES..end - LARGE_BLOCK_BYTES).contains(&raw)
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         if !is_alone("what_is_free_above_the_place_is_closed_though_it_is_small") {
             return;
         }
-        let end = ZONE.end - (2 << 30);
+        let end = SVM_ADDRESSES.end - (2 << 30);
         let (place, length) =
             (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE_BYTES as usize);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
@@ -324,7 +324,7 @@ mod tests {
                 });
             }
             begun.wait();
-            let is_there = ends_at(ZONE.end - (1 << 30));
+            let is_there = ends_at(SVM_ADDRESSES.end - (1 << 30));
             over.wait();
             assert!(is_there);
         });
@@ -336,7 +336,7 @@ mod tests {
         if !is_alone("what_comes_to_lie_in_the_heap_is_asked_for_again_and_given_back") {
             return;
         }
-        let (bytes, end) = (LARGE_BLOCK_BYTES as usize, ZONE.end - (3 << 30));
+        let (bytes, end) = (LARGE_BLOCK_BYTES as usize, SVM_ADDRESSES.end - (3 << 30));
         // SAFETY: blocks of the heap, freed once each.
         unsafe {
             mallopt(M_MMAP_MAX, 0);
@@ -355,7 +355,7 @@ mod tests {
             let kept = in_zone(bytes, 4, ask, |raw| back.push(raw)).unwrap();
             asked.iter().for_each(|raw| libc::free(ptr::with_exposed_provenance_mut(*raw as usize)));
             libc::free(fence);
-            assert!(ZONE.contains(&kept) && asked.len() > 1, "{asked:x?}");
+            assert!(SVM_ADDRESSES.contains(&kept) && asked.len() > 1, "{asked:x?}");
             assert!(asked[0] == room.expose_provenance() as u64 && asked.pop() == Some(kept) && asked == back);
         }
     }

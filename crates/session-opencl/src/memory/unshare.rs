@@ -32,12 +32,12 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Set to `off`, leaves all buffers where they are, and in the dump: to compare the ways.
-const VARIABLE: &str = "KATYDID_OPENCL_UNSHARE";
+const UNSHARE_VARIABLE: &str = "KATYDID_OPENCL_UNSHARE";
 
 impl Session {
     /// Buffers that would be unshared now, and their pages.
     fn to_be_unshared(&self) -> Vec<(u32, Range<u64>)> {
-        let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
+        let is_off = std::env::var(UNSHARE_VARIABLE).is_ok_and(|value| value == "off");
         let all = self.is_in_host.iter().filter(|_| !is_off);
         all.filter_map(|id| Some((*id, self.unmapped(*id)?))).collect()
     }

@@ -27,7 +27,7 @@ const PIECE_BYTES: u64 = 32 << 20;
 const PAGE_TABLE_BYTES: u64 = 2 << 20;
 /// Most threads. More do not copy faster on any machine that was seen.
 const MAX_THREADS: usize = 8;
-const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const PAGE_ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The file of memory that program and worker share, and the blocks of it that the worker has unshared.
 #[derive(Debug)]
@@ -54,7 +54,8 @@ impl UnsharedPages {
     pub(crate) fn new(file: OwnedFd, range: Range<u64>) -> Result<Arc<Self>> {
         let length = (range.end - range.start) as usize;
         // SAFETY: a new mapping, at an address of the kernel's choice.
-        let view = unsafe { mmap(ptr::null_mut(), length, ACCESS, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0) }?;
+        let view =
+            unsafe { mmap(ptr::null_mut(), length, PAGE_ACCESS, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0) }?;
         Ok(Arc::new(Self { file, range, view: view.expose_provenance(), blocks: Mutex::default() }))
     }
 
@@ -126,7 +127,7 @@ impl UnsharedPages {
         let place = ptr::with_exposed_provenance_mut(start as usize);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces pages of a block that no driver uses any more.
-        let joined = unsafe { mmap(place, length as usize, ACCESS, flags, &self.file, start - self.range.start) };
+        let joined = unsafe { mmap(place, length as usize, PAGE_ACCESS, flags, &self.file, start - self.range.start) };
         if joined.is_ok() {
             blocks.remove(&start);
         }
@@ -169,7 +170,7 @@ impl PieceMemory {
     fn new() -> Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), Self::LENGTH, ACCESS, flags) }?;
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), Self::LENGTH, PAGE_ACCESS, flags) }?;
         Ok(Self { start: start.expose_provenance() })
     }
 
@@ -288,7 +289,8 @@ mod tests {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, LENGTH).unwrap();
         // SAFETY: new mappings.
-        let map = || unsafe { mmap(ptr::null_mut(), LENGTH as usize, ACCESS, MapFlags::SHARED, &file, 0) }.unwrap();
+        let map =
+            || unsafe { mmap(ptr::null_mut(), LENGTH as usize, PAGE_ACCESS, MapFlags::SHARED, &file, 0) }.unwrap();
         let (driver, program) = (map().expose_provenance() as u64, map().expose_provenance() as u64);
         let unshared = UnsharedPages::new(file.try_clone().unwrap(), driver..driver + LENGTH).unwrap();
         Both { unshared, program, file }

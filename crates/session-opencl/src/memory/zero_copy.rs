@@ -5,7 +5,7 @@
 use katydid_opencl_sys::constant::MEM_USE_HOST_PTR;
 use katydid_opencl_sys::{Code, cl_mem, void};
 use katydid_wire::opencl::message::kdclBuffer;
-use katydid_wire::opencl::{NO_ZERO_COPY, ZERO_COPY_MIN_BYTES};
+use katydid_wire::opencl::{NO_ZERO_COPY_OFFSET, ZERO_COPY_MIN_BYTES};
 
 use crate::contents::Copier;
 use crate::drivers::call::{driver, make};
@@ -14,7 +14,7 @@ use crate::objects::object::Object;
 use crate::state::Session;
 
 /// Set to `off`, has all buffers lie in the driver's own memory: to compare the ways.
-const VARIABLE: &str = "KATYDID_OPENCL_ZERO_COPY";
+const ZERO_COPY_VARIABLE: &str = "KATYDID_OPENCL_ZERO_COPY";
 /// What a driver writes to see where it lands.
 const PROBE_WORD: u64 = 0x6b61_7479_6469_6431;
 
@@ -40,7 +40,7 @@ impl Session {
         if let Some(known) = self.zero_copy_known.get(&context) {
             return *known;
         }
-        let is_off = std::env::var(VARIABLE).is_ok_and(|value| value == "off");
+        let is_off = std::env::var(ZERO_COPY_VARIABLE).is_ok_and(|value| value == "off");
         let uses_it = |session: &Self| {
             let (copier, page) = (session.copier(context).ok()?, zero_copy.take(PAGE_BYTES)?);
             copier.writes_to(page.pointer(), PROBE_WORD).ok()
@@ -65,12 +65,12 @@ impl Session {
         }
     }
 
-    /// Where a buffer's bytes from `at` on are in the zero-copy area, counted from 1; 0 or [`NO_ZERO_COPY`] if they are not. And the zero-copy area's
+    /// Where a buffer's bytes from `at` on are in the zero-copy area, counted from 1; 0 or [`NO_ZERO_COPY_OFFSET`] if they are not. And the zero-copy area's
     /// turn.
     pub(crate) fn zero_copy_place(&self, memory: u32, at: u64) -> (u64, u32) {
         let place = match self.in_zero_copy.get(&memory) {
-            Some(place) => place.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY - 1),
-            None if self.has_none(memory) => NO_ZERO_COPY,
+            Some(place) => place.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY_OFFSET - 1),
+            None if self.has_none(memory) => NO_ZERO_COPY_OFFSET,
             None => 0,
         };
         (place, self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.turn()))

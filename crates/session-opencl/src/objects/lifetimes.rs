@@ -39,7 +39,7 @@ use crate::objects::object::{Handle, Object};
 pub(crate) type ObjectRef = Arc<OwnedObject>;
 
 /// The kind of shared virtual memory, which has no ids.
-const SVM: u32 = u32::MAX;
+const SVM_KIND: u32 = u32::MAX;
 
 /// An object that a driver has made for the session, with what it is made of.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl OwnedObject {
     /// Takes over shared virtual memory that a driver has given, from this address on.
     pub(crate) fn svm(raw: u64, context: ObjectRef) -> ObjectRef {
         let object = Object { handle: pointer(raw), api: context.object.api, size: 0 };
-        Arc::new(Self { kind: SVM, object, made_of: vec![context] })
+        Arc::new(Self { kind: SVM_KIND, object, made_of: vec![context] })
     }
 
     /// Its kind, as ids have it.
@@ -100,7 +100,7 @@ impl Drop for OwnedObject {
             kind::PROGRAM => driver!(api, clReleaseProgram(cl_program(handle))),
             kind::KERNEL => driver!(api, clReleaseKernel(cl_kernel(handle))),
             kind::EVENT => driver!(api, clReleaseEvent(cl_event(handle))),
-            SVM => free(api, handle, &self.made_of),
+            SVM_KIND => free(api, handle, &self.made_of),
             // Platforms are never released.
             _ => Code::SUCCESS,
         };

@@ -17,10 +17,10 @@ use crate::objects::object::{Handle, Object};
 /// Numbers are below; as many objects of a kind as the program's side has room for.
 const MAX_OBJECTS: usize = 1 << 24;
 /// Kinds of objects are numbered below this.
-const KINDS: usize = 10;
+const OBJECT_KINDS: usize = 10;
 
 /// By kind and number.
-type Entries = [Vec<Option<LeakedRef>>; KINDS];
+type Entries = [Vec<Option<LeakedRef>>; OBJECT_KINDS];
 
 /// Every object of a session, by its id.
 #[derive(Default)]

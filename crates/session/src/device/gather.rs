@@ -18,11 +18,11 @@ use crate::device::ask::{answer, ask};
 /// Attributes of devices that are asked for: CUDA 13 ends below 150.
 const DEVICE_ATTRIBUTES: u32 = 200;
 /// Limits of a context that are asked for (`CUlimit`).
-const LIMITS: u32 = 16;
+const CONTEXT_LIMITS: u32 = 16;
 /// Attributes of a function that are asked for (`CUfunction_attribute`).
 const FUNCTION_ATTRIBUTES: u32 = 16;
 /// Bytes for a name or a bus id.
-const TEXT: usize = 256;
+const TEXT_BYTES: usize = 256;
 
 /// Everything about the devices.
 ///
@@ -81,8 +81,8 @@ fn peer(driver: &Driver, from: i32, to: i32) -> PeerFacts {
 
 /// A text that the driver writes into a buffer.
 fn text(call: impl FnOnce(*mut std::ffi::c_char, i32) -> CUresult) -> Result<String, CUresult> {
-    let mut buffer = [0_u8; TEXT];
-    call(buffer.as_mut_ptr().cast(), TEXT as i32).ok()?;
+    let mut buffer = [0_u8; TEXT_BYTES];
+    call(buffer.as_mut_ptr().cast(), TEXT_BYTES as i32).ok()?;
     Ok(CStr::from_bytes_until_nul(&buffer).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default())
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn context(driver: &Driver, handle: CUcontext) -> ContextFacts {
         cache_config: ask(|out| unsafe { driver.cuCtxGetCacheConfig(out) }).unwrap_or_default(),
         // SAFETY: as above.
         shared_config: ask(|out| unsafe { driver.cuCtxGetSharedMemConfig(out) }).unwrap_or_default(),
-        limits: (0..LIMITS).map(|id| limit(driver, id)).collect(),
+        limits: (0..CONTEXT_LIMITS).map(|id| limit(driver, id)).collect(),
     }
 }
 
@@ -162,5 +162,5 @@ fn parameters(call: impl Fn(usize, *mut usize, *mut usize) -> CUresult) -> Vec<P
         call(index, &raw mut offset, &raw mut size).ok().ok()?;
         Some(ParameterFacts { offset: u32::try_from(offset).ok()?, size: u32::try_from(size).ok()? })
     };
-    (0..katydid_wire::frame::MAX_FRAME).map_while(parameter).collect()
+    (0..katydid_wire::frame::MAX_FRAME_BYTES).map_while(parameter).collect()
 }

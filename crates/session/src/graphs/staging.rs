@@ -22,7 +22,7 @@ const MAX_STAGING_BYTES: u64 = 64 << 30;
 /// Bytes that are kept for staging blocks to come.
 const MAX_SPARE_BYTES: u64 = 256 << 20;
 /// A staging block has memory of so many times its size at most, and of so many bytes at least.
-const MAX_OVERSIZE: usize = 4;
+const MAX_OVERSIZE_FACTOR: usize = 4;
 const MIN_STAGING_BLOCK_BYTES: usize = 64 << 10;
 /// Where the memory is asked for (`worker/src/os/layout.rs`): one behind the other, and then from the beginning.
 const ADDRESS_HINT: usize = 0x4b80_0000_0000;
@@ -113,7 +113,8 @@ impl StagingBlocks {
     fn take_spare(&self, context: u32, size: usize) -> Option<StagingBlock> {
         let mut spare = self.spare();
         let fits = |block: &StagingBlock| {
-            block.room() >= size && block.room() <= MIN_STAGING_BLOCK_BYTES.max(size.saturating_mul(MAX_OVERSIZE))
+            block.room() >= size
+                && block.room() <= MIN_STAGING_BLOCK_BYTES.max(size.saturating_mul(MAX_OVERSIZE_FACTOR))
         };
         let fitting = spare.iter().enumerate().filter(|(_, block)| block.context == context && fits(block));
         let (at, _) = fitting.min_by_key(|(_, block)| block.room())?;

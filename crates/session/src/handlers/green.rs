@@ -12,7 +12,7 @@ use katydid_wire::message::{
     kdGreenCreate, kdGreenCreateReply, kdGreenEnd, kdGreenEndReply, kdGreenStream, kdResource, kdResourceReply,
     kdResourceSplit, kdResourceSplitReply,
 };
-use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_AT};
+use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_OFFSET};
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
@@ -22,7 +22,7 @@ use crate::objects::green_context::Green;
 use crate::state::Session;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`: a resource of multiprocessors.
-const MULTIPROCESSORS: u32 = 1;
+const RESOURCE_TYPE_SM: u32 = 1;
 
 /// How a resource is split.
 #[derive(Clone, Copy)]
@@ -37,11 +37,11 @@ fn whole(session: &Session, green: u32, device: i32) -> Result<CUdevResource, Fa
     let driver = session.driver();
     if green == 0 {
         // SAFETY: the output is a local.
-        return Ok(ask(|out| unsafe { driver.cuDeviceGetDevResource(device, out, MULTIPROCESSORS) })?);
+        return Ok(ask(|out| unsafe { driver.cuDeviceGetDevResource(device, out, RESOURCE_TYPE_SM) })?);
     }
     let handle = green_of(session, green)?;
     // SAFETY: the output is a local; the green context lives.
-    Ok(ask(|out| unsafe { driver.cuGreenCtxGetDevResource(handle, out, MULTIPROCESSORS) })?)
+    Ok(ask(|out| unsafe { driver.cuGreenCtxGetDevResource(handle, out, RESOURCE_TYPE_SM) })?)
 }
 
 fn green_of(session: &Session, id: u32) -> Result<CUgreenCtx, CUresult> {
@@ -69,7 +69,7 @@ fn split(
 
 /// What programs may read of a resource: its kind, and its last bytes.
 fn visible(resource: &CUdevResource) -> impl Iterator<Item = u8> + '_ {
-    resource.0.iter().take(4).chain(resource.0.iter().skip(VISIBLE_AT)).copied()
+    resource.0.iter().take(4).chain(resource.0.iter().skip(VISIBLE_OFFSET)).copied()
 }
 
 /// What a device or a green context has.

@@ -5,9 +5,9 @@ pub(crate) mod device;
 pub(crate) mod fill;
 pub(crate) mod host;
 pub(crate) mod packed;
-pub(crate) mod pieces;
 pub(crate) mod rows;
 pub(crate) mod share;
+pub(crate) mod staging_pieces;
 pub(crate) mod virtual_memory;
 
 pub(crate) use copy::*;

@@ -13,7 +13,7 @@ use crate::handlers::{Called, done};
 use crate::state::Session;
 
 /// The table's id, in memory order.
-const TABLE: u128 = 0x1734dc26_800d_4745_8726_c0f1e7dd8bca;
+const TOPOLOGY_TABLE: u128 = 0x1734dc26_800d_4745_8726_c0f1e7dd8bca;
 /// Its slots: the one that makes both arrays, and the one that takes them back.
 const CREATE_SLOT: usize = 4;
 const DESTROY_SLOT: usize = 13;
@@ -55,7 +55,7 @@ pub(crate) fn kdProcessorPlaces(
 /// The two functions, if this driver has the table and it is long enough.
 fn slots(driver: &katydid_driver::Driver) -> Result<(Create, Destroy), CUresult> {
     let mut table: *const c_void = std::ptr::null();
-    let id = TABLE.to_be_bytes();
+    let id = TOPOLOGY_TABLE.to_be_bytes();
     // SAFETY: the output is a local, an id has 16 bytes.
     unsafe { driver.cuGetExportTable(&raw mut table, id.as_ptr().cast::<CUuuid>()) }.ok()?;
     if table.is_null() {

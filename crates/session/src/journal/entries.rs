@@ -11,7 +11,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdKernelFunction, kdLibraryKernel, kdLibraryModule};
 
 use super::compact::CompactEntries;
-use super::entry::{Attachment, EntryPlace, ObjectEntry, ObjectKind, RareFields, Steps};
+use super::entry::{Attachment, EntryPosition, ObjectEntry, ObjectKind, RareFields, Steps};
 use super::library_use::LibraryUse;
 use super::stream_highwater::StreamHighwater;
 use super::tombstones::{Tombstone, Tombstones};
@@ -46,8 +46,8 @@ impl Journal {
 
     pub(super) fn insert(&mut self, kind: ObjectKind, id: u64, entry: ObjectEntry) {
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].insert(id, entry),
-            EntryPlace::Dense(at) => {
+            EntryPosition::Compact(at) => self.compact[at].insert(id, entry),
+            EntryPosition::Dense(at) => {
                 // The tables of handles have bounded the id.
                 let (all, index) = (&mut self.dense[at], (id as usize).saturating_sub(1));
                 if index >= all.len() {
@@ -55,65 +55,67 @@ impl Journal {
                 }
                 all[index] = Some(entry);
             }
-            EntryPlace::Sparse(at) => drop(self.sparse[at].insert(id, entry)),
+            EntryPosition::Sparse(at) => drop(self.sparse[at].insert(id, entry)),
         }
     }
 
     pub(crate) fn get(&self, kind: ObjectKind, id: u64) -> Option<Cow<'_, ObjectEntry>> {
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].get(id),
-            EntryPlace::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
-            EntryPlace::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
+            EntryPosition::Compact(at) => self.compact[at].get(id),
+            EntryPosition::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
+            EntryPosition::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
         }
     }
 
     pub(super) fn get_mut(&mut self, kind: ObjectKind, id: u64) -> Option<&mut ObjectEntry> {
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].get_mut(id),
-            EntryPlace::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
-            EntryPlace::Sparse(at) => self.sparse[at].get_mut(&id),
+            EntryPosition::Compact(at) => self.compact[at].get_mut(id),
+            EntryPosition::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
+            EntryPosition::Sparse(at) => self.sparse[at].get_mut(&id),
         }
     }
 
     pub(crate) fn take(&mut self, kind: ObjectKind, id: u64) -> Option<ObjectEntry> {
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].take(id),
-            EntryPlace::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
-            EntryPlace::Sparse(at) => self.sparse[at].remove(&id),
+            EntryPosition::Compact(at) => self.compact[at].take(id),
+            EntryPosition::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
+            EntryPosition::Sparse(at) => self.sparse[at].remove(&id),
         }
     }
 
     /// All entries of a kind.
     pub(crate) fn of(&self, kind: ObjectKind) -> Box<dyn Iterator<Item = (u64, Cow<'_, ObjectEntry>)> + '_> {
         match kind.place() {
-            EntryPlace::Compact(at) => Box::new(self.compact[at].iter()),
-            EntryPlace::Dense(at) => {
+            EntryPosition::Compact(at) => Box::new(self.compact[at].iter()),
+            EntryPosition::Dense(at) => {
                 let numbered = (1..).zip(&self.dense[at]);
                 Box::new(numbered.filter_map(|(id, entry)| Some((id, Cow::Borrowed(entry.as_ref()?)))))
             }
-            EntryPlace::Sparse(at) => Box::new(self.sparse[at].iter().map(|(id, entry)| (*id, Cow::Borrowed(entry)))),
+            EntryPosition::Sparse(at) => {
+                Box::new(self.sparse[at].iter().map(|(id, entry)| (*id, Cow::Borrowed(entry))))
+            }
         }
     }
 
     /// Keeps those entries of a kind for which `keep` holds.
     pub(super) fn retain(&mut self, kind: ObjectKind, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].retain(keep),
-            EntryPlace::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
+            EntryPosition::Compact(at) => self.compact[at].retain(keep),
+            EntryPosition::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
                 if slot.as_mut().is_some_and(|entry| !keep(id, entry)) {
                     *slot = None;
                 }
             }),
-            EntryPlace::Sparse(at) => self.sparse[at].retain(|id, entry| keep(*id, entry)),
+            EntryPosition::Sparse(at) => self.sparse[at].retain(|id, entry| keep(*id, entry)),
         }
     }
 
     /// What few objects have, if this one does.
     pub(super) fn more(&self, kind: ObjectKind, id: u64) -> Option<&RareFields> {
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].whole(id)?.more(),
-            EntryPlace::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
-            EntryPlace::Sparse(at) => self.sparse[at].get(&id)?.more(),
+            EntryPosition::Compact(at) => self.compact[at].whole(id)?.more(),
+            EntryPosition::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
+            EntryPosition::Sparse(at) => self.sparse[at].get(&id)?.more(),
         }
     }
 

@@ -82,11 +82,11 @@ impl ObjectKind {
         Self::Object,
     ];
 
-    pub(super) const fn place(self) -> EntryPlace {
+    pub(super) const fn place(self) -> EntryPosition {
         match self as usize {
-            at if at < Self::DENSE => EntryPlace::Compact(at),
-            at if at < Self::SPARSE => EntryPlace::Dense(at - Self::DENSE),
-            at => EntryPlace::Sparse(at - Self::SPARSE),
+            at if at < Self::DENSE => EntryPosition::Compact(at),
+            at if at < Self::SPARSE => EntryPosition::Dense(at - Self::DENSE),
+            at => EntryPosition::Sparse(at - Self::SPARSE),
         }
     }
 
@@ -179,7 +179,7 @@ pub(crate) struct Steps {
 }
 
 /// Where the entries of a kind are.
-pub(super) enum EntryPlace {
+pub(super) enum EntryPosition {
     Compact(usize),
     Dense(usize),
     Sparse(usize),
@@ -196,14 +196,14 @@ pub(crate) fn span(address: u64, size: u64) -> Range<u64> {
 }
 
 /// The part of an id that a driver chose, where contexts may count apart.
-pub(super) const NUMBER: u64 = (1 << 40) - 1;
+pub(super) const ID_NUMBER_MASK: u64 = (1 << 40) - 1;
 
 /// The id of what means something in its context only.
 pub(super) fn in_context(kind: ObjectKind, context: u32, id: u64) -> u64 {
     match kind {
         ObjectKind::Peer => u64::from(context) << 32 | id,
         // Small numbers, in all drivers that are known.
-        ObjectKind::Texture | ObjectKind::Surface if id <= NUMBER => u64::from(context) << 40 | id,
+        ObjectKind::Texture | ObjectKind::Surface if id <= ID_NUMBER_MASK => u64::from(context) << 40 | id,
         _ => id,
     }
 }

@@ -14,13 +14,15 @@ use katydid_wire::message::{
 };
 
 use super::entries::Journal;
-use super::entry::{Attachment, EntryPlace, NUMBER, ObjectEntry, ObjectKind, PropertySet, Selector, in_context};
+use super::entry::{
+    Attachment, EntryPosition, ID_NUMBER_MASK, ObjectEntry, ObjectKind, PropertySet, Selector, in_context,
+};
 use crate::state::Session;
 
 /// Streams up to this id are the default ones: null, legacy, the thread's own.
 const LAST_DEFAULT_STREAM: u32 = 2;
 /// Where messages that tune a kernel name the device.
-const DEVICE: usize = 8;
+const DEVICE_FIELD_OFFSET: usize = 8;
 
 impl Session {
     /// Keeps nothing from here on, so that what a journal costs can be measured. The session cannot be saved then.
@@ -99,7 +101,7 @@ impl Session {
             // A kernel is tuned for each device apart, in all contexts that are there and will be: the frame needs none.
             (ObjectKind::Kernel, Selector::Number(number)) => {
                 set.frame.context = 0;
-                (kind, id, Selector::Number(u64::from(set.frame.word(DEVICE)) << 32 | number))
+                (kind, id, Selector::Number(u64::from(set.frame.word(DEVICE_FIELD_OFFSET)) << 32 | number))
             }
             (_, property) => (kind, id, property),
         };
@@ -169,7 +171,7 @@ impl Session {
                 let in_this = self.journal.take(kind, in_context(kind, self.current, ids.start));
                 if in_this.is_none() && kind != ObjectKind::Peer {
                     // A driver that counts over all contexts takes the number in any of them.
-                    self.journal.retain(kind, |id, _| id & NUMBER != ids.start);
+                    self.journal.retain(kind, |id, _| id & ID_NUMBER_MASK != ids.start);
                 }
             }
             kind => self.journal.end_range(kind, ids),
@@ -211,9 +213,9 @@ impl Journal {
             self.end_stream(ids.start);
         }
         match kind.place() {
-            EntryPlace::Compact(at) => self.compact[at].end(ids.start),
-            EntryPlace::Dense(_) => drop(self.take(kind, ids.start)),
-            EntryPlace::Sparse(at) => {
+            EntryPosition::Compact(at) => self.compact[at].end(ids.start),
+            EntryPosition::Dense(_) => drop(self.take(kind, ids.start)),
+            EntryPosition::Sparse(at) => {
                 while let Some((&id, _)) = self.sparse[at].range(ids.clone()).next() {
                     self.sparse[at].remove(&id);
                 }

@@ -13,11 +13,11 @@ use super::entries::Journal;
 use super::entry::{ObjectKind, only};
 
 /// A context of a program that has one.
-const CONTEXT: u32 = 1;
+const BENCH_CONTEXT: u32 = 1;
 /// Rounds, which take some milliseconds.
 const BENCH_ROUNDS: u32 = 200_000;
 /// The object that comes and goes.
-const ID: u32 = 5;
+const BENCH_OBJECT: u32 = 5;
 
 /// Some calls of a program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl BenchedCall {
             Self::Event => cuEventCreate::OPCODE,
             Self::Stream => cuStreamCreate::OPCODE,
         };
-        FrameHead { opcode, wants_reply: false, thread: 1, context: CONTEXT, sequence: 0 }
+        FrameHead { opcode, wants_reply: false, thread: 1, context: BENCH_CONTEXT, sequence: 0 }
     }
 
     /// The bytes of the message that makes something.
@@ -62,8 +62,8 @@ impl BenchedCall {
         let mut bytes = Vec::new();
         match self {
             Self::Launch => {}
-            Self::Event => cuEventCreate { phEvent: ID, Flags: 2 }.encode(&mut bytes),
-            Self::Stream => cuStreamCreate { phStream: ID, Flags: 1 }.encode(&mut bytes),
+            Self::Event => cuEventCreate { phEvent: BENCH_OBJECT, Flags: 2 }.encode(&mut bytes),
+            Self::Stream => cuStreamCreate { phStream: BENCH_OBJECT, Flags: 1 }.encode(&mut bytes),
         }
         bytes
     }
@@ -71,14 +71,14 @@ impl BenchedCall {
     /// Notes the calls, or only does what else that takes here.
     fn note(self, journal: &mut Journal, head: &FrameHead, message: &[u8], is_noted: bool) {
         let mut pass = |kind| {
-            let ids = black_box(only(ID.into()));
+            let ids = black_box(only(BENCH_OBJECT.into()));
             if is_noted {
-                black_box(journal.keep_compact(head, (kind, ids.start), CONTEXT, message));
+                black_box(journal.keep_compact(head, (kind, ids.start), BENCH_CONTEXT, message));
                 journal.end_range(kind, ids);
             }
         };
         match self {
-            Self::Launch if is_noted => journal.launched(black_box(0), CONTEXT, 0),
+            Self::Launch if is_noted => journal.launched(black_box(0), BENCH_CONTEXT, 0),
             Self::Launch => drop(black_box(0)),
             Self::Event => pass(ObjectKind::Event),
             Self::Stream => pass(ObjectKind::Stream),

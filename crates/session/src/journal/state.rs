@@ -33,11 +33,11 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{kdUpcallNext, message_name};
 
 use super::event_times::SavedTimes;
-use crate::calls::shared::Cuda;
+use crate::calls::cuda_api::Cuda;
 use crate::memory::shares::{Loan, Loans, SharedObject};
 
 /// How it begins, and what this build writes.
-const FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
+const STATE_FORMAT: StateFormat = StateFormat { magic: *b"kdstate\n", version: 4 };
 /// Arenas that a map is made of at most.
 const MAX_ARENAS: u32 = 16;
 
@@ -88,7 +88,7 @@ impl Opening {
     ///
     /// [`StateError`].
     pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
-        Self::take(&mut FORMAT.open(bytes)?.0)
+        Self::take(&mut STATE_FORMAT.open(bytes)?.0)
     }
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -197,7 +197,7 @@ impl JournalState {
         for list in [&self.first, &self.second] {
             put_all(&mut records, list.iter(), |record, out| record.put(&mut names, out));
         }
-        let mut out = FORMAT.begin();
+        let mut out = STATE_FORMAT.begin();
         self.opening.put(&mut out);
         self.pending.put(&mut out);
         names.put(&mut out);
@@ -211,7 +211,7 @@ impl JournalState {
     ///
     /// [`StateError`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let (mut reader, version) = FORMAT.open(bytes)?;
+        let (mut reader, version) = STATE_FORMAT.open(bytes)?;
         let opening = Opening::take(&mut reader)?;
         let pending = Pending::take(&mut reader)?;
         let names = MessageTable::take(Cuda::MESSAGES, &mut reader)?;

@@ -15,7 +15,7 @@ use crate::state::Session;
 /// Managed blocks that a session may hold at a time.
 const MAX_MANAGED_BLOCKS: usize = 1 << 22;
 /// Without a limit, code beyond so many bytes is not searched for its variables: unpacking it takes longer than loading it.
-const LARGE_CODE: usize = 4 << 20;
+const LARGE_CODE_BYTES: usize = 4 << 20;
 
 impl Session {
     /// Counts bytes of device memory.
@@ -41,7 +41,7 @@ impl Session {
     /// What an image takes on the current context's device, or the first one. What cannot be read takes nothing: a driver that
     /// loads it nevertheless is not the session's to judge.
     pub(crate) fn needs_of(&self, image: &OwnedImage) -> CodeNeeds {
-        if self.device.limit().is_none() && image.length() > LARGE_CODE {
+        if self.device.limit().is_none() && image.length() > LARGE_CODE_BYTES {
             return CodeNeeds::default();
         }
         let device = self.device_at_hand();

@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use katydid_arena::{AddressMap, GRANULARITY};
+use katydid_arena::{AddressMap, GROWTH_GRANULE_BYTES};
 use katydid_cuda_sys::{CUmemAccessDesc, CUresult, device_attribute};
 use katydid_driver::Driver;
 use katydid_wire::facts::{DeviceFacts, Facts};
@@ -14,7 +14,7 @@ use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::memory::chunks::Chunks;
 use crate::memory::device_block::{access, create, make, open};
-use crate::memory::shares::FILE_DESCRIPTOR;
+use crate::memory::shares::HANDLE_TYPE_FILE_DESCRIPTOR;
 use crate::memory::stand_in::StandIns;
 
 /// The device arenas of a session.
@@ -202,7 +202,8 @@ impl DeviceMemory {
         if ordinal >= self.devices.len() {
             return Err(CUresult::ERROR_INVALID_DEVICE.into());
         }
-        let whole = size > 0 && address.is_multiple_of(GRANULARITY) && size.is_multiple_of(GRANULARITY);
+        let whole =
+            size > 0 && address.is_multiple_of(GROWTH_GRANULE_BYTES) && size.is_multiple_of(GROWTH_GRANULE_BYTES);
         let end = address.checked_add(size);
         let arena = self.map.device(number);
         let inside = arena.zip(end).is_some_and(|(arena, end)| arena.start <= address && end <= arena.end);
@@ -267,7 +268,7 @@ fn back(
 ) -> Result<(), CUresult> {
     let length = size as usize;
     // What the program may lend later must be made for it now; where that is refused after all, it is not lent.
-    let lendable = || make(driver, device, size, FILE_DESCRIPTOR);
+    let lendable = || make(driver, device, size, HANDLE_TYPE_FILE_DESCRIPTOR);
     let memory = match is_lendable.then(lendable) {
         Some(Err(CUresult::ERROR_OUT_OF_MEMORY)) => Err(CUresult::ERROR_OUT_OF_MEMORY),
         Some(Ok(memory)) => Ok(memory),

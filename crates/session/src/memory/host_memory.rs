@@ -29,7 +29,7 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of the words that are pushed of a page of which some are.
 const WORD_BYTES: usize = 4;
 /// Bytes in front of such words: a bit for each word of the page.
-const MASK: usize = PAGE_BYTES as usize / WORD_BYTES / 8;
+const PAGE_MASK_BYTES: usize = PAGE_BYTES as usize / WORD_BYTES / 8;
 /// Bytes of what stands for memory of the host in a rehearsal: so large that a process may have enough mappings of it.
 const STAND_IN_SIZE: u64 = 64 << 20;
 
@@ -524,14 +524,14 @@ unsafe fn push(address: u64, data: &[u8]) {
 /// Some words of a page, as they travel: a bit for each of its words, then those whose bit is set.
 #[derive(Clone, Copy)]
 pub(crate) struct PageWords<'a> {
-    mask: &'a [u8; MASK],
+    mask: &'a [u8; PAGE_MASK_BYTES],
     data: &'a [[u8; WORD_BYTES]],
 }
 
 impl<'a> PageWords<'a> {
     /// None if there are other words than the bits say.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
-        let (mask, data) = bytes.split_first_chunk::<MASK>()?;
+        let (mask, data) = bytes.split_first_chunk::<PAGE_MASK_BYTES>()?;
         let (data, rest) = data.as_chunks::<WORD_BYTES>();
         let count: u32 = mask.iter().map(|bits| bits.count_ones()).sum();
         (rest.is_empty() && data.len() == count as usize).then_some(Self { mask, data })
@@ -542,8 +542,8 @@ impl<'a> PageWords<'a> {
         let is_set = move |word: usize| self.mask[word / 8] >> (word % 8) & 1 != 0;
         let (mut word, mut data) = (0, self.data);
         std::iter::from_fn(move || {
-            let first = (word..MASK * 8).find(|word| is_set(*word))?;
-            word = (first..MASK * 8).find(|word| !is_set(*word)).unwrap_or(MASK * 8);
+            let first = (word..PAGE_MASK_BYTES * 8).find(|word| is_set(*word))?;
+            word = (first..PAGE_MASK_BYTES * 8).find(|word| !is_set(*word)).unwrap_or(PAGE_MASK_BYTES * 8);
             let (run, rest) = data.split_at_checked(word - first)?;
             data = rest;
             Some((first * WORD_BYTES, run.as_flattened()))

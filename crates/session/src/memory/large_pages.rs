@@ -7,14 +7,14 @@
 
 #![expect(unsafe_code, reason = "advises the system about mapped memory")]
 
-use katydid_arena::GRANULARITY;
+use katydid_arena::GROWTH_GRANULE_BYTES;
 use rustix::mm::{Advice, madvise};
 
 use crate::memory::address::pointer;
 
 /// Fewest bytes that are worth it: small copies cost what they cost before the first byte moves, and pages that a program
 /// does not touch would be there all the same, in its dumps as well.
-const MIN_BYTES: u64 = 4 * GRANULARITY;
+const MIN_BYTES: u64 = 4 * GROWTH_GRANULE_BYTES;
 
 /// Gathers the whole pieces of 2 MiB in `size` bytes of a mapped memory file at `address` into large pages. What they hold
 /// stays what it is. Ends at the first one that the system does not gather: it is as short of memory for the next.
@@ -22,9 +22,10 @@ pub(crate) fn gather(address: u64, size: u64) {
     if size < MIN_BYTES {
         return;
     }
-    let first = address.next_multiple_of(GRANULARITY);
+    let first = address.next_multiple_of(GROWTH_GRANULE_BYTES);
     let end = address.saturating_add(size);
-    let pieces = (first..end).step_by(GRANULARITY as usize).take_while(|start| end - start >= GRANULARITY);
+    let pieces =
+        (first..end).step_by(GROWTH_GRANULE_BYTES as usize).take_while(|start| end - start >= GROWTH_GRANULE_BYTES);
     let _ = pieces.map(gather_one).take_while(|gathered| *gathered).count();
 }
 
@@ -33,7 +34,7 @@ fn gather_one(start: u64) -> bool {
     // SAFETY: changes where the contents of mapped pages lie, and neither them nor their addresses.
     let one_page = unsafe { madvise(pointer(start).cast(), rustix::param::page_size(), Advice::LinuxPopulateRead) };
     // SAFETY: as above.
-    let all = || unsafe { libc::madvise(pointer(start).cast(), GRANULARITY as usize, libc::MADV_COLLAPSE) };
+    let all = || unsafe { libc::madvise(pointer(start).cast(), GROWTH_GRANULE_BYTES as usize, libc::MADV_COLLAPSE) };
     one_page.is_ok() && all() == 0
 }
 
@@ -46,13 +47,13 @@ mod tests {
 
     #[test]
     fn what_memory_holds_stays_whether_it_is_gathered_or_not() {
-        let (start, length) = (0x2100_0000_0000, MIN_BYTES + GRANULARITY);
+        let (start, length) = (0x2100_0000_0000, MIN_BYTES + GROWTH_GRANULE_BYTES);
         let arena = Reservation::at(start, length).unwrap();
         let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&memory, length).unwrap();
         arena.map_shared(0, length, &memory, 0).unwrap();
         let word = |at: u64| pointer(start + at).cast::<u64>();
-        let marks = [0, 4096 * 7, GRANULARITY - 8, GRANULARITY * 2 + 8];
+        let marks = [0, 4096 * 7, GROWTH_GRANULE_BYTES - 8, GROWTH_GRANULE_BYTES * 2 + 8];
         // SAFETY: aligned, and inside the mapping that was made above.
         marks.iter().for_each(|at| unsafe { word(*at).write_volatile(at + 1) });
         gather(start, length);
@@ -62,6 +63,6 @@ mod tests {
             assert_eq!(unsafe { word(at).read_volatile() }, at + 1);
         }
         // SAFETY: as above.
-        assert_eq!(unsafe { word(GRANULARITY + 64).read_volatile() }, 0);
+        assert_eq!(unsafe { word(GROWTH_GRANULE_BYTES + 64).read_volatile() }, 0);
     }
 }

@@ -13,13 +13,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
-use katydid_transport::share::{Borrowed, GENERATION, LENDER_ID, Lease, Lender, Lent, NAME, SECRET};
+use katydid_transport::share::{
+    Borrowed, GENERATION_BYTES, LENDER_ID_BYTES, Lease, Lender, Lent, NAME_BYTES, SECRET_BYTES,
+};
 use katydid_wire::sharing::Sharing;
 
 use crate::device::ask::ask;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: a handle that travels as a file descriptor.
-pub(crate) const FILE_DESCRIPTOR: u32 = 1;
+pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
 
 /// What can be lent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,14 +40,14 @@ pub(crate) struct Loan {
     pub(crate) subject: SharedObject,
     /// Bytes of a range; of no meaning for the others.
     pub(crate) length: u64,
-    pub(crate) secret: [u8; SECRET],
+    pub(crate) secret: [u8; SECRET_BYTES],
 }
 
 /// All that is lent, as an image keeps it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Loans {
     /// None: nothing was ever lent.
-    pub(crate) lender_id: Option<[u8; LENDER_ID]>,
+    pub(crate) lender_id: Option<[u8; LENDER_ID_BYTES]>,
     pub(crate) loans: Vec<Loan>,
 }
 
@@ -68,7 +70,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// The name under which something is lent already.
-    pub(crate) fn name_of(&self, subject: SharedObject, length: u64) -> Option<[u8; NAME]> {
+    pub(crate) fn name_of(&self, subject: SharedObject, length: u64) -> Option<[u8; NAME_BYTES]> {
         let loan = self.lent.get(&subject).filter(|loan| loan.length == length)?;
         Some(self.lender.as_ref()?.name(&loan.secret))
     }
@@ -83,7 +85,7 @@ impl Shares {
         generation: u64,
         (subject, length): (SharedObject, u64),
         pieces: Vec<Lent>,
-    ) -> Result<[u8; NAME], CUresult> {
+    ) -> Result<[u8; NAME_BYTES], CUresult> {
         let failed = |_: io::Error| CUresult::ERROR_OPERATING_SYSTEM;
         // A range of another length began at the same address before.
         self.end(subject);
@@ -109,7 +111,7 @@ impl Shares {
     /// `OPERATING_SYSTEM`.
     pub(crate) fn open_again(
         &mut self,
-        lender_id: [u8; LENDER_ID],
+        lender_id: [u8; LENDER_ID_BYTES],
         all: Vec<(Loan, Vec<Lent>)>,
     ) -> Result<(), CUresult> {
         self.lent = all.iter().map(|(loan, _)| (loan.subject, *loan)).collect();
@@ -149,7 +151,7 @@ impl Shares {
     /// this very session are refused with 201, as drivers refuse handles in the process that made them; those that lead to
     /// nothing with 400.
     pub(crate) fn borrow(&self, message: &[u8]) -> Result<Borrowed, CUresult> {
-        let (name, rest) = message.split_first_chunk::<NAME>().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let (name, rest) = message.split_first_chunk::<NAME_BYTES>().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let name = self.present(*name, rest);
         if self.lender.as_ref().is_some_and(|lender| lender.is_own(&name)) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
@@ -160,9 +162,9 @@ impl Shares {
     }
 
     /// Where what has a name is now: in the present generation of the job, if the name is of any of its.
-    fn present(&self, mut name: [u8; NAME], told: &[u8]) -> [u8; NAME] {
+    fn present(&self, mut name: [u8; NAME_BYTES], told: &[u8]) -> [u8; NAME_BYTES] {
         let told = if self.generations.is_empty() { numbers(told) } else { self.generations.clone() };
-        let place = &mut name[LENDER_ID..LENDER_ID + GENERATION];
+        let place = &mut name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES];
         if let Some(present) = told.first().filter(|_| told.iter().any(|number| number.to_le_bytes() == *place)) {
             place.copy_from_slice(&present.to_le_bytes());
         }
@@ -256,7 +258,8 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
 pub(crate) fn descriptor(driver: &Driver, block: CUmemGenericAllocationHandle) -> Result<OwnedFd, CUresult> {
     let mut number = -1_i32;
     // SAFETY: the output is a local as wide as the handle type says.
-    unsafe { driver.cuMemExportToShareableHandle((&raw mut number).cast(), block, FILE_DESCRIPTOR, 0) }.ok()?;
+    unsafe { driver.cuMemExportToShareableHandle((&raw mut number).cast(), block, HANDLE_TYPE_FILE_DESCRIPTOR, 0) }
+        .ok()?;
     // SAFETY: made for us by the driver just now.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -265,7 +268,7 @@ pub(crate) fn descriptor(driver: &Driver, block: CUmemGenericAllocationHandle) -
 pub(crate) fn block_of(driver: &Driver, descriptor: &OwnedFd) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let number = std::ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
     // SAFETY: the output is a local; the descriptor is open.
-    ask(|out| unsafe { driver.cuMemImportFromShareableHandle(out, number, FILE_DESCRIPTOR) })
+    ask(|out| unsafe { driver.cuMemImportFromShareableHandle(out, number, HANDLE_TYPE_FILE_DESCRIPTOR) })
 }
 
 #[cfg(test)]
@@ -281,7 +284,7 @@ mod tests {
         assert_eq!(shares.name_of(EVENT, 0), Some(name));
         assert_eq!(shares.borrow(&name[1..]).err(), Some(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(shares.borrow(&name).err(), Some(CUresult::ERROR_INVALID_CONTEXT));
-        assert_eq!(shares.borrow(&[3; NAME]).err(), Some(CUresult::ERROR_INVALID_HANDLE));
+        assert_eq!(shares.borrow(&[3; NAME_BYTES]).err(), Some(CUresult::ERROR_INVALID_HANDLE));
         let other = Shares::default();
         let borrowed = other.borrow(&name).unwrap();
         assert!(borrowed.pieces.is_empty() && !other.stand_still().is_some());
@@ -294,8 +297,8 @@ mod tests {
     #[test]
     fn names_of_earlier_generations_lead_to_the_present_one_and_others_where_they_are() {
         let name = |number: u64| {
-            let mut name = [9; NAME];
-            name[LENDER_ID..LENDER_ID + GENERATION].copy_from_slice(&number.to_le_bytes());
+            let mut name = [9; NAME_BYTES];
+            name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES].copy_from_slice(&number.to_le_bytes());
             name
         };
         let told = |numbers: [u64; 3]| numbers.map(u64::to_le_bytes).concat();
@@ -307,7 +310,7 @@ mod tests {
         shares.live_in(&[40_u64, 30, 20, 10].map(u64::to_le_bytes).concat());
         assert_eq!(found(&shares), [40; 4].map(name));
         let lent = shares.lend(30, (EVENT, 0), Vec::new()).unwrap();
-        assert_eq!(lent[LENDER_ID..LENDER_ID + GENERATION], 40_u64.to_le_bytes());
+        assert_eq!(lent[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES], 40_u64.to_le_bytes());
     }
 
     #[test]

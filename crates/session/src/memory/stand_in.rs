@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use katydid_arena::GRANULARITY;
+use katydid_arena::GROWTH_GRANULE_BYTES;
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 
@@ -15,7 +15,13 @@ use crate::memory::device_block::{create, open};
 
 /// Bytes of the blocks, the largest first. A driver maps a block whole or not at all (801 otherwise, driver 580.159.04), so
 /// that a range of any size takes several kinds of them.
-const BLOCK_SIZES: [u64; 5] = [16 * GRANULARITY, 8 * GRANULARITY, 4 * GRANULARITY, 2 * GRANULARITY, GRANULARITY];
+const BLOCK_SIZES: [u64; 5] = [
+    16 * GROWTH_GRANULE_BYTES,
+    8 * GROWTH_GRANULE_BYTES,
+    4 * GROWTH_GRANULE_BYTES,
+    2 * GROWTH_GRANULE_BYTES,
+    GROWTH_GRANULE_BYTES,
+];
 
 /// Blocks of the devices that were asked for memory, by device and bytes. The driver frees them when the process ends.
 #[derive(Debug, Default)]
@@ -43,7 +49,7 @@ impl StandIns {
             match mapped {
                 Ok(()) => done += covered,
                 // Smaller blocks may do where there is no memory for this one.
-                Err(_) if block > GRANULARITY => {}
+                Err(_) if block > GROWTH_GRANULE_BYTES => {}
                 Err(code) => {
                     unmap(driver, address, done);
                     return Err(code);
@@ -73,7 +79,7 @@ fn unmap(driver: &Driver, address: u64, size: u64) {
 
 /// Bytes of a block that stands for one of `size` bytes of the program's own making.
 pub(crate) fn block_for(size: u64) -> u64 {
-    size.min(GRANULARITY)
+    size.min(GROWTH_GRANULE_BYTES)
 }
 
 /// Maps a block at a range of reserved addresses, as often as it takes. The range is a multiple of the block's size.

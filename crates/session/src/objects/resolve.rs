@@ -13,9 +13,9 @@ use crate::objects::tables::Tables;
 use crate::state::Session;
 
 /// Wire id of the legacy default stream.
-const LEGACY: u32 = 1;
+const LEGACY_STREAM_ID: u32 = 1;
 /// Wire id of the calling thread's default stream.
-const PER_THREAD: u32 = 2;
+const PER_THREAD_STREAM_ID: u32 = 2;
 
 /// A kind of handle that messages name.
 pub(crate) trait Resolve: Handle {
@@ -86,8 +86,8 @@ impl Resolve for CUstream {
 
     fn resolve(session: &mut Session, head: &FrameHead, id: u32) -> Result<Self, Fault> {
         match id {
-            LEGACY => Ok(CU_STREAM_LEGACY),
-            PER_THREAD => session.thread_stream(head.thread, head.sequence),
+            LEGACY_STREAM_ID => Ok(CU_STREAM_LEGACY),
+            PER_THREAD_STREAM_ID => session.thread_stream(head.thread, head.sequence),
             id => session.tables.streams.get(id),
         }
     }
@@ -97,7 +97,7 @@ impl Session {
     /// The context to which belongs what is made for a stream.
     pub(crate) fn owner_of_stream(&self, id: u32) -> Result<u32, Fault> {
         match id {
-            0 | LEGACY | PER_THREAD => Ok(self.current),
+            0 | LEGACY_STREAM_ID | PER_THREAD_STREAM_ID => Ok(self.current),
             id => Ok(self.owner(self.tables.streams.context(id)?)),
         }
     }

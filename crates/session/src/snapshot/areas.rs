@@ -38,9 +38,9 @@ use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
 /// Kind of the areas that are grown pieces of arenas.
-pub(super) const ARENA: &str = "arena";
+pub(super) const ARENA_KIND: &str = "arena";
 /// Kind of the areas that are host pages.
-pub(super) const PINNED: &str = "pinned";
+pub(super) const PINNED_KIND: &str = "pinned";
 /// Flags of arrays whose texels are mapped like virtual memory: sparse ones, and those mapped later.
 const MAPPED_TEXELS: u32 = 0x40 | 0x80;
 /// A mipmap has at most so many levels, as extents have 32 bits.
@@ -156,7 +156,7 @@ impl<'a> AreaFinder<'a> {
             _ => CHUNK_BYTES,
         };
         let address = match place {
-            AreaLocation::Linear(address) if kind == ARENA => address,
+            AreaLocation::Linear(address) if kind == ARENA_KIND => address,
             AreaLocation::Host(address) | AreaLocation::Heap(address) => address,
             _ => 0,
         };
@@ -177,7 +177,7 @@ impl<'a> AreaFinder<'a> {
         for (device, address, size) in session.device.ranges() {
             let context = self.contexts.of_device(device)?;
             let name = format!("arena of GPU {device} at {address:#x}");
-            self.add(ARENA, name, address, (device, context), size, AreaLocation::Linear(address));
+            self.add(ARENA_KIND, name, address, (device, context), size, AreaLocation::Linear(address));
         }
         Ok(())
     }
@@ -309,7 +309,7 @@ impl<'a> AreaFinder<'a> {
             }
             let place = (0, self.contexts.of_device(0)?);
             self.add(
-                PINNED,
+                PINNED_KIND,
                 format!("pinned memory at {address:#x}"),
                 address,
                 place,

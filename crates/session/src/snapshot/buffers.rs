@@ -16,7 +16,7 @@ pub(super) const MAX_THREADS: usize = 16;
 pub(super) const CHUNKS_PER_THREAD: usize = 2;
 /// Where registered memory is asked for, each at a place of its own: it must not move what the driver maps
 /// (`worker/src/os/layout.rs`).
-const PINNED_BASE: usize = 0x4b00_0000_0000;
+const PINNED_BASE_ADDRESS: usize = 0x4b00_0000_0000;
 /// Bytes between two places, as many as one can have.
 const PINNED_STRIDE_BYTES: usize = MAX_THREADS * CHUNKS_PER_THREAD * CHUNK_BYTES as usize;
 /// Places; then they begin anew.
@@ -37,7 +37,8 @@ static NEXT_SLOT: AtomicUsize = AtomicUsize::new(0);
 
 impl Buffers {
     pub(super) fn make(driver: &Arc<Driver>, count: usize) -> Result<Self, SnapshotError> {
-        let place = PINNED_BASE + NEXT_SLOT.fetch_add(1, Ordering::Relaxed) % PINNED_SLOTS * PINNED_STRIDE_BYTES;
+        let place =
+            PINNED_BASE_ADDRESS + NEXT_SLOT.fetch_add(1, Ordering::Relaxed) % PINNED_SLOTS * PINNED_STRIDE_BYTES;
         let pages = PinnedAlloc::map(driver, place, count * CHUNK_BYTES as usize);
         let pages = pages.map_err(|source| SnapshotError::System { what: "map memory", source: source.into() })?;
         let _ = pages.register();

@@ -21,7 +21,7 @@ use super::areas::{AreaFilter, Areas, areas};
 use super::carrier::{Carrier, Streams};
 use super::contexts::{Contexts, Entered};
 use super::error::{SnapshotError, refused};
-use super::hash::{GRAIN_BYTES, Hash, KnownContents, RECORD, hashes, list};
+use super::hash::{GRAIN_BYTES, HASH_RECORD_BYTES, Hash, KnownContents, hashes, list};
 use super::history::PendingWrite;
 use super::precopy_state::{Precopied, PrecopyState};
 use super::scratch::Scratch;
@@ -88,7 +88,7 @@ pub(super) struct Contents {
 }
 
 /// Key of the file with [`Records`](super::areas::Records).
-pub(super) const RECORDS: &str = "contents";
+pub(super) const RECORDS_KEY: &str = "contents";
 
 impl Session {
     /// Copies the contents of the session's memory, whose GPU is at rest.
@@ -170,7 +170,7 @@ fn chunks(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
 
 /// Bytes of device memory that [`hash_chunks`] needs for so many chunks.
 pub(super) fn room_to_hash(chunks: usize) -> u64 {
-    2 * (chunks * RECORD) as u64
+    2 * (chunks * HASH_RECORD_BYTES) as u64
 }
 
 /// Hashes device memory at addresses in a row: a chunk without an address, or of odd length, gets none. `room` is device
@@ -192,7 +192,7 @@ pub(super) fn hash_chunks(
         return Ok(found);
     }
     let listed = list(wanted.iter().map(|(_, chunk)| *chunk));
-    let mut records = vec![0_u8; wanted.len() * RECORD];
+    let mut records = vec![0_u8; wanted.len() * HASH_RECORD_BYTES];
     let own = match room {
         Some(_) => None,
         None => own_room(driver, carrier, room_to_hash(wanted.len()))?,
@@ -450,7 +450,7 @@ impl Captured {
     pub(super) fn write(&mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
         self.hash_aside();
         self.drain(sink)?;
-        let entry = sink.session_state(&format!("{session}.{RECORDS}"), &self.records)?;
+        let entry = sink.session_state(&format!("{session}.{RECORDS_KEY}"), &self.records)?;
         let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
         let mut known = HashMap::new();
         for chunk in &self.chunks {
@@ -460,7 +460,7 @@ impl Captured {
         }
         *self.known.lock() = known;
         let regions = self.regions.drain(..).zip(names).map(|(region, chunks)| Region { chunks, ..region });
-        Ok(Contents { regions: regions.collect(), states: BTreeMap::from([(RECORDS.to_owned(), entry)]) })
+        Ok(Contents { regions: regions.collect(), states: BTreeMap::from([(RECORDS_KEY.to_owned(), entry)]) })
     }
 
     /// Hashes copies of what was not hashed before, for the next snapshot. Whatever gets no hash is copied then.

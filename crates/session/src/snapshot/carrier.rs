@@ -12,13 +12,13 @@ use super::hash::HashKernel;
 use crate::device::ask::ask;
 
 /// Streams: copies of as many threads at a time.
-const STREAMS: usize = 8;
+const COPY_STREAMS: usize = 8;
 
 /// Streams in one context; they go with that.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Streams {
     pub(super) context: CUcontext,
-    all: [CUstream; STREAMS],
+    all: [CUstream; COPY_STREAMS],
 }
 
 // SAFETY: handles of the driver's, which any thread may pass to it.
@@ -33,7 +33,7 @@ impl Streams {
     ///
     /// What the driver says.
     pub(super) fn make(driver: &Driver, context: CUcontext) -> Result<Self, CUresult> {
-        let mut all = [CUstream::NULL; STREAMS];
+        let mut all = [CUstream::NULL; COPY_STREAMS];
         for stream in &mut all {
             // SAFETY: the output is a local.
             *stream = ask(|out| unsafe { driver.cuStreamCreate(out, stream_flags::NON_BLOCKING) })?;
@@ -43,7 +43,7 @@ impl Streams {
 
     /// That of a thread.
     pub(super) fn of(&self, thread: usize) -> CUstream {
-        self.all[thread % STREAMS]
+        self.all[thread % COPY_STREAMS]
     }
 }
 

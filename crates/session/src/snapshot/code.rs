@@ -18,7 +18,7 @@ use super::error::SnapshotError;
 use crate::device::ask::ask;
 
 /// Kind of the regions with code.
-pub(super) const CODE: &str = "code";
+pub(super) const CODE_KIND: &str = "code";
 
 /// Code in a context.
 #[derive(Debug, Clone, Copy)]

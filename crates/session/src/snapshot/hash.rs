@@ -18,7 +18,7 @@ use katydid_image::ChunkId;
 use crate::device::ask::ask;
 
 /// PTX of the hash kernel, with its NUL.
-const TEXT: &str = concat!(include_str!("hash/hash.ptx"), "\0");
+const HASH_KERNEL_PTX: &str = concat!(include_str!("hash/hash.ptx"), "\0");
 /// Threads of a block: the text counts on it.
 const HASH_BLOCK_THREADS: u32 = 256;
 /// Most blocks of one launch.
@@ -29,7 +29,7 @@ pub(crate) const GRAIN_BYTES: u64 = 16;
 /// What one chunk hashes to.
 pub(crate) type Hash = [u32; 4];
 /// Bytes of one hash, and of one chunk in the list.
-pub(crate) const RECORD: usize = 16;
+pub(crate) const HASH_RECORD_BYTES: usize = 16;
 
 /// The kernel, loaded into a context.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ impl HashKernel {
     /// What the driver says.
     pub(crate) fn load(driver: &Driver, seed: u64) -> Result<Self, CUresult> {
         // SAFETY: the text ends with a NUL; the output is a local.
-        let module: CUmodule = ask(|out| unsafe { driver.cuModuleLoadData(out, TEXT.as_ptr().cast()) })?;
+        let module: CUmodule = ask(|out| unsafe { driver.cuModuleLoadData(out, HASH_KERNEL_PTX.as_ptr().cast()) })?;
         // SAFETY: the name ends with a NUL; the output is a local.
         let function = ask(|out| unsafe { driver.cuModuleGetFunction(out, module, c"katydid_hash".as_ptr()) })?;
         Ok(Self { function, seed })
@@ -118,11 +118,11 @@ pub(crate) fn list(chunks: impl Iterator<Item = (u64, u64)>) -> Vec<u8> {
 
 /// Hashes out of the kernel's records.
 pub(crate) fn hashes(records: &[u8]) -> Vec<Hash> {
-    let word = |record: &[u8; RECORD], at: usize| {
+    let word = |record: &[u8; HASH_RECORD_BYTES], at: usize| {
         let bytes: [u8; 4] = std::array::from_fn(|byte| record[4 * at + byte]);
         u32::from_le_bytes(bytes)
     };
-    let (records, _) = records.as_chunks::<RECORD>();
+    let (records, _) = records.as_chunks::<HASH_RECORD_BYTES>();
     records.iter().map(|record| std::array::from_fn(|at| word(record, at))).collect()
 }
 
@@ -219,7 +219,8 @@ mod tests {
 
     fn hashed(driver: &Driver, chunks: &[(u64, u64)]) -> Vec<Hash> {
         let kernel = HashKernel::load(driver, SEED).unwrap();
-        let (list, mut records) = (device(driver, &list(chunks.iter().copied())), vec![0; chunks.len() * RECORD]);
+        let (list, mut records) =
+            (device(driver, &list(chunks.iter().copied())), vec![0; chunks.len() * HASH_RECORD_BYTES]);
         let out = device(driver, &records);
         kernel.launch(driver, CUstream::NULL, list, out, chunks.len()).unwrap();
         // SAFETY: as many bytes as were allocated and as there are.

@@ -18,13 +18,13 @@ use katydid_wire::companion::MovedVariable;
 use katydid_wire::message::{kdForeignMap, kdMemoryBorrow, message_name};
 
 use super::areas::CodeRecord;
-use super::code::{CODE, FoundVariable};
+use super::code::{CODE_KIND, FoundVariable};
 use super::error::SnapshotError;
 use super::zeros::Zeros;
 use crate::journal::records_of;
 
 /// Kind of the regions with variables.
-const VARIABLES: &str = "variables";
+const VARIABLES_KIND: &str = "variables";
 /// Threads that search contents at most.
 const MAX_THREADS: usize = 8;
 /// Bytes of an address.
@@ -137,7 +137,7 @@ fn pointed((_, word, one): (usize, u64, &DisplacedVariable), place: String) -> S
 }
 
 /// Frames by which the session reaches memory of other programs.
-const BORROWING: [u16; 2] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE];
+const BORROWING_OPCODES: [u16; 2] = [kdForeignMap::OPCODE, kdMemoryBorrow::OPCODE];
 
 /// Passes when nothing that the session has holds an address of one of them. Memory of other programs, where kernels of this one
 /// may have written such, is not in its part of the image: with that, nothing may move.
@@ -161,14 +161,14 @@ pub(super) fn search(
     }
     replayed.iter().try_for_each(|record| search.record(record))?;
     let (variables, others): (Vec<_>, Vec<_>) =
-        regions.iter().filter(|region| region.kind != CODE).partition(|region| region.kind == VARIABLES);
+        regions.iter().filter(|region| region.kind != CODE_KIND).partition(|region| region.kind == VARIABLES_KIND);
     variables.into_iter().try_for_each(|region| search.variables(region))?;
     search.contents(&others)
 }
 
 /// Whether a record gives the session memory of another program.
 fn borrows(record: &JournalRecord) -> bool {
-    record.step == ReplayStep::Frame && BORROWING.contains(&record.opcode)
+    record.step == ReplayStep::Frame && BORROWING_OPCODES.contains(&record.opcode)
 }
 
 struct Search<'a> {

@@ -17,9 +17,9 @@ use katydid_image::{ChunkId, FileEntry, ImageSource, Region, Session as SessionP
 use katydid_session_core::{Progress, RestoreOptions};
 
 use super::area::{Area, AreaLocation};
-use super::areas::{AreaFilter, Areas, PINNED, Records, areas, code_areas, code_of};
-use super::capture::{RECORDS, hash_chunks};
-use super::code::{CODE, same_functions};
+use super::areas::{AreaFilter, Areas, PINNED_KIND, Records, areas, code_areas, code_of};
+use super::capture::{RECORDS_KEY, hash_chunks};
+use super::code::{CODE_KIND, same_functions};
 use super::contexts::{Contexts, Entered};
 use super::error::{SnapshotError, refused};
 use super::moved::{DisplacedVariable, displaced, packed, search};
@@ -39,7 +39,7 @@ pub(super) enum Share {
 
 impl Share {
     fn has(self, region: &Region) -> bool {
-        region.kind != CODE && (region.kind == PINNED) == (self == Self::Host)
+        region.kind != CODE_KIND && (region.kind == PINNED_KIND) == (self == Self::Host)
     }
 }
 
@@ -186,7 +186,7 @@ fn clear(driver: &Driver, blank: &[Placed<'_>]) -> Result<(), SnapshotError> {
 
 fn records(states: &BTreeMap<String, FileEntry>, source: &dyn ImageSource) -> Result<Records, SnapshotError> {
     let damaged = |reason: String| SnapshotError::Damaged { what: "contents", reason };
-    let entry = states.get(RECORDS).ok_or_else(|| damaged("it is not there".to_owned()))?;
+    let entry = states.get(RECORDS_KEY).ok_or_else(|| damaged("it is not there".to_owned()))?;
     serde_json::from_slice(&source.state(entry)?).map_err(|error| damaged(error.to_string()))
 }
 

@@ -19,7 +19,7 @@ const ADDRESS_HINT: u64 = 0x4800_0000_0000;
 /// Addresses are reserved in whole pieces of this, see `handlers/memory/virtual_memory.rs`.
 const RESERVE_STEP_BYTES: u64 = 32 << 20;
 /// Memory comes in whole granules.
-pub(super) const GRANULE: u64 = 2 << 20;
+pub(super) const GRANULE_BYTES: u64 = 2 << 20;
 /// Largest block that is asked for at once: a device that has room, but not in one piece, gives smaller ones.
 const MAX_BLOCK_BYTES: u64 = 4 << 30;
 
@@ -54,13 +54,13 @@ impl Scratch {
     /// There is none at all.
     pub(super) fn up_to(driver: &Arc<Driver>, device: i32, size: u64) -> Result<Self, CUresult> {
         let mut scratch = Self::reserve(driver, size)?;
-        let size = size.next_multiple_of(GRANULE);
+        let size = size.next_multiple_of(GRANULE_BYTES);
         let mut block = MAX_BLOCK_BYTES.min(size);
         while scratch.size() < size {
             let length = block.min(size - scratch.size());
             match create(driver, device, length).and_then(|memory| scratch.append(device, memory, length, true)) {
                 Ok(()) => {}
-                Err(_) if block > GRANULE => block = (block / 2).next_multiple_of(GRANULE),
+                Err(_) if block > GRANULE_BYTES => block = (block / 2).next_multiple_of(GRANULE_BYTES),
                 Err(code) if scratch.blocks.is_empty() => return Err(code),
                 Err(_) => break,
             }

@@ -13,14 +13,16 @@ use std::sync::Arc;
 use katydid_cuda_sys::device_attribute;
 use katydid_fatbin::OwnedImage;
 use katydid_image::{Arena, ChunkId, Device, ImageSource, Region, Session as SessionPart, Sink};
-use katydid_session_core::{CaptureOptions, FRAMES, Failure, Progress, RestoreOptions, read_journal, write_journal};
+use katydid_session_core::{
+    CaptureOptions, FRAMES_NOTE, Failure, Progress, RestoreOptions, read_journal, write_journal,
+};
 use katydid_wire::facts::DeviceFacts;
 use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
-use katydid_wire::sharing::{LENDS, Sharing};
+use katydid_wire::sharing::{LENDS_NOTE, Sharing};
 
 use super::area::CHUNK_BYTES;
 use super::capture::Captured;
-use super::code::CODE;
+use super::code::CODE_KIND;
 use super::error::SnapshotError;
 use super::restore::{Image, Share};
 use crate::journal::Saved;
@@ -59,8 +61,8 @@ impl Session {
     fn part(&self, name: &str) -> SessionPart {
         let devices = self.facts.devices.iter().zip(0..).map(|(facts, index)| device(facts, index)).collect();
         let arenas = self.device.map().arenas().iter().map(arena).collect();
-        let mut notes = BTreeMap::from([(FRAMES.to_owned(), self.main_loop.frames.into())]);
-        notes.extend(self.shares.lends().then(|| (LENDS.to_owned(), true.into())));
+        let mut notes = BTreeMap::from([(FRAMES_NOTE.to_owned(), self.main_loop.frames.into())]);
+        notes.extend(self.shares.lends().then(|| (LENDS_NOTE.to_owned(), true.into())));
         let driver_version = u32::try_from(self.facts.driver_version).unwrap_or(0);
         let name = name.to_owned();
         SessionPart { name, driver_version, protocol: PROTOCOL, devices, arenas, notes, ..SessionPart::default() }
@@ -90,7 +92,7 @@ impl Session {
             Some(error) => return Err(error),
             None => rebuilt?,
         }
-        self.main_loop.frames = part.notes.get(FRAMES).and_then(serde_json::Value::as_u64).ok_or_else(|| {
+        self.main_loop.frames = part.notes.get(FRAMES_NOTE).and_then(serde_json::Value::as_u64).ok_or_else(|| {
             let reason = "the number of frames is missing".to_owned();
             SnapshotError::Damaged { what: "the session", reason }
         })?;
@@ -145,7 +147,7 @@ pub fn journal_of(part: &SessionPart, source: &dyn ImageSource) -> Result<Vec<u8
 /// The image with a number of the journal's; none that the part does not have.
 fn code_of(part: &SessionPart, source: &dyn ImageSource, number: u32) -> Result<Vec<u8>, SnapshotError> {
     let damaged = |reason: &str| SnapshotError::Damaged { what: "code", reason: format!("image {number} {reason}") };
-    let is_it = |region: &&Region| region.kind == CODE && region.object == Some(number.into());
+    let is_it = |region: &&Region| region.kind == CODE_KIND && region.object == Some(number.into());
     let region = part.regions.iter().find(is_it).ok_or_else(|| damaged("is not there"))?;
     if region.bytes > MAX_CODE_BYTES {
         return Err(damaged("is larger than any"));
@@ -165,7 +167,7 @@ fn write_code(number: usize, image: &OwnedImage, sink: &dyn Sink) -> Result<Regi
     let flat = image.image().encode();
     let chunks = flat.chunks(CHUNK_BYTES as usize).map(|chunk| sink.put(chunk)).collect::<Result<Vec<ChunkId>, _>>()?;
     Ok(Region {
-        kind: CODE.to_owned(),
+        kind: CODE_KIND.to_owned(),
         name: format!("image {number}"),
         object: Some(number as u64),
         gpu: None,

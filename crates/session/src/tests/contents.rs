@@ -60,7 +60,7 @@ const LENGTH: u64 = 1 << 40;
 /// The driver, and what sessions on it are made of.
 struct TestDriver {
     driver: Arc<Driver>,
-    _turn: soft::DriverTurn,
+    _turn: soft::DriverLock,
 }
 
 impl TestDriver {

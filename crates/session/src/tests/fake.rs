@@ -209,11 +209,11 @@ extern "C" fn get_limit(out: *mut usize, _limit: u32) -> CUresult {
 }
 
 /// Addresses of variables: what the next call tells.
-pub(super) static VARIABLE: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
+pub(super) static VARIABLE_ADDRESS: AtomicUsize = AtomicUsize::new(0x7f00_0000_0000);
 
 extern "C" fn module_global(at: *mut u64, size: *mut usize, module: CUmodule, _name: *const c_char) -> CUresult {
     let in_stock = of_stock(|stock| stock.modules.get(&module.address()).map(|[_, block]| block * AddressStock::BLOCK));
-    let address = in_stock.flatten().unwrap_or(VARIABLE.load(Ordering::Relaxed) as u64);
+    let address = in_stock.flatten().unwrap_or(VARIABLE_ADDRESS.load(Ordering::Relaxed) as u64);
     // SAFETY: sessions pass locals.
     unsafe { (at.write(address), size.write(64)) };
     CUresult::SUCCESS

@@ -13,7 +13,7 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE, calls};
+use super::fake::{self, ADDRESS_STOCK, AddressStock, VARIABLE_ADDRESS, calls};
 use super::stage::{DEVICE, GRANULE, Stage};
 use crate::journal::{ObjectKind, Opening, RebuildError, Saved, messages_of};
 
@@ -214,9 +214,9 @@ fn an_address_that_the_program_knows_and_that_moved_refuses_the_restore_by_name(
     let told = stage.reply(&kdModuleGlobal { module: 1, name: b"counter" }).address;
     let saved = save(&mut stage);
     rebuild(&saved);
-    VARIABLE.fetch_add(0x100, Ordering::Relaxed);
+    VARIABLE_ADDRESS.fetch_add(0x100, Ordering::Relaxed);
     let refused = try_rebuild(&saved).err().unwrap();
-    VARIABLE.fetch_sub(0x100, Ordering::Relaxed);
+    VARIABLE_ADDRESS.fetch_sub(0x100, Ordering::Relaxed);
     assert!(matches!(refused, RebuildError::Moved { was, is, .. } if was == told && is == told + 0x100), "{refused}");
     assert!(refused.to_string().contains("counter"), "{refused}");
 }

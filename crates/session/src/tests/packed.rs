@@ -2,7 +2,7 @@
 
 use katydid_cuda_sys::CUresult;
 use katydid_transport::compression::{CompressionMode, CompressionPolicy, Pace, unpack};
-use katydid_wire::frame::MAX_PAYLOAD;
+use katydid_wire::frame::MAX_PAYLOAD_BYTES;
 use katydid_wire::message::{cuEventCreate, cuEventRecord, kdCopyInPacked, kdCopyOutPacked};
 
 use super::fake::calls;
@@ -32,7 +32,7 @@ fn blocks_that_are_not_what_was_announced_end_the_session() {
         ("nothing there", SIZE, &[], "do not become"),
         ("a cut block", SIZE, &honest[..honest.len() / 2], "do not become"),
         ("no block", SIZE, &noise, "do not become"),
-        ("more than a frame", MAX_PAYLOAD as u32 + 1, &honest, "one frame"),
+        ("more than a frame", MAX_PAYLOAD_BYTES as u32 + 1, &honest, "one frame"),
         ("as much as can be said", u32::MAX, &honest, "one frame"),
     ];
     for (what, size, data, expected) in cases {
@@ -51,7 +51,7 @@ fn copies_outside_of_what_the_program_may_name_are_refused() {
     let refused = CUresult::ERROR_INVALID_VALUE.0;
     let answer = stage.call(&outwards(0x1000, SIZE));
     assert_eq!((answer.deferred, answer.status), (refused, refused));
-    let error = stage.try_send(&outwards(DEVICE, MAX_PAYLOAD as u32), true).unwrap_err().to_string();
+    let error = stage.try_send(&outwards(DEVICE, MAX_PAYLOAD_BYTES as u32), true).unwrap_err().to_string();
     assert!(error.contains("one frame"), "{error}");
     assert_eq!(calls(), [""; 0]);
 }

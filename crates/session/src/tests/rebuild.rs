@@ -30,9 +30,9 @@ use crate::memory::device_memory::reserve;
 
 /// Tells a process its half, and the folder that the two share.
 const PROCESS_ROLE: &str = "KATYDID_TEST_HALF";
-const FOLDER: &str = "KATYDID_TEST_FOLDER";
+const FOLDER_VARIABLE: &str = "KATYDID_TEST_FOLDER";
 /// Virtual memory of the program's own making.
-const RESERVED: u64 = 0x6000_0000_0000;
+const RESERVED_ADDRESS: u64 = 0x6000_0000_0000;
 
 /// `values[i] = values[i] * factor + offset`, where `offset` is a variable; and a texel's bits.
 const CODE: &str = r"
@@ -74,7 +74,7 @@ const CODE: &str = r"
 #[test]
 fn half() {
     let Ok(half) = env::var(PROCESS_ROLE) else { return };
-    let folder = PathBuf::from(env::var(FOLDER).unwrap());
+    let folder = PathBuf::from(env::var(FOLDER_VARIABLE).unwrap());
     let answers = match half.as_str() {
         "before" => before(&folder),
         _ => after(&folder),
@@ -90,7 +90,7 @@ fn a_program_goes_on_in_another_process_as_if_nothing_had_happened() {
         command
             .args(["--exact", "tests::rebuild::half", "--nocapture"])
             .env(PROCESS_ROLE, half)
-            .env(FOLDER, folder.path());
+            .env(FOLDER_VARIABLE, folder.path());
         command.env("KATYDID_SOFT_DEVICES", "2");
         // SAFETY: between fork and exec only this system call is made.
         unsafe {
@@ -279,11 +279,11 @@ fn tune(stage: &mut Stage) {
 /// Virtual memory: a block whose handle is given up, mapped and readable.
 fn memory(stage: &mut Stage) {
     let properties = [1, 0, 1, 0, 0, 0, 0, 0].map(u32::to_le_bytes).concat();
-    stage.reply(&kdAddressReserve { address: RESERVED, size: 16 * GRANULE });
+    stage.reply(&kdAddressReserve { address: RESERVED_ADDRESS, size: 16 * GRANULE });
     stage.reply(&kdMemoryCreate { memory: 1, size: 2 * GRANULE, properties: &properties });
-    stage.reply(&kdMemoryMap { address: RESERVED, size: 2 * GRANULE, offset: 0, memory: 1 });
+    stage.reply(&kdMemoryMap { address: RESERVED_ADDRESS, size: 2 * GRANULE, offset: 0, memory: 1 });
     let grants = [1, 0, 3].map(u32::to_le_bytes).concat();
-    stage.reply(&kdMemorySetAccess { address: RESERVED, size: 2 * GRANULE, grants: &grants });
+    stage.reply(&kdMemorySetAccess { address: RESERVED_ADDRESS, size: 2 * GRANULE, grants: &grants });
     stage.enqueue(&kdMemoryRelease { memory: 1 });
 }
 
@@ -327,11 +327,11 @@ fn go_on(stage: &mut Stage, [variable, of_library, texture, condition]: [u64; 4]
     say(stage, &mut log, &kdFunctionFacts { function: 1, kernel: 0 });
     say(stage, &mut log, &kdFunctionFacts { function: 0, kernel: 1 });
     say(stage, &mut log, &kdModuleFunctionNames { module: 1 });
-    say(stage, &mut log, &kdMemoryAccess { address: RESERVED, device: 0 });
+    say(stage, &mut log, &kdMemoryAccess { address: RESERVED_ADDRESS, device: 0 });
     for address in [variable, of_library] {
         stage.enqueue(&kdCopyIn { destination: address, stream: 0, data: &7_u32.to_le_bytes() });
     }
-    for (function, kernel, to) in [(1, 0, DEVICE + 64), (0, 1, DEVICE + 64), (1, 0, RESERVED)] {
+    for (function, kernel, to) in [(1, 0, DEVICE + 64), (0, 1, DEVICE + 64), (1, 0, RESERVED_ADDRESS)] {
         stage.enqueue(&kdCopyIn { destination: to, stream: 3, data: &5_u32.to_le_bytes() });
         let params = [&to.to_le_bytes()[..], &3_u32.to_le_bytes()].concat();
         start(stage, (function, kernel), 3, &params);

@@ -15,15 +15,15 @@ use super::stage::GRANULE;
 use crate::device::ask::ask;
 use crate::memory::device_block;
 
-static DRIVER_TURN: Mutex<()> = Mutex::new(());
+static DRIVER_LOCK: Mutex<()> = Mutex::new(());
 
 /// A turn with the driver. What it leaves behind ends with it: the next one finds every address as the first one did.
-pub(crate) struct DriverTurn {
+pub(crate) struct DriverLock {
     driver: Arc<Driver>,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Drop for DriverTurn {
+impl Drop for DriverLock {
     fn drop(&mut self) {
         // SAFETY: takes a number; no test holds anything of the context any more.
         let _ = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(0) };
@@ -31,15 +31,15 @@ impl Drop for DriverTurn {
 }
 
 /// The driver with the primary context of its first device current on this thread, and the turn.
-pub(crate) fn driver() -> (Arc<Driver>, DriverTurn) {
+pub(crate) fn driver() -> (Arc<Driver>, DriverLock) {
     static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
-    let turn = DRIVER_TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = DRIVER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Arc::clone(DRIVER.get_or_init(|| Arc::new(Driver::new(open(&choice(), None).unwrap()))));
     // What a test before this one has left goes with its context.
     // SAFETY: takes a number; the code that used the context has given its turn back.
     let _ = unsafe { driver.cuDevicePrimaryCtxReset_v2(0) };
     retain(&driver);
-    (Arc::clone(&driver), DriverTurn { driver, _turn: turn })
+    (Arc::clone(&driver), DriverLock { driver, _turn: turn })
 }
 
 /// The primary context of the first device, active and current on this thread.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use katydid_cuda_sys::{CUresult, CUstream, host_register_flags};
 use katydid_driver::Driver;
-use katydid_transport::{BUFFER_BYTES, BUFFER_COUNT, Buffers, PIECE_BYTES, PIECES, Staging, StagingPiece};
+use katydid_transport::{BUFFER_BYTES, BUFFER_COUNT, Buffers, PIECE_BYTES, STAGING_PIECES, Staging, StagingPiece};
 
 use crate::calls::fault::{Fault, SessionError};
 
@@ -87,7 +87,7 @@ pub(crate) struct StagingArea {
 impl StagingArea {
     /// Takes down the addresses of what both sides see.
     pub(crate) fn new(staging: &Staging) -> Self {
-        let all = || (0..PIECES as u32).filter_map(StagingPiece::new);
+        let all = || (0..STAGING_PIECES as u32).filter_map(StagingPiece::new);
         let pieces = all().map(|piece| StagedPart::new(staging.pointer(piece).expose_provenance() as u64, PIECE_BYTES));
         let busy_words = all().map(|piece| staging.busy_word(piece).expose_provenance() as u64);
         Self::of(staging.words(), pieces.collect(), busy_words.collect())
@@ -114,7 +114,7 @@ impl StagingArea {
     pub(crate) fn locate(&self, offset: u64, size: u64) -> Result<(u64, usize), Fault> {
         let bad = || Fault::from(SessionError::BadRange { what: "the staging area", address: offset, size });
         let (piece, within) = (offset / PIECE_BYTES as u64, offset % PIECE_BYTES as u64);
-        let piece = usize::try_from(piece).ok().filter(|piece| *piece < PIECES).ok_or_else(bad)?;
+        let piece = usize::try_from(piece).ok().filter(|piece| *piece < STAGING_PIECES).ok_or_else(bad)?;
         if size == 0 || size > PIECE_BYTES as u64 - within {
             return Err(bad());
         }

@@ -4,7 +4,7 @@
 use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
-use katydid_driver_rules::device::{FUNCTION_LOADED, check_cache_config};
+use katydid_driver_rules::device::{FUNCTION_LOADING_STATE_LOADED, check_cache_config};
 use katydid_wire::message::{kdFunctionSetAttribute, kdFunctionSetCacheConfig};
 
 use crate::code::lookup;
@@ -85,7 +85,7 @@ pub(crate) unsafe fn is_loaded(state: *mut u32, function: CUfunction) -> Result<
     // SAFETY: null or writable, by the contract.
     let state = unsafe { out(state) }?;
     object(function)?;
-    state.write(FUNCTION_LOADED);
+    state.write(FUNCTION_LOADING_STATE_LOADED);
     Ok(())
 }
 

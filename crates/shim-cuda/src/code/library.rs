@@ -12,12 +12,12 @@ use katydid_wire::message::{cuLibraryUnload, kdLibraryGlobal, kdLibraryKernelNam
 use crate::code::jit::Options;
 use crate::code::records::{FUNCTIONS, KERNELS, LIBRARIES, Library, MODULES};
 use crate::code::variable::{self, Variable};
-use crate::code::{image, lookup};
+use crate::code::{lookup, module_image};
 use crate::context::request::any_context;
 use crate::context::{primary, stack};
 use crate::ffi::arguments::{handle, out, text};
 use crate::ffi::handle::object;
-use crate::memory::device_backing::{UNKNOWN, in_need};
+use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::process::session::shim;
 
 /// The driver's own library options are about the image's memory, which the worker copies: they change nothing.
@@ -41,9 +41,9 @@ pub(crate) unsafe fn load_data(
     let (target, options) = unsafe { (out(target)?, Options::read(count, ids, values)?) };
     let (session, libraries) = (&shim()?.session, LIBRARIES.get()?);
     let (context, options) = (any_context(), encode_options(&options.numbers));
-    let library = in_need(lookup::any_device(), UNKNOWN, || {
+    let library = in_need(lookup::any_device(), UNKNOWN_IDLE_BYTES, || {
         // SAFETY: by the contract.
-        unsafe { image::send(context, code) }?;
+        unsafe { module_image::send(context, code) }?;
         libraries.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             session.call(context, &kdLibraryLoad { library: slot.index + 1, options: &options })?;
             Ok(Library { slot, kernels: Mutex::default(), modules: Mutex::default() })
@@ -69,7 +69,7 @@ pub(crate) unsafe fn load_file(
 ) -> Result<(), CUresult> {
     // SAFETY: by the contract; the file's bytes outlive the call and end with a NUL.
     unsafe {
-        let bytes = image::read_file(path)?;
+        let bytes = module_image::read_file(path)?;
         let code = bytes.as_ptr().cast();
         load_data(target, code, ids, values, count, library_ids, library_values, library_count)
     }

@@ -15,8 +15,8 @@ use katydid_driver_rules::code::{LinkProgress, check_input};
 use katydid_wire::facts::encode_options;
 use katydid_wire::message::{kdImagePiece, kdLink, kdLinked};
 
-use crate::code::image;
 use crate::code::jit::Options;
+use crate::code::module_image;
 use crate::context::stack;
 use crate::ffi::arguments::{handle, out};
 use crate::ffi::handle::{Handle, HandleTable, object};
@@ -202,7 +202,7 @@ pub(crate) unsafe fn add_file(
 ) -> Result<(), CUresult> {
     let link = object(state)?;
     // SAFETY: handed on.
-    let data = unsafe { image::read_file(path) }?;
+    let data = unsafe { module_image::read_file(path) }?;
     // SAFETY: not null, which reading has found out, so a C string by the contract.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes().to_vec();
     link.state().add(Input { kind, name, data })

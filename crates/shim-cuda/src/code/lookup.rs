@@ -12,7 +12,7 @@ use crate::context::record::Context;
 use crate::context::request::any_context;
 use crate::context::stack;
 use crate::ffi::handle::object;
-use crate::memory::device_backing::{UNKNOWN, in_need};
+use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::process::session::shim;
 
 /// The current context's device, or the first one.
@@ -38,7 +38,7 @@ pub(crate) fn kernel_named(library: &Library, name: &[u8]) -> Result<Arc<Kernel>
             Ok(Kernel::new(slot, library.slot.handle, name, code))
         })
     };
-    let kernel = in_need(any_device(), UNKNOWN, find)?;
+    let kernel = in_need(any_device(), UNKNOWN_IDLE_BYTES, find)?;
     kernels.insert(name.to_vec(), Arc::clone(&kernel));
     Ok(kernel)
 }
@@ -100,7 +100,7 @@ pub(super) fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Fu
             Ok(Function::of_module(slot, Arc::clone(&module.context), name, module.slot.handle, code))
         })
     };
-    let function = in_need(module.context.device, UNKNOWN, find)?;
+    let function = in_need(module.context.device, UNKNOWN_IDLE_BYTES, find)?;
     functions.insert(name.to_vec(), Arc::clone(&function));
     Ok(function)
 }

@@ -14,12 +14,12 @@ use katydid_wire::message::{cuModuleUnload, kdModuleFunctionNames, kdModuleGloba
 use crate::code::jit::Options;
 use crate::code::records::{FUNCTIONS, MODULES, Module};
 use crate::code::variable::{self, Variable};
-use crate::code::{image, lookup};
+use crate::code::{lookup, module_image};
 use crate::context::stack;
 use crate::ffi::arguments::{out, text};
 use crate::ffi::handle::object;
 use crate::graph::model;
-use crate::memory::device_backing::{UNKNOWN, in_need};
+use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::process::session::shim;
 use crate::texture::{reference, surface_reference};
 
@@ -48,9 +48,9 @@ unsafe fn load_logged(
     let (session, modules, options) = (&shim()?.session, MODULES.get()?, encode_options(options));
     // What the compiler said last.
     let said = RefCell::new(None);
-    let loaded = in_need(context.device, UNKNOWN, || {
+    let loaded = in_need(context.device, UNKNOWN_IDLE_BYTES, || {
         // SAFETY: handed on.
-        unsafe { image::send(context.wire(), pointer) }?;
+        unsafe { module_image::send(context.wire(), pointer) }?;
         modules.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
             let message =
                 kdModuleLoad { module: slot.index + 1, infoLogSize: info, errorLogSize: error, options: &options };
@@ -74,7 +74,7 @@ pub(crate) unsafe fn load_file(target: *mut CUmodule, path: *const c_char) -> Re
     unsafe {
         let target = out(target)?;
         stack::active()?;
-        let bytes = image::read_file(path)?;
+        let bytes = module_image::read_file(path)?;
         target.write(load(bytes.as_ptr().cast(), &[])?.handle());
     }
     Ok(())

@@ -7,7 +7,7 @@
 use katydid_wire::facts::{DeviceFacts, DriverAnswer};
 
 /// Ids of attributes that announce what is refused, in the order of the header.
-const REFUSED: [usize; 24] = [
+const REFUSED_ATTRIBUTES: [usize; 24] = [
     88,  // pageable memory from the device
     92,  // operations on memory in streams, first form
     93,  //   with 64 bits
@@ -35,28 +35,29 @@ const REFUSED: [usize; 24] = [
 ];
 
 /// Handles of memory pools, and of virtual memory: descriptors, of both or of neither.
-const POOL_HANDLES: usize = 119;
-const DESCRIPTORS: usize = 103;
+const POOL_HANDLES_ATTRIBUTE: usize = 119;
+const DESCRIPTORS_ATTRIBUTE: usize = 103;
 
 /// Atomic operations of host and device on one address of host memory: only where both sides of the link see the same pages,
 /// and the device's reach them.
-const HOST_ATOMICS: usize = 86;
+const HOST_ATOMICS_ATTRIBUTE: usize = 86;
 /// Managed memory from both sides at once. Managed memory is host memory here: where atomic operations of the two are not
 /// atomic with each other there, a program must not use it so, as it may natively, where pages move to the processor that needs them.
-const CONCURRENT: usize = 89;
+const CONCURRENT_MANAGED_ATTRIBUTE: usize = 89;
 
 /// Says no for what is refused. Errors stay: an older driver does not know the newer ids.
 pub(crate) fn restrict(facts: &mut DeviceFacts, shares_memory: bool) {
-    let has_atomics = shares_memory && facts.attribute(HOST_ATOMICS as i32).is_some_and(|answer| answer.value != 0);
-    let of_host_memory = [HOST_ATOMICS, CONCURRENT].into_iter().filter(|_| !has_atomics);
-    for id in REFUSED.into_iter().chain(of_host_memory) {
+    let has_atomics =
+        shares_memory && facts.attribute(HOST_ATOMICS_ATTRIBUTE as i32).is_some_and(|answer| answer.value != 0);
+    let of_host_memory = [HOST_ATOMICS_ATTRIBUTE, CONCURRENT_MANAGED_ATTRIBUTE].into_iter().filter(|_| !has_atomics);
+    for id in REFUSED_ATTRIBUTES.into_iter().chain(of_host_memory) {
         // Ids count from 1.
         if let Some(answer @ DriverAnswer { code: 0, .. }) = facts.attributes.get_mut(id - 1) {
             answer.value = 0;
         }
     }
-    let has_descriptors = facts.attributes.get(DESCRIPTORS - 1).is_some_and(|answer| answer.value != 0);
-    if let Some(answer @ DriverAnswer { code: 0, .. }) = facts.attributes.get_mut(POOL_HANDLES - 1) {
+    let has_descriptors = facts.attributes.get(DESCRIPTORS_ATTRIBUTE - 1).is_some_and(|answer| answer.value != 0);
+    if let Some(answer @ DriverAnswer { code: 0, .. }) = facts.attributes.get_mut(POOL_HANDLES_ATTRIBUTE - 1) {
         answer.value = i32::from(has_descriptors);
     }
 }
@@ -84,13 +85,13 @@ mod tests {
     fn managed_memory_is_not_for_both_at_once_where_atomics_do_not_reach_it() {
         let mut facts =
             DeviceFacts { attributes: vec![DriverAnswer { code: 0, value: 1 }; 120], ..DeviceFacts::default() };
-        facts.attributes[HOST_ATOMICS - 1].value = 0;
+        facts.attributes[HOST_ATOMICS_ATTRIBUTE - 1].value = 0;
         restrict(&mut facts, true);
         assert_eq!([83, 86, 89].map(|id| facts.attribute(id).unwrap().value), [1, 0, 0]);
     }
 
     #[test]
     fn the_list_is_in_order_and_names_nothing_twice() {
-        assert!(REFUSED.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(REFUSED_ATTRIBUTES.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

@@ -25,15 +25,15 @@ use crate::context::{device, ending, primary, stack, synchronize};
 use crate::ffi::arguments::{out, refuse};
 use crate::ffi::handle::object;
 use crate::graph::model;
-use crate::memory::device_backing::{UNKNOWN, in_need};
+use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
 use crate::process::session::shim;
 
 /// `CU_CTX_MAP_HOST`: set on every context by today's drivers.
-const MAP_HOST: u32 = 8;
+const CTX_MAP_HOST: u32 = 8;
 /// Checks the flags of a context: of the ways in which the processor waits at most one may be asked for.
 fn check_flags(flags: u32) -> Result<(), CUresult> {
     check_context_flags(flags)?;
-    let scheduling = flags & primary::SCHEDULING;
+    let scheduling = flags & primary::CTX_SCHED_MASK;
     if scheduling.count_ones() > 1 { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
@@ -292,7 +292,7 @@ pub(crate) unsafe fn flags(target: *mut u32) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::required()?;
-    let mapped = if context.is_primary { MAP_HOST } else { 0 };
+    let mapped = if context.is_primary { CTX_MAP_HOST } else { 0 };
     target.write(context.flags.load(Ordering::Relaxed) | mapped);
     Ok(())
 }
@@ -336,7 +336,7 @@ pub(crate) fn set_limit(limit: u32, value: usize) -> Result<(), CUresult> {
     let message = kdContextSetLimit { limit, value: value as u64 };
     let shim = shim()?;
     let set = || shim.session.call(context.wire(), &message);
-    let actual = in_need(context.device, UNKNOWN, set)?.actual;
+    let actual = in_need(context.device, UNKNOWN_IDLE_BYTES, set)?.actual;
     context.change_facts(|facts| {
         if let Some(answer) = facts.limits.get_mut(limit as usize) {
             answer.value = actual;
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn at_most_one_way_of_waiting_may_be_asked_for() {
-        for flags in [0, 1, 2, 4, 4 | MAP_HOST, 0x10, 0x80] {
+        for flags in [0, 1, 2, 4, 4 | CTX_MAP_HOST, 0x10, 0x80] {
             assert_eq!(check_flags(flags), Ok(()), "{flags:#x}");
         }
         for flags in [3, 7, 0xff, 0x100, 0xffff] {

@@ -12,10 +12,10 @@ use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{
     CUcontext, CUdevResource, CUdevResourceDesc, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream,
 };
-use katydid_driver_rules::device::{MULTIPROCESSORS, check_resource_type};
+use katydid_driver_rules::device::{RESOURCE_TYPE_SM, check_resource_type};
 use katydid_driver_rules::stream::check_green_flags;
 use katydid_wire::message::{kdGreenCreate, kdGreenEnd, kdGreenStream, kdResource, kdResourceSplit};
-use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE, VISIBLE_AT};
+use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_BYTES, VISIBLE_OFFSET};
 
 use crate::context::record::{CONTEXTS, Context, Green};
 use crate::context::{context_event, contexts, device, ending, primary, stack};
@@ -25,10 +25,10 @@ use crate::process::session::shim;
 use crate::sync::stream;
 
 /// Marks a resource as made here.
-const MARK: u64 = 0x6e65_6572_672d_646b;
+const RESOURCE_MARK: u64 = 0x6e65_6572_672d_646b;
 /// Where a resource holds the mark, and behind it where it comes from.
-const MARK_AT: usize = 8;
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const RESOURCE_MARK_OFFSET: usize = 8;
+const INVALID_CONTEXT_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Where a resource comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,18 +85,18 @@ impl Origin {
     /// Both halves of a resource: ours, and what the worker told.
     fn resource(self, told: &[u8]) -> Result<CUdevResource, CUresult> {
         let mut resource = CUdevResource::default();
-        let Some((kind, visible)) = told.split_first_chunk::<4>().filter(|_| told.len() == VISIBLE) else {
+        let Some((kind, visible)) = told.split_first_chunk::<4>().filter(|_| told.len() == VISIBLE_BYTES) else {
             return Err(shim()?.session.broken("a resource"));
         };
         // Of nothing there is nothing to be said.
-        if u32::from_le_bytes(*kind) == MULTIPROCESSORS {
+        if u32::from_le_bytes(*kind) == RESOURCE_TYPE_SM {
             let Split { groups, flags, least } = self.split;
             let words = [self.device, self.green, groups, flags, least, self.part.0];
-            let mut own = [MARK, self.id].map(u64::to_le_bytes).concat();
+            let mut own = [RESOURCE_MARK, self.id].map(u64::to_le_bytes).concat();
             own.extend(words.map(u32::to_le_bytes).as_flattened());
             resource.0[..4].copy_from_slice(kind);
-            resource.0[MARK_AT..MARK_AT + own.len()].copy_from_slice(&own);
-            resource.0[VISIBLE_AT..].copy_from_slice(visible);
+            resource.0[RESOURCE_MARK_OFFSET..RESOURCE_MARK_OFFSET + own.len()].copy_from_slice(&own);
+            resource.0[VISIBLE_OFFSET..].copy_from_slice(visible);
         }
         Ok(resource)
     }
@@ -109,22 +109,23 @@ impl Origin {
         };
         let wide = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         check_resource_type(word(0))?;
-        if wide(MARK_AT) != MARK {
-            return Err(WRONG);
+        if wide(RESOURCE_MARK_OFFSET) != RESOURCE_MARK {
+            return Err(INVALID_CONTEXT_VALUE);
         }
-        let [device, green, groups, flags, least, part] = [16, 20, 24, 28, 32, 36].map(|at| word(MARK_AT + at));
+        let [device, green, groups, flags, least, part] =
+            [16, 20, 24, 28, 32, 36].map(|at| word(RESOURCE_MARK_OFFSET + at));
         let split = Split { groups, flags, least };
-        let origin = Self { device, green, id: wide(MARK_AT + 8), split, part: ResourcePart(part) };
+        let origin = Self { device, green, id: wide(RESOURCE_MARK_OFFSET + 8), split, part: ResourcePart(part) };
         origin.check().map(|()| origin)
     }
 
     /// The device must be there, and the green context alive.
     fn check(&self) -> Result<(), CUresult> {
-        device::device(self.device as CUdevice).map_err(|_| WRONG)?;
+        device::device(self.device as CUdevice).map_err(|_| INVALID_CONTEXT_VALUE)?;
         let Some(index) = self.green.checked_sub(1) else { return Ok(()) };
-        let context = CONTEXTS.get()?.get_index(index).ok_or(WRONG)?;
+        let context = CONTEXTS.get()?.get_index(index).ok_or(INVALID_CONTEXT_VALUE)?;
         let same = context.green().is_some_and(|green| green.id == self.id);
-        if same { context.check_active() } else { Err(WRONG) }
+        if same { context.check_active() } else { Err(INVALID_CONTEXT_VALUE) }
     }
 
     /// The worker's ordinal of the device.
@@ -202,7 +203,7 @@ pub(crate) unsafe fn split(
     // SAFETY: null or writable, by the contract.
     let told_count = unsafe { out(count) }?;
     if input.is_null() {
-        return Err(WRONG);
+        return Err(INVALID_CONTEXT_VALUE);
     }
     // SAFETY: not null, or `out` had refused it; so the caller's count.
     let wanted = unsafe { count.read_unaligned() };
@@ -213,7 +214,7 @@ pub(crate) unsafe fn split(
     }
     let groups = match (result.is_null(), wanted.min(MAX_PARTS)) {
         (true, _) => 0,
-        (false, 0) => return Err(WRONG),
+        (false, 0) => return Err(INVALID_CONTEXT_VALUE),
         (false, groups) => groups,
     };
     let (green, device) = (origin.green, origin.position()?);
@@ -223,7 +224,7 @@ pub(crate) unsafe fn split(
         return Ok(());
     }
     let part = |part| Origin { split: Split { groups, flags, least }, part, ..origin };
-    let (made, _) = told.parts.as_chunks::<VISIBLE>();
+    let (made, _) = told.parts.as_chunks::<VISIBLE_BYTES>();
     let Some((rest, made)) = made.split_last().filter(|(_, made)| made.len() <= groups as usize) else {
         return Err(shim()?.session.broken("a split resource"));
     };
@@ -252,7 +253,7 @@ pub(crate) unsafe fn describe(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     if resources.is_null() || !(1..=MAX_PARTS).contains(&count) {
-        return Err(WRONG);
+        return Err(INVALID_CONTEXT_VALUE);
     }
     // SAFETY: the caller's array has `count` entries.
     let one = |at: u32| Origin::read(&unsafe { resources.add(at as usize).read_unaligned() });
@@ -288,7 +289,7 @@ pub(crate) unsafe fn create(
     let position = device::device(ordinal)?.position as u32;
     let description = object(description)?;
     let Some(first) = description.parts.first().filter(|first| first.device == ordinal.unsigned_abs()) else {
-        return Err(WRONG);
+        return Err(INVALID_CONTEXT_VALUE);
     };
     description.parts.iter().try_for_each(Origin::check)?;
     let parts: Vec<u8> = description.parts.iter().flat_map(|origin| origin.part.0.to_le_bytes()).collect();
@@ -423,15 +424,15 @@ mod tests {
     fn resources_carry_where_they_come_from_and_what_the_driver_told() {
         let told: Vec<u8> = [1_u32, 16, 8, 8].into_iter().chain([0; 9]).flat_map(u32::to_le_bytes).collect();
         let resource = part(ResourcePart(1)).resource(&told).unwrap();
-        assert_eq!((resource.0[0], resource.0[VISIBLE_AT], resource.0[VISIBLE_AT + 4]), (1, 16, 8));
-        assert_eq!(resource.0[MARK_AT..MARK_AT + 8], MARK.to_le_bytes());
-        assert_eq!(resource.0[MARK_AT + 36..MARK_AT + 40], 1_u32.to_le_bytes());
-        let nothing = part(ResourcePart::REST).resource(&[0; VISIBLE]).unwrap();
+        assert_eq!((resource.0[0], resource.0[VISIBLE_OFFSET], resource.0[VISIBLE_OFFSET + 4]), (1, 16, 8));
+        assert_eq!(resource.0[RESOURCE_MARK_OFFSET..RESOURCE_MARK_OFFSET + 8], RESOURCE_MARK.to_le_bytes());
+        assert_eq!(resource.0[RESOURCE_MARK_OFFSET + 36..RESOURCE_MARK_OFFSET + 40], 1_u32.to_le_bytes());
+        let nothing = part(ResourcePart::REST).resource(&[0; VISIBLE_BYTES]).unwrap();
         assert_eq!(nothing.0, [0; 144]);
         assert_eq!(Origin::read(&nothing).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         let mut foreign = resource;
-        foreign.0[MARK_AT] ^= 1;
-        assert_eq!(Origin::read(&foreign).err(), Some(WRONG));
+        foreign.0[RESOURCE_MARK_OFFSET] ^= 1;
+        assert_eq!(Origin::read(&foreign).err(), Some(INVALID_CONTEXT_VALUE));
     }
 
     #[test]

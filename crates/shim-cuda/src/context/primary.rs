@@ -11,9 +11,9 @@ use crate::context::record::Context;
 use crate::process::session::shim;
 
 /// How the processor waits: spin, yield or block.
-pub(super) const SCHEDULING: u32 = 7;
+pub(super) const CTX_SCHED_MASK: u32 = 7;
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: the processor waits asleep.
-const BLOCKING: u32 = 4;
+const CTX_SCHED_BLOCKING_SYNC: u32 = 4;
 
 /// Retains a primary context, which begins it if it is not active; `wanted` is told whether it is.
 pub(super) fn retain(context: &Context, wanted: impl FnOnce(bool) -> bool) -> Result<(), CUresult> {
@@ -45,7 +45,7 @@ pub(crate) fn first() -> Result<Arc<Context>, CUresult> {
 
 /// A program of which one context is to wait asleep does so in all of them.
 pub(super) fn heed(flags: u32) -> Result<(), CUresult> {
-    if flags & SCHEDULING == BLOCKING {
+    if flags & CTX_SCHED_MASK == CTX_SCHED_BLOCKING_SYNC {
         shim()?.session.disable_spin();
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::ffi::handle::{Handle, HandleTable, Wire, object};
 use crate::process::session::shim;
 
 /// The state of a context that was not begun, or has ended.
-const ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
+const CONTEXT_ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
 /// Contexts that were begun and have not ended.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 /// The id that a driver's first stream, the legacy one, has.
@@ -99,7 +99,7 @@ impl Context {
             is_primary: true,
             api_version: API_VERSION,
             green: OnceLock::new(),
-            state: AtomicU32::new(ENDED),
+            state: AtomicU32::new(CONTEXT_ENDED),
             flags: AtomicU32::new(0),
             facts: RwLock::new(None),
             retains: Mutex::new(0),
@@ -156,7 +156,7 @@ impl Context {
 
     /// Whether it was begun and has not ended; it may be ruined.
     pub(crate) fn is_active(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != ENDED
+        self.state.load(Ordering::Relaxed) != CONTEXT_ENDED
     }
 
     /// Its number, as `cuCtxGetId` gives it.
@@ -184,14 +184,14 @@ impl Context {
         for id in &self.default_streams {
             id.store(next_stream_id(), Ordering::Relaxed);
         }
-        if self.state.swap(CUresult::SUCCESS.0, Ordering::Release) == ENDED {
+        if self.state.swap(CUresult::SUCCESS.0, Ordering::Release) == CONTEXT_ENDED {
             ACTIVE.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     pub(super) fn set_ended(&self) {
-        if self.state.swap(ENDED, Ordering::Release) != ENDED {
+        if self.state.swap(CONTEXT_ENDED, Ordering::Release) != CONTEXT_ENDED {
             ACTIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -18,7 +18,7 @@ fn run(fill: CheckedMemset, stream: CUstream) -> Result<(), CUresult> {
     if fill.0.width == 0 || fill.0.height == 0 || is_given()? {
         return Ok(());
     }
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     let stream = stream::wire(stream)?;
     match side::of_fill(&fill)? {
         CopySide::Gpu(destination) | CopySide::Shared(destination) => {

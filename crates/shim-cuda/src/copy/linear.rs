@@ -12,7 +12,7 @@ use katydid_wire::message::kdCopy;
 
 use crate::context::{stack, synchronize};
 use crate::copy::side::{self, CopySide, locate};
-use crate::copy::transfer::{INLINE_OUT, StreamIds, copy_in, copy_out};
+use crate::copy::transfer::{MAX_INLINE_OUT_BYTES, StreamIds, copy_in, copy_out};
 use crate::ffi::handle::object;
 use crate::graph::{capture, operation};
 use crate::launch::backpressure;
@@ -50,7 +50,7 @@ pub(crate) unsafe fn run(
             // SAFETY: the target is writable, by the contract.
             let copy = || unsafe { copy_out(way, side::pointer(target), source, size) };
             // Of a small copy the worker waits for the whole stream, as the program would.
-            if size <= INLINE_OUT { wait::empties(way, copy) } else { wait::waits_in(way.stream, copy) }
+            if size <= MAX_INLINE_OUT_BYTES { wait::empties(way, copy) } else { wait::waits_in(way.stream, copy) }
         }
         (CopySide::Gpu(target), CopySide::Gpu(source)) => between(way, target, source, size),
         (CopySide::Gpu(target), CopySide::Shared(source))
@@ -92,7 +92,7 @@ unsafe fn copy(
     if size == 0 || (wait == Wait::No && is_given()?) {
         return Ok(());
     }
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     let way = StreamIds { context, stream: stream::wire(stream)? };
     let size = size as u64;
     let (target, source) = (locate(target.0, target.1, size)?, locate(source.0, source.1, size)?);

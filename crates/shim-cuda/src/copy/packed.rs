@@ -198,19 +198,19 @@ mod tests {
     use super::*;
     use crate::copy::side::CopySide;
 
-    const MAX_BYTES: u64 = 1 << 20;
+    const MAX_PACKED_BYTES: u64 = 1 << 20;
 
     #[test]
     fn tiles_cover_every_byte_once() {
         for (width, height, depth) in
-            [(1, 1, 1), (MAX_BYTES, 3, 2), (1000, 7000, 3), (MAX_BYTES * 2 + 5, 2, 1), (1, 9, 2)]
+            [(1, 1, 1), (MAX_PACKED_BYTES, 3, 2), (1000, 7000, 3), (MAX_PACKED_BYTES * 2 + 5, 2, 1), (1, 9, 2)]
         {
-            let tiles = tiles(Extent { width, height, depth }, MAX_BYTES);
+            let tiles = tiles(Extent { width, height, depth }, MAX_PACKED_BYTES);
             assert_eq!(tiles.iter().map(|tile| tile.bytes()).sum::<u64>(), width * height * depth);
-            assert!(tiles.iter().all(|tile| tile.bytes() <= MAX_BYTES && tile.width > 0));
+            assert!(tiles.iter().all(|tile| tile.bytes() <= MAX_PACKED_BYTES && tile.width > 0));
         }
         let whole = CopyTile { x: 0, y: 0, z: 1, width: 10, height: 4 };
-        assert_eq!(tiles(Extent { width: 10, height: 4, depth: 2 }, MAX_BYTES)[1], whole);
+        assert_eq!(tiles(Extent { width: 10, height: 4, depth: 2 }, MAX_PACKED_BYTES)[1], whole);
     }
 
     #[test]

@@ -115,7 +115,7 @@ pub(crate) fn prepare(address: u64, way: StreamIds) -> Result<(), CUresult> {
 mod tests {
     use super::*;
 
-    const WRONG: Result<CopySide, CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
+    const INVALID_SIDE: Result<CopySide, CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
 
     fn region(place: RegionKind) -> Option<Region> {
         Some(Region { start: 0x1000, size: 1000, place, device: 0, context: 1, id: 1 })
@@ -125,22 +125,22 @@ mod tests {
     fn a_range_that_leaves_its_block_is_refused() {
         let device = region(RegionKind::Device);
         assert_eq!(place(DeclaredMemory::Device, 0x1000, 1000, device, true, true), Ok(CopySide::Gpu(0x1000)));
-        assert_eq!(place(DeclaredMemory::Device, 0x1000, 1001, device, true, true), WRONG);
-        assert_eq!(place(DeclaredMemory::Any, 0x1000 + 990, 11, device, true, true), WRONG);
+        assert_eq!(place(DeclaredMemory::Device, 0x1000, 1001, device, true, true), INVALID_SIDE);
+        assert_eq!(place(DeclaredMemory::Any, 0x1000 + 990, 11, device, true, true), INVALID_SIDE);
     }
 
     #[test]
     fn memory_of_the_program_is_no_device_memory() {
-        assert_eq!(place(DeclaredMemory::Device, 0x5555, 4, None, true, false), WRONG);
+        assert_eq!(place(DeclaredMemory::Device, 0x5555, 4, None, true, false), INVALID_SIDE);
         assert_eq!(place(DeclaredMemory::Host, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
         assert_eq!(place(DeclaredMemory::Any, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
-        assert_eq!(place(DeclaredMemory::Host, 0, 4, None, true, false), WRONG);
+        assert_eq!(place(DeclaredMemory::Host, 0, 4, None, true, false), INVALID_SIDE);
     }
 
     #[test]
     fn freed_blocks_have_no_owner() {
         for claim in [DeclaredMemory::Device, DeclaredMemory::Host, DeclaredMemory::Any] {
-            assert_eq!(place(claim, 0x2000_0000_0000, 4, None, true, true), WRONG);
+            assert_eq!(place(claim, 0x2000_0000_0000, 4, None, true, true), INVALID_SIDE);
         }
     }
 

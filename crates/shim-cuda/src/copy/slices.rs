@@ -115,7 +115,7 @@ unsafe fn copy_slices(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: Wait) 
     if !described(&copy).2.is_empty() && wait == Wait::No && is_given()? {
         return Ok(());
     }
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     // SAFETY: handed on.
     unsafe { array_copy::copy(&copy, stream::wire(stream)?, wait) }
 }

@@ -12,7 +12,7 @@ use katydid_client::session::Batch;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
 use katydid_transport::compression::{CompressionMode, MIN_COMPRESSED_BYTES, Pace, unpack};
-use katydid_transport::{OrderingRules, PIECE_BYTES, PIECES, ReplyBuffer, Staging, StagingPiece};
+use katydid_transport::{OrderingRules, PIECE_BYTES, ReplyBuffer, STAGING_PIECES, Staging, StagingPiece};
 use katydid_wire::codec::Message;
 use katydid_wire::message::{
     cuStreamSynchronize, kdCopyIn, kdCopyInPacked, kdCopyInStaged, kdCopyOut, kdCopyOutPacked, kdCopyOutStaged,
@@ -24,14 +24,14 @@ use crate::sync::stream;
 
 /// Up to this many bytes a copy in travels inside the ring, even where there is a staging area: on an H200, giving a
 /// piece back costs what copying so much once more does.
-const INLINE_IN: u64 = 128 << 10;
+const MAX_INLINE_IN_BYTES: u64 = 128 << 10;
 /// Up to this many bytes a copy out travels inside the ring. It is copied four times on its way through a reply, and once
 /// out of the staging area.
-pub(crate) const INLINE_OUT: u64 = 16 << 10;
+pub(crate) const MAX_INLINE_OUT_BYTES: u64 = 16 << 10;
 /// Bytes in front of the data of a reply: their number.
-const COUNT: usize = 4;
+const REPLY_COUNT_BYTES: usize = 4;
 /// Bytes of one frame on a stream link.
-pub(crate) const FRAME: u64 = 1 << 20;
+pub(crate) const BULK_FRAME_BYTES: u64 = 1 << 20;
 
 /// Where a copy runs: wire ids of context and stream.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ impl TransferPath {
     /// on a network.
     pub(crate) fn inwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
-            Some(staging) if size > INLINE_IN => (Self::Staged(staging), processors()),
+            Some(staging) if size > MAX_INLINE_IN_BYTES => (Self::Staged(staging), processors()),
             _ => (Self::Frames, shim.session.bulk_connections_for(size)),
         }
     }
@@ -63,7 +63,7 @@ impl TransferPath {
     /// several.
     pub(crate) fn outwards(shim: &'static Shim, size: u64) -> (Self, usize) {
         match shim.session.staging() {
-            Some(staging) if size > INLINE_OUT => (Self::Staged(staging), processors()),
+            Some(staging) if size > MAX_INLINE_OUT_BYTES => (Self::Staged(staging), processors()),
             _ => (Self::Frames, askers(shim, size)),
         }
     }
@@ -72,7 +72,7 @@ impl TransferPath {
     pub(crate) fn most(&self) -> u64 {
         match self {
             Self::Staged(_) => PIECE_BYTES as u64,
-            Self::Frames => FRAME,
+            Self::Frames => BULK_FRAME_BYTES,
         }
     }
 }
@@ -222,7 +222,7 @@ unsafe fn copy_out_inline(
 unsafe fn copy_out_plain(shim: &Shim, way: StreamIds, target: *mut u8, source: u64, size: u32) -> Result<(), CUresult> {
     let message = kdCopyOut { source, size, stream: way.stream };
     // SAFETY: writable, by the contract; a program that touches the target of a copy under way gets what it asked for.
-    let buffer = unsafe { ReplyBuffer::new(target, size as usize, COUNT) };
+    let buffer = unsafe { ReplyBuffer::new(target, size as usize, REPLY_COUNT_BYTES) };
     shim.session.call_into(way.context, &message, buffer)
 }
 
@@ -316,7 +316,7 @@ pub(crate) fn in_one_piece<T>(
     (direction, size): (Direction, u64),
     copy: impl FnOnce(&Batch<'_, CUresult>) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
-    let waits = direction == Direction::Out || size > (PIECES * PIECE_BYTES) as u64;
+    let waits = direction == Direction::Out || size > (STAGING_PIECES * PIECE_BYTES) as u64;
     if waits && shim.session.is_multithreaded() {
         shim.session.call(way.context, &cuStreamSynchronize { hStream: way.stream })?;
     }

@@ -4,11 +4,11 @@ use katydid_cuda_sys::{Function, FunctionClass, Lookup, proc_address};
 use katydid_driver_rules::device::proc_address_flags;
 
 /// Made by `cargo xtask lookups`.
-const LOOKUPS: &str = include_str!("../../../../spec/lookups.txt");
+const RELEASE_LOOKUPS: &str = include_str!("../../../../spec/lookups.txt");
 
 /// Functions and private tables that releases ask for and do without, as they do with driver 580.
 /// `*` stands for any letters.
-const ABSENT: [(&str, &str); 3] = [
+const ABSENT_LOOKUPS: [(&str, &str); 3] = [
     ("ERROR_LOG", "CUDA's runtime asks for it when it starts, and goes on"),
     (
         "cuGraphInstantiateWithParams_ptsz",
@@ -72,7 +72,7 @@ impl Asked {
 }
 
 fn asked() -> Vec<Asked> {
-    let lines = LOOKUPS.lines().filter(|line| !line.starts_with('#'));
+    let lines = RELEASE_LOOKUPS.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| Asked::parse(line).unwrap_or_else(|| panic!("spec/lookups.txt: no such line: {line}"))).collect()
 }
 
@@ -82,7 +82,7 @@ fn what_releases_ask_for_is_there_or_named() {
         Some(start) => asked.name.starts_with(start),
         None => name == asked.name,
     };
-    let is_named = |asked: &Asked| ABSENT.iter().any(|(name, _)| fits(name, asked));
+    let is_named = |asked: &Asked| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, asked));
     let all = asked();
     let not_served: Vec<String> = all
         .iter()
@@ -90,11 +90,11 @@ fn what_releases_ask_for_is_there_or_named() {
         .map(|asked| format!("{} of {}, which these ask for: {}", asked.name, asked.version, asked.releases))
         .collect();
     assert!(not_served.is_empty(), "not served:\n{}", not_served.join("\n"));
-    for (name, why) in ABSENT {
+    for (name, why) in ABSENT_LOOKUPS {
         let is_right = all.iter().any(|asked| fits(name, asked) && !asked.is_there());
         assert!(is_right, "{name} ({why}) is there, or nothing asks for it: take it out of the list");
     }
-    // Whether a release calls what it asks for is seen when it runs; docs/evidence/releases.json has what was refused then.
+    // Whether a release calls what it asks for is seen when it runs; docs/evidence/2026-11-29-releases.json has what was refused then.
     for asked in all.iter().filter(|asked| asked.function().is_some_and(|it| it.class() == FunctionClass::Refused)) {
         println!("refused when called: {} {}: {}", asked.name, asked.version, asked.releases);
     }

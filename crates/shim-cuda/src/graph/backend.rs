@@ -11,7 +11,7 @@ use katydid_cuda_sys::{
 };
 use katydid_driver_rules::copy::DeclaredMemory;
 use katydid_driver_rules::stream::word_size;
-use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeptAlive, Launch, Outcome, Params, Plan, PlanStep};
+use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeepAlive, Launch, Outcome, Params, Plan, PlanStep};
 use katydid_wire::message::{
     kdGraphArguments, kdGraphChange, kdGraphCondition, kdGraphDestroy, kdGraphForget, kdGraphInstantiate,
     kdGraphLaunch, kdGraphUpload, kdImagePiece,
@@ -38,7 +38,7 @@ const DESCRIPTION_MESSAGE_BYTES: usize = 1 << 20;
 /// Sends a launch, of a graph that comes to the program or not; wire ids of the context and stream.
 fn send(exec: u32, plan: &Plan, stream: CUstream, is_mixed: bool) -> Outcome<(u32, u32)> {
     // The worker records an event behind a graph that comes to the program.
-    backpressure::take_places(stream, if is_mixed { 2 } else { 1 })?;
+    backpressure::take_slots(stream, if is_mixed { 2 } else { 1 })?;
     let (stream, context) = (wire(stream)?, stack::wire()?);
     let steps = iter::once_with(|| plan.flat()).flatten();
     let kernels = steps.filter_map(|step| match &step.params {
@@ -122,12 +122,12 @@ impl Backend for Remote {
         object(event).map(drop)
     }
 
-    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeptAlive)> {
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeepAlive)> {
         if params.location.id != stack::active()?.device as i32 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let address = block::allocate(params.bytesize as u64)?;
-        Ok((address, KeptAlive(Arc::new(GraphMemory(address)))))
+        Ok((address, KeepAlive(Arc::new(GraphMemory(address)))))
     }
 
     fn device(&self, device: i32) -> Outcome {

@@ -1,6 +1,6 @@
-//! Waiting for a place in a stream that has functions of the program to come to.
+//! Waiting for a slot in a stream that has functions of the program to come to.
 //!
-//! A driver has a caller wait when a stream has no place left. Here it is the worker's main loop that calls the driver, and
+//! A driver has a caller wait when a stream has no slot left. Here it is the worker's main loop that calls the driver, and
 //! while it waited no other thread of the program would be served; what came for it meanwhile would fill the link, behind
 //! which the function's end could not be told. So the thread that calls waits, before it sends.
 
@@ -11,29 +11,29 @@ use crate::launch::registry;
 use crate::process::session::shim;
 use crate::sync::stream;
 
-/// Before a call, outside of captures, that gives a stream something to do: waits for a place.
+/// Before a call, outside of captures, that gives a stream something to do: waits for a slot.
 ///
 /// # Errors
 ///
 /// What has gone wrong in the stream, or with the stream itself.
-pub(crate) fn take_place(stream: CUstream) -> Result<(), CUresult> {
-    take_places(stream, 1)
+pub(crate) fn take_slot(stream: CUstream) -> Result<(), CUresult> {
+    take_slots(stream, 1)
 }
 
-/// Before a call that has so many places in a driver's queue: waits for them.
+/// Before a call that has so many slots in a driver's queue: waits for them.
 ///
 /// # Errors
 ///
-/// As [`take_place`].
-pub(crate) fn take_places(stream: CUstream, places: u64) -> Result<(), CUresult> {
+/// As [`take_slot`].
+pub(crate) fn take_slots(stream: CUstream, slots: u64) -> Result<(), CUresult> {
     let upcalls = registry::upcalls();
     if !upcalls.are_functions_due() {
         return Ok(());
     }
     let (streams, key) = (upcalls.streams(), stream::place(stream)?.key);
-    while !streams.take(key, places) {
+    while !streams.take(key, slots) {
         streams.wait(key);
-        if streams.take(key, places) {
+        if streams.take(key, slots) {
             break;
         }
         let query = cuStreamQuery { hStream: stream::wire(stream)? };

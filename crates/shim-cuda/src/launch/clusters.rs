@@ -103,14 +103,17 @@ mod tests {
         Code::decode(&FunctionFacts { attributes, parameters: Vec::new() }.encode()).unwrap()
     }
 
-    const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
+    const INVALID_CLUSTER: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
 
     #[test]
     fn what_is_set_on_the_code_counts_at_the_call() {
         let (plain, fixed) = (code([0; 3], 0, 0), code([2, 1, 1], 0, 0));
-        assert_eq!((check(&plain, [5, 1, 1], &[]), check(&code([0; 3], 1, 0), [8, 1, 1], &[])), (Ok(()), WRONG));
-        assert_eq!((check(&fixed, [8, 1, 1], &[]), check(&fixed, [5, 1, 1], &[])), (Ok(()), WRONG));
+        assert_eq!(
+            (check(&plain, [5, 1, 1], &[]), check(&code([0; 3], 1, 0), [8, 1, 1], &[])),
+            (Ok(()), INVALID_CLUSTER)
+        );
+        assert_eq!((check(&fixed, [8, 1, 1], &[]), check(&fixed, [5, 1, 1], &[])), (Ok(()), INVALID_CLUSTER));
         let large = |large| check(&code([16, 1, 1], 0, large), [16, 1, 1], &[]);
-        assert_eq!((large(0), large(1)), (WRONG, Ok(())));
+        assert_eq!((large(0), large(1)), (INVALID_CLUSTER, Ok(())));
     }
 }

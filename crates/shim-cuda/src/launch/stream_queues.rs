@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Pieces of work that a stream may have behind a function. NVIDIA's driver has places for a thousand and some.
 const MAX_QUEUED_WORK: u64 = 1000;
 /// How often a stream is asked whether it has come past functions that will not be called, as after a fault.
-const PERIOD: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A stream that has functions to come to.
 #[derive(Default)]
@@ -68,7 +68,7 @@ impl StreamQueues {
     /// Waits a while for a place.
     pub(crate) fn wait(&self, stream: u64) {
         let is_full = |all: &mut HashMap<u64, QueuedWork>| all.get(&stream).is_some_and(QueuedWork::is_full);
-        drop(self.ended.wait_timeout_while(self.lock(), PERIOD, is_full));
+        drop(self.ended.wait_timeout_while(self.lock(), QUERY_INTERVAL, is_full));
     }
 
     /// The stream has nothing left to come to.

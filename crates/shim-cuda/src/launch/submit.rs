@@ -30,7 +30,7 @@ use crate::process::session::shim;
 use crate::sync::{stream, wait};
 
 /// Targets that a thread keeps: programs launch the same few again and again.
-const TARGET_CACHE_SIZE: usize = 64;
+const TARGET_CACHE_ENTRIES: usize = 64;
 
 /// Bytes of a launch.
 #[derive(Default)]
@@ -42,7 +42,7 @@ thread_local! {
     /// Attributes of the launch in progress as the program gives them, kept for their memory.
     static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
     /// What this thread launched lately, by the place of its handle.
-    static TARGET_CACHE: RefCell<[Option<CachedTarget>; TARGET_CACHE_SIZE]> = const { RefCell::new([const { None }; TARGET_CACHE_SIZE]) };
+    static TARGET_CACHE: RefCell<[Option<CachedTarget>; TARGET_CACHE_ENTRIES]> = const { RefCell::new([const { None }; TARGET_CACHE_ENTRIES]) };
 }
 
 /// A target that this thread has launched, with which it is recognised: a launch of one that is known takes no share in it.
@@ -68,7 +68,7 @@ impl CachedTarget {
         let lent = TARGET_CACHE.try_with(|known| {
             // Records are a cache line apart.
             let mut known = known.try_borrow_mut().ok()?;
-            let place = &mut known[handle / 64 % TARGET_CACHE_SIZE];
+            let place = &mut known[handle / 64 % TARGET_CACHE_ENTRIES];
             if !place.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
                 *place = Some(Self { handle, generation, target: LaunchTarget::of(function).ok()? });
             }
@@ -284,7 +284,7 @@ unsafe fn launch(
     if unsafe { capture::launch(stream, launching) }? {
         return Ok(());
     }
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     // SAFETY: handed on.
     CachedTarget::with_target(function, |target| unsafe { launch_now(target, shape, stream, attributes, params) })?;
     if shim()?.launches_block { wait::synchronize(stream) } else { Ok(()) }
@@ -393,7 +393,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
         offsets,
         context: context.slot.handle,
         name: target.name().to_string_lossy().into(),
-        kept: katydid_graph::KeptAlive(Arc::new(target)),
+        kept: katydid_graph::KeepAlive(Arc::new(target)),
     })
 }
 

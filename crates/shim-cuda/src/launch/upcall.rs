@@ -34,7 +34,7 @@ pub(crate) unsafe fn launch_host_function(
     if capture::host(stream, function as *const () as usize, data.expose_provenance())? {
         return Ok(());
     }
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     let wire = stream::wire(stream)?;
     let token = register(DueFunction::Host(function, data.expose_provenance()), stream)?;
     enqueue(&kdHostFunction { stream: wire, token }).inspect_err(|_| unregister(token))?;
@@ -54,7 +54,7 @@ pub(crate) unsafe fn add_stream_callback(
     let wire = stream::wire(stream)?;
     let callback = callback.filter(|_| flags == 0).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     stack::wire()?;
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     let due = DueFunction::Stream(callback, stream.0.expose_provenance(), data.expose_provenance());
     let token = register(due, stream)?;
     enqueue(&kdStreamCallback { stream: wire, token }).inspect_err(|_| unregister(token))?;

@@ -46,7 +46,7 @@ impl Backing for DeviceBacking {
 }
 
 /// More bytes than other programs could give back: none is asked.
-pub(crate) const UNKNOWN: u64 = u64::MAX;
+pub(crate) const UNKNOWN_IDLE_BYTES: u64 = u64::MAX;
 
 /// Has the driver make something of so many bytes on a device; where it finds no memory, once more when what lies idle has gone
 /// back, here and then elsewhere.

@@ -29,16 +29,16 @@ use crate::sync::event::{CompletionRecord, EVENTS, Event};
 use crate::sync::stream::UnorderedWork;
 
 /// First bytes of a handle of memory.
-const MAGIC: [u8; 8] = *b"KATYDIDM";
+const MEMORY_HANDLE_MAGIC: [u8; 8] = *b"KATYDIDM";
 /// First bytes of a handle of an event; the name follows.
-const EVENT: [u8; 8] = *b"KATYDIDE";
+const EVENT_HANDLE_MAGIC: [u8; 8] = *b"KATYDIDE";
 /// Bytes of a lender's name.
-pub(crate) const NAME: usize = 32;
+pub(crate) const LENDER_NAME_BYTES: usize = 32;
 
 /// What a handle of memory says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryName {
-    name: [u8; NAME],
+    name: [u8; LENDER_NAME_BYTES],
     /// Bytes that are lent.
     whole: u64,
     /// Where among them the memory begins.
@@ -54,7 +54,7 @@ impl MemoryName {
     fn encode(&self) -> CUipcMemHandle {
         let numbers = [self.whole, self.offset, self.size_and_device].map(u64::to_le_bytes);
         let mut reserved = [0; 64];
-        let bytes = MAGIC.into_iter().chain(self.name).chain(numbers.into_iter().flatten());
+        let bytes = MEMORY_HANDLE_MAGIC.into_iter().chain(self.name).chain(numbers.into_iter().flatten());
         reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         CUipcMemHandle { reserved }
     }
@@ -62,11 +62,11 @@ impl MemoryName {
     /// None for what no program of Katydid's has made.
     fn decode(handle: &CUipcMemHandle) -> Option<Self> {
         let (magic, rest) = handle.reserved.split_first_chunk::<8>()?;
-        let (name, rest) = rest.split_first_chunk::<NAME>()?;
+        let (name, rest) = rest.split_first_chunk::<LENDER_NAME_BYTES>()?;
         let number = |at: usize| rest.as_chunks().0.get(at).map(|bytes| u64::from_le_bytes(*bytes));
         let it = Self { name: *name, whole: number(0)?, offset: number(1)?, size_and_device: number(2)? };
         let inside = it.offset.checked_add(it.size()).is_some_and(|end| end <= it.whole);
-        (*magic == MAGIC && inside && it.size() > 0).then_some(it)
+        (*magic == MEMORY_HANDLE_MAGIC && inside && it.size() > 0).then_some(it)
     }
 
     fn size(&self) -> u64 {
@@ -131,7 +131,7 @@ pub(crate) fn generation() -> u64 {
 }
 
 /// A name as workers borrow by it: with the generations of this program's job behind it.
-pub(crate) fn told(name: [u8; NAME]) -> Vec<u8> {
+pub(crate) fn told(name: [u8; LENDER_NAME_BYTES]) -> Vec<u8> {
     name.into_iter().chain(generations().into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
@@ -279,16 +279,16 @@ pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent)
     let reply = call(&kdEventLend { generation: generation(), event: wire(event)? })?;
     object(event)?.is_shared.store(true, Ordering::Relaxed);
     let mut reserved = [0; 64];
-    let bytes = EVENT.iter().chain(&reply.name).copied();
+    let bytes = EVENT_HANDLE_MAGIC.iter().chain(&reply.name).copied();
     reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
     target.write(CUipcEventHandle { reserved });
     Ok(())
 }
 
 /// The name that a handle of an event holds; none in what no program of Katydid's has made.
-fn event_name(handle: &CUipcEventHandle) -> Option<[u8; NAME]> {
+fn event_name(handle: &CUipcEventHandle) -> Option<[u8; LENDER_NAME_BYTES]> {
     let (magic, rest) = handle.reserved.split_first_chunk()?;
-    rest.first_chunk().copied().filter(|_| *magic == EVENT)
+    rest.first_chunk().copied().filter(|_| *magic == EVENT_HANDLE_MAGIC)
 }
 
 /// An event of another program, as one of this program's own.
@@ -324,7 +324,12 @@ mod tests {
 
     #[test]
     fn handles_say_what_they_were_made_from_and_no_other_bytes_are_handles() {
-        let lent = MemoryName { name: [7; NAME], whole: 4 << 20, offset: 4096, size_and_device: 3 << SIZE_BITS | 100 };
+        let lent = MemoryName {
+            name: [7; LENDER_NAME_BYTES],
+            whole: 4 << 20,
+            offset: 4096,
+            size_and_device: 3 << SIZE_BITS | 100,
+        };
         let handle = lent.encode();
         assert_eq!(MemoryName::decode(&handle), Some(lent));
         assert_eq!((lent.size(), lent.position()), (100, 3));

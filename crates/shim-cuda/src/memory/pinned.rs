@@ -40,7 +40,7 @@ use crate::sync::stream;
 const PUSH_MESSAGE_BYTES: usize = 512 << 10;
 /// Bytes that are compared, and pushed, at once. What kernels and programs wait for has 4 bytes, or two such words, which go
 /// together; what lies closer is not written by the GPU and the program at the same time.
-const WORD: usize = 4;
+const WORD_BYTES: usize = 4;
 /// Most runs of changed words of a page that are pushed by themselves.
 const MAX_SINGLE_RUNS: usize = 16;
 
@@ -504,8 +504,8 @@ fn changes(before: &[u8], now: &[u8]) -> Vec<PageChange> {
 
 /// These runs of a page's words as they travel: a bit for each word of the page, then those whose bit is set.
 fn words(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
-    let mut words = vec![0; PAGE_BYTES as usize / WORD / 8];
-    for word in runs.iter().flat_map(|run| run.start / WORD..run.end / WORD) {
+    let mut words = vec![0; PAGE_BYTES as usize / WORD_BYTES / 8];
+    for word in runs.iter().flat_map(|run| run.start / WORD_BYTES..run.end / WORD_BYTES) {
         words[word / 8] |= 1 << (word % 8);
     }
     runs.iter().for_each(|run| words.extend_from_slice(&page[run.clone()]));
@@ -515,8 +515,8 @@ fn words(runs: &[Range<usize>], page: &[u8]) -> Vec<u8> {
 /// Runs of words in which two pages differ.
 fn changed_words(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    for (index, (before, now)) in before.chunks(WORD).zip(now.chunks(WORD)).enumerate() {
-        let start = index * WORD;
+    for (index, (before, now)) in before.chunks(WORD_BYTES).zip(now.chunks(WORD_BYTES)).enumerate() {
+        let start = index * WORD_BYTES;
         match runs.last_mut() {
             _ if before == now => {}
             Some(last) if last.end == start => last.end += now.len(),

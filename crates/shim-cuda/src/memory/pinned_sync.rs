@@ -13,7 +13,7 @@ use katydid_wire::message::kdHostPull;
 use katydid_wire::ranges;
 
 use crate::context::stack;
-use crate::copy::transfer::{FRAME, askers};
+use crate::copy::transfer::{BULK_FRAME_BYTES, askers};
 use crate::process::session::Shim;
 
 /// A range, and bytes of this side's that belong to it.
@@ -25,8 +25,8 @@ pub(crate) struct PulledRange<'a> {
 impl<'a> PulledRange<'a> {
     /// The pieces of a range, none larger than a reply.
     pub(crate) fn all(start: u64, bytes: &'a mut [u8]) -> impl Iterator<Item = Self> {
-        let step = move |(index, bytes)| Self { address: start + index as u64 * FRAME, bytes };
-        bytes.chunks_mut(FRAME as usize).enumerate().map(step)
+        let step = move |(index, bytes)| Self { address: start + index as u64 * BULK_FRAME_BYTES, bytes };
+        bytes.chunks_mut(BULK_FRAME_BYTES as usize).enumerate().map(step)
     }
 }
 
@@ -77,7 +77,7 @@ fn grouped(parts: Vec<PulledRange<'_>>) -> Vec<Mutex<PullGroup<'_>>> {
         match groups.last_mut() {
             Some(last) if size <= room => last.push(part),
             _ => {
-                room = FRAME as usize;
+                room = BULK_FRAME_BYTES as usize;
                 groups.push(vec![part]);
             }
         }
@@ -116,12 +116,15 @@ mod tests {
 
     #[test]
     fn small_blocks_travel_together_and_large_ones_in_several() {
-        let most = FRAME as usize;
+        let most = BULK_FRAME_BYTES as usize;
         let blocks = [(1, 4096), (2, most - 4096), (3, 1), (4, 2 * most + 9), (1 << 40, most)];
         let mut memory = blocks.map(|(_, size)| vec![0; size]);
         let parts = blocks.iter().zip(&mut memory).flat_map(|((at, _), bytes)| PulledRange::all(*at, bytes)).collect();
-        let last = 4 + 2 * FRAME;
-        assert_eq!(addresses(parts), [vec![1, 2], vec![3], vec![4], vec![4 + FRAME], vec![last], vec![1 << 40]]);
+        let last = 4 + 2 * BULK_FRAME_BYTES;
+        assert_eq!(
+            addresses(parts),
+            [vec![1, 2], vec![3], vec![4], vec![4 + BULK_FRAME_BYTES], vec![last], vec![1 << 40]]
+        );
         assert!(addresses(Vec::new()).is_empty());
     }
 }

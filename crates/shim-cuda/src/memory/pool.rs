@@ -18,7 +18,7 @@ use katydid_cuda_sys::{
     CUmemoryPool, CUresult, CUstream, access_flags, location_type,
 };
 use katydid_driver_rules::caller::read;
-use katydid_driver_rules::memory::FILE_DESCRIPTOR;
+use katydid_driver_rules::memory::HANDLE_TYPE_FILE_DESCRIPTOR;
 use katydid_driver_rules::pool::{self as rules, POOL_BLOCK_BYTES, PoolAttribute, PoolCounts, PoolLocation};
 
 use crate::context::device::{self, device};
@@ -36,7 +36,7 @@ use crate::sync::stream;
 /// Places begin and end at multiples of this.
 const POOL_GRANULE_BYTES: u64 = 512;
 /// `CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES`, which `cuDeviceGetAttribute` is asked for.
-const HANDLE_TYPES: u32 = 119;
+const MEMPOOL_HANDLE_TYPES: u32 = 119;
 /// Numbers of nodes of the host that are taken for one.
 const MAX_NUMA_NODES: i32 = 64;
 
@@ -503,7 +503,7 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
     }
     let sharing = match properties.handleTypes {
         0 => PoolSharing::Own,
-        FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => PoolSharing::Lent,
+        HANDLE_TYPE_FILE_DESCRIPTOR if home.device().map(lends_pools).transpose()? == Some(true) => PoolSharing::Lent,
         // As attribute 119 says.
         _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
     };
@@ -513,7 +513,7 @@ pub(crate) unsafe fn create(target: *mut CUmemoryPool, properties: *const CUmemP
 
 /// Whether pools of a device can be made to be shared.
 fn lends_pools(ordinal: u32) -> Result<bool, CUresult> {
-    Ok(device(ordinal.cast_signed())?.value(HANDLE_TYPES).unsigned_abs() & FILE_DESCRIPTOR != 0)
+    Ok(device(ordinal.cast_signed())?.value(MEMPOOL_HANDLE_TYPES).unsigned_abs() & HANDLE_TYPE_FILE_DESCRIPTOR != 0)
 }
 
 /// What was allocated in it stays until it is freed; a default pool gives 1.

@@ -33,10 +33,11 @@ pub(crate) fn taken(code: CUresult) -> CUresult {
 /// `ERROR_INVALID_VALUE`.
 pub(crate) fn check(pages: &Range<u64>) -> Result<(), CUresult> {
     // A byte a page is written; so few pages at a time that the bytes are few.
-    const STEP: u64 = 1 << 30;
-    let mut seen = vec![0_u8; (STEP.min(pages.end - pages.start) / PAGE_BYTES) as usize];
-    for start in (pages.start..pages.end).step_by(STEP as usize) {
-        let (length, first) = (STEP.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
+    const REGISTRATION_STEP_BYTES: u64 = 1 << 30;
+    let mut seen = vec![0_u8; (REGISTRATION_STEP_BYTES.min(pages.end - pages.start) / PAGE_BYTES) as usize];
+    for start in (pages.start..pages.end).step_by(REGISTRATION_STEP_BYTES as usize) {
+        let (length, first) =
+            (REGISTRATION_STEP_BYTES.min(pages.end - start), std::ptr::without_provenance_mut(start as usize));
         // SAFETY: the vector has a byte for each page of a step; the kernel only looks at the addresses.
         if unsafe { libc::mincore(first, length as usize, seen.as_mut_ptr()) } != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);

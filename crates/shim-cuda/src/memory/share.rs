@@ -17,18 +17,18 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::context::device;
 use crate::ffi::arguments::out;
-use crate::memory::device_backing::{UNKNOWN, in_need};
-use crate::memory::ipc::{self, NAME};
+use crate::memory::device_backing::{UNKNOWN_IDLE_BYTES, in_need};
+use crate::memory::ipc::{self, LENDER_NAME_BYTES};
 use crate::memory::{pool, virtual_memory};
 use crate::process::session::shim;
 use crate::sync::stream::UnorderedWork;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only handle type that programs can export.
-const FILE_DESCRIPTOR: u32 = 1;
+const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 1;
 /// First bytes of the file of a block; the name follows.
-const BLOCK: [u8; 8] = *b"KATYDIDB";
+const BLOCK_FILE_MAGIC: [u8; 8] = *b"KATYDIDB";
 /// First bytes of the file of a pool; the worker's ordinal of its device follows, in as many bytes as a name has.
-const POOL: [u8; 8] = *b"KATYDIDP";
+const POOL_FILE_MAGIC: [u8; 8] = *b"KATYDIDP";
 
 /// A file that holds a name and never changes.
 fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
@@ -39,13 +39,13 @@ fn token(magic: [u8; 8], name: &[u8]) -> std::io::Result<OwnedFd> {
 }
 
 /// The name that a caller's descriptor holds; the descriptor stays the caller's.
-fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; NAME]> {
+fn name_in(descriptor: c_int, wanted: [u8; 8]) -> Option<[u8; LENDER_NAME_BYTES]> {
     if descriptor < 0 {
         return None;
     }
     // SAFETY: not closed here; one that is not open only fails to be read.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-    let mut bytes = [0; BLOCK.len() + NAME];
+    let mut bytes = [0; BLOCK_FILE_MAGIC.len() + LENDER_NAME_BYTES];
     file.read_exact_at(&mut bytes, 0).ok()?;
     let (magic, name) = bytes.split_first_chunk::<8>()?;
     if *magic == wanted { name.try_into().ok() } else { None }
@@ -64,13 +64,13 @@ pub(crate) unsafe fn export(
 ) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target.cast::<c_int>()) }?;
-    if kind != FILE_DESCRIPTOR || flags != 0 {
+    if kind != HANDLE_TYPE_FILE_DESCRIPTOR || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let memory = virtual_memory::wire_of(handle, FILE_DESCRIPTOR)?;
+    let memory = virtual_memory::wire_of(handle, HANDLE_TYPE_FILE_DESCRIPTOR)?;
     let generation = ipc::generation();
     let reply = shim()?.session.call(0, &kdMemoryLend { generation, memory, address: 0, length: 0 })?;
-    let file = token(BLOCK, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let file = token(BLOCK_FILE_MAGIC, &reply.name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     UnorderedWork::begin_for_good();
     target.write(file.into_raw_fd());
     Ok(())
@@ -89,19 +89,19 @@ pub(crate) unsafe fn import(
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let wrong = CUresult::ERROR_INVALID_VALUE;
-    if kind != FILE_DESCRIPTOR {
+    if kind != HANDLE_TYPE_FILE_DESCRIPTOR {
         return Err(wrong);
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
-    let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK).ok_or(wrong)?);
+    let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK_FILE_MAGIC).ok_or(wrong)?);
     UnorderedWork::begin_for_good();
     let borrow = || {
-        virtual_memory::adopt(FILE_DESCRIPTOR, |memory| {
+        virtual_memory::adopt(HANDLE_TYPE_FILE_DESCRIPTOR, |memory| {
             let reply = shim()?.session.call(0, &kdMemoryBorrow { memory, name: &name })?;
             Ok((reply.size, reply.device))
         })
     };
-    target.write(in_need(0, UNKNOWN, borrow)?);
+    target.write(in_need(0, UNKNOWN_IDLE_BYTES, borrow)?);
     Ok(())
 }
 
@@ -119,12 +119,12 @@ pub(crate) unsafe fn export_pool(
     let device = pool::exported(pool)?;
     // SAFETY: by the contract.
     let target = unsafe { out(target.cast::<c_int>()) }?;
-    if kind != FILE_DESCRIPTOR || flags != 0 {
+    if kind != HANDLE_TYPE_FILE_DESCRIPTOR || flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut name = [0; NAME];
+    let mut name = [0; LENDER_NAME_BYTES];
     name[..8].copy_from_slice(&(device::device(device as CUdevice)?.position as u64).to_le_bytes());
-    let file = token(POOL, &name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let file = token(POOL_FILE_MAGIC, &name).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     target.write(file.into_raw_fd());
     Ok(())
 }
@@ -143,10 +143,10 @@ pub(crate) unsafe fn import_pool(
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let wrong = CUresult::ERROR_INVALID_VALUE;
-    if kind != FILE_DESCRIPTOR || flags != 0 {
+    if kind != HANDLE_TYPE_FILE_DESCRIPTOR || flags != 0 {
         return Err(wrong);
     }
-    let name = name_in(descriptor.addr() as c_int, POOL).ok_or(wrong)?;
+    let name = name_in(descriptor.addr() as c_int, POOL_FILE_MAGIC).ok_or(wrong)?;
     let position = name.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let found = device::all()?.iter().position(|device| device.position as u64 == position);
     target.write(pool::imported(found.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32)?);
@@ -161,11 +161,15 @@ mod tests {
 
     #[test]
     fn a_token_holds_its_name_and_other_files_hold_none() {
-        let file = token(BLOCK, &[5; NAME]).unwrap();
-        assert_eq!(name_in(file.as_raw_fd(), BLOCK), Some([5; NAME]));
+        let file = token(BLOCK_FILE_MAGIC, &[5; LENDER_NAME_BYTES]).unwrap();
+        assert_eq!(name_in(file.as_raw_fd(), BLOCK_FILE_MAGIC), Some([5; LENDER_NAME_BYTES]));
         let other = File::open("/dev/zero").unwrap();
         assert_eq!(
-            (name_in(other.as_raw_fd(), BLOCK), name_in(-1, BLOCK), name_in(file.as_raw_fd(), POOL)),
+            (
+                name_in(other.as_raw_fd(), BLOCK_FILE_MAGIC),
+                name_in(-1, BLOCK_FILE_MAGIC),
+                name_in(file.as_raw_fd(), POOL_FILE_MAGIC)
+            ),
             (None, None, None)
         );
     }

@@ -16,7 +16,7 @@ use katydid_cuda_sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
     access_flags, allocation_type, location_type,
 };
-use katydid_driver_rules::memory::{self as rules, FILE_DESCRIPTOR, GRANULARITY, is_host};
+use katydid_driver_rules::memory::{self as rules, GRANULARITY_BYTES, HANDLE_TYPE_FILE_DESCRIPTOR, is_host};
 use katydid_driver_rules::pool::grants as read_grants;
 use katydid_wire::message::{
     kdAddressFree, kdAddressReserve, kdMemoryAccess, kdMemoryCreate, kdMemoryGranularity, kdMemoryMap, kdMemoryRelease,
@@ -32,11 +32,11 @@ use crate::memory::{pinned, pinned_sync};
 use crate::process::session::{Shim, shim};
 
 /// Where reservations without a requested address go: between the places of the arenas.
-const ANYWHERE: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
+const UNHINTED_RESERVATIONS: std::ops::Range<u64> = 0x5000_0000_0000..0x6000_0000_0000;
 /// Places that are tried for one reservation: each can be taken on one of the two sides.
 const RESERVATION_ATTEMPTS: u32 = 64;
 /// Bytes of the records that travel.
-const PROPERTIES: usize = size_of::<CUmemAllocationProp>();
+const ALLOCATION_PROP_BYTES: usize = size_of::<CUmemAllocationProp>();
 
 /// A block of memory of a device, or of the host, without an address.
 pub(crate) struct Allocation {
@@ -150,11 +150,11 @@ impl VirtualRanges {
 
     /// Reserves wherever both sides have room. Steps grow, because what is in the way may be large.
     fn reserve_anywhere(&mut self, shim: &Shim, size: u64, align: u64) -> Result<u64, CUresult> {
-        let room = ANYWHERE.end - ANYWHERE.start;
+        let room = UNHINTED_RESERVATIONS.end - UNHINTED_RESERVATIONS.start;
         let mut step = size;
         for _ in 0..RESERVATION_ATTEMPTS {
-            let wanted = (ANYWHERE.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
-            let Some(end) = wanted.checked_add(size).filter(|end| *end <= ANYWHERE.end) else {
+            let wanted = (UNHINTED_RESERVATIONS.start + self.next).next_multiple_of(align.max(RESERVATION_UNIT));
+            let Some(end) = wanted.checked_add(size).filter(|end| *end <= UNHINTED_RESERVATIONS.end) else {
                 if self.next == 0 || size > room {
                     break;
                 }
@@ -162,10 +162,10 @@ impl VirtualRanges {
                 continue;
             };
             if self.reserve_at(shim, wanted, size)? {
-                self.next = end - ANYWHERE.start;
+                self.next = end - UNHINTED_RESERVATIONS.start;
                 return Ok(wanted);
             }
-            self.next = wanted - ANYWHERE.start + step;
+            self.next = wanted - UNHINTED_RESERVATIONS.start + step;
             step = step.saturating_mul(2);
         }
         Err(CUresult::ERROR_OUT_OF_MEMORY)
@@ -260,10 +260,10 @@ pub(crate) unsafe fn reserve(
 /// Addresses for memory that this library maps for the program.
 pub(crate) fn reserve_for(size: u64) -> Result<u64, CUresult> {
     let shim = shim()?;
-    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+    if size == 0 || !size.is_multiple_of(GRANULARITY_BYTES) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    VIRTUAL_MEMORY.lock().reserve_anywhere(shim, size, GRANULARITY)
+    VIRTUAL_MEMORY.lock().reserve_anywhere(shim, size, GRANULARITY_BYTES)
 }
 
 /// The number that messages carry of a block that was made to be shared in this way.
@@ -326,12 +326,12 @@ fn located(location: CUmemLocation) -> Result<CUmemLocation, CUresult> {
 }
 
 /// Properties as they travel.
-fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; PROPERTIES], CUresult> {
-    if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
+fn travelling(properties: &CUmemAllocationProp) -> Result<[u8; ALLOCATION_PROP_BYTES], CUresult> {
+    if properties.requestedHandleTypes & !HANDLE_TYPE_FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let location = located(properties.location)?;
-    let mut bytes = [0; PROPERTIES];
+    let mut bytes = [0; ALLOCATION_PROP_BYTES];
     bytes[0..4].copy_from_slice(&properties.type_.to_le_bytes());
     bytes[4..8].copy_from_slice(&properties.requestedHandleTypes.to_le_bytes());
     bytes[8..12].copy_from_slice(&location.type_.to_le_bytes());

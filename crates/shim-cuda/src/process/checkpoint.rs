@@ -11,24 +11,24 @@ use katydid_wire::job::ask;
 use sys::{CUresult, Function};
 
 /// Bytes of each structure of arguments.
-const ARGUMENTS: usize = 64;
+const ARGUMENTS_BYTES: usize = 64;
 /// Bytes of a pair of UUIDs.
-const PAIR: usize = 32;
+const UUID_PAIR_BYTES: usize = 32;
 /// Most pairs that are looked at: more GPUs than any server has.
-const PAIRS: usize = 1024;
+const MAX_UUID_PAIRS: usize = 1024;
 
 /// A structure of arguments, all zero if it is not given.
 ///
 /// # Safety
 ///
 /// `arguments` is null or readable, as for all functions below.
-unsafe fn given<T>(arguments: *const T) -> [u8; ARGUMENTS] {
-    const { assert!(size_of::<T>() == ARGUMENTS) };
+unsafe fn given<T>(arguments: *const T) -> [u8; ARGUMENTS_BYTES] {
+    const { assert!(size_of::<T>() == ARGUMENTS_BYTES) };
     if arguments.is_null() {
-        return [0; ARGUMENTS];
+        return [0; ARGUMENTS_BYTES];
     }
     // SAFETY: not null, so readable by the contract, and as large.
-    unsafe { arguments.cast::<[u8; ARGUMENTS]>().read_unaligned() }
+    unsafe { arguments.cast::<[u8; ARGUMENTS_BYTES]>().read_unaligned() }
 }
 
 /// Refuses what is reserved.
@@ -109,10 +109,10 @@ pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreA
         std::ptr::null()
     } else {
         // SAFETY: the structure begins with a pointer to the pairs; it is readable, and its provenance is the caller's.
-        unsafe { arguments.cast_const().cast::<*const [u8; PAIR]>().read_unaligned() }
+        unsafe { arguments.cast_const().cast::<*const [u8; UUID_PAIR_BYTES]>().read_unaligned() }
     };
     let count = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) as usize;
-    if (pairs.is_null() && count > 0) || count > PAIRS {
+    if (pairs.is_null() && count > 0) || count > MAX_UUID_PAIRS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: as many pairs as the caller says are readable.

@@ -39,11 +39,11 @@ use crate::texture::reference::TEXTURE_REFERENCES;
 use crate::texture::surface_reference::SURFACE_REFERENCES;
 
 /// Handles of one kind at a time. The worker takes ids below 2^24.
-const HANDLES: u32 = 1 << 22;
+const MAX_HANDLES: u32 = 1 << 22;
 /// Arrays and mipmaps at a time: the worker takes as many of both together.
 const MAX_ARRAYS: u32 = 1 << 19;
 /// References of one kind at a time: the worker takes as many of both together.
-const REFERENCES: u32 = 1 << 15;
+const MAX_REFERENCES: u32 = 1 << 15;
 /// Contexts are few, and each costs the worker's GPU memory.
 const MAX_CONTEXTS: u32 = 1 << 12;
 
@@ -186,21 +186,21 @@ fn visible_devices(
 
 /// Makes room for the records of all kinds but contexts.
 fn reserve_tables() -> io::Result<()> {
-    objects::reserve(HANDLES)?;
-    STREAMS.reserve(HANDLES)?;
-    EVENTS.reserve(HANDLES)?;
-    MODULES.reserve(HANDLES)?;
-    LIBRARIES.reserve(HANDLES)?;
-    FUNCTIONS.reserve(HANDLES)?;
-    KERNELS.reserve(HANDLES)?;
+    objects::reserve(MAX_HANDLES)?;
+    STREAMS.reserve(MAX_HANDLES)?;
+    EVENTS.reserve(MAX_HANDLES)?;
+    MODULES.reserve(MAX_HANDLES)?;
+    LIBRARIES.reserve(MAX_HANDLES)?;
+    FUNCTIONS.reserve(MAX_HANDLES)?;
+    KERNELS.reserve(MAX_HANDLES)?;
     ARRAYS.reserve(MAX_ARRAYS)?;
     MIPMAPS.reserve(MAX_ARRAYS)?;
-    TEXTURE_REFERENCES.reserve(REFERENCES)?;
-    SURFACE_REFERENCES.reserve(REFERENCES)?;
-    LINKS.reserve(HANDLES)?;
-    ALLOCATIONS.reserve(HANDLES)?;
-    POOLS.reserve(HANDLES)?;
-    DESCRIPTIONS.reserve(HANDLES)
+    TEXTURE_REFERENCES.reserve(MAX_REFERENCES)?;
+    SURFACE_REFERENCES.reserve(MAX_REFERENCES)?;
+    LINKS.reserve(MAX_HANDLES)?;
+    ALLOCATIONS.reserve(MAX_HANDLES)?;
+    POOLS.reserve(MAX_HANDLES)?;
+    DESCRIPTIONS.reserve(MAX_HANDLES)
 }
 
 /// An empty `CUDA_VISIBLE_DEVICES` hides every device, so it is not the same as none.

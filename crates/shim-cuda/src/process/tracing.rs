@@ -21,17 +21,17 @@ use crate::launch::target::LaunchTarget;
 use crate::sync::gpu_time;
 
 /// The environment has not been read yet.
-const UNKNOWN: u8 = 0;
-const OFF: u8 = 1;
-const ON: u8 = 2;
+const TRACING_UNKNOWN: u8 = 0;
+const TRACING_OFF: u8 = 1;
+const TRACING_ON: u8 = 2;
 
-static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static STATE: AtomicU8 = AtomicU8::new(TRACING_UNKNOWN);
 static WRITER: OnceLock<Option<TraceWriter>> = OnceLock::new();
 
 /// Whether calls need not be recorded.
 #[inline]
 pub(crate) fn is_off() -> bool {
-    STATE.load(Ordering::Relaxed) == OFF
+    STATE.load(Ordering::Relaxed) == TRACING_OFF
 }
 
 /// What the parameters of a call say of its work; made by the generated entry points, when calls are recorded.
@@ -204,6 +204,6 @@ fn writer() -> Option<&'static TraceWriter> {
             .inspect_err(|error| say(format_args!("KATYDID_TRACE={path}: {error}; calls are not recorded")))
             .ok()
     });
-    STATE.store(if writer.is_some() { ON } else { OFF }, Ordering::Relaxed);
+    STATE.store(if writer.is_some() { TRACING_ON } else { TRACING_OFF }, Ordering::Relaxed);
     writer.as_ref()
 }

@@ -29,11 +29,11 @@ use crate::sync::stream;
 
 /// In what a peek tells of an event, beside its context's wire id: it was recorded before, and no other program can have
 /// it, so that it is recorded by a message and nothing else.
-const PLAIN: u32 = 1 << 31;
+const PLAIN_EVENT_BIT: u32 = 1 << 31;
 
 /// How long an answer of the worker's may be repeated without asking it. Work that goes on meanwhile may fail, and a program
 /// that asks for nothing but an event that is done must hear of that: so much later than natively at most.
-const REPEATED_FOR: Duration = Duration::from_millis(1);
+const ANSWER_LIFETIME: Duration = Duration::from_millis(1);
 
 /// An event of the program, with what is known of its completion.
 pub(crate) struct Event {
@@ -71,7 +71,7 @@ impl CompletionRecord {
         let is_latest = self.sent.load(Ordering::Relaxed) == sent + 1;
         // A program that was restored may find an earlier time on the clock, and must not wait until that has come.
         let since = |now: u64| now.checked_sub(self.at.load(Ordering::Relaxed));
-        is_latest && since(now()).is_some_and(|since| since < REPEATED_FOR.as_nanos() as u64)
+        is_latest && since(now()).is_some_and(|since| since < ANSWER_LIFETIME.as_nanos() as u64)
     }
 }
 
@@ -150,17 +150,17 @@ fn askable(event: CUevent) -> Result<(Arc<Event>, u32), CUresult> {
 
 /// Outside of captures; event and stream must be of the same context.
 fn record_now(event: CUevent, stream: CUstream) -> Result<(), CUresult> {
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     let (seen, shim) = (peek(event)?, shim()?);
-    let context = seen.tag & !PLAIN;
-    if seen.tag & PLAIN != 0
+    let context = seen.tag & !PLAIN_EVENT_BIT;
+    if seen.tag & PLAIN_EVENT_BIT != 0
         && let Some(stream) = stream::wire_in_current(stream, context)
     {
         return shim.session.enqueue(context, &cuEventRecord { hEvent: seen.index + 1, hStream: stream });
     }
     let is_private = record_first(event, stream)?;
     if is_private && context != 0 {
-        EVENTS.get()?.change_tag(seen, context | PLAIN);
+        EVENTS.get()?.change_tag(seen, context | PLAIN_EVENT_BIT);
     }
     Ok(())
 }
@@ -296,7 +296,7 @@ mod tests {
         let done = CompletionRecord::default();
         assert!(!done.is_known(0, || 0), "not asked yet");
         done.note(7, 500);
-        let last = 500 + REPEATED_FOR.as_nanos() as u64;
+        let last = 500 + ANSWER_LIFETIME.as_nanos() as u64;
         assert!(done.is_known(7, || 500) && done.is_known(7, || last - 1));
         assert!(!done.is_known(7, || last), "an error may be there by now");
         assert!(!done.is_known(8, || 500), "it may have been recorded again");

@@ -20,13 +20,13 @@ use crate::graph::model;
 use crate::sync::{event, stream};
 
 /// Set to 0: nothing is timed on the GPU.
-const VARIABLE: &str = "KATYDID_TRACE_GPU";
+const TRACE_GPU_VARIABLE: &str = "KATYDID_TRACE_GPU";
 /// Spans that wait to be asked about before the next call asks.
 const MAX_WAITING_SPANS: usize = 4096;
 /// A difference in milliseconds of 32 bits is no more exact than a microsecond beyond some seconds.
-const FAR: f32 = 4000.0;
+const MAX_EXACT_MS: f32 = 4000.0;
 /// A stream that does not wait for the default one.
-const NON_BLOCKING: u32 = 1;
+const STREAM_NON_BLOCKING: u32 = 1;
 
 /// Work that was given to a stream.
 struct Span {
@@ -65,7 +65,7 @@ pub(crate) struct BegunSpan {
 
 /// Marks the beginning of work in a stream; none where it cannot be timed.
 pub(crate) fn begin(stream: CUstream) -> Option<BegunSpan> {
-    static IS_WANTED: LazyLock<bool> = LazyLock::new(|| variable(VARIABLE).is_none_or(|value| value != "0"));
+    static IS_WANTED: LazyLock<bool> = LazyLock::new(|| variable(TRACE_GPU_VARIABLE).is_none_or(|value| value != "0"));
     if !*IS_WANTED || is_captured(stream) {
         return None;
     }
@@ -130,7 +130,7 @@ fn times(number: u32, context: &mut TimedContext, span: &Span) -> Result<(u64, u
     let duration = nanoseconds(event::ask_elapsed(number, span.begin, span.end)?);
     let since = event::ask_elapsed(number, base, span.begin)?;
     let start = moment.saturating_add_signed(since_base(since));
-    if since > FAR {
+    if since > MAX_EXACT_MS {
         context.base = Some((span.begin, start));
         context.spare.extend([base, span.end]);
     } else {
@@ -160,7 +160,7 @@ fn is_captured(stream: CUstream) -> bool {
 fn base(context: u32) -> Option<(CUevent, u64)> {
     let (mut own, mut event) = (CUstream::NULL, CUevent::NULL);
     // SAFETY: `own` is writable.
-    unsafe { stream::create(&raw mut own, NON_BLOCKING) }.ok()?;
+    unsafe { stream::create(&raw mut own, STREAM_NON_BLOCKING) }.ok()?;
     // SAFETY: `event` is writable.
     unsafe { event::create(&raw mut event, 0) }.ok()?;
     event::record(event, own).ok()?;

@@ -24,10 +24,10 @@ use crate::graph::model;
 use crate::process::session::shim;
 
 /// Handles and wire ids of the default streams.
-pub(super) const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
+pub(super) const LEGACY_STREAM: usize = 1;
+const PER_THREAD_STREAM: usize = 2;
 /// Wire ids below this are the default streams'.
-const FIRST_WIRE: u32 = 3;
+const FIRST_STREAM_WIRE_ID: u32 = 3;
 
 thread_local! {
     /// Whether the function being called means the thread's own default stream.
@@ -93,7 +93,7 @@ impl Wire for CUstream {
 impl Stream {
     /// The number that messages carry.
     pub(crate) fn wire(&self) -> u32 {
-        self.slot.index + FIRST_WIRE
+        self.slot.index + FIRST_STREAM_WIRE_ID
     }
 }
 
@@ -117,13 +117,13 @@ fn with_default<T>(is_per_thread: bool, body: impl FnOnce() -> T) -> T {
 /// Wire id of the default stream that the function being called means.
 pub(crate) fn default_wire() -> u32 {
     let per_thread = PER_THREAD_DEFAULT.try_with(Cell::get).unwrap_or(false);
-    if per_thread { PER_THREAD as u32 } else { 0 }
+    if per_thread { PER_THREAD_STREAM as u32 } else { 0 }
 }
 
 /// Whether work of one stream is in order with that of another, each given by wire ids of context and stream: they are the same,
 /// or one is the default stream of a context and the other one of those that it waits for.
 pub(crate) fn are_in_order(one: (u32, u32), other: (u32, u32)) -> bool {
-    let is_legacy = |it: (u32, u32)| it.1 <= LEGACY as u32;
+    let is_legacy = |it: (u32, u32)| it.1 <= LEGACY_STREAM as u32;
     match (is_legacy(one), is_legacy(other)) {
         (true, true) => one.0 == other.0,
         (true, false) => waits_for_legacy(other, one.0),
@@ -137,7 +137,7 @@ pub(super) fn waits_for_legacy((here, stream): (u32, u32), context: u32) -> bool
     if is_of_thread(stream) {
         return here == context;
     }
-    let made = STREAMS.get().ok().and_then(|streams| streams.get_index(stream - FIRST_WIRE));
+    let made = STREAMS.get().ok().and_then(|streams| streams.get_index(stream - FIRST_STREAM_WIRE_ID));
     made.is_some_and(|made| made.flags & stream_flags::NON_BLOCKING == 0 && made.context.wire() == context)
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn takes_groups(stream: CUstream) -> Result<(), CUresult> {
 
 /// Whether a wire id means another stream in each thread.
 pub(crate) fn is_of_thread(wire: u32) -> bool {
-    wire == PER_THREAD as u32
+    wire == PER_THREAD_STREAM as u32
 }
 
 /// Whether work of other streams may overtake that of one, by its wire id, without being told to come after it.
@@ -170,8 +170,8 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
     refuse_captured(stream)?;
     match stream.0.addr() {
         0 => Ok(default_wire()),
-        default @ (LEGACY | PER_THREAD) => Ok(default as u32),
-        _ => peek(stream).map(|stream| stream.index + FIRST_WIRE),
+        default @ (LEGACY_STREAM | PER_THREAD_STREAM) => Ok(default as u32),
+        _ => peek(stream).map(|stream| stream.index + FIRST_STREAM_WIRE_ID),
     }
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn wire(stream: CUstream) -> Result<u32, CUresult> {
 /// As [`wire`].
 pub(crate) fn wire_and_ids(stream: CUstream, here: Option<ContextIds>) -> Result<(u32, Option<ContextIds>), CUresult> {
     let wire = wire(stream)?;
-    if wire < FIRST_WIRE {
+    if wire < FIRST_STREAM_WIRE_ID {
         return Ok((wire, None));
     }
     let context = peek(stream)?.tag;
@@ -200,7 +200,7 @@ pub(crate) fn wire_in_current(stream: CUstream, context: u32) -> Option<u32> {
     if stack::wire() != Ok(context) || !model::of_process().is_quiet() {
         return None;
     }
-    let is_there = stream.0.addr() <= PER_THREAD || peek(stream).is_ok_and(|seen| seen.tag == context);
+    let is_there = stream.0.addr() <= PER_THREAD_STREAM || peek(stream).is_ok_and(|seen| seen.tag == context);
     wire(stream).ok().filter(|_| is_there)
 }
 
@@ -215,8 +215,8 @@ fn resolve(stream: CUstream) -> Result<ResolvedStream, CUresult> {
     let default = |index| stack::active().map(|context| ResolvedStream::Default(context, index));
     match stream.0.addr() {
         0 => default(usize::from(default_wire() != 0)),
-        LEGACY => default(0),
-        PER_THREAD => default(1),
+        LEGACY_STREAM => default(0),
+        PER_THREAD_STREAM => default(1),
         _ if stack::get().is_some() => {
             stack::active()?;
             object(stream).map(ResolvedStream::Made)

@@ -87,8 +87,8 @@ pub(crate) fn synchronize_in(context: u32, stream: u32) -> Result<(), CUresult> 
 /// Waits for everything that a copy would come after if it were given to the stream now, in a context of a wire id: work of the
 /// default stream too, where the two are in order. Who only waits for the stream is not.
 pub(crate) fn synchronize_all_before(context: u32, stream: u32) -> Result<(), CUresult> {
-    if stream > stream::LEGACY as u32 && stream::waits_for_legacy((context, stream), context) {
-        synchronize_in(context, stream::LEGACY as u32)?;
+    if stream > stream::LEGACY_STREAM as u32 && stream::waits_for_legacy((context, stream), context) {
+        synchronize_in(context, stream::LEGACY_STREAM as u32)?;
     }
     synchronize_in(context, stream)
 }
@@ -111,7 +111,7 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
             return Ok(());
         }
     }
-    backpressure::take_place(stream)?;
+    backpressure::take_slot(stream)?;
     // Outside of captures the flag means nothing.
     let message = cuStreamWaitEvent { hStream: stream::wire(stream)?, hEvent: waited.wire(), Flags: 0 };
     shim()?.session.enqueue(stream::asked_in(stream)?, &message)

@@ -12,7 +12,7 @@ use katydid_cuda_sys::{
     CUresult, CUstream, array_map as id,
 };
 use katydid_driver_rules::caller;
-use katydid_driver_rules::texture::{TILE, array_flag, is_mapped_later};
+use katydid_driver_rules::texture::{TILE_BYTES, array_flag, is_mapped_later};
 use katydid_wire::array_map::Change;
 use katydid_wire::message::{kdArrayMap, kdArrayNeeds, kdArraySparse};
 
@@ -51,7 +51,7 @@ fn pieces(info: &CUarrayMapInfo, tile: Option<[u32; 3]>) -> Vec<ArrayPiece> {
     let Some(tile) = tile else { return vec![ArrayPiece::Whole] };
     if info.subresourceType == id::MIPTAIL {
         let (layer, offset, size) = info.tail();
-        return (offset / TILE..offset.saturating_add(size).div_ceil(TILE))
+        return (offset / TILE_BYTES..offset.saturating_add(size).div_ceil(TILE_BYTES))
             .map(|at| ArrayPiece::Tail(layer, at))
             .collect();
     }
@@ -276,7 +276,8 @@ mod tests {
         let tile = |x, y| ArrayPiece::Tile([0, 1, x, y, 0]);
         assert_eq!(pieces(&info, Some([128, 128, 1])), [tile(1, 1), tile(2, 1)]);
         assert_eq!(pieces(&info, None), [ArrayPiece::Whole]);
-        let tail = CUarrayMapInfo { subresourceType: id::MIPTAIL, subresource: [2, TILE, 2 * TILE, 0], ..info };
+        let tail =
+            CUarrayMapInfo { subresourceType: id::MIPTAIL, subresource: [2, TILE_BYTES, 2 * TILE_BYTES, 0], ..info };
         assert_eq!(pieces(&tail, Some([128, 128, 1])), [ArrayPiece::Tail(2, 1), ArrayPiece::Tail(2, 2)]);
     }
 }

@@ -19,7 +19,7 @@ use katydid_driver_rules::caller::read;
 use katydid_driver_rules::texture::resource_kind::{ARRAY, LINEAR, MIPMAP, PITCHED};
 use katydid_driver_rules::texture::{check_reference_flags, reference_dimension};
 use katydid_wire::message::{kdReferenceEnd, kdTextureReference, kdTextureReferenceSet};
-use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, place};
+use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, sampler_word};
 use katydid_wire::texture::TextureArguments;
 
 use crate::context::record::Context;
@@ -29,7 +29,7 @@ use crate::ffi::handle::{Handle, HandleTable, object};
 use crate::process::session::shim;
 use crate::texture::array::{Array, Mipmap};
 
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// A texture reference of a module, or of the program.
 pub(crate) struct TextureReference {
@@ -172,7 +172,7 @@ pub(crate) unsafe fn create(target: *mut CUtexref) -> Result<(), CUresult> {
 pub(crate) fn destroy(reference: CUtexref) -> Result<(), CUresult> {
     let (shim, found) = (shim()?, object(reference)?);
     if found.module != 0 {
-        return Err(WRONG);
+        return Err(INVALID_VALUE);
     }
     TEXTURE_REFERENCES.get()?.remove(found.slot.handle);
     shim.session.enqueue(found.context.wire(), &kdReferenceEnd { reference: found.wire() })
@@ -251,7 +251,7 @@ pub(crate) unsafe fn set_address(
 ) -> Result<(), CUresult> {
     let aligned = address.is_multiple_of(alignment(reference)?);
     if offset.is_null() && !aligned {
-        return Err(WRONG);
+        return Err(INVALID_VALUE);
     }
     let told = change(reference, |state| {
         let TextureArguments { format, channels, .. } = state.arguments.texture;
@@ -300,7 +300,7 @@ pub(crate) unsafe fn set_rows(
 
 /// What texels of memory are; for an array, how its texels are taken.
 pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: i32) -> Result<(), CUresult> {
-    let channels = u32::try_from(channels).map_err(|_| WRONG)?;
+    let channels = u32::try_from(channels).map_err(|_| INVALID_VALUE)?;
     let store = |state: &mut TextureReferenceState| {
         state.arguments.given |= given::FORMAT;
         (state.arguments.texture.format, state.arguments.texture.channels) = (format, channels);
@@ -311,32 +311,32 @@ pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: 
 /// In one of three dimensions.
 pub(crate) fn set_address_mode(reference: CUtexref, dimension: i32, mode: CUaddress_mode) -> Result<(), CUresult> {
     let dimension = reference_dimension(dimension)?;
-    set(reference, given::ADDRESS_MODE << dimension, place::ADDRESS_MODE + dimension, mode)
+    set(reference, given::ADDRESS_MODE << dimension, sampler_word::ADDRESS_MODE + dimension, mode)
 }
 
 /// Sets how texels are filtered.
 pub(crate) fn set_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
-    set(reference, given::FILTER, place::FILTER, mode)
+    set(reference, given::FILTER, sampler_word::FILTER, mode)
 }
 
 /// Sets how levels of a mipmap are filtered.
 pub(crate) fn set_level_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
-    set(reference, given::LEVEL_FILTER, place::LEVEL_FILTER, mode)
+    set(reference, given::LEVEL_FILTER, sampler_word::LEVEL_FILTER, mode)
 }
 
 /// Sets what is added to the level that is chosen.
 pub(crate) fn set_level_bias(reference: CUtexref, bias: f32) -> Result<(), CUresult> {
-    set(reference, given::LEVEL_BIAS, place::LEVEL_BIAS, bias.to_bits())
+    set(reference, given::LEVEL_BIAS, sampler_word::LEVEL_BIAS, bias.to_bits())
 }
 
 /// Sets the first and the last level that may be chosen.
 pub(crate) fn set_level_clamp(reference: CUtexref, first: f32, last: f32) -> Result<(), CUresult> {
-    set_some(reference, given::LEVEL_CLAMP, place::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
+    set_some(reference, given::LEVEL_CLAMP, sampler_word::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
 }
 
 /// Most samples along the longer side of a footprint.
 pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUresult> {
-    set(reference, given::ANISOTROPY, place::ANISOTROPY, most)
+    set(reference, given::ANISOTROPY, sampler_word::ANISOTROPY, most)
 }
 
 /// Sets the colour outside of the image, four channels from red to alpha.
@@ -347,24 +347,24 @@ pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUres
 pub(crate) unsafe fn set_border(reference: CUtexref, colour: *const f32) -> Result<(), CUresult> {
     // SAFETY: null or four floats, by the contract.
     let colour = unsafe { read(colour.cast::<[f32; 4]>()) }?;
-    set_some(reference, given::BORDER, place::BORDER, &colour.map(f32::to_bits))
+    set_some(reference, given::BORDER, sampler_word::BORDER, &colour.map(f32::to_bits))
 }
 
 /// How texels and coordinates are read.
 pub(crate) fn set_flags(reference: CUtexref, flags: u32) -> Result<(), CUresult> {
-    set(reference, given::FLAGS, place::FLAGS, flags)
+    set(reference, given::FLAGS, sampler_word::FLAGS, flags)
 }
 
 /// What a reference is bound to, if that is of a kind.
 fn resource(reference: CUtexref, kinds: &[u32]) -> Result<TextureReferenceState, CUresult> {
     let state = object(reference)?.state().clone();
     let is_bound = state.arguments.given & given::RESOURCE != 0 && kinds.contains(&state.arguments.texture.kind);
-    if is_bound { Ok(state) } else { Err(WRONG) }
+    if is_bound { Ok(state) } else { Err(INVALID_VALUE) }
 }
 
 /// The program's handle of the array or mipmap that a reference is bound to.
 fn array_of(reference: CUtexref, kind: u32) -> Result<usize, CUresult> {
-    resource(reference, &[kind])?.bound.map(|bound| bound.handle).ok_or(WRONG)
+    resource(reference, &[kind])?.bound.map(|bound| bound.handle).ok_or(INVALID_VALUE)
 }
 
 /// # Safety
@@ -401,7 +401,7 @@ pub(crate) unsafe fn address(target: *mut CUdeviceptr, reference: CUtexref) -> R
 /// Writes a number of the sampler, as `read` understands it.
 fn answer<T>(target: Out<T>, reference: CUtexref, place: usize, read: fn(u32) -> T) -> Result<(), CUresult> {
     let value = object(reference)?.state().arguments.texture.sampler.get(place).copied();
-    target.write(read(value.ok_or(WRONG)?));
+    target.write(read(value.ok_or(INVALID_VALUE)?));
     Ok(())
 }
 
@@ -416,7 +416,7 @@ pub(crate) unsafe fn address_mode(
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let dimension = reference_dimension(dimension)?;
-    answer(target, reference, place::ADDRESS_MODE + dimension, |mode| mode)
+    answer(target, reference, sampler_word::ADDRESS_MODE + dimension, |mode| mode)
 }
 
 /// # Safety
@@ -424,7 +424,7 @@ pub(crate) unsafe fn address_mode(
 /// As [`of_module`].
 pub(crate) unsafe fn filter(target: *mut CUfilter_mode, reference: CUtexref) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    answer(unsafe { out(target) }?, reference, place::FILTER, |mode| mode)
+    answer(unsafe { out(target) }?, reference, sampler_word::FILTER, |mode| mode)
 }
 
 /// # Safety
@@ -432,7 +432,7 @@ pub(crate) unsafe fn filter(target: *mut CUfilter_mode, reference: CUtexref) -> 
 /// As [`of_module`].
 pub(crate) unsafe fn level_filter(target: *mut CUfilter_mode, reference: CUtexref) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    answer(unsafe { out(target) }?, reference, place::LEVEL_FILTER, |mode| mode)
+    answer(unsafe { out(target) }?, reference, sampler_word::LEVEL_FILTER, |mode| mode)
 }
 
 /// # Safety
@@ -440,7 +440,7 @@ pub(crate) unsafe fn level_filter(target: *mut CUfilter_mode, reference: CUtexre
 /// As [`of_module`].
 pub(crate) unsafe fn level_bias(target: *mut f32, reference: CUtexref) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    answer(unsafe { out(target) }?, reference, place::LEVEL_BIAS, f32::from_bits)
+    answer(unsafe { out(target) }?, reference, sampler_word::LEVEL_BIAS, f32::from_bits)
 }
 
 /// # Safety
@@ -449,8 +449,8 @@ pub(crate) unsafe fn level_bias(target: *mut f32, reference: CUtexref) -> Result
 pub(crate) unsafe fn level_clamp(first: *mut f32, last: *mut f32, reference: CUtexref) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let (first, last) = unsafe { (out(first)?, out(last)?) };
-    answer(first, reference, place::LEVEL_CLAMP, f32::from_bits)?;
-    answer(last, reference, place::LEVEL_CLAMP + 1, f32::from_bits)
+    answer(first, reference, sampler_word::LEVEL_CLAMP, f32::from_bits)?;
+    answer(last, reference, sampler_word::LEVEL_CLAMP + 1, f32::from_bits)
 }
 
 /// # Safety
@@ -458,7 +458,7 @@ pub(crate) unsafe fn level_clamp(first: *mut f32, last: *mut f32, reference: CUt
 /// As [`of_module`].
 pub(crate) unsafe fn anisotropy(target: *mut i32, reference: CUtexref) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    answer(unsafe { out(target) }?, reference, place::ANISOTROPY, u32::cast_signed)
+    answer(unsafe { out(target) }?, reference, sampler_word::ANISOTROPY, u32::cast_signed)
 }
 
 /// # Safety
@@ -478,7 +478,7 @@ pub(crate) unsafe fn border(target: *mut f32, reference: CUtexref) -> Result<(),
 /// As [`of_module`].
 pub(crate) unsafe fn flags(target: *mut u32, reference: CUtexref) -> Result<(), CUresult> {
     // SAFETY: by the contract.
-    answer(unsafe { out(target) }?, reference, place::FLAGS, |flags| flags)
+    answer(unsafe { out(target) }?, reference, sampler_word::FLAGS, |flags| flags)
 }
 
 /// # Safety

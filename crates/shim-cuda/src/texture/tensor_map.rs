@@ -20,9 +20,9 @@ use crate::process::session::shim;
 /// Shapes that are remembered; then all are forgotten.
 const MAX_TENSOR_SHAPES: usize = 1024;
 /// What a driver checks of an address is how it is aligned: shapes are remembered for each remainder by this, in bytes.
-const REMAINDER: u64 = 256;
+const ADDRESS_CHECK_ALIGN_BYTES: u64 = 256;
 /// A tensor without dimensions: what the functions fill in.
-const EMPTY: TensorMap = TensorMap {
+const EMPTY_TENSOR_MAP: TensorMap = TensorMap {
     kind: TensorMapKind::Tiled,
     data_type: 0,
     rank: 0,
@@ -87,7 +87,7 @@ unsafe fn encode(
 ) -> Result<(), CUresult> {
     check_place(target)?;
     let (shim, address) = (shim()?, address.addr() as u64);
-    let (moves, shape) = (shim.session.moves(), (*map, address % REMAINDER));
+    let (moves, shape) = (shim.session.moves(), (*map, address % ADDRESS_CHECK_ALIGN_BYTES));
     let words = match ENCODED_MAPS.of(moves, &shape, address) {
         Some(words) => words,
         None => {
@@ -148,7 +148,7 @@ pub(crate) unsafe fn tiled(
             swizzle,
             promotion,
             fill,
-            ..EMPTY
+            ..EMPTY_TENSOR_MAP
         }
     };
     // SAFETY: handed on.
@@ -194,7 +194,7 @@ pub(crate) unsafe fn im2col(
             swizzle,
             promotion,
             fill,
-            ..EMPTY
+            ..EMPTY_TENSOR_MAP
         }
     };
     // SAFETY: handed on.
@@ -242,7 +242,7 @@ pub(crate) unsafe fn im2col_wide(
             swizzle,
             promotion,
             fill,
-            ..EMPTY
+            ..EMPTY_TENSOR_MAP
         }
     };
     // SAFETY: handed on.
@@ -266,7 +266,7 @@ mod tests {
     const MAP: Words = [0x7000, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
     fn shape(rank: u32, address: u64) -> Shape {
-        (TensorMap { rank, ..EMPTY }, address % REMAINDER)
+        (TensorMap { rank, ..EMPTY_TENSOR_MAP }, address % ADDRESS_CHECK_ALIGN_BYTES)
     }
 
     #[test]

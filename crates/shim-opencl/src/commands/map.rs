@@ -123,7 +123,7 @@ fn unmap_shared(
     writes: bool,
 ) -> Result<(), Code> {
     if writes {
-        pending_reads::wait_for_place(&region)?;
+        pending_reads::wait_for_overlapping(&region)?;
     }
     let mut waits = order.arguments();
     extent.put(&mut waits);

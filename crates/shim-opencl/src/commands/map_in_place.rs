@@ -73,7 +73,7 @@ fn by_worker(order: PendingCommand, transfer: &Transfer, blocking: bool, flags: 
 /// The end of such a map. The command, if there is nothing to be done but to have its turn.
 pub(crate) fn unmap(order: PendingCommand, transfer: &Transfer, writes: bool) -> Result<Option<PendingCommand>, Code> {
     if writes {
-        pending_reads::wait_for_place(&transfer.rows)?;
+        pending_reads::wait_for_overlapping(&transfer.rows)?;
     }
     if !writes || transfer.memory.is_in_place(order.worker) {
         return Ok(Some(order));

@@ -128,7 +128,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
         }
         (true, false) => {
             let rows = Rows::run(from, size);
-            pending_reads::wait_for_place(&rows)?;
+            pending_reads::wait_for_overlapping(&rows)?;
             // SAFETY: readable, by the contract.
             let bytes = unsafe { rows.gather() };
             let sent = bulk::send(&bytes)?;
@@ -144,7 +144,7 @@ unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> R
         // The device has no part in it: the present bytes come back in the command's turn.
         (false, false) => {
             let (rows, read_number) = (Rows::run(from, size), PENDING_READS.number());
-            pending_reads::wait_for_place(&rows)?;
+            pending_reads::wait_for_overlapping(&rows)?;
             // SAFETY: readable, by the contract.
             let bytes = unsafe { rows.gather() };
             let sent = bulk::send(&bytes)?;
@@ -280,7 +280,7 @@ pub(crate) unsafe fn enqueue_svm_unmap(
 ///
 /// The rows are readable.
 unsafe fn unmap(order: &PendingCommand, address: usize, rows: &Rows) -> Result<(), Code> {
-    pending_reads::wait_for_place(rows)?;
+    pending_reads::wait_for_overlapping(rows)?;
     // SAFETY: by the contract.
     let bytes = unsafe { rows.gather() };
     let sent = bulk::send(&bytes)?;

@@ -19,7 +19,7 @@ use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
-use crate::transfers::{blocks, images_in_place, in_place, pieces, send, zero_copy};
+use crate::transfers::{blocks, images_in_place, in_place, send, staged_copy, zero_copy};
 
 /// Enqueues a write. The bytes are taken before this returns, so even a program that waits for that need not wait
 /// for the command, unless it could tell by what comes before the command, or after it in another queue.
@@ -40,7 +40,7 @@ pub(crate) unsafe fn write(transfer: &Transfer, order: PendingCommand, blocking:
 ///
 /// As [`write()`].
 unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: bool) -> Result<(), Code> {
-    pending_reads::wait_for_place(&transfer.rows)?;
+    pending_reads::wait_for_overlapping(&transfer.rows)?;
     if in_place::is_for(transfer) {
         return in_place::run(transfer, order, blocking, Direction::Out);
     }
@@ -57,7 +57,7 @@ unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: 
     let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking && !waits);
     // SAFETY: by the contract.
     unsafe {
-        if !pieces::write(transfer, &order, blocking)? {
+        if !staged_copy::write(transfer, &order, blocking)? {
             send::send(transfer, &order, (true, true))?;
         }
     }
@@ -128,7 +128,7 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
     if unsafe {
         images_in_place::copy(transfer, &order, Direction::In)?
             || zero_copy::copy(transfer, &order, Direction::In)?
-            || pieces::read(transfer, &order)?
+            || staged_copy::read(transfer, &order)?
     } {
         return came(order);
     }

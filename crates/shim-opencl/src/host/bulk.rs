@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclPiece;
-use katydid_wire::opencl::{IN_HOST, MAX_REPLY_VALUE_BYTES};
+use katydid_wire::opencl::{MAX_REPLY_VALUE_BYTES, STAGED_IN_HOST};
 
 use crate::host::rows::Rows;
 use crate::host::transfer_blocks::LentBlock;
@@ -28,7 +28,7 @@ pub(crate) struct SentData<'a> {
 
 /// What a memory object begins with, for a call that waits for its reply.
 pub(crate) struct InitialData<'a> {
-    /// As [`SentData`] has it, or [`IN_HOST`].
+    /// As [`SentData`] has it, or [`STAGED_IN_HOST`].
     pub(crate) staged: u32,
     /// What goes with the message.
     pub(crate) inline: Cow<'a, [u8]>,
@@ -52,7 +52,7 @@ impl<'a> InitialData<'a> {
         if let Some(lent) = unsafe { LentBlock::of(rows) } {
             let mut place = Vec::new();
             [lent.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut place));
-            return Ok(Self { staged: IN_HOST, inline: Cow::Owned(place), _lent: Some(lent) });
+            return Ok(Self { staged: STAGED_IN_HOST, inline: Cow::Owned(place), _lent: Some(lent) });
         }
         // SAFETY: by the contract.
         let bytes = unsafe { rows.gather() };

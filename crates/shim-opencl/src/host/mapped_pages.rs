@@ -41,28 +41,28 @@ pub(crate) struct MappedPages {
 }
 
 /// What the program has given back.
-pub(crate) static KEPT_PAGES: KeptPages = KeptPages { regions: Mutex::new(Vec::new()) };
+pub(crate) static RETURNED_PAGES: ReturnedPages = ReturnedPages { regions: Mutex::new(Vec::new()) };
 
 /// Regions that no map has, the oldest first.
-pub(crate) struct KeptPages {
-    regions: Mutex<Vec<KeptRegion>>,
+pub(crate) struct ReturnedPages {
+    regions: Mutex<Vec<ReturnedRegion>>,
 }
 
 /// Pages, and what they show.
 #[derive(Debug, PartialEq, Eq)]
-struct KeptRegion {
+struct ReturnedRegion {
     start: usize,
     length: usize,
     shown: Option<Shown>,
 }
 
-impl KeptPages {
-    fn lock(&self) -> MutexGuard<'_, Vec<KeptRegion>> {
+impl ReturnedPages {
+    fn lock(&self) -> MutexGuard<'_, Vec<ReturnedRegion>> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The region that shows just this.
-    fn take_showing(&self, shown: &Shown) -> Option<KeptRegion> {
+    fn take_showing(&self, shown: &Shown) -> Option<ReturnedRegion> {
         let mut regions = self.lock();
         let at = regions.iter().rposition(|region| region.shown.as_ref() == Some(shown))?;
         Some(regions.remove(at))
@@ -70,9 +70,9 @@ impl KeptPages {
 
     /// A region that has room for so many bytes, and is not much larger: the one given back last of those that show nothing, or
     /// the oldest of many that show something.
-    fn take(&self, length: usize) -> Option<KeptRegion> {
+    fn take(&self, length: usize) -> Option<ReturnedRegion> {
         let mut regions = self.lock();
-        let fits = |region: &KeptRegion| (length..=length.saturating_mul(2)).contains(&region.length);
+        let fits = |region: &ReturnedRegion| (length..=length.saturating_mul(2)).contains(&region.length);
         let are_many = || regions.iter().filter(|region| region.shown.is_some()).count() >= MAX_SHOWING_REGIONS;
         let free = regions.iter().rposition(|region| region.shown.is_none() && fits(region));
         let at = free.or_else(|| if are_many() { regions.iter().position(fits) } else { None })?;
@@ -80,7 +80,7 @@ impl KeptPages {
     }
 
     /// Keeps a region, and lets go of the oldest ones beyond the bound.
-    fn put(&self, region: KeptRegion) {
+    fn put(&self, region: ReturnedRegion) {
         if region.length > MAX_KEPT_REGION_BYTES {
             return unmap(&region);
         }
@@ -110,7 +110,7 @@ impl KeptPages {
     }
 }
 
-fn unmap(region: &KeptRegion) {
+fn unmap(region: &ReturnedRegion) {
     // SAFETY: mapped by `MappedPages::new`; the program has unmapped it, or its object is gone.
     let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(region.start), region.length) };
 }
@@ -119,7 +119,7 @@ impl MappedPages {
     /// Pages of so many bytes: zeros, or what was mapped before.
     pub(crate) fn new(length: usize) -> Result<Self, Code> {
         let length = length.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Code::MAP_FAILURE)?;
-        if let Some(KeptRegion { start, length, .. }) = KEPT_PAGES.take(length) {
+        if let Some(ReturnedRegion { start, length, .. }) = RETURNED_PAGES.take(length) {
             return Ok(Self { start, length, shown: None });
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -131,7 +131,7 @@ impl MappedPages {
 
     /// The pages that show just this, if they are kept.
     pub(crate) fn showing(shown: &Shown) -> Option<Self> {
-        let KeptRegion { start, length, .. } = KEPT_PAGES.take_showing(shown)?;
+        let ReturnedRegion { start, length, .. } = RETURNED_PAGES.take_showing(shown)?;
         Some(Self { start, length, shown: None })
     }
 }
@@ -139,7 +139,7 @@ impl MappedPages {
 impl Drop for MappedPages {
     fn drop(&mut self) {
         PENDING_READS.abandon_all(self.start, self.length);
-        KEPT_PAGES.put(KeptRegion { start: self.start, length: self.length, shown: self.shown.take() });
+        RETURNED_PAGES.put(ReturnedRegion { start: self.start, length: self.length, shown: self.shown.take() });
     }
 }
 
@@ -148,14 +148,14 @@ mod tests {
     use super::*;
     use crate::host::contents::Contents;
 
-    fn region(length: usize, shown: Option<Shown>) -> KeptRegion {
+    fn region(length: usize, shown: Option<Shown>) -> ReturnedRegion {
         let pages = std::mem::ManuallyDrop::new(MappedPages::new(length).unwrap());
-        KeptRegion { start: pages.start, length: pages.length, shown }
+        ReturnedRegion { start: pages.start, length: pages.length, shown }
     }
 
     #[test]
     fn pages_are_kept_for_maps_of_about_their_size_up_to_a_bound() {
-        let kept = KeptPages { regions: Mutex::new(Vec::new()) };
+        let kept = ReturnedPages { regions: Mutex::new(Vec::new()) };
         let (small, large) = (region(3 * PAGE_BYTES - 5, None), region(MAX_KEPT_REGION_BYTES, None));
         let start = small.start;
         assert_eq!(small.length, 3 * PAGE_BYTES);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn pages_that_show_something_are_found_by_it_and_taken_for_others_last() {
-        let kept = KeptPages { regions: Mutex::new(Vec::new()) };
+        let kept = ReturnedPages { regions: Mutex::new(Vec::new()) };
         let version = Contents::new(true).version(0).unwrap();
         let shown = |object: u64| Shown { object, version, extent: Extent::run(0, 5) };
         let starts: Vec<_> = (1..=MAX_SHOWING_REGIONS as u64)

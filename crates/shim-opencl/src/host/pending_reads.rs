@@ -180,8 +180,8 @@ fn fetching(wait: bool) -> u32 {
     if wait { land::FETCH_AT_END } else { land::FETCH_NOW }
 }
 
-/// Waits until all bytes have come to a place that were on their way there.
-pub(crate) fn wait_for_place(place: &Rows) -> Result<(), Code> {
+/// Waits until every read that is on its way into some of these rows has arrived.
+pub(crate) fn wait_for_overlapping(place: &Rows) -> Result<(), Code> {
     while let Some(number) = PENDING_READS.first(place) {
         // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
         // worker then.

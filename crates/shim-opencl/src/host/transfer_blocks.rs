@@ -16,7 +16,7 @@ const MIN_BLOCK_DATA_BYTES: usize = 128 << 10;
 /// Bytes at the end of a block that hold its word.
 const STATE_WORD_BYTES: usize = 64;
 /// Blocks of one power of two have this many sizes, so that those that are free serve others.
-const SIZE_CLASSES: usize = 8;
+const CLASSES_PER_POWER: usize = 8;
 /// Bytes of all blocks together, beyond which data travels in frames; and of those that are kept for others.
 const MAX_TOTAL_BYTES: usize = 1 << 30;
 const MAX_FREE_BYTES: usize = 192 << 20;
@@ -67,7 +67,7 @@ impl TransferBlock {
 /// Bytes of a block for so many of data.
 fn size_for(length: usize) -> usize {
     let needed = length + STATE_WORD_BYTES;
-    needed.next_multiple_of((needed.next_power_of_two() / 2 / SIZE_CLASSES).max(4096))
+    needed.next_multiple_of((needed.next_power_of_two() / 2 / CLASSES_PER_POWER).max(4096))
 }
 
 impl TransferBlocksState {
@@ -195,6 +195,6 @@ mod tests {
             );
         }
         let sizes: std::collections::BTreeSet<usize> = (1 << 20..2 << 20).step_by(4097).map(size_for).collect();
-        assert!(sizes.len() <= SIZE_CLASSES + 1, "{sizes:?}");
+        assert!(sizes.len() <= CLASSES_PER_POWER + 1, "{sizes:?}");
     }
 }

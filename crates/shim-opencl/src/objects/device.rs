@@ -23,11 +23,11 @@ use crate::objects::platform::{Platform, forwarded, forwarded_versions};
 use crate::process::session;
 
 /// Types that a program may ask for: default, CPU, GPU, accelerator, custom.
-const TYPES: u64 = 0x1f;
+const DEVICE_TYPES: u64 = 0x1f;
 /// Asked for by `CL_DEVICE_TYPE_ALL`, which leaves custom devices out.
-const ORDINARY: u64 = 0xf;
+const ORDINARY_DEVICE_TYPES: u64 = 0xf;
 /// The value of `CL_DEVICE_TYPE_ALL`.
-const ALL: u64 = 0xffff_ffff;
+const DEVICE_TYPE_ALL: u64 = 0xffff_ffff;
 
 /// A device of the server, or a part of one.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Device {
     known: CachedValues,
 }
 
-kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE DEVICES }
+kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE MAX_DEVICES }
 
 impl Device {
     pub(crate) fn make(
@@ -87,10 +87,10 @@ pub(crate) fn of_type(platform: &Platform, wanted: u64) -> Result<Vec<Arc<Device
     let mut devices: Vec<Arc<Device>> = Device::table().live().into_iter().filter(mine).collect();
     let first = devices.first().map(|device| device.base.id);
     devices.retain(|device| match wanted {
-        ALL => device.kind & ORDINARY != 0,
+        DEVICE_TYPE_ALL => device.kind & ORDINARY_DEVICE_TYPES != 0,
         _ => device.kind & wanted != 0 || (wanted & DEVICE_TYPE_DEFAULT != 0 && Some(device.base.id) == first),
     });
-    let is_a_type = wanted == ALL || (wanted != 0 && wanted & !TYPES == 0);
+    let is_a_type = wanted == DEVICE_TYPE_ALL || (wanted != 0 && wanted & !DEVICE_TYPES == 0);
     if devices.is_empty() || !is_a_type {
         // What is wrong with a type, drivers say in ways of their own.
         ask(query::DEVICE_TYPE, platform.base.id, 0, 0, &wanted.to_le_bytes())?;

@@ -38,7 +38,7 @@ pub(crate) struct Kernel {
     known: CachedValues,
 }
 
-kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL HANDLES, fn ends_lazily(&self) -> bool { true } }
+kind_of_object! { Kernel cl_kernel KERNEL INVALID_KERNEL MAX_OBJECTS, fn ends_lazily(&self) -> bool { true } }
 
 /// What a launch's acceptance depends on besides the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ struct AcceptedArguments {
 const MAX_KEPT_LAUNCHES: usize = 64;
 /// Arguments that a kernel can have, whatever a driver says; and bytes of one, of which devices take some thousands in all.
 const MAX_ARGUMENTS: usize = 4096;
-const ARGUMENT: usize = 1 << 16;
+const MAX_ARGUMENT_BYTES: usize = 1 << 16;
 
 impl AcceptedArguments {
     /// What the driver of a worker has accepted: of another one's device no thread knows what it accepts.
@@ -254,7 +254,7 @@ pub(crate) unsafe fn set_kernel_arg(
     arg_value: *const void,
 ) -> Result<(), Code> {
     let is_given = !arg_value.is_null();
-    if is_given && arg_size > ARGUMENT {
+    if is_given && arg_size > MAX_ARGUMENT_BYTES {
         object::<Kernel>(kernel)?;
         return Err(Code::INVALID_ARG_SIZE);
     }

@@ -19,7 +19,7 @@ use crate::ffi::arguments::pairs;
 use crate::host::arena::{self, Block};
 use crate::host::bulk::InitialData;
 use crate::host::contents::{Contents, ContentsVersion};
-use crate::host::mapped_pages::KEPT_PAGES;
+use crate::host::mapped_pages::RETURNED_PAGES;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
@@ -34,15 +34,15 @@ use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
 
 /// What flags may say of the program's memory.
-const HOST: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
+const HOST_POINTER_FLAGS: u64 = MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR;
 /// What they may not say both.
-const EITHER: [u64; 2] = [HOST, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
+const EXCLUSIVE_FLAGS: [u64; 2] = [HOST_POINTER_FLAGS, MEM_USE_HOST_PTR | MEM_ALLOC_HOST_PTR];
 /// All bits that flags of memory objects may have.
 const MEMORY_FLAGS: u64 = 0x3ff;
 /// Which accesses kernels have.
-const KERNEL: u64 = 0b111;
+const KERNEL_ACCESS_FLAGS: u64 = 0b111;
 /// Which accesses the program has.
-const PROGRAM: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
+const HOST_ACCESS_FLAGS: u64 = MEM_HOST_WRITE_ONLY | MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS;
 
 /// Bytes of a memory object up to which its driver has them back a little later.
 const MAX_LAZY_BYTES: usize = 64 << 10;
@@ -93,7 +93,7 @@ pub(crate) struct Memory {
 }
 
 kind_of_object! {
-    Memory cl_mem MEMORY INVALID_MEM_OBJECT HANDLES,
+    Memory cl_mem MEMORY INVALID_MEM_OBJECT MAX_OBJECTS,
     fn ending(&self) {
         if !self.is_at_rest()
             && let Some(LentBlock { block, free }) = self.take_lent()
@@ -107,7 +107,7 @@ kind_of_object! {
             free(block);
         }
         if self.image.is_some() {
-            KEPT_PAGES.forget(self.contents.number);
+            RETURNED_PAGES.forget(self.contents.number);
         }
     },
     fn ends_lazily(&self) -> bool {
@@ -284,8 +284,8 @@ impl Memory {
 
 /// Whether an object begins with bytes of the program's, which are at `start`.
 pub(crate) fn has_contents(flags: u64, start: usize) -> Result<bool, Code> {
-    let given = flags & HOST != 0;
-    if EITHER.iter().any(|both| flags & both == *both) {
+    let given = flags & HOST_POINTER_FLAGS != 0;
+    if EXCLUSIVE_FLAGS.iter().any(|both| flags & both == *both) {
         return Err(Code::INVALID_VALUE);
     }
     if given != (start != 0) {
@@ -311,7 +311,7 @@ unsafe fn create(
     }
     let (told, host) = (for_driver(0, flags)?, host_ptr.expose_provenance());
     // Behind the end of an allocation there is nothing to use, or to begin with.
-    if flags & HOST != 0 && RANGES.overruns(host, size) {
+    if flags & HOST_POINTER_FLAGS != 0 && RANGES.overruns(host, size) {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
     // Shared virtual memory is used where it is, on both sides.
@@ -372,9 +372,9 @@ unsafe fn create(
 /// The flags for the driver. Which accesses the program has is held to here alone: the worker reads what is mapped for writing,
 /// since all of it is written back. `whole` are the flags of what the object is a part of.
 pub(crate) fn for_driver(whole: u64, flags: u64) -> Result<u64, Code> {
-    let (whole, own) = (whole & PROGRAM, flags & PROGRAM);
+    let (whole, own) = (whole & HOST_ACCESS_FLAGS, flags & HOST_ACCESS_FLAGS);
     let widens = ![0, whole, MEM_HOST_NO_ACCESS].contains(&own) && whole != 0;
-    if own.count_ones() > 1 || widens { Err(Code::INVALID_VALUE) } else { Ok(flags & !PROGRAM) }
+    if own.count_ones() > 1 || widens { Err(Code::INVALID_VALUE) } else { Ok(flags & !HOST_ACCESS_FLAGS) }
 }
 
 /// Whether the program asks for memory that the host reaches well. What it has itself it goes on using.
@@ -436,7 +436,7 @@ pub(crate) unsafe fn create_sub_buffer(
     if !parent.is_buffer() || parent.parent.is_some() {
         return Err(Code::INVALID_MEM_OBJECT);
     }
-    if kind != BUFFER_CREATE_TYPE_REGION || info.is_null() || flags & HOST != 0 {
+    if kind != BUFFER_CREATE_TYPE_REGION || info.is_null() || flags & HOST_POINTER_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
     // SAFETY: not null, so a region by the contract.
@@ -459,7 +459,7 @@ pub(crate) unsafe fn create_sub_buffer(
 /// Flags of a part: what it does not say itself is as the whole has it.
 pub(crate) fn inherited(parent: u64, own: u64) -> u64 {
     let part = |mask: u64| if own & mask == 0 { parent & mask } else { own & mask };
-    part(KERNEL) | part(PROGRAM) | (parent & !(KERNEL | PROGRAM))
+    part(KERNEL_ACCESS_FLAGS) | part(HOST_ACCESS_FLAGS) | (parent & !(KERNEL_ACCESS_FLAGS | HOST_ACCESS_FLAGS))
 }
 
 /// # Safety
@@ -595,6 +595,6 @@ mod tests {
         );
         assert_eq!(has_contents(0, GIVEN), Err(Code::INVALID_HOST_PTR));
         assert_eq!(has_contents(MEM_USE_HOST_PTR, 0), Err(Code::INVALID_HOST_PTR));
-        assert_eq!(EITHER.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 2]);
+        assert_eq!(EXCLUSIVE_FLAGS.map(|both| has_contents(both, GIVEN)), [Err(Code::INVALID_VALUE); 2]);
     }
 }

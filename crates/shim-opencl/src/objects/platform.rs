@@ -18,9 +18,9 @@ use crate::objects::info::CachedValues;
 use crate::process::session;
 
 /// What is told after a platform's own version.
-const MARK: &str = " (through Katydid)";
+const VERSION_SUFFIX: &str = " (through Katydid)";
 /// Bytes of a name in a `cl_name_version`, after its version.
-const NAME: usize = 64;
+const NAME_VERSION_NAME_BYTES: usize = 64;
 
 /// A platform of the server.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Platform {
     known: CachedValues,
 }
 
-kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM DEVICES }
+kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM MAX_DEVICES }
 
 impl Platform {
     pub(crate) fn make() -> Result<Arc<Self>, Code> {
@@ -51,7 +51,7 @@ impl Platform {
 
 fn marked(mut version: Vec<u8>) -> Vec<u8> {
     version.pop_if(|byte| *byte == 0);
-    version.extend_from_slice(MARK.as_bytes());
+    version.extend_from_slice(VERSION_SUFFIX.as_bytes());
     version.push(0);
     version
 }
@@ -101,7 +101,11 @@ pub(crate) fn forwarded(list: &[u8]) -> Vec<u8> {
 /// A driver's list of versions and names, without those that do not go through.
 pub(crate) fn forwarded_versions(list: &[u8]) -> Vec<u8> {
     let name = |entry: &[u8]| entry[4..].split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
-    list.chunks_exact(4 + NAME).filter(|entry| is_forwarded(&name(entry))).flatten().copied().collect()
+    list.chunks_exact(4 + NAME_VERSION_NAME_BYTES)
+        .filter(|entry| is_forwarded(&name(entry)))
+        .flatten()
+        .copied()
+        .collect()
 }
 
 /// # Safety
@@ -149,7 +153,7 @@ mod tests {
     fn extensions_that_do_not_go_through_are_left_out() {
         assert_eq!(forwarded(b"cl_khr_fp64 cl_khr_gl_sharing  cl_khr_icd\0"), b"cl_khr_fp64 cl_khr_icd\0");
         let entry = |name: &str| {
-            let mut entry = vec![0u8; 4 + NAME];
+            let mut entry = vec![0u8; 4 + NAME_VERSION_NAME_BYTES];
             entry[4..4 + name.len()].copy_from_slice(name.as_bytes());
             entry
         };

@@ -14,7 +14,7 @@ use katydid_transport::Address;
 use katydid_wire::handshake::{LinkKind, SessionKind};
 
 use crate::host::arena::{self, HostMemory};
-use crate::host::mapped_pages::KEPT_PAGES;
+use crate::host::mapped_pages::RETURNED_PAGES;
 use crate::host::transfer_blocks::TRANSFER_BLOCKS;
 use crate::process::session::{self, Session};
 
@@ -83,6 +83,6 @@ fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
 /// The program is about to be dumped.
 fn give_back_memory() {
     TRANSFER_BLOCKS.trim();
-    KEPT_PAGES.trim();
+    RETURNED_PAGES.trim();
     arena::trim();
 }

@@ -1,5 +1,5 @@
 //! Data of commands in memory that the worker has too: one block a command ([`crate::host::transfer_blocks`]), from which the driver reads
-//! or to which it writes. So travels what pieces of the staging area ([`crate::transfers::pieces`]) cannot take: what the program
+//! or to which it writes. So travels what pieces of the staging area ([`crate::transfers::staged_copy`]) cannot take: what the program
 //! does not wait for, commands of queues without order, and those that may not be cut into parts.
 #![expect(unsafe_code, reason = "copies between the program's memory and the worker's")]
 
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::IN_HOST;
+use katydid_wire::opencl::STAGED_IN_HOST;
 use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 
 use crate::host::pending_reads::{self, PENDING_READS};
@@ -37,7 +37,7 @@ pub(crate) unsafe fn write(
     // The worker gives it back, however the command ends.
     TRANSFER_BLOCKS.send(block);
     let (queue, memory, form) = (order.queue(), transfer.memory.base.id, transfer.form);
-    let message = kdclWrite { queue, event, memory, form, staged: IN_HOST, blocking: blocking.into(), waits };
+    let message = kdclWrite { queue, event, memory, form, staged: STAGED_IN_HOST, blocking: blocking.into(), waits };
     if transfer.is_sure(order) {
         return session::enqueue(&message).map(|()| true);
     }

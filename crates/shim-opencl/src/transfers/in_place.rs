@@ -4,7 +4,7 @@
 use katydid_opencl_sys::Code;
 use katydid_opencl_sys::constant::{COMMAND_READ_BUFFER, COMMAND_WRITE_BUFFER, MEM_OBJECT_IMAGE1D_ARRAY};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::IN_SVM;
+use katydid_wire::opencl::STAGED_IN_SVM;
 use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 
 use crate::host::rows::Direction;
@@ -46,7 +46,7 @@ pub(crate) fn run(
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
     match direction {
         Direction::Out => {
-            session::call(&kdclWrite { queue, event, memory, form, staged: IN_SVM, blocking: 0, waits })?;
+            session::call(&kdclWrite { queue, event, memory, form, staged: STAGED_IN_SVM, blocking: 0, waits })?;
         }
         Direction::In => {
             session::call(&kdclRead { queue, event, memory, form, landing: 0, waits })?;

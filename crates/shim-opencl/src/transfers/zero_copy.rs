@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use katydid_opencl_sys::Code;
 use katydid_transport::Staging;
-use katydid_wire::opencl::NO_ZERO_COPY;
+use katydid_wire::opencl::NO_ZERO_COPY_OFFSET;
 use katydid_wire::opencl::extent::RUN;
 use katydid_wire::opencl::message::kdclZeroCopy;
 
@@ -55,7 +55,7 @@ fn shown(
     let message = kdclZeroCopy { queue: order.queue(), memory: memory.base.id, way, first, waits: &waits };
     let reply = session::call(&message)?;
     match reply.place {
-        NO_ZERO_COPY => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
+        NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
         0 => memory.is_zero_copy.store(false, Ordering::Relaxed),
         place => {
             return Ok(Some(Location { place: (place - 1, transfer.rows.len()), absences, turn: reply.turn }));

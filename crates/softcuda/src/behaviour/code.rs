@@ -5,7 +5,7 @@ use katydid_cuda_sys::{CUfunction, CUkernel, CUlibrary, CUmodule, function_attri
 use std::ptr;
 
 /// `add` writes `a + *counter` to `out[thread]`; `poke` stores where it is told; `counter` starts at 5.
-const PTX: &std::ffi::CStr = c"
+const KERNELS_PTX: &std::ffi::CStr = c"
 .version 7.0
 .target sm_70
 .address_size 64
@@ -40,7 +40,7 @@ const PTX: &std::ffi::CStr = c"
 fn module() -> CUmodule {
     let mut module = CUmodule::NULL;
     // SAFETY: a local, and a complete text.
-    ok(unsafe { cuModuleLoadData(&mut module, PTX.as_ptr().cast()) });
+    ok(unsafe { cuModuleLoadData(&mut module, KERNELS_PTX.as_ptr().cast()) });
     module
 }
 
@@ -141,7 +141,7 @@ fn a_library_serves_every_context_and_needs_none_to_be_looked_into() {
     // SAFETY: locals, and complete texts.
     unsafe {
         ok(cuInit(0));
-        ok(cuLibraryLoadData(&mut library, PTX.as_ptr().cast(), null, nulls, 0, null, nulls, 0));
+        ok(cuLibraryLoadData(&mut library, KERNELS_PTX.as_ptr().cast(), null, nulls, 0, null, nulls, 0));
         ok(cuLibraryGetKernel(&mut kernel, library, c"poke".as_ptr()));
         let missing = cuLibraryGetKernel(&mut kernel, library, c"nothing".as_ptr());
         assert_eq!(missing, CUresult::ERROR_NOT_FOUND);

@@ -6,10 +6,10 @@ use katydid_cuda_sys::{
 };
 use std::ptr;
 
-const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// `together`: block 1 writes, block 0 waits for it; only with both on the device at once does it end.
-const PTX: &std::ffi::CStr = c"
+const KERNELS_PTX: &std::ffi::CStr = c"
 .version 7.0
 .target sm_70
 .address_size 64
@@ -38,7 +38,7 @@ fn function(name: &std::ffi::CStr) -> CUfunction {
     let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
     // SAFETY: locals, and complete texts.
     unsafe {
-        ok(cuModuleLoadData(&mut module, PTX.as_ptr().cast()));
+        ok(cuModuleLoadData(&mut module, KERNELS_PTX.as_ptr().cast()));
         ok(cuModuleGetFunction(&mut function, module, name.as_ptr()));
     }
     function
@@ -68,7 +68,7 @@ fn blocks_of_a_cooperative_grid_may_wait_for_each_other() {
         ok(cuMemcpyDtoH_v2(ptr::from_mut(&mut seen).cast(), word, 4));
     }
     assert_eq!(seen, 7);
-    assert_eq!(cooperative(together, 2, 32, 0, ptr::null_mut()), INVALID);
+    assert_eq!(cooperative(together, 2, 32, 0, ptr::null_mut()), INVALID_VALUE);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_cooperative_grid_must_fit_the_device() {
     let large = CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     let codes = [(0, 32, 0), (most, 32, 0), (most + 1, 32, 0), (most / 16 + 1, 1024, 0), (1, 32, 50_000)]
         .map(|(blocks, threads, shared)| cooperative(none, blocks, threads, shared, ptr::null_mut()));
-    assert_eq!(codes, [INVALID, CUresult::SUCCESS, large, large, large]);
+    assert_eq!(codes, [INVALID_VALUE, CUresult::SUCCESS, large, large, large]);
     assert_eq!(cooperative(CUfunction::NULL, 1, 1, 0, ptr::null_mut()), CUresult::ERROR_INVALID_HANDLE);
     let one = |hStream| CUDA_LAUNCH_PARAMS {
         function: none,
@@ -97,7 +97,10 @@ fn a_cooperative_grid_must_fit_the_device() {
         unsafe { cuLaunchCooperativeKernelMultiDevice(list.as_mut_ptr(), count, flags) }
     };
     ok(launch([one(stream), one(stream)], 1, 0));
-    assert_eq!([(2, 0), (0, 0), (1, 4)].map(|(count, flags)| launch([one(stream); 2], count, flags)), [INVALID; 3]);
+    assert_eq!(
+        [(2, 0), (0, 0), (1, 4)].map(|(count, flags)| launch([one(stream); 2], count, flags)),
+        [INVALID_VALUE; 3]
+    );
     assert_eq!(launch([one(CUstream::NULL); 2], 1, 0), CUresult::ERROR_INVALID_HANDLE);
 }
 
@@ -125,7 +128,7 @@ fn launch_attributes_are_taken_or_refused_as_on_a_gpu() {
     let zeros: Vec<u32> = (0..20).map(|id| launch(id, 0, 1).0).collect();
     assert_eq!(zeros, [0, 0, 0, 1, 0, 0, 0, 400, 0, 0, 0, 0, 400, 801, 0, 1, 0, 1, 1, 1]);
     assert_eq!([launch(8, 99, 1), launch(14, 100, 1), launch(2, 1, 1)], [CUresult::SUCCESS; 3]);
-    assert_eq!([launch(14, 101, 1), launch(14, u64::from(u32::MAX), 1), launch(3, 1, 1)], [INVALID; 3]);
+    assert_eq!([launch(14, 101, 1), launch(14, u64::from(u32::MAX), 1), launch(3, 1, 1)], [INVALID_VALUE; 3]);
     assert_eq!(launch(2, 1, multiprocessors() * 32 + 1), CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 }
 
@@ -138,7 +141,7 @@ fn required_blocks_and_attributes_of_functions_are_kept() {
         // SAFETY: no parameters.
         unsafe { cuLaunchKernel(square, 1, 1, 1, x, y, 1, 0, stream, nulls, nulls) }
     };
-    assert_eq!([launch(8, 8), launch(64, 1), launch(16, 8)], [CUresult::SUCCESS, INVALID, INVALID]);
+    assert_eq!([launch(8, 8), launch(64, 1), launch(16, 8)], [CUresult::SUCCESS, INVALID_VALUE, INVALID_VALUE]);
     let most = function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
     let set = |attribute, value| {
         // SAFETY: numbers and a handle.
@@ -147,5 +150,5 @@ fn required_blocks_and_attributes_of_functions_are_kept() {
     let taken = [(most, 232_448), (most, 49_152), (9, -1), (9, 50), (14, 1), (15, 2)];
     let refused = [(0, 5), (1, 5), (4, 5), (most, -1), (most, 232_449), (9, -2), (9, 101), (10, 1), (15, 3), (16, 0)];
     assert_eq!(taken.map(|(attribute, value)| set(attribute, value)), [CUresult::SUCCESS; 6]);
-    assert_eq!(refused.map(|(attribute, value)| set(attribute, value)), [INVALID; 10]);
+    assert_eq!(refused.map(|(attribute, value)| set(attribute, value)), [INVALID_VALUE; 10]);
 }

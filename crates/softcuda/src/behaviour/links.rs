@@ -4,12 +4,12 @@ use super::*;
 use katydid_cuda_sys::{CUfunction, CUjit_option, CUlinkState, CUmodule, jit_input, jit_option};
 use std::ptr;
 
-const HEAD: &str = ".version 7.0\n.target sm_75\n.address_size 64\n";
-const CALLER: &str = ".extern .func (.param .b32 r) f(.param .b32 a);
+const PTX_HEAD: &str = ".version 7.0\n.target sm_75\n.address_size 64\n";
+const CALLER_PTX: &str = ".extern .func (.param .b32 r) f(.param .b32 a);
 .visible .entry k(.param .u64 o) { .reg .b64 %rd<3>; .reg .b32 %r<3>; ld.param.u64 %rd1, [o]; mov.u32 %r1, 7;
 { .param .b32 p; .param .b32 q; st.param.b32 [p], %r1; call (q), f, (p); ld.param.b32 %r2, [q]; }
 st.global.u32 [%rd1], %r2; ret; }";
-const CALLEE: &str = ".visible .func (.param .b32 r) f(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1, [a];
+const CALLEE_PTX: &str = ".visible .func (.param .b32 r) f(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1, [a];
 add.u32 %r1, %r1, 1; st.param.b32 [r], %r1; ret; }";
 
 /// A linking with an error log, and the log.
@@ -38,7 +38,7 @@ impl Linking {
     }
 
     fn ptx(&self, body: &str, name: &std::ffi::CStr) -> CUresult {
-        self.add(jit_input::PTX, &format!("{HEAD}{body}"), name)
+        self.add(jit_input::PTX, &format!("{PTX_HEAD}{body}"), name)
     }
 
     fn complete(&self) -> Result<*mut c_void, CUresult> {
@@ -64,9 +64,9 @@ impl Drop for Linking {
 fn two_texts_become_one_module() {
     let _scene = Scene::new();
     let linking = Linking::new();
-    assert_eq!((linking.ptx(CALLER, c"a"), linking.ptx(CALLEE, c"b")), (CUresult::SUCCESS, CUresult::SUCCESS));
+    assert_eq!((linking.ptx(CALLER_PTX, c"a"), linking.ptx(CALLEE_PTX, c"b")), (CUresult::SUCCESS, CUresult::SUCCESS));
     let image = linking.complete().unwrap();
-    assert_eq!(linking.ptx(CALLEE, c"c"), CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(linking.ptx(CALLEE_PTX, c"c"), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(linking.complete().err(), Some(CUresult::ERROR_INVALID_HANDLE));
     let (mut module, mut function, mut out) = (CUmodule::NULL, CUfunction::NULL, device_memory(4));
     let (mut params, mut result) = ([ptr::from_mut(&mut out).cast()], 0_u32);
@@ -85,13 +85,13 @@ fn two_texts_become_one_module() {
 fn what_cannot_be_linked_is_told_by_code_and_log() {
     let _scene = Scene::new();
     let alone = Linking::new();
-    ok(alone.ptx(CALLER, c"a"));
+    ok(alone.ptx(CALLER_PTX, c"a"));
     assert_eq!(alone.complete().err(), Some(CUresult::ERROR_INVALID_SOURCE));
     assert!(alone.log().contains("unresolved symbol f"), "{}", alone.log());
     assert_eq!(alone.complete().err(), Some(CUresult::ERROR_INVALID_SOURCE));
     let twice = Linking::new();
-    ok(twice.ptx(CALLEE, c"a"));
-    assert_eq!(twice.ptx(CALLEE, c"b"), CUresult::ERROR_INVALID_SOURCE);
+    ok(twice.ptx(CALLEE_PTX, c"a"));
+    assert_eq!(twice.ptx(CALLEE_PTX, c"b"), CUresult::ERROR_INVALID_SOURCE);
     assert!(twice.log().contains("'f' in 'b' is defined already, in 'a'"), "{}", twice.log());
     assert_eq!(twice.complete().err(), Some(CUresult::ERROR_INVALID_SOURCE));
     let junk = Linking::new();
@@ -104,7 +104,7 @@ fn what_cannot_be_linked_is_told_by_code_and_log() {
     assert!(junk.complete().is_ok());
     let spoiled = Linking::new();
     assert_eq!(spoiled.add(jit_input::NVVM, "hello", c"a"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
-    assert_eq!(spoiled.ptx(CALLEE, c"b"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
+    assert_eq!(spoiled.ptx(CALLEE_PTX, c"b"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
     let spoiled = Linking::new();
     assert_eq!(spoiled.add(jit_input::CUBIN, "hello", c"a"), CUresult::ERROR_INVALID_IMAGE);
     assert_eq!(spoiled.complete().err(), Some(CUresult::ERROR_INVALID_IMAGE));
@@ -129,26 +129,26 @@ fn every_kind_of_wrong_code_has_its_number_and_a_log_that_names_the_place() {
     let _scene = Scene::new();
     let invalid = CUresult::ERROR_INVALID_PTX;
     let newer = CUresult::ERROR_UNSUPPORTED_PTX_VERSION;
-    let entry = |params: &str, body: &str| format!("{HEAD}.visible .entry k({params}) {{\n{body}\nret; }}");
+    let entry = |params: &str, body: &str| format!("{PTX_HEAD}.visible .entry k({params}) {{\n{body}\nret; }}");
     let large = "const .b8 c[65537];\n.visible .entry k() { ret; }";
     for (text, code, part) in [
         (entry("", ""), CUresult::SUCCESS, ""),
-        (HEAD.replace("7.0", "9.1"), newer, "line 1: .version 9.1"),
-        (HEAD.replace("sm_75", "sm_100"), invalid, "sm_100"),
-        (HEAD.replace("sm_75", "bogus"), invalid, "bogus"),
-        (HEAD.replace("size 64", "size 32"), invalid, "address_size 32"),
+        (PTX_HEAD.replace("7.0", "9.1"), newer, "line 1: .version 9.1"),
+        (PTX_HEAD.replace("sm_75", "sm_100"), invalid, "sm_100"),
+        (PTX_HEAD.replace("sm_75", "bogus"), invalid, "bogus"),
+        (PTX_HEAD.replace("size 64", "size 32"), invalid, "address_size 32"),
         (String::new(), CUresult::ERROR_INVALID_IMAGE, ""),
-        (HEAD.replace(".version 7.0", ""), CUresult::ERROR_INVALID_IMAGE, ""),
+        (PTX_HEAD.replace(".version 7.0", ""), CUresult::ERROR_INVALID_IMAGE, ""),
         (entry("", "bogus.u32 %r1;"), invalid, "line 5: bogus.u32"),
         (entry("", "mov.u32 %r1, 5"), invalid, "line 6"),
         (entry("", "bra X;"), invalid, "X"),
         (entry(".param .b8 a[4352]", ""), CUresult::SUCCESS, ""),
         (entry(".param .b8 a[4353]", ""), invalid, "4353 bytes"),
         (entry(".param .b8 a[32765]", "").replace("7.0", "8.1"), invalid, "32765 bytes"),
-        (format!("{HEAD}.visible .{large}"), invalid, "65537 bytes"),
-        (format!("{HEAD}.visible .entry k() .reqntid 0 {{ ret; }}"), invalid, "reqntid"),
-        (format!("{HEAD}{CALLER}"), invalid, "symbol f"),
-        (entry("", "")[..HEAD.len() + 20].to_owned(), invalid, "line"),
+        (format!("{PTX_HEAD}.visible .{large}"), invalid, "65537 bytes"),
+        (format!("{PTX_HEAD}.visible .entry k() .reqntid 0 {{ ret; }}"), invalid, "reqntid"),
+        (format!("{PTX_HEAD}{CALLER_PTX}"), invalid, "symbol f"),
+        (entry("", "")[..PTX_HEAD.len() + 20].to_owned(), invalid, "line"),
     ] {
         let (found, log) = load(&text);
         assert_eq!(found, code, "{text}: {log}");

@@ -4,7 +4,7 @@ use super::*;
 use katydid_cuda_sys::{CUmemLocation, CUmemcpyAttributes, access_order, pointer_attribute};
 use std::ptr;
 
-const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 fn managed(size: usize) -> u64 {
     let mut address = 0;
@@ -39,12 +39,12 @@ fn host_and_device_use_managed_memory_at_one_address() {
         let mut flags = 0;
         ok(cuMemHostGetFlags(&mut flags, pointer.cast()));
         assert_eq!(flags, 2);
-        assert_eq!(cuMemHostGetDevicePointer_v2(&mut host, pointer.cast(), 0), INVALID);
+        assert_eq!(cuMemHostGetDevicePointer_v2(&mut host, pointer.cast(), 0), INVALID_VALUE);
         // Farther than any neighbour of the block reaches: other tests have memory at the same time.
-        assert_eq!(cuMemsetD8_v2(address + 4095, 0, 1 << 45), INVALID);
+        assert_eq!(cuMemsetD8_v2(address + 4095, 0, 1 << 45), INVALID_VALUE);
         ok(cuMemFree_v2(address));
         for (size, flags) in [(0, 1), (100, 0), (100, 3), (100, 4)] {
-            assert_eq!(cuMemAllocManaged(&mut host, size, flags), INVALID);
+            assert_eq!(cuMemAllocManaged(&mut host, size, flags), INVALID_VALUE);
         }
         assert_eq!(cuMemAllocManaged(&mut host, 1 << 50, 1), CUresult::ERROR_OUT_OF_MEMORY);
     }
@@ -66,16 +66,16 @@ fn advice_and_prefetching_are_told_back() {
         let mut places = [7; 3];
         ok(cuMemRangeGetAttribute(places.as_mut_ptr().cast(), 12, 3, address, 10_000));
         assert_eq!(places, [0, -1, -2]);
-        assert_eq!(cuMemRangeGetAttribute(places.as_mut_ptr().cast(), 8, 1, address, 10_000), INVALID);
+        assert_eq!(cuMemRangeGetAttribute(places.as_mut_ptr().cast(), 8, 1, address, 10_000), INVALID_VALUE);
         ok(cuMemPrefetchAsync(address, 10_000, -1, CUstream::NULL));
         assert_eq!([4, 7, 8].map(|id| range(address, 10_000, id)), [-1, 2, -1]);
         let node = CUmemLocation { type_: 3, id: 0 };
         ok(cuMemPrefetchAsync_v2(address, 10_000, node, 0, CUstream::NULL));
         assert_eq!([4, 7, 8].map(|id| range(address, 10_000, id)), [-1, 3, 0]);
-        assert_eq!(cuMemPrefetchAsync_v2(address, 10_000, node, 1, CUstream::NULL), INVALID);
+        assert_eq!(cuMemPrefetchAsync_v2(address, 10_000, node, 1, CUstream::NULL), INVALID_VALUE);
         assert_eq!(cuMemPrefetchAsync(address, 10_000, 9, CUstream::NULL), CUresult::ERROR_INVALID_DEVICE);
-        assert_eq!(cuMemPrefetchAsync(address, 20_000, 0, CUstream::NULL), INVALID);
-        assert_eq!(cuMemPrefetchAsync(device_memory(100), 100, 0, CUstream::NULL), INVALID);
+        assert_eq!(cuMemPrefetchAsync(address, 20_000, 0, CUstream::NULL), INVALID_VALUE);
+        assert_eq!(cuMemPrefetchAsync(device_memory(100), 100, 0, CUstream::NULL), INVALID_VALUE);
         ok(cuMemFree_v2(address));
     }
 }
@@ -103,9 +103,9 @@ fn memory_is_attached_as_a_whole_and_to_streams_of_the_program() {
     unsafe {
         ok(cuStreamAttachMemAsync(stream, address, 0, 4));
         ok(cuStreamAttachMemAsync(stream, address, 100, 1));
-        assert_eq!(cuStreamAttachMemAsync(stream, address, 5, 1), INVALID);
-        assert_eq!(cuStreamAttachMemAsync(stream, address + 4, 0, 1), INVALID);
-        assert_eq!(cuStreamAttachMemAsync(stream, address, 0, 3), INVALID);
+        assert_eq!(cuStreamAttachMemAsync(stream, address, 5, 1), INVALID_VALUE);
+        assert_eq!(cuStreamAttachMemAsync(stream, address + 4, 0, 1), INVALID_VALUE);
+        assert_eq!(cuStreamAttachMemAsync(stream, address, 0, 3), INVALID_VALUE);
         ok(cuMemFree_v2(address));
     }
 }
@@ -122,16 +122,16 @@ fn registration_tells_its_flags_and_knows_what_it_may_take() {
             ok(cuMemHostRegister_v2(pointer, 8192, flags));
             ok(cuMemHostGetFlags(&mut told, pointer));
             assert_eq!(told, shown);
-            assert_eq!(cuMemHostUnregister(pointer.byte_add(1)), INVALID);
+            assert_eq!(cuMemHostUnregister(pointer.byte_add(1)), INVALID_VALUE);
             ok(cuMemHostUnregister(pointer));
         }
-        assert_eq!([4, 16].map(|flags| cuMemHostRegister_v2(pointer, 8192, flags)), [INVALID; 2]);
+        assert_eq!([4, 16].map(|flags| cuMemHostRegister_v2(pointer, 8192, flags)), [INVALID_VALUE; 2]);
         let mut pinned = ptr::null_mut();
         ok(cuMemHostAlloc(&mut pinned, 4096, 5));
         let mut told = 99;
         ok(cuMemHostGetFlags(&mut told, pinned));
         assert_eq!(told, 7);
-        assert_eq!([cuMemHostRegister_v2(pinned, 4096, 0), cuMemHostUnregister(pinned)], [INVALID; 2]);
+        assert_eq!([cuMemHostRegister_v2(pinned, 4096, 0), cuMemHostUnregister(pinned)], [INVALID_VALUE; 2]);
         ok(cuMemFreeHost(pinned));
     }
 }
@@ -155,11 +155,11 @@ fn a_batch_of_copies_is_checked_whole_and_names_the_wrong_one() {
         (code, wrong)
     };
     assert_eq!(copy(&mut targets, &mut sizes, 3, 3, stream), (CUresult::SUCCESS, usize::MAX));
-    assert_eq!(copy(&mut targets, &mut sizes, 3, 3, CUstream::NULL), (INVALID, usize::MAX));
-    assert_eq!(copy(&mut targets, &mut sizes, 3, 0, stream), (INVALID, usize::MAX));
-    assert_eq!(copy(&mut targets, &mut sizes, 0, 3, stream), (INVALID, usize::MAX));
-    assert_eq!(copy(&mut targets, &mut [1, 0, 1], 3, 3, stream), (INVALID, 1));
-    assert_eq!(copy(&mut [memory, memory, memory + 299], &mut [1, 1, 2], 3, 3, stream), (INVALID, 2));
+    assert_eq!(copy(&mut targets, &mut sizes, 3, 3, CUstream::NULL), (INVALID_VALUE, usize::MAX));
+    assert_eq!(copy(&mut targets, &mut sizes, 3, 0, stream), (INVALID_VALUE, usize::MAX));
+    assert_eq!(copy(&mut targets, &mut sizes, 0, 3, stream), (INVALID_VALUE, usize::MAX));
+    assert_eq!(copy(&mut targets, &mut [1, 0, 1], 3, 3, stream), (INVALID_VALUE, 1));
+    assert_eq!(copy(&mut [memory, memory, memory + 299], &mut [1, 1, 2], 3, 3, stream), (INVALID_VALUE, 2));
     // SAFETY: a local of that size.
     unsafe {
         ok(cuStreamSynchronize(stream));

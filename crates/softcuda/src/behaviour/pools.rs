@@ -7,7 +7,7 @@ use katydid_cuda_sys::{
 };
 use std::ptr;
 
-const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 const POOL_BLOCK_BYTES: u64 = 32 << 20;
 
 /// A pool of the test's own, so that no other test counts in it.
@@ -161,11 +161,11 @@ fn freed_memory_is_unknown_at_once_and_freed_once() {
         let mut default = CUmemoryPool::NULL;
         ok(cuDeviceGetDefaultMemPool(&mut default, 0));
         assert_eq!(value, default.address());
-        assert_eq!(cuMemFreeAsync(place + 8, stream), INVALID);
+        assert_eq!(cuMemFreeAsync(place + 8, stream), INVALID_VALUE);
         let gate = Gate::new(stream);
         ok(cuMemFreeAsync(place, stream));
-        assert_eq!([cuMemFreeAsync(place, stream), cuMemFree_v2(place), ask(&mut value)], [INVALID; 3]);
-        assert_eq!(cuMemsetD8Async(place, 0, 1, stream), INVALID);
+        assert_eq!([cuMemFreeAsync(place, stream), cuMemFree_v2(place), ask(&mut value)], [INVALID_VALUE; 3]);
+        assert_eq!(cuMemsetD8Async(place, 0, 1, stream), INVALID_VALUE);
         gate.open();
         ok(cuMemAllocAsync(&mut place, 1000, stream));
         ok(cuMemFree_v2(place));
@@ -200,7 +200,7 @@ fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
         (unsafe { cuMemPoolGetAccess(&mut flags, pool, &mut CUmemLocation { type_, id }) }, flags)
     };
     assert_eq!([at(1, 0).1, at(2, 0).1], [3, 0]);
-    assert_eq!(at(1, 7).0, INVALID);
+    assert_eq!(at(1, 7).0, INVALID_VALUE);
     let grant = |type_, id, flags| {
         let grant = CUmemAccessDesc { location: CUmemLocation { type_, id }, flags };
         // SAFETY: one entry, a local.
@@ -208,21 +208,21 @@ fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
     };
     assert_eq!([grant(1, 0, 1), grant(2, 0, 3)], [CUresult::ERROR_NOT_SUPPORTED; 2]);
     assert_eq!([grant(1, 0, 0), grant(1, 7, 3)], [CUresult::ERROR_INVALID_DEVICE; 2]);
-    assert_eq!([grant(1, 0, 3), grant(1, 0, 2)], [CUresult::SUCCESS, INVALID]);
-    assert_eq!([set(pool, 5, 0), set(pool, 6, 7), set(pool, 9, 0), set(pool, 0, 0)], [INVALID; 4]);
+    assert_eq!([grant(1, 0, 3), grant(1, 0, 2)], [CUresult::SUCCESS, INVALID_VALUE]);
+    assert_eq!([set(pool, 5, 0), set(pool, 6, 7), set(pool, 9, 0), set(pool, 0, 0)], [INVALID_VALUE; 4]);
     ok(set(pool, 2, 5));
     assert_eq!(attribute(pool, 2), 1);
     // SAFETY: locals, and handles by value.
     unsafe {
         let mut host = CUmemLocation { type_: location_type::HOST, id: 0 };
         ok(cuMemGetDefaultMemPool(&mut found, &mut host, 1));
-        assert_eq!(cuMemSetMemPool(&mut host, 1, pool), INVALID);
-        assert_eq!([cuMemGetMemPool(&mut found, &mut host, 3), cuDeviceSetMemPool(7, pool)], [INVALID; 2]);
+        assert_eq!(cuMemSetMemPool(&mut host, 1, pool), INVALID_VALUE);
+        assert_eq!([cuMemGetMemPool(&mut found, &mut host, 3), cuDeviceSetMemPool(7, pool)], [INVALID_VALUE; 2]);
         ok(cuDeviceGetDefaultMemPool(&mut found, 0));
-        assert_eq!(cuMemPoolDestroy(found), INVALID);
+        assert_eq!(cuMemPoolDestroy(found), INVALID_VALUE);
         let place = from(pool, 100, CUstream::NULL);
         ok(cuMemPoolDestroy(pool));
-        assert_eq!(cuMemPoolTrimTo(pool, 0), INVALID);
+        assert_eq!(cuMemPoolTrimTo(pool, 0), INVALID_VALUE);
         ok(cuMemFreeAsync(place, CUstream::NULL));
         ok(cuCtxSynchronize());
     }

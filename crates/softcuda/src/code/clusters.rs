@@ -42,7 +42,7 @@ pub(crate) fn potential(settings: &Settings, blocks: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::image::{Code, Imagined};
+    use crate::code::module_image::{Code, Imagined};
     use katydid_cuda_sys::CUresult;
     use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use katydid_ptx_exec::Kernel;
 use crate::code::function_settings::Settings;
 use crate::code::occupancy::threads_by_registers;
 use crate::ffi::Outcome;
-use crate::process::attributes::{CAPABILITY, SHARED_OPT_IN};
+use crate::process::attributes::{COMPUTE_CAPABILITY, MAX_BLOCK_SHARED_BYTES};
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
 
@@ -26,7 +26,7 @@ pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) ->
         id::LOCAL_SIZE_BYTES => unsigned(kernel.local_bytes),
         id::NUM_REGS => unsigned(kernel.registers),
         id::PTX_VERSION => unsigned(kernel.target),
-        id::BINARY_VERSION => unsigned(CAPABILITY.0 * 10 + CAPABILITY.1),
+        id::BINARY_VERSION => unsigned(COMPUTE_CAPABILITY.0 * 10 + COMPUTE_CAPABILITY.1),
         id::MAX_DYNAMIC_SHARED_SIZE_BYTES => unsigned(settings.most_dynamic.load(Ordering::Relaxed)),
         id::PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
         id::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.large_clusters.load(Ordering::Relaxed),
@@ -45,7 +45,7 @@ pub(crate) fn set_attribute(kernel: &Kernel, settings: &Settings, attribute: u32
     let within = |most: i32| if (0..=most).contains(&value) { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) };
     match attribute {
         id::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
-            check_dynamic_shared(value, SHARED_OPT_IN as i32, kernel.static_shared as i32)?;
+            check_dynamic_shared(value, MAX_BLOCK_SHARED_BYTES as i32, kernel.static_shared as i32)?;
             settings.most_dynamic.store(value.unsigned_abs(), Ordering::Relaxed);
         }
         id::PREFERRED_SHARED_MEMORY_CARVEOUT => {

@@ -8,7 +8,7 @@ use katydid_driver_rules::cluster::{self, Cluster};
 use katydid_ptx_exec::Kernel;
 
 use crate::ffi::Outcome;
-use crate::process::attributes::SHARED_DEFAULT;
+use crate::process::attributes::DEFAULT_BLOCK_SHARED_BYTES;
 
 /// A cluster that a program sets on a kernel, axis by axis; it counts when all three have been set.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Settings {
     /// What a kernel starts with.
     pub(crate) fn for_kernel(kernel: &Kernel) -> Arc<Self> {
         Arc::new(Self {
-            most_dynamic: AtomicU32::new(SHARED_DEFAULT.saturating_sub(kernel.static_shared)),
+            most_dynamic: AtomicU32::new(DEFAULT_BLOCK_SHARED_BYTES.saturating_sub(kernel.static_shared)),
             carveout: AtomicI32::new(-1),
             large_clusters: AtomicI32::new(0),
             scheduling: AtomicI32::new(0),

@@ -15,17 +15,17 @@ use katydid_fatbin::Compilation;
 
 use crate::code::occupancy::most_registers;
 use crate::ffi::{Outcome, unsupported};
-use crate::process::attributes::CAPABILITY;
+use crate::process::attributes::COMPUTE_CAPABILITY;
 
 /// Kinds of driver 13.0 are below this.
-const KINDS: u32 = 35;
+const OPTION_KINDS: u32 = 35;
 
 /// Architectures that `TARGET` may name, the device's among them.
-const TARGETS: [usize; 22] =
+const TARGET_ARCHITECTURES: [usize; 22] =
     [30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120];
 
 /// Added to a target for the features of that architecture alone, as in `CU_TARGET_COMPUTE_90A`.
-const FEATURES_OF_ONE: usize = 0x10000;
+const ARCHITECTURE_FEATURES: usize = 0x10000;
 
 /// The caller's arrays of JIT options and their values.
 pub(crate) struct Options {
@@ -71,21 +71,23 @@ impl Options {
     /// Refuses what the driver refuses.
     fn check(&self, kind: CUjit_option) -> Outcome {
         let number = self.value(kind).map_or(0, |value| value.addr());
-        let device = (CAPABILITY.0 * 10 + CAPABILITY.1) as usize;
+        let device = (COMPUTE_CAPABILITY.0 * 10 + COMPUTE_CAPABILITY.1) as usize;
         let wrong = match kind {
             id::MAX_REGISTERS => number == 0,
             id::INFO_LOG_BUFFER_SIZE_BYTES => self.value(id::INFO_LOG_BUFFER).is_none(),
             id::ERROR_LOG_BUFFER_SIZE_BYTES => self.value(id::ERROR_LOG_BUFFER).is_none(),
             id::INFO_LOG_BUFFER => self.value(id::INFO_LOG_BUFFER_SIZE_BYTES).is_none(),
             id::ERROR_LOG_BUFFER => self.value(id::ERROR_LOG_BUFFER_SIZE_BYTES).is_none(),
-            id::TARGET if number == device || number == device | FEATURES_OF_ONE => false,
-            id::TARGET if TARGETS.contains(&(number & 0xffff)) => return Err(CUresult::ERROR_INVALID_SOURCE),
+            id::TARGET if number == device || number == device | ARCHITECTURE_FEATURES => false,
+            id::TARGET if TARGET_ARCHITECTURES.contains(&(number & 0xffff)) => {
+                return Err(CUresult::ERROR_INVALID_SOURCE);
+            }
             id::TARGET => true,
             id::CACHE_MODE => number > 2,
             id::GLOBAL_SYMBOL_NAMES..=id::GLOBAL_SYMBOL_COUNT => {
                 return Err(unsupported("a symbol given to the linker"));
             }
-            _ => kind >= KINDS,
+            _ => kind >= OPTION_KINDS,
         };
         if wrong { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }

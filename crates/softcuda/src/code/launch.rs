@@ -18,7 +18,7 @@ use crate::ffi::{Outcome, say};
 use crate::graphs::condition;
 use crate::memory::allocation;
 use crate::memory::space::{self, Access, RangeKind};
-use crate::process::attributes::{BLOCK, BLOCK_THREADS, GRID};
+use crate::process::attributes::{BLOCK_EXTENT, BLOCK_THREADS, GRID_EXTENT};
 use crate::process::device::{self, Device};
 use crate::process::settings;
 use crate::sync::event::{self, Event};
@@ -49,7 +49,8 @@ pub(crate) struct Shape {
 impl Shape {
     /// Refuses what `device` or the kernel does not allow, and settles the cluster.
     pub(crate) fn check(&mut self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
-        const LIMITS: GeometryLimits = GeometryLimits { grid: GRID, block: BLOCK, threads: BLOCK_THREADS };
+        const LIMITS: GeometryLimits =
+            GeometryLimits { grid: GRID_EXTENT, block: BLOCK_EXTENT, threads: BLOCK_THREADS };
         let threads = LIMITS.check(self.grid, self.block)?;
         let is_required = kernel.required_block.is_none_or(|block| block == self.block);
         if threads > u64::from(kernel.max_threads) || !is_required {

@@ -12,8 +12,8 @@ use katydid_ptx_exec::Kernel;
 
 use crate::code::function::{self, Function};
 use crate::code::function_settings::Settings;
-use crate::code::image::{Code, Imagined, Refusal};
 use crate::code::module::{self, Module};
+use crate::code::module_image::{Code, Imagined, Refusal};
 use crate::context::stack;
 use crate::context::state::Context;
 use crate::ffi::Outcome;

@@ -13,9 +13,9 @@ use katydid_driver_rules::code::LinkProgress;
 use katydid_fatbin::{Compilation, Image, containers_of_object, linked_image, members_of_library};
 use katydid_ptx_exec::{LoadError, Program, TargetDevice, strong_names};
 
-use crate::code::image::{Imagined, Refusal};
+use crate::code::module_image::{Imagined, Refusal};
 use crate::ffi::Outcome;
-use crate::process::attributes::CAPABILITY;
+use crate::process::attributes::COMPUTE_CAPABILITY;
 use crate::process::handles::{Registry, mint};
 
 /// One linking in progress.
@@ -156,7 +156,7 @@ impl LinkerState {
 
     /// The texts of an image that suit the device, each checked for itself.
     fn add_texts(&mut self, image: &Image<'_>, input: &Input<'_>) -> Result<(), Refusal> {
-        let (major, minor) = CAPABILITY;
+        let (major, minor) = COMPUTE_CAPABILITY;
         for ptx in image.ptx(Some(major * 10 + minor))? {
             if !ptx.text.contains(".version") {
                 return Err(unrecognised(input.name));
@@ -189,7 +189,7 @@ impl LinkerState {
         let inputs: Vec<(&str, Compilation)> =
             self.texts.iter().map(|(text, compilation)| (text.as_str(), *compilation)).collect();
         let linked = match inputs.is_empty() {
-            true => linked_image(&[(EMPTY, Compilation::default())]),
+            true => linked_image(&[(EMPTY_PTX, Compilation::default())]),
             false => linked_image(&inputs),
         };
         let texts: Vec<&str> = inputs.iter().map(|(text, _)| *text).collect();
@@ -205,10 +205,10 @@ impl LinkerState {
 }
 
 /// What nothing at all is linked to.
-const EMPTY: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
+const EMPTY_PTX: &str = ".version 9.0\n.target sm_90\n.address_size 64\n";
 
 fn target() -> TargetDevice {
-    let (major, minor) = CAPABILITY;
+    let (major, minor) = COMPUTE_CAPABILITY;
     TargetDevice { major, minor }
 }
 

@@ -8,7 +8,7 @@ use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind}
 
 use crate::code::function::{self, Function};
 use crate::code::function_settings::Settings;
-use crate::code::image::{Code, Refusal};
+use crate::code::module_image::{Code, Refusal};
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::copy::transfer::{self, Span};

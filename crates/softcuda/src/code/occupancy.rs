@@ -3,15 +3,18 @@
 use std::sync::atomic::Ordering;
 
 use katydid_cuda_sys::CUresult;
-use katydid_driver_rules::occupancy::{self as rules, BlockSearch, WARP};
+use katydid_driver_rules::occupancy::{self as rules, BlockSearch, WARP_THREADS};
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function_settings::Settings;
 use crate::ffi::Outcome;
-use crate::process::attributes::{BLOCK_THREADS, BLOCKS, REGISTERS, SHARED, SHARED_OPT_IN, SHARED_RESERVED, THREADS};
+use crate::process::attributes::{
+    BLOCK_THREADS, MAX_BLOCK_SHARED_BYTES, MULTIPROCESSOR_BLOCKS, MULTIPROCESSOR_REGISTERS,
+    MULTIPROCESSOR_SHARED_BYTES, MULTIPROCESSOR_THREADS, RESERVED_SHARED_BYTES,
+};
 
 /// Shared memory is given to a block in pieces of this many bytes.
-const SHARED_PIECE: u32 = 128;
+const SHARED_GRANULE_BYTES: u32 = 128;
 
 /// What of a kernel limits how many blocks of it fit.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +42,7 @@ impl Needs {
 
     /// The needs of a kernel that nothing has been set on.
     pub(crate) fn plain(registers: u32, static_shared: u32, max_threads: u32) -> Self {
-        let most_dynamic = SHARED_OPT_IN.saturating_sub(static_shared);
+        let most_dynamic = MAX_BLOCK_SHARED_BYTES.saturating_sub(static_shared);
         Self { registers: registers.max(1), static_shared, most_threads: max_threads.min(BLOCK_THREADS), most_dynamic }
     }
 
@@ -52,9 +55,12 @@ impl Needs {
         if threads > BLOCK_THREADS || dynamic > self.most_dynamic {
             return Ok(0);
         }
-        let warps = threads.div_ceil(WARP);
-        let shared = (self.static_shared + dynamic + SHARED_RESERVED).next_multiple_of(SHARED_PIECE);
-        Ok(BLOCKS.min(THREADS / WARP / warps).min(resident_warps(self.registers) / warps).min(SHARED / shared))
+        let warps = threads.div_ceil(WARP_THREADS);
+        let shared = (self.static_shared + dynamic + RESERVED_SHARED_BYTES).next_multiple_of(SHARED_GRANULE_BYTES);
+        Ok(MULTIPROCESSOR_BLOCKS
+            .min(MULTIPROCESSOR_THREADS / WARP_THREADS / warps)
+            .min(resident_warps(self.registers) / warps)
+            .min(MULTIPROCESSOR_SHARED_BYTES / shared))
     }
 
     /// The blocks that fill `multiprocessors`, and the block size, with the most resident threads. `dynamic` says how
@@ -65,7 +71,7 @@ impl Needs {
         dynamic: impl Fn(i32) -> usize,
         limit: i32,
     ) -> Outcome<(i32, i32)> {
-        let (most, warp, full) = (self.most_threads as i32, WARP as i32, THREADS as i32);
+        let (most, warp, full) = (self.most_threads as i32, WARP_THREADS as i32, MULTIPROCESSOR_THREADS as i32);
         let blocks = |size| Ok(self.blocks(size, dynamic(size))? as i32);
         let (size, each) = BlockSearch { most, limit, warp, full }.best(blocks)?;
         Ok((each * multiprocessors as i32, size))
@@ -78,25 +84,25 @@ impl Needs {
         if count > self.blocks(threads, 0)? {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let each = SHARED / count / SHARED_PIECE * SHARED_PIECE;
+        let each = MULTIPROCESSOR_SHARED_BYTES / count / SHARED_GRANULE_BYTES * SHARED_GRANULE_BYTES;
         Ok(each.saturating_sub(self.static_shared).min(self.most_dynamic) as usize)
     }
 }
 
 /// Warps whose registers fit a multiprocessor.
 fn resident_warps(registers: u32) -> u32 {
-    rules::resident_warps(registers, REGISTERS)
+    rules::resident_warps(registers, MULTIPROCESSOR_REGISTERS)
 }
 
 /// Threads of the largest block whose registers there are.
 pub(crate) fn threads_by_registers(kernel: &Kernel) -> u32 {
-    rules::threads_by_registers(kernel.registers, REGISTERS)
+    rules::threads_by_registers(kernel.registers, MULTIPROCESSOR_REGISTERS)
 }
 
 /// Most registers of a thread with which a block of `threads` threads fits a multiprocessor.
 pub(crate) fn most_registers(threads: u32) -> u32 {
-    let warps = threads.clamp(1, BLOCK_THREADS).div_ceil(WARP).next_multiple_of(4);
-    REGISTERS / (warps * WARP) / 8 * 8
+    let warps = threads.clamp(1, BLOCK_THREADS).div_ceil(WARP_THREADS).next_multiple_of(4);
+    MULTIPROCESSOR_REGISTERS / (warps * WARP_THREADS) / 8 * 8
 }
 
 #[cfg(test)]

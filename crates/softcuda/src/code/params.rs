@@ -48,7 +48,7 @@ unsafe fn unpack(kernel: &Kernel, extra: *mut *mut c_void, buffer: &mut [u8]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::image::{Code, Imagined};
+    use crate::code::module_image::{Code, Imagined};
     use std::cell::Cell;
     use std::ptr;
     use std::sync::Arc;

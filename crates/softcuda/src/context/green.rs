@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use katydid_cuda_sys::{CUdevResource, CUresult, Pod as _};
-use katydid_driver_rules::device::{MULTIPROCESSORS, check_resource_type};
+use katydid_driver_rules::device::{RESOURCE_TYPE_SM, check_resource_type};
 
 use crate::context::{contexts, primary, stack};
 use crate::ffi::Outcome;
@@ -19,18 +19,18 @@ use crate::sync::stream::LiveContext;
 use crate::sync::streams;
 
 /// `CU_GREEN_CTX_DEFAULT_STREAM`, which must be asked for.
-const DEFAULT_STREAM: u32 = 1;
+const GREEN_CTX_DEFAULT_STREAM: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_*`.
 const SPLIT_FLAGS: u32 = 3;
 /// Marks a resource as made here.
-const MARK: u32 = 0x4752_4e31;
+const RESOURCE_MARK: u32 = 0x4752_4e31;
 /// Where a resource holds its mark, its device, the split that made it (0: none), and what every program may read.
-const MARK_AT: usize = 4;
-const DEVICE_AT: usize = 8;
-const SPLIT_AT: usize = 16;
-const COUNT_AT: usize = 96;
+const MARK_OFFSET: usize = 4;
+const DEVICE_OFFSET: usize = 8;
+const SPLIT_OFFSET: usize = 16;
+const COUNT_OFFSET: usize = 96;
 
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Multiprocessors of a device.
 #[derive(Clone, Copy)]
@@ -65,12 +65,15 @@ impl SmResource {
         let mut bytes = [0; size_of::<CUdevResource>()];
         if self.count > 0 {
             let mut put = |at: usize, number: u32| bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
-            put(0, MULTIPROCESSORS);
-            put(MARK_AT, MARK);
-            put(DEVICE_AT, self.device.cast_unsigned());
+            put(0, RESOURCE_TYPE_SM);
+            put(MARK_OFFSET, RESOURCE_MARK);
+            put(DEVICE_OFFSET, self.device.cast_unsigned());
             // The count, the smallest part, and what sizes are multiples of.
-            [self.count, 1, 1].into_iter().enumerate().for_each(|(place, number)| put(COUNT_AT + 4 * place, number));
-            bytes[SPLIT_AT..SPLIT_AT + 8].copy_from_slice(&self.split.to_le_bytes());
+            [self.count, 1, 1]
+                .into_iter()
+                .enumerate()
+                .for_each(|(place, number)| put(COUNT_OFFSET + 4 * place, number));
+            bytes[SPLIT_OFFSET..SPLIT_OFFSET + 8].copy_from_slice(&self.split.to_le_bytes());
         }
         CUdevResource::from_bytes(&bytes).unwrap_or_default()
     }
@@ -80,18 +83,18 @@ impl SmResource {
         let bytes = resource.to_bytes();
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         check_resource_type(word(0))?;
-        if word(MARK_AT) != MARK {
-            return Err(WRONG);
+        if word(MARK_OFFSET) != RESOURCE_MARK {
+            return Err(INVALID_VALUE);
         }
-        let split = u64::from(word(SPLIT_AT)) | u64::from(word(SPLIT_AT + 4)) << 32;
-        Ok(Self { device: word(DEVICE_AT).cast_signed(), split, count: word(COUNT_AT) })
+        let split = u64::from(word(SPLIT_OFFSET)) | u64::from(word(SPLIT_OFFSET + 4)) << 32;
+        Ok(Self { device: word(DEVICE_OFFSET).cast_signed(), split, count: word(COUNT_OFFSET) })
     }
 
     /// Into parts of at least `least`: as many as there are, or as are `wanted`, and what remains.
     pub(crate) fn split(self, wanted: Option<u32>, flags: u32, least: u32) -> Outcome<(Vec<Self>, Self)> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if flags & !SPLIT_FLAGS != 0 || least > self.count {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         if self.split != 0 {
             return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
@@ -106,7 +109,7 @@ impl SmResource {
 
 /// Describes a context that is to have all of `parts`: a handle, which has no end.
 pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
-    let Some((first, others)) = parts.split_first() else { return Err(WRONG) };
+    let Some((first, others)) = parts.split_first() else { return Err(INVALID_VALUE) };
     let same = |other: &SmResource| other.device == first.device && other.split == first.split && first.split != 0;
     if !others.iter().all(same) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
@@ -120,9 +123,9 @@ pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
 /// Makes a green context; the primary context of its device stays at least as long.
 pub(crate) fn create(description: usize, device: &'static Device, flags: u32) -> Outcome<usize> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let part = DESCRIPTIONS.get(description).ok_or(WRONG)?;
-    if flags != DEFAULT_STREAM || part.device != device.ordinal {
-        return Err(WRONG);
+    let part = DESCRIPTIONS.get(description).ok_or(INVALID_VALUE)?;
+    if flags != GREEN_CTX_DEFAULT_STREAM || part.device != device.ordinal {
+        return Err(INVALID_VALUE);
     }
     primary::of(device).retain(device)?;
     let (handle, id) = (mint(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -186,8 +189,8 @@ mod tests {
         let read = SmResource::read(&parts[0].resource()).unwrap();
         assert_eq!((read.count, read.split), (3, parts[0].split));
         assert_eq!(read.split(None, 0, 1).err(), Some(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
-        assert_eq!(all.split(None, 0, 8).err(), Some(WRONG));
-        assert_eq!(all.split(None, 4, 1).err(), Some(WRONG));
+        assert_eq!(all.split(None, 0, 8).err(), Some(INVALID_VALUE));
+        assert_eq!(all.split(None, 4, 1).err(), Some(INVALID_VALUE));
         let none = all.split(None, 0, 7).unwrap().1.resource();
         assert_eq!(SmResource::read(&none).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         assert!(describe(&parts).is_ok());

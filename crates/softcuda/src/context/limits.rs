@@ -19,19 +19,19 @@ use std::sync::{Mutex, PoisonError};
 use katydid_cuda_sys::{CUresult, limit};
 
 use crate::ffi::Outcome;
-use crate::process::attributes::{PERSISTING, SHARED_OPT_IN};
+use crate::process::attributes::{MAX_BLOCK_SHARED_BYTES, MAX_PERSISTING_L2_BYTES};
 
 /// Values by limit id, in bytes or counts.
-pub(crate) struct Limits(Mutex<[u64; COUNT]>);
+pub(crate) struct Limits(Mutex<[u64; STORED_LIMITS]>);
 
-/// Ids below this have a place; up to [`KNOWN`] they are known, but not of this device.
-const COUNT: usize = 9;
+/// Ids below this have a place; up to [`FIRST_UNKNOWN_LIMIT`] they are known, but not of this device.
+const STORED_LIMITS: usize = 9;
 /// Ids from here on are those of newer drivers.
-const KNOWN: u32 = 10;
+const FIRST_UNKNOWN_LIMIT: u32 = 10;
 
 /// `CU_LIMIT_SHMEM_SIZE` and `CU_LIMIT_CIG_ENABLED`, which the driver decides.
 const SHARED_SIZE: u32 = 7;
-const GRAPHICS: u32 = 8;
+const GRAPHICS_LIMIT: u32 = 8;
 
 /// What a value may be.
 struct Rule {
@@ -51,7 +51,7 @@ fn rule(id: u32, memory: u64) -> Rule {
         limit::MALLOC_HEAP_SIZE => (64 << 10, 4 << 20, memory.max(4 << 20), false),
         limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => (1, 32, 599_186, false),
         limit::MAX_L2_FETCH_GRANULARITY => (1, 0, 128, true),
-        _ => (u64::from(PERSISTING / 10), 0, PERSISTING.into(), true),
+        _ => (u64::from(MAX_PERSISTING_L2_BYTES / 10), 0, MAX_PERSISTING_L2_BYTES.into(), true),
     };
     Rule { step, least, most, refuses }
 }
@@ -59,14 +59,14 @@ fn rule(id: u32, memory: u64) -> Rule {
 impl Limits {
     /// The values of a fresh context of the real driver.
     pub(crate) fn new() -> Self {
-        let mut values = [0; COUNT];
+        let mut values = [0; STORED_LIMITS];
         values[limit::STACK_SIZE as usize] = 1024;
         values[limit::PRINTF_FIFO_SIZE as usize] = 8_650_752;
         values[limit::MALLOC_HEAP_SIZE as usize] = 8 << 20;
         values[limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT as usize] = 2048;
         values[limit::MAX_L2_FETCH_GRANULARITY as usize] = 64;
-        values[limit::PERSISTING_L2_CACHE_SIZE as usize] = u64::from(PERSISTING / 10 * 3);
-        values[SHARED_SIZE as usize] = SHARED_OPT_IN.into();
+        values[limit::PERSISTING_L2_CACHE_SIZE as usize] = u64::from(MAX_PERSISTING_L2_BYTES / 10 * 3);
+        values[SHARED_SIZE as usize] = MAX_BLOCK_SHARED_BYTES.into();
         Self(Mutex::new(values))
     }
 
@@ -78,7 +78,7 @@ impl Limits {
     /// Changes a limit of a context on a device with so much `memory`.
     pub(crate) fn set(&self, id: u32, value: u64, memory: u64) -> Outcome {
         let at = index(id)?;
-        if matches!(id, SHARED_SIZE | GRAPHICS) {
+        if matches!(id, SHARED_SIZE | GRAPHICS_LIMIT) {
             return Err(CUresult::ERROR_NOT_PERMITTED);
         }
         let Rule { step, least, most, refuses } = rule(id, memory);
@@ -96,8 +96,8 @@ impl Limits {
 fn index(id: u32) -> Outcome<usize> {
     match id {
         limit::DEV_RUNTIME_SYNC_DEPTH => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
-        id if (id as usize) < COUNT => Ok(id as usize),
-        id if id < KNOWN => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
+        id if (id as usize) < STORED_LIMITS => Ok(id as usize),
+        id if id < FIRST_UNKNOWN_LIMIT => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(heap, [4 << 20, 4 << 20, 32_833_536].map(Ok));
         let launches = [3, 100, 1_000_000].map(|value| kept(limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, value));
         assert_eq!(launches, [32, 100, 599_186].map(Ok));
-        let (most, step) = (u64::from(PERSISTING), u64::from(PERSISTING / 10));
+        let (most, step) = (u64::from(MAX_PERSISTING_L2_BYTES), u64::from(MAX_PERSISTING_L2_BYTES / 10));
         let cache = [0, 1, most - 1, most].map(|value| kept(limit::PERSISTING_L2_CACHE_SIZE, value));
         assert_eq!(cache, [0, step, most, most].map(Ok));
     }
@@ -135,10 +135,13 @@ mod tests {
             (kept(limit::MAX_L2_FETCH_GRANULARITY, 100), kept(limit::MAX_L2_FETCH_GRANULARITY, 1000)),
             (Ok(100), invalid)
         );
-        assert_eq!((kept(limit::PERSISTING_L2_CACHE_SIZE, u64::from(PERSISTING) + 1), kept(99, 1)), (invalid, invalid));
+        assert_eq!(
+            (kept(limit::PERSISTING_L2_CACHE_SIZE, u64::from(MAX_PERSISTING_L2_BYTES) + 1), kept(99, 1)),
+            (invalid, invalid)
+        );
         assert_eq!(kept(limit::DEV_RUNTIME_SYNC_DEPTH, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
         assert_eq!(kept(9, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
-        assert_eq!([SHARED_SIZE, GRAPHICS].map(|id| kept(id, 1)), [Err(CUresult::ERROR_NOT_PERMITTED); 2]);
-        assert_eq!([SHARED_SIZE, GRAPHICS].map(|id| Limits::new().get(id)), [Ok(232_448), Ok(0)]);
+        assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| kept(id, 1)), [Err(CUresult::ERROR_NOT_PERMITTED); 2]);
+        assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| Limits::new().get(id)), [Ok(232_448), Ok(0)]);
     }
 }

@@ -18,7 +18,7 @@ use crate::sync::job::Job;
 use crate::sync::stream::Stream;
 
 /// Pageable sources up to this size are taken along, larger ones are waited for.
-const SNAPSHOT: u64 = 4 << 20;
+const MAX_SNAPSHOT_BYTES: u64 = 4 << 20;
 
 /// Copies up to this size are done by the calling thread if the stream is idle.
 pub(crate) const MAX_INLINE_COPY_BYTES: u64 = 64 << 10;
@@ -76,7 +76,7 @@ pub(crate) fn peer(
 /// Copies between checked spans of the same size.
 fn between(stream: &Arc<Stream>, target: Span, source: Span, when: When) -> Outcome {
     let size = source.size;
-    if when == When::Later && source.pageable && !target.pageable && size <= SNAPSHOT {
+    if when == When::Later && source.pageable && !target.pageable && size <= MAX_SNAPSHOT_BYTES {
         let bytes = transfer::snapshot(&source).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let job = Job::new(move |_| transfer::write(&target, &bytes));
         return stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop);

@@ -14,7 +14,7 @@ use crate::ffi::Outcome;
 use crate::memory::space::{self, ALL_PEERS, Access};
 
 /// Addresses below this are no memory of anybody.
-const LOWEST: u64 = 4096;
+const LOWEST_ADDRESS: u64 = 4096;
 
 /// Bytes that an operation will touch.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ impl Span {
 
     /// Bytes in any memory: what `context` reaches, or the program's own.
     pub(crate) fn anywhere(context: &Context, address: u64, size: u64, access: Access) -> Outcome<Self> {
-        let pageable = address >= LOWEST && space::read().is_foreign(address, size);
+        let pageable = address >= LOWEST_ADDRESS && space::read().is_foreign(address, size);
         let span = Self { address, size, access, pageable, device: context.device.ordinal };
         if span.is_there() { Ok(span) } else { Err(CUresult::ERROR_INVALID_VALUE) }
     }
@@ -46,7 +46,7 @@ impl Span {
     /// Bytes that work touches which a call has found there, now that its turn has come: what was freed behind it in its stream is
     /// still there. Who touches them asks for that. `anywhere`: they may be the program's own.
     pub(crate) fn due(context: &Context, address: u64, size: u64, access: Access, anywhere: bool) -> Self {
-        let pageable = anywhere && address >= LOWEST && space::read().is_foreign(address, size);
+        let pageable = anywhere && address >= LOWEST_ADDRESS && space::read().is_foreign(address, size);
         Self { address, size, access, pageable, device: context.device.ordinal }
     }
 

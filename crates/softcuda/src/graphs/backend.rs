@@ -11,7 +11,7 @@ use katydid_cuda_sys::{
     CUstreamBatchMemOpParams,
 };
 use katydid_driver_rules::cluster::asked;
-use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeptAlive, Launch, Plan, PlanStep};
+use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeepAlive, Launch, Plan, PlanStep};
 
 use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::tasks::Tasks;
@@ -94,7 +94,7 @@ impl Backend for Soft {
         let bytes = unsafe { pack(&kernel, launch.array, launch.extra) }?;
         let offsets = kernel.params.iter().map(|param| param.offset as usize).collect();
         let name = kernel.name.as_str().into();
-        let kept = KeptAlive(Arc::new(Prepared { kernel, shape }));
+        let kept = KeepAlive(Arc::new(Prepared { kernel, shape }));
         Ok(Code { bytes, offsets, context: context.handle, name, kept })
     }
 
@@ -114,13 +114,13 @@ impl Backend for Soft {
         event::resolve(event).map(drop)
     }
 
-    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeptAlive)> {
+    fn allocate(&self, params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<(u64, KeepAlive)> {
         let context = stack::usable()?;
         if params.location.id != context.device.ordinal {
             return Err(unsupported("memory of another device in a graph"));
         }
         let address = allocation::place(&context, params.bytesize as u64, GRAPH_MEMORY_ALIGN_BYTES)?;
-        Ok((address, KeptAlive(Arc::new(Memory(address)))))
+        Ok((address, KeepAlive(Arc::new(Memory(address)))))
     }
 
     fn device(&self, device: i32) -> Outcome {

@@ -13,7 +13,7 @@ use crate::memory::device_heap::HeapState;
 use crate::memory::device_memory::DeviceMemory;
 use crate::memory::space::{self, RangeKind, Region};
 use crate::memory::{managed, pool};
-use crate::process::attributes::PITCH;
+use crate::process::attributes::PITCH_ALIGN_BYTES;
 use crate::process::device;
 use crate::sync::job::Job;
 use crate::sync::stream::Stream;
@@ -51,7 +51,7 @@ pub(crate) fn place_as(
 /// `cuMemAllocPitch`: address and pitch.
 pub(crate) fn allocate_pitch(context: &Context, width: u64, height: u64, element: u32) -> Outcome<(u64, u64)> {
     check_pitched(width, height, element)?;
-    let (pitch, size) = pitched(width, height, PITCH)?;
+    let (pitch, size) = pitched(width, height, PITCH_ALIGN_BYTES)?;
     Ok((allocate(context, size)?, pitch))
 }
 

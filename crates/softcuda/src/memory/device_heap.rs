@@ -20,7 +20,7 @@ const DEVICE_HEAP_GRANULE_BYTES: u64 = 16;
 const PAGE_BYTES: u64 = 4096;
 
 /// Bytes of the device runtime's heap: parameters of all launches that may be pending, and its strings.
-const RUNTIME: u64 = 16 << 20;
+const RUNTIME_HEAP_BYTES: u64 = 16 << 20;
 
 /// A heap as a checkpoint takes it along.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl DeviceHeaps {
         if heap.is_none() {
             let bytes = match pool {
                 Pool::Malloc => malloc_bytes()?,
-                Pool::Runtime => RUNTIME,
+                Pool::Runtime => RUNTIME_HEAP_BYTES,
             };
             let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
             let start = reserve(bytes)?;

@@ -21,9 +21,9 @@ use crate::process::settings::MAX_DEVICES;
 
 /// The first arena lies here, below every address that Katydid's own arenas use, the others follow; if something is
 /// in the way, an arena goes where there is room.
-const ARENAS: u64 = 0x0a00_0000_0000;
+const FIRST_ARENA_ADDRESS: u64 = 0x0a00_0000_0000;
 /// Addresses of one arena: more than there is memory, so that fragments of it do not hinder large allocations.
-const ARENA: u64 = 384 << 30;
+const ARENA_BYTES: u64 = 384 << 30;
 
 /// Memory of one device.
 pub(crate) struct DeviceMemory {
@@ -193,10 +193,10 @@ impl DeviceMemory {
     /// Reserved at first use; `None` for good if there is no room for it in the process.
     fn arena(&self) -> Option<&Arena> {
         let make = || {
-            let start = ARENAS + self.index as u64 * ARENA;
+            let start = FIRST_ARENA_ADDRESS + self.index as u64 * ARENA_BYTES;
             // A limit on address space leaves room for the memory itself at best.
-            let range = Range::at(start, ARENA, Protection::ReadWrite)
-                .or_else(|_| Range::anywhere(ARENA, 2 << 20, Protection::ReadWrite))
+            let range = Range::at(start, ARENA_BYTES, Protection::ReadWrite)
+                .or_else(|_| Range::anywhere(ARENA_BYTES, 2 << 20, Protection::ReadWrite))
                 .or_else(|_| Range::anywhere(self.capacity, 2 << 20, Protection::ReadWrite))
                 .ok()?;
             let heap = Heap::new(range.start(), range.start() + range.size());

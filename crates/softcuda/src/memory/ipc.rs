@@ -7,7 +7,7 @@
 //!
 //! | bytes | what                                                        |
 //! |------:|-------------------------------------------------------------|
-//! |     8 | [`MAGIC`]                                                    |
+//! |     8 | [`HANDLE_MAGIC`]                                                    |
 //! |     4 | the process                                                  |
 //! |     4 | its descriptor of the file                                   |
 //! |     8 | what tells the file from another one (its inode)             |
@@ -35,11 +35,11 @@ use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
 
 /// First bytes of a handle.
-const MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
+const HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydmem");
 /// Addresses of opened memory are multiples of this, as those of large allocations are.
 const IMPORT_ALIGN_BYTES: u64 = 2 << 20;
 
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_HANDLE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Memory of another process that is open here.
 struct Opened {
@@ -74,7 +74,7 @@ struct Named {
 impl Named {
     fn encode(&self) -> CUipcMemHandle {
         let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
-        let words = [MAGIC, pair, self.identity, self.offset, self.size];
+        let words = [HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
         let witness = [self.witness.0, self.witness.1].into_iter().flat_map(u32::to_le_bytes);
         let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(witness);
         let mut reserved = [0; 64];
@@ -101,7 +101,7 @@ impl Named {
             witness,
         };
         let end = named.offset.checked_add(named.size)?.checked_add(PAGE_BYTES)?;
-        (number(magic) == MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
+        (number(magic) == HANDLE_MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
     }
 
     /// A descriptor of its process.
@@ -131,7 +131,7 @@ impl Named {
 
 /// `cuIpcGetMemHandle`: of memory of `cuMemAlloc`, whichever address in it is named.
 pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
-    let region = space::find(address).filter(|region| region.kind == RangeKind::Device).ok_or(WRONG)?;
+    let region = space::find(address).filter(|region| region.kind == RangeKind::Device).ok_or(INVALID_HANDLE)?;
     let device = device::get(region.device)?;
     let SharedExtent { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
     let witness = {
@@ -186,7 +186,7 @@ pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Out
 /// `cuIpcCloseMemHandle`, as often as it was opened: the last time waits for the context's work.
 pub(crate) fn close(address: u64) -> Outcome {
     let mut all = opened();
-    let open = all.get_mut(&address).ok_or(WRONG)?;
+    let open = all.get_mut(&address).ok_or(INVALID_HANDLE)?;
     open.count -= 1;
     if open.count > 0 {
         return Ok(());

@@ -44,7 +44,7 @@ pub(crate) struct Range {
 impl Range {
     /// Reserves `size` bytes at exactly `start`, if nothing is there yet.
     pub(crate) fn at(start: u64, size: u64, protection: Protection) -> io::Result<Self> {
-        let flags = libc::MAP_FIXED_NOREPLACE | ANONYMOUS;
+        let flags = libc::MAP_FIXED_NOREPLACE | ANONYMOUS_MAP_FLAGS;
         let got = map(start, size, protection, flags, -1, 0)?;
         let range = Self { start: got, size };
         // Kernels before 4.17 take the address as a hint only; then the range is somewhere else.
@@ -56,7 +56,7 @@ impl Range {
         let align = align.max(PAGE_BYTES);
         let slack = if align == PAGE_BYTES { 0 } else { align };
         let whole = size.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
-        let got = map(0, whole, protection, ANONYMOUS, -1, 0)?;
+        let got = map(0, whole, protection, ANONYMOUS_MAP_FLAGS, -1, 0)?;
         let start = got.next_multiple_of(align);
         drop(Self { start: got, size: start - got });
         drop(Self { start: start + size, size: got + whole - start - size });
@@ -108,13 +108,13 @@ impl Range {
     /// Replaces the pages at `start` by zeroes, at no moment without access.
     pub(crate) fn clear(&self, start: u64, size: u64) -> io::Result<()> {
         self.check(start, size)?;
-        map(start, size, Protection::ReadWrite, libc::MAP_FIXED | ANONYMOUS, -1, 0).map(drop)
+        map(start, size, Protection::ReadWrite, libc::MAP_FIXED | ANONYMOUS_MAP_FLAGS, -1, 0).map(drop)
     }
 
     /// Takes the pages away; the addresses stay reserved.
     pub(crate) fn detach(&self, start: u64, size: u64) -> io::Result<()> {
         self.check(start, size)?;
-        map(start, size, Protection::None, libc::MAP_FIXED | ANONYMOUS, -1, 0).map(drop)
+        map(start, size, Protection::None, libc::MAP_FIXED | ANONYMOUS_MAP_FLAGS, -1, 0).map(drop)
     }
 
     /// Changes what may be done with pages.
@@ -180,7 +180,7 @@ impl Drop for SharedPage {
 }
 
 /// Private, unbacked until touched, and not counted against the overcommit limit.
-const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+const ANONYMOUS_MAP_FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// An address as the system takes it.
 fn address(start: u64) -> *mut c_void {

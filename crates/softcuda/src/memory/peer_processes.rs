@@ -17,13 +17,13 @@ use crate::ffi::say;
 use crate::process::settings::{self, MAX_DEVICES};
 
 /// The lock of a folder; files of processes are named by their numbers.
-const TURN: &str = "turn";
+const LOCK_FILE: &str = "turn";
 /// What a file of a process begins with; another layout has another number.
 const MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
-const NUMBER: usize = 8;
+const NUMBER_BYTES: usize = 8;
 /// Bytes of a file: [`MAGIC`], and how much the process has of each device.
-const FILE_BYTES: usize = MAGIC.len() + MAX_DEVICES * NUMBER;
+const FILE_BYTES: usize = MAGIC.len() + MAX_DEVICES * NUMBER_BYTES;
 
 /// The folder, as one process sees it.
 pub(crate) struct PeerProcesses {
@@ -46,9 +46,9 @@ impl PeerProcesses {
     /// Joins those in `folder` under a name that no living process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let turn = options().write(true).create(true).truncate(false).open(folder.join(TURN))?;
+        let turn = options().write(true).create(true).truncate(false).open(folder.join(LOCK_FILE))?;
         if !turn.metadata()?.is_file() {
-            return Err(io::Error::other(format!("{TURN} there is no file; name another folder")));
+            return Err(io::Error::other(format!("{LOCK_FILE} there is no file; name another folder")));
         }
         turn.lock()?;
         // In another namespace another process may have the same number, and a process before it may have left its file.
@@ -117,7 +117,7 @@ impl PeerProcesses {
                 let _ = fs::remove_file(&path);
                 continue;
             }
-            let mut used = [0; NUMBER];
+            let mut used = [0; NUMBER_BYTES];
             if file.read_exact_at(&mut used, place(device)).is_ok() {
                 sum = sum.saturating_add(u64::from_le_bytes(used));
             }
@@ -148,7 +148,7 @@ fn is_ours(file: &File, length: u64) -> bool {
 
 /// Where a file says how much its process has of a device.
 fn place(device: usize) -> u64 {
-    (MAGIC.len() + device * NUMBER) as u64
+    (MAGIC.len() + device * NUMBER_BYTES) as u64
 }
 
 fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_folder_whose_lock_is_no_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (turn, elsewhere) = (folder.path().join(TURN), folder.path().join("elsewhere"));
+        let (turn, elsewhere) = (folder.path().join(LOCK_FILE), folder.path().join("elsewhere"));
         std::os::unix::fs::symlink(&elsewhere, &turn).unwrap();
         assert!(PeerProcesses::open(folder.path()).is_err() && !elsewhere.exists());
         fs::remove_file(&turn).unwrap();
@@ -213,7 +213,7 @@ mod tests {
         for name in names {
             fs::write(folder.join(name), [255; FILE_BYTES]).unwrap();
         }
-        let whole = [&MAGIC[..], &[0; MAX_DEVICES * NUMBER]].concat();
+        let whole = [&MAGIC[..], &[0; MAX_DEVICES * NUMBER_BYTES]].concat();
         fs::write(folder.join("4194304.0"), whole).unwrap();
         let one = PeerProcesses::open(&folder).unwrap();
         assert!(one.take(0, 100, 100) && one.taken(0) == 0);

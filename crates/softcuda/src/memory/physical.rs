@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUmemAllocationProp, CUmemLocation, CUresult, allocation_type, location_type};
-use katydid_driver_rules::memory::{FILE_DESCRIPTOR, GRANULARITY, is_host, told_location};
+use katydid_driver_rules::memory::{GRANULARITY_BYTES, HANDLE_TYPE_FILE_DESCRIPTOR, is_host, told_location};
 
 use crate::ffi::Outcome;
 use crate::memory::pages;
@@ -18,12 +18,12 @@ use crate::process::device::{self, Device};
 use crate::process::handles::{Registry, mint};
 
 /// `CU_MEM_CREATE_USAGE_TILE_POOL`: arrays may be mapped to the block.
-const TILE_POOL: u16 = 1;
+const CREATE_USAGE_TILE_POOL: u16 = 1;
 
 /// What stands behind the bytes of a block's own file, before the UUID of its device.
-const MARK: [u8; 16] = *b"katydid softblk\0";
+const BLOCK_FILE_MARK: [u8; 16] = *b"katydid softblk\0";
 /// Bytes of the mark and the UUID.
-const TAIL: usize = 32;
+const BLOCK_FILE_TAIL_BYTES: usize = 32;
 
 /// One block; its memory goes back when the last mapping and the handle are gone.
 pub(crate) struct Block {
@@ -31,7 +31,7 @@ pub(crate) struct Block {
     pub(crate) handle: usize,
     /// Whose memory it is.
     pub(crate) device: &'static Device,
-    /// Size in bytes, a multiple of [`GRANULARITY`].
+    /// Size in bytes, a multiple of [`GRANULARITY_BYTES`].
     pub(crate) size: u64,
     /// Where it lies in the file.
     offset: u64,
@@ -107,10 +107,10 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let location = told_location(location);
-    if properties.requestedHandleTypes & !FILE_DESCRIPTOR != 0 {
+    if properties.requestedHandleTypes & !HANDLE_TYPE_FILE_DESCRIPTOR != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+    if size == 0 || !size.is_multiple_of(GRANULARITY_BYTES) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     device.memory.physical.file()?;
@@ -118,9 +118,9 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     device.memory.charge(charged)?;
     // A process that has no descriptors left still has memory: such a block is its own alone.
     let own = is_shared.then(|| device_file(device, size).ok()).flatten();
-    let offset = if own.is_some() { Ok(0) } else { device.memory.physical.take_place(size) };
+    let offset = if own.is_some() { Ok(0) } else { device.memory.physical.allocate(size) };
     let offset = offset.inspect_err(|_| device.memory.refund(charged))?;
-    let is_tiles = properties.usage & TILE_POOL != 0;
+    let is_tiles = properties.usage & CREATE_USAGE_TILE_POOL != 0;
     let holds = Mutex::new(1);
     let block = Block { handle: mint(), device, size, offset, own, location, is_tiles, charged, holds };
     let block = Arc::new(block);
@@ -131,7 +131,7 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
 /// A file of `size` bytes for a block; behind them stands which device's memory it is.
 fn device_file(device: &Device, size: u64) -> io::Result<OwnedFd> {
     let file = File::from(pages::memory_file(size)?);
-    file.write_all_at(&[&MARK[..], &device.uuid()].concat(), size)?;
+    file.write_all_at(&[&BLOCK_FILE_MARK[..], &device.uuid()].concat(), size)?;
     Ok(file.into())
 }
 
@@ -141,13 +141,15 @@ pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
     let wrong = CUresult::ERROR_INVALID_VALUE;
     let file = File::from(file);
     let length = file.metadata().map_err(|_| wrong)?.len();
-    let size = length.checked_sub(TAIL as u64).filter(|size| *size > 0 && size.is_multiple_of(GRANULARITY));
+    let size = length
+        .checked_sub(BLOCK_FILE_TAIL_BYTES as u64)
+        .filter(|size| *size > 0 && size.is_multiple_of(GRANULARITY_BYTES));
     let size = size.ok_or(wrong)?;
-    let mut tail = [0; TAIL];
+    let mut tail = [0; BLOCK_FILE_TAIL_BYTES];
     file.read_exact_at(&mut tail, size).map_err(|_| wrong)?;
-    let (mark, uuid) = tail.split_at(MARK.len());
+    let (mark, uuid) = tail.split_at(BLOCK_FILE_MARK.len());
     let device = device::all().iter().find(|device| device.uuid() == uuid).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-    if mark != MARK {
+    if mark != BLOCK_FILE_MARK {
         return Err(wrong);
     }
     let own = Some(OwnedFd::from(file));
@@ -194,10 +196,10 @@ mod tests {
     #[test]
     fn a_block_is_charged_until_its_last_hold_is_released() {
         let device = device::get(0).unwrap();
-        let block = create(GRANULARITY, &on_device(0)).unwrap();
+        let block = create(GRANULARITY_BYTES, &on_device(0)).unwrap();
         let handle = retain(&block);
         drop(block);
-        assert!(device.memory.capacity() - device.memory.free_bytes() >= GRANULARITY);
+        assert!(device.memory.capacity() - device.memory.free_bytes() >= GRANULARITY_BYTES);
         assert_eq!(release(handle), Ok(()));
         assert!(get(handle).is_ok());
         assert_eq!(release(handle), Ok(()));
@@ -206,17 +208,17 @@ mod tests {
 
     #[test]
     fn a_shared_block_is_charged_once_and_has_the_same_bytes() {
-        let properties = CUmemAllocationProp { requestedHandleTypes: FILE_DESCRIPTOR, ..on_device(0) };
-        let block = create(GRANULARITY, &properties).unwrap();
+        let properties = CUmemAllocationProp { requestedHandleTypes: HANDLE_TYPE_FILE_DESCRIPTOR, ..on_device(0) };
+        let block = create(GRANULARITY_BYTES, &properties).unwrap();
         let copy = import(block.share().unwrap()).unwrap();
-        assert_eq!((copy.size, copy.device.ordinal, copy.charged), (GRANULARITY, 0, 0));
+        assert_eq!((copy.size, copy.device.ordinal, copy.charged), (GRANULARITY_BYTES, 0, 0));
         let (first, second) = (File::from(block.share().unwrap()), File::from(copy.share().unwrap()));
         first.write_all_at(b"through", 5000).unwrap();
         let mut bytes = [0; 7];
         second.read_exact_at(&mut bytes, 5000).unwrap();
         assert_eq!(&bytes, b"through");
-        assert!(create(GRANULARITY, &on_device(0)).unwrap().share().is_err());
-        assert!(import(pages::memory_file(GRANULARITY).unwrap()).is_err());
+        assert!(create(GRANULARITY_BYTES, &on_device(0)).unwrap().share().is_err());
+        assert!(import(pages::memory_file(GRANULARITY_BYTES).unwrap()).is_err());
     }
 
     #[test]
@@ -227,14 +229,14 @@ mod tests {
             assert_eq!(create(size, &of_host).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
         }
         for properties in [of_host, on_device(0)] {
-            assert_eq!(release(create(GRANULARITY, &properties).unwrap().handle as u64), Ok(()));
+            assert_eq!(release(create(GRANULARITY_BYTES, &properties).unwrap().handle as u64), Ok(()));
         }
     }
 
     #[test]
     fn sizes_and_places_are_checked() {
         assert_eq!(create(1, &on_device(0)).err(), Some(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!(create(GRANULARITY, &on_device(9)).err(), Some(CUresult::ERROR_INVALID_DEVICE));
+        assert_eq!(create(GRANULARITY_BYTES, &on_device(9)).err(), Some(CUresult::ERROR_INVALID_DEVICE));
         assert_eq!(create(1 << 60, &on_device(0)).err(), Some(CUresult::ERROR_OUT_OF_MEMORY));
     }
 }

@@ -10,19 +10,19 @@ use crate::ffi::Outcome;
 use crate::memory::pages;
 
 /// Offsets that a memory file can have in all.
-const FILE: u64 = 1 << 46;
+const MAX_FILE_BYTES: u64 = 1 << 46;
 /// What it becomes longer by, at least.
-const GROWTH: u64 = 1 << 30;
+const FILE_GROWTH_BYTES: u64 = 1 << 30;
 
 /// The memory file of a device.
 pub(crate) struct PhysicalFile {
     file: OnceLock<Option<OwnedFd>>,
-    places: Mutex<Places>,
+    extent: Mutex<FileExtent>,
 }
 
 /// How far the file is used, and how long it is.
 #[derive(Debug, Default)]
-struct Places {
+struct FileExtent {
     next: u64,
     length: u64,
 }
@@ -30,7 +30,7 @@ struct Places {
 impl PhysicalFile {
     /// Nothing is made before the first block.
     pub(crate) fn new() -> Self {
-        Self { file: OnceLock::new(), places: Mutex::default() }
+        Self { file: OnceLock::new(), extent: Mutex::default() }
     }
 
     /// Made at first use; without it no block can be had.
@@ -40,15 +40,16 @@ impl PhysicalFile {
     }
 
     /// A place for `size` bytes in the file, behind all that were taken before; one that the file has not takes nothing.
-    pub(crate) fn take_place(&self, size: u64) -> Outcome<u64> {
+    pub(crate) fn allocate(&self, size: u64) -> Outcome<u64> {
         let file = self.file()?;
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = places.next.checked_add(size).filter(|end| *end <= FILE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        if end > places.length {
-            let length = end.max(places.length + GROWTH).min(FILE);
+        let mut extent = self.extent.lock().unwrap_or_else(PoisonError::into_inner);
+        let end =
+            extent.next.checked_add(size).filter(|end| *end <= MAX_FILE_BYTES).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if end > extent.length {
+            let length = end.max(extent.length + FILE_GROWTH_BYTES).min(MAX_FILE_BYTES);
             pages::lengthen(file, length).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-            places.length = length;
+            extent.length = length;
         }
-        Ok(std::mem::replace(&mut places.next, end))
+        Ok(std::mem::replace(&mut extent.next, end))
     }
 }

@@ -21,9 +21,9 @@ use crate::ffi::Outcome;
 use crate::memory::pages::{self, PAGE_BYTES, SharedPage};
 
 /// First bytes of a handle.
-const MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
+const HANDLE_MAGIC: u64 = u64::from_le_bytes(*b"katydevt");
 /// In the place of a process: the descriptor is this one's, which another process has passed on to it.
-const OWN: u64 = 0;
+const OWN_PROCESS: u64 = 0;
 /// How often a waiting thread looks: other processes cannot wake it.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
@@ -66,7 +66,7 @@ impl SharedMarks {
     /// What other processes open it by.
     pub(crate) fn handle(&self) -> Outcome<CUipcEventHandle> {
         let identity = identity(&self.file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        let words = [MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
+        let words = [HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
         let mut handle = CUipcEventHandle::default();
         let bytes = words.into_iter().flat_map(u64::to_le_bytes);
         handle.reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
@@ -77,14 +77,14 @@ impl SharedMarks {
     pub(crate) fn open(handle: &CUipcEventHandle) -> Outcome<Self> {
         let word = |at: usize| handle.reserved.as_chunks().0.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let [magic, process, number, wanted] = [0, 1, 2, 3].map(word);
-        if magic != MAGIC {
+        if magic != HANDLE_MAGIC {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         if process == u64::from(std::process::id()) {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         let file = match process {
-            OWN => own(number),
+            OWN_PROCESS => own(number),
             _ => File::options().read(true).write(true).open(format!("/proc/{process}/fd/{number}")).map(OwnedFd::from),
         };
         let file = file.map_err(|_| CUresult::ERROR_INVALID_HANDLE)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUmemAccessDesc, CUresult, access_flags};
-use katydid_driver_rules::memory::{self as rules, GRANULARITY, is_host};
+use katydid_driver_rules::memory::{self as rules, GRANULARITY_BYTES, is_host};
 
 use crate::ffi::Outcome;
 use crate::memory::pages::{self, Protection, Range};
@@ -78,7 +78,7 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     rules::check_mapping(size, offset, block.size)?;
-    if [start, size, offset].iter().any(|number| !number.is_multiple_of(GRANULARITY)) {
+    if [start, size, offset].iter().any(|number| !number.is_multiple_of(GRANULARITY_BYTES)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let mut all = reservations();
@@ -236,52 +236,52 @@ mod tests {
 
     fn block() -> u64 {
         let properties = CUmemAllocationProp { type_: allocation_type::PINNED, location: here(), ..Default::default() };
-        physical::create(GRANULARITY, &properties).unwrap().handle as u64
+        physical::create(GRANULARITY_BYTES, &properties).unwrap().handle as u64
     }
 
     #[test]
     fn a_fixed_address_is_honoured_and_a_taken_one_is_not() {
         let wanted = 0x2300_0000_0000;
         assert_eq!(reserve(1 << 40, 0, wanted), Ok(wanted));
-        let other = reserve(GRANULARITY, 0, wanted).unwrap();
+        let other = reserve(GRANULARITY_BYTES, 0, wanted).unwrap();
         assert_ne!(other, wanted);
-        assert_eq!(unreserve(wanted, GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!((unreserve(wanted, 1 << 40), unreserve(other, GRANULARITY)), (Ok(()), Ok(())));
+        assert_eq!(unreserve(wanted, GRANULARITY_BYTES), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!((unreserve(wanted, 1 << 40), unreserve(other, GRANULARITY_BYTES)), (Ok(()), Ok(())));
     }
 
     #[test]
     fn a_mapping_is_closed_until_access_is_granted_and_gone_once_unmapped() {
-        let start = reserve(2 * GRANULARITY, 0, 0).unwrap();
+        let start = reserve(2 * GRANULARITY_BYTES, 0, 0).unwrap();
         let handle = block();
-        assert_eq!(map(start, GRANULARITY, 0, handle), Ok(()));
-        assert_eq!(map(start, GRANULARITY, 0, handle), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(map(start, GRANULARITY_BYTES, 0, handle), Ok(()));
+        assert_eq!(map(start, GRANULARITY_BYTES, 0, handle), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(access(start, 0), Ok(access_flags::NONE));
         assert!(!space::read().allows(start, 1, Access::Read, 0, 0));
         let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];
-        assert_eq!(set_access(start, GRANULARITY, &grants), Ok(()));
-        assert!(space::read().allows(start, GRANULARITY, Access::ReadWrite, 0, 0));
-        assert_eq!(set_access(start, 2 * GRANULARITY, &grants), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(set_access(start, GRANULARITY_BYTES, &grants), Ok(()));
+        assert!(space::read().allows(start, GRANULARITY_BYTES, Access::ReadWrite, 0, 0));
+        assert_eq!(set_access(start, 2 * GRANULARITY_BYTES, &grants), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!(physical::release(handle), Ok(()));
-        assert_eq!(unreserve(start, 2 * GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!(unmap(start, GRANULARITY), Ok(()));
-        assert_eq!(unmap(start, GRANULARITY), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!(unreserve(start, 2 * GRANULARITY), Ok(()));
+        assert_eq!(unreserve(start, 2 * GRANULARITY_BYTES), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(unmap(start, GRANULARITY_BYTES), Ok(()));
+        assert_eq!(unmap(start, GRANULARITY_BYTES), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(unreserve(start, 2 * GRANULARITY_BYTES), Ok(()));
     }
 
     #[test]
     fn what_was_never_written_to_is_known() {
-        let (start, handle) = (reserve(4 * GRANULARITY, 0, 0).unwrap(), block());
-        assert_eq!((untouched(start, 8), map(start, GRANULARITY, 0, handle)), (0, Ok(())));
+        let (start, handle) = (reserve(4 * GRANULARITY_BYTES, 0, 0).unwrap(), block());
+        assert_eq!((untouched(start, 8), map(start, GRANULARITY_BYTES, 0, handle)), (0, Ok(())));
         let grants = [CUmemAccessDesc { location: here(), flags: access_flags::READ_WRITE }];
-        assert_eq!(set_access(start, GRANULARITY, &grants), Ok(()));
-        assert_eq!((untouched(start, 4 * GRANULARITY), untouched(start + 5, 100)), (GRANULARITY, 100));
+        assert_eq!(set_access(start, GRANULARITY_BYTES, &grants), Ok(()));
+        assert_eq!((untouched(start, 4 * GRANULARITY_BYTES), untouched(start + 5, 100)), (GRANULARITY_BYTES, 100));
         let block = block_at(start).unwrap();
         let (file, base) = block.file().unwrap();
         std::fs::File::from(file.try_clone().unwrap()).write_all_at(&[1], base + 10_000).unwrap();
-        assert_eq!((untouched(start, GRANULARITY), untouched(start + 8192, 100)), (8192, 0));
-        assert_eq!(untouched(start + 12_288, GRANULARITY), GRANULARITY - 12_288);
+        assert_eq!((untouched(start, GRANULARITY_BYTES), untouched(start + 8192, 100)), (8192, 0));
+        assert_eq!(untouched(start + 12_288, GRANULARITY_BYTES), GRANULARITY_BYTES - 12_288);
         drop(block);
-        assert_eq!((physical::release(handle), unmap(start, GRANULARITY)), (Ok(()), Ok(())));
-        assert_eq!(unreserve(start, 4 * GRANULARITY), Ok(()));
+        assert_eq!((physical::release(handle), unmap(start, GRANULARITY_BYTES)), (Ok(()), Ok(())));
+        assert_eq!(unreserve(start, 4 * GRANULARITY_BYTES), Ok(()));
     }
 }

@@ -3,37 +3,37 @@
 //! Rows are (first id, values of consecutive ids). Ids outside the rows are unknown and give 1, as in the real driver.
 
 /// Registers of a multiprocessor, 32 bits each.
-pub(crate) const REGISTERS: u32 = 65536;
+pub(crate) const MULTIPROCESSOR_REGISTERS: u32 = 65536;
 /// Shared memory of a multiprocessor in bytes.
-pub(crate) const SHARED: u32 = 233_472;
+pub(crate) const MULTIPROCESSOR_SHARED_BYTES: u32 = 233_472;
 /// Most shared memory of a block in bytes, once a function has opted in.
-pub(crate) const SHARED_OPT_IN: u32 = 232_448;
+pub(crate) const MAX_BLOCK_SHARED_BYTES: u32 = 232_448;
 /// Most shared memory of a block in bytes without opting in.
-pub(crate) const SHARED_DEFAULT: u32 = 49_152;
+pub(crate) const DEFAULT_BLOCK_SHARED_BYTES: u32 = 49_152;
 /// Shared memory that the system takes of each block in bytes.
-pub(crate) const SHARED_RESERVED: u32 = 1024;
+pub(crate) const RESERVED_SHARED_BYTES: u32 = 1024;
 /// Resident threads of a multiprocessor.
-pub(crate) const THREADS: u32 = 2048;
+pub(crate) const MULTIPROCESSOR_THREADS: u32 = 2048;
 /// Resident blocks of a multiprocessor.
-pub(crate) const BLOCKS: u32 = 32;
+pub(crate) const MULTIPROCESSOR_BLOCKS: u32 = 32;
 /// Threads of a block.
 pub(crate) const BLOCK_THREADS: u32 = 1024;
 /// Extent of a block.
-pub(crate) const BLOCK: [u32; 3] = [1024, 1024, 64];
+pub(crate) const BLOCK_EXTENT: [u32; 3] = [1024, 1024, 64];
 /// Extent of a grid.
-pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+pub(crate) const GRID_EXTENT: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 /// Compute capability: nothing newer is claimed than what PTX for it may use.
-pub(crate) const CAPABILITY: (u32, u32) = (9, 0);
+pub(crate) const COMPUTE_CAPABILITY: (u32, u32) = (9, 0);
 /// Bytes of `.const` variables of a module.
-pub(crate) const CONSTANT: u32 = 65536;
+pub(crate) const CONSTANT_BYTES: u32 = 65536;
 /// Largest access policy window, in bytes.
-pub(crate) const LARGEST_ACCESS_WINDOW: u64 = 134_217_728;
+pub(crate) const MAX_ACCESS_WINDOW_BYTES: u64 = 134_217_728;
 /// Most of the L2 cache that can be set aside for persisting accesses, in bytes.
-pub(crate) const PERSISTING: u32 = 39_321_600;
+pub(crate) const MAX_PERSISTING_L2_BYTES: u32 = 39_321_600;
 /// Domains that memory fences can be told apart by.
 pub(crate) const SYNC_DOMAINS: u8 = 4;
 /// Alignment of textures and of pitched rows, in bytes.
-pub(crate) const PITCH: u64 = 512;
+pub(crate) const PITCH_ALIGN_BYTES: u64 = 512;
 
 /// 16 bytes that name a device in every process of every machine: software devices are alike.
 pub(crate) fn uuid(index: usize) -> [u8; 16] {
@@ -65,8 +65,8 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
 #[rustfmt::skip]
 static ROWS: &[(u32, &[i32])] = &[
     // Threads, block and grid extents, shared and constant memory, warp, pitch, registers, clock in kHz, alignment.
-    (1, &[BLOCK_THREADS as i32, 1024, 1024, 64, i32::MAX, 65535, 65535, SHARED_DEFAULT as i32, CONSTANT as i32]),
-    (10, &[32, i32::MAX, REGISTERS as i32, 1_000_000, PITCH as i32, 1]),
+    (1, &[BLOCK_THREADS as i32, 1024, 1024, 64, i32::MAX, 65535, 65535, DEFAULT_BLOCK_SHARED_BYTES as i32, CONSTANT_BYTES as i32]),
+    (10, &[32, i32::MAX, MULTIPROCESSOR_REGISTERS as i32, 1_000_000, PITCH_ALIGN_BYTES as i32, 1]),
     // 16 multiprocessors; timeout, integrated, host mapping, compute mode.
     (17, &[0, 0, 1, 0]),
     (21, &[131_072, 131_072, 65536, 16384, 16384, 16384, 32768, 32768, 2048]),
@@ -74,21 +74,21 @@ static ROWS: &[(u32, &[i32])] = &[
     (30, &[512, 1, 0]),
     (34, &[0, 0, 1_000_000, 64]),
     // 38 L2 bytes, threads a multiprocessor, copy engines, unified addressing.
-    (38, &[33_554_432, THREADS as i32, 1, 1]),
+    (38, &[33_554_432, MULTIPROCESSOR_THREADS as i32, 1, 1]),
     (42, &[32768, 2048, 1, 32768, 32768, 8192, 8192, 32768]),
     // 50 PCI domain, texture pitch alignment, texture and surface extents.
     (50, &[0, 32, 32768, 32768, 2046, 32768, 131_072, 65536, 16384, 16384, 16384, 32768, 2048, 32768, 32768, 2048]),
     (66, &[32768, 32768, 2046, 268_435_456, 131_072, 65000, 2_097_120, 32768, 32768]),
     // 75 compute capability, mipmap width, priorities, L1 caching, shared memory, registers, managed memory, boards.
-    (75, &[CAPABILITY.0 as i32, CAPABILITY.1 as i32, 32768, 1, 1, 1, SHARED as i32, REGISTERS as i32, 1, 0]),
+    (75, &[COMPUTE_CAPABILITY.0 as i32, COMPUTE_CAPABILITY.1 as i32, 32768, 1, 1, 1, MULTIPROCESSOR_SHARED_BYTES as i32, MULTIPROCESSOR_REGISTERS as i32, 1, 0]),
     // 85 board group, host atomics, f64 ratio, pageable access, concurrent managed, preemption, registered pointers.
     (85, &[0, 1, 2, 0, 1, 0, 1]),
     // 92 stream memory operations (old), their 64 bits, NOR; cooperative launches (two kinds); 97 opted-in shared.
-    (92, &[0, 0, 0, 1, 1, SHARED_OPT_IN as i32]),
+    (92, &[0, 0, 0, 1, 1, MAX_BLOCK_SHARED_BYTES as i32]),
     // 98 remote writes, host registration, host page tables, managed from host, virtual memory, file handles.
     (98, &[0, 1, 0, 0, 1, 1, 0, 0]),
     // 106 blocks, compression, persisting L2, access window, RDMA, reserved shared, sparse arrays, read-only register.
-    (106, &[BLOCKS as i32, 0, PERSISTING as i32, LARGEST_ACCESS_WINDOW as i32, 0, SHARED_RESERVED as i32, 1, 1]),
+    (106, &[MULTIPROCESSOR_BLOCKS as i32, 0, MAX_PERSISTING_L2_BYTES as i32, MAX_ACCESS_WINDOW_BYTES as i32, 0, RESERVED_SHARED_BYTES as i32, 1, 1]),
     // 114 timeline semaphores, pools, RDMA (three), pool handles, clusters, deferred arrays.
     (114, &[0, 1, 0, 0, 0, 0, 0, 1]),
     // 122 64-bit stream memory operations, NOR waits, DMA buffers, IPC events, sync domains, tensor maps, fabric.

@@ -11,14 +11,14 @@ use katydid_export_table::{ContextState, DeviceIdentity, DriverFacts, Handle, St
 use katydid_driver_rules::device::DRIVER_VERSION;
 use katydid_ptx_exec::Kernel;
 
-use crate::code::image::Code;
 use crate::code::module;
+use crate::code::module_image::Code;
 use crate::context::{contexts, stack};
 use crate::process::{device, state};
 use crate::sync::streams;
 
 /// Added to a stream's handle to make its "object": never a handle itself.
-const OBJECT: usize = 8;
+const OBJECT_OFFSET: usize = 8;
 
 /// Has no state: every answer is looked up where the public functions look.
 struct Facts;
@@ -79,11 +79,11 @@ impl DriverFacts for Facts {
                 .map(|context| streams::default_of(&context, stream == 2 || (stream == 0 && per_thread)).handle),
             _ => streams::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))).map(|stream| stream.handle),
         };
-        found.map(|handle| handle + OBJECT).map_err(|code| code.0)
+        found.map(|handle| handle + OBJECT_OFFSET).map_err(|code| code.0)
     }
 
     fn stream_id(&self, handle: Handle, object: Handle) -> Result<u64, Status> {
-        let stream = object.wrapping_sub(OBJECT);
+        let stream = object.wrapping_sub(OBJECT_OFFSET);
         let found = match stream {
             1 | 2 => stack::named(handle).map(|context| streams::default_of(&context, stream == 2)),
             _ => streams::created(CUstream(std::ptr::with_exposed_provenance_mut(stream))),

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Above the special stream handles and below every address; steps leave room for numbers derived from a handle.
-const FIRST: usize = 0x10_0000;
+const FIRST_HANDLE: usize = 0x10_0000;
 /// Distance between two handles, in bytes.
-const STEP: usize = 16;
+const HANDLE_STEP_BYTES: usize = 16;
 
 /// A new handle, different from all others of the process.
 pub(crate) fn mint() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
-    NEXT.fetch_add(STEP, Ordering::Relaxed)
+    static NEXT: AtomicUsize = AtomicUsize::new(FIRST_HANDLE);
+    NEXT.fetch_add(HANDLE_STEP_BYTES, Ordering::Relaxed)
 }
 
 /// The living objects of one kind.

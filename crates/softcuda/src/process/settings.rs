@@ -24,7 +24,7 @@ use crate::ffi::say;
 use crate::process::attributes;
 
 /// Variable that is set in workers.
-const WORKER: &str = "KATYDID_WORKER";
+const WORKER_VARIABLE: &str = "KATYDID_WORKER";
 
 /// More devices than this have no room for their address ranges.
 pub(crate) const MAX_DEVICES: usize = 16;
@@ -118,7 +118,7 @@ pub(crate) fn launches_block() -> bool {
 /// Says which of the driver's variables are set in vain. In a worker these are the server's, and the program's side says it.
 pub(crate) fn tell_without_effect() {
     let set = environment::set(environment::value);
-    let without = environment::without_effect(&set, "", true).filter(|_| env::var_os(WORKER).is_none());
+    let without = environment::without_effect(&set, "", true).filter(|_| env::var_os(WORKER_VARIABLE).is_none());
     if let Some(without) = without {
         say(&format!("without effect: {without}: there is nothing here that they change"));
     }

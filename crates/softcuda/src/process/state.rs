@@ -12,13 +12,13 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::state::wiped::WipedByte;
 
 /// `cuInit` has not been called, or this is a child of which no handler has heard.
-const FRESH: u8 = 0;
+const STATE_FRESH: u8 = 0;
 /// Calls are served.
-const READY: u8 = 1;
+const STATE_READY: u8 = 1;
 /// A child of a process that was ready.
-const FORKED: u8 = 2;
+const STATE_FORKED: u8 = 2;
 /// The process is ending.
-const EXITED: u8 = 3;
+const STATE_EXITED: u8 = 3;
 
 /// One of the four.
 static STATE: WipedByte = WipedByte::new();
@@ -32,11 +32,11 @@ fn state() -> &'static AtomicU8 {
 /// Whether `cuInit` may make the process ready: not after a fork or when the process ends.
 pub(crate) fn may_begin() -> bool {
     match state().load(Ordering::Acquire) {
-        FRESH if HANDLERS.get().is_some_and(|process| *process != std::process::id()) => {
+        STATE_FRESH if HANDLERS.get().is_some_and(|process| *process != std::process::id()) => {
             forked();
             true
         }
-        FRESH | READY => true,
+        STATE_FRESH | STATE_READY => true,
         _ => false,
     }
 }
@@ -52,14 +52,14 @@ pub(crate) fn watch(first: impl FnOnce()) {
 
 /// Has calls served from now on, unless the process has forked or is ending.
 pub(crate) fn begin() {
-    let _ = state().compare_exchange(FRESH, READY, Ordering::AcqRel, Ordering::Acquire);
+    let _ = state().compare_exchange(STATE_FRESH, STATE_READY, Ordering::AcqRel, Ordering::Acquire);
 }
 
 /// Ok while calls can be served, else the code that every call then gives.
 pub(crate) fn ready() -> Result<(), CUresult> {
     match state().load(Ordering::Acquire) {
-        READY => Ok(()),
-        EXITED => Err(CUresult::ERROR_DEINITIALIZED),
+        STATE_READY => Ok(()),
+        STATE_EXITED => Err(CUresult::ERROR_DEINITIALIZED),
         _ => Err(CUresult::ERROR_NOT_INITIALIZED),
     }
 }
@@ -78,12 +78,12 @@ fn register_handlers() {
 
 /// The executor's threads do not exist in a child, so nothing can be served there any more.
 extern "C" fn forked() {
-    for before in [READY, FRESH] {
-        let _ = state().compare_exchange(before, FORKED, Ordering::AcqRel, Ordering::Acquire);
+    for before in [STATE_READY, STATE_FRESH] {
+        let _ = state().compare_exchange(before, STATE_FORKED, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
 /// What the program's own exit handlers still call finds a driver that is gone, as they are used to.
 extern "C" fn exited() {
-    let _ = state().compare_exchange(READY, EXITED, Ordering::AcqRel, Ordering::Acquire);
+    let _ = state().compare_exchange(STATE_READY, STATE_EXITED, Ordering::AcqRel, Ordering::Acquire);
 }

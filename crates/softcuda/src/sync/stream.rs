@@ -178,7 +178,7 @@ impl Stream {
         let context = self.context()?;
         // Whatever gets here is carried out: what can be part of a graph was taken into it before.
         captures::refuse_captured(self.place())?;
-        self.wait_for_place();
+        self.wait_for_slot();
         let order = context.streams.lock();
         let after = order.before(self);
         let mut queue = self.queue();
@@ -197,8 +197,8 @@ impl Stream {
         Ok((ticket, None))
     }
 
-    /// Waits until there is a place for a job. Threads that come out of it together may go beyond [`MAX_QUEUED_JOBS`], each by one job.
-    fn wait_for_place(&self) {
+    /// Waits until there is a slot for a job. Threads that come out of it together may go beyond [`MAX_QUEUED_JOBS`], each by one job.
+    fn wait_for_slot(&self) {
         let mut queue = self.queue();
         while queue.jobs.len() >= MAX_QUEUED_JOBS {
             queue = self.reached.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -378,10 +378,10 @@ mod tests {
         let stream = Stream::new(Weak::new(), 0, Role::Created, 0, 0);
         let add = || stream.queue().jobs.push_back(Queued { job: Job::new(|_| Ok(())), after: Vec::new() });
         (0..MAX_QUEUED_JOBS - 1).for_each(|_| add());
-        stream.wait_for_place();
+        stream.wait_for_slot();
         add();
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| stream.wait_for_place());
+            let waiting = scope.spawn(|| stream.wait_for_slot());
             assert!(!waiting.is_finished());
             drop(stream.queue().jobs.pop_front());
             stream.reached.notify_all();

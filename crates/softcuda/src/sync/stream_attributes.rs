@@ -5,7 +5,7 @@ use katydid_cuda_sys::{CUresult, stream_attribute as id, stream_attribute_bytes}
 use katydid_driver_rules::stream::priority;
 
 use crate::ffi::Outcome;
-use crate::process::attributes::{LARGEST_ACCESS_WINDOW, SYNC_DOMAINS};
+use crate::process::attributes::{MAX_ACCESS_WINDOW_BYTES, SYNC_DOMAINS};
 
 /// Best priority that can be asked for; 0 is the least. All are treated alike.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
@@ -14,7 +14,7 @@ pub(crate) const MAX_ATTRIBUTE_BYTES: usize = 32;
 /// `CU_SYNC_POLICY_BLOCKING_SYNC` and one more that the driver takes.
 const LAST_SYNC_POLICY: u32 = 4;
 /// `CU_ACCESS_PROPERTY_STREAMING`: what misses may become at most.
-const STREAMING: u32 = 1;
+const ACCESS_PROPERTY_STREAMING: u32 = 1;
 
 /// The attributes of one stream, each as the bytes that a program sees.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl Attributes {
 fn window_fits(value: &[u8; MAX_ATTRIBUTE_BYTES]) -> bool {
     let bytes = u64::from(word(value, 2)) | u64::from(word(value, 3)) << 32;
     let share = f32::from_bits(word(value, 4));
-    bytes <= LARGEST_ACCESS_WINDOW && (0.0..=1.0).contains(&share) && word(value, 6) <= STREAMING
+    bytes <= MAX_ACCESS_WINDOW_BYTES && (0.0..=1.0).contains(&share) && word(value, 6) <= ACCESS_PROPERTY_STREAMING
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use katydid_cuda_sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUarrayMapInfo, CUresult, array_map,
 };
-use katydid_driver_rules::memory::GRANULARITY;
-use katydid_driver_rules::texture::TILE;
+use katydid_driver_rules::memory::GRANULARITY_BYTES;
+use katydid_driver_rules::texture::TILE_BYTES;
 use katydid_ptx_exec::texture::Level;
 
 use crate::context::state::Context;
@@ -42,7 +42,7 @@ pub(super) type Tiles = Vec<u64>;
 
 /// Bytes from row to row: rows fill tiles without a rest.
 fn pitch_of(row: u64) -> u64 {
-    if row <= TILE { row.next_power_of_two() } else { row.next_multiple_of(TILE) }
+    if row <= TILE_BYTES { row.next_power_of_two() } else { row.next_multiple_of(TILE_BYTES) }
 }
 
 /// Where the levels of a sparse array lie behind each other: level 0 in tiles, the others packed in a tail for each layer.
@@ -51,7 +51,7 @@ fn lay_out(formats: &[Format]) -> Option<(Vec<Level>, (u64, u64), u64)> {
     let mut level = first.place(0)?;
     let row = u64::from(level.extent[0]) * first.texel_bytes();
     level.pitch = pitch_of(row);
-    level.slice = level.pitch.checked_mul(u64::from(level.extent[1]))?.checked_next_multiple_of(TILE)?;
+    level.slice = level.pitch.checked_mul(u64::from(level.extent[1]))?.checked_next_multiple_of(TILE_BYTES)?;
     let layers = u64::from(level.layers);
     let end = level.slice.checked_mul(u64::from(level.extent[2]).checked_mul(layers)?)?;
     let (mut levels, mut tail) = (vec![level], 0_u64);
@@ -60,7 +60,7 @@ fn lay_out(formats: &[Format]) -> Option<(Vec<Level>, (u64, u64), u64)> {
         tail = (tail + level.slice.checked_mul(u64::from(level.extent[2]))?).next_multiple_of(16);
         levels.push(level);
     }
-    let tail = tail.next_multiple_of(TILE);
+    let tail = tail.next_multiple_of(TILE_BYTES);
     for level in levels.iter_mut().skip(1).filter(|level| level.layers > 1) {
         level.slice = tail;
     }
@@ -73,15 +73,15 @@ impl Backing {
         let full = CUresult::ERROR_OUT_OF_MEMORY;
         let format = formats.first().ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let (mut levels, tail, size) = lay_out(formats).ok_or(full)?;
-        let size = size.next_multiple_of(GRANULARITY);
-        let range = Range::anywhere(size, GRANULARITY, Protection::ReadWrite).map_err(|_| full)?;
+        let size = size.next_multiple_of(GRANULARITY_BYTES);
+        let range = Range::anywhere(size, GRANULARITY_BYTES, Protection::ReadWrite).map_err(|_| full)?;
         for level in &mut levels {
             level.address += range.start();
         }
         let first = *levels.first().ok_or(full)?;
         let texels = |bytes: u64| u32::try_from(bytes / format.texel_bytes()).unwrap_or(u32::MAX);
-        let rows = u32::try_from(TILE / first.pitch).unwrap_or(1).max(1);
-        let tile = format.is_sparse().then(|| [texels(first.pitch.min(TILE)), rows, 1]);
+        let rows = u32::try_from(TILE_BYTES / first.pitch).unwrap_or(1).max(1);
+        let tile = format.is_sparse().then(|| [texels(first.pitch.min(TILE_BYTES)), rows, 1]);
         let region = Region::new(range.start(), size, RangeKind::Array, context.device.ordinal, context.handle);
         space::write().insert(region);
         let tail = (range.start() + tail.0, tail.1);
@@ -108,7 +108,7 @@ impl Backing {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let size = self.bytes() as usize;
-        Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment: TILE as usize, ..Default::default() })
+        Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment: TILE_BYTES as usize, ..Default::default() })
     }
 
     /// Bytes of all levels, in whole tiles.
@@ -119,7 +119,7 @@ impl Backing {
     /// The tiles that an entry names.
     pub(super) fn tiles(&self, info: &CUarrayMapInfo) -> Outcome<Tiles> {
         let Some(tile) = self.tile else {
-            return Ok((0..self.bytes() / TILE).map(|number| self.range.start() + number * TILE).collect());
+            return Ok((0..self.bytes() / TILE_BYTES).map(|number| self.range.start() + number * TILE_BYTES).collect());
         };
         let found = match info.subresourceType {
             array_map::SPARSE_LEVEL => self.part(tile, info.sparse_level()),
@@ -146,11 +146,11 @@ impl Backing {
         if level != 0 || layer >= self.first.layers {
             return None;
         }
-        let (across, in_slice) = (self.first.pitch.div_ceil(TILE), self.first.slice / TILE);
+        let (across, in_slice) = (self.first.pitch.div_ceil(TILE_BYTES), self.first.slice / TILE_BYTES);
         let slice = |z: u32| u64::from(layer) * u64::from(self.first.extent[2]) + u64::from(z);
         let number = |x: u32, y: u32, z: u32| slice(z) * in_slice + u64::from(y) * across + u64::from(x);
         let each = |(from, to): (u32, u32)| from..to;
-        let address = |number: u64| self.first.address + number * TILE;
+        let address = |number: u64| self.first.address + number * TILE_BYTES;
         Some(
             each(tiles[2])
                 .flat_map(|z| each(tiles[1]).flat_map(move |y| each(tiles[0]).map(move |x| (x, y, z))))
@@ -161,13 +161,13 @@ impl Backing {
 
     /// A part of a layer's tail, in whole tiles.
     fn tail_part(&self, (layer, offset, size): (u32, u64, u64)) -> Option<Tiles> {
-        let whole = offset.is_multiple_of(TILE) && size.is_multiple_of(TILE) && size > 0;
+        let whole = offset.is_multiple_of(TILE_BYTES) && size.is_multiple_of(TILE_BYTES) && size > 0;
         let end = offset.checked_add(size)?;
         if !whole || end > self.tail.1 || layer >= self.first.layers {
             return None;
         }
         let start = self.tail.0 + u64::from(layer) * self.tail.1 + offset;
-        Some((start..start + size).step_by(TILE as usize).collect())
+        Some((start..start + size).step_by(TILE_BYTES as usize).collect())
     }
 
     /// Maps a block's bytes from `offset` on to the tiles, or nothing.
@@ -178,12 +178,12 @@ impl Backing {
             match block {
                 Some((block, offset)) => {
                     let (file, base) = block.file()?;
-                    let from = base + offset + number * TILE;
-                    self.range.replace(*address, TILE, file, from).map_err(failed)?;
+                    let from = base + offset + number * TILE_BYTES;
+                    self.range.replace(*address, TILE_BYTES, file, from).map_err(failed)?;
                     mapped.insert(*address, Arc::clone(block));
                 }
                 None => {
-                    self.range.clear(*address, TILE).map_err(failed)?;
+                    self.range.clear(*address, TILE_BYTES).map_err(failed)?;
                     mapped.remove(address);
                 }
             }

@@ -7,7 +7,7 @@ use katydid_ptx_exec::texture::{Channel, Level, Shape};
 use crate::ffi::{Outcome, unsupported};
 
 /// Faces of a cube.
-const FACES: usize = 6;
+const CUBE_FACES: usize = 6;
 /// Longest one-dimensional array.
 const MAX_LINE_TEXELS: usize = 131_072;
 /// Greatest width of a surface, and width and height of a layer, a face, a mipmap and a gathered array; most slices of a volume.
@@ -22,7 +22,7 @@ const MAX_LAYERS: usize = 2048;
 const MAX_CUBE_LAYER_FACES: usize = 2046;
 
 /// Formats that exist on a GPU, but not here: block compression, video, and normalised formats by name.
-const FOREIGN: [std::ops::RangeInclusive<u32>; 3] = [0x91..=0x9e, 0xa0..=0xbf, 0xc0..=0xcb];
+const FOREIGN_FORMATS: [std::ops::RangeInclusive<u32>; 3] = [0x91..=0x9e, 0xa0..=0xbf, 0xc0..=0xcb];
 
 /// Extent and format, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) fn channel(code: u32) -> Outcome<Channel> {
         0x0a => Channel::S32,
         0x10 => Channel::F16,
         0x20 => Channel::F32,
-        _ if FOREIGN.iter().any(|range| range.contains(&code)) => {
+        _ if FOREIGN_FORMATS.iter().any(|range| range.contains(&code)) => {
             return Err(unsupported(&format!("array format {code:#x}")));
         }
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
@@ -114,7 +114,7 @@ impl Format {
         }
         match (cube, layered) {
             (true, _) => {
-                let faces = if layered { depth > 0 && depth.is_multiple_of(FACES) } else { depth == FACES };
+                let faces = if layered { depth > 0 && depth.is_multiple_of(CUBE_FACES) } else { depth == CUBE_FACES };
                 faces && width == height && width <= MAX_EDGE_TEXELS && depth <= MAX_CUBE_LAYER_FACES
             }
             (false, true) => depth > 0 && depth <= MAX_LAYERS && width.max(height) <= MAX_EDGE_TEXELS,
@@ -170,7 +170,7 @@ impl Format {
             Shape::Plain(1) => [width, 1, 0],
             Shape::Layered(1) => [width, depth, 0],
             Shape::Cube => [width, height, 0],
-            Shape::CubeLayers => [width, height, depth / FACES as u32],
+            Shape::CubeLayers => [width, height, depth / CUBE_FACES as u32],
             _ => [width, height, depth],
         }
     }

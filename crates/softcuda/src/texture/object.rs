@@ -31,9 +31,9 @@ mod flag {
 /// What pitched and linear memory must be a multiple of.
 const TEXTURE_ALIGN_BYTES: u64 = 512;
 /// What a pitch must be a multiple of, and the largest.
-const PITCH: (u64, u64) = (32, 2_097_120);
+const PITCH_BOUNDS_BYTES: (u64, u64) = (32, 2_097_120);
 /// Largest width and height of a pitched texture, in texels.
-const PITCHED: (u64, u64) = (131_072, 65_000);
+const MAX_PITCHED_TEXELS: (u64, u64) = (131_072, 65_000);
 
 /// What an object reads, as far as it was known when it was made.
 #[derive(Clone)]
@@ -62,42 +62,46 @@ pub(crate) type Bindings = Arc<HashMap<u64, Arc<Object>>>;
 /// Objects by number, from 1.
 static OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new());
 
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// What a resource descriptor names.
 fn source(it: &CUDA_RESOURCE_DESC) -> Outcome<(TextureSource, Channel, u32)> {
     if it.flags != 0 {
-        return Err(WRONG);
+        return Err(INVALID_VALUE);
     }
     let [first, format, third, ..] = it.res;
     let handle = std::ptr::with_exposed_provenance_mut(first as usize);
     let (code, channels) = (format as u32, (format >> 32) as u32);
     match it.resType {
         kind::ARRAY => {
-            let array = array::resolve(CUarray(handle)).map_err(|_| WRONG)?;
+            let array = array::resolve(CUarray(handle)).map_err(|_| INVALID_VALUE)?;
             Ok((TextureSource::Arrays(vec![Arc::clone(&array)]), array.format.channel, array.format.channels))
         }
         kind::MIPMAP => {
-            let mipmap = array::resolve_mipmap(CUmipmappedArray(handle)).map_err(|_| WRONG)?;
-            let format = mipmap.levels.first().ok_or(WRONG)?.format;
+            let mipmap = array::resolve_mipmap(CUmipmappedArray(handle)).map_err(|_| INVALID_VALUE)?;
+            let format = mipmap.levels.first().ok_or(INVALID_VALUE)?.format;
             Ok((TextureSource::Arrays(mipmap.levels.clone()), format.channel, format.channels))
         }
         kind::LINEAR | kind::PITCHED => {
             check_channels(channels)?;
             let channel = channel(code)?;
             if first == 0 || !first.is_multiple_of(TEXTURE_ALIGN_BYTES) {
-                return Err(WRONG);
+                return Err(INVALID_VALUE);
             }
             if it.resType == kind::LINEAR {
                 return Ok((TextureSource::Linear(first, third), channel, channels));
             }
             let (width, height, pitch) = (third, it.res[3], it.res[4]);
-            if !pitch.is_multiple_of(PITCH.0) || pitch > PITCH.1 || width > PITCHED.0 || height > PITCHED.1 {
-                return Err(WRONG);
+            if !pitch.is_multiple_of(PITCH_BOUNDS_BYTES.0)
+                || pitch > PITCH_BOUNDS_BYTES.1
+                || width > MAX_PITCHED_TEXELS.0
+                || height > MAX_PITCHED_TEXELS.1
+            {
+                return Err(INVALID_VALUE);
             }
             Ok((TextureSource::Pitched(first, [width as u32, height as u32], pitch), channel, channels))
         }
-        _ => Err(WRONG),
+        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -106,7 +110,7 @@ fn sampler(it: &CUDA_TEXTURE_DESC, dimensions: usize, cube: bool) -> Outcome<Sam
     let seamless = it.flags & flag::SEAMLESS != 0;
     let modes = it.addressMode.iter().take(dimensions).all(|mode| *mode <= 3);
     if !modes || it.filterMode > 1 || it.mipmapFilterMode > 1 || it.flags & !flag::ALL != 0 || (seamless && !cube) {
-        return Err(WRONG);
+        return Err(INVALID_VALUE);
     }
     let address = it.addressMode.map(|mode| match mode {
         0 => Address::Wrap,
@@ -141,7 +145,7 @@ fn view_format(format: u32) -> Outcome<(Channel, u32)> {
         0x13..=0x15 => (Channel::F16, channels(0x13)),
         0x16..=0x18 => (Channel::F32, channels(0x16)),
         0x19..=0x22 => return Err(unsupported("a view of block-compressed texels")),
-        _ => return Err(WRONG),
+        _ => return Err(INVALID_VALUE),
     })
 }
 
@@ -153,7 +157,7 @@ fn apply_view(
     channels: u32,
 ) -> Outcome {
     let TextureSource::Arrays(levels) = source else { return Ok(()) };
-    let base = levels.first().ok_or(WRONG)?.format;
+    let base = levels.first().ok_or(INVALID_VALUE)?.format;
     let (viewed, count) = view_format(view.format)?;
     let depth_fits = base.extent[2] == view.depth || (view.depth == 0 && base.extent[2] == 0);
     if viewed.bytes() != channel.bytes()
@@ -162,12 +166,12 @@ fn apply_view(
         || !depth_fits
         || view.firstMipmapLevel > view.lastMipmapLevel
     {
-        return Err(WRONG);
+        return Err(INVALID_VALUE);
     }
     *channel = viewed;
     let last = levels.len().saturating_sub(1);
     let chosen = (view.firstMipmapLevel as usize).min(last)..=(view.lastMipmapLevel as usize).min(last);
-    *levels = levels.get(chosen).ok_or(WRONG)?.to_vec();
+    *levels = levels.get(chosen).ok_or(INVALID_VALUE)?.to_vec();
     Ok(())
 }
 
@@ -186,7 +190,7 @@ fn register(object: Object) -> u64 {
 fn find(number: u64) -> Outcome<Arc<Object>> {
     let objects = OBJECTS.read().unwrap_or_else(PoisonError::into_inner);
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    index.and_then(|index| objects.get(index)?.clone()).ok_or(WRONG)
+    index.and_then(|index| objects.get(index)?.clone()).ok_or(INVALID_VALUE)
 }
 
 impl Object {
@@ -201,7 +205,7 @@ impl Object {
         if let Some((code, count)) = format {
             let taken = self::channel(code)?;
             if taken.bytes() * count != channel.bytes() * channels {
-                return Err(WRONG);
+                return Err(INVALID_VALUE);
             }
             (channel, channels) = (taken, count);
         }
@@ -221,7 +225,7 @@ impl Object {
     /// A surface: arrays only.
     pub(crate) fn surface(resource: CUDA_RESOURCE_DESC) -> Outcome<Self> {
         if resource.resType != kind::ARRAY {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         let (source, channel, channels) = source(&resource)?;
         Ok(Self { resource, texture: None, view: None, source, channel, channels })
@@ -258,7 +262,7 @@ pub(crate) fn resource(number: u64) -> Outcome<CUDA_RESOURCE_DESC> {
 
 /// How a texture was said to be read.
 pub(crate) fn description(number: u64) -> Outcome<CUDA_TEXTURE_DESC> {
-    find(number)?.texture.as_ref().map(|(description, _)| *description).ok_or(WRONG)
+    find(number)?.texture.as_ref().map(|(description, _)| *description).ok_or(INVALID_VALUE)
 }
 
 /// The view that a texture was made with; nothing (zeroes) without one.

@@ -21,7 +21,7 @@ use crate::texture::object::{Bindings, Object};
 
 /// What the addresses of textures are multiples of.
 const TEXTURE_ALIGN_BYTES: u64 = 512;
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Replaced as a whole: launches hold the ones before.
 static BINDINGS: RwLock<Option<Bindings>> = RwLock::new(None);
@@ -91,7 +91,7 @@ pub(crate) fn resolve(handle: u64, is_surface: bool) -> Outcome<Arc<Reference>> 
 /// `cuTexRefDestroy`: one of a module cannot be ended.
 pub(crate) fn destroy(handle: u64) -> Outcome {
     if resolve(handle, false)?.module.0 != 0 {
-        return Err(WRONG);
+        return Err(INVALID_VALUE);
     }
     REFERENCES.remove(handle as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
@@ -155,7 +155,7 @@ impl ReferenceState {
 
     /// Texels of a mipmap, in its format.
     pub(crate) fn bind_mipmap(&mut self, mipmap: CUmipmappedArray) -> Outcome {
-        let format = array::resolve_mipmap(mipmap)?.levels.first().ok_or(WRONG)?.format;
+        let format = array::resolve_mipmap(mipmap)?.levels.first().ok_or(INVALID_VALUE)?.format;
         self.take_format(&format);
         self.resource = Some(resource(kind::MIPMAP, &[mipmap.address()]));
         Ok(())
@@ -184,7 +184,7 @@ impl ReferenceState {
 
     /// What texels are; memory in a line is cut anew.
     pub(crate) fn set_format(&mut self, code: u32, channels: i32) -> Outcome {
-        let channels = u32::try_from(channels).map_err(|_| WRONG)?;
+        let channels = u32::try_from(channels).map_err(|_| INVALID_VALUE)?;
         channel(code)?;
         check_channels(channels)?;
         self.format = (code, channels);
@@ -197,7 +197,7 @@ impl ReferenceState {
     /// The word of the resource that names what is bound, if that is of one of these kinds.
     pub(crate) fn bound(&self, kinds: &[u32]) -> Outcome<u64> {
         let it = self.resource.as_ref().filter(|it| kinds.contains(&it.resType));
-        it.map(|it| it.res[0]).ok_or(WRONG)
+        it.map(|it| it.res[0]).ok_or(INVALID_VALUE)
     }
 }
 
@@ -210,8 +210,8 @@ mod tests {
         let mut state = ReferenceState { format: (0x20, 1), ..ReferenceState::default() };
         assert_eq!(state.bind_memory(0x1010, 64), Ok(16));
         assert_eq!(state.bound(&[kind::LINEAR]), Ok(0x1000));
-        assert_eq!(state.bound(&[kind::ARRAY]), Err(WRONG));
-        assert_eq!(state.set_format(0x20, 2).and_then(|()| state.set_format(0x20, 3)), Err(WRONG));
+        assert_eq!(state.bound(&[kind::ARRAY]), Err(INVALID_VALUE));
+        assert_eq!(state.set_format(0x20, 2).and_then(|()| state.set_format(0x20, 3)), Err(INVALID_VALUE));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use katydid_cuda_sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUarray, CUarrayMapInfo, CUmipmappedArray, CUresult,
     array_map,
 };
-use katydid_driver_rules::texture::TILE;
+use katydid_driver_rules::texture::TILE_BYTES;
 
 use crate::ffi::Outcome;
 use crate::memory::physical::{self, Block};
@@ -41,13 +41,13 @@ fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<Change> {
         return Err(wrong);
     }
     let tiles = backing.tiles(info)?;
-    let size = tiles.len() as u64 * TILE;
+    let size = tiles.len() as u64 * TILE_BYTES;
     let block = match info.memOperationType {
         array_map::UNMAP if info.memHandle == 0 => None,
         array_map::MAP => {
             let block = physical::get(info.memHandle)?;
             let inside = info.offset.checked_add(size).is_some_and(|end| end <= block.size);
-            if !inside || !info.offset.is_multiple_of(TILE) || !block.is_tiles || block.device.ordinal != device {
+            if !inside || !info.offset.is_multiple_of(TILE_BYTES) || !block.is_tiles || block.device.ordinal != device {
                 return Err(wrong);
             }
             Some((block, info.offset))

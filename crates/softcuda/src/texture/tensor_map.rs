@@ -10,15 +10,15 @@ use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, MAX_RANK};
 use crate::ffi::Outcome;
 
 /// Bits of an element, by data type; the last three are packed.
-const BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
+const ELEMENT_BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
 /// The packed types whose elements lie in groups of 16 bytes.
 const PACKED_BY_16: [u32; 2] = [14, 15];
-const PACKED_BY_8: u32 = 13;
+const FIRST_PACKED_TYPE: u32 = 13;
 const SIX_BITS: u32 = 15;
 /// Types that have a NaN.
-const FLOATS: std::ops::RangeInclusive<u32> = 6..=12;
+const FLOAT_TYPES: std::ops::RangeInclusive<u32> = 6..=12;
 /// Bytes that a row of a box may have, by swizzle; 0 is no limit.
-const SWIZZLES: [u64; 7] = [0, 32, 64, 128, 128, 128, 128];
+const SWIZZLE_ROW_BYTES: [u64; 7] = [0, 32, 64, 128, 128, 128, 128];
 /// Swizzles of packed elements, of those with six bits, and of wide columns.
 const SWIZZLES_OF_PACKED: [u32; 3] = [0, 3, 4];
 const SWIZZLES_OF_SIX_BITS: [u32; 4] = [0, 3, 4, 6];
@@ -27,7 +27,7 @@ const SWIZZLES_OF_WIDE: [u32; 3] = [2, 3, 4];
 const INTERLEAVE_32: u32 = 2;
 const SWIZZLE_32: u32 = 1;
 /// Elements of a packed row.
-const PACKED_ROW: u64 = 128;
+const PACKED_ROW_ELEMENTS: u64 = 128;
 
 /// What a tensor's elements are gathered into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +93,9 @@ impl Tensor {
     }
 
     fn has_known_kinds(&self) -> bool {
-        let is_known = (self.data_type as usize) < BITS.len() && (self.swizzle as usize) < SWIZZLES.len();
-        let is_filled = self.fill == 0 || self.fill == 1 && FLOATS.contains(&self.data_type);
+        let is_known =
+            (self.data_type as usize) < ELEMENT_BITS.len() && (self.swizzle as usize) < SWIZZLE_ROW_BYTES.len();
+        let is_filled = self.fill == 0 || self.fill == 1 && FLOAT_TYPES.contains(&self.data_type);
         let is_interleaved = match self.interleave {
             0 => true,
             INTERLEAVE_32 if self.swizzle != SWIZZLE_32 => false,
@@ -111,7 +112,11 @@ impl Tensor {
 
     fn has_a_shape(&self) -> bool {
         let rank = self.rank.min(MAX_RANK);
-        let row = if self.is_packed_by_16() { PACKED_ROW } else { 1 + u64::from(self.data_type == PACKED_BY_8) };
+        let row = if self.is_packed_by_16() {
+            PACKED_ROW_ELEMENTS
+        } else {
+            1 + u64::from(self.data_type == FIRST_PACKED_TYPE)
+        };
         let strides = &self.strides[..rank.saturating_sub(1)];
         // Without interleaving the first step is not looked at.
         let first = usize::from(self.interleave == 0).min(rank);
@@ -153,14 +158,14 @@ impl Tensor {
 
     /// Bytes of so many elements; what is no whole number of bytes is rounded down.
     fn bytes(&self, elements: u32) -> u64 {
-        BITS.get(self.data_type as usize).map_or(0, |bits| u64::from(elements) * bits / 8)
+        ELEMENT_BITS.get(self.data_type as usize).map_or(0, |bits| u64::from(elements) * bits / 8)
     }
 
     /// Whether a row of a box has the length that packing asks for, and is no longer than the swizzle's.
     fn fits_row(&self, elements: u32) -> bool {
-        let limit = SWIZZLES.get(self.swizzle as usize).copied().unwrap_or(0);
+        let limit = SWIZZLE_ROW_BYTES.get(self.swizzle as usize).copied().unwrap_or(0);
         let is_short = self.interleave != 0 || limit == 0 || self.bytes(elements) <= limit;
-        is_short && (!self.is_packed_by_16() || u64::from(elements) == PACKED_ROW)
+        is_short && (!self.is_packed_by_16() || u64::from(elements) == PACKED_ROW_ELEMENTS)
     }
 
     /// All words of a map but the address.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use katydid_wire::envelope::{self, EnvelopeError, HEAD};
+use katydid_wire::envelope::{self, EnvelopeError, HEAD_BYTES};
 use katydid_wire::handshake::LINK_TIMEOUT_SECONDS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -145,7 +145,7 @@ impl ControlChannel {
 
     fn receive_now(&self) -> Result<ControlMessage, ControlError> {
         let deadline = Deadline::after(MESSAGE_TIMEOUT);
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_BYTES];
         let (begun, fds) = self.connection.receive_first(&mut head, deadline)?;
         if begun == 0 {
             return Err(ControlError::Closed);
@@ -153,7 +153,7 @@ impl ControlChannel {
         self.connection.receive_by(&mut head[begun..], deadline)?;
         let mut bytes = head.to_vec();
         bytes.resize(envelope::length(&head, self.max_length)?, 0);
-        self.connection.receive_by(&mut bytes[HEAD..], deadline)?;
+        self.connection.receive_by(&mut bytes[HEAD_BYTES..], deadline)?;
         Ok(ControlMessage { bytes, fds })
     }
 }
@@ -170,15 +170,15 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use katydid_tests::deadline::hang::hang_limit;
-    use katydid_wire::job::{FromProgram, MAX_MESSAGE, ToProgram};
+    use katydid_wire::job::{FromProgram, MAX_MESSAGE_BYTES, ToProgram};
 
     use super::*;
 
     fn pair() -> (ControlChannel, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (
-            ControlChannel::new(ours.into(), MAX_MESSAGE).unwrap(),
-            ControlChannel::new(theirs.into(), MAX_MESSAGE).unwrap(),
+            ControlChannel::new(ours.into(), MAX_MESSAGE_BYTES).unwrap(),
+            ControlChannel::new(theirs.into(), MAX_MESSAGE_BYTES).unwrap(),
         )
     }
 
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn a_message_that_breaks_off_or_is_too_long_is_refused() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE).unwrap();
+        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE_BYTES).unwrap();
         (&ours).write_all(&[100, 0, 0, 0, 1, 0]).unwrap();
         drop(ours);
         assert!(matches!(talk.listen(), Err(ControlError::Closed)));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE).unwrap();
+        let talk = ControlChannel::new(theirs.into(), MAX_MESSAGE_BYTES).unwrap();
         (&ours).write_all(&[0xff; 8]).unwrap();
         assert!(matches!(talk.listen(), Err(ControlError::Envelope(EnvelopeError::Length { .. }))));
     }

@@ -14,7 +14,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use katydid_wire::sharing::LENDER_ID;
+use katydid_wire::sharing::LENDER_ID_BYTES;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 use rustix::net::{
@@ -25,16 +25,16 @@ use rustix::process::{Uid, geteuid};
 use crate::os::fdpass;
 
 /// Bytes of the generation of a lender's job, a little-endian number; 0 outside of jobs.
-pub const GENERATION: usize = 8;
+pub const GENERATION_BYTES: usize = 8;
 /// A socket to which borrowers connect.
-const LISTENING: u8 = 1;
+const LISTENING_SOCKET: u8 = 1;
 /// A socket that is connected to a lender.
-const CONNECTED: u8 = 2;
-const REQUEST: usize = 1 + LENDER_ID + GENERATION;
+const CONNECTED_SOCKET: u8 = 2;
+const REQUEST_BYTES: usize = 1 + LENDER_ID_BYTES + GENERATION_BYTES;
 /// Bytes of a server's answers that a worker has not read: the kernel rounds them up to few packets.
-const UNREAD: usize = 1;
+const MAX_UNREAD_BYTES: usize = 1;
 /// Borrowers that wait to be let in.
-const BACKLOG: i32 = 128;
+const MAX_LISTEN_BACKLOG: i32 = 128;
 
 /// The server, as a worker asks it.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ static BROKER: OnceLock<Broker> = OnceLock::new();
 /// Error that the system returned.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    set_socket_send_buffer_size(&ours, UNREAD)?;
+    set_socket_send_buffer_size(&ours, MAX_UNREAD_BYTES)?;
     Ok((ours, theirs))
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn user() -> Uid {
 /// A listening socket of a lender.
 pub(crate) fn listen(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixListener> {
     match BROKER.get() {
-        Some(broker) => Ok(broker.request(LISTENING, lender_id, generation)?.into()),
+        Some(broker) => Ok(broker.request(LISTENING_SOCKET, lender_id, generation)?.into()),
         None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn listen(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixList
 /// A socket that is connected to a lender.
 pub(crate) fn connect(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixStream> {
     match BROKER.get() {
-        Some(broker) => Ok(broker.request(CONNECTED, lender_id, generation)?.into()),
+        Some(broker) => Ok(broker.request(CONNECTED_SOCKET, lender_id, generation)?.into()),
         None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
     }
 }
@@ -118,19 +118,19 @@ impl Broker {
 /// The worker has closed its end, or broken the form.
 pub fn answer(worker: BorrowedFd<'_>) -> io::Result<()> {
     // One byte more, so that a longer request is seen to be one.
-    let mut request = [0; REQUEST + 1];
+    let mut request = [0; REQUEST_BYTES + 1];
     let length = match recv(worker, &mut request, RecvFlags::DONTWAIT) {
         Ok((_, length)) => length,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let Some(request) = request.get(..length).filter(|request| request.len() == REQUEST) else {
+    let Some(request) = request.get(..length).filter(|request| request.len() == REQUEST_BYTES) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (lender_id, generation) = request[1..].split_at(LENDER_ID);
+    let (lender_id, generation) = request[1..].split_at(LENDER_ID_BYTES);
     let made = match request[0] {
-        LISTENING => make(&name(lender_id, generation), listening),
-        CONNECTED => make(&name(lender_id, generation), connected),
+        LISTENING_SOCKET => make(&name(lender_id, generation), listening),
+        CONNECTED_SOCKET => make(&name(lender_id, generation), connected),
         _ => return Err(io::ErrorKind::InvalidData.into()),
     };
     let (code, made) = match &made {
@@ -151,7 +151,7 @@ fn make(name: &str, finish: fn(&OwnedFd, &SocketAddrUnix) -> Result<(), Errno>) 
 
 fn listening(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
     rustix::net::bind(socket, address)?;
-    rustix::net::listen(socket, BACKLOG)
+    rustix::net::listen(socket, MAX_LISTEN_BACKLOG)
 }
 
 fn connected(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
@@ -174,14 +174,14 @@ mod tests {
     fn a_server_makes_both_ends_and_passes_errors_on() {
         let (server, worker) = broker();
         let serve = thread::spawn(move || while answer(server.as_fd()).is_ok() {});
-        let (lender_id, generation) = ([0x5a; LENDER_ID], std::process::id().to_le_bytes());
+        let (lender_id, generation) = ([0x5a; LENDER_ID_BYTES], std::process::id().to_le_bytes());
         let generation = [generation, [7; 4]].concat();
-        let error = worker.request(CONNECTED, &lender_id, &generation).unwrap_err();
+        let error = worker.request(CONNECTED_SOCKET, &lender_id, &generation).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let listener = UnixListener::from(worker.request(LISTENING, &lender_id, &generation).unwrap());
-        let error = worker.request(LISTENING, &lender_id, &generation).unwrap_err();
+        let listener = UnixListener::from(worker.request(LISTENING_SOCKET, &lender_id, &generation).unwrap());
+        let error = worker.request(LISTENING_SOCKET, &lender_id, &generation).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let mut one = UnixStream::from(worker.request(CONNECTED, &lender_id, &generation).unwrap());
+        let mut one = UnixStream::from(worker.request(CONNECTED_SOCKET, &lender_id, &generation).unwrap());
         let (mut other, _) = listener.accept().unwrap();
         one.write_all(b"text").unwrap();
         let mut text = [0; 4];
@@ -195,13 +195,15 @@ mod tests {
     fn a_request_of_another_form_ends_it_and_answers_that_are_not_read_are_few() {
         let (server, worker) = broker();
         let socket = worker.socket.lock().unwrap();
-        for wrong in [&[LISTENING; REQUEST - 1][..], &[LISTENING; REQUEST + 1], &[9; REQUEST]] {
+        for wrong in
+            [&[LISTENING_SOCKET; REQUEST_BYTES - 1][..], &[LISTENING_SOCKET; REQUEST_BYTES + 1], &[9; REQUEST_BYTES]]
+        {
             send(&*socket, wrong, SendFlags::empty()).unwrap();
             assert!(answer(server.as_fd()).is_err());
         }
         let mut unread = 0;
         for number in 0..64_u8 {
-            let request = [&[LISTENING][..], &[number; LENDER_ID], &[9; GENERATION]].concat();
+            let request = [&[LISTENING_SOCKET][..], &[number; LENDER_ID_BYTES], &[9; GENERATION_BYTES]].concat();
             send(&*socket, &request, SendFlags::empty()).unwrap();
             answer(server.as_fd()).unwrap();
         }

@@ -20,9 +20,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use crate::ipc::lender_sockets::GENERATION;
+pub use crate::ipc::lender_sockets::GENERATION_BYTES;
 use katydid_wire::sharing::{Borrowing, SharedHolding};
-pub use katydid_wire::sharing::{LENDER_ID, SECRET};
+pub use katydid_wire::sharing::{LENDER_ID_BYTES, SECRET_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::socket_peercred;
@@ -32,7 +32,7 @@ use crate::ipc::lender_sockets;
 use crate::os::fdpass;
 
 /// Bytes of a name: which lender, which generation of its job, and which of the things that it lends.
-pub const NAME: usize = LENDER_ID + GENERATION + SECRET;
+pub const NAME_BYTES: usize = LENDER_ID_BYTES + GENERATION_BYTES + SECRET_BYTES;
 /// Pieces that one name may stand for.
 const MAX_PIECES: u32 = 4096;
 /// Those that hold something of a lender, each with a thread; further ones are turned away.
@@ -40,7 +40,7 @@ const MAX_BORROWERS: usize = 1024;
 /// Those that have shown no name yet, each with a thread; the oldest goes for a newcomer.
 const MAX_UNKNOWN_PEERS: usize = 64;
 /// In place of their number: the lender knows no such name.
-const UNKNOWN: u32 = u32::MAX;
+const UNKNOWN_NAME: u32 = u32::MAX;
 /// How long either side waits for the other's next bytes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 /// How long a borrower waits for a lender that stands still, or has hung up and may open its socket elsewhere.
@@ -55,9 +55,9 @@ pub type Lent = (OwnedFd, u64);
 
 #[derive(Debug, Default)]
 struct LenderState {
-    items: HashMap<[u8; SECRET], Arc<Vec<Lent>>>,
+    items: HashMap<[u8; SECRET_BYTES], Arc<Vec<Lent>>>,
     /// Borrowers, each by a number of its own: what it holds, and its connection.
-    borrowers: HashMap<u64, ([u8; SECRET], UnixStream)>,
+    borrowers: HashMap<u64, ([u8; SECRET_BYTES], UnixStream)>,
     /// Those that have shown no name yet, oldest first, by numbers of the same kind.
     unknown_peers: BTreeMap<u64, UnixStream>,
     /// Connections accepted so far.
@@ -93,7 +93,7 @@ impl ShareState {
     }
 
     /// What a secret stands for, once the lender does not stand still; from here on that connection is a borrower's.
-    fn take(&self, secret: [u8; SECRET], number: u64) -> Option<Arc<Vec<Lent>>> {
+    fn take(&self, secret: [u8; SECRET_BYTES], number: u64) -> Option<Arc<Vec<Lent>>> {
         // While the lender stands still the others wait as well, and are not unknown: their names are known.
         let connection = self.lock().unknown_peers.remove(&number)?;
         let state = self.goes_on.wait_while(self.lock(), |state| state.stands_still);
@@ -114,7 +114,7 @@ impl ShareState {
 /// A lender. It lends as long as the process lives.
 #[derive(Debug)]
 pub struct Lender {
-    lender_id: [u8; LENDER_ID],
+    lender_id: [u8; LENDER_ID_BYTES],
     generation: u64,
     state: Arc<ShareState>,
 }
@@ -141,9 +141,9 @@ impl Lender {
     ///
     /// Error that the system returned.
     pub fn open_again(
-        lender_id: [u8; LENDER_ID],
+        lender_id: [u8; LENDER_ID_BYTES],
         generation: u64,
-        lent: impl IntoIterator<Item = ([u8; SECRET], Vec<Lent>)>,
+        lent: impl IntoIterator<Item = ([u8; SECRET_BYTES], Vec<Lent>)>,
     ) -> io::Result<Self> {
         let bytes = generation.to_le_bytes();
         let mut listener = unless_taken(lender_sockets::listen(&lender_id, &bytes))?;
@@ -166,7 +166,7 @@ impl Lender {
     }
 
     /// Id by which borrowers know the lender; the generation is not part of it.
-    pub fn lender_id(&self) -> [u8; LENDER_ID] {
+    pub fn lender_id(&self) -> [u8; LENDER_ID_BYTES] {
         self.lender_id
     }
 
@@ -175,15 +175,15 @@ impl Lender {
     /// # Errors
     ///
     /// The system has no random bytes.
-    pub fn lend(&self, pieces: Vec<Lent>) -> io::Result<[u8; SECRET]> {
+    pub fn lend(&self, pieces: Vec<Lent>) -> io::Result<[u8; SECRET_BYTES]> {
         let secret = random()?;
         self.state.lock().items.insert(secret, Arc::new(pieces));
         Ok(secret)
     }
 
     /// The name to pass on of what is lent under a secret.
-    pub fn name(&self, secret: &[u8; SECRET]) -> [u8; NAME] {
-        let mut name = [0; NAME];
+    pub fn name(&self, secret: &[u8; SECRET_BYTES]) -> [u8; NAME_BYTES] {
+        let mut name = [0; NAME_BYTES];
         let parts = self
             .lender_id
             .iter()
@@ -196,20 +196,20 @@ impl Lender {
     }
 
     /// Lends nothing under this secret any more; who has it keeps it.
-    pub fn end(&self, secret: &[u8; SECRET]) {
+    pub fn end(&self, secret: &[u8; SECRET_BYTES]) {
         self.state.lock().items.remove(secret);
     }
 
     /// Whether a name is one of this lender's.
-    pub fn is_own(&self, name: &[u8; NAME]) -> bool {
-        name.starts_with(&self.lender_id) && name[LENDER_ID..].starts_with(&self.generation.to_le_bytes())
+    pub fn is_own(&self, name: &[u8; NAME_BYTES]) -> bool {
+        name.starts_with(&self.lender_id) && name[LENDER_ID_BYTES..].starts_with(&self.generation.to_le_bytes())
     }
 
     /// Hands nothing over until [`Lender::go_on`]; what others hold at this moment.
     pub fn stand_still(&self) -> Vec<SharedHolding> {
         let mut state = self.state.lock();
         state.stands_still = true;
-        let mut holders = BTreeMap::<[u8; SECRET], u32>::new();
+        let mut holders = BTreeMap::<[u8; SECRET_BYTES], u32>::new();
         // The thread that attends to one which has hung up may not have noticed yet.
         for (secret, _) in state.borrowers.values().filter(|(_, connection)| !is_over(connection)) {
             *holders.entry(*secret).or_default() += 1;
@@ -248,7 +248,7 @@ pub struct Lease {
 /// # Errors
 ///
 /// The lender is gone, has taken it back, or belongs to another user.
-pub fn borrow(name: &[u8; NAME], may_move: bool) -> io::Result<Borrowed> {
+pub fn borrow(name: &[u8; NAME_BYTES], may_move: bool) -> io::Result<Borrowed> {
     let (generation, borrowing) = parts(name);
     let (since, mut limit) = (Instant::now(), if may_move { CLOSED_DOOR_TIMEOUT } else { Duration::ZERO });
     loop {
@@ -277,7 +277,7 @@ fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<B
     connection.read_exact(&mut count)?;
     connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     let count = match u32::from_le_bytes(count) {
-        UNKNOWN => return Err(ErrorKind::NotFound.into()),
+        UNKNOWN_NAME => return Err(ErrorKind::NotFound.into()),
         count if count > MAX_PIECES => return Err(ErrorKind::InvalidData.into()),
         count => count,
     };
@@ -298,11 +298,11 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// The generation that a name leads to, and what it names there.
-fn parts(name: &[u8; NAME]) -> ([u8; GENERATION], Borrowing) {
-    let mut borrowing = Borrowing { lender_id: [0; LENDER_ID], secret: [0; SECRET] };
-    let mut generation = [0; GENERATION];
-    let (lender_id, rest) = name.split_at(LENDER_ID);
-    let (number, secret) = rest.split_at(GENERATION);
+fn parts(name: &[u8; NAME_BYTES]) -> ([u8; GENERATION_BYTES], Borrowing) {
+    let mut borrowing = Borrowing { lender_id: [0; LENDER_ID_BYTES], secret: [0; SECRET_BYTES] };
+    let mut generation = [0; GENERATION_BYTES];
+    let (lender_id, rest) = name.split_at(LENDER_ID_BYTES);
+    let (number, secret) = rest.split_at(GENERATION_BYTES);
     borrowing.lender_id.copy_from_slice(lender_id);
     borrowing.secret.copy_from_slice(secret);
     generation.copy_from_slice(number);
@@ -359,9 +359,9 @@ fn next(listener: &UnixListener) -> Option<UnixStream> {
 /// Hands over what is asked for, and stays until the borrower is done with it.
 fn serve(mut connection: &UnixStream, state: &ShareState, number: u64) -> io::Result<()> {
     connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    let mut secret = [0; SECRET];
+    let mut secret = [0; SECRET_BYTES];
     connection.read_exact(&mut secret)?;
-    let Some(pieces) = state.take(secret, number) else { return connection.write_all(&UNKNOWN.to_le_bytes()) };
+    let Some(pieces) = state.take(secret, number) else { return connection.write_all(&UNKNOWN_NAME.to_le_bytes()) };
     hand_over(connection, &pieces)
 }
 
@@ -396,20 +396,20 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    fn borrowed_text(name: &[u8; NAME]) -> String {
+    fn borrowed_text(name: &[u8; NAME_BYTES]) -> String {
         text_of(&borrow(name, false).unwrap().pieces[0])
     }
 
-    fn lent(lender: &Lender, text: &str) -> [u8; NAME] {
+    fn lent(lender: &Lender, text: &str) -> [u8; NAME_BYTES] {
         lender.name(&lender.lend(vec![file(text)]).unwrap())
     }
 
-    fn secret_of(name: &[u8; NAME]) -> [u8; SECRET] {
+    fn secret_of(name: &[u8; NAME_BYTES]) -> [u8; SECRET_BYTES] {
         *name.last_chunk().unwrap()
     }
 
     /// How many hold each secret.
-    fn held(lender: &Lender) -> Vec<([u8; SECRET], u32, bool)> {
+    fn held(lender: &Lender) -> Vec<([u8; SECRET_BYTES], u32, bool)> {
         let held = lender.stand_still();
         lender.go_on();
         held.into_iter().map(|held| (held.secret, held.holders, held.is_lent)).collect()
@@ -436,8 +436,8 @@ mod tests {
         let lender = Lender::open(0).unwrap();
         let (name, kept) = (lent(&lender, "text"), lent(&lender, "kept"));
         let mut other = name;
-        other[NAME - 1] ^= 1;
-        assert!(borrow(&other, false).is_err() && borrow(&[9; NAME], false).is_err());
+        other[NAME_BYTES - 1] ^= 1;
+        assert!(borrow(&other, false).is_err() && borrow(&[9; NAME_BYTES], false).is_err());
         lender.end(&secret_of(&name));
         assert_eq!(borrow(&name, false).unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(borrowed_text(&kept), "kept");
@@ -450,7 +450,7 @@ mod tests {
         let name = lent(&first, "first");
         let in_generation = |number: u64| {
             let mut name = name;
-            name[LENDER_ID..LENDER_ID + GENERATION].copy_from_slice(&number.to_le_bytes());
+            name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES].copy_from_slice(&number.to_le_bytes());
             name
         };
         let others = [2, 3].map(|number| {
@@ -505,9 +505,9 @@ mod tests {
     #[test]
     fn a_borrower_follows_a_lender_that_changes_workers() {
         let lender = Lender { lender_id: random().unwrap(), generation: 5, state: Arc::default() };
-        let name = lender.name(&[7; SECRET]);
+        let name = lender.name(&[7; SECRET_BYTES]);
         let old = lender_sockets::listen(&lender.lender_id, &5_u64.to_le_bytes()).unwrap();
-        let _new = Lender::open_again(lender.lender_id, 5, [([7; SECRET], vec![file("moved")])]).unwrap();
+        let _new = Lender::open_again(lender.lender_id, 5, [([7; SECRET_BYTES], vec![file("moved")])]).unwrap();
         let borrower = thread::spawn(move || borrowed_text(&name));
         drop(old.accept().unwrap());
         drop(old);

@@ -149,7 +149,7 @@ impl fmt::Display for Address {
             Self::Tcp { host, port } => write!(out, "tcp://{}:{port}", Host(host)),
             Self::Tls { host, port, certs: None } => write!(out, "tls://{}:{port}", Host(host)),
             Self::Tls { host, port, certs: Some(certs) } => {
-                write!(out, "tls://{}:{port}{CERTS}{}", Host(host), certs.display())
+                write!(out, "tls://{}:{port}{CERTS_SEPARATOR}{}", Host(host), certs.display())
             }
             Self::Vsock { cid: u32::MAX, port } => write!(out, "vsock:{port}"),
             Self::Vsock { cid, port } => write!(out, "vsock://{cid}:{port}"),
@@ -158,7 +158,7 @@ impl fmt::Display for Address {
 }
 
 /// What stands between an address and the folder of certificates.
-const CERTS: &str = "?certs=";
+const CERTS_SEPARATOR: &str = "?certs=";
 
 /// A host as it stands in an address.
 struct Host<'a>(&'a str);

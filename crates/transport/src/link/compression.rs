@@ -29,13 +29,13 @@ const SAMPLE_PARTS: usize = 3;
 /// Bytes that must have gone over a link before its pace is believed: a socket swallows the first ones.
 const MIN_MEASURED_BYTES: u64 = 4 << 20;
 /// What was measured counts half as much after so many more bytes.
-const MEASUREMENT_HALF_LIFE: u64 = 32 << 20;
+const MEASUREMENT_HALF_LIFE_BYTES: u64 = 32 << 20;
 /// Compression has to save this share of the time: what was measured is not what will be.
-const MIN_TIME_SAVED: f64 = 0.35;
+const MIN_TIME_SAVED_SHARE: f64 = 0.35;
 /// After so many bytes that went compressed, the link is measured anew.
 const REMEASURE_AFTER_BYTES: u64 = 512 << 20;
 /// A compressed piece is shorter by this share at least.
-const MIN_SIZE_SAVED: f64 = 0.2;
+const MIN_SIZE_SAVED_SHARE: f64 = 0.2;
 /// Most pieces that are sent as they are before the next sample.
 const MAX_SKIPPED_PIECES: u32 = 64;
 
@@ -166,7 +166,7 @@ impl Sum {
 
     fn note(&mut self, bytes: usize, took: Duration) {
         (self.bytes, self.time) = (self.bytes + bytes as u64, self.time + took);
-        if self.bytes > MEASUREMENT_HALF_LIFE {
+        if self.bytes > MEASUREMENT_HALF_LIFE_BYTES {
             (self.bytes, self.time) = (self.bytes / 2, self.time / 2);
         }
     }
@@ -179,7 +179,7 @@ impl Sum {
 
 /// Whether bytes of which `share` is left are sooner there when they are compressed.
 fn pays(link: Pace, packer: Pace, share: f64) -> bool {
-    f64::from(packer.0) + share * f64::from(link.0) < (1.0 - MIN_TIME_SAVED) * f64::from(link.0)
+    f64::from(packer.0) + share * f64::from(link.0) < (1.0 - MIN_TIME_SAVED_SHARE) * f64::from(link.0)
 }
 
 impl Default for CompressionPolicy {
@@ -281,7 +281,7 @@ impl CompressionPolicy {
         let (packed, took) = timed(|packer| packer.pack(bytes).map(<[u8]>::to_vec));
         let mut measured = self.measured();
         measured.packer.note(bytes.len(), took);
-        let most = (1.0 - MIN_SIZE_SAVED) * bytes.len() as f64;
+        let most = (1.0 - MIN_SIZE_SAVED_SHARE) * bytes.len() as f64;
         let is_shorter = packed.as_ref().is_some_and(|packed| (packed.len() as f64) < most);
         measured.learn(is_shorter);
         packed.filter(|_| is_shorter || link == Pace::ENDLESS)

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use katydid_wire::SPEC_HASH;
-use katydid_wire::companion::MAX_MESSAGE;
+use katydid_wire::companion::MAX_MESSAGE_BYTES;
 use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, Role, SessionClaim, SessionKind};
 use katydid_wire::key::SessionKey;
 
@@ -16,7 +16,7 @@ use crate::link::greeting::{Accepted, greet, pinned_length};
 use crate::link::program::ProgramLink;
 use crate::link::reconnect::Reconnect;
 use crate::shm::channel;
-use crate::shm::layout::{CHANNEL_LENGTH, INITIAL_PINNED};
+use crate::shm::layout::{CHANNEL_BYTES, INITIAL_PINNED_BYTES};
 use crate::shm::program::ShmProgram;
 use crate::stream::program::StreamProgram;
 
@@ -71,8 +71,8 @@ impl Memory {
             let source = LinkError::System { doing: "make shared memory", source };
             ConnectError::Link { address: address.clone(), source }
         };
-        let channel = channel::create("katydid-channel", CHANNEL_LENGTH as u64).map_err(failed)?;
-        let pinned = pinned_length(hello).map(|length| length.min(INITIAL_PINNED));
+        let channel = channel::create("katydid-channel", CHANNEL_BYTES as u64).map_err(failed)?;
+        let pinned = pinned_length(hello).map(|length| length.min(INITIAL_PINNED_BYTES));
         let pinned = pinned.map(|length| channel::create_growing("katydid-pinned", length)).transpose();
         Ok(Self { channel: Some(channel), pinned: pinned.map_err(failed)? })
     }
@@ -190,7 +190,7 @@ fn control_channel(
 ) -> Result<(ControlChannel, Ready), ConnectError> {
     let hello = hello_without_session(role, key);
     let Accepted { line, ready, .. } = greet(address, &hello, &Build::current(SPEC_HASH), &[], timeout)?;
-    let talk = ControlChannel::over(line, MAX_MESSAGE).map_err(|source| {
+    let talk = ControlChannel::over(line, MAX_MESSAGE_BYTES).map_err(|source| {
         let source = LinkError::System { doing: "prepare the connection", source };
         ConnectError::Link { address: address.clone(), source }
     })?;

@@ -34,7 +34,7 @@ pub enum LinkError {
     /// A head with a wrong field, from the peer; or a payload of the caller that fits no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// More threads of the program use the link at once than there are places for replies.
+    /// More threads of the program use the link at once than there are slots for replies.
     #[error("more than {limit} threads use the GPU at once; let some of them end first")]
     TooManyThreads {
         /// Most threads that a link serves at once.

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use katydid_wire::handshake::{ArenaKind, Build, HandshakeError, Hello, LinkKind, PREFIX, Prefix, Ready, RefusalCode};
+use katydid_wire::handshake::{
+    ArenaKind, Build, HandshakeError, Hello, LinkKind, PREFIX_BYTES, Prefix, Ready, RefusalCode,
+};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
@@ -17,7 +19,7 @@ use crate::link::error::{ConnectError, LinkError};
 use crate::os::socket::{Deadline, tune};
 use crate::os::vsock;
 use crate::shm::channel;
-use crate::shm::layout::STAGING_LENGTH;
+use crate::shm::layout::STAGING_BYTES;
 use crate::tls::handshake;
 use crate::tls::handshake::NoEncryption;
 use crate::tls::identity::{Identity, TlsError};
@@ -154,7 +156,7 @@ fn check_pieces(link: LinkKind, mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>
     if !fds.is_empty() || pieces.is_some() != (link == LinkKind::SHM) {
         return Err("the answer came with other descriptors than such a link has");
     }
-    pieces.as_ref().map_or(Ok(()), |pieces| channel::check(pieces, STAGING_LENGTH as u64))?;
+    pieces.as_ref().map_or(Ok(()), |pieces| channel::check(pieces, STAGING_BYTES as u64))?;
     Ok(pieces)
 }
 
@@ -173,7 +175,7 @@ pub(crate) fn pinned_length(hello: &Hello) -> Option<u64> {
 
 /// Receives one handshake message of any kind, and the descriptors that came with its first byte.
 pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut message = vec![0; PREFIX];
+    let mut message = vec![0; PREFIX_BYTES];
     let (begun, fds) = line.receive_first(&mut message, deadline)?;
     if begun == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -182,7 +184,7 @@ pub(crate) fn receive_message(line: &Connection, deadline: Deadline) -> io::Resu
     // A message whose prefix is no good is refused by the decoder, which sees that prefix.
     if let Some(Ok(prefix)) = message.first_chunk().map(Prefix::decode) {
         message.resize(prefix.length, 0);
-        line.receive_by(&mut message[PREFIX..], deadline)?;
+        line.receive_by(&mut message[PREFIX_BYTES..], deadline)?;
     }
     Ok((message, fds))
 }

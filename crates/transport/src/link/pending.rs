@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use katydid_wire::handshake::{
-    Build, HandshakeError, Hello, LinkKind, MAX_MESSAGE, Prefix, Ready, RefusalCode, Refused,
+    Build, HandshakeError, Hello, LinkKind, MAX_MESSAGE_BYTES, Prefix, Ready, RefusalCode, Refused,
 };
 use rustix::net::{RecvFlags, SendFlags};
 use thiserror::Error;
@@ -18,13 +18,13 @@ use crate::os::descriptor::is_hung_up;
 use crate::os::fdpass;
 use crate::os::socket::{Deadline, tune};
 use crate::shm::channel;
-use crate::shm::layout::CHANNEL_LENGTH;
+use crate::shm::layout::CHANNEL_BYTES;
 use crate::tls::handshake;
 use crate::tls::identity::{Identity, TlsError};
-use crate::tls::record::{SEALS, Seals};
+use crate::tls::record::{SEALS_BYTES, Seals};
 
 /// Longest note that the server gives a program on its way, in bytes.
-const MAX_NOTE: usize = 64 * 1024;
+const MAX_NOTE_BYTES: usize = 64 * 1024;
 
 /// Why a program's request came to nothing. The program has been told already, where it could be.
 #[derive(Debug, Error)]
@@ -95,7 +95,7 @@ impl Pending {
     pub fn accept(socket: OwnedFd, build: &Build, timeout: Duration) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(handshake::HANDSHAKE) => Err(refuse_protocol(&socket, build, PLAINTEXT_ONLY)),
+            Some(handshake::HANDSHAKE_RECORD) => Err(refuse_protocol(&socket, build, PLAINTEXT_ONLY)),
             _ => Self::read(socket.into(), build, deadline, timeout),
         }
     }
@@ -113,7 +113,7 @@ impl Pending {
     ) -> Result<Self, AcceptError> {
         let deadline = Deadline::after(timeout);
         match handshake::first_byte(socket.as_fd(), deadline).map_err(|source| unread(source, timeout))? {
-            Some(handshake::HANDSHAKE) => {}
+            Some(handshake::HANDSHAKE_RECORD) => {}
             None => return Err(AcceptError::Closed),
             Some(_) => return Err(refuse_protocol(&socket, build, TLS_ONLY)),
         }
@@ -165,13 +165,13 @@ impl Pending {
     /// What the system said; `EPIPE` when the worker is gone, [`io::ErrorKind::WouldBlock`] when it has not taken in what it
     /// was sent before.
     pub fn hand_over(&self, worker: impl AsFd, build: &Build, note: &[u8]) -> Result<(), AcceptError> {
-        if note.len() > MAX_NOTE {
-            return Err(HandshakeError::TooLarge { what: "the server's note", limit: MAX_NOTE }.into());
+        if note.len() > MAX_NOTE_BYTES {
+            return Err(HandshakeError::TooLarge { what: "the server's note", limit: MAX_NOTE_BYTES }.into());
         }
         let hello = self.hello.encode(build)?;
         let fds: Vec<BorrowedFd<'_>> =
             [self.socket.as_fd()].into_iter().chain(self.fds.iter().map(AsFd::as_fd)).collect();
-        let secrets = self.socket.secrets().unwrap_or_else(|| vec![0; SEALS]);
+        let secrets = self.socket.secrets().unwrap_or_else(|| vec![0; SEALS_BYTES]);
         let parts = [IoSlice::new(&hello), IoSlice::new(&secrets), IoSlice::new(note)];
         let sent = fdpass::send_at_once(worker.as_fd(), &parts, &fds);
         sent.map(|_| ()).map_err(|source| AcceptError::System { doing: "hand a program over to its worker", source })
@@ -195,7 +195,7 @@ impl Pending {
     /// # Errors
     /// As [`Pending::receive`].
     pub fn receive_any(server: impl AsFd, build: &Build) -> Result<Option<Delivery>, AcceptError> {
-        let mut packet = vec![0; MAX_MESSAGE + SEALS + MAX_NOTE];
+        let mut packet = vec![0; MAX_MESSAGE_BYTES + SEALS_BYTES + MAX_NOTE_BYTES];
         let (length, mut fds) = fdpass::receive(server.as_fd(), &mut packet, RecvFlags::empty())
             .map_err(|source| AcceptError::System { doing: "wait for a program", source })?;
         if length == 0 {
@@ -210,7 +210,7 @@ impl Pending {
         let hello_length = prefix.map(|prefix| prefix.length).filter(|hello| *hello <= length);
         let rest = packet.split_off(hello_length.ok_or(damaged.clone())?);
         let hello = Hello::decode(&packet, build)?;
-        let (secrets, note) = rest.split_first_chunk::<SEALS>().ok_or(damaged.clone())?;
+        let (secrets, note) = rest.split_first_chunk::<SEALS_BYTES>().ok_or(damaged.clone())?;
         let seals = (secrets[0] != 0).then(|| Seals::decode(secrets).ok_or(damaged)).transpose()?;
         let (socket, note) = (Connection::new(fds.remove(0), seals), note.to_vec());
         Ok(Some(Delivery::Program(Box::new(Self { socket, hello, fds }), note)))
@@ -273,7 +273,7 @@ pub(crate) fn check_link(hello: &Hello, fds: &[OwnedFd]) -> Result<(), AcceptErr
     match (hello.link, fds) {
         (LinkKind::STREAM, []) => Ok(()),
         (LinkKind::SHM, [channel, rest @ ..]) if rest.len() == usize::from(has_pinned) => {
-            channel::check(channel, CHANNEL_LENGTH as u64).map_err(unusable)?;
+            channel::check(channel, CHANNEL_BYTES as u64).map_err(unusable)?;
             rest.iter().try_for_each(channel::check_growing).map_err(unusable)
         }
         (LinkKind::SHM | LinkKind::STREAM, _) => Err(unusable("not the descriptors that such a link has")),

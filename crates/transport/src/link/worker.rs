@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use katydid_wire::frame::{FrameError, FrameHead, HEAD, Output, ReplyHead};
+use katydid_wire::frame::{FrameError, FrameHead, HEAD_BYTES, Output, ReplyHead};
 
 use crate::link::error::LinkError;
 use crate::link::link_control::LinkControl;
@@ -108,7 +108,7 @@ pub struct OutgoingReply<'a> {
 }
 
 /// The head of a reply, and the length of its output.
-pub(crate) fn answer_head(answer: &OutgoingReply<'_>) -> Result<([u8; HEAD], usize), FrameError> {
+pub(crate) fn answer_head(answer: &OutgoingReply<'_>) -> Result<([u8; HEAD_BYTES], usize), FrameError> {
     let output = Output::encoded_len(&answer.output);
     let body = answer.payload.len().saturating_add(answer.tail.len()).saturating_add(output);
     let too_large = |_| FrameError::TooLarge { payload: body };

@@ -21,15 +21,15 @@ use rustix::net::{Shutdown, shutdown};
 use crate::link::error::LinkError;
 
 /// The peer is there, as far as is known.
-const CONNECTED: u32 = 0;
+const PEER_CONNECTED: u32 = 0;
 /// The peer was let go of, and will be replaced.
-const AWAY: u32 = 1;
+const PEER_AWAY: u32 = 1;
 /// The peer has gone by itself, and may be replaced.
-const LOST: u32 = 2;
+const PEER_LOST: u32 = 2;
 /// The link is useless.
-const GONE: u32 = 3;
+const PEER_GONE: u32 = 3;
 /// How many states there are. The bits above them count the exchanges.
-const STATES: u32 = 4;
+const PEER_STATES: u32 = 4;
 
 /// The program's connection to its worker.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Descriptor {
     /// would otherwise write to.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let (abandoned, keeps) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { fd: ManuallyDrop::new(above_standard(fd)?), abandoned, state: AtomicU32::new(CONNECTED), keeps })
+        Ok(Self { fd: ManuallyDrop::new(above_standard(fd)?), abandoned, state: AtomicU32::new(PEER_CONNECTED), keeps })
     }
 
     /// The connection, if it can still be used; while the peer is away, something that no byte comes from.
@@ -70,7 +70,7 @@ impl Descriptor {
         if self.abandoned.load(Ordering::Relaxed) {
             return Err(LinkError::Forked);
         }
-        if self.state.load(Ordering::Acquire) % STATES == GONE {
+        if self.state.load(Ordering::Acquire) % PEER_STATES == PEER_GONE {
             return Err(LinkError::Closed);
         }
         Ok(self.fd.as_fd())
@@ -83,14 +83,14 @@ impl Descriptor {
 
     /// Remembers that the link is useless, so that later uses fail at once.
     pub(crate) fn give_up(&self) {
-        self.state.fetch_or(GONE, Ordering::Release);
+        self.state.fetch_or(PEER_GONE, Ordering::Release);
     }
 
     /// The peer of the socket of that generation is gone. An error means that this was the end of the link; otherwise
     /// another peer will come, or has come.
     pub(crate) fn ended(&self, SocketGeneration(seen): SocketGeneration) -> Result<(), LinkError> {
-        let state = if self.keeps.load(Ordering::Relaxed) { LOST } else { GONE };
-        if seen % STATES == CONNECTED {
+        let state = if self.keeps.load(Ordering::Relaxed) { PEER_LOST } else { PEER_GONE };
+        if seen % PEER_STATES == PEER_CONNECTED {
             let _ = self.state.compare_exchange(seen, seen + state, Ordering::AcqRel, Ordering::Relaxed);
         }
         self.get().map(|_| ())
@@ -100,7 +100,7 @@ impl Descriptor {
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         let generation = self.generation();
         let socket = self.get()?;
-        if generation.0 % STATES == CONNECTED && is_hung_up(socket, Some(&Timespec::default())) {
+        if generation.0 % PEER_STATES == PEER_CONNECTED && is_hung_up(socket, Some(&Timespec::default())) {
             return self.ended(generation);
         }
         Ok(())
@@ -108,12 +108,12 @@ impl Descriptor {
 
     /// Whether there is a peer, as far as is known.
     pub(crate) fn is_connected(&self) -> bool {
-        self.state.load(Ordering::Acquire) % STATES == CONNECTED
+        self.state.load(Ordering::Acquire) % PEER_STATES == PEER_CONNECTED
     }
 
     /// Whether the peer has gone by itself and is waited for.
     pub(crate) fn is_lost(&self) -> bool {
-        self.state.load(Ordering::Acquire) % STATES == LOST
+        self.state.load(Ordering::Acquire) % PEER_STATES == PEER_LOST
     }
 
     /// From now on a peer that goes by itself is waited for.
@@ -123,7 +123,7 @@ impl Descriptor {
 
     /// The peer's going is expected from here on. False if it is gone already.
     pub(crate) fn expect_end(&self) -> bool {
-        self.exchange_state(CONNECTED, AWAY)
+        self.exchange_state(PEER_CONNECTED, PEER_AWAY)
     }
 
     /// Tells the peer that nothing more will come, and waits until it has closed its end too, or the time is up.
@@ -146,16 +146,16 @@ impl Descriptor {
     /// Puts another socket in the place of the one that was closed. False if the link does not wait for one.
     pub(crate) fn replace(&self, socket: &OwnedFd) -> io::Result<bool> {
         let before = self.state.load(Ordering::Acquire);
-        if !matches!(before % STATES, AWAY | LOST) {
+        if !matches!(before % PEER_STATES, PEER_AWAY | PEER_LOST) {
             return Ok(false);
         }
         self.put_under(socket)?;
-        let next = (before - before % STATES).wrapping_add(STATES) | CONNECTED;
+        let next = (before - before % PEER_STATES).wrapping_add(PEER_STATES) | PEER_CONNECTED;
         Ok(self.state.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 
     fn exchange_state(&self, from: u32, to: u32) -> bool {
-        let change = |state: u32| (state % STATES == from).then_some(state - from + to);
+        let change = |state: u32| (state % PEER_STATES == from).then_some(state - from + to);
         self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 

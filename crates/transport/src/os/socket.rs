@@ -11,13 +11,13 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 
 /// Seconds without a sign of life before TCP probes the peer, and between two probes; less where the limit is shorter.
-const KEEPALIVE_IDLE: u32 = 10;
+const KEEPALIVE_IDLE_SECONDS: u32 = 10;
 const KEEPALIVE_INTERVAL: u32 = 5;
 /// Probes before the peer counts as gone: the most that Linux takes.
 const MAX_KEEPALIVE_PROBES: u32 = 127;
 /// Milliseconds that sent bytes may stay unacknowledged on a link without a limit: 24 days. By itself Linux gives up after
 /// about 15 minutes.
-const PATIENT: u32 = i32::MAX.unsigned_abs();
+const NO_USER_TIMEOUT_MS: u32 = i32::MAX.unsigned_abs();
 /// Wished size of a unix socket's buffers; the system may give less.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
@@ -57,7 +57,7 @@ pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, link_timeout != 0)?;
     if link_timeout == 0 {
-        sockopt::set_tcp_user_timeout(fd, PATIENT)?;
+        sockopt::set_tcp_user_timeout(fd, NO_USER_TIMEOUT_MS)?;
         return Ok(());
     }
     let (idle, interval, probes) = probing(link_timeout);
@@ -69,7 +69,7 @@ pub(crate) fn tune(fd: impl AsFd, link_timeout: u32) -> io::Result<()> {
 
 /// Seconds until the first probe, seconds between probes, and how many: together `limit` seconds, or up to one interval more.
 fn probing(limit: u32) -> (u32, u32, u32) {
-    let idle = (limit / 3).clamp(1, KEEPALIVE_IDLE);
+    let idle = (limit / 3).clamp(1, KEEPALIVE_IDLE_SECONDS);
     let left = limit.saturating_sub(idle).max(1);
     let interval = (left / 4)
         .clamp(1, KEEPALIVE_INTERVAL)
@@ -191,7 +191,7 @@ mod tests {
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         tune(&socket, 0).unwrap();
         assert!(!sockopt::socket_keepalive(&socket).unwrap());
-        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), PATIENT);
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), NO_USER_TIMEOUT_MS);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen, socket_with};
 
 /// Stands for every machine number, or port, of this machine.
-pub(crate) const ANY: u32 = u32::MAX;
+pub(crate) const VMADDR_ANY: u32 = u32::MAX;
 
 /// The kernel's `struct sockaddr_vm`.
 #[repr(C)]
@@ -23,12 +23,12 @@ struct SockaddrVm {
     zero: [u8; 3],
 }
 
-const LENGTH: SocketAddrLen = size_of::<SockaddrVm>() as SocketAddrLen;
+const SOCKADDR_VM_BYTES: SocketAddrLen = size_of::<SockaddrVm>() as SocketAddrLen;
 
 // SAFETY: the pointer is to a whole structure of the family that it names, which lives as long as the call.
 unsafe impl SocketAddrArg for SockaddrVm {
     unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
-        f(std::ptr::from_ref(self).cast(), LENGTH)
+        f(std::ptr::from_ref(self).cast(), SOCKADDR_VM_BYTES)
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn open(cid: u32, port: u32) -> io::Result<OwnedFd> {
 /// What the system says: most machines have no such sockets.
 pub fn bind_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    bind(&socket, &place(cid, if port == 0 { ANY } else { port }))?;
+    bind(&socket, &place(cid, if port == 0 { VMADDR_ANY } else { port }))?;
     listen(&socket, backlog)?;
     Ok(socket)
 }
@@ -71,7 +71,7 @@ pub fn vsock_port(socket: impl AsFd) -> Option<u32> {
 }
 
 fn read(address: &rustix::net::SocketAddrAny) -> Option<(u32, u32)> {
-    let is_whole = address.address_family() == AddressFamily::VSOCK && address.addr_len() >= LENGTH;
+    let is_whole = address.address_family() == AddressFamily::VSOCK && address.addr_len() >= SOCKADDR_VM_BYTES;
     // SAFETY: the system has filled in a structure of this family, and of at least its length; it is read as bytes that
     // need no alignment.
     let place = is_whole.then(|| unsafe { address.as_ptr().cast::<SockaddrVm>().read_unaligned() })?;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
 use crate::shm::layout::{
-    HEAD_COUNTER, MAX_THREADS, PROGRAM_ASLEEP, REPLY_PLACE_LENGTH, REPLY_PLACES, REPLY_SLEEPER, RING, RING_LENGTH,
-    RING_WINDOW, TAIL, WORKER_ASLEEP, WORKER_BARRIERS,
+    HEAD_OFFSET, MAX_THREADS, PROGRAM_ASLEEP_OFFSET, REPLY_SLEEPER_OFFSET, REPLY_SLOT_BYTES, REPLY_SLOTS_OFFSET,
+    RING_BYTES, RING_OFFSET, RING_WINDOW_BYTES, TAIL_OFFSET, WORKER_ASLEEP_OFFSET, WORKER_BARRIERS_OFFSET,
 };
 use crate::shm::reply::Words;
 use crate::shm::ring::{Memory, RingSide};
@@ -17,17 +17,17 @@ use crate::shm::shared_mapping::SharedMapping;
 use crate::sync::{barrier, wait};
 
 /// State of a place: the reply has not arrived.
-const WAITING: u32 = 0;
+const REPLY_WAITING: u32 = 0;
 /// State of a place: the reply is there.
-const ARRIVED: u32 = 1;
+const REPLY_ARRIVED: u32 = 1;
 
 /// What no side may change after the other's check, or reading could fault.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+const CHANNEL_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Where the reply for a thread is put; threads count from 1.
-pub(crate) fn reply_place(thread: u32) -> Option<usize> {
+pub(crate) fn reply_slot(thread: u32) -> Option<usize> {
     let index = (thread as usize).checked_sub(1).filter(|index| *index < MAX_THREADS)?;
-    Some(REPLY_PLACES + index * REPLY_PLACE_LENGTH)
+    Some(REPLY_SLOTS_OFFSET + index * REPLY_SLOT_BYTES)
 }
 
 /// The place of a reply as the sides see it that tell each other of it.
@@ -44,7 +44,7 @@ impl<'a> ReplyWords<'a> {
 
     /// Program, before it asks. Seen by the worker before the request is, since publishing that is a release.
     pub(crate) fn clear(&self) {
-        self.state().store(WAITING, Ordering::Relaxed);
+        self.state().store(REPLY_WAITING, Ordering::Relaxed);
     }
 
     fn state(&self) -> &AtomicU32 {
@@ -52,17 +52,17 @@ impl<'a> ReplyWords<'a> {
     }
 
     fn sleeper(&self) -> &AtomicU32 {
-        self.shared.word(self.place + REPLY_SLEEPER)
+        self.shared.word(self.place + REPLY_SLEEPER_OFFSET)
     }
 }
 
 impl Words for ReplyWords<'_> {
     fn set_arrived(&self) {
-        self.state().store(ARRIVED, Ordering::Release);
+        self.state().store(REPLY_ARRIVED, Ordering::Release);
     }
 
     fn has_arrived(&self) -> bool {
-        self.state().load(Ordering::Acquire) == ARRIVED
+        self.state().load(Ordering::Acquire) == REPLY_ARRIVED
     }
 
     fn set_asleep(&self, asleep: bool) {
@@ -78,7 +78,7 @@ impl Words for ReplyWords<'_> {
     }
 
     fn sleep(&self) {
-        wait::sleep(self.state(), WAITING);
+        wait::sleep(self.state(), REPLY_WAITING);
     }
 
     fn wake(&self) {
@@ -91,7 +91,7 @@ const GROWING_SEALS: SealFlags = SealFlags::SHRINK;
 
 /// Memory of `length` bytes, of which none is used yet, and whose length is fixed.
 pub(crate) fn create(name: &str, length: u64) -> io::Result<OwnedFd> {
-    sealed(name, length, SEALS)
+    sealed(name, length, CHANNEL_SEALS)
 }
 
 /// Memory of `length` bytes that may become longer.
@@ -108,7 +108,7 @@ fn sealed(name: &str, length: u64, seals: SealFlags) -> io::Result<OwnedFd> {
 
 /// Whether a peer's descriptor is memory of just this length that cannot change it.
 pub(crate) fn check(fd: impl AsFd, length: u64) -> Result<(), &'static str> {
-    check_seals(&fd, SEALS)?;
+    check_seals(&fd, CHANNEL_SEALS)?;
     let found = fstat(&fd).map_err(|_| "its length cannot be read")?.st_size.cast_unsigned();
     if found != length {
         return Err("it does not have the length it should have");
@@ -146,12 +146,13 @@ impl RingMemory {
 
     /// Worker, before it reads: says whether it runs barriers.
     pub(crate) fn announce_barriers(&self) {
-        self.shared.word(WORKER_BARRIERS).store(barrier::everywhere().into(), Ordering::Release);
+        self.shared.word(WORKER_BARRIERS_OFFSET).store(barrier::everywhere().into(), Ordering::Release);
     }
 
     /// Program: the worker runs a barrier on this process's processors before it sleeps.
     fn has_barriers(&self) -> bool {
-        self.is_registered.load(Ordering::Relaxed) && self.shared.word(WORKER_BARRIERS).load(Ordering::Relaxed) == 1
+        self.is_registered.load(Ordering::Relaxed)
+            && self.shared.word(WORKER_BARRIERS_OFFSET).load(Ordering::Relaxed) == 1
     }
 
     /// Wakes the worker's thread that sleeps here, whether or not it says that it does.
@@ -162,26 +163,26 @@ impl RingMemory {
 
     fn flag(&self, side: RingSide) -> &AtomicU32 {
         self.shared.word(match side {
-            RingSide::Producer => PROGRAM_ASLEEP,
-            RingSide::Consumer => WORKER_ASLEEP,
+            RingSide::Producer => PROGRAM_ASLEEP_OFFSET,
+            RingSide::Consumer => WORKER_ASLEEP_OFFSET,
         })
     }
 
     fn counter_word(&self, side: RingSide) -> &std::sync::atomic::AtomicU64 {
         self.shared.long_word(match side {
-            RingSide::Producer => TAIL,
-            RingSide::Consumer => HEAD_COUNTER,
+            RingSide::Producer => TAIL_OFFSET,
+            RingSide::Consumer => HEAD_OFFSET,
         })
     }
 }
 
 impl Memory for RingMemory {
     fn capacity(&self) -> u64 {
-        RING_LENGTH as u64
+        RING_BYTES as u64
     }
 
     fn window(&self) -> u64 {
-        RING_WINDOW as u64
+        RING_WINDOW_BYTES as u64
     }
 
     fn counter(&self, side: RingSide) -> u64 {
@@ -218,19 +219,19 @@ impl Memory for RingMemory {
     }
 
     fn copy_in(&self, place: u64, bytes: &[u8]) {
-        self.shared.copy_in(RING + place as usize, bytes);
+        self.shared.copy_in(RING_OFFSET + place as usize, bytes);
     }
 
     fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
-        self.shared.append_to(RING + place as usize, length as usize, bytes);
+        self.shared.append_to(RING_OFFSET + place as usize, length as usize, bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::layout::BUSY_WORDS;
-    use crate::shm::layout::CHANNEL_LENGTH;
+    use crate::shm::layout::BUSY_WORDS_OFFSET;
+    use crate::shm::layout::CHANNEL_BYTES;
 
     #[test]
     fn memory_that_can_shrink_is_refused() {
@@ -258,12 +259,12 @@ mod tests {
 
     #[test]
     fn places_are_as_documented() {
-        assert_eq!((RING, BUSY_WORDS, REPLY_PLACES), (0x1000, 0x40_1000, 0x40_2000));
-        assert_eq!((REPLY_PLACE_LENGTH, CHANNEL_LENGTH), (0x10_2000, 0x40c0_2000));
+        assert_eq!((RING_OFFSET, BUSY_WORDS_OFFSET, REPLY_SLOTS_OFFSET), (0x1000, 0x40_1000, 0x40_2000));
+        assert_eq!((REPLY_SLOT_BYTES, CHANNEL_BYTES), (0x10_2000, 0x40c0_2000));
         assert_eq!(
-            (reply_place(0), reply_place(1), reply_place(1024)),
-            (None, Some(REPLY_PLACES), Some(CHANNEL_LENGTH - REPLY_PLACE_LENGTH))
+            (reply_slot(0), reply_slot(1), reply_slot(1024)),
+            (None, Some(REPLY_SLOTS_OFFSET), Some(CHANNEL_BYTES - REPLY_SLOT_BYTES))
         );
-        assert_eq!((reply_place(1025), reply_place(u32::MAX)), (None, None));
+        assert_eq!((reply_slot(1025), reply_slot(u32::MAX)), (None, None));
     }
 }

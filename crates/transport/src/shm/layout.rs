@@ -2,20 +2,20 @@
 //!
 //! | offset                | bytes             | what                                                          |
 //! |-----------------------|------------------:|---------------------------------------------------------------|
-//! | [`TAIL`]              |                 8 | bytes written to the ring so far; by the program              |
-//! | [`HEAD_COUNTER`]      |                 8 | bytes read from the ring so far; by the worker                |
-//! | [`WORKER_ASLEEP`]     |                 4 | 1: the worker sleeps on this word                             |
-//! | [`WORKER_BARRIERS`]   |                 4 | 1: the worker runs barriers (`sync/barrier.rs`) before it sleeps   |
-//! | [`PROGRAM_ASLEEP`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
-//! | [`RECLAIM_REQUESTS`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
-//! | [`RING`]              |             4 MiB | frames                                                        |
-//! | [`BUSY_WORDS`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
-//! | [`REPLY_PLACES`]           | 1024 x [`REPLY_PLACE_LENGTH`]  | a place for each thread of the program; see below             |
+//! | [`TAIL_OFFSET`]              |                 8 | bytes written to the ring so far; by the program              |
+//! | [`HEAD_OFFSET`]      |                 8 | bytes read from the ring so far; by the worker                |
+//! | [`WORKER_ASLEEP_OFFSET`]     |                 4 | 1: the worker sleeps on this word                             |
+//! | [`WORKER_BARRIERS_OFFSET`]   |                 4 | 1: the worker runs barriers (`sync/barrier.rs`) before it sleeps   |
+//! | [`PROGRAM_ASLEEP_OFFSET`]    |                 4 | 1: a program thread sleeps here until the ring has room       |
+//! | [`RECLAIM_REQUESTS_OFFSET`]           |                 4 | how often the worker wanted memory back; a thread sleeps on it |
+//! | [`RING_OFFSET`]              |             4 MiB | frames                                                        |
+//! | [`BUSY_WORDS_OFFSET`]              |              4096 | a word for each staging piece, 64 bytes apart; 0: free        |
+//! | [`REPLY_SLOTS_OFFSET`]           | 1024 x [`REPLY_SLOT_BYTES`]  | a place for each thread of the program; see below             |
 //!
 //! A program keeps a place closed until its thread makes a call: `mlockall` fills what is open.
 //!
 //! A reply's place holds a state word (0: the thread waits, 1: the reply is there), a sleeper word, then the reply's frame.
-//! The sleeper word ([`REPLY_SLEEPER`]) is 1 while the thread sleeps on the state. So a reply of up to 24 bytes passes
+//! The sleeper word ([`REPLY_SLEEPER_OFFSET`]) is 1 while the thread sleeps on the state. So a reply of up to 24 bytes passes
 //! between processors as one cache line. Plain stores write all of the reply, the state last. A locked instruction would
 //! wait until the frame is written. The thread polls all the time, and would take the line away in between
 //! ([`crate::shm::reply`]).
@@ -23,61 +23,61 @@
 //! The pieces themselves are memory of their own (`shm/staging_map.rs`). The worker makes them, because no dump of the
 //! program may hold them.
 
-use katydid_wire::frame::MAX_REPLY;
+use katydid_wire::frame::MAX_REPLY_BYTES;
 
 /// Of memory; what is registered with a driver begins at one.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Distance of words that different processors write.
-pub(crate) const CACHE_LINE: usize = 64;
+pub(crate) const CACHE_LINE_BYTES: usize = 64;
 /// Distance of words that different processors write often: processors fetch lines in pairs, and ahead.
-pub(crate) const WORD_DISTANCE: usize = 4 * CACHE_LINE;
+pub(crate) const WORD_STRIDE_BYTES: usize = 4 * CACHE_LINE_BYTES;
 
 /// Offset of the program's counter: bytes written to the ring so far.
-pub(crate) const TAIL: usize = 0;
+pub(crate) const TAIL_OFFSET: usize = 0;
 /// Offset of the worker's counter: bytes read from the ring so far.
-pub(crate) const HEAD_COUNTER: usize = WORD_DISTANCE;
+pub(crate) const HEAD_OFFSET: usize = WORD_STRIDE_BYTES;
 /// Where the worker sleeps.
-pub(crate) const WORKER_ASLEEP: usize = 2 * WORD_DISTANCE;
+pub(crate) const WORKER_ASLEEP_OFFSET: usize = 2 * WORD_STRIDE_BYTES;
 /// Whether the worker runs barriers.
-pub(crate) const WORKER_BARRIERS: usize = WORKER_ASLEEP + 4;
+pub(crate) const WORKER_BARRIERS_OFFSET: usize = WORKER_ASLEEP_OFFSET + 4;
 /// Where the program sleeps.
-pub(crate) const PROGRAM_ASLEEP: usize = 3 * WORD_DISTANCE;
+pub(crate) const PROGRAM_ASLEEP_OFFSET: usize = 3 * WORD_STRIDE_BYTES;
 /// Where the program's thread sleeps that gives back what lies idle.
-pub(crate) const RECLAIM_REQUESTS: usize = 4 * WORD_DISTANCE;
+pub(crate) const RECLAIM_REQUESTS_OFFSET: usize = 4 * WORD_STRIDE_BYTES;
 /// Offset of the ring of frames.
-pub(crate) const RING: usize = PAGE_BYTES;
+pub(crate) const RING_OFFSET: usize = PAGE_BYTES;
 /// Bytes of the ring.
-pub(crate) const RING_LENGTH: usize = 4 << 20;
+pub(crate) const RING_BYTES: usize = 4 << 20;
 /// Bytes of it that a program uses that does not run far ahead of its worker: a thousand launches.
-pub(crate) const RING_WINDOW: usize = 128 << 10;
+pub(crate) const RING_WINDOW_BYTES: usize = 128 << 10;
 /// The words of the staging pieces.
-pub(crate) const BUSY_WORDS: usize = RING + RING_LENGTH;
+pub(crate) const BUSY_WORDS_OFFSET: usize = RING_OFFSET + RING_BYTES;
 /// Distance of those words.
-pub(crate) const BUSY_STRIDE: usize = CACHE_LINE;
-/// The places for replies.
-pub(crate) const REPLY_PLACES: usize = BUSY_WORDS + PAGE_BYTES;
+pub(crate) const BUSY_STRIDE_BYTES: usize = CACHE_LINE_BYTES;
+/// The slots for replies.
+pub(crate) const REPLY_SLOTS_OFFSET: usize = BUSY_WORDS_OFFSET + PAGE_BYTES;
 /// How many there are: threads of the program that may use the link at once.
 pub(crate) const MAX_THREADS: usize = 1024;
 /// The word within a place that tells whether the thread sleeps.
-pub(crate) const REPLY_SLEEPER: usize = 4;
+pub(crate) const REPLY_SLEEPER_OFFSET: usize = 4;
 /// The frame within a place.
-pub(crate) const REPLY_FRAME: usize = 8;
+pub(crate) const REPLY_FRAME_OFFSET: usize = 8;
 /// Bytes of a place.
-pub(crate) const REPLY_PLACE_LENGTH: usize = (REPLY_FRAME + MAX_REPLY).next_multiple_of(PAGE_BYTES);
+pub(crate) const REPLY_SLOT_BYTES: usize = (REPLY_FRAME_OFFSET + MAX_REPLY_BYTES).next_multiple_of(PAGE_BYTES);
 /// Bytes of it all.
-pub(crate) const CHANNEL_LENGTH: usize = REPLY_PLACES + MAX_THREADS * REPLY_PLACE_LENGTH;
+pub(crate) const CHANNEL_BYTES: usize = REPLY_SLOTS_OFFSET + MAX_THREADS * REPLY_SLOT_BYTES;
 
 /// Bytes of a piece.
 pub const PIECE_BYTES: usize = 4 << 20;
 /// Number of staging pieces of a link.
-pub const PIECES: usize = 16;
+pub const STAGING_PIECES: usize = 16;
 
 /// Where the zero-copy area begins: behind all pieces.
-pub(crate) const ZERO_COPY: usize = PIECES * PIECE_BYTES;
+pub(crate) const ZERO_COPY_OFFSET: usize = STAGING_PIECES * PIECE_BYTES;
 /// Bytes of the zero-copy area. It takes no memory but for what lies on it.
-pub(crate) const ZERO_COPY_LENGTH: usize = 64 << 30;
+pub(crate) const ZERO_COPY_BYTES: usize = 64 << 30;
 /// Bytes of all pieces and the zero-copy area.
-pub(crate) const STAGING_LENGTH: usize = ZERO_COPY + ZERO_COPY_LENGTH;
+pub(crate) const STAGING_BYTES: usize = ZERO_COPY_OFFSET + ZERO_COPY_BYTES;
 
 /// Where the channel is asked for: far from where the system would put it, since what is free there decides where a driver
 /// puts its own, which a restored worker has to find again (`worker/src/os/layout.rs`).
@@ -89,8 +89,8 @@ pub(crate) const PIECES_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 32);
 pub(crate) const BULK_ADDRESS: usize = CHANNEL_ADDRESS + (1 << 40);
 
 const _: () =
-    assert!(CHANNEL_ADDRESS + CHANNEL_LENGTH <= PIECES_ADDRESS && PIECES_ADDRESS + STAGING_LENGTH <= BULK_ADDRESS);
+    assert!(CHANNEL_ADDRESS + CHANNEL_BYTES <= PIECES_ADDRESS && PIECES_ADDRESS + STAGING_BYTES <= BULK_ADDRESS);
 
 /// Bytes that the pinned memory has at first. More is made as the program pins it: CRIU looks at every page of a memory
 /// file, holes too, and `mlockall` fills all of them.
-pub(crate) const INITIAL_PINNED: u64 = 16 << 20;
+pub(crate) const INITIAL_PINNED_BYTES: u64 = 16 << 20;

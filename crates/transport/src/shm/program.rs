@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use katydid_wire::frame::{FrameHead, HEAD, ReplyHead, padded};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, ReplyHead, padded};
 use katydid_wire::key::SessionKey;
 use rustix::fs::ftruncate;
 
@@ -19,10 +19,10 @@ use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
 use crate::link::reconnect::{Reconnect, borrowed};
 use crate::link::thread_ids::ThreadIds;
 use crate::os::descriptor::{Descriptor, Placeholder, above_standard};
-use crate::shm::channel::{ReplyWords, RingMemory, reply_place};
+use crate::shm::channel::{ReplyWords, RingMemory, reply_slot};
 use crate::shm::layout::{
-    CHANNEL_ADDRESS, CHANNEL_LENGTH, INITIAL_PINNED, RECLAIM_REQUESTS, REPLY_FRAME, REPLY_PLACE_LENGTH, REPLY_PLACES,
-    RING, RING_WINDOW,
+    CHANNEL_ADDRESS, CHANNEL_BYTES, INITIAL_PINNED_BYTES, RECLAIM_REQUESTS_OFFSET, REPLY_FRAME_OFFSET,
+    REPLY_SLOT_BYTES, REPLY_SLOTS_OFFSET, RING_OFFSET, RING_WINDOW_BYTES,
 };
 use crate::shm::mapped_fd::MappedFd;
 use crate::shm::reply;
@@ -68,7 +68,7 @@ pub(crate) struct ShmProgram {
     is_quick: AtomicBool,
     /// What stood in the word of reclaim notices when it was looked at last.
     notices_heard: AtomicU32,
-    /// How many places for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
+    /// How many slots for replies may be touched, the first ones. The others are closed: `mlockall` fills what is open.
     open_places: AtomicU32,
 }
 
@@ -90,16 +90,16 @@ impl ShmProgram {
         reconnect: Reconnect,
     ) -> Result<Self, LinkError> {
         let failed = LinkError::system("map the shared memory");
-        let mapped = SharedMapping::map(&channel, CHANNEL_LENGTH, CHANNEL_ADDRESS)
+        let mapped = SharedMapping::map(&channel, CHANNEL_BYTES, CHANNEL_ADDRESS)
             .and_then(|shared| Ok((shared, StagingMap::new(pieces)?)));
         let (shared, map) = mapped.map_err(failed)?;
         for memory in [&shared, map.memory()] {
             memory.keep_from_children().map_err(LinkError::system("keep the shared memory from forked children"))?;
         }
         shared
-            .set_access(REPLY_PLACES, CHANNEL_LENGTH - REPLY_PLACES, false)
-            .map_err(LinkError::system("close the places for replies"))?;
-        shared.populate(RING, RING_WINDOW);
+            .set_access(REPLY_SLOTS_OFFSET, CHANNEL_BYTES - REPLY_SLOTS_OFFSET, false)
+            .map_err(LinkError::system("close the slots for replies"))?;
+        shared.populate(RING_OFFSET, RING_WINDOW_BYTES);
         map.close_zero_copy().map_err(LinkError::system("close the zero-copy area"))?;
         let shared = Arc::new(shared);
         let socket = Arc::new(Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?);
@@ -107,7 +107,7 @@ impl ShmProgram {
         let mut memory = vec![keep(channel, "channel", shared.pointer(0).addr() as u64)];
         memory.extend(pinned.zip(reconnect.pinned_base()).map(|(fd, base)| keep(fd, "pinned memory", base)));
         let memory = memory.into_iter().collect::<io::Result<_>>();
-        let pinned_length = Mutex::new(INITIAL_PINNED);
+        let pinned_length = Mutex::new(INITIAL_PINNED_BYTES);
         Ok(Self {
             ring: RingMemory::new(Arc::clone(&shared)),
             queue: BiasedLock::new(Queue::default()),
@@ -186,7 +186,7 @@ impl ShmProgram {
     fn tell_all(&self) {
         self.staging.give_up();
         self.look_again();
-        let reclaim_notices = self.shared.word(RECLAIM_REQUESTS);
+        let reclaim_notices = self.shared.word(RECLAIM_REQUESTS_OFFSET);
         // Who is about to sleep on it does not.
         reclaim_notices.fetch_add(1, Ordering::Release);
         wait::wake(reclaim_notices);
@@ -196,7 +196,7 @@ impl ShmProgram {
     #[inline]
     fn put(&self, mut head: FrameHead, parts: &[&[u8]], is_lazy: bool) -> Result<u64, LinkError> {
         let payload = parts.iter().map(|part| part.len()).sum();
-        let length = padded(HEAD + payload) as u64;
+        let length = padded(HEAD_BYTES + payload) as u64;
         let mut queue = loop {
             let mut queue = self.admitted(&head, parts)?;
             queue.producer.begin_anew(&self.ring).map_err(|Broken| self.broken())?;
@@ -211,7 +211,7 @@ impl ShmProgram {
         head.sequence = queue.sequence;
         let bytes = head.encode(payload)?;
         queue.producer.write(&self.ring, 0, &bytes);
-        let mut offset = HEAD as u64;
+        let mut offset = HEAD_BYTES as u64;
         for part in parts {
             queue.producer.write(&self.ring, offset, part);
             offset += part.len() as u64;
@@ -264,7 +264,7 @@ impl ShmProgram {
 
     /// The place for replies to a thread, which may be touched from now on.
     fn place(&self, thread: u32) -> Result<usize, LinkError> {
-        let place = reply_place(thread).ok_or(WRONG_REPLY)?;
+        let place = reply_slot(thread).ok_or(WRONG_REPLY)?;
         if self.open_places.load(Ordering::Acquire) < thread {
             self.open_places_up_to(thread)?;
         }
@@ -274,7 +274,7 @@ impl ShmProgram {
     /// Threads have the lowest numbers that are free, so the places before this one are in use as well.
     #[cold]
     fn open_places_up_to(&self, thread: u32) -> Result<(), LinkError> {
-        let opened = self.shared.set_access(REPLY_PLACES, thread as usize * REPLY_PLACE_LENGTH, true);
+        let opened = self.shared.set_access(REPLY_SLOTS_OFFSET, thread as usize * REPLY_SLOT_BYTES, true);
         opened.map_err(LinkError::system("open a place for replies"))?;
         self.open_places.fetch_max(thread, Ordering::AcqRel);
         Ok(())
@@ -299,14 +299,14 @@ impl ShmProgram {
 
     /// Copies the reply to a request, given by number and thread, out of its place.
     fn take_reply(&self, place: usize, due: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
-        let mut bytes = [0; HEAD];
-        self.shared.copy_out(place + REPLY_FRAME, &mut bytes);
+        let mut bytes = [0; HEAD_BYTES];
+        self.shared.copy_out(place + REPLY_FRAME_OFFSET, &mut bytes);
         let (head, body) = ReplyHead::decode(&bytes)?;
         if (head.sequence, head.thread) != due {
             return Err(WRONG_REPLY);
         }
         reply.clear();
-        self.shared.append_to(place + REPLY_FRAME + HEAD, body, reply);
+        self.shared.append_to(place + REPLY_FRAME_OFFSET + HEAD_BYTES, body, reply);
         Ok(head)
     }
 }
@@ -323,7 +323,7 @@ impl CallLink for ShmProgram {
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
         let is_over =
-            |thread| reply_place(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
+            |thread| reply_slot(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
         self.telling(self.thread_ids.call(is_over, |thread| {
             let place = self.place(thread)?;
             ReplyWords::new(&self.shared, place).clear();
@@ -412,7 +412,7 @@ impl ReclaimLink for ShmProgram {
     }
 
     fn next_reclaim_request(&self) -> Result<u32, LinkError> {
-        let word = self.shared.word(RECLAIM_REQUESTS);
+        let word = self.shared.word(RECLAIM_REQUESTS_OFFSET);
         loop {
             self.socket.get()?;
             let number = word.load(Ordering::Acquire);

@@ -15,7 +15,7 @@
 //! its fence to the consumer where that can run it on the producer's processors (`sync/barrier.rs`).
 //!
 //! A record that need not be read at once is published without a wake-up, which costs more than the record. The consumer finds it
-//! with the next one that wakes it, after [`MAX_LAZY`] of its kind, or when its sleep ends.
+//! with the next one that wakes it, after [`MAX_LAZY_RECORDS`] of its kind, or when its sleep ends.
 //!
 //! The peer may write any value into its counter. Each side keeps its own counter to itself, and refuses a peer's
 //! that moves backwards or passes it ([`Broken`]).
@@ -44,10 +44,10 @@ pub(crate) trait Memory {
 }
 
 /// Records in a row that are published without a wake-up.
-const MAX_LAZY: u32 = 32;
+const MAX_LAZY_RECORDS: u32 = 32;
 
 /// What a gap begins with: no record has the length 0.
-pub(crate) const GAP: [u8; 8] = [0; 8];
+pub(crate) const GAP_HEADER: [u8; 8] = [0; 8];
 
 /// Who uses a word: the side that writes the counter and sleeps on the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Producer {
         if place >= window {
             self.see_head(memory)?;
             if self.tail - self.head_seen <= window / 2 {
-                memory.copy_in(place, &GAP);
+                memory.copy_in(place, &GAP_HEADER);
                 self.publish(memory, memory.capacity() - place);
             }
         }
@@ -128,9 +128,9 @@ impl Producer {
     }
 
     /// Hands over a record that may be read later: a consumer that sleeps goes on sleeping, but not for more than
-    /// [`MAX_LAZY`] of them.
+    /// [`MAX_LAZY_RECORDS`] of them.
     pub(crate) fn publish_lazily(&mut self, memory: &impl Memory, bytes: u64) {
-        if self.lazy == MAX_LAZY {
+        if self.lazy == MAX_LAZY_RECORDS {
             return self.publish(memory, bytes);
         }
         self.lazy += 1;
@@ -194,7 +194,7 @@ impl Consumer {
 
     /// Bytes to pass if a gap begins here, where `word` is what a record would begin with.
     pub(crate) fn gap(&self, memory: &impl Memory, word: [u8; 8]) -> Option<u64> {
-        (word == GAP).then(|| memory.capacity() - (self.head & (memory.capacity() - 1)))
+        (word == GAP_HEADER).then(|| memory.capacity() - (self.head & (memory.capacity() - 1)))
     }
 
     /// Gives `bytes` back to the producer.
@@ -348,12 +348,12 @@ mod tests {
         let memory = Local::new(1 << 10);
         let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
         let woken = || memory.wakes[RingSide::Consumer as usize].replace(0);
-        for _ in 0..MAX_LAZY {
+        for _ in 0..MAX_LAZY_RECORDS {
             producer.publish_lazily(&memory, 8);
         }
         assert_eq!(
             (consumer.available(&memory), woken()),
-            (Ok(8 * u64::from(MAX_LAZY)), 0),
+            (Ok(8 * u64::from(MAX_LAZY_RECORDS)), 0),
             "it is there all the same"
         );
         producer.publish_lazily(&memory, 8);

@@ -75,7 +75,7 @@ impl SharedMapping {
     }
 
     /// Keeps the mapping out of children that are forked from now on, and out of core dumps: those of the program would
-    /// write a gigabyte of places for replies.
+    /// write a gigabyte of slots for replies.
     pub(crate) fn keep_from_children(&self) -> io::Result<()> {
         // SAFETY: the range is exactly this value's mapping; what a dump holds changes nothing in it.
         unsafe { madvise(self.base.cast(), self.length, Advice::LinuxDontDump) }?;

@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use crate::link::batch;
 use crate::link::error::LinkError;
 use crate::os::descriptor::Descriptor;
-use crate::shm::layout::{BUSY_WORDS, PAGE_BYTES, PIECE_BYTES, PIECES, ZERO_COPY, ZERO_COPY_LENGTH};
-use crate::shm::piece::StagingPiece;
+use crate::shm::layout::{
+    BUSY_WORDS_OFFSET, PAGE_BYTES, PIECE_BYTES, STAGING_PIECES, ZERO_COPY_BYTES, ZERO_COPY_OFFSET,
+};
 use crate::shm::shared_mapping::SharedMapping;
 use crate::shm::staging_map::StagingMap;
+use crate::shm::staging_piece::StagingPiece;
 use crate::sync::wait;
 use crate::sync::wait::Spin;
 
@@ -27,7 +29,7 @@ use crate::sync::wait::Spin;
 /// one.
 const PIECES_FOR_BATCHES: usize = 4;
 /// Between two looks of a program that waits for a piece; copying one takes some 80 µs.
-const PIECE_WAIT: Duration = Duration::from_micros(20);
+const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// Between two looks whether the worker is still there.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -47,15 +49,15 @@ pub struct ZeroCopyMemory {
 
 /// Where in the zero-copy area the number of its turn is, which the worker counts on before it takes what lies there for itself; and the
 /// number of threads of the program that are copying to it. Nothing else lies in the first page.
-pub const ZERO_COPY_TURN: usize = 0;
+pub const ZERO_COPY_GENERATION_OFFSET: usize = 0;
 /// Offset of the word that counts the program's threads that copy to the zero-copy area.
-pub const ZERO_COPY_WRITERS: usize = 64;
+pub const ZERO_COPY_WRITERS_OFFSET: usize = 64;
 
 /// Offset in the memory of both, if so many bytes are in the zero-copy area there.
 fn in_zero_copy(offset: u64, length: usize) -> Option<usize> {
     let start = usize::try_from(offset).ok()?;
-    let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= ZERO_COPY_LENGTH);
-    fits.then(|| ZERO_COPY + start)
+    let fits = start.checked_add(length).is_some_and(|end| length > 0 && end <= ZERO_COPY_BYTES);
+    fits.then(|| ZERO_COPY_OFFSET + start)
 }
 
 /// A mapping of the staging area by one side.
@@ -77,7 +79,7 @@ impl Staging {
     /// Takes a free piece for its first `length` bytes, which are 1 to [`PIECE_BYTES`]; none if all are in use.
     #[must_use]
     pub fn try_take(&self, length: usize) -> Option<StagingPiece> {
-        self.try_take_of(PIECES, length)
+        self.try_take_of(STAGING_PIECES, length)
     }
 
     /// Takes a free one of the first `most` pieces for its first `length` bytes; none if all are in use.
@@ -95,7 +97,7 @@ impl Staging {
     /// # Errors
     /// [`LinkError::Closed`] if the worker ends meanwhile.
     pub fn take(&self, length: usize) -> Result<StagingPiece, LinkError> {
-        let most = if batch::is_in_batch() { PIECES } else { PIECES - PIECES_FOR_BATCHES };
+        let most = if batch::is_in_batch() { STAGING_PIECES } else { STAGING_PIECES - PIECES_FOR_BATCHES };
         if let Some(piece) = self.spin.until(|| self.try_take_of(most, length)) {
             return Ok(piece);
         }
@@ -104,7 +106,7 @@ impl Staging {
             if let Some(piece) = self.try_take_of(most, length) {
                 return Ok(piece);
             }
-            std::thread::sleep(PIECE_WAIT);
+            std::thread::sleep(PIECE_POLL_INTERVAL);
             if checked.elapsed() >= PEER_CHECK_INTERVAL {
                 self.peer.as_ref().map_or(Ok(()), |peer| peer.check())?;
                 checked = Instant::now();
@@ -182,10 +184,10 @@ impl Staging {
     ) -> Result<Option<T>, LinkError> {
         let Some(start) = in_zero_copy(offset, length) else { return Ok(None) };
         let within = self.map.with_zero_copy(absences, start..start + length, |memory| {
-            let writers = memory.word(ZERO_COPY + ZERO_COPY_WRITERS);
+            let writers = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_WRITERS_OFFSET);
             // Either the worker sees this thread, or this thread the next turn: both are in one order for all.
             writers.fetch_add(1, Ordering::SeqCst);
-            let is_now = memory.word(ZERO_COPY + ZERO_COPY_TURN).load(Ordering::SeqCst) == turn;
+            let is_now = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_GENERATION_OFFSET).load(Ordering::SeqCst) == turn;
             let done = is_now.then(|| copy(memory.pointer(start)));
             writers.fetch_sub(1, Ordering::SeqCst);
             done
@@ -197,9 +199,9 @@ impl Staging {
     pub(crate) fn zero_copy(&self, file: OwnedFd) -> ZeroCopyMemory {
         ZeroCopyMemory {
             file,
-            offset: ZERO_COPY as u64,
-            start: self.map.memory().pointer(ZERO_COPY),
-            length: ZERO_COPY_LENGTH,
+            offset: ZERO_COPY_OFFSET as u64,
+            start: self.map.memory().pointer(ZERO_COPY_OFFSET),
+            length: ZERO_COPY_BYTES,
         }
     }
 
@@ -218,7 +220,7 @@ impl Staging {
     /// Start and length of the page of all busy words, for `cuMemHostRegister`.
     #[must_use]
     pub fn words(&self) -> (*mut u8, usize) {
-        (self.channel.pointer(BUSY_WORDS), PAGE_BYTES)
+        (self.channel.pointer(BUSY_WORDS_OFFSET), PAGE_BYTES)
     }
 
     /// Bytes that the piece was taken for; 0: it is free.
@@ -257,14 +259,14 @@ impl Staging {
 mod tests {
     use super::*;
     use crate::shm::channel::create;
-    use crate::shm::layout::STAGING_LENGTH;
-    use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH};
+    use crate::shm::layout::STAGING_BYTES;
+    use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_BYTES};
 
     fn both_sides() -> (Staging, Staging) {
-        let channel = create("test", CHANNEL_LENGTH as u64).unwrap();
-        let pieces = create("test", STAGING_LENGTH as u64).unwrap();
+        let channel = create("test", CHANNEL_BYTES as u64).unwrap();
+        let pieces = create("test", STAGING_BYTES as u64).unwrap();
         let side = || {
-            let channel = SharedMapping::map(&channel, CHANNEL_LENGTH, CHANNEL_ADDRESS).unwrap();
+            let channel = SharedMapping::map(&channel, CHANNEL_BYTES, CHANNEL_ADDRESS).unwrap();
             Staging::new(Arc::new(channel), StagingMap::new(&pieces).unwrap(), None)
         };
         (side(), side())
@@ -287,7 +289,7 @@ mod tests {
     fn pieces_run_out_and_come_back() {
         let (program, worker) = both_sides();
         let pieces: Vec<StagingPiece> = std::iter::from_fn(|| program.try_take(1)).collect();
-        assert_eq!(pieces.len(), PIECES);
+        assert_eq!(pieces.len(), STAGING_PIECES);
         std::thread::scope(|scope| {
             scope.spawn(|| worker.release(pieces[3]));
             assert_eq!(program.take(1).unwrap(), pieces[3]);
@@ -297,8 +299,9 @@ mod tests {
     #[test]
     fn a_train_finds_pieces_that_others_leave() {
         let (program, _) = both_sides();
-        let others: Vec<StagingPiece> = (0..PIECES - PIECES_FOR_BATCHES).map(|_| program.take(1).unwrap()).collect();
-        assert!(program.try_take_of(PIECES - PIECES_FOR_BATCHES, 1).is_none());
+        let others: Vec<StagingPiece> =
+            (0..STAGING_PIECES - PIECES_FOR_BATCHES).map(|_| program.take(1).unwrap()).collect();
+        assert!(program.try_take_of(STAGING_PIECES - PIECES_FOR_BATCHES, 1).is_none());
         let own = batch::in_batch(1, || program.take(1).unwrap());
         assert!(!others.contains(&own));
     }
@@ -333,16 +336,17 @@ mod tests {
         #[expect(unsafe_code, reason = "copies to memory of both sides")]
         let copy = |to: *mut u8| unsafe { to.write_volatile(7) };
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), Some(()));
-        let seen = worker.map.memory().pointer(ZERO_COPY + PAGE_BYTES);
+        let seen = worker.map.memory().pointer(ZERO_COPY_OFFSET + PAGE_BYTES);
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };
         assert_eq!((read(seen), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
-        let words = [ZERO_COPY_TURN, ZERO_COPY_WRITERS].map(|word| worker.map.memory().word(ZERO_COPY + word));
+        let words = [ZERO_COPY_GENERATION_OFFSET, ZERO_COPY_WRITERS_OFFSET]
+            .map(|word| worker.map.memory().word(ZERO_COPY_OFFSET + word));
         words[0].store(1, Ordering::SeqCst);
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);
         assert_eq!(words[1].load(Ordering::SeqCst), 0);
-        for beyond in [(ZERO_COPY_LENGTH as u64, 1), (u64::MAX, 2), (0, 0)] {
+        for beyond in [(ZERO_COPY_BYTES as u64, 1), (u64::MAX, 2), (0, 0)] {
             assert!(program.look(absences, beyond, read).unwrap().is_none(), "{beyond:?}");
         }
     }
@@ -353,7 +357,7 @@ mod tests {
         let piece = program.try_take(5).unwrap();
         assert!(program.write(piece, 0, b"bytes and more"));
         program.put_away().unwrap();
-        program.bring_back(create("test", STAGING_LENGTH as u64).unwrap()).unwrap();
+        program.bring_back(create("test", STAGING_BYTES as u64).unwrap()).unwrap();
         let mut got = [1; 7];
         assert!(program.read(piece, 0, &mut got) && program.is_busy(piece));
         assert_eq!(&got, b"bytes\0\0");

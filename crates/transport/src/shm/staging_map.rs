@@ -19,14 +19,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::link::error::LinkError;
-use crate::shm::layout::{PIECE_BYTES, PIECES_ADDRESS, STAGING_LENGTH, ZERO_COPY, ZERO_COPY_LENGTH};
-use crate::shm::piece::StagingPiece;
+use crate::shm::layout::{PIECE_BYTES, PIECES_ADDRESS, STAGING_BYTES, ZERO_COPY_BYTES, ZERO_COPY_OFFSET};
 use crate::shm::shared_mapping::SharedMapping;
+use crate::shm::staging_piece::StagingPiece;
 
 /// The program may touch this much of the zero-copy area at a time, once it has touched a byte of it.
-const ZERO_COPY_PART: usize = 64 << 20;
+const ZERO_COPY_PART_BYTES: usize = 64 << 20;
 /// Words of 64 parts each.
-const ZERO_COPY_WORDS: usize = ZERO_COPY_LENGTH / ZERO_COPY_PART / 64;
+const ZERO_COPY_WORDS: usize = ZERO_COPY_BYTES / ZERO_COPY_PART_BYTES / 64;
 /// How long copies that have begun may take to leave a piece. They only move memory of the program's own.
 const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -57,9 +57,9 @@ struct Access {
 }
 
 impl StagingMap {
-    /// Maps memory of [`STAGING_LENGTH`] bytes.
+    /// Maps memory of [`STAGING_BYTES`] bytes.
     pub(crate) fn new(fd: impl AsFd) -> io::Result<Self> {
-        let memory = SharedMapping::map(fd, STAGING_LENGTH, PIECES_ADDRESS)?;
+        let memory = SharedMapping::map(fd, STAGING_BYTES, PIECES_ADDRESS)?;
         let open_parts = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
         Ok(Self { memory, open_parts, access: Mutex::default(), changed: Condvar::new() })
     }
@@ -69,19 +69,20 @@ impl StagingMap {
     /// # Errors
     /// Error that the system returned.
     pub(crate) fn close_zero_copy(&self) -> io::Result<()> {
-        self.memory.use_large_pages(ZERO_COPY);
-        self.memory.set_access(ZERO_COPY, ZERO_COPY_LENGTH, false)?;
+        self.memory.use_large_pages(ZERO_COPY_OFFSET);
+        self.memory.set_access(ZERO_COPY_OFFSET, ZERO_COPY_BYTES, false)?;
         self.open_parts.iter().for_each(|word| word.store(0, Ordering::Release));
         Ok(())
     }
 
     /// Opens the parts of the zero-copy area that these bytes of the memory are in, and the first one, which has the turn.
     fn open_zero_copy(&self, bytes: Range<usize>) -> io::Result<()> {
-        let parts = (bytes.start - ZERO_COPY) / ZERO_COPY_PART..(bytes.end - ZERO_COPY).div_ceil(ZERO_COPY_PART);
+        let parts = (bytes.start - ZERO_COPY_OFFSET) / ZERO_COPY_PART_BYTES
+            ..(bytes.end - ZERO_COPY_OFFSET).div_ceil(ZERO_COPY_PART_BYTES);
         for part in iter::once(0).chain(parts) {
             let (word, bit) = (&self.open_parts[part / 64], 1 << (part % 64));
             if word.load(Ordering::Acquire) & bit == 0 {
-                self.memory.set_access(ZERO_COPY + part * ZERO_COPY_PART, ZERO_COPY_PART, true)?;
+                self.memory.set_access(ZERO_COPY_OFFSET + part * ZERO_COPY_PART_BYTES, ZERO_COPY_PART_BYTES, true)?;
                 word.fetch_or(bit, Ordering::Release);
             }
         }
@@ -233,7 +234,7 @@ mod tests {
     use crate::shm::channel::create;
 
     fn file() -> OwnedFd {
-        create("test", STAGING_LENGTH as u64).unwrap()
+        create("test", STAGING_BYTES as u64).unwrap()
     }
 
     fn piece(number: u32) -> StagingPiece {
@@ -259,11 +260,14 @@ mod tests {
     fn what_lay_in_the_zero_copy_area_before_it_was_put_away_is_not_looked_at() {
         let area = StagingMap::new(file()).unwrap();
         let before = area.absences();
-        assert_eq!(area.with_zero_copy(before, ZERO_COPY..ZERO_COPY + 1, |_| 1).unwrap(), Some(1));
+        assert_eq!(area.with_zero_copy(before, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), Some(1));
         area.put_away(|_| 0).unwrap();
         area.bring_back(file()).unwrap();
-        assert_eq!(area.with_zero_copy(before, ZERO_COPY..ZERO_COPY + 1, |_| 1).unwrap(), None);
-        assert_eq!(area.with_zero_copy(area.absences(), ZERO_COPY..ZERO_COPY + 1, |_| 1).unwrap(), Some(1));
+        assert_eq!(area.with_zero_copy(before, ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(), None);
+        assert_eq!(
+            area.with_zero_copy(area.absences(), ZERO_COPY_OFFSET..ZERO_COPY_OFFSET + 1, |_| 1).unwrap(),
+            Some(1)
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use katydid_wire::frame::{FrameHead, HEAD, MAX_FRAME, padded};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, MAX_FRAME_BYTES, padded};
 use katydid_wire::handshake::LinkKind;
 use rustix::event::Timespec;
 
@@ -15,8 +15,10 @@ use crate::link::link_control::{LinkControl, Signals};
 use crate::link::pending::Hangup;
 use crate::link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::os::descriptor::is_hung_up;
-use crate::shm::channel::{ReplyWords, RingMemory, create, reply_place};
-use crate::shm::layout::{CHANNEL_ADDRESS, CHANNEL_LENGTH, RECLAIM_REQUESTS, REPLY_FRAME, RING_LENGTH, STAGING_LENGTH};
+use crate::shm::channel::{ReplyWords, RingMemory, create, reply_slot};
+use crate::shm::layout::{
+    CHANNEL_ADDRESS, CHANNEL_BYTES, RECLAIM_REQUESTS_OFFSET, REPLY_FRAME_OFFSET, RING_BYTES, STAGING_BYTES,
+};
 use crate::shm::reply;
 use crate::shm::ring::{Broken, Consumer, Memory as _, RingSide};
 use crate::shm::shared_mapping::SharedMapping;
@@ -28,9 +30,9 @@ use crate::sync::wait::Spin;
 const TAIL_MOVED: LinkError = LinkError::Protocol { what: "the ring's write counter has an impossible value" };
 const CUT_OFF: LinkError = LinkError::Protocol { what: "a frame in the ring is not whole" };
 const OUT_OF_ORDER: LinkError = LinkError::Protocol { what: "a frame does not have the number that is due" };
-const NO_PLACE: LinkError = LinkError::Protocol { what: "a frame comes from a thread beyond the limit" };
+const NO_REPLY_SLOT: LinkError = LinkError::Protocol { what: "a frame comes from a thread beyond the limit" };
 
-const _: () = assert!(MAX_FRAME.next_multiple_of(8) <= RING_LENGTH);
+const _: () = assert!(MAX_FRAME_BYTES.next_multiple_of(8) <= RING_BYTES);
 
 /// The worker's end of a shared-memory link.
 pub(crate) struct ShmWorker {
@@ -57,7 +59,7 @@ enum FrameWait {
 
 /// Wakes the program's thread that listens for reclaim notices; the number of this one.
 fn reclaim_notice(shared: &SharedMapping) -> u32 {
-    let word = shared.word(RECLAIM_REQUESTS);
+    let word = shared.word(RECLAIM_REQUESTS_OFFSET);
     let number = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     wait::wake(word);
     number
@@ -79,7 +81,7 @@ impl ShmWorker {
     pub(crate) fn new(socket: Connection, fds: &[OwnedFd], sequence: u64) -> Result<Self, LinkError> {
         let channel = fds.first().ok_or(LinkError::Protocol { what: "shared memory without a channel" })?;
         let failed = LinkError::system("map the program's shared memory");
-        let shared = SharedMapping::map(channel, CHANNEL_LENGTH, CHANNEL_ADDRESS).map_err(failed)?;
+        let shared = SharedMapping::map(channel, CHANNEL_BYTES, CHANNEL_ADDRESS).map_err(failed)?;
         let (pieces, map) = make_pieces().map_err(LinkError::system("make memory for copies"))?;
         let shared = Arc::new(shared);
         let ring = RingMemory::new(Arc::clone(&shared));
@@ -98,7 +100,7 @@ impl ShmWorker {
             consumer: Consumer::resume(&ring).map_err(|Broken| TAIL_MOVED)?,
             ring,
             sequence,
-            head: Vec::with_capacity(HEAD),
+            head: Vec::with_capacity(HEAD_BYTES),
             payload: Vec::new(),
             replier: Arc::new(ShmReplier { shared: Arc::clone(&shared) }),
             staging: Staging::new(shared, map, None),
@@ -134,7 +136,7 @@ impl ShmWorker {
 
     /// Copies the next frame out and gives its room back; none if the program has left a gap, which is passed.
     fn take(&mut self, available: u64) -> Result<Option<FrameHead>, LinkError> {
-        let head_length = HEAD as u64;
+        let head_length = HEAD_BYTES as u64;
         self.head.clear();
         self.consumer.append_to(&self.ring, 0, head_length.min(available), &mut self.head);
         let first = self.head.first_chunk().ok_or(CUT_OFF)?;
@@ -147,7 +149,7 @@ impl ShmWorker {
         }
         let bytes = self.head.first_chunk().ok_or(CUT_OFF)?;
         let (head, payload) = FrameHead::decode(bytes)?;
-        let length = padded(HEAD + payload) as u64;
+        let length = padded(HEAD_BYTES + payload) as u64;
         if length > available {
             return Err(CUT_OFF);
         }
@@ -162,8 +164,8 @@ impl ShmWorker {
         if head.sequence != self.sequence {
             return Err(OUT_OF_ORDER);
         }
-        if reply_place(head.thread).is_none() {
-            return Err(NO_PLACE);
+        if reply_slot(head.thread).is_none() {
+            return Err(NO_REPLY_SLOT);
         }
         self.sequence += 1;
         self.link_control.count(self.sequence);
@@ -186,7 +188,7 @@ impl ShmWorker {
 
 /// Memory of staging pieces, none of which is used yet, and where it is mapped.
 fn make_pieces() -> io::Result<(OwnedFd, StagingMap)> {
-    let pieces = create("katydid-staging", STAGING_LENGTH as u64)?;
+    let pieces = create("katydid-staging", STAGING_BYTES as u64)?;
     let map = StagingMap::new(&pieces)?;
     Ok((pieces, map))
 }
@@ -246,11 +248,11 @@ struct ShmReplier {
 
 impl Replier for ShmReplier {
     fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
-        let place = reply_place(answer.thread).ok_or(NO_PLACE)?;
+        let place = reply_slot(answer.thread).ok_or(NO_REPLY_SLOT)?;
         let (head, output) = (answer_head(answer)?, answer.output);
         let prefix = output.prefix()?;
         let prefix = if head.1 == 0 { &[][..] } else { &prefix };
-        let mut at = place + REPLY_FRAME;
+        let mut at = place + REPLY_FRAME_OFFSET;
         for part in [&head.0, answer.payload, answer.tail, prefix, output.stdout, output.stderr] {
             self.shared.copy_in(at, part);
             at += part.len();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use katydid_wire::frame::MAX_FRAME;
+use katydid_wire::frame::MAX_FRAME_BYTES;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::shm::layout::BULK_ADDRESS;
@@ -23,10 +23,10 @@ use crate::shm::layout::BULK_ADDRESS;
 /// Buffers of a link: as much memory as the staging pieces of shared memory have.
 pub const BUFFER_COUNT: usize = 64;
 /// Bytes of a buffer: any payload fits.
-pub const BUFFER_BYTES: usize = MAX_FRAME.next_multiple_of(PAGE_BYTES);
+pub const BUFFER_BYTES: usize = MAX_FRAME_BYTES.next_multiple_of(PAGE_BYTES);
 const PAGE_BYTES: usize = 4096;
 /// Between two words, so that the GPU's writes do not meet in one line of a cache.
-const WORD_STRIDE: usize = 64;
+const WORD_STRIDE_BYTES: usize = 64;
 /// The page of the words lies in front of the buffers.
 const AREA_BYTES: usize = PAGE_BYTES + BUFFER_COUNT * BUFFER_BYTES;
 /// Between two looks for a buffer. A GPU reads one in some 20 µs.
@@ -34,7 +34,7 @@ const BUFFER_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// For so long a buffer is looked for.
 const BUFFER_WAIT_LIMIT: Duration = Duration::from_millis(2);
 
-const _: () = assert!(BUFFER_COUNT * WORD_STRIDE <= PAGE_BYTES);
+const _: () = assert!(BUFFER_COUNT * WORD_STRIDE_BYTES <= PAGE_BYTES);
 
 /// The buffers of a link, and their words. Pages that were never used take no memory.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Buffers {
         assert!(number < BUFFER_COUNT, "a buffer's number");
         // SAFETY: in bounds by the assertion, and aligned; the mapping lives as long as the borrow of `self`, and every access
         // but the GPU uses words as atomics.
-        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * WORD_STRIDE).cast()) }
+        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(number * WORD_STRIDE_BYTES).cast()) }
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -199,9 +199,10 @@ mod tests {
     fn a_buffer_holds_any_payload_and_no_more() {
         let buffers = Buffers::new().unwrap();
         let mut buffer = buffers.try_take().unwrap();
-        assert!(buffer.lend(MAX_FRAME).is_some() && buffer.lend(BUFFER_BYTES + 1).is_none());
+        assert!(buffer.lend(MAX_FRAME_BYTES).is_some() && buffer.lend(BUFFER_BYTES + 1).is_none());
         assert!(
-            buffer.bytes().len() == MAX_FRAME && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE_BYTES)
+            buffer.bytes().len() == MAX_FRAME_BYTES
+                && buffers.pointer(buffer.number()).addr().is_multiple_of(PAGE_BYTES)
         );
         let (start, length) = buffers.words();
         let words = start.addr()..start.addr() + length;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use katydid_wire::frame::{MAX_LANES, ReplyHead};
+use katydid_wire::frame::{self, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
@@ -23,17 +23,17 @@ use crate::link::error::LinkError;
 use crate::os::descriptor::{Descriptor, Placeholder};
 use crate::os::socket::send_while;
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_desk::{Arrived, AwaitedReply, UNASKED, read_body};
+use crate::stream::reply_desk::{Arrived, AwaitedReply, UNASKED_REPLY_ERROR, read_body};
 use crate::tls::record::Sealer;
 
 /// Least bytes that are worth a bulk connection.
 pub(crate) const MIN_BULK_BYTES: usize = 128 << 10;
 /// Bytes of bulk that have gone another way before bulk connections are opened: programs that copy little have no use for them.
-const BULK_BEFORE_OPENING: u64 = 8 << 20;
+const BULK_BYTES_BEFORE_OPENING: u64 = 8 << 20;
 /// Least bytes that are divided among bulk connections.
 const MIN_SPLIT_BYTES: u64 = 2 << 20;
 /// Bulk connections that a link may have.
-const MAX_BULK_CONNECTIONS: usize = MAX_LANES as usize;
+const MAX_BULK_CONNECTIONS: usize = frame::MAX_BULK_CONNECTIONS as usize;
 
 /// The bulk connections of a link.
 pub(crate) struct BulkConnections {
@@ -103,7 +103,7 @@ impl BulkConnections {
             return 0;
         }
         let before = self.carried.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) < BULK_BEFORE_OPENING {
+        if before.saturating_add(bytes) < BULK_BYTES_BEFORE_OPENING {
             return 0;
         }
         let (most, usage) = (self.most.load(Ordering::Relaxed), self.usage());
@@ -129,7 +129,7 @@ impl BulkConnections {
     fn begin(&self, bytes: usize) -> Option<usize> {
         let carried = self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
         let most = self.most.load(Ordering::Relaxed);
-        if most == 0 || carried < BULK_BEFORE_OPENING {
+        if most == 0 || carried < BULK_BYTES_BEFORE_OPENING {
             return None;
         }
         let mut usage = self.usage();
@@ -248,7 +248,7 @@ impl BulkConnectionGuard<'_> {
                 continue;
             }
             if head.sequence != wanted.sequence {
-                return Err(UNASKED);
+                return Err(UNASKED_REPLY_ERROR);
             }
             reply.clear();
             let buffer = wanted.buffer.filter(|buffer| buffer.fits(&head, length));

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use katydid_wire::frame::HEAD;
+use katydid_wire::frame::HEAD_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -18,17 +18,17 @@ use crate::sync::wait::Spin;
 use crate::tls::record::Opener;
 
 /// Bytes that one read may receive beyond the wanted ones.
-const READ_AHEAD: usize = 64 * 1024;
+const READ_AHEAD_BYTES: usize = 64 * 1024;
 /// Bytes that one read of a bulk connection may receive beyond the wanted ones: what follows a head is received where it
 /// belongs, not copied there.
-const BULK_READ_AHEAD: usize = 256;
+const BULK_READ_AHEAD_BYTES: usize = 256;
 const CUT_OFF: LinkError = LinkError::Protocol { what: "the connection ended within a frame" };
 
 /// What a stream has come to.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// Head of the next frame.
-    Head([u8; HEAD]),
+    Head([u8; HEAD_BYTES]),
     /// Another thread wants the reader to look up.
     Woken,
     /// The stream has ended.
@@ -50,12 +50,12 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     pub(crate) fn new() -> Self {
-        Self::ahead(READ_AHEAD)
+        Self::ahead(READ_AHEAD_BYTES)
     }
 
     /// A reader of a connection that carries little but bulk.
     pub(crate) fn of_bulk() -> Self {
-        Self::ahead(BULK_READ_AHEAD)
+        Self::ahead(BULK_READ_AHEAD_BYTES)
     }
 
     fn ahead(ahead: usize) -> Self {
@@ -94,7 +94,7 @@ impl FrameReader {
     }
 
     /// Waits for the next head; none if the stream ends before it.
-    pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD]>, LinkError> {
+    pub(crate) fn head(&mut self, socket: BorrowedFd<'_>) -> Result<Option<[u8; HEAD_BYTES]>, LinkError> {
         match self.head_or_wake(socket, None)? {
             Received::Head(head) => Ok(Some(head)),
             Received::Woken | Received::End => Ok(None),
@@ -111,7 +111,7 @@ impl FrameReader {
         loop {
             if let Some(head) = self.buffer[self.start..].first_chunk() {
                 self.is_between = false;
-                self.start += HEAD;
+                self.start += HEAD_BYTES;
                 return Ok(Received::Head(*head));
             }
             self.buffer.drain(..self.start);
@@ -258,7 +258,8 @@ fn receive_into_buffer(socket: BorrowedFd<'_>, buffer: &mut ReplyBuffer, done: u
         Err(Errno::FAULT) => {
             // The program may have protected its memory, to be told of writes: those of the system it is not.
             let mut aside = Vec::new();
-            let received = receive_some(socket, &mut aside, READ_AHEAD.min(buffer.size() - done), RecvFlags::empty())?;
+            let received =
+                receive_some(socket, &mut aside, READ_AHEAD_BYTES.min(buffer.size() - done), RecvFlags::empty())?;
             buffer.write(done, &aside);
             Ok((received > 0).then_some(received))
         }

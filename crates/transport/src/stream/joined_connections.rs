@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use katydid_wire::frame::{Beat, FrameHead, HEAD, MAX_LANES, ReplyHead};
+use katydid_wire::frame::{Beat, FrameHead, HEAD_BYTES, MAX_BULK_CONNECTIONS, ReplyHead};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::ipc::connection::Connection;
@@ -21,20 +21,22 @@ use crate::os::socket::has_room;
 use crate::stream::bulk::{Buffer, Buffers};
 use crate::stream::frame_reader::FrameReader;
 
-const ABSENT: LinkError = LinkError::Protocol { what: "a frame names a lane that is not there" };
-const ENDED: LinkError = LinkError::Protocol { what: "a lane ended before the payload of a frame" };
-const OTHER: LinkError = LinkError::Protocol { what: "a lane carries another frame than the one that is due" };
-const STRAY: LinkError = LinkError::Protocol { what: "a lane carries a frame that is not for it" };
+const ABSENT_ERROR: LinkError = LinkError::Protocol { what: "a frame names a bulk connection that is not there" };
+const ENDED_ERROR: LinkError = LinkError::Protocol { what: "a bulk connection ended before the payload of a frame" };
+const OTHER_FRAME_ERROR: LinkError =
+    LinkError::Protocol { what: "a bulk connection carries another frame than the one that is due" };
+const STRAY_FRAME_ERROR: LinkError =
+    LinkError::Protocol { what: "a bulk connection carries a frame that is not for it" };
 
 /// Payloads that a bulk connection reads ahead.
-const FRAMES_AHEAD: usize = 2;
+const MAX_FRAMES_AHEAD: usize = 2;
 /// Bulk connections that a link may have.
-const MAX_JOINED: usize = MAX_LANES as usize;
+const MAX_JOINED_CONNECTIONS: usize = MAX_BULK_CONNECTIONS as usize;
 
 /// The bulk connections of a link, by number.
 #[derive(Default)]
 pub(crate) struct JoinedConnections {
-    all: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED]>,
+    all: Mutex<[Option<Arc<JoinedConnection>>; MAX_JOINED_CONNECTIONS]>,
     /// Replies that bulk connections owe, by the numbers of their requests.
     due: Mutex<HashMap<u64, Arc<JoinedConnection>>>,
     /// How many those are.
@@ -83,7 +85,7 @@ impl JoinedConnections {
         };
         let connection = Arc::new(JoinedConnection::new(number as u16, welcome()?, self.buffers().cloned()));
         let reader = Arc::clone(&connection);
-        thread::Builder::new().name(format!("lane {number}")).spawn(move || reader.read())?;
+        thread::Builder::new().name(format!("bulk {number}")).spawn(move || reader.read())?;
         *place = Some(connection);
         Ok(true)
     }
@@ -101,7 +103,7 @@ impl JoinedConnections {
     }
 
     /// The payload of the frame with this head, out of bulk connection `number`.
-    pub(crate) fn take(&self, number: u16, head: &[u8; HEAD]) -> Result<Payload, LinkError> {
+    pub(crate) fn take(&self, number: u16, head: &[u8; HEAD_BYTES]) -> Result<Payload, LinkError> {
         self.numbered(number)?.take(head)
     }
 
@@ -136,8 +138,8 @@ impl JoinedConnections {
     }
 
     fn numbered(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
-        let place = usize::from(number).checked_sub(1).ok_or(ABSENT)?;
-        lock(&self.all).get(place).and_then(Clone::clone).ok_or(ABSENT)
+        let place = usize::from(number).checked_sub(1).ok_or(ABSENT_ERROR)?;
+        lock(&self.all).get(place).and_then(Clone::clone).ok_or(ABSENT_ERROR)
     }
 }
 
@@ -156,7 +158,7 @@ pub(crate) struct JoinedConnection {
 /// What was read ahead.
 #[derive(Default)]
 struct Inbox {
-    full: VecDeque<([u8; HEAD], Payload)>,
+    full: VecDeque<([u8; HEAD_BYTES], Payload)>,
     /// Nothing more will come, for this reason if there is one that no caller was told.
     is_over: bool,
     reason: Option<LinkError>,
@@ -184,18 +186,18 @@ impl JoinedConnection {
     /// Waits until another payload may be read ahead; false at the end.
     fn has_room(&self) -> bool {
         let mut inbox = lock(&self.inbox);
-        while inbox.full.len() >= FRAMES_AHEAD && !inbox.is_over {
+        while inbox.full.len() >= MAX_FRAMES_AHEAD && !inbox.is_over {
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
         !inbox.is_over
     }
 
     /// Receives a head, and what follows it; none at the end of the stream.
-    fn receive(&self, frames: &mut FrameReader) -> Result<Option<([u8; HEAD], Payload)>, LinkError> {
+    fn receive(&self, frames: &mut FrameReader) -> Result<Option<([u8; HEAD_BYTES], Payload)>, LinkError> {
         let Some(bytes) = frames.head(self.line.as_fd())? else { return Ok(None) };
-        let (_, lanes, length) = FrameHead::decode_over(&bytes)?;
-        if lanes.payload != self.number {
-            return Err(STRAY);
+        let (_, connections, length) = FrameHead::decode_over(&bytes)?;
+        if connections.payload != self.number {
+            return Err(STRAY_FRAME_ERROR);
         }
         Ok(Some((bytes, self.receive_payload(frames, length)?)))
     }
@@ -213,15 +215,15 @@ impl JoinedConnection {
         Ok(Payload::Memory(bytes))
     }
 
-    fn take(&self, head: &[u8; HEAD]) -> Result<Payload, LinkError> {
+    fn take(&self, head: &[u8; HEAD_BYTES]) -> Result<Payload, LinkError> {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some((came, payload)) = inbox.full.pop_front() {
                 self.changed.notify_all();
-                return if came == *head { Ok(payload) } else { Err(OTHER) };
+                return if came == *head { Ok(payload) } else { Err(OTHER_FRAME_ERROR) };
             }
             if inbox.is_over {
-                return Err(inbox.reason.take().unwrap_or(ENDED));
+                return Err(inbox.reason.take().unwrap_or(ENDED_ERROR));
             }
             inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
@@ -245,7 +247,7 @@ impl JoinedConnection {
 
     /// Whether its program has to wait because of this side.
     fn is_held_up(&self) -> bool {
-        lock(&self.inbox).full.len() >= FRAMES_AHEAD
+        lock(&self.inbox).full.len() >= MAX_FRAMES_AHEAD
     }
 
     /// Sends a reply whole.
@@ -274,7 +276,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
-    use katydid_wire::frame::Lanes;
+    use katydid_wire::frame::FrameConnections;
 
     use super::*;
 
@@ -283,10 +285,10 @@ mod tests {
         let (mut program, worker) = UnixStream::pair().unwrap();
         let is_taken = joined.join::<io::Error>(1, || Ok(Connection::from(OwnedFd::from(worker))));
         assert!(is_taken.unwrap());
-        let lanes = Lanes { payload: 1, reply: 0 };
-        for sequence in 0..FRAMES_AHEAD as u64 {
+        let connections = FrameConnections { payload: 1, reply: 0 };
+        for sequence in 0..MAX_FRAMES_AHEAD as u64 {
             let head = FrameHead { opcode: 1, wants_reply: false, thread: 1, context: 0, sequence };
-            program.write_all(&head.encode_over(3, lanes).unwrap()).unwrap();
+            program.write_all(&head.encode_over(3, connections).unwrap()).unwrap();
             program.write_all(b"abc").unwrap();
         }
         let connection = joined.numbered(1).unwrap();
@@ -303,7 +305,7 @@ mod tests {
 
     /// A sender must learn of a stall of another connection, for which the worker waits.
     #[test]
-    fn a_lane_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
+    fn a_bulk_connection_that_is_held_up_by_what_does_not_come_gives_no_sign_of_life() {
         let joined = JoinedConnections::default();
         let mut program = held_up(&joined);
         joined.beat(true);

@@ -29,10 +29,10 @@ use crate::os::socket::send_while;
 use crate::shm::staging::Staging;
 use crate::stream::bulk_connections::{BulkConnectionGuard, BulkConnections, MIN_BULK_BYTES};
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_desk::{Arrived, AwaitedReply, ReplyDesk, UNASKED, Waiter, read_body};
+use crate::stream::reply_desk::{Arrived, AwaitedReply, ReplyDesk, UNASKED_REPLY_ERROR, Waiter, read_body};
 use crate::tls::record::Sealer;
 
-const STALLED: LinkError = LinkError::Stalled { seconds: 0 };
+const STALLED_ERROR: LinkError = LinkError::Stalled { seconds: 0 };
 /// How long a worker may take to close its end, when it was told that the program leaves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Head and parts of the frames that are sent most.
@@ -206,25 +206,25 @@ impl StreamProgram {
             let connection = if is_bulk { self.bulk_connections.take() } else { None };
             let number = connection.as_ref().map_or(0, BulkConnectionGuard::number);
             let over = |bytes: usize| if bytes >= MIN_BULK_BYTES { number } else { 0 };
-            let lanes = frame::Lanes { payload: over(payload), reply: over(buffer) };
+            let connections = frame::FrameConnections { payload: over(payload), reply: over(buffer) };
             head.sequence = outlet.sequence;
-            let bytes = head.encode_over(payload, lanes)?;
-            before(head.sequence, lanes.reply != 0);
+            let bytes = head.encode_over(payload, connections)?;
+            before(head.sequence, connections.reply != 0);
             let (mut few, mut many) = ([IoSlice::new(&[]); INLINE_SLICES], Vec::new());
             let slices = gathered(&bytes, parts, &mut few, &mut many);
             let generation = self.socket.generation();
             let socket = self.socket.get()?;
             // With a bulk connection, the head alone goes here: it says when the frame is due.
-            let here = if lanes.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
+            let here = if connections.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
             let sent = self.send(socket, outlet.sealer.as_mut(), here);
             if sent.is_ok() {
                 outlet.sequence += 1;
                 self.sent.store(outlet.sequence, Ordering::Relaxed);
                 drop(outlet);
-                let over_bulk = connection.as_ref().filter(|_| lanes.payload != 0);
+                let over_bulk = connection.as_ref().filter(|_| connections.payload != 0);
                 let sent = over_bulk.map_or(Ok(()), |connection| connection.send(slices));
                 if sent.is_ok() {
-                    return Ok((head.sequence, connection.filter(|_| lanes.reply != 0)));
+                    return Ok((head.sequence, connection.filter(|_| connections.reply != 0)));
                 }
                 self.bulk_connection_failed(generation, sent)?;
                 continue;
@@ -268,7 +268,7 @@ impl StreamProgram {
     /// Connects bulk connection `number`.
     fn open_bulk_connection(&self, number: u16) -> Result<Connection, LinkError> {
         let line = self.reconnect.open_bulk_connection(number, BULK_CONNECT_TIMEOUT).map_err(|_| LinkError::Closed)?;
-        self.limit(line.as_fd()).map_err(LinkError::system("limit a lane's silence"))?;
+        self.limit(line.as_fd()).map_err(LinkError::system("limit a bulk connection's silence"))?;
         Ok(line)
     }
 
@@ -420,7 +420,7 @@ impl StreamProgram {
         if let Some(beat) = head.beat().filter(|_| length == 0) {
             match liveness.note_beat(beat, self.sent.load(Ordering::Relaxed)) {
                 None => _ = self.heard.fetch_add(1, Ordering::Relaxed),
-                Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED),
+                Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED_ERROR),
                 Some(_) => {}
             }
             return Ok(Read::Other);
@@ -493,7 +493,7 @@ impl StreamProgram {
     /// The thread that waits for a reply that has come. There is none when the link has ended meanwhile: that is no breach by the worker.
     fn waiter<'a>(&self, desk: &'a mut ReplyDesk, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
         let waiter = desk.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
-        waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED))
+        waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED_REPLY_ERROR))
     }
 
     fn exchange(
@@ -755,7 +755,7 @@ impl QuiesceGate for StreamProgram {
         Placeholder::new()
             .and_then(|placeholder| self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT))
             .and_then(|closed| closed.then_some(()).ok_or_else(|| io::ErrorKind::TimedOut.into()))
-            .map_err(LinkError::system("close a lane"))
+            .map_err(LinkError::system("close a bulk connection"))
             .map_err(failed)?;
         let line = self.reconnect.reconnect(address, key, self.frames(), &[], timeout)?.line;
         let (socket, sealer, opener) = line.into_parts();
@@ -873,7 +873,7 @@ mod tests {
         while !program.socket.is_lost() || program.desk().frames.is_none() {
             thread::yield_now();
         }
-        assert!(matches!(program.broken(UNASKED), LinkError::Protocol { .. }));
+        assert!(matches!(program.broken(UNASKED_REPLY_ERROR), LinkError::Protocol { .. }));
         assert_eq!(told.recv_timeout(hang_limit()), Ok(true));
     }
 

@@ -14,7 +14,7 @@ use crate::link::error::LinkError;
 use crate::link::reply_buffer::ReplyBuffer;
 use crate::stream::frame_reader::FrameReader;
 
-pub(crate) const UNASKED: LinkError = LinkError::Protocol { what: "a reply came that no thread waits for" };
+pub(crate) const UNASKED_REPLY_ERROR: LinkError = LinkError::Protocol { what: "a reply came that no thread waits for" };
 
 /// Where replies are handed out.
 pub(crate) struct ReplyDesk {

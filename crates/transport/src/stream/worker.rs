@@ -76,16 +76,16 @@ impl WorkerLink for StreamWorker {
                 Received::End if self.link_control.ended(&socket) => continue,
                 Received::End => return Ok(Event::Closed),
             };
-            let (head, lanes, length) = FrameHead::decode_over(&bytes)?;
+            let (head, connections, length) = FrameHead::decode_over(&bytes)?;
             if head.sequence != self.sequence {
                 return Err(OUT_OF_ORDER);
             }
             self.link_control.set_reading(Reading::Rest);
-            if lanes.payload == 0 {
+            if connections.payload == 0 {
                 self.payload.clear();
                 self.frames.append_to(socket.as_fd(), length, &mut self.payload)?;
             } else {
-                self.bulk = Some(self.link_control.joined().take(lanes.payload, &bytes)?);
+                self.bulk = Some(self.link_control.joined().take(connections.payload, &bytes)?);
             }
             self.sequence += 1;
             self.link_control.count(self.sequence);
@@ -93,8 +93,8 @@ impl WorkerLink for StreamWorker {
             if head.wants_reply {
                 self.link_control.owe();
             }
-            if lanes.reply != 0 {
-                self.link_control.joined().owe(head.sequence, lanes.reply)?;
+            if connections.reply != 0 {
+                self.link_control.joined().owe(head.sequence, connections.reply)?;
             }
             let payload = self.bulk.as_ref().map_or(&self.payload[..], Payload::bytes);
             return Ok(Event::Frame(Frame { head, payload, buffer: self.bulk.as_ref().and_then(Payload::number) }));

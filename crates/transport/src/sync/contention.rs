@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// A yield that takes so many nanoseconds met work that uses up its slice. The other side of a link needs some tens of
 /// microseconds for a call.
-const LONG_YIELD: u64 = 100_000;
+const LONG_YIELD_NS: u64 = 100_000;
 /// For how many nanoseconds nothing yields after the first long yield. Another one follows, then the time doubles.
 const SHORTEST_PAUSE: u64 = 50_000_000;
 /// The longest such time: a long yield then takes less than a hundredth of all time.
@@ -68,7 +68,7 @@ impl Contention {
 
     fn learn(&self, ended: u64, took: u64) {
         let before = self.pause.load(Ordering::Relaxed);
-        if took >= LONG_YIELD {
+        if took >= LONG_YIELD_NS {
             let pause = (before * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
             self.pause.store(pause, Ordering::Relaxed);
             self.until.store(ended + pause, Ordering::Relaxed);
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn after_a_long_yield_nothing_yields_for_a_while() {
         let contention = Contention::new();
-        assert_eq!(has_yielded(&contention, 0, LONG_YIELD - 1), (true, true));
-        assert_eq!(has_yielded(&contention, 1, LONG_YIELD), (true, false));
-        let end = 1 + LONG_YIELD + SHORTEST_PAUSE;
+        assert_eq!(has_yielded(&contention, 0, LONG_YIELD_NS - 1), (true, true));
+        assert_eq!(has_yielded(&contention, 1, LONG_YIELD_NS), (true, false));
+        let end = 1 + LONG_YIELD_NS + SHORTEST_PAUSE;
         assert!(contention.is_on_at(|| end - 1) && !contention.is_on_at(|| end));
         assert_eq!(has_yielded(&contention, end - 1, 0), (false, false));
         assert_eq!(has_yielded(&contention, end, 0), (true, true));
@@ -134,9 +134,9 @@ mod tests {
         let mut clock = 0;
         let pauses: Vec<u64> = (0..7)
             .map(|_| {
-                assert_eq!(has_yielded(&contention, clock, LONG_YIELD), (true, false));
+                assert_eq!(has_yielded(&contention, clock, LONG_YIELD_NS), (true, false));
                 let until = contention.until.load(Ordering::Relaxed);
-                let pause = until - clock - LONG_YIELD;
+                let pause = until - clock - LONG_YIELD_NS;
                 clock = until;
                 pause / 1_000_000
             })

@@ -32,7 +32,7 @@ const MIN_SPIN_NS: u32 = 20_000;
 /// One wait in so many that follow waits in vain is a long one.
 const WAITS_PER_PROBE: u32 = 16;
 /// Who has looked for so long lets others run between looks.
-const EAGER_SPIN: Duration = Duration::from_nanos(MAX_MEMORY_SPIN_NS as u64);
+const EAGER_SPIN_TIME: Duration = Duration::from_nanos(MAX_MEMORY_SPIN_NS as u64);
 /// Looks between two readings of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
 /// Looks at memory before the first reading, one to three microseconds: an answer that is there before it came as soon as answers
@@ -123,7 +123,7 @@ impl Spin {
                 self.learn(value.is_some().then_some(waited));
                 return value;
             }
-            if (self.yields || waited >= EAGER_SPIN) && !self.contention.yield_now() {
+            if (self.yields || waited >= EAGER_SPIN_TIME) && !self.contention.yield_now() {
                 return found();
             }
         }

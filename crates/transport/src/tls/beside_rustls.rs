@@ -19,16 +19,16 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
 use crate::tls::identity::provider;
-use crate::tls::record::{SECRET, Seals, Suite};
+use crate::tls::record::{SECRET_BYTES, Seals, Suite};
 
 /// Bytes of a message, as bulk has.
-const MESSAGE: usize = 1 << 20;
+const MESSAGE_BYTES: usize = 1 << 20;
 /// Messages of a measurement.
-const MESSAGES: usize = 2048;
+const MESSAGES_PER_ROUND: usize = 2048;
 /// Measurements of each way, one way after the other; the best counts.
-const ROUNDS: usize = 5;
+const ROUNDS_PER_WAY: usize = 5;
 /// Bytes that are received at once.
-const AHEAD: usize = 256 << 10;
+const READ_AHEAD_BYTES: usize = 256 << 10;
 
 fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -44,20 +44,20 @@ fn pace(
     mut receive: impl FnMut(&TcpStream, &mut [u8]),
     (ours, theirs): (TcpStream, TcpStream),
 ) -> f64 {
-    let (sent, mut got) = (vec![0x5a; MESSAGE], vec![0; MESSAGE]);
+    let (sent, mut got) = (vec![0x5a; MESSAGE_BYTES], vec![0; MESSAGE_BYTES]);
     thread::scope(|scope| {
-        scope.spawn(|| (0..=MESSAGES).for_each(|_| send(&ours, &sent)));
+        scope.spawn(|| (0..=MESSAGES_PER_ROUND).for_each(|_| send(&ours, &sent)));
         receive(&theirs, &mut got);
         let begun = Instant::now();
-        (0..MESSAGES).for_each(|_| receive(&theirs, &mut got));
+        (0..MESSAGES_PER_ROUND).for_each(|_| receive(&theirs, &mut got));
         let seconds = begun.elapsed().as_secs_f64();
         assert!(got == sent);
-        (MESSAGES * MESSAGE) as f64 / seconds / 1e9
+        (MESSAGES_PER_ROUND * MESSAGE_BYTES) as f64 / seconds / 1e9
     })
 }
 
 fn ours() -> f64 {
-    let ends = [([1; SECRET], [2; SECRET]), ([2; SECRET], [1; SECRET])];
+    let ends = [([1; SECRET_BYTES], [2; SECRET_BYTES]), ([2; SECRET_BYTES], [1; SECRET_BYTES])];
     let [near, far] = ends.map(|(sending, receiving)| Seals::new(Suite::Aes128Gcm, sending, receiving).unwrap());
     let (mut sealer, mut opener) = (near.sealer, far.opener);
     opener.read_ahead();
@@ -108,7 +108,7 @@ fn buffered() -> f64 {
             server.complete_io(&mut theirs).unwrap();
         }
     });
-    let (mut raw, mut used) = (vec![0; AHEAD], 0..0);
+    let (mut raw, mut used) = (vec![0; READ_AHEAD_BYTES], 0..0);
     pace(
         move |mut socket, bytes| {
             client.writer().write_all(bytes).unwrap();
@@ -172,7 +172,7 @@ fn unbuffered() -> f64 {
     let mut client = UnbufferedClientConnection::new(client, name()).unwrap();
     let mut server = UnbufferedServerConnection::new(server).unwrap();
     handshake(&mut client, &mut server);
-    let (mut out, mut raw, mut filled) = (vec![0; 160 << 10], vec![0; AHEAD], 0);
+    let (mut out, mut raw, mut filled) = (vec![0; 160 << 10], vec![0; READ_AHEAD_BYTES], 0);
     // Data of a record that the message before had no use for: none, as messages end with records.
     pace(
         move |mut socket, bytes| {
@@ -226,7 +226,7 @@ type NamedRate = (&'static str, fn() -> f64);
 fn what_bulk_reaches_beside_rustls() {
     let ways: [NamedRate; 3] = [("ours", ours), ("buffered", buffered), ("unbuffered", unbuffered)];
     let mut best = [0.0_f64; 3];
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUNDS_PER_WAY {
         for (best, (_, way)) in best.iter_mut().zip(&ways) {
             *best = best.max(way());
         }

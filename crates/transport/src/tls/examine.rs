@@ -6,12 +6,12 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::RecvFlags;
 
-use crate::tls::record::{SECRET, Sealer, Seals, Suite};
+use crate::tls::record::{SECRET_BYTES, Sealer, Seals, Suite};
 
 /// Kind of a record of data.
-const DATA: u8 = 23;
+const DATA_RECORD: u8 = 23;
 /// Most bytes of a stream: as many as a socket takes without a reader.
-const MAX_INPUT: usize = 64 << 10;
+const MAX_INPUT_BYTES: usize = 64 << 10;
 
 /// Makes a stream of `script` and reads it; gives how many bytes of data were handed out.
 ///
@@ -23,7 +23,7 @@ const MAX_INPUT: usize = 64 << 10;
 pub fn records(script: &[u8]) -> usize {
     let Some((mode, parts)) = script.split_first() else { return 0 };
     let suite = if mode & 1 == 0 { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 };
-    let ends = [([1; SECRET], [2; SECRET]), ([2; SECRET], [1; SECRET])];
+    let ends = [([1; SECRET_BYTES], [2; SECRET_BYTES]), ([2; SECRET_BYTES], [1; SECRET_BYTES])];
     let [Ok(near), Ok(far)] = ends.map(|(sending, receiving)| Seals::new(suite, sending, receiving)) else { return 0 };
     let (mut sealer, mut opener) = (near.sealer, far.opener);
     sealer.worn_after = 2 + u64::from(mode >> 2);
@@ -57,9 +57,9 @@ pub fn records(script: &[u8]) -> usize {
 fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
     let (mut stream, mut honest, mut is_honest) = (Vec::new(), Vec::new(), true);
     while let Some((&[what, low, high], rest)) = parts.split_first_chunk()
-        && stream.len() < MAX_INPUT
+        && stream.len() < MAX_INPUT_BYTES
     {
-        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len()).min(MAX_INPUT - stream.len());
+        let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len()).min(MAX_INPUT_BYTES - stream.len());
         let (bytes, later) = rest.split_at(length);
         parts = later;
         match what % 4 {
@@ -72,7 +72,7 @@ fn stream(sealer: &mut Sealer, mut parts: &[u8]) -> (Vec<u8>, Vec<u8>, bool) {
             }
             1 => stream.extend_from_slice(bytes),
             2 => {
-                let (kind, inner) = bytes.split_first().map_or((DATA, bytes), |(kind, inner)| (*kind, inner));
+                let (kind, inner) = bytes.split_first().map_or((DATA_RECORD, bytes), |(kind, inner)| (*kind, inner));
                 sealer.out.clear();
                 if let Ok(begun) = sealer.begin() {
                     sealer.out.extend_from_slice(inner);

@@ -19,12 +19,12 @@ use rustls::{
 use crate::ipc::connection::Connection;
 use crate::os::socket::{Deadline, receive_by, send_all, wait_readable};
 use crate::tls::identity::{Identity, TlsError, provider};
-use crate::tls::record::{SECRET, Seals, Suite, length};
+use crate::tls::record::{SECRET_BYTES, Seals, Suite, length};
 
 /// How long a peer that was refused has to read why.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the first record of a handshake begins with.
-pub(crate) const HANDSHAKE: u8 = 22;
+pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
 /// Takes the secrets of application data out of a handshake.
 #[derive(Debug, Default)]
@@ -32,8 +32,8 @@ struct Secrets(Mutex<TrafficSecrets>);
 
 #[derive(Debug, Default, Clone)]
 struct TrafficSecrets {
-    client: Option<[u8; SECRET]>,
-    server: Option<[u8; SECRET]>,
+    client: Option<[u8; SECRET_BYTES]>,
+    server: Option<[u8; SECRET_BYTES]>,
 }
 
 impl Secrets {
@@ -135,8 +135,8 @@ pub(crate) fn part(socket: BorrowedFd<'_>) {
 
 fn seals<D: SideData>(
     connection: &ConnectionCommon<D>,
-    sending: Option<[u8; SECRET]>,
-    receiving: Option<[u8; SECRET]>,
+    sending: Option<[u8; SECRET_BYTES]>,
+    receiving: Option<[u8; SECRET_BYTES]>,
 ) -> Result<Seals, TlsError> {
     let suite = match connection.negotiated_cipher_suite().map(|suite| suite.suite()) {
         Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Suite::Aes128Gcm,

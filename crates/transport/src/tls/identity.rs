@@ -26,11 +26,11 @@ use rustls::{AlertDescription, CertificateError, RootCertStore};
 use crate::tls::record::Alert;
 
 /// The authority's certificate, in a folder of certificates.
-pub const AUTHORITY: &str = "authority.pem";
+pub const AUTHORITY_FILE: &str = "authority.pem";
 /// Our own certificate there.
-pub const CERTIFICATE: &str = "certificate.pem";
+pub const CERTIFICATE_FILE: &str = "certificate.pem";
 /// The file of the certificate's key.
-pub const KEY: &str = "key.pem";
+pub const KEY_FILE: &str = "key.pem";
 
 /// Why a connection did not come to speak TLS.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ fn reason(error: &CertificateError) -> String {
             format!("it is not valid before {wait} from now; are the clocks right?")
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            format!("it is of another authority than our {AUTHORITY}")
+            format!("it is of another authority than our {AUTHORITY_FILE}")
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
             let names: Vec<_> = presented.iter().map(|name| bare(name)).collect();
@@ -162,11 +162,11 @@ impl Identity {
     /// [`TlsError::File`].
     pub fn read(folder: &Path) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&folder.join(AUTHORITY))? {
-            roots.add(certificate).map_err(|error| file(&folder.join(AUTHORITY), error))?;
+        for certificate in certificates(&folder.join(AUTHORITY_FILE))? {
+            roots.add(certificate).map_err(|error| file(&folder.join(AUTHORITY_FILE), error))?;
         }
-        let chain = certificates(&folder.join(CERTIFICATE))?;
-        let key = read_key(&folder.join(KEY))?;
+        let chain = certificates(&folder.join(CERTIFICATE_FILE))?;
+        let key = read_key(&folder.join(KEY_FILE))?;
         Ok(Self { roots: Arc::new(roots), chain, key, folder: folder.to_owned() })
     }
 
@@ -194,7 +194,7 @@ impl Identity {
     }
 
     fn refused(&self, error: rustls::Error) -> TlsError {
-        let path = self.folder.join(CERTIFICATE);
+        let path = self.folder.join(CERTIFICATE_FILE);
         match error {
             rustls::Error::InvalidCertificate(error) => file(&path, reason(&error)),
             error => file(&path, error),

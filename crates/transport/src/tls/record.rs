@@ -23,27 +23,27 @@ use rustix::net::RecvFlags;
 use crate::os::socket::{receive_some, send_while};
 
 /// Bytes in front of what is sealed.
-const HEAD: usize = 5;
+const RECORD_HEAD_BYTES: usize = 5;
 /// Most bytes of data in a record.
-const MAX_PLAINTEXT: usize = 16 * 1024;
+const MAX_PLAINTEXT_BYTES: usize = 16 * 1024;
 /// Most bytes behind the head that a peer may announce.
-const MAX_CIPHERTEXT: usize = MAX_PLAINTEXT + 256;
+const MAX_CIPHERTEXT_BYTES: usize = MAX_PLAINTEXT_BYTES + 256;
 /// Bytes of the tag.
-const TAG: usize = 16;
+const TAG_BYTES: usize = 16;
 /// Bytes sealed before they are sent together.
-const MAX_GATHERED: usize = 8 * (HEAD + MAX_PLAINTEXT + 1 + TAG);
+const MAX_GATHERED_BYTES: usize = 8 * (RECORD_HEAD_BYTES + MAX_PLAINTEXT_BYTES + 1 + TAG_BYTES);
 /// Bytes that one read may receive beyond the wanted ones.
-const READ_AHEAD: usize = 16 * (HEAD + MAX_CIPHERTEXT);
+const READ_AHEAD_BYTES: usize = 16 * (RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES);
 /// Records that one key seals: half of what AES-GCM bears.
-const WORN_AFTER: u64 = 1 << 23;
+const MAX_RECORDS_PER_KEY: u64 = 1 << 23;
 /// Bytes of a traffic secret.
-pub(crate) const SECRET: usize = 32;
+pub(crate) const SECRET_BYTES: usize = 32;
 /// Length of [`Seals::encode`]'s result in bytes.
-pub(crate) const SEALS: usize = 1 + 2 * (SECRET + 8);
+pub(crate) const SEALS_BYTES: usize = 1 + 2 * (SECRET_BYTES + 8);
 
-const DATA: u8 = 23;
-const HANDSHAKE: u8 = 22;
-const ALERT: u8 = 21;
+const DATA_RECORD: u8 = 23;
+const HANDSHAKE_RECORD: u8 = 22;
+const ALERT_RECORD: u8 = 21;
 /// A handshake message of one byte, 0, that says: what follows is sealed with the next key.
 const NEXT_KEY: [u8; 5] = [24, 0, 0, 1, 0];
 
@@ -89,7 +89,7 @@ impl Alert {
 /// Keys and record counter of one direction.
 struct Half {
     suite: Suite,
-    secret: [u8; SECRET],
+    secret: [u8; SECRET_BYTES],
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
     /// Number of the next record under this key.
@@ -107,7 +107,7 @@ impl KeyType for Bytes {
 }
 
 /// Expands a secret into another one (RFC 8446, section 7.1: HKDF-Expand-Label without a context).
-fn expand<const N: usize>(secret: &[u8; SECRET], label: &[u8]) -> io::Result<[u8; N]> {
+fn expand<const N: usize>(secret: &[u8; SECRET_BYTES], label: &[u8]) -> io::Result<[u8; N]> {
     let prk = Prk::new_less_safe(HKDF_SHA256, secret);
     let (length, label_length) = ((N as u16).to_be_bytes(), [6 + label.len() as u8]);
     let info = [&length[..], &label_length, b"tls13 ", label, &[0]];
@@ -117,7 +117,7 @@ fn expand<const N: usize>(secret: &[u8; SECRET], label: &[u8]) -> io::Result<[u8
 }
 
 impl Half {
-    fn new(suite: Suite, secret: [u8; SECRET], sequence: u64) -> io::Result<Self> {
+    fn new(suite: Suite, secret: [u8; SECRET_BYTES], sequence: u64) -> io::Result<Self> {
         let unbound = match suite {
             Suite::Aes128Gcm => UnboundKey::new(suite.algorithm(), &expand::<16>(&secret, b"key")?),
             Suite::ChaCha20Poly1305 => UnboundKey::new(suite.algorithm(), &expand::<32>(&secret, b"key")?),
@@ -161,7 +161,7 @@ pub(crate) struct Sealer {
 
 impl Sealer {
     fn new(half: Half) -> Self {
-        Self { half, worn_after: WORN_AFTER, out: Vec::new() }
+        Self { half, worn_after: MAX_RECORDS_PER_KEY, out: Vec::new() }
     }
 
     /// Sends the parts, one after the other, as records of this message alone; as [`send_while`].
@@ -176,15 +176,15 @@ impl Sealer {
         self.out.clear();
         while part.is_some() {
             let begun = self.begin()?;
-            let mut room = MAX_PLAINTEXT;
+            let mut room = MAX_PLAINTEXT_BYTES;
             while let Some(bytes) = part.filter(|_| room > 0) {
                 let (now, later) = bytes.split_at(bytes.len().min(room));
                 self.out.extend_from_slice(now);
                 room -= now.len();
                 part = if later.is_empty() { rest.next() } else { Some(later) };
             }
-            self.end(begun, DATA)?;
-            if part.is_none() || self.out.len() + HEAD + MAX_CIPHERTEXT > MAX_GATHERED {
+            self.end(begun, DATA_RECORD)?;
+            if part.is_none() || self.out.len() + RECORD_HEAD_BYTES + MAX_CIPHERTEXT_BYTES > MAX_GATHERED_BYTES {
                 send_while(fd, &mut [IoSlice::new(&self.out)], is_alive)?;
                 self.out.clear();
             }
@@ -195,10 +195,10 @@ impl Sealer {
     /// The records of a short message, for callers that send them by other means.
     pub(crate) fn seal(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         self.out.clear();
-        for part in message.chunks(MAX_PLAINTEXT) {
+        for part in message.chunks(MAX_PLAINTEXT_BYTES) {
             let begun = self.begin()?;
             self.out.extend_from_slice(part);
-            self.end(begun, DATA)?;
+            self.end(begun, DATA_RECORD)?;
         }
         Ok(std::mem::take(&mut self.out))
     }
@@ -207,41 +207,41 @@ impl Sealer {
     pub(super) fn begin(&mut self) -> io::Result<usize> {
         if self.half.sequence >= self.worn_after {
             let begun = self.out.len();
-            self.out.extend_from_slice(&[0; HEAD]);
+            self.out.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
             self.out.extend_from_slice(&NEXT_KEY);
-            self.end(begun, HANDSHAKE)?;
+            self.end(begun, HANDSHAKE_RECORD)?;
             self.half.renew()?;
         }
         let begun = self.out.len();
-        self.out.extend_from_slice(&[0; HEAD]);
+        self.out.extend_from_slice(&[0; RECORD_HEAD_BYTES]);
         Ok(begun)
     }
 
     /// Seals what was appended since the record was begun.
     pub(super) fn end(&mut self, begun: usize, kind: u8) -> io::Result<()> {
         self.out.push(kind);
-        let length = self.out.len() - begun - HEAD + TAG;
+        let length = self.out.len() - begun - RECORD_HEAD_BYTES + TAG_BYTES;
         let head = head(length);
-        self.out[begun..begun + HEAD].copy_from_slice(&head);
-        let (nonce, inner) = (self.half.nonce(), &mut self.out[begun + HEAD..]);
+        self.out[begun..begun + RECORD_HEAD_BYTES].copy_from_slice(&head);
+        let (nonce, inner) = (self.half.nonce(), &mut self.out[begun + RECORD_HEAD_BYTES..]);
         let tag = self.half.key.seal_in_place_separate_tag(nonce, Aad::from(head), inner);
         self.out.extend_from_slice(tag.map_err(|_| io::Error::other("a record could not be sealed"))?.as_ref());
         Ok(())
     }
 }
 
-fn head(length: usize) -> [u8; HEAD] {
+fn head(length: usize) -> [u8; RECORD_HEAD_BYTES] {
     let [high, low] = (length as u16).to_be_bytes();
-    [DATA, 3, 3, high, low]
+    [DATA_RECORD, 3, 3, high, low]
 }
 
 /// Bytes behind the head of a record.
 ///
 /// # Errors
 /// It is none.
-pub(crate) fn length(head: [u8; HEAD]) -> io::Result<usize> {
+pub(crate) fn length(head: [u8; RECORD_HEAD_BYTES]) -> io::Result<usize> {
     let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
-    let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MAX_CIPHERTEXT;
+    let is_record = (20..=23).contains(&head[0]) && head[1] == 3 && length <= MAX_CIPHERTEXT_BYTES;
     is_record.then_some(length).ok_or_else(|| broken("what came is no TLS record"))
 }
 
@@ -290,7 +290,7 @@ impl Opener {
             }
             self.raw.drain(..self.start);
             self.start = 0;
-            let room = if self.reads_ahead { READ_AHEAD - self.raw.len() } else { missing };
+            let room = if self.reads_ahead { READ_AHEAD_BYTES - self.raw.len() } else { missing };
             if receive_some(fd, &mut self.raw, room, flags)? == 0 {
                 // The next read finds that there is no more.
                 return Ok(&[]);
@@ -307,34 +307,36 @@ impl Opener {
     /// Bytes that the next record still misses, as far as is known.
     fn missing(&self) -> io::Result<usize> {
         let raw = &self.raw[self.start..];
-        let Some(head) = raw.first_chunk() else { return Ok(HEAD - raw.len()) };
-        Ok((HEAD + length(*head)?).saturating_sub(raw.len()))
+        let Some(head) = raw.first_chunk() else { return Ok(RECORD_HEAD_BYTES - raw.len()) };
+        Ok((RECORD_HEAD_BYTES + length(*head)?).saturating_sub(raw.len()))
     }
 
     /// Opens the next record, which is there. False if it is the peer's last word.
     fn open_next(&mut self) -> io::Result<bool> {
         let raw = &mut self.raw[self.start..];
-        let Some((head, rest)) = raw.split_first_chunk_mut::<HEAD>() else {
+        let Some((head, rest)) = raw.split_first_chunk_mut::<RECORD_HEAD_BYTES>() else {
             return Err(broken("a record has no head"));
         };
-        if head[0] != DATA {
+        if head[0] != DATA_RECORD {
             return Err(broken("a TLS record came that is not sealed"));
         }
         let sealed = &mut rest[..length(*head)?];
-        let (nonce, whole) = (self.half.nonce(), HEAD + sealed.len());
+        let (nonce, whole) = (self.half.nonce(), RECORD_HEAD_BYTES + sealed.len());
         let inner = self.half.key.open_in_place(nonce, Aad::from(*head), sealed);
         let inner = inner.map_err(|_| broken("a TLS record was changed on its way"))?;
         let Some(last) = inner.iter().rposition(|byte| *byte != 0) else {
             return Err(broken("a TLS record does not say what it is"));
         };
-        let (kind, begun) = (inner[last], self.start + HEAD);
+        let (kind, begun) = (inner[last], self.start + RECORD_HEAD_BYTES);
         self.start += whole;
         match (kind, &inner[..last]) {
-            (DATA, _) => self.open = begun..begun + last,
-            (HANDSHAKE, message) if message == NEXT_KEY => self.half.renew()?,
+            (DATA_RECORD, _) => self.open = begun..begun + last,
+            (HANDSHAKE_RECORD, message) if message == NEXT_KEY => self.half.renew()?,
             // "No more will come."
-            (ALERT, [_, 0]) => return Ok(false),
-            (ALERT, [_, number]) => return Err(io::Error::new(io::ErrorKind::ConnectionAborted, Alert(*number))),
+            (ALERT_RECORD, [_, 0]) => return Ok(false),
+            (ALERT_RECORD, [_, number]) => {
+                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, Alert(*number)));
+            }
             _ => return Err(broken("a TLS record came that has no place here")),
         }
         Ok(true)
@@ -349,14 +351,14 @@ pub(crate) struct Seals {
 
 impl Seals {
     /// The keys that a handshake has left.
-    pub(crate) fn new(suite: Suite, sending: [u8; SECRET], receiving: [u8; SECRET]) -> io::Result<Self> {
+    pub(crate) fn new(suite: Suite, sending: [u8; SECRET_BYTES], receiving: [u8; SECRET_BYTES]) -> io::Result<Self> {
         let (sending, receiving) = (Half::new(suite, sending, 0)?, Half::new(suite, receiving, 0)?);
         Ok(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
 
     /// For another process, which goes on where this one stops: to be sent over a socket that no other process can read.
     pub(crate) fn encode(sealer: &Sealer, opener: &Opener) -> Vec<u8> {
-        let mut out = Vec::with_capacity(SEALS);
+        let mut out = Vec::with_capacity(SEALS_BYTES);
         out.push(match sealer.half.suite {
             Suite::Aes128Gcm => 1,
             Suite::ChaCha20Poly1305 => 2,
@@ -367,13 +369,13 @@ impl Seals {
     }
 
     /// Decodes the result of [`Seals::encode`]; none if it names no known cipher suite.
-    pub(crate) fn decode(bytes: &[u8; SEALS]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; SEALS_BYTES]) -> Option<Self> {
         let suite = match bytes[0] {
             1 => Suite::Aes128Gcm,
             2 => Suite::ChaCha20Poly1305,
             _ => return None,
         };
-        let (sending, receiving) = bytes[1..].split_at(SECRET + 8);
+        let (sending, receiving) = bytes[1..].split_at(SECRET_BYTES + 8);
         let (sending, receiving) = (Half::decode(suite, sending)?, Half::decode(suite, receiving)?);
         Some(Self { sealer: Sealer::new(sending), opener: Opener::new(receiving) })
     }
@@ -394,7 +396,10 @@ mod tests {
     use super::*;
 
     fn pair(suite: Suite) -> (Sealer, Opener) {
-        let [there, back] = [Seals::new(suite, [1; SECRET], [2; SECRET]), Seals::new(suite, [2; SECRET], [1; SECRET])];
+        let [there, back] = [
+            Seals::new(suite, [1; SECRET_BYTES], [2; SECRET_BYTES]),
+            Seals::new(suite, [2; SECRET_BYTES], [1; SECRET_BYTES]),
+        ];
         (there.unwrap().sealer, back.unwrap().opener)
     }
 
@@ -417,7 +422,7 @@ mod tests {
     fn keys_are_those_of_the_published_example() {
         let secret = "a11af9f05531f856ad47116b45a950328204b4f44bfb6b3a4b4f1f3fcb631643";
         let bytes: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&secret[2 * at..2 * at + 2], 16).unwrap()).collect();
-        let secret: [u8; SECRET] = bytes.try_into().unwrap();
+        let secret: [u8; SECRET_BYTES] = bytes.try_into().unwrap();
         let key: [u8; 16] = expand(&secret, b"key").unwrap();
         let iv: [u8; 12] = expand(&secret, b"iv").unwrap();
         assert_eq!(key, *b"\x9f\x02\x28\x3b\x6c\x9c\x07\xef\xc2\x6b\xb9\xf2\xac\x92\xe3\x56");
@@ -434,12 +439,16 @@ mod tests {
                 let bytes: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
-                        for length in [1, 31, MAX_PLAINTEXT - 1, MAX_PLAINTEXT, MAX_PLAINTEXT + 1, 300_000] {
+                        for length in
+                            [1, 31, MAX_PLAINTEXT_BYTES - 1, MAX_PLAINTEXT_BYTES, MAX_PLAINTEXT_BYTES + 1, 300_000]
+                        {
                             let (first, second) = bytes[..length].split_at(length / 3);
                             sealer.send(ours.as_fd(), &[first, &[], second].map(IoSlice::new), &mut || false).unwrap();
                         }
                     });
-                    for length in [1, 31, MAX_PLAINTEXT - 1, MAX_PLAINTEXT, MAX_PLAINTEXT + 1, 300_000] {
+                    for length in
+                        [1, 31, MAX_PLAINTEXT_BYTES - 1, MAX_PLAINTEXT_BYTES, MAX_PLAINTEXT_BYTES + 1, 300_000]
+                    {
                         assert!(read(&mut opener, &theirs, length).unwrap() == bytes[..length], "{suite:?} {length}");
                     }
                 });
@@ -512,7 +521,7 @@ mod tests {
                 let (_, mut opener) = pair(suite);
                 let (got, error) = open_all(&mut opener, &[&first, &second[length + 1..]].concat());
                 assert!(
-                    got == b"first" && (error.is_some() || length + 1 + HEAD > second.len()),
+                    got == b"first" && (error.is_some() || length + 1 + RECORD_HEAD_BYTES > second.len()),
                     "{suite:?}: {length}"
                 );
             }
@@ -522,13 +531,14 @@ mod tests {
     #[test]
     fn records_under_another_key_or_suite_are_refused() {
         let suites = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305];
-        let sealed = |suite, secret| Seals::new(suite, secret, [9; SECRET]).unwrap().sealer.seal(b"a message").unwrap();
+        let sealed =
+            |suite, secret| Seals::new(suite, secret, [9; SECRET_BYTES]).unwrap().sealer.seal(b"a message").unwrap();
         for suite in suites {
             for other in suites {
-                for secret in [[1; SECRET], [2; SECRET], [0; SECRET]] {
+                for secret in [[1; SECRET_BYTES], [2; SECRET_BYTES], [0; SECRET_BYTES]] {
                     let (_, mut opener) = pair(suite);
                     let (got, error) = open_all(&mut opener, &sealed(other, secret));
-                    let is_ours = other == suite && secret == [1; SECRET];
+                    let is_ours = other == suite && secret == [1; SECRET_BYTES];
                     assert_eq!((got.is_empty(), error.is_some()), (!is_ours, !is_ours), "{suite:?} {other:?}");
                 }
             }
@@ -538,7 +548,7 @@ mod tests {
     /// A record is of one direction: what a side has sent is nothing to itself.
     #[test]
     fn records_that_come_back_to_their_sender_are_refused() {
-        let mut both = Seals::new(Suite::Aes128Gcm, [1; SECRET], [2; SECRET]).unwrap();
+        let mut both = Seals::new(Suite::Aes128Gcm, [1; SECRET_BYTES], [2; SECRET_BYTES]).unwrap();
         let sealed = both.sealer.seal(b"a message").unwrap();
         let (got, error) = open_all(&mut both.opener, &sealed);
         assert!(got.is_empty() && error.is_some());
@@ -546,13 +556,13 @@ mod tests {
 
     #[test]
     fn records_beyond_the_limits_are_refused_by_their_heads() {
-        for length in [MAX_CIPHERTEXT + 1, MAX_CIPHERTEXT + 256, 0xffff] {
+        for length in [MAX_CIPHERTEXT_BYTES + 1, MAX_CIPHERTEXT_BYTES + 256, 0xffff] {
             let (_, mut opener) = pair(Suite::Aes128Gcm);
             let (got, error) = open_all(&mut opener, &head(length));
             assert!(got.is_empty() && error.is_some(), "{length}");
         }
         // Too short to hold the seal, and one that holds nothing but padding.
-        for length in 0..=TAG {
+        for length in 0..=TAG_BYTES {
             let (_, mut opener) = pair(Suite::Aes128Gcm);
             let (got, error) = open_all(&mut opener, &[&head(length)[..], &vec![0; length]].concat());
             assert!(got.is_empty() && error.is_some(), "{length}");
@@ -605,7 +615,7 @@ mod tests {
                 _ => {
                     // Heads, where the lengths are, more often than not.
                     let most = records[at].len();
-                    let within = if random(state, 2) == 0 { most.min(HEAD) } else { most };
+                    let within = if random(state, 2) == 0 { most.min(RECORD_HEAD_BYTES) } else { most };
                     let place = random(state, within);
                     records[at][place] ^= 1 << random(state, 8);
                 }
@@ -627,7 +637,10 @@ mod tests {
             opener.reads_ahead = random(state, 2) == 0;
             let sent: Vec<Vec<u8>> = (0..=random(state, 6))
                 .map(|number| {
-                    vec![number as u8 + 1; 1 + random(state, if round % 50 == 0 { 2 * MAX_PLAINTEXT } else { 100 })]
+                    vec![
+                        number as u8 + 1;
+                        1 + random(state, if round % 50 == 0 { 2 * MAX_PLAINTEXT_BYTES } else { 100 })
+                    ]
                 })
                 .collect();
             let mut records: Vec<Vec<u8>> = sent.iter().map(|message| sealer.seal(message).unwrap()).collect();
@@ -653,11 +666,11 @@ mod tests {
         let ((mut sealer, mut opener), (ours, theirs)) = (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
         sealer.send(ours.as_fd(), &[IoSlice::new(b"first")], &mut || false).unwrap();
         assert_eq!(read(&mut opener, &theirs, 5).unwrap(), b"first");
-        let bytes: [u8; SEALS] = Seals::encode(&sealer, &opener).try_into().unwrap();
+        let bytes: [u8; SEALS_BYTES] = Seals::encode(&sealer, &opener).try_into().unwrap();
         let mut next = Seals::decode(&bytes).unwrap();
         next.sealer.send(ours.as_fd(), &[IoSlice::new(b"second")], &mut || false).unwrap();
         assert_eq!(read(&mut next.opener, &theirs, 6).unwrap(), b"second");
-        assert!(Seals::decode(&[9; SEALS]).is_none());
+        assert!(Seals::decode(&[9; SEALS_BYTES]).is_none());
     }
 
     #[test]
@@ -667,7 +680,7 @@ mod tests {
                 (pair(Suite::Aes128Gcm), UnixStream::pair().unwrap());
             let begun = sealer.begin().unwrap();
             sealer.out.extend_from_slice(&alert);
-            sealer.end(begun, ALERT).unwrap();
+            sealer.end(begun, ALERT_RECORD).unwrap();
             ours.write_all(&sealer.out).unwrap();
             match read(&mut opener, &theirs, 1) {
                 Ok(got) => assert!(is_end && got.is_empty()),

@@ -14,11 +14,11 @@ use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, answer, answer_in_parts,
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{LinkControl, LinkError, ProgramLink, ReplyBuffer, WorkerLink};
-use katydid_wire::frame::HEAD;
+use katydid_wire::frame::HEAD_BYTES;
 use katydid_wire::handshake::LinkKind;
 
 /// Bytes of a bulk reply's message, the length in front included.
-const BULK: usize = 700_004;
+const BULK_BYTES: usize = 700_004;
 
 /// A link over a network of its own, and the worker's end of it.
 fn link_over(server: &Server) -> (Proxy, Box<dyn ProgramLink>, Box<dyn WorkerLink>) {
@@ -63,8 +63,17 @@ fn goes_on(server: &Server) {
 #[test]
 fn a_link_that_dies_within_a_bulk_reply_is_an_error_wherever_it_dies() {
     let server = Server::new(Path::Tcp);
-    let sent: Vec<u8> = (0..BULK).map(|at| (at % 253) as u8).collect();
-    for bytes in [0, 1, HEAD - 1, HEAD, HEAD + 3, HEAD + 4, HEAD + 70_000, HEAD + BULK - 1] {
+    let sent: Vec<u8> = (0..BULK_BYTES).map(|at| (at % 253) as u8).collect();
+    for bytes in [
+        0,
+        1,
+        HEAD_BYTES - 1,
+        HEAD_BYTES,
+        HEAD_BYTES + 3,
+        HEAD_BYTES + 4,
+        HEAD_BYTES + 70_000,
+        HEAD_BYTES + BULK_BYTES - 1,
+    ] {
         let (proxy, link, worker) = link_over(&server);
         thread::scope(|scope| {
             scope.spawn(move || echo(worker));
@@ -82,10 +91,10 @@ fn a_link_that_dies_within_a_bulk_reply_is_an_error_wherever_it_dies() {
 fn all_threads_that_wait_for_bulk_hear_of_the_end() {
     let server = Server::new(Path::Tcp);
     let (proxy, link, worker) = link_over(&server);
-    let sent = vec![5; BULK];
+    let sent = vec![5; BULK_BYTES];
     thread::scope(|scope| {
         scope.spawn(move || echo(worker));
-        proxy.back.cut_after((2 * (HEAD + BULK) + 100_000) as u64);
+        proxy.back.cut_after((2 * (HEAD_BYTES + BULK_BYTES) + 100_000) as u64);
         let asked: Vec<_> = (0..5).map(|_| scope.spawn(|| bulk(&*link, &sent))).collect();
         let came: Vec<_> = asked.into_iter().map(|thread| thread.join().unwrap()).collect();
         let whole = came.iter().filter(|came| came.as_ref().is_ok_and(|data| data == &sent[4..])).count();
@@ -99,7 +108,7 @@ fn all_threads_that_wait_for_bulk_hear_of_the_end() {
 #[test]
 fn a_link_that_dies_within_a_request_ends_that_session_alone() {
     let server = Server::new(Path::Tcp);
-    for bytes in [1, HEAD - 1, HEAD, HEAD + 5000] {
+    for bytes in [1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 5000] {
         let (proxy, link, mut worker) = link_over(&server);
         proxy.there.cut_after(bytes as u64);
         thread::scope(|scope| {
@@ -117,7 +126,7 @@ fn a_link_that_dies_within_a_request_ends_that_session_alone() {
 fn a_lost_frame_is_noticed_by_the_next_one() {
     let server = Server::new(Path::Tcp);
     let (proxy, link, worker) = link_over(&server);
-    proxy.there.lose_after(HEAD as u64 + 1, HEAD as u64 + 1);
+    proxy.there.lose_after(HEAD_BYTES as u64 + 1, HEAD_BYTES as u64 + 1);
     thread::scope(|scope| {
         let ended = scope.spawn(move || {
             let mut worker = worker;
@@ -133,7 +142,7 @@ fn a_lost_frame_is_noticed_by_the_next_one() {
 fn bytes_lost_within_a_request_are_noticed_by_the_next_one() {
     let server = Server::new(Path::Tcp);
     let (proxy, link, worker) = link_over(&server);
-    proxy.there.lose_after(HEAD as u64 + 100, 7);
+    proxy.there.lose_after(HEAD_BYTES as u64 + 100, 7);
     thread::scope(|scope| {
         let ended = scope.spawn(move || {
             let mut worker = worker;
@@ -156,7 +165,7 @@ fn bytes_lost_within_a_request_are_noticed_by_the_next_one() {
 #[test]
 fn an_encrypted_link_that_loses_bytes_or_dies_passes_nothing_off_as_whole() {
     let server = Server::new(Path::Tls);
-    let sent: Vec<u8> = (0..BULK).map(|at| (at % 253) as u8).collect();
+    let sent: Vec<u8> = (0..BULK_BYTES).map(|at| (at % 253) as u8).collect();
     for bytes in [0, 4, 21, 70_000, 600_000] {
         for is_cut in [false, true] {
             let (proxy, link, worker) = link_over(&server);
@@ -208,7 +217,7 @@ fn a_link_that_stalls_is_an_error_for_all_who_wait() {
 
 /// Three ask for bulk, and the network stops after so many bytes of one direction.
 fn stalls(proxy: &Proxy, link: &dyn ProgramLink, worker: Box<dyn WorkerLink>, (is_back, bytes): (bool, u64)) {
-    let sent = vec![7; BULK];
+    let sent = vec![7; BULK_BYTES];
     link.limit_silence(Duration::from_millis(200)).unwrap();
     thread::scope(|scope| {
         scope.spawn(move || echo(worker));
@@ -373,10 +382,10 @@ fn enqueues_do_not_wait_for_the_network() {
 fn a_reply_that_stops_on_its_way_comes_whole() {
     let server = Server::new(Path::Tcp);
     let (proxy, link, worker) = link_over(&server);
-    let sent: Vec<u8> = (0..BULK).map(|at| (at % 241) as u8).collect();
+    let sent: Vec<u8> = (0..BULK_BYTES).map(|at| (at % 241) as u8).collect();
     thread::scope(|scope| {
         scope.spawn(move || work(worker));
-        for bytes in [5, HEAD as u64, 300_000] {
+        for bytes in [5, HEAD_BYTES as u64, 300_000] {
             proxy.back.hold_after(bytes);
             let asked = scope.spawn(|| bulk(&*link, &sent));
             // Others that ask meanwhile wait as well, and are not answered in its place.

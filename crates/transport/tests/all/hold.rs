@@ -18,7 +18,7 @@ use katydid_wire::key::SessionKey;
 use rustix::event::{PollFd, PollFlags, poll};
 
 const KEY: SessionKey = SessionKey([9; 16]);
-const PATHS: [Path; 4] = [Path::Shm, Path::Unix, Path::Tcp, Path::Tls];
+const LINK_PATHS: [Path; 4] = [Path::Shm, Path::Unix, Path::Tcp, Path::Tls];
 
 /// A server that stays for programs that come back.
 struct Host {
@@ -96,7 +96,7 @@ fn busy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
 
 #[test]
 fn threads_do_not_notice_that_their_program_leaves_and_comes_back() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let link_control = worker.link_control().unwrap();
@@ -116,7 +116,7 @@ fn threads_do_not_notice_that_their_program_leaves_and_comes_back() {
 /// A call whose reply comes only when the program is back is answered then.
 #[test]
 fn a_thread_that_waits_for_its_reply_waits_on() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let link_control = worker.link_control().unwrap();
@@ -163,7 +163,7 @@ fn late_echo(mut link: Box<dyn WorkerLink>, due: &Barrier) {
 
 #[test]
 fn a_held_link_sends_nothing_but_what_passes_holds() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         thread::scope(|scope| {
@@ -191,7 +191,7 @@ fn a_held_link_sends_nothing_but_what_passes_holds() {
 
 #[test]
 fn a_thread_that_holds_a_lock_is_told_that_a_link_is_held() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let add = || with_lock_held(true, || connection.link.enqueue(ADD, 0, &[&[1]]));
@@ -226,7 +226,7 @@ fn a_thread_that_holds_a_lock_is_told_that_a_link_is_held() {
 
 #[test]
 fn a_link_stops_at_the_frame_that_was_wished_and_rings() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         thread::scope(|scope| {
@@ -248,7 +248,7 @@ fn a_link_stops_at_the_frame_that_was_wished_and_rings() {
 
 #[test]
 fn a_reader_can_ask_whether_anything_waits_for_it() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
         assert!(!worker.has_pending(), "{path:?}");
@@ -269,7 +269,7 @@ fn a_reader_can_ask_whether_anything_waits_for_it() {
 
 #[test]
 fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
         let link_control = worker.link_control().unwrap();
@@ -296,7 +296,7 @@ fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
 
 #[test]
 fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let gate = connection.link.quiesce_gate().unwrap();
@@ -333,7 +333,7 @@ fn a_worker_that_was_lost_is_replaced_by_one_like_it() {
 /// One thread is held; another one gets a reply to a request that was never sent, and there is no sense in waiting any more.
 #[test]
 fn a_held_thread_hears_that_the_link_is_useless() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, mut worker) = host.link();
         let link: Arc<dyn ProgramLink> = connection.link.into();
@@ -367,10 +367,10 @@ fn copy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
             let added = &added;
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let piece = staging.take(SOME).unwrap();
-                    assert!(staging.write(piece, 0, &[number; SOME]));
+                    let piece = staging.take(SOME_BYTES).unwrap();
+                    assert!(staging.write(piece, 0, &[number; SOME_BYTES]));
                     connection.link.enqueue(PIECE_OPCODE, 0, &[&piece.number().to_le_bytes()]).unwrap();
-                    added.fetch_add(u64::from(number) * SOME as u64, Ordering::Relaxed);
+                    added.fetch_add(u64::from(number) * SOME_BYTES as u64, Ordering::Relaxed);
                 }
             });
         }
@@ -378,16 +378,16 @@ fn copy(connection: &ConnectedLink, over: &AtomicBool) -> u64 {
     added.into_inner()
 }
 
-/// A frame that names a piece with [`SOME`] bytes.
+/// A frame that names a piece with [`SOME_BYTES`] bytes.
 const PIECE_OPCODE: u16 = 100;
-const SOME: usize = 100_000;
+const SOME_BYTES: usize = 100_000;
 
 /// A worker that adds up the bytes of pieces.
 fn add_up(mut link: Box<dyn WorkerLink>) -> u64 {
     let mut sum = 0;
     while let Some(frame) = link.next().unwrap().frame().filter(|frame| frame.head.opcode == PIECE_OPCODE) {
         let piece = StagingPiece::new(u32::from_le_bytes(frame.payload.try_into().unwrap())).unwrap();
-        let (staging, mut bytes) = (link.staging().unwrap(), [0; SOME]);
+        let (staging, mut bytes) = (link.staging().unwrap(), [0; SOME_BYTES]);
         assert!(staging.read(piece, 0, &mut bytes));
         staging.release(piece);
         sum += bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
@@ -448,8 +448,8 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
         let (connection, worker) = host.link();
         let (gate, staging) = (connection.link.quiesce_gate().unwrap(), connection.link.staging().unwrap());
         gate.keep().unwrap();
-        let piece = staging.take(SOME).unwrap();
-        assert!(staging.write(piece, 0, &[7; SOME]) && is_kept_from_others(&connection, piece));
+        let piece = staging.take(SOME_BYTES).unwrap();
+        assert!(staging.write(piece, 0, &[7; SOME_BYTES]) && is_kept_from_others(&connection, piece));
         let link_control = worker.link_control().unwrap();
         if how == "left" {
             link_control.detach();
@@ -472,7 +472,7 @@ fn another_worker_finds_in_its_pieces_what_was_in_use() {
             assert!(has_piece(&connection, piece) && is_kept_from_others(&connection, piece));
             connection.link.enqueue(PIECE_OPCODE, 0, &[&piece.number().to_le_bytes()]).unwrap();
             connection.link.enqueue(EXIT, 0, &[]).unwrap();
-            assert_eq!(other.join().unwrap(), 7 * SOME as u64, "{how}");
+            assert_eq!(other.join().unwrap(), 7 * SOME_BYTES as u64, "{how}");
         });
     }
 }
@@ -482,7 +482,7 @@ fn copies_of_a_session_that_is_given_up_end() {
     let host = Host::new(Path::Shm);
     let (connection, worker) = host.link();
     let (gate, staging) = (connection.link.quiesce_gate().unwrap(), connection.link.staging().unwrap());
-    let piece = staging.take(SOME).unwrap();
+    let piece = staging.take(SOME_BYTES).unwrap();
     worker.link_control().unwrap().detach();
     gate.hold();
     gate.leave().unwrap();
@@ -495,7 +495,7 @@ fn copies_of_a_session_that_is_given_up_end() {
 
 #[test]
 fn a_session_that_is_given_up_fails_those_who_wait() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let gate = connection.link.quiesce_gate().unwrap();
@@ -516,7 +516,7 @@ fn a_session_that_is_given_up_fails_those_who_wait() {
 
 #[test]
 fn a_program_that_has_not_left_or_is_another_one_is_refused() {
-    for path in PATHS {
+    for path in LINK_PATHS {
         let host = Host::new(path);
         let (connection, worker) = host.link();
         let link_control = worker.link_control().unwrap();

@@ -11,14 +11,14 @@ use crate::random::Random;
 use katydid_transport::examine;
 
 /// Scripts that are made unless the environment says otherwise: a second's work.
-const MADE: usize = 4000;
+const MUTATION_COUNT: usize = 4000;
 
 /// Examines what `make` makes, again and again; gives the sum of what came of it.
 fn examine_all(
     mut make: impl FnMut(&mut Random) -> Vec<u8>,
     examine: impl Fn(&[u8]) -> usize + RefUnwindSafe,
 ) -> usize {
-    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE);
+    let made = env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATION_COUNT);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let scripts = (0..made).map(|_| make(&mut random));
     scripts
@@ -42,7 +42,7 @@ fn a_program_that_does_as_it_likes_in_the_ring_ends_its_link_at_worst() {
         script
     };
     let frames = examine_all(script, |script| examine::ring(script).unwrap());
-    assert!(frames > MADE, "only {frames} frames were handed out");
+    assert!(frames > MUTATION_COUNT, "only {frames} frames were handed out");
 }
 
 #[test]
@@ -62,5 +62,5 @@ fn of_a_made_up_stream_of_records_only_what_was_sealed_is_handed_out() {
         script
     };
     let bytes = examine_all(script, examine::records);
-    assert!(bytes > MADE, "only {bytes} bytes were handed out");
+    assert!(bytes > MUTATION_COUNT, "only {bytes} bytes were handed out");
 }

@@ -13,7 +13,7 @@ use crate::common::proxy::Proxy;
 use crate::common::{ECHO, Path, Server, build, hello, work};
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
-use katydid_transport::{AUTHORITY, Address, CERTIFICATE, Identity, KEY};
+use katydid_transport::{AUTHORITY_FILE, Address, CERTIFICATE_FILE, Identity, KEY_FILE};
 use katydid_wire::handshake::{LinkKind, Ready};
 use katydid_wire::key::SessionKey;
 use rustls::RootCertStore;
@@ -47,7 +47,7 @@ fn a_folder_of_certificates_is_of_files_and_of_one_purpose() {
     assert!(text.contains("certificate.pem: it is for another purpose"), "{text}");
     let folder = authority.issue("127.0.0.1", SERVER, VALID);
     Identity::read(&folder).unwrap().check_as_server().unwrap();
-    for name in [AUTHORITY, CERTIFICATE, KEY] {
+    for name in [AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE] {
         let (path, kept) = (folder.join(name), folder.join("kept"));
         fs::rename(&path, &kept).unwrap();
         let text = Identity::read(&folder).unwrap_err().to_string();
@@ -121,9 +121,9 @@ fn a_program_looks_at_its_own_certificate_first() {
     assert!(told(Some(mine(NOT_YET))).contains("certificate.pem: it is not valid before"));
     assert!(told(None).contains("--certs"));
     let (open, broken, unknown) = (mine(VALID), mine(VALID), mine(VALID));
-    fs::set_permissions(open.join(KEY), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    fs::set_permissions(open.join(KEY_FILE), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     assert!(told(Some(open)).contains("key.pem: others can read this key"));
-    fs::write(broken.join(CERTIFICATE), "no certificate").unwrap();
+    fs::write(broken.join(CERTIFICATE_FILE), "no certificate").unwrap();
     assert!(told(Some(broken)).contains("certificate.pem: it holds no certificate"));
     Authority::new("other").give_to(&unknown);
     assert!(told(Some(unknown)).contains("certificate.pem: it is of another authority"));
@@ -173,14 +173,14 @@ fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
 fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientConnection {
     let folder = authority.issue("stranger", CLIENT, VALID);
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(folder.join(AUTHORITY)).unwrap()).unwrap();
+    roots.add(CertificateDer::from_pem_file(folder.join(AUTHORITY_FILE)).unwrap()).unwrap();
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into());
     let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
     let config = match certs {
         None => config.with_no_client_auth(),
         Some(folder) => {
-            let chain = vec![CertificateDer::from_pem_file(folder.join(CERTIFICATE)).unwrap()];
-            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(folder.join(KEY)).unwrap()).unwrap()
+            let chain = vec![CertificateDer::from_pem_file(folder.join(CERTIFICATE_FILE)).unwrap()];
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(folder.join(KEY_FILE)).unwrap()).unwrap()
         }
     };
     rustls::ClientConnection::new(config.into(), ServerName::try_from("127.0.0.1").unwrap()).unwrap()

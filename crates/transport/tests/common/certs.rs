@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use katydid_transport::{AUTHORITY, CERTIFICATE, KEY};
+use katydid_transport::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
@@ -48,15 +48,15 @@ impl Authority {
         let number = fs::read_dir(self.folder.path()).unwrap().count();
         let folder = self.folder.path().join(number.to_string());
         fs::create_dir(&folder).unwrap();
-        fs::write(folder.join(KEY), key.serialize_pem()).unwrap();
-        fs::set_permissions(folder.join(KEY), fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(folder.join(CERTIFICATE), certificate).unwrap();
+        fs::write(folder.join(KEY_FILE), key.serialize_pem()).unwrap();
+        fs::set_permissions(folder.join(KEY_FILE), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(folder.join(CERTIFICATE_FILE), certificate).unwrap();
         self.give_to(&folder);
         folder
     }
 
     /// From now on users of the folder trust this authority.
     pub(crate) fn give_to(&self, folder: &Path) {
-        fs::write(folder.join(AUTHORITY), &self.certificate).unwrap();
+        fs::write(folder.join(AUTHORITY_FILE), &self.certificate).unwrap();
     }
 }

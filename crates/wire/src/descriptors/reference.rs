@@ -36,7 +36,7 @@ pub mod given {
 }
 
 /// Where numbers lie in a sampler, see [`TextureArguments::sampler`].
-pub mod place {
+pub mod sampler_word {
     /// Address modes of three dimensions, each a `CUaddress_mode`.
     pub const ADDRESS_MODE: usize = 0;
     /// Filter between texels, a `CUfilter_mode`.
@@ -82,7 +82,7 @@ impl ReferenceArguments {
 }
 
 /// Numbers of the facts.
-const FACTS: usize = 16;
+const FACT_WORDS: usize = 16;
 
 /// What the driver says of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,10 +104,10 @@ impl ReferenceFacts {
 
     /// From bytes; `None` for any that `encode` does not make.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let words: [[u8; 4]; FACTS] = bytes.as_chunks::<4>().0.try_into().ok()?;
+        let words: [[u8; 4]; FACT_WORDS] = bytes.as_chunks::<4>().0.try_into().ok()?;
         let words = words.map(u32::from_le_bytes);
         let (sampler, rest) = words.split_first_chunk::<14>()?;
-        let whole = bytes.len() == FACTS * 4;
+        let whole = bytes.len() == FACT_WORDS * 4;
         whole.then_some(Self { sampler: *sampler, format: *rest.first()?, channels: *rest.get(1)? })
     }
 }

@@ -3,9 +3,9 @@
 /// Most groups of one resource.
 pub const MAX_PARTS: u32 = 1024;
 /// Where the bytes begin that programs may read of a resource; its kind is in its first four.
-pub const VISIBLE_AT: usize = 96;
+pub const VISIBLE_OFFSET: usize = 96;
 /// Bytes that travel of a resource: its kind and what programs may read.
-pub const VISIBLE: usize = 4 + 48;
+pub const VISIBLE_BYTES: usize = 4 + 48;
 
 /// Which part of a split a resource is: the number of a group, or one of those below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,13 +13,13 @@ use super::bytes::{Reader, Writer, repeat};
 /// Steps of one graph, and edges to one step.
 const MAX_STEPS: u32 = 1 << 20;
 /// Body graphs of one step.
-const MAX_INNER: u32 = 1 << 16;
+const MAX_BODY_GRAPHS: u32 = 1 << 16;
 /// Levels of nested graphs.
-const MAX_DEPTH: u32 = 64;
+const MAX_GRAPH_DEPTH: u32 = 64;
 /// Bytes of a kernel's parameters, or of a descriptor.
 const MAX_BYTES: u32 = 64 * 1024;
 /// Attributes of a kernel, and words of a batch.
-const MAX_LIST: u32 = 4096;
+const MAX_LIST_ENTRIES: u32 = 4096;
 
 /// An edge that leads to a step: the position of the step it leaves, and what it carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,7 +245,7 @@ impl StepWork {
             8 => Self::Record(reader.u32()?),
             9 => {
                 let context = reader.u32()?;
-                let count = reader.count("words of a batch", MAX_LIST)?;
+                let count = reader.count("words of a batch", MAX_LIST_ENTRIES)?;
                 let words = repeat(count, || Ok((reader.u32()?, reader.u64()?, reader.u64()?, reader.u32()?)))?;
                 Self::Batch { context, words }
             }
@@ -257,7 +257,7 @@ impl StepWork {
     fn read_kernel(reader: &mut Reader<'_>) -> Result<Self, FactsError> {
         let [function, kernel, context] = read_array(reader)?;
         let (shape, shared, params) = (read_array(reader)?, reader.u32()?, read_bytes(reader)?);
-        let count = reader.count("attributes", MAX_LIST)?;
+        let count = reader.count("attributes", MAX_LIST_ENTRIES)?;
         let attributes = repeat(count, || {
             let id = reader.u32()?;
             let mut value = [0; 8];
@@ -290,7 +290,7 @@ impl StepFacts {
         })?;
         let is_enabled = read_byte(reader)? != 0;
         let work = StepWork::read(reader)?;
-        let count = reader.count("inner graphs", MAX_INNER)?;
+        let count = reader.count("inner graphs", MAX_BODY_GRAPHS)?;
         let inner = repeat(count, || GraphFacts::read(reader, depth + 1))?;
         Ok(Self { before, is_enabled, work, inner })
     }
@@ -322,8 +322,8 @@ impl GraphFacts {
     }
 
     fn read(reader: &mut Reader<'_>, depth: u32) -> Result<Self, FactsError> {
-        if depth > MAX_DEPTH {
-            return Err(FactsError::TooMany { what: "graphs inside graphs", found: depth, most: MAX_DEPTH });
+        if depth > MAX_GRAPH_DEPTH {
+            return Err(FactsError::TooMany { what: "graphs inside graphs", found: depth, most: MAX_GRAPH_DEPTH });
         }
         let count = reader.count("steps", MAX_STEPS)?;
         Ok(Self { steps: repeat(count, || StepFacts::read(reader, depth))? })

@@ -10,10 +10,10 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_image::{
-    CheckpointNumber, CheckpointPart, ChunkId, Compression, FileEntry, Image, ImageError, ImageSource, MAX_STATE,
+    CheckpointNumber, CheckpointPart, ChunkId, Compression, FileEntry, Image, ImageError, ImageSource, MAX_STATE_BYTES,
     Options, Reader, Result, Session, Sink, Which,
 };
-use katydid_wire::companion::{FromWorker, STATE_PIECE, Store, ToWorker};
+use katydid_wire::companion::{FromWorker, MAX_STATE_PIECE_BYTES, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
@@ -21,7 +21,7 @@ use crate::companion::writer::CompanionWriter;
 use crate::os::sandbox::has_own_user;
 
 /// Name of the state with the session's part of the manifest, for an image that is asked for over a connection.
-const PART: &str = "part";
+const SESSION_PART_KEY: &str = "part";
 
 /// Reads and writes an image through the supervisor's connection.
 pub(crate) struct ImageClient {
@@ -104,7 +104,7 @@ impl Pieces {
         if *self.total.get_or_insert(total) != total {
             return Err(unfit(format!("{name} changes its length")));
         }
-        if total > MAX_STATE {
+        if total > MAX_STATE_BYTES {
             return Err(unfit(format!("{name} is larger than a state file may be")));
         }
         self.bytes.extend_from_slice(data);
@@ -146,9 +146,9 @@ impl Sink for ImageClient {
     }
 
     fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
-        let count = bytes.len().div_ceil(STATE_PIECE).max(1);
+        let count = bytes.len().div_ceil(MAX_STATE_PIECE_BYTES).max(1);
         for number in 0..count {
-            let data = bytes.chunks(STATE_PIECE).nth(number).unwrap_or_default().to_vec();
+            let data = bytes.chunks(MAX_STATE_PIECE_BYTES).nth(number).unwrap_or_default().to_vec();
             let last = u32::from(number + 1 == count);
             match self.ask(&FromWorker::PutState { name: name.to_owned(), data, last })? {
                 ToWorker::Stored {} => {}
@@ -251,8 +251,8 @@ impl Output {
         match self {
             Self::Folder(part) => part.finish(&session).map(|_| Vec::new()),
             Self::Stream(asker) => {
-                let entry = asker.session_state(&format!("{}.{PART}", session.name), &json(&session)?)?;
-                session.states.insert(PART.to_owned(), entry);
+                let entry = asker.session_state(&format!("{}.{SESSION_PART_KEY}", session.name), &json(&session)?)?;
+                session.states.insert(SESSION_PART_KEY.to_owned(), entry);
                 json(&session)
             }
         }
@@ -297,7 +297,7 @@ impl Input {
                 found.cloned().ok_or_else(|| unfit(format!("the checkpoint has no session {name}")))
             }
             Self::Stream(asker) => {
-                let bytes = ImageClient::state(asker, &state_file(&format!("{name}.{PART}")))?;
+                let bytes = ImageClient::state(asker, &state_file(&format!("{name}.{SESSION_PART_KEY}")))?;
                 serde_json::from_slice(&bytes).map_err(|error| unfit(error.to_string()))
             }
         }
@@ -324,7 +324,7 @@ mod tests {
     fn a_state_is_as_long_as_was_said_first_and_no_longer_than_states_are() {
         for (said, why) in [
             (&[(5, &b"abc"[..]), (6, b"de")][..], "changes its length"),
-            (&[(MAX_STATE + 1, b"abc")], "larger than a state file may be"),
+            (&[(MAX_STATE_BYTES + 1, b"abc")], "larger than a state file may be"),
             (&[(2, b"abc")], "more than its 2 bytes"),
             (&[(5, b"abc"), (5, b"")], "ends after 3 of 5 bytes"),
         ] {

@@ -12,7 +12,7 @@ use super::arguments::Argument;
 use super::source::NvmlSource;
 
 /// Exported by our own library of that name alone.
-const OWN: &[u8] = b"katydid_nvml_marker";
+const OWN_LIBRARY_MARKER: &[u8] = b"katydid_nvml_marker";
 /// Where it lies when the loader's search is bent.
 const LIBRARY_PATHS: [&str; 5] = [
     "libnvidia-ml.so.1",
@@ -84,7 +84,7 @@ impl Library {
             // SAFETY: the system's library of management; its constructors run as in any program that uses it.
             match unsafe { Opened::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
                 // SAFETY: only looked for.
-                Ok(library) if unsafe { library.get::<NvmlFunction>(OWN) }.is_ok() => {
+                Ok(library) if unsafe { library.get::<NvmlFunction>(OWN_LIBRARY_MARKER) }.is_ok() => {
                     last = format!("{place} is Katydid's own")
                 }
                 Ok(library) => return Self { library }.start(),

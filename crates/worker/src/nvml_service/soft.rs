@@ -17,15 +17,15 @@ use super::arguments::{Argument, list, text};
 use super::source::{NvmlSource, Processes};
 
 /// Attributes that only NVML's words need.
-const MEMORY_CLOCK: u32 = 36;
-const MEMORY_BUS: u32 = 37;
-const COMPUTE_MODE: u32 = 20;
+const MEMORY_CLOCK_ATTRIBUTE: u32 = 36;
+const MEMORY_BUS_ATTRIBUTE: u32 = 37;
+const COMPUTE_MODE_ATTRIBUTE: u32 = 20;
 /// Between two looks at how busy the processors are.
 const LOAD_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// `NVML_VALUE_NOT_AVAILABLE` as 64 bits.
-const NOT_AVAILABLE: u64 = u64::MAX;
+const VALUE_NOT_AVAILABLE: u64 = u64::MAX;
 /// `nvmlMemory_v2_t`: its size, and its version above that.
-const MEMORY_V2: u32 = 40 | 2 << 24;
+const MEMORY_V2_VERSION: u32 = 40 | 2 << 24;
 /// `NVML_P2P_CAPS_INDEX_READ` and `_WRITE`: the others are of links and atomics.
 const READ_AND_WRITE: Range<u64> = 0..2;
 /// `NVML_P2P_STATUS_OK` and `NVML_P2P_STATUS_NOT_SUPPORTED`
@@ -122,11 +122,11 @@ impl Soft {
             ("nvmlDeviceGetIndex" | "nvmlDeviceGetMinorNumber", _) => word(number),
             ("nvmlDeviceIsMigDeviceHandle", _) => word(0),
             ("nvmlDeviceGetNumGpuCores", _) => word(value(id::MULTIPROCESSOR_COUNT)),
-            ("nvmlDeviceGetMemoryBusWidth", _) => word(value(MEMORY_BUS)),
-            ("nvmlDeviceGetComputeMode", _) => word(value(COMPUTE_MODE)),
+            ("nvmlDeviceGetMemoryBusWidth", _) => word(value(MEMORY_BUS_ATTRIBUTE)),
+            ("nvmlDeviceGetComputeMode", _) => word(value(COMPUTE_MODE_ATTRIBUTE)),
             ("nvmlDeviceGetMaxClockInfo" | "nvmlDeviceGetMaxCustomerBoostClock", [Argument::Value(clock), _]) => {
                 // Clocks are told in MHz, attributes in kHz. Number 2 is the memory's.
-                word(value(if *clock == 2 { MEMORY_CLOCK } else { id::CLOCK_RATE }) / 1000)
+                word(value(if *clock == 2 { MEMORY_CLOCK_ATTRIBUTE } else { id::CLOCK_RATE }) / 1000)
             }
             ("nvmlDeviceGetCudaComputeCapability", _) => {
                 let parts = [id::COMPUTE_CAPABILITY_MAJOR, id::COMPUTE_CAPABILITY_MINOR];
@@ -137,11 +137,11 @@ impl Soft {
                 Ok(vec![bytes_of(&[total, total.saturating_sub(used), used])])
             }
             ("nvmlDeviceGetMemoryInfo_v2", [Argument::Versioned(asked)]) => {
-                if asked.len() != 40 || asked.first_chunk() != Some(&MEMORY_V2.to_le_bytes()) {
+                if asked.len() != 40 || asked.first_chunk() != Some(&MEMORY_V2_VERSION.to_le_bytes()) {
                     return Err(code::ARGUMENT_VERSION_MISMATCH);
                 }
                 let (total, used) = (device.total_memory, self.used()?);
-                Ok(vec![bytes_of(&[u64::from(MEMORY_V2), total, 0, total.saturating_sub(used), used])])
+                Ok(vec![bytes_of(&[u64::from(MEMORY_V2_VERSION), total, 0, total.saturating_sub(used), used])])
             }
             // Of no fabric: the state of number 0, and nothing else is told.
             ("nvmlDeviceGetGpuFabricInfo", [Argument::Out(length, _)]) => Ok(vec![vec![0; *length]]),
@@ -173,7 +173,7 @@ impl Soft {
         }
         let is_asked = name.starts_with("nvmlDeviceGetComputeRunningProcesses");
         let element = |(process, bytes): &(u32, u64)| {
-            let bytes = if self.facts.devices.len() == 1 { *bytes } else { NOT_AVAILABLE };
+            let bytes = if self.facts.devices.len() == 1 { *bytes } else { VALUE_NOT_AVAILABLE };
             let mut element = u64::from(*process).to_le_bytes().to_vec();
             element.extend(bytes.to_le_bytes());
             element.extend([NO_INSTANCE; 2].map(u32::to_le_bytes).as_flattened());

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "leaving the process without running exit handlers has no safe interface")]
 
 /// Exit status of a session that its program broke.
-pub(crate) const BROKEN: i32 = 1;
+pub(crate) const BROKEN_SESSION_STATUS: i32 = 1;
 
 /// Leaves at once. Exit handlers are not run: the driver's would wait for kernels that no process wants any more.
 pub(crate) fn leave(code: i32) -> ! {

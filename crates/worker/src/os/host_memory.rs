@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::control;
-use crate::os::exit::{BROKEN, leave};
+use crate::os::exit::{BROKEN_SESSION_STATUS, leave};
 use crate::os::memory_files::{self, MemoryFiles};
 
 /// How much rather than others the kernel ends a worker; 1000 is the most.
@@ -55,7 +55,7 @@ pub(crate) fn look(control: BorrowedFd<'_>) -> Duration {
     };
     if held > limit {
         control::holds(control, held);
-        leave(BROKEN);
+        leave(BROKEN_SESSION_STATUS);
     }
     pause(limit - held)
 }

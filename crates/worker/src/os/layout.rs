@@ -20,11 +20,11 @@ use std::thread;
 use libc::{M_ARENA_MAX, M_MMAP_MAX, mallopt};
 
 /// Stacks that are kept for our threads: what writes an image has 16, and each bulk connection of the program's one.
-const OURS: usize = 36;
+const OWN_STACKS: usize = 36;
 /// Their size, as of all threads of Rust's.
 const OUR_SIZE: usize = 2 << 20;
 /// Stacks that are kept for the driver's threads: three as it starts, and one for the functions of each context.
-const DRIVERS: usize = 16;
+const DRIVER_STACKS: usize = 16;
 /// The largest that are kept for it: with a higher limit of the system it has stacks wherever there is room.
 const MAX_STACK_BYTES: u64 = 64 << 20;
 /// What glibc keeps of stacks that no process has: its own choice is 40 MiB (a tunable since 2.34; the room is of addresses alone).
@@ -43,8 +43,8 @@ pub(crate) fn settle() {
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);
     }
-    stock(&[OUR_SIZE; OURS]);
-    stock(&[drivers_size(); DRIVERS]);
+    stock(&[OUR_SIZE; OWN_STACKS]);
+    stock(&[drivers_size(); DRIVER_STACKS]);
 }
 
 /// The size of the stack of a thread whose maker does not choose: the system's limit, or glibc's choice.

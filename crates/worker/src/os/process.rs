@@ -10,7 +10,7 @@ use crate::os::exit::leave;
 use crate::os::log::{self, Log};
 
 /// Exit status after a fault in our own code.
-const OWN_FAULT: i32 = 70;
+const OWN_FAULT_STATUS: i32 = 70;
 
 /// Dies with its server, leaves no core that would hold a program's memory, and ends as a whole when a thread of it
 /// panics: half a worker would leave its program waiting.
@@ -44,5 +44,5 @@ fn addresses_are_fixed() -> bool {
 /// Says where the fault is and leaves.
 fn end(fault: &PanicHookInfo<'_>) -> ! {
     Log::early().line(format_args!("fault in Katydid itself: {fault}"));
-    leave(OWN_FAULT)
+    leave(OWN_FAULT_STATUS)
 }

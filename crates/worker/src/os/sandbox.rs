@@ -146,12 +146,12 @@ struct CapHeader {
 }
 
 /// Version 3 of the interface, with 64 capabilities.
-const VERSION: u32 = 0x2008_0522;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// A process of root's is as any other: what it may do to files, their owner and mode say. With no new privileges a child
 /// gets no capabilities back.
 fn give_up_capabilities() -> io::Result<()> {
-    let head = CapHeader { version: VERSION, pid: 0 };
+    let head = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     // Effective, permitted and inheritable, for two words of capabilities.
     let none = [[0_u32; 3]; 2];
     // SAFETY: both arguments are as version 3 wants them and outlive the call.

@@ -18,8 +18,8 @@ use katydid_wire::message::{
     kdUpcallNext,
 };
 
-const GRANULE: u64 = 2 << 20;
-const ROUNDS: u32 = 50;
+const GRANULE_BYTES: u64 = 2 << 20;
+const ROUND_COUNT: u32 = 50;
 
 /// A link that several threads use.
 #[derive(Clone, Copy)]
@@ -148,7 +148,7 @@ on_every_way! {
     fn threads_do_not_notice_that_their_program_leaves_and_comes_back(program: Program) {
         let address = program.arenas.map.device(0).unwrap().start;
         let caller = Caller(&*program.link);
-        caller.call(&kdDeviceGrow { device: 0, address, size: GRANULE });
+        caller.call(&kdDeviceGrow { device: 0, address, size: GRANULE_BYTES });
         let (over, ran, sent) = (AtomicBool::new(false), AtomicU32::new(0), Barrier::new(2));
         thread::scope(|scope| {
             let copies: Vec<_> = (0..3)
@@ -157,7 +157,7 @@ on_every_way! {
             let functions = scope.spawn(|| functions(caller, &ran, &sent, &over));
             scope.spawn(|| upcalls(caller, &ran, &sent));
             let supervisor = Supervisor::new(&program);
-            (0..ROUNDS).for_each(|_| supervisor.round());
+            (0..ROUND_COUNT).for_each(|_| supervisor.round());
             over.store(true, Ordering::Relaxed);
             assert!(copies.into_iter().all(|thread| thread.join().unwrap() > 0));
             assert!(functions.join().unwrap() > 0);
@@ -168,7 +168,7 @@ on_every_way! {
     fn a_pause_is_over_when_the_companion_goes(program: Program) {
         let address = program.arenas.map.device(0).unwrap().start;
         let caller = Caller(&*program.link);
-        caller.call(&kdDeviceGrow { device: 0, address, size: GRANULE });
+        caller.call(&kdDeviceGrow { device: 0, address, size: GRANULE_BYTES });
         let supervisor = Supervisor::new(&program);
         supervisor.pause();
         // A second companion at the same time would make two of one checkpoint.

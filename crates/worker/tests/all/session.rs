@@ -13,14 +13,14 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-const GRANULE: u64 = 2 << 20;
+const GRANULE_BYTES: u64 = 2 << 20;
 const OUT_OF_MEMORY: u32 = 2;
 const INVALID_IMAGE: u32 = 200;
 const INVALID_HANDLE: u32 = 400;
 const NOT_FOUND: u32 = 500;
 
 /// `values[i] = values[i] * factor + offset`, where `offset` is a variable of the module.
-const SCALE: &str = r"
+const SCALE_PTX: &str = r"
 .version 7.0
 .target sm_70
 .address_size 64
@@ -50,7 +50,7 @@ fn device(program: &Program) -> u64 {
 /// The device arena with a granule behind its start.
 fn grown(program: &Program) -> u64 {
     let address = device(program);
-    program.call(&kdDeviceGrow { device: 0, address, size: GRANULE }).unwrap();
+    program.call(&kdDeviceGrow { device: 0, address, size: GRANULE_BYTES }).unwrap();
     address
 }
 
@@ -64,7 +64,7 @@ const LOAD: kdModuleLoad<'_> = kdModuleLoad { module: 1, infoLogSize: 1024, erro
 
 /// Module 1 and its function 1.
 fn load_scale(program: &Program) {
-    send_image(program, SCALE);
+    send_image(program, SCALE_PTX);
     program.call(&LOAD).unwrap();
     let found = program.call(&kdModuleFunction { function: 1, module: 1, name: b"scale" }).unwrap();
     let facts = FunctionFacts::decode(&found.facts).unwrap();
@@ -99,7 +99,7 @@ on_every_way! {
         let facts = Facts::decode(&program.call(&kdFacts {}).unwrap().facts).unwrap();
         assert!(facts.driver_version >= 12000);
         assert_eq!(facts.devices[0].attribute(10).unwrap().value, 32);
-        assert_eq!(facts.devices[0].granularity, GRANULE);
+        assert_eq!(facts.devices[0].granularity, GRANULE_BYTES);
         let retained = program.call(&kdContextRetain { context: 1, device: 0, flags: 0 }).unwrap();
         assert_ne!(ContextFacts::decode(&retained.facts).unwrap().id, 0);
     }
@@ -178,13 +178,13 @@ on_every_way! {
     fn memory_grows_shrinks_and_ends(program: Program) {
         let address = grown(&program);
         let before = program.call(&kdDeviceInfo { device: 0 }).unwrap();
-        let more = address + GRANULE;
-        program.call(&kdDeviceGrow { device: 0, address: more, size: 4 * GRANULE }).unwrap();
+        let more = address + GRANULE_BYTES;
+        program.call(&kdDeviceGrow { device: 0, address: more, size: 4 * GRANULE_BYTES }).unwrap();
         let after = program.call(&kdDeviceInfo { device: 0 }).unwrap();
-        assert_eq!(before.free - after.free, 4 * GRANULE);
-        program.call(&kdDeviceShrink { device: 0, address: more, size: 4 * GRANULE }).unwrap();
+        assert_eq!(before.free - after.free, 4 * GRANULE_BYTES);
+        program.call(&kdDeviceShrink { device: 0, address: more, size: 4 * GRANULE_BYTES }).unwrap();
         assert_eq!(program.call(&kdDeviceInfo { device: 0 }).unwrap(), before);
-        let size = (before.total + GRANULE).next_multiple_of(GRANULE);
+        let size = (before.total + GRANULE_BYTES).next_multiple_of(GRANULE_BYTES);
         assert_eq!(program.call(&kdDeviceGrow { device: 0, address: more, size }), Err(OUT_OF_MEMORY));
     }
 
@@ -286,10 +286,10 @@ fn bulk_copies_go_through_the_staging_area_and_give_it_back() {
 fn the_server_s_limit_is_a_full_device() {
     let program = Program::start_with(Way::Shm, b"memory 4194304");
     let address = device(&program);
-    program.call(&kdDeviceGrow { device: 0, address, size: 2 * GRANULE }).unwrap();
-    let more = kdDeviceGrow { device: 0, address: address + 2 * GRANULE, size: GRANULE };
+    program.call(&kdDeviceGrow { device: 0, address, size: 2 * GRANULE_BYTES }).unwrap();
+    let more = kdDeviceGrow { device: 0, address: address + 2 * GRANULE_BYTES, size: GRANULE_BYTES };
     assert_eq!(program.call(&more), Err(OUT_OF_MEMORY));
-    assert_eq!(program.call(&kdDeviceInfo { device: 0 }).unwrap().total, 2 * GRANULE);
+    assert_eq!(program.call(&kdDeviceInfo { device: 0 }).unwrap().total, 2 * GRANULE_BYTES);
 }
 
 #[test]

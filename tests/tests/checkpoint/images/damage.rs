@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::commands::katydid;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{LIMIT, Stage, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, said};
 
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     [("verify_and_restore_say_the_same_of_damaged_images", agree as Scenario, "shm")].into_iter()
@@ -95,14 +95,14 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn agree(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn agree(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("whole", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let kept = kept_loop(places)?;
+    let kept = kept_loop(paths)?;
     let mut taken = 0;
     for (number, (part, damage)) in DAMAGES.into_iter().enumerate() {
         let name = format!("{number}/image");
@@ -110,8 +110,8 @@ fn agree(places: &Places, way: &str) -> Result<()> {
         fs::create_dir(stage.image(&number.to_string()))?;
         copy(&stage.image("image"), &damaged)?;
         damage.be_done(&file(&damaged, part)?).with_context(|| format!("{damage:?} of {part}"))?;
-        let verified = program::run(katydid(places, &["images", "verify"]).arg(&damaged), WAIT_TIMEOUT)?;
-        let restored = stage.restore("whole", &name, &[])?.finish(LIMIT)?;
+        let verified = program::run(katydid(paths, &["images", "verify"]).arg(&damaged), WAIT_TIMEOUT)?;
+        let restored = stage.restore("whole", &name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         let (is_whole, is_restored) = (verified.status.success(), restored.status.success());
         ensure!(
             is_whole == is_restored,

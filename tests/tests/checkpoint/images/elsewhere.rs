@@ -11,14 +11,14 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Trial};
 
 use crate::scenarios::{LOOP, was_stopped};
-use crate::stage::{LIMIT, Stage, WAYS, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, said};
 
 /// Programs that are restored there: one of one process, one of several, and one that has things by names.
 const PROGRAMS: [(&str, Variant); 3] = [LOOP, ("kept_processes", Variant::Static), ("kept_names", Variant::Static)];
@@ -50,23 +50,23 @@ until \"$1\" ps --admin /run/admin > /dev/null 2>&1; do kill -0 $!; sleep 0.05; 
 const ADDRESSES: [(&str, &str); 2] = [("tcp", "tcp://127.0.0.1:7070"), ("unix", "unix:/run/server")];
 
 /// The trials, for each of the ways.
-pub(crate) fn trials(places: &Places) -> Vec<Trial> {
-    let every = WAYS.iter().flat_map(|way| PROGRAMS.map(|program| (*way, program)));
+pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
+    let every = WAY_NAMES.iter().flat_map(|way| PROGRAMS.map(|program| (*way, program)));
     let trial = |(way, program): (&'static str, (&'static str, Variant))| {
-        let places = places.clone();
+        let paths = paths.clone();
         Trial::ignorable_test(format!("{way}::{}_is_restored_on_another_host", program.0), move || {
-            Ok(one(&places, way, program)?)
+            Ok(one(&paths, way, program)?)
         })
     };
     every.map(trial).collect()
 }
 
-fn one(places: &Places, way: &str, program: (&str, Variant)) -> Result<Completion> {
-    let hidden = hidden(places);
+fn one(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<Completion> {
+    let hidden = hidden(paths);
     if let Some(why) = why_not(&hidden)? {
         return Ok(Completion::ignored_with(why));
     }
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, program.0)?);
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, program.0)?);
     let mut job = stage.start("guest", program, &[], &[POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
@@ -84,15 +84,15 @@ fn one(places: &Places, way: &str, program: (&str, Variant)) -> Result<Completio
     let driver = driver_under_test();
     let variables = [("HIDDEN", hidden.as_str()), ("DRIVER", &driver)];
     let plan = Plan { through: &through, variables: &variables, ..Plan::default() };
-    let outcome = Job::restore(places, &stage.home, &server, "guest", &image, &plan)?.finish(LIMIT)?;
+    let outcome = Job::restore(paths, &stage.home, &server, "guest", &image, &plan)?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, written, &outcome)?;
     stage.is_clean()?;
     Ok(Completion::Completed)
 }
 
 /// Folders that are not there on the other host: that for temporary files, unless what is tested lies in it.
-fn hidden(places: &Places) -> String {
-    let needed = [&places.dist, &places.apps, &places.frameworks];
+fn hidden(paths: &Paths) -> String {
+    let needed = [&paths.dist, &paths.apps, &paths.frameworks];
     let is_needed = needed.iter().any(|path| path.starts_with("/tmp"));
     if is_needed { String::new() } else { "/tmp".to_owned() }
 }

@@ -11,12 +11,12 @@ use std::ffi::OsString;
 
 use katydid_tests::catalog::{App, Kind};
 use katydid_tests::job::Plan;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::trial;
 use libtest_mimic::{Failed, Trial};
 
 use crate::programs::{Run, Wanted, choice, shown};
-use crate::stage::{Stage, WAYS, kept};
+use crate::stage::{Stage, WAY_NAMES, kept};
 
 /// What stands for the variant in the names of these tests.
 pub(crate) const VARIANT: &str = "moved";
@@ -61,7 +61,7 @@ const REFUSALS: [&str; 5] = [
 type Driver = (String, &'static [(&'static str, &'static str)]);
 
 /// A test a program, and with a GPU two.
-pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
+pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     let (soft, here): (Driver, Driver) = ((SOFT.to_owned(), &[]), (driver_under_test(), &[]));
     let directions = if here.0 == SOFT {
         vec![("to_another", soft, (SOFT.to_owned(), &OTHER[..]))]
@@ -74,26 +74,26 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for (index, app) in apps.iter().filter(with_text).enumerate() {
         for (direction, from, to) in &directions {
-            let (places, app, way) = (places.clone(), app.clone(), WAYS[index % WAYS.len()]);
+            let (paths, app, way) = (paths.clone(), app.clone(), WAY_NAMES[index % WAY_NAMES.len()]);
             let (from, to) = (from.clone(), to.clone());
             let title = format!("{way}_{direction}::{VARIANT}::{}", app.name);
-            trials.push(trial::test(title, move || one(&places, &app, way, &from, &to)));
+            trials.push(trial::test(title, move || one(&paths, &app, way, &from, &to)));
         }
     }
     trials
 }
 
-fn one(places: &Places, app: &App, way: &str, from: &Driver, to: &Driver) -> Result<(), Failed> {
+fn one(paths: &Paths, app: &App, way: &str, from: &Driver, to: &Driver) -> Result<(), Failed> {
     let (random, count) = choice(&format!("{way}moved{}", app.name))?;
-    let stage = stage(places, way, from)?;
-    let other = self::stage(places, way, to)?;
+    let stage = stage(paths, way, from)?;
+    let other = self::stage(paths, way, to)?;
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, app.variants()[0]), plan);
     let accepted = if from.0 == to.0 { &[][..] } else { &REFUSALS };
-    let run = Run::of(&app.name, Wanted::Text(kept(places, app)?), random, count).accepting(accepted);
+    let run = Run::of(&app.name, Wanted::Text(kept(paths, app)?), random, count).accepting(accepted);
     run.and_restored_by(&stage, &other, &start).map_err(shown)
 }
 
-fn stage(places: &Places, way: &str, (driver, settings): &Driver) -> anyhow::Result<Stage> {
+fn stage(paths: &Paths, way: &str, (driver, settings): &Driver) -> anyhow::Result<Stage> {
     let variables: Vec<_> = settings.iter().map(|&(name, value)| (name, OsString::from(value))).collect();
-    Stage::of_driver(places, way, driver, &variables)
+    Stage::of_driver(paths, way, driver, &variables)
 }

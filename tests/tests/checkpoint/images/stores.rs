@@ -11,14 +11,14 @@ use anyhow::{Context, Result, ensure};
 use katydid_tests::commands::katydid;
 use katydid_tests::gate::Silence;
 use katydid_tests::job::Plan;
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::{WAIT_TIMEOUT, descriptors, resident_kib, threads, tree, until};
 use serde_json::json;
 
 use crate::programs::number;
 use crate::scenarios::{LOOP, Scenario, Small, files_below, images, kept_loop, was_stopped, went_on};
-use crate::stage::{Checkpoint, LIMIT, Stage, WAYS, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, said};
 
 /// Workers write through the supervisor then, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
@@ -38,7 +38,7 @@ const ON_ONE_WAY: [(&str, Scenario); 10] = [
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
@@ -54,15 +54,15 @@ pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
 }
 
 /// A command about images, with the store's credentials.
-fn about(places: &Places, endpoint: &str, words: &[&str]) -> Result<Outcome> {
-    let outcome = program::run(katydid(places, words).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
+fn about(paths: &Paths, endpoint: &str, words: &[&str]) -> Result<Outcome> {
+    let outcome = program::run(katydid(paths, words).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{words:?}: {}", said(&outcome));
     Ok(outcome)
 }
 
 /// Descriptors and threads of one kind that a process may come to have for good, more than before: a pool of threads grows
 /// by one when all of them are busy at once. What leaks is left by every checkpoint, and there are many more of these.
-const FEW: usize = 4;
+const FEW_FILES: usize = 4;
 
 /// What processes hold, each of them: descriptors and threads, KiB of memory; and the files of an image.
 #[derive(Debug)]
@@ -84,19 +84,26 @@ impl Held {
     /// Whether this is no more than `before`, but for what pools and an allocator may keep and the files of one more
     /// checkpoint.
     fn is_no_more_than(&self, before: &Self) -> bool {
-        const SLACK: u64 = 4 << 10;
-        let opens = self.open.iter().zip(&before.open).any(|(now, then)| now.0 > then.0 + FEW || now.1 > then.1 + FEW);
-        let grows = self.memory.iter().zip(&before.memory).any(|(now, then)| *now > then + SLACK);
+        const SLACK_BYTES: u64 = 4 << 10;
+        let opens = self
+            .open
+            .iter()
+            .zip(&before.open)
+            .any(|(now, then)| now.0 > then.0 + FEW_FILES || now.1 > then.1 + FEW_FILES);
+        let grows = self.memory.iter().zip(&before.memory).any(|(now, then)| *now > then + SLACK_BYTES);
         !opens && !grows && self.files <= before.files + 4
     }
 }
 
 /// Checkpoints of one run into one image that keeps three: neither the supervisor nor the program, its worker or the image
 /// has more after them than after a few. `KATYDID_ENDURANCE_CHECKPOINTS` takes more.
-fn again_and_again(places: &Places, way: &str) -> Result<()> {
+fn again_and_again(paths: &Paths, way: &str) -> Result<()> {
     let count = number("KATYDID_ENDURANCE_CHECKPOINTS", 24)?;
-    ensure!(count - count / 3 > 2 * FEW as u64, "{count} checkpoints are too few to show what each of them leaves");
-    let stage = Stage::new(places, way)?;
+    ensure!(
+        count - count / 3 > 2 * FEW_FILES as u64,
+        "{count} checkpoints are too few to show what each of them leaves"
+    );
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("often", LOOP, &["1000000", "5"], &[])?;
     job.wait_for("step 3 ")?;
     let worker = stage.server.workers_of(1)?[0];
@@ -124,10 +131,10 @@ fn again_and_again(places: &Places, way: &str) -> Result<()> {
 }
 
 /// Checkpoints of one run in a bucket, each restored from there; then the bucket is listed, verified and cleared up.
-fn object_store(places: &Places, way: &str) -> Result<()> {
+fn object_store(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/far";
     let endpoint = s3::serve();
-    let (stage, variables) = (Stage::new(places, way)?, credentials(&endpoint));
+    let (stage, variables) = (Stage::new(paths, way)?, credentials(&endpoint));
     let plan = Plan { arguments: &["60", "0", "24"], points: &[60, 90], variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("far", LOOP, &plan)?;
     let mut taken = Vec::new();
@@ -147,22 +154,22 @@ fn object_store(places: &Places, way: &str) -> Result<()> {
         let outcome = stage.restore_from("far", Path::new(IMAGE), &plan)?.finish(WAIT_TIMEOUT)?;
         continues(&kept, (written, written), &outcome).with_context(|| format!("checkpoint {number}"))?;
     }
-    about(places, &endpoint, &["images", "verify", IMAGE])?;
-    let shown = about(places, &endpoint, &["inspect", IMAGE, "--json"])?;
+    about(paths, &endpoint, &["images", "verify", IMAGE])?;
+    let shown = about(paths, &endpoint, &["inspect", IMAGE, "--json"])?;
     ensure!(shown.text().contains("\"far\""), "{}", said(&shown));
-    about(places, &endpoint, &["images", "gc", "--keep", "1", IMAGE])?;
-    let shown = about(places, &endpoint, &["inspect", IMAGE])?;
+    about(paths, &endpoint, &["images", "gc", "--keep", "1", IMAGE])?;
+    let shown = about(paths, &endpoint, &["inspect", IMAGE])?;
     ensure!(shown.text().contains("checkpoint 2, and 0 more"), "{}", said(&shown));
     stage.is_clean()
 }
 
 /// That of a supervisor that was killed while it wrote. A process that comes soon is told whose it is; after long, by the clock of the
 /// store, it is his.
-fn left_lock(places: &Places, way: &str) -> Result<()> {
+fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/left";
     const LONG: u64 = 3600;
     let endpoint = s3::serve();
-    let (stage, variables) = (Stage::new(places, way)?, credentials(&endpoint));
+    let (stage, variables) = (Stage::new(paths, way)?, credentials(&endpoint));
     let plan = Plan { points: &[60, 70], variables: &variables, ..Plan::default() };
     let mut killed = stage.start_by("killed", LOOP, &Plan { fault: Some("write:kill"), ..plan })?;
     ensure!(killed.holds_itself()?, "the job ended before its point");
@@ -173,7 +180,7 @@ fn left_lock(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let refused = job.checkpoint(Path::new(IMAGE), &[])?;
     ensure!(!refused.status.success() && refused.errors().contains(&left), "{}", said(&refused));
-    let mut verify = katydid(places, &["images", "verify", IMAGE]);
+    let mut verify = katydid(paths, &["images", "verify", IMAGE]);
     let shown = program::run(verify.envs(credentials(&endpoint)), WAIT_TIMEOUT)?;
     // Nothing can be restored yet, and the lock is told.
     ensure!(!shown.status.success() && shown.text().contains(&left), "{}", said(&shown));
@@ -182,7 +189,7 @@ fn left_lock(places: &Places, way: &str) -> Result<()> {
     let taken = job.checkpoint(Path::new(IMAGE), &[])?;
     ensure!(taken.status.success(), "{}", said(&taken));
     was_stopped(job)?;
-    let shown = about(places, &endpoint, &["images", "verify", IMAGE])?;
+    let shown = about(paths, &endpoint, &["images", "verify", IMAGE])?;
     ensure!(shown.text().contains("checkpoint 1: whole") && !shown.text().contains("the lock"), "{}", said(&shown));
     stage.is_clean()
 }
@@ -195,8 +202,8 @@ fn kept_of_heavy(stage: &Stage) -> Result<String> {
 }
 
 /// The server of the store ends between two checkpoints.
-fn lost_store(places: &Places, way: &str) -> Result<()> {
-    let (stage, silence) = (Stage::new(places, way)?, Silence::new()?);
+fn lost_store(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, silence) = (Stage::new(paths, way)?, Silence::new()?);
     let endpoint = format!("http://{}", silence.address());
     let variables = credentials(&endpoint);
     let plan = Plan { points: &[60], variables: &variables, ..Plan::default() };
@@ -204,25 +211,25 @@ fn lost_store(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = job.checkpoint(Path::new("s3://bucket/jobs/none"), &[])?;
     ensure!(!outcome.status.success() && outcome.errors().contains("s3://bucket/jobs/none"), "{}", said(&outcome));
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
 /// A good checkpoint, and then ever more room for the next, until it fits: whatever is written when the disk is full, the
 /// good one stays, and the program goes on to the next point.
-fn filling_disk(places: &Places, way: &str) -> Result<()> {
-    const ROOM: [u64; 7] = [0, 16 << 10, 256 << 10, 1 << 20, 3 << 20, 6 << 20, 24 << 20];
-    let stage = Stage::new(places, way)?;
+fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
+    const ROOM_BYTES: [u64; 7] = [0, 16 << 10, 256 << 10, 1 << 20, 3 << 20, 6 << 20, 24 << 20];
+    let stage = Stage::new(paths, way)?;
     let folder = stage.image("small");
     let small = Small::mount(&folder)?;
     let (image, filler) = (folder.join("image"), folder.join("filler"));
-    let points: Vec<u64> = (0..=ROOM.len() as u64).map(|step| 60 + 3 * step).collect();
+    let points: Vec<u64> = (0..=ROOM_BYTES.len() as u64).map(|step| 60 + 3 * step).collect();
     let mut job = stage.start("full", LOOP, &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its first point");
     let written = job.output_so_far()?.len();
     ensure!(job.checkpoint(&image, &["--leave-running"])?.status.success(), "the first checkpoint failed");
     let mut failures = 0;
-    for room in ROOM {
+    for room in ROOM_BYTES {
         ensure!(job.holds_itself()?, "the job ended before its point");
         fill(&filler, &folder, room)?;
         let outcome = job.checkpoint(&image, &["--leave-running", "--full"])?;
@@ -231,13 +238,13 @@ fn filling_disk(places: &Places, way: &str) -> Result<()> {
             failures += 1;
             ensure!(is_about_room(&outcome.errors()), "with {room} bytes of room: {}", said(&outcome));
         }
-        let verified = images(places, "verify", &image)?;
+        let verified = images(paths, "verify", &image)?;
         ensure!(verified.status.success(), "with {room} bytes of room: {}", said(&verified));
     }
-    went_on(places, job)?;
+    went_on(paths, job)?;
     ensure!(failures >= 2, "only {failures} checkpoints found no room");
     let outcome = stage.restore("full", "small/image", &["--at", "1"])?.finish(WAIT_TIMEOUT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     drop(small);
     stage.is_clean()
 }
@@ -255,8 +262,8 @@ fn fill(filler: &Path, folder: &Path, room: u64) -> Result<()> {
 }
 
 /// An older checkpoint is damaged, so that no code can tell what is no longer needed.
-fn damaged_before(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let mut job = stage.start("kept", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
@@ -267,15 +274,15 @@ fn damaged_before(places: &Places, way: &str) -> Result<()> {
     let is_told = outcome.status.success() && said(&outcome).contains("older checkpoints were not removed");
     ensure!(is_told, "{}", said(&outcome));
     was_stopped(job)?;
-    let outcome = stage.restore("kept", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("kept", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// `katydid run --every`: goes on by itself until the program ends. Time passes, but what is seen is that three and more
 /// checkpoints were taken, two are there, and both are good.
-fn every_so_often(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn every_so_often(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let image = stage.image("image").display().to_string();
     let options = ["--image", &image, "--every", "50ms", "--keep", "2"];
     let plan = Plan { arguments: &["100000", "5"], options: &options, ..Plan::default() };
@@ -283,14 +290,14 @@ fn every_so_often(places: &Places, way: &str) -> Result<()> {
     until("the fourth checkpoint was taken", || has_fourth(&stage.image("image")))?;
     job.kill_everything(&stage.server)?;
     drop(job);
-    keeps_two(places, &stage)
+    keeps_two(paths, &stage)
 }
 
 /// Takes checkpoints by itself into a bucket, which an address names: nothing of it is on this machine.
-fn every_so_often_far_away(places: &Places, way: &str) -> Result<()> {
+fn every_so_often_far_away(paths: &Paths, way: &str) -> Result<()> {
     const IMAGE: &str = "s3://bucket/jobs/timed";
     let endpoint = s3::serve();
-    let (stage, variables) = (Stage::new(places, way)?, credentials(&endpoint));
+    let (stage, variables) = (Stage::new(paths, way)?, credentials(&endpoint));
     let options = ["--image", IMAGE, "--every", "50ms", "--keep", "2"];
     let plan = Plan { arguments: &["100000", "5"], options: &options, variables: &variables, ..Plan::default() };
     let mut job = stage.start_by("often", LOOP, &plan)?;
@@ -303,13 +310,13 @@ fn every_so_often_far_away(places: &Places, way: &str) -> Result<()> {
     ensure!(last["image"] == IMAGE, "the image: {last}");
     job.kill_everything(&stage.server)?;
     drop(job);
-    about(places, &endpoint, &["images", "verify", IMAGE])?;
+    about(paths, &endpoint, &["images", "verify", IMAGE])?;
     Ok(stage.server.workers_of(0).map(drop)?)
 }
 
 /// `katydid restore --every`, into the image that it is restored from.
-fn every_so_often_again(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn every_so_often_again(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("often", LOOP, &["100000", "5"], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
@@ -318,12 +325,12 @@ fn every_so_often_again(places: &Places, way: &str) -> Result<()> {
     until("the fourth checkpoint was taken", || has_fourth(&stage.image("image")))?;
     job.kill_everything(&stage.server)?;
     drop(job);
-    keeps_two(places, &stage)
+    keeps_two(paths, &stage)
 }
 
 /// Another user's file is in the way at first, which is said each time.
-fn refused_from_outside(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn refused_from_outside(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let image = stage.image("image");
     fs::create_dir(&image)?;
     fs::write(image.join("foreign"), "")?;
@@ -338,12 +345,12 @@ fn refused_from_outside(places: &Places, way: &str) -> Result<()> {
     job.kill_everything(&stage.server)?;
     drop(job);
     asking.finish(WAIT_TIMEOUT)?;
-    keeps_two(places, &stage)
+    keeps_two(paths, &stage)
 }
 
 /// `katydid checkpoint --every`, which ends with the job.
-fn every_so_often_from_outside(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn every_so_often_from_outside(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("often", LOOP, &["100000", "5"], &[])?;
     job.wait_for("step 1 ")?;
     let mut command = job.checkpoint_command(&stage.image("image"), &["--every", "50ms", "--keep", "2"]);
@@ -356,7 +363,7 @@ fn every_so_often_from_outside(places: &Places, way: &str) -> Result<()> {
     let taken: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| said(&outcome))?;
     let whole = taken.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
     ensure!(whole >= 3, "{}", said(&outcome));
-    keeps_two(places, &stage)
+    keeps_two(paths, &stage)
 }
 
 /// Whether an image has a fourth checkpoint or a later one: the fourth itself is soon removed.
@@ -369,11 +376,11 @@ fn has_fourth(image: &Path) -> bool {
 
 /// The two newest checkpoints are there, and each can be restored. The supervisor may have been killed before it had
 /// removed the third.
-fn keeps_two(places: &Places, stage: &Stage) -> Result<()> {
+fn keeps_two(paths: &Paths, stage: &Stage) -> Result<()> {
     let image = stage.image("image");
-    let cleared = program::run(katydid(places, &["images", "gc", "--keep", "2"]).arg(&image), WAIT_TIMEOUT)?;
+    let cleared = program::run(katydid(paths, &["images", "gc", "--keep", "2"]).arg(&image), WAIT_TIMEOUT)?;
     ensure!(cleared.status.success(), "{}", said(&cleared));
-    let verified = images(places, "verify", &image)?;
+    let verified = images(paths, "verify", &image)?;
     ensure!(verified.status.success(), "{}", said(&verified));
     let whole: Vec<String> = verified
         .text()

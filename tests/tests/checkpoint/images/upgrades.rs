@@ -9,14 +9,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use tempfile::TempDir;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said, way_to};
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] =
     [("an_image_outlives_the_installation_it_was_made_with", another_installation)];
@@ -28,27 +28,27 @@ const ON_ONE_WAY: [(&str, Scenario); 2] = [
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
 /// An installation of the tests' own: removed with the value.
 pub(crate) struct Installation {
-    pub(crate) places: Places,
+    pub(crate) paths: Paths,
     folder: TempDir,
 }
 
 impl Installation {
     /// The files under test, at a path of their own.
-    pub(crate) fn new(places: &Places) -> Result<Self> {
-        let beside = places.dist.parent().context("the installation under test lies nowhere")?;
+    pub(crate) fn new(paths: &Paths) -> Result<Self> {
+        let beside = paths.dist.parent().context("the installation under test lies nowhere")?;
         let folder = tempfile::Builder::new().prefix("installation-").tempdir_in(beside)?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let dist = folder.path().join("katydid");
         let outcome =
-            program::run(Command::new("cp").args(["--archive", "--link"]).arg(&places.dist).arg(&dist), WAIT_TIMEOUT)?;
+            program::run(Command::new("cp").args(["--archive", "--link"]).arg(&paths.dist).arg(&dist), WAIT_TIMEOUT)?;
         ensure!(outcome.status.success(), "{}", said(&outcome));
-        Ok(Self { places: Places { dist, ..places.clone() }, folder })
+        Ok(Self { paths: Paths { dist, ..paths.clone() }, folder })
     }
 
     /// Another build of the library for programs: other bytes, of another length.
@@ -58,7 +58,7 @@ impl Installation {
     }
 
     fn change_library(&self, change: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
-        self.change(&self.places.shim().join("libcuda.so.1"), change)
+        self.change(&self.paths.shim().join("libcuda.so.1"), change)
     }
 
     /// Puts a changed copy of a file in its place, as an upgrade does: under a new inode. Writing begins at its end.
@@ -77,10 +77,10 @@ impl Installation {
 }
 
 /// A job of the first build, restored and checkpointed again by a second one, and restored by a third.
-fn another_installation(places: &Places, way: &str) -> Result<()> {
-    let kept = kept_loop(places)?;
-    let first = Installation::new(places)?;
-    let stage = Stage::new(&first.places, way)?;
+fn another_installation(paths: &Paths, way: &str) -> Result<()> {
+    let kept = kept_loop(paths)?;
+    let first = Installation::new(paths)?;
+    let stage = Stage::new(&first.paths, way)?;
     let mut job = stage.start("upgraded", LOOP, &[], &[30, 60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
@@ -88,11 +88,11 @@ fn another_installation(places: &Places, way: &str) -> Result<()> {
     was_stopped(job)?;
     first.remove()?;
 
-    let second = Installation::new(places)?.rebuilt()?;
-    let server = Server::start(&second.places, &driver_under_test(), &[])?;
+    let second = Installation::new(paths)?.rebuilt()?;
+    let server = Server::start(&second.paths, &driver_under_test(), &[])?;
     let plan = Plan { points: &[30, 60], ..Plan::default() };
     let to = way_to(way, &server)?;
-    let mut job = Job::restore(&second.places, &stage.home, &to, "upgraded", &stage.image("image"), &plan)?;
+    let mut job = Job::restore(&second.paths, &stage.home, &to, "upgraded", &stage.image("image"), &plan)?;
     ensure!(job.holds_itself()?, "the restored job ended before its point: {}", job.errors_so_far()?);
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
     ensure!(outcome.status.success(), "the second checkpoint failed: {}", said(&outcome));
@@ -102,21 +102,21 @@ fn another_installation(places: &Places, way: &str) -> Result<()> {
     drop(server);
     second.remove()?;
 
-    let third = Installation::new(places)?;
-    let server = Server::start(&third.places, &driver_under_test(), &[])?;
+    let third = Installation::new(paths)?;
+    let server = Server::start(&third.paths, &driver_under_test(), &[])?;
     let to = way_to(way, &server)?;
     let image = stage.image("image");
-    let job = Job::restore(&third.places, &stage.home, &to, "upgraded", &image, &Plan::default())?;
-    continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    let job = Job::restore(&third.paths, &stage.home, &to, "upgraded", &image, &Plan::default())?;
+    continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     server.workers_of(0)?;
     stage.is_clean()
 }
 
 /// Two are restored at once, one of which has namespaces of its own.
-fn replaced_library(places: &Places, way: &str) -> Result<()> {
-    let kept = kept_loop(places)?;
-    let installation = Installation::new(places)?;
-    let stage = Stage::new(&installation.places, way)?;
+fn replaced_library(paths: &Paths, way: &str) -> Result<()> {
+    let kept = kept_loop(paths)?;
+    let installation = Installation::new(paths)?;
+    let stage = Stage::new(&installation.paths, way)?;
     let mut job = stage.start("replaced", LOOP, &[], &[30])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let installation = installation.rebuilt()?;
@@ -125,20 +125,20 @@ fn replaced_library(places: &Places, way: &str) -> Result<()> {
     was_stopped(job)?;
     let restored = [stage.restore("replaced", "image", &[])?, stage.restore("replaced-2", "image", &[])?];
     for job in restored {
-        continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+        continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     }
     stage.is_clean()?;
     installation.remove()
 }
 
 /// As if the library had been built from another description of the API. Nothing begins, so that nothing is left.
-fn another_interface(places: &Places, way: &str) -> Result<()> {
+fn another_interface(paths: &Paths, way: &str) -> Result<()> {
     /// Owner of the note, and where behind its begin the hash of the API description is.
     const OWNER: &[u8] = b"Katydid\0";
     const HASH: usize = 16;
-    let installation = Installation::new(places)?;
+    let installation = Installation::new(paths)?;
     installation.change_library(|library| {
-        let bytes = fs::read(installation.places.shim().join("libcuda.so.1"))?;
+        let bytes = fs::read(installation.paths.shim().join("libcuda.so.1"))?;
         let notes = bytes
             .windows(12)
             .enumerate()
@@ -148,13 +148,13 @@ fn another_interface(places: &Places, way: &str) -> Result<()> {
         }
         Ok(())
     })?;
-    let stage = Stage::new(&installation.places, way)?;
+    let stage = Stage::new(&installation.paths, way)?;
     let mut job = stage.start("other", LOOP, &[], &[30])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let before = files(&stage.image("image"))?;
-    let outcome = stage.restore("other", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("other", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let errors = outcome.errors();
     ensure!(!outcome.status.success() && errors.contains("interface eeeeeeee"), "{}", said(&outcome));
     ensure!(errors.contains("restore it with"), "no remedy: {}", said(&outcome));

@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::{App, Variant};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
 use katydid_tests::verdict::kept_path;
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::programs::shown;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
-use crate::stage::{LIMIT, Stage, continues, kept_of, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, kept_of, said, way_to};
 
 const NO_REPLAY: Option<&str> = Some("no-replay");
 /// Frames of programs at which they are checkpointed, each in the worker that the checkpoint before has brought back.
@@ -65,14 +65,14 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 /// A test a program and way.
-pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
+pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
     let found = PROGRAMS.iter().filter_map(|name| apps.iter().find(|app| app.name == *name));
     let each = found.flat_map(|app| ["shm", "tcp"].map(|way| (app, way)));
     let trial = |(app, way): (&App, &'static str)| {
-        let (places, name, variant) = (places.clone(), app.name.clone(), app.variants()[0]);
-        let is_missing = places.why_not_built(&name, variant).is_some();
+        let (paths, name, variant) = (paths.clone(), app.name.clone(), app.variants()[0]);
+        let is_missing = paths.why_not_built(&name, variant).is_some();
         let trial = trial::test(format!("{way}::{VARIANT}::{name}"), move || {
-            program(&places, way, (&name, variant)).map_err(shown)
+            program(&paths, way, (&name, variant)).map_err(shown)
         });
         trial.with_ignored_flag(is_missing)
     };
@@ -82,8 +82,8 @@ pub(crate) fn trials(places: &Places, apps: &[App]) -> Vec<Trial> {
 /// What has a server keep workers as processes that also listens on TCP.
 const OPEN: [&str; 2] = ["--no-sandbox", "--allow-worker-images"];
 
-fn open_stage(places: &Places, way: &str) -> Result<Stage> {
-    Stage::with_flags(places, way, &OPEN, &[])
+fn open_stage(paths: &Paths, way: &str) -> Result<Stage> {
+    Stage::with_flags(paths, way, &OPEN, &[])
 }
 
 fn plan<'a>(points: &'a [u64]) -> Plan<'a> {
@@ -109,9 +109,9 @@ fn kept(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
 }
 
 /// A chain: each checkpoint is of the job that the one before was restored to.
-fn program(places: &Places, way: &str, program: (&str, Variant)) -> Result<()> {
-    let stage = open_stage(places, way)?;
-    let wanted = fs::read_to_string(kept_path(places, program.0)?).context("cannot read the kept output")?;
+fn program(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<()> {
+    let stage = open_stage(paths, way)?;
+    let wanted = fs::read_to_string(kept_path(paths, program.0)?).context("cannot read the kept output")?;
     let mut job = stage.start_by("job", program, &plan(&POINTS))?;
     let (mut written, mut taken) = (0, 0);
     for _ in POINTS {
@@ -120,12 +120,12 @@ fn program(places: &Places, way: &str, program: (&str, Variant)) -> Result<()> {
         }
         written += kept(&stage, job, "image")?;
         taken += 1;
-        let verified = images(places, "verify", &stage.image("image"))?;
+        let verified = images(paths, "verify", &stage.image("image"))?;
         ensure!(verified.status.success(), "the image: {}", said(&verified));
         job = stage.restore_by("job", "image", &plan(&POINTS))?;
     }
     ensure!(taken > 0, "it ended before its first point");
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     continues(&wanted, (written, written), &outcome)
         .with_context(|| format!("the server said: {}", stage.server.log()))?;
     stage.is_clean()
@@ -144,30 +144,30 @@ fn looped_to<'a>(stage: &'a Stage, fault: &str, points: &[u64]) -> Result<Job<'a
 }
 
 /// The checkpoint is refused for this, and the job goes on.
-fn goes_on(places: &Places, stage: &Stage, job: Job<'_>, why: &str) -> Result<()> {
+fn goes_on(paths: &Paths, stage: &Stage, job: Job<'_>, why: &str) -> Result<()> {
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
     ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(why), "{}", said(&outcome));
-    went_on(places, job).with_context(|| format!("the server said: {}", stage.server.log()))?;
+    went_on(paths, job).with_context(|| format!("the server said: {}", stage.server.log()))?;
     stage.is_clean()
 }
 
 /// What comes between the suspend of a worker and the commit.
 const STAGES: [&str; 3] = ["suspend", "keep_workers", "commit"];
 
-fn failed(places: &Places, way: &str) -> Result<()> {
+fn failed(paths: &Paths, way: &str) -> Result<()> {
     for stage in STAGES {
-        let it = open_stage(places, way)?;
+        let it = open_stage(paths, way)?;
         let job = looped(&it, &format!("no-replay,{stage}"))?;
-        goes_on(places, &it, job, &format!("a failure at stage {stage}")).with_context(|| stage.to_owned())?;
+        goes_on(paths, &it, job, &format!("a failure at stage {stage}")).with_context(|| stage.to_owned())?;
     }
     Ok(())
 }
 
 /// The program ends with its supervisor, as one without a worker's image does, and what is restored is the checkpoint before.
-fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
+fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
     // At once: each waits for a worker that waits for another supervisor.
     thread::scope(|scope| {
-        let kill = |at| scope.spawn(move || killed_at(places, way, &format!("no-replay,{at}:kill")));
+        let kill = |at| scope.spawn(move || killed_at(paths, way, &format!("no-replay,{at}:kill")));
         STAGES.map(|at| (at, kill(at))).into_iter().try_for_each(|(at, killed)| {
             let outcome = killed.join().unwrap_or_else(|panic| resume_unwind(panic));
             outcome.with_context(|| format!("killed at {at}"))
@@ -175,8 +175,8 @@ fn supervisor_killed(places: &Places, way: &str) -> Result<()> {
     })
 }
 
-fn killed_at(places: &Places, way: &str, fault: &str) -> Result<()> {
-    let stage = open_stage(places, way)?;
+fn killed_at(paths: &Paths, way: &str, fault: &str) -> Result<()> {
+    let stage = open_stage(paths, way)?;
     let mut job = stage.start("loop", LOOP, &[], &[60, 90])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let written = job.output_so_far()?.len();
@@ -196,61 +196,61 @@ fn killed_at(places: &Places, way: &str, fault: &str) -> Result<()> {
     stage.server.workers_of(0)?;
     let second = stage.image("image").join("checkpoints/000002/manifest.json");
     ensure!(!second.exists(), "there is a second checkpoint");
-    let verified = images(places, "verify", &stage.image("image"))?;
+    let verified = images(paths, "verify", &stage.image("image"))?;
     ensure!(verified.status.success(), "the image: {}", said(&verified));
-    let outcome = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
 /// What a replay would refuse: the program was told where a variable lies, and other workers put it elsewhere.
-fn pointed(places: &Places, way: &str) -> Result<()> {
+fn pointed(paths: &Paths, way: &str) -> Result<()> {
     const STEPS: [&str; 2] = ["30", "told"];
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("bytes");
     fs::write(&file, "4096\n")?;
-    let server = Server::start_with(places, "soft", &OPEN, &[("KATYDID_SOFT_DISPLACE", file.clone().into())])?;
-    let stage = Stage { way: way_to(way, &server)?, server, ..open_stage(places, way)? };
+    let server = Server::start_with(paths, "soft", &OPEN, &[("KATYDID_SOFT_DISPLACE", file.clone().into())])?;
+    let stage = Stage { way: way_to(way, &server)?, server, ..open_stage(paths, way)? };
     let program = ("kept_variables", Variant::Plain);
-    let undisturbed = stage.start("undisturbed", program, &STEPS, &[])?.finish(LIMIT)?;
+    let undisturbed = stage.start("undisturbed", program, &STEPS, &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
     let mut job = stage.start("told", program, &STEPS, &[40])?;
     ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
     fs::write(&file, "8192\n")?;
     let written = kept(&stage, job, "image")?;
-    let outcome = stage.restore("told", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&undisturbed.text(), (written, written), &outcome)?;
     stage.is_clean()
 }
 
-fn tenants(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn tenants(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let job = looped(&stage, "no-replay")?;
-    goes_on(places, &stage, job, "workers of this server serve several users")
+    goes_on(paths, &stage, job, "workers of this server serve several users")
 }
 
-fn over_a_network(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::with_flags(places, way, &["--no-sandbox"], &[])?;
+fn over_a_network(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::with_flags(paths, way, &["--no-sandbox"], &[])?;
     let job = looped(&stage, "no-replay")?;
-    goes_on(places, &stage, job, "keeps no worker as a process for programs that connect by TCP")
+    goes_on(paths, &stage, job, "keeps no worker as a process for programs that connect by TCP")
 }
 
-fn without_criu(places: &Places, way: &str) -> Result<()> {
+fn without_criu(paths: &Paths, way: &str) -> Result<()> {
     let none: [(&'static str, OsString); 1] = [("KATYDID_CRIU", "/bin/false".into())];
-    let stage = Stage::with_flags(places, way, &OPEN, &none)?;
+    let stage = Stage::with_flags(paths, way, &OPEN, &none)?;
     let job = looped(&stage, "no-replay")?;
-    goes_on(places, &stage, job, "its worker was not kept as a process instead")
+    goes_on(paths, &stage, job, "its worker was not kept as a process instead")
 }
 
 /// The second one finds the ids of the worker taken, and has namespaces of its own.
-fn twice(places: &Places, way: &str) -> Result<()> {
-    let stage = open_stage(places, way)?;
+fn twice(paths: &Paths, way: &str) -> Result<()> {
+    let stage = open_stage(paths, way)?;
     let written = kept(&stage, looped_to(&stage, "no-replay", &[60, 90])?, "image")?;
     let mut first = stage.restore_by("loop", "image", &plan(&[90]))?;
     ensure!(first.holds_itself()?, "the first one ended: {}", first.errors_so_far()?);
-    let second = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
+    let second = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     if driver_under_test() == "soft" {
-        continues(&kept_loop(places)?, (written, written), &second).context("the second")?;
+        continues(&kept_loop(paths)?, (written, written), &second).context("the second")?;
     } else {
         // NVIDIA's driver has a unix socket whose name the kernel chose, and CRIU gives it that name back.
         let is_refused = !second.status.success() && second.errors().contains("Address already in use");
@@ -261,23 +261,23 @@ fn twice(places: &Places, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-fn another_server(places: &Places, way: &str) -> Result<()> {
-    let mut stage = open_stage(places, way)?;
+fn another_server(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = open_stage(paths, way)?;
     let written = kept(&stage, looped(&stage, "no-replay")?, "image")?;
-    let server = Server::start(places, &driver_under_test(), &OPEN)?;
+    let server = Server::start(paths, &driver_under_test(), &OPEN)?;
     stage.way = Way::through(&server)[0].clone();
     stage.server = server;
-    let outcome = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_loop(places)?, (written, written), &outcome)?;
+    let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
-fn private(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
+fn private(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
     stage.way = Way::Private { driver: driver_under_test() };
     let written = kept(&stage, looped(&stage, "no-replay")?, "image")?;
-    let outcome = stage.restore("loop", "image", &[])?.finish(LIMIT)?;
-    continues(&kept_of(places, LOOP.0)?, (written, written), &outcome)?;
+    let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept_of(paths, LOOP.0)?, (written, written), &outcome)?;
     ensure!(has_worker(&stage.image("image"))?, "the manifest names no worker");
     stage.is_clean()
 }

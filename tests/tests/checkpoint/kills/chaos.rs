@@ -23,9 +23,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::gate::Gate;
-use katydid_tests::job::{Job, Plan, STOPPED};
+use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
 use katydid_tests::opencl;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::watch::{children, go_on, kill, runs, stand_still, tree, until};
@@ -33,36 +33,36 @@ use katydid_tests::way::Way;
 
 use crate::programs::{Random, number};
 use crate::scenarios::{LOOP, Scenario, Small, images, was_stopped};
-use crate::stage::{LIMIT, Stage, opencl_server, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, opencl_server, said, way_to};
 
 /// Rounds on each way unless told otherwise.
-const ROUNDS: u64 = 4;
-const WAYS: [&str; 4] = ["shm", "unix", "tcp", "private"];
+const ROUND_COUNT: u64 = 4;
+const WAY_NAMES: [&str; 4] = ["shm", "unix", "tcp", "private"];
 /// Exit codes of a program in which a killed CRIU was at work (`katydid run` says so).
 const LEFT_BY_CRIU: [i32; 3] = [128 + 5, 128 + 11, 128 + 13];
 /// For a CRIU: how often, and between two looks.
-const LOOKS: usize = 100;
+const MAX_POLLS: usize = 100;
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Jobs of which one lives long enough for a checkpoint, on a busy machine too.
-const TRIES: usize = 20;
+const MAX_ATTEMPTS: usize = 20;
 /// How long a checkpoint, a restore or a move takes at most where a moment in it is meant.
-const SPAN: u64 = 300;
+const KILL_SPAN_MS: u64 = 300;
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    WAYS.into_iter().map(|way| ("whatever_is_killed_at_whatever_moment_nothing_is_lost", chaos as Scenario, way))
+    WAY_NAMES.into_iter().map(|way| ("whatever_is_killed_at_whatever_moment_nothing_is_lost", chaos as Scenario, way))
 }
 
-fn chaos(places: &Places, way: &str) -> Result<()> {
-    let (rounds, first) = (number("KATYDID_CHAOS_ROUNDS", ROUNDS)?, number("KATYDID_CHAOS_SEED", 1)?);
-    let has_opencl = opencl::has_driver(places);
+fn chaos(paths: &Paths, way: &str) -> Result<()> {
+    let (rounds, first) = (number("KATYDID_CHAOS_ROUNDS", ROUND_COUNT)?, number("KATYDID_CHAOS_SEED", 1)?);
+    let has_opencl = opencl::has_driver(paths);
     let (mut field, mut failures) = (None, Vec::new());
     for seed in first..first + rounds {
         let mut random = Random(seed ^ way.bytes().fold(0, |sum, byte| (sum << 8) | u64::from(byte)));
         let plan = Round::draw(&mut random, way, has_opencl);
         let here = match field.take() {
             Some(field) => field,
-            None => Field::new(places, way, has_opencl)?,
+            None => Field::new(paths, way, has_opencl)?,
         };
         match Field::round(here, &plan) {
             Ok(next) => field = Some(next),
@@ -171,7 +171,7 @@ impl Round {
             _ => Fault::Full,
         };
         // Early moments are more often within the action than late ones.
-        let span = SPAN >> random.below(4);
+        let span = KILL_SPAN_MS >> random.below(4);
         Self { subject, action, fault, after: random.below(span), which: random.next() }
     }
 
@@ -209,14 +209,14 @@ struct Field {
 }
 
 impl Field {
-    fn new(places: &Places, way: &str, has_opencl: bool) -> Result<Self> {
+    fn new(paths: &Paths, way: &str, has_opencl: bool) -> Result<Self> {
         let named = if way == "private" { "shm" } else { way };
         let mut stage = if has_opencl {
-            Stage::with_opencl(places, named, &[opencl::WITHOUT_CACHE])?
+            Stage::with_opencl(paths, named, &[opencl::WITHOUT_CACHE])?
         } else {
-            Stage::new(places, named)?
+            Stage::new(paths, named)?
         };
-        let other = server(places, has_opencl)?;
+        let other = server(paths, has_opencl)?;
         let gate = (way == "tcp").then(|| Gate::to(stage.server.tcp(), |_| {})).transpose()?;
         if let Some(gate) = &gate {
             stage.way = Way::Served { name: "tcp", address: gate.address().to_owned(), as_stream: false };
@@ -249,20 +249,20 @@ impl Field {
     /// A server in place of the one that was killed.
     fn succeed(&mut self) -> Result<()> {
         until("the killed server is gone", || !runs(self.stage.server.pid()))?;
-        let (places, variables) = (&self.stage.places, self.variables());
-        self.stage.server = self.stage.server.successor(places, &driver_under_test(), &[], &variables)?;
+        let (paths, variables) = (&self.stage.paths, self.variables());
+        self.stage.server = self.stage.server.successor(paths, &driver_under_test(), &[], &variables)?;
         Ok(())
     }
 
     fn variables(&self) -> Vec<(&'static str, std::ffi::OsString)> {
-        if self.has_opencl { opencl::driver_without_cache(&self.stage.places) } else { Vec::new() }
+        if self.has_opencl { opencl::driver_without_cache(&self.stage.paths) } else { Vec::new() }
     }
 
     fn undisturbed(&mut self, subject: Subject) -> Result<String> {
         if let Some(text) = self.right.get(&subject) {
             return Ok(text.clone());
         }
-        let outcome = self.start(subject, &[])?.finish(LIMIT)?;
+        let outcome = self.start(subject, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
         self.right.insert(subject, outcome.text());
         Ok(outcome.text())
@@ -278,15 +278,15 @@ impl Field {
         let settings = self.settings();
         let variables: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let (program, arguments): (PathBuf, &[&str]) = match subject {
-            Subject::Cuda => (self.stage.places.program(LOOP.0, LOOP.1), &["60", "15"]),
-            Subject::Heavy => (self.stage.places.program(LOOP.0, LOOP.1), &["40", "20", "16"]),
-            Subject::Family => (self.stage.places.program("kept_processes", LOOP.1), &["2000"]),
-            Subject::Ranks => (self.stage.places.program("kept_ranks", Variant::Plain), &["1000", &self.names]),
-            Subject::Opencl => (opencl::program(&self.stage.places, "kept_large"), &["8", "50", "15"]),
+            Subject::Cuda => (self.stage.paths.program(LOOP.0, LOOP.1), &["60", "15"]),
+            Subject::Heavy => (self.stage.paths.program(LOOP.0, LOOP.1), &["40", "20", "16"]),
+            Subject::Family => (self.stage.paths.program("kept_processes", LOOP.1), &["2000"]),
+            Subject::Ranks => (self.stage.paths.program("kept_ranks", Variant::Plain), &["1000", &self.names]),
+            Subject::Opencl => (opencl::program(&self.stage.paths, "kept_large"), &["8", "50", "15"]),
         };
         let plan = Plan { arguments, options, variables: &variables, ..Plan::default() };
-        let Stage { places, home, way, .. } = &self.stage;
-        Ok(Job::start(places, home, way, "victim", &program, &plan)?)
+        let Stage { paths, home, way, .. } = &self.stage;
+        Ok(Job::start(paths, home, way, "victim", &program, &plan)?)
     }
 
     fn restore(&self, image: &Path) -> Result<Job<'_>> {
@@ -317,10 +317,10 @@ impl Field {
         let asker = self.ask(round, &job, image)?;
         sleep(Duration::from_millis(round.after));
         self.inject(round, &job, asker.as_ref(), image)?;
-        let asked = asker.map(|asker| asker.finish(LIMIT)).transpose()?;
+        let asked = asker.map(|asker| asker.finish(CHECKPOINT_TIMEOUT)).transpose()?;
         let filler = image.with_file_name("filler");
         let _ = fs::remove_file(filler);
-        let outcome = job.finish(LIMIT)?;
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         self.judge(round, &outcome, asked.as_ref(), right)
     }
 
@@ -335,17 +335,17 @@ impl Field {
     /// A job with a checkpoint. Programs are short: one may come to its end, which has to be the right one, before its
     /// checkpoint does, and another one is taken then.
     fn first_checkpoint(&self, subject: Subject, image: &Path, options: &[&str], right: &str) -> Result<Job<'_>> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let job = self.begun(subject, &[], right)?;
             let asked = job.checkpoint(image, options)?;
             if asked.status.success() {
                 return Ok(job);
             }
             ensure!(outcome_came_first(&asked), "the first checkpoint: {}", said(&asked));
-            let outcome = job.finish(LIMIT)?;
+            let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             ensure!(outcome.status.success() && outcome.text() == right, "before a checkpoint: {}", said(&outcome));
         }
-        bail!("no job of {TRIES} lived to be checkpointed")
+        bail!("no job of {MAX_ATTEMPTS} lived to be checkpointed")
     }
 
     /// Asks for what the round has going on.
@@ -420,7 +420,7 @@ impl Field {
             Victim::Criu => {
                 let found = || tree(job.pid()).into_iter().filter(is_criu).collect::<Vec<u32>>();
                 // It is there for a part of the action only.
-                let looks = std::iter::repeat_with(found).inspect(|_| sleep(POLL_INTERVAL)).take(LOOKS);
+                let looks = std::iter::repeat_with(found).inspect(|_| sleep(POLL_INTERVAL)).take(MAX_POLLS);
                 looks.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
             }
         }
@@ -435,7 +435,7 @@ impl Field {
             _ => right == text,
         };
         let is_stopped = matches!(round.action, Action::Checkpoint { stops: true, .. })
-            && outcome.status.code() == Some(STOPPED)
+            && outcome.status.code() == Some(STOPPED_STATUS)
             && right.starts_with(&text);
         let is_begun = right.contains(text.trim_end_matches(|letter| letter != '\n'));
         let of_criu = round.fault == Fault::Kill(Victim::Criu)
@@ -474,9 +474,9 @@ impl Field {
     /// The image is whole, and comes to the right end; and nothing is left.
     fn is_whole(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
         if round.action != Action::Running && (round.action != Action::Every || image.join("latest").exists()) {
-            let outcome = images(&self.stage.places, "verify", image)?;
+            let outcome = images(&self.stage.paths, "verify", image)?;
             ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
-            let outcome = self.restore(image)?.finish(LIMIT)?;
+            let outcome = self.restore(image)?.finish(CHECKPOINT_TIMEOUT)?;
             let mut is_right = outcome.status.success() && right.ends_with(&outcome.text());
             // A process that was killed is missing in later checkpoints, and the others may have no use for their lives.
             let has_several = matches!(round.subject, Subject::Family | Subject::Ranks);
@@ -485,7 +485,7 @@ impl Field {
             }
             ensure!(is_right, "it did not come to the right end: {}", said(&outcome));
         } else {
-            let outcome = self.start(round.subject, &[])?.finish(LIMIT)?;
+            let outcome = self.start(round.subject, &[])?.finish(CHECKPOINT_TIMEOUT)?;
             ensure!(outcome.status.success() && outcome.text() == right, "the next program: {}", said(&outcome));
         }
         Ok(())
@@ -526,11 +526,11 @@ impl Field {
     }
 }
 
-fn server(places: &Places, has_opencl: bool) -> Result<Server> {
+fn server(paths: &Paths, has_opencl: bool) -> Result<Server> {
     if has_opencl {
-        opencl_server(places, &[opencl::WITHOUT_CACHE])
+        opencl_server(paths, &[opencl::WITHOUT_CACHE])
     } else {
-        Ok(Server::start(places, &driver_under_test(), &[])?)
+        Ok(Server::start(paths, &driver_under_test(), &[])?)
     }
 }
 

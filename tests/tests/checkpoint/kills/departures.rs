@@ -10,18 +10,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::gate::Gate;
 use katydid_tests::job::{Job, Plan, holds_itself};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, kill, runs, tree, until};
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{LIMIT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
 
 /// Steps by which a program is known from another that makes fewer.
-const MANY: &str = "100000";
+const MANY_STEPS: &str = "100000";
 /// How shells and `katydid run` tell of a program that was killed.
-const KILLED: i32 = 128 + 9;
+const KILLED_STATUS: i32 = 128 + 9;
 
 /// The trials' names and ways: over TCP, since what passes there can be held up.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
@@ -32,37 +32,37 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
     all.into_iter().map(|(name, scenario)| (name, scenario, "tcp"))
 }
 
-fn one_of_two(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let program = places.program(LOOP.0, LOOP.1);
-    let text = format!("'{0}' {MANY} > '{1}' & '{0}'", program.display(), stage.image("lost").display());
+fn one_of_two(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let program = paths.program(LOOP.0, LOOP.1);
+    let text = format!("'{0}' {MANY_STEPS} > '{1}' & '{0}'", program.display(), stage.image("lost").display());
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
-    let job = Job::start(places, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
+    let job = Job::start(paths, &stage.home, &stage.way, "two", Path::new("/bin/sh"), &plan)?;
     until("both programs hold themselves", || {
         let view = job.view().unwrap_or_default();
         view["members"].as_array().is_some_and(|members| members.len() == 2 && members.iter().all(holds_itself))
     })?;
     moves_without(&stage, &job, &program)?;
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
-fn the_only_one(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let mut job = stage.start("one", LOOP, &[MANY], &[60])?;
+fn the_only_one(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let mut job = stage.start("one", LOOP, &[MANY_STEPS], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
-    moves_without(&stage, &job, &places.program(LOOP.0, LOOP.1))?;
-    let outcome = job.finish(LIMIT)?;
-    ensure!(outcome.status.code() == Some(KILLED), "not as its program ended: {}", said(&outcome));
+    moves_without(&stage, &job, &paths.program(LOOP.0, LOOP.1))?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    ensure!(outcome.status.code() == Some(KILLED_STATUS), "not as its program ended: {}", said(&outcome));
     stage.is_clean()
 }
 
 /// Has a job move to another server, and kills the program of many steps on the way.
 fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
-    let other = Server::start(&stage.places, &driver_under_test(), &[])?;
+    let other = Server::start(&stage.paths, &driver_under_test(), &[])?;
     let has_many_steps = |pid: &u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let wanted = format!("{}\0{MANY}\0", program.display());
+        let wanted = format!("{}\0{MANY_STEPS}\0", program.display());
         command == wanted.as_bytes()
     };
     let victim = tree(job.pid()).into_iter().find(has_many_steps).context("the program is not there")?;

@@ -5,12 +5,12 @@
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan, holds_itself};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::Outcome;
 use katydid_tests::watch::{kill, runs, until};
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
-use crate::stage::{LIMIT, Stage, WAYS, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
 
 /// All of them are tried on every way.
 pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 5] = [
@@ -28,18 +28,18 @@ fn kill_workers(stage: &Stage, count: usize) -> Result<()> {
     Ok(until("the workers are gone", || !workers.iter().any(|pid| runs(*pid)))?)
 }
 
-pub(crate) fn replaced(places: &Places, way: &str) -> Result<()> {
-    goes_on_in_another_worker(places, way, &["--leave-running"])
+pub(crate) fn replaced(paths: &Paths, way: &str) -> Result<()> {
+    goes_on_in_another_worker(paths, way, &["--leave-running"])
 }
 
-fn replaced_from_the_gpu_alone(places: &Places, way: &str) -> Result<()> {
-    goes_on_in_another_worker(places, way, &["--device-only"])
+fn replaced_from_the_gpu_alone(paths: &Paths, way: &str) -> Result<()> {
+    goes_on_in_another_worker(paths, way, &["--device-only"])
 }
 
 /// Twice in a row: the second worker was made from the same checkpoint as the first. In between the program comes to its
 /// point once more, so that it is with the worker that is killed.
-fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn goes_on_in_another_worker(paths: &Paths, way: &str, options: &[&str]) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("heir", LOOP, &[], &[60, 60, 60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", options)?;
@@ -48,13 +48,13 @@ fn goes_on_in_another_worker(places: &Places, way: &str, options: &[&str]) -> Re
     replaced_by_another(&stage, holder)?;
     ensure!(job.holds_itself()?, "the job did not come to its last point");
     replaced_by_another(&stage, holder)?;
-    went_on(places, job)?;
+    went_on(paths, job)?;
     stage.is_clean()
 }
 
 /// Nothing was sent since the restore: its checkpoint is the one to go back to.
-fn replaced_after_a_restore(places: &Places, way: &str) -> Result<()> {
-    let (stage, points) = (Stage::new(places, way)?, [60, 60]);
+fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, points) = (Stage::new(paths, way)?, [60, 60]);
     let mut job = stage.start("heir", LOOP, &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let written = job.output_so_far()?.len();
@@ -65,22 +65,22 @@ fn replaced_after_a_restore(places: &Places, way: &str) -> Result<()> {
     let mut job = stage.restore_by("heir", "image", &Plan { points: &points, ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the restored job did not come to its point again");
     replaced_by_another(&stage, holding(&job).context("no process holds itself")?)?;
-    continues(&kept_loop(places)?, (written, written), &job.finish(LIMIT)?)?;
+    continues(&kept_loop(paths)?, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
 /// Without a checkpoint, and with one that is a frame old.
-fn told_what_was_lost(places: &Places, way: &str) -> Result<()> {
-    let outcome = lost(places, way, &[60])?;
+fn told_what_was_lost(paths: &Paths, way: &str) -> Result<()> {
+    let outcome = lost(paths, way, &[60])?;
     ensure!(outcome.errors().contains("no checkpoint to rebuild it from"), "{}", said(&outcome));
-    let outcome = lost(places, way, &[60, 61])?;
+    let outcome = lost(paths, way, &[60, 61])?;
     ensure!(outcome.errors().contains("1 messages were sent to it since checkpoint 1"), "{}", said(&outcome));
     Ok(())
 }
 
 /// A program whose worker dies at the last of the points; there was a checkpoint at each of the others.
-fn lost(places: &Places, way: &str, points: &[u64]) -> Result<Outcome> {
-    let stage = Stage::new(places, way)?;
+fn lost(paths: &Paths, way: &str, points: &[u64]) -> Result<Outcome> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("orphan", LOOP, &[], points)?;
     for _ in 1..points.len() {
         ensure!(job.holds_itself()?, "the job ended before its point");
@@ -88,15 +88,15 @@ fn lost(places: &Places, way: &str, points: &[u64]) -> Result<Outcome> {
     }
     ensure!(job.holds_itself()?, "the job ended before its last point");
     kill_workers(&stage, 1)?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.code().is_some_and(|code| code != 0), "it went on: {}", said(&outcome));
     stage.is_clean()?;
     Ok(outcome)
 }
 
 /// A parent and two children, each with a worker: only the worker of the one that holds itself is killed.
-fn one_of_several(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let mut job = stage.start("family", ("kept_processes", LOOP.1), &[], &[30, 30])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
@@ -107,8 +107,8 @@ fn one_of_several(places: &Places, way: &str) -> Result<()> {
     while job.holds_itself()? {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
-    let kept = crate::stage::kept_of(places, "kept_processes")?;
-    let outcome = job.finish(LIMIT)?;
+    let kept = crate::stage::kept_of(paths, "kept_processes")?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
     stage.is_clean()
 }
@@ -145,5 +145,5 @@ pub(crate) fn holding(job: &Job<'_>) -> Option<u64> {
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)))
+    ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)))
 }

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
 use katydid_tests::watch::{children, runs, tree, until};
 
 use crate::jobs::in_place_of_criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
-use crate::stage::{LIMIT, Stage, WAYS, continues, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said, way_to};
 
 const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_lock_each_other_out", locked)];
 
@@ -62,19 +62,19 @@ exec CRIU "$@"
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
 /// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
 /// waits, and has made no process.
-fn locked(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn locked(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
-    let (file, program) = (stage.image("file"), places.program(LOOP.0, LOOP.1));
+    let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let arguments = ["-c", text, "sh", &file.display().to_string(), &program.display().to_string()];
     let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "ghost", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "ghost", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let written = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &[])?;
@@ -87,23 +87,23 @@ fn locked(places: &Places, way: &str) -> Result<()> {
     let there = tree(job.pid());
     ensure!(there == [job.pid()], "a process was made: {there:?}");
     let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
-    let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(LIMIT)?;
+    let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(CHECKPOINT_TIMEOUT)?;
     let is_told = outcome.errors().contains("has held the lock") && outcome.errors().contains(&us);
     ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
     lock.unlock()?;
-    continues(&kept, (written, written), &job.finish(LIMIT)?)?;
+    continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
-fn kills(places: &Places, way: &str) -> Result<()> {
+fn kills(paths: &Paths, way: &str) -> Result<()> {
     for (victim, when) in KILLS {
-        one(places, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
+        one(paths, way, victim, when).with_context(|| format!("{victim} killed {when}"))?;
     }
     Ok(())
 }
 
-fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
-    let (mut stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
+    let (mut stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let mut job = stage.start("disturbed", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
@@ -117,21 +117,22 @@ fn one(places: &Places, way: &str, victim: &str, when: &str) -> Result<()> {
         ensure!(!outcome.errors().is_empty(), "it failed without a word: {}", said(&outcome));
     }
     if victim == "server" {
-        let server = Server::start(places, &driver_under_test(), &[])?;
+        let server = Server::start(paths, &driver_under_test(), &[])?;
         stage.way = way_to(way, &server)?;
         stage.server = server;
     } else if !ENDS_THE_SUPERVISOR.contains(&victim) {
         stage.is_clean()?;
     }
-    let outcome = images(places, "verify", &stage.image("image"))?;
+    let outcome = images(paths, "verify", &stage.image("image"))?;
     ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
-    continues(&kept, (written, written), &stage.restore("disturbed", "image", &[])?.finish(LIMIT)?).context("again")?;
+    continues(&kept, (written, written), &stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)
+        .context("again")?;
     stage.is_clean()
 }
 
 /// A restore in which `victim` is killed, to its end; no process of it is left.
 fn disturbed(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
-    let script = in_place_of_criu(&stage.places, stage, KILLING_CRIU)?;
+    let script = in_place_of_criu(&stage.paths, stage, KILLING_CRIU)?;
     let victims = match victim {
         "workers" => children(stage.server.pid()),
         "server" => vec![stage.server.pid()],
@@ -141,8 +142,8 @@ fn disturbed(stage: &Stage, victim: &str, when: &str) -> Result<Outcome> {
     fs::write(stage.image("victims"), victims.join(" "))?;
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_VICTIM", victim), ("CRIU_WHEN", when)];
     let plan = Plan { variables: &variables, ..Plan::default() };
-    let outcome = stage.restore_by("disturbed", "image", &plan)?.finish(LIMIT)?;
-    let program = stage.places.program(LOOP.0, LOOP.1);
+    let outcome = stage.restore_by("disturbed", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?;
+    let program = stage.paths.program(LOOP.0, LOOP.1);
     until("nothing of the restore is left", || !is_anywhere(&program, &stage.image("")))?;
     Ok(outcome)
 }

@@ -15,14 +15,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::commands::katydid;
 use katydid_tests::job::Plan;
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 use crate::images::stores::{credentials, s3};
 use crate::scenarios::{LOOP, Scenario, was_stopped};
-use crate::stage::{LIMIT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
 
 /// Starts a command under a umask that takes nothing away.
 const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
@@ -92,8 +92,8 @@ fn watched(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Seen> {
     })
 }
 
-fn owners_alone(places: &Places, way: &str) -> Result<()> {
-    let mut stage = Stage::new(places, way)?;
+fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
+    let mut stage = Stage::new(paths, way)?;
     // Its socket lies in a folder for a while.
     stage.way = Way::Private { driver: driver_under_test() };
     let endpoint = s3::serve();
@@ -147,16 +147,16 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     sleep(100 * POLL_INTERVAL);
     let taken = restored.checkpoint(image, &["--leave-running"])?;
     ensure!(taken.status.success(), "{}", said(&taken));
-    let outcome = restored.finish(LIMIT)?;
+    let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     Ok(())
 }
 
 fn traced(stage: &Stage, variables: &[(&str, &str)]) -> Result<()> {
-    let katydid = katydid(&stage.places, &["trace", "--driver", &driver_under_test(), "--"]);
+    let katydid = katydid(&stage.paths, &["trace", "--driver", &driver_under_test(), "--"]);
     let mut command = std::process::Command::new(OPEN[0]);
     command.args(&OPEN[1..]).arg(katydid.get_program()).args(katydid.get_args());
-    command.arg(stage.places.program(LOOP.0, LOOP.1)).envs(variables.iter().copied());
+    command.arg(stage.paths.program(LOOP.0, LOOP.1)).envs(variables.iter().copied());
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", said(&outcome));
     Ok(())

@@ -9,14 +9,14 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::job::{Job, Plan};
-use katydid_tests::places::Places;
+use katydid_tests::paths::Paths;
 use katydid_tests::program::{Outcome, Running};
 use katydid_tests::watch::until;
 
 use crate::is_sweep;
 use crate::jobs::{KILLED_CRIU, guard_of, in_place_of_criu};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
-use crate::stage::{LIMIT, Stage, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, kept_of, said};
 
 const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_restore_that_fails_gives_its_turn_back", failed_restore),
@@ -40,8 +40,8 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 /// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
-fn twins(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_of(places, "kept_names")?);
+fn twins(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, "kept_names")?);
     let points = [10, 14];
     let mut job = stage.start("named", ("kept_names", Variant::Static), &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -61,10 +61,10 @@ fn twins(places: &Places, way: &str) -> Result<()> {
         while twin.holds_itself()? {
             stage.checkpoint(&twin, name, &["--leave-running"])?;
         }
-        continues(&kept, written, &twin.finish(LIMIT)?).with_context(|| name.to_owned())?;
+        continues(&kept, written, &twin.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
     }
     for name in ["named", "named-2"] {
-        let outcome = stage.restore(name, name, &[])?.finish(LIMIT)?;
+        let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", said(&outcome));
     }
     stage.is_clean()
@@ -81,12 +81,12 @@ fn opening<'a>(stage: &'a Stage, points: &[u64], variables: &[(&str, &str)]) -> 
 
 /// As a job of another name, which the file has too.
 fn opening_by<'a>(stage: &'a Stage, name: &str, plan: &Plan<'_>) -> Result<Job<'a>> {
-    let (files, program) = (stage.image("files"), stage.places.program(LOOP.0, LOOP.1));
+    let (files, program) = (stage.image("files"), stage.paths.program(LOOP.0, LOOP.1));
     let own = || OPENING.replace("other", name).replace("first", &format!("{name}-first"));
     let text = if name == "opens" { OPENING.to_owned() } else { own() };
     let arguments = ["-c", &text, "sh", &files.display().to_string(), &program.display().to_string()];
     let plan = Plan { arguments: &arguments, ..*plan };
-    Ok(Job::start(&stage.places, &stage.home, &stage.way, name, Path::new("/bin/sh"), &plan)?)
+    Ok(Job::start(&stage.paths, &stage.home, &stage.way, name, Path::new("/bin/sh"), &plan)?)
 }
 
 /// What is in a folder, by name.
@@ -98,8 +98,8 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// After a checkpoint that lets it go on, and after one that ends it; restored where the file is, and where it is gone.
-fn comes_back(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn comes_back(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
     let files = stage.image("files");
     for options in [&["--leave-running"][..], &[]] {
@@ -113,7 +113,7 @@ fn comes_back(places: &Places, way: &str) -> Result<()> {
         if !is_there {
             fs::remove_file(files.join("other"))?;
         }
-        let outcome = stage.restore("opens", "image", &[])?.finish(LIMIT)?;
+        let outcome = stage.restore("opens", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&kept, (written, written), &outcome)?;
         ensure!(names(&files)? == ["other"], "{:?} after a restore", names(&files)?);
         ensure!(fs::read_to_string(files.join("other"))? == "text\n", "it holds something else");
@@ -122,9 +122,9 @@ fn comes_back(places: &Places, way: &str) -> Result<()> {
 }
 
 /// As soon as it has noted which file it gave a name.
-fn killed(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let script = in_place_of_criu(places, &stage, KILLED_CRIU)?;
+fn killed(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let script = in_place_of_criu(paths, &stage, KILLED_CRIU)?;
     let variables = [("KATYDID_CRIU", script.as_str()), ("CRIU_FILE", "remap-fpath")];
     let mut job = opening(&stage, &[60], &variables)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -137,7 +137,7 @@ fn killed(places: &Places, way: &str) -> Result<()> {
     );
     ensure!(names(&stage.image("files"))? == ["other"], "{:?} are left", names(&stage.image("files"))?);
     // What becomes of the program then is another test's.
-    job.finish(LIMIT)?;
+    job.finish(CHECKPOINT_TIMEOUT)?;
     stage.is_clean()
 }
 
@@ -152,9 +152,9 @@ exec sleep 600
 "#;
 
 /// The guard takes the name away that the supervisor made for CRIU. The image is as good as before.
-fn killed_supervisor(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let (script, files) = (in_place_of_criu(places, &stage, LOOKING_CRIU)?, stage.image("files"));
+fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (script, files) = (in_place_of_criu(paths, &stage, LOOKING_CRIU)?, stage.image("files"));
     let variables = [("KATYDID_CRIU", script.as_str()), ("FILES", &files.display().to_string())];
     let mut job = opening(&stage, &[60], &variables)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -168,31 +168,31 @@ fn killed_supervisor(places: &Places, way: &str) -> Result<()> {
     // Not before the end of that: the test ends the whole process group, the guard with it.
     until("the name is gone", || names(&files).is_ok_and(|names| names == ["other"]))
         .with_context(|| format!("there are {:?}", names(&files)))?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success(), "a killed supervisor has come to its end: {}", said(&outcome));
     let seen = fs::read_to_string(stage.image("seen"))?;
     ensure!(seen.contains("link_remap."), "CRIU has found no name of its own: {seen}");
     fs::remove_file(stage.image("armed"))?;
-    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(LIMIT)?)?;
+    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
 /// At a position of its own: what came behind it since the checkpoint goes.
-fn written_again(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn written_again(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let (first, other) = (stage.image("first"), stage.image("other"));
     let text = r#""$0" | (exec 3>"$1" && ln "$1" "$2" && rm "$1" && exec cat >&3) && echo over"#;
-    let program = places.program(LOOP.0, LOOP.1).display().to_string();
+    let program = paths.program(LOOP.0, LOOP.1).display().to_string();
     let arguments = ["-c", text, &program, &first.display().to_string(), &other.display().to_string()];
     let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "writes", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    let outcome = job.finish(LIMIT)?;
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
     ensure!(fs::read_to_string(&other)? == kept, "the program that went on wrote something else");
     fs::OpenOptions::new().append(true).open(&other)?.write_all(b"of another run")?;
-    let outcome = stage.restore("writes", "image", &[])?.finish(LIMIT)?;
+    let outcome = stage.restore("writes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
     ensure!(fs::read_to_string(&other)? == kept, "the restored program wrote something else");
     ensure!(!first.exists(), "the first name is back");
@@ -207,9 +207,9 @@ exit 1
 "#;
 
 /// It comes to its end, and nothing stays of the names that it made for CRIU: others dump and restore where it did.
-fn failed_restore(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let (script, files) = (in_place_of_criu(places, &stage, FAILING_CRIU)?, stage.image("files"));
+fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (script, files) = (in_place_of_criu(paths, &stage, FAILING_CRIU)?, stage.image("files"));
     let variables = [("KATYDID_CRIU", script.as_str())];
     let mut job = opening(&stage, &[60], &[])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -218,11 +218,11 @@ fn failed_restore(places: &Places, way: &str) -> Result<()> {
     was_stopped(job)?;
     fs::write(stage.image("armed"), "")?;
     let plan = Plan { variables: &variables, ..Plan::default() };
-    let outcome = stage.restore_by("opens", "image", &plan)?.finish(LIMIT)?;
+    let outcome = stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.status.success() && outcome.errors().contains("CRIU"), "{}", said(&outcome));
     ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
     fs::remove_file(stage.image("armed"))?;
-    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(LIMIT)?)?;
+    continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
@@ -241,9 +241,9 @@ kill -9 $! $PPID "$guard"
 
 /// Of a program that is killed in a dump, with its supervisor and its guard: another one in the same folder is checkpointed and
 /// restored as if they had never been, and they are gone.
-fn left_behind(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
-    let (script, files) = (in_place_of_criu(places, &stage, LEAVING_CRIU)?, stage.image("files"));
+fn left_behind(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (script, files) = (in_place_of_criu(paths, &stage, LEAVING_CRIU)?, stage.image("files"));
     let job = opening(&stage, &[60], &[("KATYDID_CRIU", script.as_str())]);
     let (mut job, mut other) = (job?, opening_by(&stage, "left", &Plan { points: &[60], ..Plan::default() })?);
     ensure!(job.holds_itself()? && other.holds_itself()?, "a job ended before its point");
@@ -251,17 +251,17 @@ fn left_behind(places: &Places, way: &str) -> Result<()> {
     fs::write(stage.image("armed"), "")?;
     let outcome = job.checkpoint(&stage.image("lost"), &["--leave-running"])?;
     ensure!(!outcome.status.success(), "no process was killed: {}", said(&outcome));
-    job.finish(LIMIT)?;
+    job.finish(CHECKPOINT_TIMEOUT)?;
     let left = names(&files)?;
     ensure!(left.iter().any(|name| name.starts_with("link_remap.")), "nothing was left: {left:?}");
     stage.checkpoint(&other, "image", &[])?;
     ensure!(names(&files)? == ["left", "other"], "{:?} after a checkpoint", names(&files)?);
     let written = other.output_so_far()?.len();
     was_stopped(other)?;
-    continues(&kept, (written, written), &stage.restore("left", "image", &[])?.finish(LIMIT)?)?;
+    continues(&kept, (written, written), &stage.restore("left", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     ensure!(names(&files)? == ["left", "other"], "{:?} after a restore", names(&files)?);
     // The next job clears away what else they have left.
-    went_on(places, stage.start("next", LOOP, &[], &[])?)?;
+    went_on(paths, stage.start("next", LOOP, &[], &[])?)?;
     stage.is_clean()
 }
 
@@ -269,8 +269,8 @@ fn left_behind(places: &Places, way: &str) -> Result<()> {
 const NUMBERS: std::ops::Range<u32> = 1..100;
 
 /// Some image may need them.
-fn of_others(places: &Places, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(places, way)?, kept_loop(places)?);
+fn of_others(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let files = stage.image("files");
@@ -291,7 +291,7 @@ fn of_others(places: &Places, way: &str) -> Result<()> {
     }
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    continues(&kept, (written, written), &stage.restore("opens", "image", &[])?.finish(LIMIT)?)?;
+    continues(&kept, (written, written), &stage.restore("opens", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)?;
     are_there("after a restore")?;
     stage.is_clean()
 }
@@ -308,10 +308,10 @@ exec CRIU "$@"
 
 /// While we have it, in the eyes of others: neither checkpoint nor restore is had, in words, and the program goes on to its
 /// end, whether it ran or stood still by then. It is checkpointed when we have given way.
-fn no_turn(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn no_turn(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     fs::create_dir(stage.image("files"))?;
-    let script = in_place_of_criu(places, &stage, WAITING_CRIU)?;
+    let script = in_place_of_criu(paths, &stage, WAITING_CRIU)?;
     let variables = [("KATYDID_CRIU", script.as_str())];
     let hasty = Plan { points: &[60, 70, 80], fault: Some("impatience"), variables: &variables, ..Plan::default() };
     let mut job = opening_by(&stage, "opens", &hasty)?;
@@ -333,8 +333,8 @@ fn no_turn(places: &Places, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its third point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     lock.lock()?;
-    went_on(places, job)?;
-    let outcome = stage.restore_by("opens", "image", &Plan { points: &[], ..hasty })?.finish(LIMIT)?;
+    went_on(paths, job)?;
+    let outcome = stage.restore_by("opens", "image", &Plan { points: &[], ..hasty })?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(is_told(&outcome), "{}", said(&outcome));
     lock.unlock()?;
     ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
@@ -349,7 +349,7 @@ fn taken_late(stage: &Stage, job: &Job<'_>, lock: &File) -> Result<Outcome> {
     until("CRIU is there", || stage.image("there").exists())?;
     lock.lock()?;
     fs::write(stage.image("told"), "")?;
-    let outcome = asking.finish(LIMIT)?;
+    let outcome = asking.finish(CHECKPOINT_TIMEOUT)?;
     fs::remove_file(stage.image("armed"))?;
     Ok(outcome)
 }

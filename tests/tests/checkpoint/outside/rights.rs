@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use katydid_tests::commands::katydid;
 use katydid_tests::job::{Home, Job, Plan};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::trial;
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::images::upgrades::Installation;
 use crate::scenarios::{LOOP, kept_loop, was_stopped};
-use crate::stage::{LIMIT, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, continues, said};
 
 /// An id that belongs to no user.
 const USER: u32 = 65534;
@@ -37,27 +37,27 @@ enum From {
     Nowhere,
 }
 
-pub(crate) fn trials(places: &Places) -> Vec<Trial> {
+pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
     let all = [
         ("an_ordinary_user_with_ambient_capabilities_takes_checkpoints", From::Ambient),
         ("an_ordinary_user_takes_checkpoints_through_the_launcher_of_criu", From::Launcher),
         ("an_ordinary_user_without_capabilities_is_told_which_it_lacks", From::Nowhere),
     ];
     let trial = |(name, from)| {
-        let places = places.clone();
+        let paths = paths.clone();
         trial::ignorable_test(format!("private::{name}"), move || {
-            one(&places, from).map_err(|error| format!("{error:#}").into())
+            one(&paths, from).map_err(|error| format!("{error:#}").into())
         })
     };
     all.map(trial).into()
 }
 
-fn one(places: &Places, from: From) -> Result<Completion> {
+fn one(paths: &Paths, from: From) -> Result<Completion> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Completion::ignored_with("only root can be another user"));
     }
-    let installation = Installation::new(places)?;
-    let launcher = installation.places.dist.join("lib/katydid/katydid-criu");
+    let installation = Installation::new(paths)?;
+    let launcher = installation.paths.dist.join("lib/katydid/katydid-criu");
     if from == From::Launcher {
         let attribute: Vec<u8> = OF_A_FILE.iter().flat_map(|word| word.to_le_bytes()).collect();
         installation.change(&launcher, |_| Ok(()))?;
@@ -65,7 +65,7 @@ fn one(places: &Places, from: From) -> Result<Completion> {
             return Ok(Completion::ignored_with(format!("no file here takes capabilities: {error}")));
         }
     }
-    let user = User { places: installation.places.clone(), home: Home::new()?, from };
+    let user = User { paths: installation.paths.clone(), home: Home::new()?, from };
     chown(user.home.image(""), Some(USER), Some(USER))?;
     chown(user.home.image("run"), Some(USER), Some(USER))?;
     let doctor = user.doctor()?;
@@ -89,7 +89,7 @@ fn one(places: &Places, from: From) -> Result<Completion> {
 
 /// An ordinary user with a home of its own.
 struct User {
-    places: Places,
+    paths: Paths,
     home: Home,
     from: From,
 }
@@ -123,7 +123,7 @@ impl User {
     }
 
     fn doctor(&self) -> Result<Value> {
-        let mut command = katydid(&self.places, &["doctor", "--json"]);
+        let mut command = katydid(&self.paths, &["doctor", "--json"]);
         command.env("XDG_RUNTIME_DIR", self.home.image("run"));
         let findings: Value = serde_json::from_str(&self.run(&command)?.text())?;
         let found = findings.as_array().into_iter().flatten().find(|finding| finding["check"] == "checkpoints");
@@ -139,8 +139,8 @@ impl User {
         let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
         let variables = [("KATYDID_CACHE", cache.as_str())];
         let plan = Plan { points: &[30, 60], through: &through, variables: &variables, ..Plan::default() };
-        let path = self.places.program(LOOP.0, LOOP.1);
-        let mut job = Job::start(&self.places, &self.home, &Self::way(), "ordinary", &path, &plan)?;
+        let path = self.paths.program(LOOP.0, LOOP.1);
+        let mut job = Job::start(&self.paths, &self.home, &Self::way(), "ordinary", &path, &plan)?;
         for options in [&["--leave-running"][..], &[]] {
             ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
             let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), options))?;
@@ -152,8 +152,8 @@ impl User {
         ensure!(owner == USER, "the image belongs to {owner}");
         let plan = Plan { points: &[], ..plan };
         let image = self.home.image("image");
-        let restored = Job::restore(&self.places, &self.home, &Self::way(), "ordinary", &image, &plan)?;
-        continues(&kept_loop(&self.places)?, (written, written), &restored.finish(LIMIT)?)?;
+        let restored = Job::restore(&self.paths, &self.home, &Self::way(), "ordinary", &image, &plan)?;
+        continues(&kept_loop(&self.paths)?, (written, written), &restored.finish(CHECKPOINT_TIMEOUT)?)?;
         Ok(until("the job's folder is gone", || self.home.jobs().is_empty())?)
     }
 
@@ -162,15 +162,15 @@ impl User {
         let (through, cache) = (self.through(), self.home.image("cache").display().to_string());
         let variables = [("KATYDID_CACHE", cache.as_str())];
         let plan = Plan { points: &[30], through: &through, variables: &variables, ..Plan::default() };
-        let path = self.places.program(LOOP.0, LOOP.1);
-        let mut job = Job::start(&self.places, &self.home, &Self::way(), "ordinary", &path, &plan)?;
+        let path = self.paths.program(LOOP.0, LOOP.1);
+        let mut job = Job::start(&self.paths, &self.home, &Self::way(), "ordinary", &path, &plan)?;
         ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
         let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), &[]))?;
         let errors = outcome.errors();
         ensure!(!outcome.status.success() && errors.contains("CAP_CHECKPOINT_RESTORE"), "{}", said(&outcome));
         // The refused checkpoint counts as the one that the program waited for.
-        let outcome = job.finish(LIMIT)?;
-        ensure!(outcome.status.success() && outcome.text() == kept_loop(&self.places)?, "{}", said(&outcome));
+        let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+        ensure!(outcome.status.success() && outcome.text() == kept_loop(&self.paths)?, "{}", said(&outcome));
         Ok(())
     }
 }

@@ -19,13 +19,13 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::job::STOPPED;
-use katydid_tests::places::Places;
+use katydid_tests::job::STOPPED_STATUS;
+use katydid_tests::paths::Paths;
 use katydid_tests::watch::until;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::scenarios::Scenario;
-use crate::stage::{Stage, WAYS};
+use crate::stage::{Stage, WAY_NAMES};
 
 /// `O_NOCTTY`.
 const NO_CONTROL: i32 = 0o400;
@@ -44,7 +44,7 @@ const ON_ONE_WAY: [(&str, Scenario); 4] = [
 
 /// The trials' names and ways.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
-    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAYS.map(|way| (name, scenario, way)));
+    let every = ON_EVERY_WAY.iter().flat_map(|&(name, scenario)| WAY_NAMES.map(|way| (name, scenario, way)));
     every.chain(ON_ONE_WAY.iter().map(|&(name, scenario)| (name, scenario, "shm")))
 }
 
@@ -190,7 +190,7 @@ fn through(first: &[&str], command: &Command) -> Command {
 
 /// A job that was checkpointed, which ended it, in the middle of its input.
 struct Saved<'a> {
-    places: &'a Places,
+    paths: &'a Paths,
     stage: Stage,
     then: Kind,
     /// Lets the program read on.
@@ -198,10 +198,10 @@ struct Saved<'a> {
 }
 
 impl<'a> Saved<'a> {
-    fn new(places: &'a Places, way: &str, then: Kind) -> Result<Self> {
-        let stage = Stage::new(places, way)?;
+    fn new(paths: &'a Paths, way: &str, then: Kind) -> Result<Self> {
+        let stage = Stage::new(paths, way)?;
         let go = stage.image("go");
-        let mut command = stage.way.job(places, &["--name", JOB], &places.program("fixture", Variant::Static));
+        let mut command = stage.way.job(paths, &["--name", JOB], &paths.program("fixture", Variant::Static));
         command.arg("reads").arg(&go).env("XDG_RUNTIME_DIR", stage.image("run"));
         let typed = if then == Kind::File { "one\ntwo\nend\n" } else { "one\n" };
         let folder = stage.image("then");
@@ -209,17 +209,17 @@ impl<'a> Saved<'a> {
         let job = Streamed::start(&command, then, &folder, typed)?;
         let held = stage.image("go.held");
         until("it has read its first line", || held.exists()).with_context(|| job.so_far())?;
-        let mut checkpoint = katydid(places, &["checkpoint", JOB, "-o"]);
+        let mut checkpoint = katydid(paths, &["checkpoint", JOB, "-o"]);
         checkpoint.arg(stage.image("image")).env("XDG_RUNTIME_DIR", stage.image("run"));
         let said = checkpoint.output()?;
         ensure!(said.status.success(), "no checkpoint: {}", String::from_utf8_lossy(&said.stderr));
         let (status, text) = job.finish()?;
-        ensure!(status == Some(STOPPED), "{then:?}: {status:?}\n{text}");
-        Ok(Self { places, stage, then, go })
+        ensure!(status == Some(STOPPED_STATUS), "{then:?}: {status:?}\n{text}");
+        Ok(Self { paths, stage, then, go })
     }
 
     fn command(&self) -> Command {
-        let mut command = self.stage.way.restore(self.places, &self.stage.image("image"), &[]);
+        let mut command = self.stage.way.restore(self.paths, &self.stage.image("image"), &[]);
         command.env("XDG_RUNTIME_DIR", self.stage.image("run"));
         command
     }
@@ -256,8 +256,8 @@ fn in_order(text: &str, words: &[&str]) -> Result<()> {
 }
 
 /// Each of the three goes its own way though it was one terminal; and a job that is back at a terminal is interrupted there.
-fn of_terminal(places: &Places, way: &str) -> Result<()> {
-    let saved = Saved::new(places, way, Kind::Terminal)?;
+fn of_terminal(paths: &Paths, way: &str) -> Result<()> {
+    let saved = Saved::new(paths, way, Kind::Terminal)?;
     let mut restored = Streamed::start(&saved.command(), Kind::Terminal, &saved.stage.image("then"), "")?;
     until("it runs again", || restored.so_far().contains("runs again")).with_context(|| restored.so_far())?;
     restored.input.as_mut().context("no terminal")?.write_all(INTERRUPT)?;
@@ -274,22 +274,22 @@ fn of_terminal(places: &Places, way: &str) -> Result<()> {
     saved.is_restored()
 }
 
-fn of_file(places: &Places, way: &str) -> Result<()> {
-    Saved::new(places, way, Kind::File)?.is_restored()
+fn of_file(paths: &Paths, way: &str) -> Result<()> {
+    Saved::new(paths, way, Kind::File)?.is_restored()
 }
 
-fn of_pipe(places: &Places, way: &str) -> Result<()> {
-    Saved::new(places, way, Kind::Pipe)?.is_restored()
+fn of_pipe(paths: &Paths, way: &str) -> Result<()> {
+    Saved::new(paths, way, Kind::Pipe)?.is_restored()
 }
 
-fn of_socket(places: &Places, way: &str) -> Result<()> {
-    Saved::new(places, way, Kind::Socket)?.is_restored()
+fn of_socket(paths: &Paths, way: &str) -> Result<()> {
+    Saved::new(paths, way, Kind::Socket)?.is_restored()
 }
 
-fn of_null(places: &Places, way: &str) -> Result<()> {
-    Saved::new(places, way, Kind::Null)?.is_restored()
+fn of_null(paths: &Paths, way: &str) -> Result<()> {
+    Saved::new(paths, way, Kind::Null)?.is_restored()
 }
 
-fn of_closed(places: &Places, way: &str) -> Result<()> {
-    Saved::new(places, way, Kind::Closed)?.is_restored()
+fn of_closed(paths: &Paths, way: &str) -> Result<()> {
+    Saved::new(paths, way, Kind::Closed)?.is_restored()
 }

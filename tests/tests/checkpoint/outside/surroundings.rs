@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use katydid_tests::commands::katydid;
-use katydid_tests::job::{Job, Plan, STOPPED};
-use katydid_tests::places::{Places, driver_under_test};
+use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{LIMIT, Stage, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, said};
 
 const ON_ONE_WAY: [(&str, Scenario); 3] = [
     ("files_and_folders_whose_mode_has_changed_are_opened_again", changed_modes),
@@ -31,9 +31,9 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 /// Works in the first folder with its file open, as the program of the second argument.
 const OPENING: &str = r#"cd "$1" && exec 5<file && exec "$2""#;
 
-fn changed_modes(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
-    let (folder, program) = (stage.image("folder"), places.program(LOOP.0, LOOP.1));
+fn changed_modes(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let (folder, program) = (stage.image("folder"), paths.program(LOOP.0, LOOP.1));
     fs::create_dir(&folder)?;
     fs::write(folder.join("file"), "text")?;
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
@@ -41,33 +41,41 @@ fn changed_modes(places: &Places, way: &str) -> Result<()> {
     mode(&folder.join("file"), 0o644)?;
     let arguments = ["-c", OPENING, "sh", &folder.display().to_string(), &program.display().to_string()];
     let plan = Plan { arguments: &arguments, points: &[30], ..Plan::default() };
-    let mut job = Job::start(places, &stage.home, &stage.way, "modes", Path::new("/bin/sh"), &plan)?;
+    let mut job = Job::start(paths, &stage.home, &stage.way, "modes", Path::new("/bin/sh"), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     mode(&folder, 0o700)?;
     mode(&folder.join("file"), 0o600)?;
-    continues(&kept_loop(places)?, (written, written), &stage.restore("modes", "image", &[])?.finish(LIMIT)?)?;
+    continues(
+        &kept_loop(paths)?,
+        (written, written),
+        &stage.restore("modes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?,
+    )?;
     stage.is_clean()
 }
 
 /// The supervisor has a mount namespace of its own, and its streams are of the tests'.
-fn streams_from_outside(places: &Places, way: &str) -> Result<()> {
-    let stage = Stage::new(places, way)?;
+fn streams_from_outside(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
     let plan = Plan { points: &[30], through: &["unshare", "--mount"], ..Plan::default() };
     let mut job = stage.start_by("entered", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    continues(&kept_loop(places)?, (written, written), &stage.restore("entered", "image", &[])?.finish(LIMIT)?)?;
+    continues(
+        &kept_loop(paths)?,
+        (written, written),
+        &stage.restore("entered", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?,
+    )?;
     stage.is_clean()
 }
 
 /// `XDG_RUNTIME_DIR` leads nowhere, and `TMPDIR` is longer than the path of a socket may be. The process that asks for the checkpoint
 /// has neither.
-fn unfit_folders(places: &Places, _: &str) -> Result<()> {
+fn unfit_folders(paths: &Paths, _: &str) -> Result<()> {
     let home = tempfile::tempdir()?;
     let temporary = home.path().join("t".repeat(100));
     fs::create_dir(&temporary)?;
@@ -76,11 +84,11 @@ fn unfit_folders(places: &Places, _: &str) -> Result<()> {
     let unfit = |command: &mut Command| {
         command.env("XDG_RUNTIME_DIR", home.path().join("missing")).env("TMPDIR", &temporary);
     };
-    let mut command = way.job(places, &["--name", &name], &places.program(LOOP.0, LOOP.1));
+    let mut command = way.job(paths, &["--name", &name], &paths.program(LOOP.0, LOOP.1));
     unfit(&mut command);
     let job = Running::start(command.env("KATYDID_CHECKPOINT_AT", "30"), Stdio::null())?;
     let checkpoint = || {
-        let mut command = katydid(places, &["checkpoint", &name, "-o"]);
+        let mut command = katydid(paths, &["checkpoint", &name, "-o"]);
         program::run(command.arg(&image).env_remove("XDG_RUNTIME_DIR"), WAIT_TIMEOUT)
     };
     let mut outcome = checkpoint()?;
@@ -94,9 +102,9 @@ fn unfit_folders(places: &Places, _: &str) -> Result<()> {
     })?;
     let (said_of_it, written) = (said(&outcome), job.output_so_far()?.len());
     ensure!(outcome.status.success(), "{said_of_it}");
-    let outcome = job.finish(LIMIT)?;
-    ensure!(outcome.status.code() == Some(STOPPED), "{}", said(&outcome));
-    let mut command = way.restore(places, &image, &[]);
+    let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
+    ensure!(outcome.status.code() == Some(STOPPED_STATUS), "{}", said(&outcome));
+    let mut command = way.restore(paths, &image, &[]);
     unfit(&mut command);
-    continues(&kept_loop(places)?, (0, written), &program::run(&mut command, LIMIT)?)
+    continues(&kept_loop(paths)?, (0, written), &program::run(&mut command, CHECKPOINT_TIMEOUT)?)
 }

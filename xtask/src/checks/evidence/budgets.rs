@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 
-use super::markdown::{Column, markdown, significant, with_unit};
+use crate::tables::markdown::{Column, markdown, significant, with_unit};
 
 /// The file that holds the promises.
-pub(super) const FILE: &str = "budgets";
+pub(super) const BUDGETS_FILE: &str = "budgets";
 /// Program that holds memory, in the report of `bench checkpoint`.
-const HOLDER: &str = "checkpoint-32g-native";
+const HOLDER_PROGRAM: &str = "checkpoint-32g-native";
 
 /// A figure and the native one, in nanoseconds; a share of a rate has no unit and no native one.
 struct Pair {
@@ -36,7 +36,7 @@ impl Pair {
 
 /// The table of promises, by the reports of the run `run`.
 pub(super) fn table(files: &BTreeMap<String, Value>, run: &str) -> Result<String> {
-    let file = files.get(FILE).with_context(|| format!("there is no {FILE}.json"))?;
+    let file = files.get(BUDGETS_FILE).with_context(|| format!("there is no {BUDGETS_FILE}.json"))?;
     let rows = file.get("rows").and_then(Value::as_array).context("the budgets have no rows")?;
     let rows = rows.iter().map(|row| filled(row, files, run)).collect::<Result<Vec<_>>>()?;
     let columns = [
@@ -114,7 +114,7 @@ fn pairs(of: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Vec<P
         "calls" => call(file("calls")?, name, way, against),
         "share" => share(file("calls")?, name),
         "training" => training(file("training")?, name, way),
-        "checkpoint" => checkpoint(file(HOLDER)?, name),
+        "checkpoint" => checkpoint(file(HOLDER_PROGRAM)?, name),
         other => bail!("no report of a run is called {other}"),
     };
     let found = names.iter().map(find).collect::<Result<Vec<Option<Pair>>>>()?;
@@ -185,7 +185,7 @@ mod tests {
         let held = json!({"rows": [{"first": {"stopped_us": 24_000}}]});
         let named = [("run/calls", calls), ("run/training", training), ("run/checkpoint-32g-native", held)];
         let mut files: BTreeMap<String, Value> = named.map(|(name, value)| (name.to_owned(), value)).into();
-        files.insert(FILE.to_owned(), json!({ "rows": rows }));
+        files.insert(BUDGETS_FILE.to_owned(), json!({ "rows": rows }));
         files
     }
 

@@ -40,12 +40,12 @@ use rustix::process::{chdir, chroot, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
-use crate::process::descriptors::remote::{SOCKET, descriptor, named, open_in_root};
+use crate::process::descriptors::remote::{SOCKET_NAME_PREFIX, descriptor, named, open_in_root};
 use crate::process::tree;
 use crate::process::tree::Process;
 
 /// Bytes that a socket needs beside those of a datagram to send it.
-const SEND_OVERHEAD: usize = 4096;
+const SEND_OVERHEAD_BYTES: usize = 4096;
 
 /// The unread datagrams of a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +109,8 @@ struct Socket {
 /// Each of those of processes once, in the order of the processes.
 fn sockets(processes: &[Process]) -> Vec<Socket> {
     let mut known = BTreeSet::new();
-    let all = processes.iter().flat_map(|process| named(process.pid, SOCKET).map(|found| (process.pid, found)));
+    let all =
+        processes.iter().flat_map(|process| named(process.pid, SOCKET_NAME_PREFIX).map(|found| (process.pid, found)));
     let sockets = all.filter_map(|(pid, (number, fd))| {
         let is_unix = socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX);
         let is_datagram = is_unix && socket_type(&fd).is_ok_and(|kind| kind == SocketType::DGRAM);
@@ -339,7 +340,7 @@ fn new(name: &Name, bytes: usize) -> io::Result<OwnedFd> {
         (None, Some(path)) => bound_elsewhere(path)?,
         (None, None) => unbound()?,
     };
-    let room = bytes.saturating_add(SEND_OVERHEAD);
+    let room = bytes.saturating_add(SEND_OVERHEAD_BYTES);
     if set_socket_send_buffer_size_force(&socket, room).is_err() {
         set_socket_send_buffer_size(&socket, room)?;
     }

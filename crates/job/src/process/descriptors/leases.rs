@@ -19,8 +19,8 @@ use crate::process::tree;
 use crate::process::tree::Process;
 
 /// Commands of `fcntl` that the libc crate lacks: `F_SETOWN_EX` and `F_GETOWN_EX`.
-const SET_OWNER: i32 = 15;
-const GET_OWNER: i32 = 16;
+const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
 /// Bytes of a `struct f_owner_ex`, and so many that a process is lent.
 const OWNER_SIZE: usize = 8;
 const MAX_OWNERS: usize = 512;
@@ -100,12 +100,12 @@ impl Holder {
         let only_reads = access(pid, lease.number)? == libc::O_RDONLY;
         let kind = if only_reads && !lease.keeps_reading { libc::F_RDLCK } else { libc::F_WRLCK };
         self.control(lease, libc::F_SETLEASE, kind.cast_unsigned().into())?;
-        self.control(lease, GET_OWNER, owner)?;
+        self.control(lease, F_GETOWN_EX, owner)?;
         self.control(lease, libc::F_SETOWN, 0)
     }
 
     fn set_owner(&self, lease: &BrokenLease, owner: u64) -> io::Result<()> {
-        self.control(lease, SET_OWNER, owner)
+        self.control(lease, F_SETOWN_EX, owner)
     }
 
     fn control(&self, lease: &BrokenLease, command: i32, argument: u64) -> io::Result<()> {

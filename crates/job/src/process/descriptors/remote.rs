@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use crate::process::tree;
 
 /// How the kernel begins the name of a socket.
-pub(crate) const SOCKET: &[u8] = b"socket:";
+pub(crate) const SOCKET_NAME_PREFIX: &[u8] = b"socket:";
 
 /// A descriptor of another process, as one of ours; none for a process that has ended, or that does not let us.
 pub(crate) fn descriptor(pid: u32, number: i32) -> Option<OwnedFd> {
@@ -39,7 +39,7 @@ pub(crate) fn numbers(pid: u32, begin: &[u8]) -> impl Iterator<Item = i32> {
 
 /// The sockets of a process: their numbers and inodes.
 pub(crate) fn sockets(pid: u32) -> impl Iterator<Item = (i32, u64)> {
-    numbers(pid, SOCKET).filter_map(move |number| {
+    numbers(pid, SOCKET_NAME_PREFIX).filter_map(move |number| {
         let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
         let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
         Some((number, inode))

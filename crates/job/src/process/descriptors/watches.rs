@@ -23,10 +23,10 @@ use crate::process::tree;
 use crate::process::tree::Process;
 
 /// What the kernel calls them.
-const INOTIFY: &[u8] = b"anon_inode:inotify";
-const KINDS: [&[u8]; 2] = [INOTIFY, b"anon_inode:[fanotify]"];
+const INOTIFY_NAME: &[u8] = b"anon_inode:inotify";
+const WATCH_NAMES: [&[u8]; 2] = [INOTIFY_NAME, b"anon_inode:[fanotify]"];
 /// The bits of a mask that CRIU sets again: `IN_ALL_EVENTS`.
-const EVENTS: u32 = 0xfff;
+const IN_ALL_EVENTS: u32 = 0xfff;
 
 /// A file that CRIU found watched: inode and device, as the kernel tells them.
 pub(crate) type FileId = (u64, u64);
@@ -56,7 +56,7 @@ struct Line {
 pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
     let has_some =
         |pid: u32, kind: &[u8]| named(pid, kind).any(|(_, watch)| ioctl_fionread(&watch).is_ok_and(|bytes| bytes > 0));
-    tree.iter().map(|process| process.pid).find(|pid| KINDS.iter().any(|kind| has_some(*pid, kind)))
+    tree.iter().map(|process| process.pid).find(|pid| WATCH_NAMES.iter().any(|kind| has_some(*pid, kind)))
 }
 
 /// Notes the watches of processes, which stand still, that CRIU would restore without a part of their masks. `paths`: where CRIU found
@@ -68,9 +68,9 @@ pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
 pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> Result<Vec<Watch>, u32> {
     let mut all = Vec::new();
     for process in processes {
-        for number in numbers(process.pid, INOTIFY) {
+        for number in numbers(process.pid, INOTIFY_NAME) {
             let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", process.pid)).unwrap_or_default();
-            for Line { wd, mask, file } in lines(&info).filter(|line| line.mask & !EVENTS != 0) {
+            for Line { wd, mask, file } in lines(&info).filter(|line| line.mask & !IN_ALL_EVENTS != 0) {
                 let path = paths.get(&file).ok_or(process.pid)?.clone();
                 all.push(Watch { pid: tree::seen_by_itself(process.pid), number, wd, mask, path });
             }

@@ -30,7 +30,7 @@ fn shim(folder: &tempfile::TempDir, pid: u32, state: u32) -> UnixStream {
 fn send_hello(stream: &UnixStream, pid: u32, state: u32) {
     let (address, program) = ("unix:/s".to_owned(), "app".to_owned());
     let member = FromProgram::Member {
-        protocol: PROTOCOL,
+        protocol: JOB_PROTOCOL_VERSION,
         session: 1,
         pid,
         key: KEY,
@@ -44,11 +44,11 @@ fn send_hello(stream: &UnixStream, pid: u32, state: u32) {
 }
 
 fn order_of(mut stream: &UnixStream) -> ToProgram {
-    let mut head = [0; HEAD];
+    let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).unwrap();
     let mut message = head.to_vec();
-    message.resize(envelope::length(&head, MAX_MESSAGE).unwrap(), 0);
-    stream.read_exact(&mut message[HEAD..]).unwrap();
+    message.resize(envelope::length(&head, MAX_MESSAGE_BYTES).unwrap(), 0);
+    stream.read_exact(&mut message[HEAD_BYTES..]).unwrap();
     ToProgram::decode(&message).unwrap()
 }
 
@@ -263,7 +263,8 @@ fn a_peer_that_has_connected_is_waited_for() {
 #[test]
 fn an_asker_is_answered_and_is_no_member() {
     let (folder, members, _heard) = socket();
-    let ask = FromProgram::Ask { protocol: PROTOCOL, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
+    let ask =
+        FromProgram::Ask { protocol: JOB_PROTOCOL_VERSION, process: 5, what: 3, patience: 250, gpus: vec![1; 32] };
     let mut early = UnixStream::connect(folder.path().join("shims")).unwrap();
     say(&early, &ask);
     assert_eq!(early.read(&mut [0; 1]).unwrap(), 0, "no answer comes before the job is open");

@@ -44,7 +44,7 @@ macro_rules! floating {
 }
 
 /// Names of comparisons.
-const COMPARISONS: &[&str] = &[
+const COMPARISON_NAMES: &[&str] = &[
     "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 ];
 
@@ -137,7 +137,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// Takes the comparison, the flush, the joining word and the types: `types` of them, the last of which is compared.
     fn compared(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, types: usize) -> Result<Compared, LoadError> {
-        let name = m.one_of(COMPARISONS);
+        let name = m.one_of(COMPARISON_NAMES);
         let join = m.one_of(&["and", "or", "xor"]).map(|word| match word {
             "and" => predicate::AND,
             "or" => predicate::OR,

@@ -15,9 +15,9 @@ use crate::alu::lanes::{binary, unary};
 use crate::alu::{bits, moves};
 use crate::decode::arithmetic::float::fused_float;
 use crate::decode::arithmetic::half::fused_half;
+use crate::decode::contraction_role::{ContractionKind, ContractionRole};
 use crate::decode::draft::{Draft, Ref, Registers, is_register};
 use crate::decode::liveness::{Block, blocks, registers_of};
-use crate::decode::part::{ContractionKind, ContractionPart};
 use crate::slot::{NONE, Slot};
 use crate::types::{Ty, Width};
 use std::collections::HashMap;
@@ -112,8 +112,8 @@ impl<'a> DataFlow<'a> {
         uses.into_iter().all(|user| {
             let draft = &self.drafts[user];
             let turned = match draft.part {
-                Some(ContractionPart::Copy) => Some(negated),
-                Some(ContractionPart::Negation(own)) if own.ty == kind.ty && (kind.flushes || !own.flushes) => {
+                Some(ContractionRole::Copy) => Some(negated),
+                Some(ContractionRole::Negation(own)) if own.ty == kind.ty && (kind.flushes || !own.flushes) => {
                     Some(!negated)
                 }
                 _ => None,
@@ -139,14 +139,14 @@ impl<'a> DataFlow<'a> {
 /// Which of the operands of a sum a register is, if the draft is a sum of that kind and not of the register with itself.
 fn operand_of(draft: &Draft, register: Ref, of: ContractionKind) -> Option<usize> {
     match (draft.part, draft.inst.a == register, draft.inst.b == register) {
-        (Some(ContractionPart::Sum { kind, .. }), true, false) if kind == of => Some(0),
-        (Some(ContractionPart::Sum { kind, .. }), false, true) if kind == of => Some(1),
+        (Some(ContractionRole::Sum { kind, .. }), true, false) if kind == of => Some(0),
+        (Some(ContractionRole::Sum { kind, .. }), false, true) if kind == of => Some(1),
         _ => None,
     }
 }
 
 /// Longest chain of copies and negations between a product and its sum.
-const LONGEST_CHAIN: u32 = 16;
+const MAX_CHAIN_INSTRUCTIONS: u32 = 16;
 
 /// What is known of products and sums while sums choose.
 struct Choice<'a> {
@@ -162,10 +162,13 @@ impl<'a> Choice<'a> {
     fn new(flow: &'a DataFlow<'a>) -> Self {
         let (mut leaves, mut operands) = (HashMap::new(), HashMap::<usize, [Option<Operand>; 2]>::new());
         for (product, draft) in flow.drafts.iter().enumerate() {
-            let Some(ContractionPart::Product(kind)) = draft.part else { continue };
+            let Some(ContractionRole::Product(kind)) = draft.part else { continue };
             let constant = !is_register(draft.inst.a) && !is_register(draft.inst.b);
             let mut found = Vec::new();
-            if constant || draft.inst.guard != NONE || !flow.leaves(product, kind, false, LONGEST_CHAIN, &mut found) {
+            if constant
+                || draft.inst.guard != NONE
+                || !flow.leaves(product, kind, false, MAX_CHAIN_INSTRUCTIONS, &mut found)
+            {
                 continue;
             }
             for leaf in &found {
@@ -218,9 +221,9 @@ pub(crate) fn contract(
     registers: &mut Registers,
     mut constant: impl FnMut(u64, Width) -> Slot,
 ) {
-    let has = |wanted: fn(&ContractionPart) -> bool| drafts.iter().any(|draft| draft.part.as_ref().is_some_and(wanted));
-    if !has(|part| matches!(part, ContractionPart::Product(_)))
-        || !has(|part| matches!(part, ContractionPart::Sum { .. }))
+    let has = |wanted: fn(&ContractionRole) -> bool| drafts.iter().any(|draft| draft.part.as_ref().is_some_and(wanted));
+    if !has(|part| matches!(part, ContractionRole::Product(_)))
+        || !has(|part| matches!(part, ContractionRole::Sum { .. }))
     {
         return;
     }
@@ -242,7 +245,7 @@ pub(crate) fn contract(
     let is_gone = |index: usize| {
         let takes = |user: &usize| fused.get(user).is_some_and(|(product, _)| *product == index);
         let draft = &drafts[index];
-        matches!(draft.part, Some(ContractionPart::Product(_)))
+        matches!(draft.part, Some(ContractionRole::Product(_)))
             && flow.uses(index, draft.inst.d).is_some_and(|users| !users.is_empty() && users.iter().all(takes))
     };
     let mut code = Vec::with_capacity(drafts.len());
@@ -277,7 +280,7 @@ impl Rewrite<'_> {
     /// The sum as a fused multiply-add; `None` where there is no such code.
     fn fuse(&mut self, fusion: &Fusion, constant: &mut impl FnMut(u64, Width) -> Slot) -> Option<Draft> {
         let (sum, product) = (&self.flow.drafts[fusion.sum], &self.flow.drafts[fusion.product]);
-        let Some(ContractionPart::Sum { kind, subtracts, saturates }) = sum.part else { return None };
+        let Some(ContractionRole::Sum { kind, subtracts, saturates }) = sum.part else { return None };
         let first = fusion.operand == 0;
         let addend = if first { sum.inst.b } else { sum.inst.a };
         // The signs of the product and of the addend.

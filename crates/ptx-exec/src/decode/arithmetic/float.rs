@@ -3,9 +3,9 @@
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::{approx, float as ops};
 use crate::api::LoadError;
+use crate::decode::contraction_role::{ContractionKind, part_of};
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
-use crate::decode::part::{ContractionKind, part_of};
 use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;

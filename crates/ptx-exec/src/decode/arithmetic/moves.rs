@@ -3,10 +3,10 @@
 use crate::alu::lanes::{binary, compare, unary};
 use crate::alu::{compare as tests, integer, moves};
 use crate::api::LoadError;
+use crate::decode::contraction_role::ContractionRole;
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref};
 use crate::decode::modifiers::Modifiers;
-use crate::decode::part::ContractionPart;
 use crate::types::{Ty, Width};
 use crate::window;
 use katydid_ptx::ast::{Instruction, Operand};
@@ -47,7 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn copy(&mut self, d: Ref, a: Ref, ty: Ty) {
         let exec = if ty.bits() == 64 { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
         self.emit(exec, d, &[a]);
-        self.set_part(Some(ContractionPart::Copy));
+        self.set_part(Some(ContractionRole::Copy));
     }
 
     /// `mov.b64 {a, b}, d`
@@ -143,8 +143,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.unsupported(i));
         }
         let base = match space {
-            Some("shared" | "shared::cta" | "shared::cluster") => window::SHARED,
-            Some("local") => window::LOCAL,
+            Some("shared" | "shared::cta" | "shared::cluster") => window::SHARED_ADDRESS,
+            Some("local") => window::LOCAL_ADDRESS,
             Some(_) => 0,
             None => return Err(self.unsupported(i)),
         };

@@ -402,13 +402,15 @@ fn has_accumulator(shape: [u32; 3], element: Element) -> bool {
     match element {
         Element::F16 => exists_whole(shape, Element::F16),
         Element::F64 => exists_whole(shape, Element::F64),
-        Element::Word => !exists_whole(shape, Element::F64) && (0..).zip(WHOLE).any(|(_, known)| *known == shape),
+        Element::Word => {
+            !exists_whole(shape, Element::F64) && (0..).zip(WHOLE_WMMA_SHAPES).any(|(_, known)| *known == shape)
+        }
         _ => false,
     }
 }
 
 /// Shapes of `wmma` whose accumulators are 32-bit numbers.
-const WHOLE: &[[u32; 3]] = &[[16, 16, 16], [32, 8, 16], [8, 32, 16], [16, 16, 8], [8, 8, 32], [8, 8, 128]];
+const WHOLE_WMMA_SHAPES: &[[u32; 3]] = &[[16, 16, 16], [32, 8, 16], [8, 32, 16], [16, 16, 8], [8, 8, 32], [8, 8, 128]];
 
 /// The fragment of a matrix of `wmma`, whether memory runs along its lines, and the length of a row or column in memory.
 fn whole_fragment([rows, columns, depth]: [u32; 3], part: &str, row: bool) -> (Fragment, bool, u32) {

@@ -17,7 +17,7 @@ use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
 /// Instructions that a surface operand cannot have: results.
-const RESULTS: usize = 4;
+const TEXEL_RESULTS: usize = 4;
 
 /// Operands in brackets, and what follows them.
 struct TextureOperands<'i, 'a> {
@@ -109,7 +109,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 continue;
             }
             let (register, width) = self.any_destination(part, default)?;
-            if common.is_some_and(|common| common != width) || width == Width::Pred || registers.len() >= RESULTS {
+            if common.is_some_and(|common| common != width) || width == Width::Pred || registers.len() >= TEXEL_RESULTS
+            {
                 return Err(self.invalid("vector of unlike registers"));
             }
             common = Some(width);
@@ -189,7 +190,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         sources[0] = Form { geometry, access, integers, results, offsets }.encode();
         let (destination, resident) = self.pair(destination);
         let (registers, width) = self.results(destination, Width::Word)?;
-        let expected = if results == Results::Pairs { 2 } else { RESULTS };
+        let expected = if results == Results::Pairs { 2 } else { TEXEL_RESULTS };
         if registers.len() != expected || width != Width::Word {
             return Err(self.invalid("wrong number or width of results"));
         }
@@ -241,7 +242,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             (false, []) => self.constant(0, Width::Word),
             _ => return Err(self.invalid("wrong number of operands")),
         };
-        let kind = if surface { query::SURFACE } else { 0 };
+        let kind = if surface { query::SURFACE_FLAG } else { 0 };
         self.push(Draft::new(query::extent).d(destination).a(object).b(level).imm(direction | kind));
         Ok(())
     }

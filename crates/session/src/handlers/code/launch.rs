@@ -19,7 +19,7 @@ use crate::state::Session;
 /// Attributes of one launch: CUDA 13 knows 18.
 const MAX_ATTRIBUTES: usize = 64;
 /// Bytes of one attribute.
-const ATTRIBUTE: usize = size_of::<CUlaunchAttribute>();
+const LAUNCH_ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 
 /// Launches a function or kernel.
 pub(crate) fn kdLaunch(session: &mut Session, head: &FrameHead, message: kdLaunch<'_>) -> Enqueued {
@@ -55,13 +55,13 @@ fn split<'a>(
 ) -> Result<&'a [u8], Fault> {
     let bytes = message.attributesAndParams;
     let count = message.attributeCount as usize;
-    let parts = if count > MAX_ATTRIBUTES { None } else { bytes.split_at_checked(count * ATTRIBUTE) };
+    let parts = if count > MAX_ATTRIBUTES { None } else { bytes.split_at_checked(count * LAUNCH_ATTRIBUTE_BYTES) };
     let (announced, params) = parts.ok_or_else(|| SessionError::DamagedPart {
         message: "kdLaunch",
         part: "attributes",
         reason: format!("{count} were announced in {} bytes", bytes.len()),
     })?;
-    for attribute in announced.chunks_exact(ATTRIBUTE).filter_map(CUlaunchAttribute::from_bytes) {
+    for attribute in announced.chunks_exact(LAUNCH_ATTRIBUTE_BYTES).filter_map(CUlaunchAttribute::from_bytes) {
         attributes.push(resolve(session, head, attribute)?);
     }
     Ok(params)

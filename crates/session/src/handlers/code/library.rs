@@ -15,8 +15,8 @@ use katydid_wire::message::{
 };
 
 use crate::device::ask::ask;
-use crate::handlers::code::image;
 use crate::handlers::code::module::{MAX_NAMES, name, note_variable, owned};
+use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
 use crate::handlers::{Called, done};
 use crate::journal::Attachment;
@@ -34,7 +34,7 @@ pub(crate) fn kdLibraryLoad(
     message: kdLibraryLoad<'_>,
 ) -> Called<kdLibraryLoadReply> {
     session.tables.libraries.check_new(message.library)?;
-    let image = image::finish(session, head)?;
+    let image = module_image::finish(session, head)?;
     let image = session.images.share(image);
     let mut options = JitOptions::decode("kdLibraryLoad", message.options)?;
     session.hold_library(message.library, session.needs_of(&image))?;

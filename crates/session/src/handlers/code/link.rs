@@ -6,7 +6,7 @@ use std::ffi::{CString, c_void};
 
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
 use katydid_fatbin::{Image, ImageKind};
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
 use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
 
 use crate::calls::fault::{Fault, SessionError};
@@ -98,7 +98,7 @@ pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinke
     let (start, size) = (message.offset, u64::from(message.size));
     let end = start
         .checked_add(size)
-        .filter(|end| *end <= image.len() as u64 && size + REPLY_HEAD_BYTES <= MAX_PAYLOAD as u64);
+        .filter(|end| *end <= image.len() as u64 && size + REPLY_HEAD_BYTES <= MAX_PAYLOAD_BYTES as u64);
     let end = end.ok_or(SessionError::BadRange { what: "a linked image", address: start, size })?;
     let piece = image[start as usize..end as usize].to_vec();
     if end == image.len() as u64 {

@@ -15,7 +15,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
-use crate::handlers::code::image;
+use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
 use crate::handlers::{Called, done};
 use crate::journal::Attachment;
@@ -33,7 +33,7 @@ pub(crate) fn kdModuleLoad(
     message: kdModuleLoad<'_>,
 ) -> Called<kdModuleLoadReply> {
     session.tables.modules.check_new(message.module)?;
-    let image = image::finish(session, head)?;
+    let image = module_image::finish(session, head)?;
     let mut options =
         JitOptions::decode("kdModuleLoad", message.options)?.with_logs(message.infoLogSize, message.errorLogSize);
     session.hold_module(message.module, session.needs_of(&image))?;

@@ -8,7 +8,7 @@ use katydid_wire::facts::{JitOption, decode_options};
 use crate::calls::fault::{Fault, SessionError};
 
 /// Largest log of each kind in bytes: two of them fit one reply.
-const MAX_LOG: usize = 256 << 10;
+const MAX_LOG_BYTES: usize = 256 << 10;
 
 /// Options whose value is a number. The others hold pointers into the program, or are outputs.
 fn is_number(id: u32) -> bool {
@@ -46,8 +46,8 @@ impl JitOptions {
 
     /// Asks for logs of at most so many bytes; 0 asks for none.
     pub(crate) fn with_logs(mut self, info: u32, error: u32) -> Self {
-        self.info = vec![0; (info as usize).min(MAX_LOG)];
-        self.error = vec![0; (error as usize).min(MAX_LOG)];
+        self.info = vec![0; (info as usize).min(MAX_LOG_BYTES)];
+        self.error = vec![0; (error as usize).min(MAX_LOG_BYTES)];
         let buffers = [
             (jit_option::INFO_LOG_BUFFER_SIZE_BYTES, jit_option::INFO_LOG_BUFFER, &mut self.info),
             (jit_option::ERROR_LOG_BUFFER_SIZE_BYTES, jit_option::ERROR_LOG_BUFFER, &mut self.error),
@@ -133,6 +133,6 @@ mod tests {
         assert_eq!(text(b"warning\0\0\0".into()), b"warning\0");
         assert_eq!(text(vec![0; 8]), b"");
         assert_eq!(text(b"full".into()), b"full");
-        assert!(decode(&[]).unwrap().with_logs(u32::MAX, 1).info.len() == MAX_LOG);
+        assert!(decode(&[]).unwrap().with_logs(u32::MAX, 1).info.len() == MAX_LOG_BYTES);
     }
 }

@@ -6,13 +6,13 @@
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_driver::Driver;
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
 use katydid_wire::message::{
     kdCopy, kdCopyIn, kdCopyInStaged, kdCopyOut, kdCopyOutReply, kdCopyOutStaged, kdCopyOutStagedReply,
 };
 
 use crate::calls::fault::SessionError;
-use crate::handlers::memory::pieces;
+use crate::handlers::memory::staging_pieces;
 use crate::handlers::{Detached, Enqueued};
 use crate::state::Session;
 use crate::transfer::bulk::CopiedOut;
@@ -46,7 +46,7 @@ pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: k
     let kdCopyInStaged { destination, stream, offset, size, piece } = message;
     let bytes = u64::from(size);
     let ready = |session: &mut Session| session.address_check.check(destination, bytes);
-    pieces::copy_in(session, head, stream, (offset, bytes, piece), ready, |driver, (), source, stream| {
+    staging_pieces::copy_in(session, head, stream, (offset, bytes, piece), ready, |driver, (), source, stream| {
         // SAFETY: the source lies in the staging area, which is mapped as long as the link; the target is the session's.
         unsafe { driver.cuMemcpyHtoDAsync_v2(destination, source, size as usize, stream) }
     })
@@ -55,7 +55,7 @@ pub(crate) fn kdCopyInStaged(session: &mut Session, head: &FrameHead, message: k
 /// Copies device memory into the reply.
 pub(crate) fn kdCopyOut(session: &mut Session, head: &FrameHead, message: kdCopyOut) -> Detached<CopiedOut> {
     let size = message.size as usize;
-    if size > MAX_PAYLOAD - REPLY_HEAD_BYTES {
+    if size > MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES {
         let (address, size) = (message.source, u64::from(message.size));
         return Err(SessionError::BadRange { what: "one reply", address, size }.into());
     }
@@ -87,7 +87,7 @@ pub(crate) fn kdCopyOutStaged(
         // SAFETY: the target is `size` bytes of the staging area, which is mapped as long as the link.
         unsafe { driver.cuMemcpyDtoHAsync_v2(target, message.source, message.size as usize, stream) }
     };
-    pieces::copy_out(session, (message.offset, size), stream, copy, kdCopyOutStagedReply {})
+    staging_pieces::copy_out(session, (message.offset, size), stream, copy, kdCopyOutStagedReply {})
 }
 
 /// Copies to memory of the worker and waits until it is there.

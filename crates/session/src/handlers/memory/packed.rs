@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_transport::compression::{Pace, unpack};
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
 use katydid_wire::message::{kdCopyInPacked, kdCopyOutPacked, kdCopyOutPackedReply};
 
 use crate::calls::fault::{Fault, SessionError};
@@ -20,11 +20,11 @@ use crate::state::Session;
 use crate::transfer::reply_pool;
 
 /// Bytes of a reply that describe its data.
-const FACTS: usize = 16;
+const REPLY_FACTS_BYTES: usize = 16;
 
 /// Unpacks the frame's bytes and copies them to the device.
 pub(crate) fn kdCopyInPacked(session: &mut Session, head: &FrameHead, message: kdCopyInPacked<'_>) -> Enqueued {
-    let size = bounded(message.destination, message.size, MAX_PAYLOAD)?;
+    let size = bounded(message.destination, message.size, MAX_PAYLOAD_BYTES)?;
     session.address_check.check(message.destination, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let mut data = reply_pool::take(size);
@@ -46,7 +46,7 @@ pub(crate) fn kdCopyOutPacked(
     head: &FrameHead,
     message: kdCopyOutPacked,
 ) -> Detached<kdCopyOutPackedReply> {
-    let size = bounded(message.source, message.size, MAX_PAYLOAD - FACTS)?;
+    let size = bounded(message.source, message.size, MAX_PAYLOAD_BYTES - REPLY_FACTS_BYTES)?;
     session.address_check.check(message.source, u64::from(message.size))?;
     let stream: CUstream = session.handle(head, message.stream)?;
     let (packer, begun) = (Arc::clone(&session.packer), Instant::now());

@@ -9,13 +9,13 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUDA_MEMCPY3D, CUarray, CUresult, CUstream, memory_type};
 use katydid_driver::Driver;
-use katydid_wire::frame::{FrameHead, MAX_PAYLOAD};
+use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
 use katydid_wire::message::{
     kdRowsIn, kdRowsInStaged, kdRowsOut, kdRowsOutReply, kdRowsOutStaged, kdRowsOutStagedReply,
 };
 
 use crate::calls::fault::{Fault, SessionError};
-use crate::handlers::memory::pieces;
+use crate::handlers::memory::staging_pieces;
 use crate::handlers::textures::array::span;
 use crate::handlers::{Detached, Enqueued};
 use crate::state::Session;
@@ -131,17 +131,24 @@ pub(crate) fn kdRowsInStaged(session: &mut Session, head: &FrameHead, message: k
     let kdRowsInStaged { array, x, y, z, pitch, width, height, offset, piece, .. } = message;
     let size = bytes(width, height).unwrap_or(u64::MAX);
     let ready = |session: &mut Session| Rows::find(session, array, [x, y, z], pitch, [width, height]);
-    pieces::copy_in(session, head, message.stream, (offset, size, piece), ready, |driver, rows, source, stream| {
-        let copy = rows.from(source);
-        // SAFETY: the source lies in the staging area, which is mapped as long as the link; the other end is the session's.
-        unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }
-    })
+    staging_pieces::copy_in(
+        session,
+        head,
+        message.stream,
+        (offset, size, piece),
+        ready,
+        |driver, rows, source, stream| {
+            let copy = rows.from(source);
+            // SAFETY: the source lies in the staging area, which is mapped as long as the link; the other end is the session's.
+            unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }
+        },
+    )
 }
 
 /// Copies rows into the reply.
 pub(crate) fn kdRowsOut(session: &mut Session, head: &FrameHead, message: kdRowsOut) -> Detached<kdRowsOutReply> {
     let kdRowsOut { array, x, y, z, pitch, width, height, .. } = message;
-    let Some(size) = bytes(width, height).filter(|size| *size <= (MAX_PAYLOAD - REPLY_HEAD_BYTES) as u64) else {
+    let Some(size) = bytes(width, height).filter(|size| *size <= (MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES) as u64) else {
         return Err(SessionError::BadRange { what: "one reply", address: width, size: height }.into());
     };
     let rows = Rows::find(session, array, [x, y, z], pitch, [width, height])?;
@@ -172,7 +179,7 @@ pub(crate) fn kdRowsOutStaged(
         // SAFETY: the rows fit the piece, which is mapped as long as the link.
         unsafe { driver.cuMemcpy3DAsync_v2(&raw const copy, stream) }
     };
-    pieces::copy_out(session, (offset, size), stream, copy, kdRowsOutStagedReply {})
+    staging_pieces::copy_out(session, (offset, size), stream, copy, kdRowsOutStagedReply {})
 }
 
 /// Copies to memory of the worker and waits until it is there.

@@ -19,7 +19,7 @@ use katydid_wire::message::{
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::{Called, Detached, Enqueued, done};
-use crate::memory::shares::{FILE_DESCRIPTOR, SharedObject};
+use crate::memory::shares::{HANDLE_TYPE_FILE_DESCRIPTOR, SharedObject};
 use crate::memory::stand_in::{block_for, map_over};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
@@ -248,7 +248,7 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
     if told.type_ != allocation_type::PINNED || !(device || is_host(told.location)) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
-    let sharing = told.requestedHandleTypes & FILE_DESCRIPTOR;
+    let sharing = told.requestedHandleTypes & HANDLE_TYPE_FILE_DESCRIPTOR;
     Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..told })
 }
 

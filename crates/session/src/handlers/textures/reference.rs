@@ -9,7 +9,7 @@ use katydid_wire::message::{
     kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceReply, kdSurfaceReferenceSet, kdSurfaceReferenceSetReply,
     kdTextureReference, kdTextureReferenceReply, kdTextureReferenceSet, kdTextureReferenceSetReply,
 };
-use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, place};
+use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, sampler_word};
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
@@ -48,7 +48,7 @@ pub(crate) fn kdTextureReference(
 fn facts(driver: &Driver, reference: CUtexref) -> ReferenceFacts {
     let mut it = ReferenceFacts::default();
     let sampler = &mut it.sampler;
-    for (dimension, mode) in (0..).zip(&mut sampler[place::ADDRESS_MODE..place::ADDRESS_MODE + 3]) {
+    for (dimension, mode) in (0..).zip(&mut sampler[sampler_word::ADDRESS_MODE..sampler_word::ADDRESS_MODE + 3]) {
         // SAFETY: the output is a local; this holds for every question below.
         *mode = ask(|out| unsafe { driver.cuTexRefGetAddressMode(out, reference, dimension) }).unwrap_or_default();
     }
@@ -59,11 +59,11 @@ fn facts(driver: &Driver, reference: CUtexref) -> ReferenceFacts {
         let anisotropy = ask::<i32>(|out| driver.cuTexRefGetMaxAnisotropy(out, reference));
         let levels = ask(|out| driver.cuTexRefGetMipmapFilterMode(out, reference));
         let bias = ask::<f32>(|out| driver.cuTexRefGetMipmapLevelBias(out, reference));
-        sampler[place::FILTER] = filter.unwrap_or_default();
-        sampler[place::FLAGS] = flags.unwrap_or_default();
-        sampler[place::ANISOTROPY] = anisotropy.unwrap_or_default().cast_unsigned();
-        sampler[place::LEVEL_FILTER] = levels.unwrap_or_default();
-        sampler[place::LEVEL_BIAS] = bias.unwrap_or_default().to_bits();
+        sampler[sampler_word::FILTER] = filter.unwrap_or_default();
+        sampler[sampler_word::FLAGS] = flags.unwrap_or_default();
+        sampler[sampler_word::ANISOTROPY] = anisotropy.unwrap_or_default().cast_unsigned();
+        sampler[sampler_word::LEVEL_FILTER] = levels.unwrap_or_default();
+        sampler[sampler_word::LEVEL_BIAS] = bias.unwrap_or_default().to_bits();
     }
     let (mut first, mut last, mut border) = (0_f32, 0_f32, [0_f32; 4]);
     let (mut format, mut channels) = (0_u32, 0_i32);
@@ -74,7 +74,7 @@ fn facts(driver: &Driver, reference: CUtexref) -> ReferenceFacts {
         let _ = driver.cuTexRefGetFormat(&raw mut format, &raw mut channels, reference);
     }
     let tail = [first, last].into_iter().chain(border).map(f32::to_bits);
-    sampler[place::LEVEL_CLAMP..].iter_mut().zip(tail).for_each(|(place, word)| *place = word);
+    sampler[sampler_word::LEVEL_CLAMP..].iter_mut().zip(tail).for_each(|(place, word)| *place = word);
     (it.format, it.channels) = (format, channels.cast_unsigned());
     it
 }
@@ -124,18 +124,20 @@ fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) ->
             unsafe { driver.cuTexRefSetAddressMode(reference, dimension, mode) }.ok()?;
         }
     }
-    let mut border: [f32; 4] = std::array::from_fn(|at| float(place::BORDER + at));
-    let (first, last) = (float(place::LEVEL_CLAMP), float(place::LEVEL_CLAMP + 1));
+    let mut border: [f32; 4] = std::array::from_fn(|at| float(sampler_word::BORDER + at));
+    let (first, last) = (float(sampler_word::LEVEL_CLAMP), float(sampler_word::LEVEL_CLAMP + 1));
     // SAFETY: as above; the border has the four floats that are read.
     unsafe {
         let calls: [(u32, &mut dyn FnMut() -> CUresult); 7] = [
-            (given::FILTER, &mut || driver.cuTexRefSetFilterMode(reference, words[place::FILTER])),
-            (given::LEVEL_FILTER, &mut || driver.cuTexRefSetMipmapFilterMode(reference, words[place::LEVEL_FILTER])),
-            (given::LEVEL_BIAS, &mut || driver.cuTexRefSetMipmapLevelBias(reference, float(place::LEVEL_BIAS))),
+            (given::FILTER, &mut || driver.cuTexRefSetFilterMode(reference, words[sampler_word::FILTER])),
+            (given::LEVEL_FILTER, &mut || {
+                driver.cuTexRefSetMipmapFilterMode(reference, words[sampler_word::LEVEL_FILTER])
+            }),
+            (given::LEVEL_BIAS, &mut || driver.cuTexRefSetMipmapLevelBias(reference, float(sampler_word::LEVEL_BIAS))),
             (given::LEVEL_CLAMP, &mut || driver.cuTexRefSetMipmapLevelClamp(reference, first, last)),
-            (given::ANISOTROPY, &mut || driver.cuTexRefSetMaxAnisotropy(reference, words[place::ANISOTROPY])),
+            (given::ANISOTROPY, &mut || driver.cuTexRefSetMaxAnisotropy(reference, words[sampler_word::ANISOTROPY])),
             (given::BORDER, &mut || driver.cuTexRefSetBorderColor(reference, border.as_mut_ptr())),
-            (given::FLAGS, &mut || driver.cuTexRefSetFlags(reference, words[place::FLAGS])),
+            (given::FLAGS, &mut || driver.cuTexRefSetFlags(reference, words[sampler_word::FLAGS])),
         ];
         calls.into_iter().filter(|(bit, _)| is_given(*bit)).try_for_each(|(_, call)| call().ok())
     }

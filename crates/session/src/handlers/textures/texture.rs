@@ -15,7 +15,7 @@ use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
 /// `CUresourcetype`: an array; a mipmap; memory in a line; memory in rows.
-const KINDS: [u32; 4] = [0, 1, 2, 3];
+const RESOURCE_KINDS: [u32; 4] = [0, 1, 2, 3];
 
 /// The resource that arguments name.
 fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DESC, Fault> {
@@ -23,16 +23,16 @@ fn resource(session: &Session, it: &TextureArguments) -> Result<CUDA_RESOURCE_DE
     let held = |id: u32| session.tables.arrays.get(id).map_err(|_| Fault::from(CUresult::ERROR_INVALID_VALUE));
     let format = u64::from(it.format) | u64::from(it.channels) << 32;
     let words: &[u64] = match it.kind {
-        kind if kind == KINDS[0] => match held(it.array)? {
+        kind if kind == RESOURCE_KINDS[0] => match held(it.array)? {
             ArrayObject::Array(array) | ArrayObject::Level(array, _) => &[array.address()],
             ArrayObject::Mipmap(_) => return Err(CUresult::ERROR_INVALID_VALUE.into()),
         },
-        kind if kind == KINDS[1] => match held(it.array)? {
+        kind if kind == RESOURCE_KINDS[1] => match held(it.array)? {
             ArrayObject::Mipmap(mipmap) => &[mipmap.address()],
             _ => return Err(CUresult::ERROR_INVALID_VALUE.into()),
         },
         // What lies beyond the memory that is there faults on the device, not here.
-        kind if kind == KINDS[2] => {
+        kind if kind == RESOURCE_KINDS[2] => {
             session.address_check.check(it.address, 1)?;
             &[it.address, format, it.size]
         }

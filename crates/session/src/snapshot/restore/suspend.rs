@@ -15,7 +15,7 @@ use std::sync::Arc;
 use katydid_image::{ImageSource, Session as SessionPart};
 use katydid_session_core::Progress;
 
-use super::super::areas::{ARENA, arena_areas};
+use super::super::areas::{ARENA_KIND, arena_areas};
 use super::super::contexts::{Contexts, Entered};
 use super::super::error::{SnapshotError, refused};
 use super::super::transfer::Transfer;
@@ -75,7 +75,7 @@ impl Session {
         self.device.map_again(&driver).map_err(refused("map memory of an arena again"))?;
         let contexts = Contexts::of(self)?;
         let areas = arena_areas(self, &contexts)?;
-        let regions = part.regions.iter().filter(|region| region.kind == ARENA);
+        let regions = part.regions.iter().filter(|region| region.kind == ARENA_KIND);
         let loads = matched(Share::Device, regions, &areas.all)?;
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());

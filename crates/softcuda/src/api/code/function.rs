@@ -5,7 +5,7 @@
 use std::ffi::c_char;
 
 use katydid_cuda_sys::{CUfunction, CUmodule, CUresult};
-use katydid_driver_rules::device::{FUNCTION_LOADED, check_cache_config};
+use katydid_driver_rules::device::{FUNCTION_LOADING_STATE_LOADED, check_cache_config};
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function::{self, resolve};
@@ -72,7 +72,7 @@ api! {
     /// Code is decoded when its module is loaded.
     fn cuFuncIsLoaded(state: Out<u32>, of: CUfunction) {
         resolve(of)?;
-        state.set(FUNCTION_LOADED);
+        state.set(FUNCTION_LOADING_STATE_LOADED);
     }
 
     /// Code is loaded already.

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use katydid_cuda_sys::{CUfunction, CUjit_option, CUmodule, CUresult};
 
-use crate::code::image::{Code, Refusal};
 use crate::code::jit::Options;
 use crate::code::module::{self, Module};
+use crate::code::module_image::{Code, Refusal};
 use crate::context::stack;
 use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::graphs;

@@ -10,7 +10,7 @@ use crate::ffi::{Out, api};
 use crate::process::{device, state};
 
 /// `CU_DEVICE_P2P_ATTRIBUTE`: rank of the link, access, native atomics, array access, and what came since.
-const ATTRIBUTES: [i32; 5] = [0, 1, 1, 0, 0];
+const P2P_ATTRIBUTES: [i32; 5] = [0, 1, 1, 0, 0];
 
 api! {
     /// Every other device; a device is no peer of itself.
@@ -23,7 +23,7 @@ api! {
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, source: i32, target: i32) {
         state::ready()?;
         let at = (attribute as usize).checked_sub(1).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let found = ATTRIBUTES.get(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let found = P2P_ATTRIBUTES.get(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if device::get(source)?.ordinal == device::get(target)?.ordinal {
             return Err(CUresult::ERROR_INVALID_DEVICE);
         }

@@ -10,7 +10,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use katydid_cuda_sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult, allocation_type};
 use katydid_driver_rules::caller::check_no_flags;
-use katydid_driver_rules::memory::{FILE_DESCRIPTOR, GRANULARITY, is_host};
+use katydid_driver_rules::memory::{GRANULARITY_BYTES, HANDLE_TYPE_FILE_DESCRIPTOR, is_host};
 use katydid_driver_rules::pool::grants as read_grants;
 
 use crate::ffi::{In, Out, address, api};
@@ -84,7 +84,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         physical::located(properties.0.location)?;
-        granularity.set(GRANULARITY as usize);
+        granularity.set(GRANULARITY_BYTES as usize);
     }
 
     /// There is one kind of block: pinned, on a device or the host.
@@ -92,7 +92,7 @@ api! {
         state::ready()?;
         let block = physical::get(handle)?;
         let location = block.location;
-        let requestedHandleTypes = if block.is_shareable() { FILE_DESCRIPTOR } else { 0 };
+        let requestedHandleTypes = if block.is_shareable() { HANDLE_TYPE_FILE_DESCRIPTOR } else { 0 };
         // What it is used for is not told back, as on an H200.
         let base = CUmemAllocationProp { type_: allocation_type::PINNED, ..CUmemAllocationProp::default() };
         properties.set(CUmemAllocationProp { requestedHandleTypes, location, ..base });
@@ -107,7 +107,7 @@ api! {
     fn cuMemExportToShareableHandle(target: *mut c_void, handle: u64, kind: u32, flags: u64) {
         state::ready()?;
         let block = physical::get(handle)?;
-        if target.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
+        if target.is_null() || kind != HANDLE_TYPE_FILE_DESCRIPTOR || flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let number = block.share()?.into_raw_fd();
@@ -119,7 +119,7 @@ api! {
     fn cuMemImportFromShareableHandle(handle: Out<u64>, descriptor: *mut c_void, kind: u32) {
         state::ready()?;
         let number = i32::try_from(descriptor.addr()).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        if kind != FILE_DESCRIPTOR || number < 0 {
+        if kind != HANDLE_TYPE_FILE_DESCRIPTOR || number < 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: only copied, and one that is not open makes that fail.

@@ -11,7 +11,7 @@ use crate::texture::format::{channel, check_channels};
 use crate::texture::object;
 
 /// Most texels of linear memory, and most bytes that they may take.
-const LINEAR: (usize, usize) = (1 << 30, 1 << 32);
+const MAX_LINEAR_EXTENT: (usize, usize) = (1 << 30, 1 << 32);
 
 api! {
     /// Objects are numbers from 1; the view may be left out.
@@ -74,6 +74,6 @@ api! {
         device::get(device)?;
         check_channels(channels)?;
         let texel = (channel(format)?.bytes() * channels) as usize;
-        width.set((LINEAR.1 / texel).min(LINEAR.0));
+        width.set((MAX_LINEAR_EXTENT.1 / texel).min(MAX_LINEAR_EXTENT.0));
     }
 }

@@ -13,7 +13,7 @@ use crate::context::stack;
 use crate::ffi::{In, MaybeOut, Out, Outcome, Text, api};
 use crate::texture::reference::{self, Reference, ReferenceState};
 
-const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 fn change(handle: CUtexref, with: impl FnOnce(&mut ReferenceState) -> Outcome) -> Outcome {
     reference::resolve(handle.address(), false)?.change(with)
@@ -71,7 +71,7 @@ api! {
         let mut told = 0;
         change(handle, |state| {
             told = state.bind_memory(address, bytes as u64)?;
-            if told == 0 || offset.is_wanted() { Ok(()) } else { Err(WRONG) }
+            if told == 0 || offset.is_wanted() { Ok(()) } else { Err(INVALID_VALUE) }
         })?;
         offset.set(told as usize);
     }
@@ -101,7 +101,7 @@ api! {
     fn cuTexRefSetAddressMode(handle: CUtexref, number: i32, mode: u32) {
         let number = dimension(number)?;
         if mode > 3 {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         change(handle, |state| {
             state.description.addressMode[number] = mode;
@@ -112,7 +112,7 @@ api! {
     /// Sets the filter between texels, 0 (point) or 1 (linear).
     fn cuTexRefSetFilterMode(handle: CUtexref, mode: u32) {
         if mode > 1 {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         change(handle, |state| {
             state.description.filterMode = mode;
@@ -123,7 +123,7 @@ api! {
     /// Sets the filter between mipmap levels, 0 (point) or 1 (linear).
     fn cuTexRefSetMipmapFilterMode(handle: CUtexref, mode: u32) {
         if mode > 1 {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         change(handle, |state| {
             state.description.mipmapFilterMode = mode;
@@ -232,7 +232,7 @@ api! {
     /// Gives the color outside of a texture, four channels.
     fn cuTexRefGetBorderColor(colour: *mut f32, handle: CUtexref) {
         if colour.is_null() {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         let border = state(handle)?.description.borderColor;
         // SAFETY: not null, so room for four floats of the caller's.
@@ -247,7 +247,7 @@ api! {
     /// Flags have no meaning yet.
     fn cuSurfRefSetArray(handle: CUsurfref, array: CUarray, flags: u32) {
         if flags != 0 {
-            return Err(WRONG);
+            return Err(INVALID_VALUE);
         }
         reference::resolve(handle.address(), true)?.change(|state| state.bind_array(array))?;
     }

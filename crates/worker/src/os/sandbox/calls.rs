@@ -17,7 +17,7 @@ use seccompiler::{
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Refused with `EPERM`, whatever the arguments.
-const FORBIDDEN: &[i64] = &[
+const FORBIDDEN_CALLS: &[i64] = &[
     // Other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_writev,
@@ -119,7 +119,7 @@ const SYS_REMOVEXATTRAT: i64 = 466;
 
 /// As if the kernel had no such call: callers then do without. `clone3` has its flags where no filter sees them, and what
 /// `io_uring` does no filter sees.
-const UNKNOWN: &[i64] =
+const UNKNOWN_CALLS: &[i64] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 /// Flags of `clone` that no worker needs: new namespaces, and children that are the server's, which would have to wait for them.
@@ -137,11 +137,11 @@ const CLONE_FLAGS: [i32; 8] = [
 /// The kernel's name for a process as what `ioprio_set` is about.
 const IOPRIO_WHO_PROCESS: u32 = 1;
 /// The part of a socket's type that is no flag.
-const SOCKET_TYPE: u64 = 0xf;
+const SOCKET_TYPE_MASK: u64 = 0xf;
 /// Asks for the personality, and changes nothing.
-const PERSONALITY_NOW: u64 = 0xffff_ffff;
+const PERSONALITY_QUERY: u64 = 0xffff_ffff;
 /// Numbers of the other ABI of this processor, x32, begin here: by them every call has another number.
-const OTHER_ABI: u32 = 0x4000_0000;
+const X32_CALL_BIT: u32 = 0x4000_0000;
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
@@ -205,7 +205,7 @@ impl Serves {
     /// receiver, so that a pair of such sockets would reach others.
     fn sockets(self) -> Result<Rules, Error> {
         let remote = || one(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.unsigned_abs()));
-        let of_kind = |kind: i32| one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), u64::from(kind.unsigned_abs()));
+        let of_kind = |kind: i32| one(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE_MASK), u64::from(kind.unsigned_abs()));
         // The kernel takes a raw unix socket for one of datagrams.
         let with_datagrams = || Ok::<_, Error>(vec![remote()?, of_kind(libc::SOCK_DGRAM)?, of_kind(libc::SOCK_RAW)?]);
         let mut rules = Rules::new();
@@ -249,17 +249,17 @@ fn architecture() -> Result<TargetArch, Error> {
 }
 
 fn unknown() -> Rules {
-    UNKNOWN.iter().map(|call| (*call, Vec::new())).collect()
+    UNKNOWN_CALLS.iter().map(|call| (*call, Vec::new())).collect()
 }
 
 fn forbidden() -> Result<Rules, Error> {
-    let mut rules: Rules = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    let mut rules: Rules = FORBIDDEN_CALLS.iter().map(|call| (*call, Vec::new())).collect();
     let flag = |flag: i32| {
         let flag = u64::from(flag.unsigned_abs());
         one(0, SeccompCmpOp::MaskedEq(flag), flag)
     };
     rules.insert(libc::SYS_clone, CLONE_FLAGS.into_iter().map(flag).collect::<Result<_, _>>()?);
-    rules.insert(libc::SYS_personality, vec![one(0, SeccompCmpOp::Ne, PERSONALITY_NOW)?]);
+    rules.insert(libc::SYS_personality, vec![one(0, SeccompCmpOp::Ne, PERSONALITY_QUERY)?]);
     // Limits of another process.
     rules.insert(libc::SYS_prlimit64, vec![one(0, SeccompCmpOp::Ne, 0)?]);
     // What is typed at the terminal that the server was started from.
@@ -299,7 +299,7 @@ fn one(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, 
 fn without_other_abi(program: BpfProgram) -> BpfProgram {
     let load_number = sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
     let is_other =
-        sock_filter { code: (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, jt: 0, jf: 1, k: OTHER_ABI };
+        sock_filter { code: (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, jt: 0, jf: 1, k: X32_CALL_BIT };
     let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
     let refuse = sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: refuse };
     [load_number, is_other, refuse].into_iter().chain(program).collect()

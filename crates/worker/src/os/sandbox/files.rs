@@ -21,15 +21,15 @@ use landlock::{
 use super::SandboxUser;
 
 /// What this is written for; a kernel with less holds less.
-const WANTED: ABI = ABI::V6;
+const WANTED_LANDLOCK_ABI: ABI = ABI::V6;
 /// `LANDLOCK_CREATE_RULESET_VERSION`: asks for the ABI version (landlock_create_ruleset(2)).
 const ASK_VERSION: u32 = 1;
 /// Versions from which TCP, and signals, are held.
-const HOLDS_TCP: i64 = 4;
-const HOLDS_SIGNALS: i64 = 6;
+const FIRST_ABI_WITH_TCP: i64 = 4;
+const FIRST_ABI_WITH_SIGNALS: i64 = 6;
 
 /// Programs, libraries, and what the system says of itself.
-const SYSTEM: [&str; 13] = [
+const SYSTEM_PATHS: [&str; 13] = [
     "/usr",
     "/lib",
     "/lib64",
@@ -44,10 +44,10 @@ const SYSTEM: [&str; 13] = [
     "/sys",
     "/run/opengl-driver",
 ];
-/// Folder of settings, which every process may read in here, all but [`PRIVATE`].
-const SETTINGS: &str = "/etc";
+/// Folder of settings, which every process may read in here, all but [`PRIVATE_FOLDERS`].
+const SETTINGS_FOLDER: &str = "/etc";
 /// Folders there that may hold keys of services.
-const PRIVATE: [&str; 13] = [
+const PRIVATE_FOLDERS: [&str; 13] = [
     "ssl",
     "pki",
     "ssh",
@@ -63,32 +63,32 @@ const PRIVATE: [&str; 13] = [
     "krb5.keytab",
 ];
 /// Where homes are.
-const HOMES: &str = "/home";
+const HOMES_FOLDER: &str = "/home";
 /// Where devices are.
 const DEVICE_FOLDER: &str = "/dev";
 /// Devices for any process.
-const DEVICES: [&str; 7] =
+const COMMON_DEVICES: [&str; 7] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/dri", "/dev/hugepages"];
 /// How names of GPUs' devices begin.
-const GPUS: [&str; 7] = ["nvidia", "nvhost", "nvmap", "dxg", "kfd", "gdrdrv", "infiniband"];
+const GPU_DEVICE_PREFIXES: [&str; 7] = ["nvidia", "nvhost", "nvmap", "dxg", "kfd", "gdrdrv", "infiniband"];
 /// There where NVIDIA's kernel module is loaded.
-const NVIDIA: [&str; 2] = ["/proc/driver/nvidia", "/dev/dxg"];
+const NVIDIA_PATHS: [&str; 2] = ["/proc/driver/nvidia", "/dev/dxg"];
 /// What NVIDIA's driver writes to then: memory between processes, and its services.
 const NVIDIA_WRITES: [&str; 4] = ["/dev/shm", "/run/nvidia-persistenced", "/run/nvidia-fabricmanager", MPS_FOLDER];
 /// Where NVIDIA's service for several processes has its sockets, unless the variable names another folder.
 const MPS_FOLDER: &str = "/tmp/nvidia-mps";
 const MPS_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Variables that name folders which drivers write to.
-const WRITTEN: [&str; 6] =
+const WRITTEN_FOLDER_VARIABLES: [&str; 6] =
     ["TMPDIR", "CUDA_CACHE_PATH", "POCL_CACHE_DIR", MPS_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "KATYDID_SOFT_SHARED"];
 /// Variables that name libraries, or folders of them, with colons between.
-const READ: [&str; 6] =
+const READ_PATH_VARIABLES: [&str; 6] =
     ["LD_LIBRARY_PATH", "LD_PRELOAD", "KATYDID_LIB", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "KATYDID_OPENCL_DRIVERS"];
 /// Variables with which the driver writes dumps of faults into the current folder.
-const DUMPS: [&str; 3] =
+const COREDUMP_VARIABLES: [&str; 3] =
     ["CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_ENABLE_LIGHTWEIGHT_COREDUMP"];
 /// Variables that name files which drivers write.
-const FILES: [&str; 3] = ["CUDA_COREDUMP_FILE", "CUDA_COREDUMP_PIPE", "KATYDID_SOFT_DISPLACE"];
+const WRITTEN_FILE_VARIABLES: [&str; 3] = ["CUDA_COREDUMP_FILE", "CUDA_COREDUMP_PIPE", "KATYDID_SOFT_DISPLACE"];
 
 /// Version of the kernel's Landlock; none: it has none.
 fn version() -> Option<i64> {
@@ -105,11 +105,11 @@ pub fn missing() -> Option<&'static str> {
             "this kernel has no Landlock: workers are not kept from files, processes and signals of the server's user \
              (see SECURITY.md; Linux 5.13 and later have it, unless it is left out of lsm=)",
         ),
-        Some(version) if version < HOLDS_TCP => Some(
+        Some(version) if version < FIRST_ABI_WITH_TCP => Some(
             "this kernel's Landlock is older than Linux 6.7: workers are not kept from reconnecting sockets that they were \
              given, nor from sending signals to processes of the server's user",
         ),
-        Some(version) if version < HOLDS_SIGNALS => Some(
+        Some(version) if version < FIRST_ABI_WITH_SIGNALS => Some(
             "this kernel's Landlock is older than Linux 6.12: workers are not kept from sending signals to processes of \
              the server's user",
         ),
@@ -144,7 +144,7 @@ impl Allowed {
 
     /// All of them; the folders of settings and devices whole, of which Landlock holds back what is not allowed.
     pub(super) fn all(&self) -> Vec<PathBuf> {
-        [SETTINGS, DEVICE_FOLDER]
+        [SETTINGS_FOLDER, DEVICE_FOLDER]
             .iter()
             .map(PathBuf::from)
             .chain(self.readable.iter().chain(&self.writable).chain(&self.stores).cloned())
@@ -160,13 +160,13 @@ pub(super) fn restrict(allowed: &Allowed, is_strict: bool) -> Result<bool, Rules
     if version().is_none() {
         return Ok(false);
     }
-    let everything = AccessFs::from_all(WANTED);
+    let everything = AccessFs::from_all(WANTED_LANDLOCK_ABI);
     let ruleset = Ruleset::default()
         .handle_access(everything)?
-        .handle_access(AccessNet::from_all(WANTED))?
+        .handle_access(AccessNet::from_all(WANTED_LANDLOCK_ABI))?
         .scope(if is_strict { Scope::Signal | Scope::AbstractUnixSocket } else { Scope::Signal.into() })?
         .create()?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.readable, AccessFs::from_read(WANTED)))?;
+    let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.readable, AccessFs::from_read(WANTED_LANDLOCK_ABI)))?;
     let ruleset = ruleset.add_rules(path_beneath_rules(&allowed.stores, in_stores()))?;
     ruleset.add_rules(path_beneath_rules(&allowed.writable, everything))?.restrict_self()?;
     Ok(true)
@@ -181,9 +181,9 @@ fn in_stores() -> BitFlags<AccessFs> {
 
 /// What may be read and executed.
 fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
-    all.extend(settings(Path::new(SETTINGS)));
-    let named = READ.iter().filter_map(env::var_os).collect::<Vec<_>>();
+    let mut all: Vec<PathBuf> = SYSTEM_PATHS.iter().map(PathBuf::from).collect();
+    all.extend(settings(Path::new(SETTINGS_FOLDER)));
+    let named = READ_PATH_VARIABLES.iter().filter_map(env::var_os).collect::<Vec<_>>();
     let named = named.iter().flat_map(env::split_paths).filter(|path| path.is_absolute());
     for path in named.chain(further.iter().cloned()).chain(env::current_exe()) {
         all.extend(Some(path.clone()).filter(|path| path.is_file()));
@@ -198,7 +198,8 @@ fn readable(further: &[PathBuf]) -> Vec<PathBuf> {
 /// Entries of the settings' folder that every process may read.
 fn settings(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_private = |path: &Path| path.file_name().is_none_or(|name| PRIVATE.iter().any(|it| name == OsStr::new(it)));
+    let is_private =
+        |path: &Path| path.file_name().is_none_or(|name| PRIVATE_FOLDERS.iter().any(|it| name == OsStr::new(it)));
     let is_open = |path: &Path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o004 != 0);
     entries.map(|entry| entry.path()).filter(|path| !is_private(path) && is_open(path)).collect()
 }
@@ -214,7 +215,8 @@ fn around(path: &Path) -> Option<PathBuf> {
 /// Whether a user's own files lie there: in the root of all files, in a home, above one.
 fn holds_a_home(folder: &Path) -> bool {
     let own = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    let is_of_others = folder.parent().is_none_or(|above| above == Path::new(HOMES)) || folder == Path::new(HOMES);
+    let is_of_others =
+        folder.parent().is_none_or(|above| above == Path::new(HOMES_FOLDER)) || folder == Path::new(HOMES_FOLDER);
     is_of_others || own.is_some_and(|home| home.starts_with(folder))
 }
 
@@ -228,9 +230,10 @@ fn libraries_named_in(vendors: &Path) -> Vec<PathBuf> {
 
 /// What may be written, too.
 fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
+    let mut all: Vec<PathBuf> = COMMON_DEVICES.iter().map(PathBuf::from).collect();
     let devices = fs::read_dir(DEVICE_FOLDER).into_iter().flatten().flatten();
-    let is_gpu = |name: &OsStr| GPUS.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
+    let is_gpu =
+        |name: &OsStr| GPU_DEVICE_PREFIXES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
     all.extend(devices.filter(|entry| is_gpu(&entry.file_name())).map(|entry| entry.path()));
     // Names of threads.
     all.push("/proc/self".into());
@@ -239,14 +242,14 @@ fn writable(further: &[PathBuf], user: Option<&SandboxUser>) -> Vec<PathBuf> {
         all.extend(compute_cache(user));
     }
     let named = |names: &[&str]| names.iter().filter_map(env::var_os).map(PathBuf::from).collect::<Vec<_>>();
-    for path in named(&WRITTEN) {
+    for path in named(&WRITTEN_FOLDER_VARIABLES) {
         // Drivers make a cache themselves, which they could not any more.
         let is_there = path.exists() || make(&path, user);
         let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
         all.extend(folder.filter(|_| is_there).map(PathBuf::from));
     }
-    all.extend(named(&FILES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
-    if DUMPS.iter().any(|name| env::var_os(name).is_some_and(|value| value != "0")) {
+    all.extend(named(&WRITTEN_FILE_VARIABLES).iter().filter_map(|file| file.parent()).map(PathBuf::from));
+    if COREDUMP_VARIABLES.iter().any(|name| env::var_os(name).is_some_and(|value| value != "0")) {
         all.extend(env::current_dir());
     }
     all.extend(further.iter().cloned());
@@ -268,14 +271,14 @@ pub struct NamedFolder {
 #[must_use]
 pub fn named_folders() -> Vec<NamedFolder> {
     let set = |variable: &'static str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let folders = WRITTEN.iter().filter(|variable| **variable != "TMPDIR").filter_map(|variable| {
+    let folders = WRITTEN_FOLDER_VARIABLES.iter().filter(|variable| **variable != "TMPDIR").filter_map(|variable| {
         Some(NamedFolder { variable, path: set(variable)?, may_share: *variable == "KATYDID_SOFT_SHARED" })
     });
-    let files = FILES.iter().filter_map(|variable| {
+    let files = WRITTEN_FILE_VARIABLES.iter().filter_map(|variable| {
         Some(NamedFolder { variable, path: set(variable)?.parent()?.to_owned(), may_share: true })
     });
     let is_on = |variable: &&&str| env::var_os(variable).is_some_and(|value| value != "0");
-    let dumps = DUMPS
+    let dumps = COREDUMP_VARIABLES
         .iter()
         .find(is_on)
         .and_then(|variable| Some(NamedFolder { variable, path: env::current_dir().ok()?, may_share: true }));
@@ -285,7 +288,7 @@ pub fn named_folders() -> Vec<NamedFolder> {
 /// Whether NVIDIA's kernel module is loaded.
 #[must_use]
 pub fn has_nvidia() -> bool {
-    NVIDIA.iter().any(|path| Path::new(path).exists())
+    NVIDIA_PATHS.iter().any(|path| Path::new(path).exists())
 }
 
 /// Whether NVIDIA's service for several processes runs where a worker would look for it.

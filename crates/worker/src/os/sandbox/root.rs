@@ -23,11 +23,11 @@ use rustix::process::{chroot, pivot_root};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Where the new root is made, in the worker's own folder for temporary files; outside of its namespace it stays empty.
-const FOLDER: &str = "root";
+const ROOT_FOLDER: &str = "root";
 /// The number of the privilege to mount.
 const CAP_SYS_ADMIN: u32 = 21;
 /// Size and mode of the new root: a few folders, links and empty files to mount on.
-const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
+const ROOT_MOUNT_OPTIONS: &std::ffi::CStr = c"size=4m,mode=755";
 /// Whether this process has the privilege that it takes. A container may forbid it all the same.
 pub(super) fn may_mount() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -51,9 +51,9 @@ pub(super) fn enter(allowed: &[PathBuf]) -> io::Result<bool> {
     }
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     let own = env::temp_dir();
-    let root = own.join(FOLDER);
+    let root = own.join(ROOT_FOLDER);
     fs::create_dir_all(&root)?;
-    mount("none", &root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, SIZE)?;
+    mount("none", &root, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, ROOT_MOUNT_OPTIONS)?;
     for mount in bind_mounts(allowed) {
         bind(&mount, &root, &own)?;
     }

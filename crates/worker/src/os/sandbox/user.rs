@@ -17,10 +17,10 @@ use rustix::process::{Signal, set_parent_process_death_signal, umask};
 /// Whether this process has become a user that no other process has.
 static IS_OWN: AtomicBool = AtomicBool::new(false);
 /// Umask for files that a worker makes and its group uses as well.
-const SHARED: Mode = Mode::from_raw_mode(0o007);
+const SHARED_UMASK: Mode = Mode::from_raw_mode(0o007);
 /// Mode of a folder that was made for a worker, for its group as well, or for it alone.
-const SHARED_FOLDER: u32 = 0o770;
-const OWN_FOLDER: u32 = 0o700;
+const SHARED_FOLDER_MODE: u32 = 0o770;
+const OWN_FOLDER_MODE: u32 = 0o700;
 
 /// A user for one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl SandboxUser {
         // SAFETY: takes a number.
         check(unsafe { libc::setuid(self.uid) })?;
         if self.shares {
-            umask(SHARED);
+            umask(SHARED_UMASK);
         }
         // The kernel has taken both back. Without the first, `/proc/self` would be root's.
         // SAFETY: this option takes a number.
@@ -80,7 +80,7 @@ impl SandboxUser {
 
     /// Gives it a folder that was just made.
     pub(super) fn give(&self, folder: &Path) -> io::Result<()> {
-        let (user, mode) = if self.shares { (None, SHARED_FOLDER) } else { (Some(self.uid), OWN_FOLDER) };
+        let (user, mode) = if self.shares { (None, SHARED_FOLDER_MODE) } else { (Some(self.uid), OWN_FOLDER_MODE) };
         chown(folder, user, Some(self.gid))?;
         fs::set_permissions(folder, PermissionsExt::from_mode(mode))
     }

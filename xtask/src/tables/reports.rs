@@ -3,17 +3,23 @@
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::markdown::{Column, markdown, significant, with_unit};
-use crate::gpu::whole_programs::COPIES;
+use crate::tables::markdown::{Column, markdown, significant, with_unit};
 
 /// Ways of `katydid bench --json`, in the order of the table.
-const WAYS: [&str; 7] = ["native", "shm", "unix", "tcp", "tls", "vsock", "mps"];
+const BENCH_WAYS: [&str; 7] = ["native", "shm", "unix", "tcp", "tls", "vsock", "mps"];
 /// Ways of programs and trainings, the native one first.
 const PROGRAM_WAYS: [&str; 3] = ["native", "shm", "tcp"];
-const MIB: f64 = 1_048_576.0;
+const MIB_BYTES: f64 = 1_048_576.0;
+/// The kinds of copies: the key of each, its name, and what the paper says Cricket kept of it, in percent.
+pub(crate) const COPY_KINDS: [(&str, &str, Option<f64>); 4] = [
+    ("htod_pageable", "to the device, pageable", Some(33.0)),
+    ("dtoh_pageable", "from the device, pageable", Some(42.0)),
+    ("htod_pinned", "to the device, pinned", None),
+    ("dtoh_pinned", "from the device, pinned", None),
+];
 
 /// The table `id` of a report.
-pub(super) fn table(report: &Value, id: &str) -> Result<String> {
+pub(crate) fn table(report: &Value, id: &str) -> Result<String> {
     match id {
         "machine" => machine(report),
         "figures" => figures(report),
@@ -37,7 +43,7 @@ fn machine(report: &Value) -> Result<String> {
 /// A row a figure, a column a way, and the ratios.
 fn figures(report: &Value) -> Result<String> {
     let mut columns = vec![Column::left("name", "work")];
-    columns.extend(WAYS.map(|way| Column::right(&format!("ways.{way}.median_ns"), way)));
+    columns.extend(BENCH_WAYS.map(|way| Column::right(&format!("ways.{way}.median_ns"), way)));
     columns.extend(["shm", "tcp"].map(|way| Column::right(&format!("ratio.{way}"), &format!("{way} / native"))));
     let mut rows = list(report, "figures")?.clone();
     for row in rows.iter_mut().filter_map(Value::as_object_mut) {
@@ -51,7 +57,7 @@ fn sizes(report: &Value) -> Result<String> {
     let row = list(report, "rows")?.first().context("no size was measured")?;
     let number = |path: &str| path.split('.').try_fold(row, |value, key| value.get(key)).and_then(Value::as_f64);
     let time = |path: &str| number(path).map(|micros| with_unit(micros * 1e3, "ns"));
-    let mib = |path: &str| number(path).map(|bytes| format!("{:.2} MiB", bytes / MIB));
+    let mib = |path: &str| number(path).map(|bytes| format!("{:.2} MiB", bytes / MIB_BYTES));
     let rate = || Some(format!("{:.1} GB/s", number("first.content")? / number("first.took_us")?.max(1.0) / 1e3));
     let told = [
         ("first checkpoint: stop", time("first.stopped_us")),
@@ -69,13 +75,14 @@ fn sizes(report: &Value) -> Result<String> {
     ];
     let rows: Vec<Value> =
         told.into_iter().filter_map(|(work, figure)| Some(json!({"work": work, "figure": figure?}))).collect();
-    let held = number("held").map_or_else(String::new, |bytes| format!("{:.0} GiB", bytes / MIB / 1024.0));
+    let held = number("held").map_or_else(String::new, |bytes| format!("{:.0} GiB", bytes / MIB_BYTES / 1024.0));
     Ok(markdown(&[Column::left("work", "work"), Column::right("figure", &held)], &rows))
 }
 
 /// A program a row: first call and work in milliseconds, and what a call costs more.
 fn programs(report: &Value) -> Result<String> {
     let mut columns = vec![Column::left("program", "program"), Column::right("calls", "calls")];
+    columns.extend([Column::right("mb_in", "MB in"), Column::right("mb_out", "MB out")]);
     columns.extend(PROGRAM_WAYS.map(|way| Column::right(way, way)));
     columns
         .extend(["shm", "tcp"].map(|way| Column::right(&format!("added_{way}"), &format!("{way}: added to a call"))));
@@ -83,6 +90,8 @@ fn programs(report: &Value) -> Result<String> {
         let mut row = json!({
             "program": format!("`{}`", program.get("program").and_then(Value::as_str).unwrap_or_default()),
             "calls": program.get("calls"),
+            "mb_in": megabytes(program, "bytes_in"),
+            "mb_out": megabytes(program, "bytes_out"),
         });
         for way in PROGRAM_WAYS {
             row[way] = program_cell(program, way).into();
@@ -102,6 +111,11 @@ fn program_cell(program: &Value, way: &str) -> Option<String> {
     Some(format!("{:.1} + {:.1}{ratio}", first * 1e3, work * 1e3))
 }
 
+/// What a program gives to copies, in millions of bytes.
+fn megabytes(program: &Value, key: &str) -> Option<String> {
+    program.get(key)?.as_f64().map(|bytes| format!("{:.2}", bytes / 1e6))
+}
+
 fn seconds(program: &Value, way: &str, key: &str) -> Option<f64> {
     program.get("ways")?.get(way)?.get(key)?.as_f64()
 }
@@ -112,7 +126,7 @@ fn bandwidth(report: &Value) -> Result<String> {
     let is_it = |program: &&Value| program.get("program").and_then(Value::as_str) == Some("bandwidth");
     let program = programs.iter().find(is_it).context("the program bandwidth was not measured")?;
     let rate = |way: &str, key: &str| program.get("ways")?.get(way)?.get("bytes_per_s")?.get(key)?.as_f64();
-    let rows = COPIES.map(|(key, title, cricket)| {
+    let rows = COPY_KINDS.map(|(key, title, cricket)| {
         let mut row = json!({"copies": title, "cricket": cricket.map(|kept| format!("{kept:.0} %"))});
         for way in PROGRAM_WAYS {
             let share = rate("native", key).filter(|_| way != "native");

@@ -17,7 +17,7 @@ use crate::objects::object::Object;
 use crate::objects::table::Objects;
 
 /// Shared by all threads of a session.
-pub struct OpenclShared {
+pub struct OpenclApi {
     /// OpenCL objects of the session, by wire id.
     pub(crate) objects: Objects,
     /// Callbacks that are due.
@@ -42,7 +42,7 @@ pub enum OpenCl {}
 
 impl Api for OpenCl {
     type Code = Code;
-    type Shared = OpenclShared;
+    type Shared = OpenclApi;
     /// Objects name their contexts.
     type Context = ();
 
@@ -59,22 +59,22 @@ impl Api for OpenCl {
         false
     }
 
-    fn calls(shared: &OpenclShared) -> &Calls {
+    fn calls(shared: &OpenclApi) -> &Calls {
         &shared.calls
     }
 
-    fn usage(shared: &OpenclShared) -> &Usage {
+    fn usage(shared: &OpenclApi) -> &Usage {
         &shared.usage
     }
 
-    fn replies(shared: &OpenclShared) -> &Replies {
+    fn replies(shared: &OpenclApi) -> &Replies {
         &shared.replies
     }
 
-    fn enter(_: &OpenclShared, (): ()) {}
+    fn enter(_: &OpenclApi, (): ()) {}
 }
 
-impl OpenclShared {
+impl OpenclApi {
     /// Counts the memory of a program as it is now.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use katydid_transport::{PIECE_BYTES, Staging, StagingPiece};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::extent::{Extent, RUN};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
-use katydid_wire::opencl::{IN_PIECE, land};
+use katydid_wire::opencl::{STAGED_IN_PIECE, land};
 
 use crate::host::pending_reads::PENDING_READS;
 use crate::host::rows::{Direction, Rows};
@@ -29,16 +29,16 @@ use crate::transfers::transfer::Transfer;
 /// Up to this many bytes travel in frames.
 const MIN_STAGED_BYTES: usize = 128 << 10;
 /// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`MIN_STAGED_BYTES`].
-const PARTS: usize = 8;
+const PIECES_PER_COPY: usize = 8;
 /// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
-const WRITE: RangeInclusive<usize> = MIN_STAGED_BYTES..=2 << 20;
+const WRITE_PIECE_BYTES: RangeInclusive<usize> = MIN_STAGED_BYTES..=2 << 20;
 /// Bytes of a part of a read. One part is copied while others come, but each is waited for, in which time a core copies
 /// half a MiB.
 const READ_PART_BYTES: RangeInclusive<usize> = 1 << 20..=2 << 20;
 /// Parts begin at pages.
 const PAGE_BYTES: usize = 4096;
 /// Parts of a read that are under way, besides those that threads copy.
-const MAX_PARTS_IN_FLIGHT: usize = 3;
+const MAX_PIECES_IN_FLIGHT: usize = 3;
 /// How long a write waits for a piece before it travels otherwise, and between two looks.
 const PIECE_TIMEOUT: Duration = Duration::from_millis(50);
 const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
@@ -53,7 +53,7 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
 
 /// Bytes of each part but the last, within the bounds.
 fn part(size: usize, bounds: &RangeInclusive<usize>) -> usize {
-    (size / PARTS).next_multiple_of(PAGE_BYTES).clamp(*bounds.start(), *bounds.end())
+    (size / PIECES_PER_COPY).next_multiple_of(PAGE_BYTES).clamp(*bounds.start(), *bounds.end())
 }
 
 /// A transfer in parts of about `each` bytes, none larger than a piece, in their order; none if a row is larger than that.
@@ -101,7 +101,7 @@ fn boxes(extent: &Extent, rows: &Rows, each: usize) -> Option<Vec<(Extent, Rows)
 /// The rows are readable.
 pub(crate) unsafe fn write(transfer: &Transfer, order: &PendingCommand, blocking: bool) -> Result<bool, Code> {
     let Some(staging) = staging(transfer, order)? else { return Ok(false) };
-    let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE)) else { return Ok(false) };
+    let Some(parts) = parts(transfer, part(transfer.rows.len(), &WRITE_PIECE_BYTES)) else { return Ok(false) };
     // SAFETY: handed on.
     order.alone(|| unsafe { write_parts(staging, parts, order, blocking) }).unwrap_or(Ok(false))
 }
@@ -176,7 +176,7 @@ unsafe fn put(
     copied.map_err(|error| session::fail("a copy", &error))?;
     let waits = if is_first { part.arguments(order) } else { part.alone() };
     let (event, blocking) = if is_last { (order.event(), order.blocks().into()) } else { (0, 0) };
-    let (queue, memory, staged) = (order.queue(), part.memory.base.id, IN_PIECE + piece.number());
+    let (queue, memory, staged) = (order.queue(), part.memory.base.id, STAGED_IN_PIECE + piece.number());
     let message = kdclWrite { queue, event, memory, form: part.form, staged, blocking, waits: &waits };
     // The first says whether there is anything wrong; an event has to be there when the program has it.
     if (!is_first && event == 0) || part.is_sure(order) {
@@ -253,7 +253,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: &PendingCommand) -> Result
     let Some(parts) = parts(transfer, each) else { return Ok(false) };
     let longest = parts.iter().map(|part| part.rows.len()).max().unwrap_or(each);
     let helpers = Helpers::take(Helpers::worth(size as u64, processors()));
-    let pieces = ReadPieces::take(staging, MAX_PARTS_IN_FLIGHT + helpers.count(), longest);
+    let pieces = ReadPieces::take(staging, MAX_PIECES_IN_FLIGHT + helpers.count(), longest);
     let (Some((first, rest)), Some(piece)) = (parts.split_first(), pieces.all.first()) else { return Ok(false) };
     let begun = begin(*piece, first, order, (true, rest.is_empty()))?;
     // SAFETY: handed on.
@@ -408,11 +408,11 @@ mod tests {
     #[test]
     fn parts_are_neither_too_small_nor_larger_than_a_piece() {
         assert_eq!(
-            [MIN_STAGED_BYTES + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE)),
+            [MIN_STAGED_BYTES + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE_PIECE_BYTES)),
             [MIN_STAGED_BYTES, 256 << 10, 2 << 20]
         );
         assert_eq!([1 << 20, 12 << 20, 1 << 30].map(|size| part(size, &READ_PART_BYTES)), [1 << 20, 3 << 19, 2 << 20]);
-        assert!(part((3 << 20) + 17, &WRITE).is_multiple_of(PAGE_BYTES));
+        assert!(part((3 << 20) + 17, &WRITE_PIECE_BYTES).is_multiple_of(PAGE_BYTES));
     }
 
     /// Bytes of the program's that parts take, by address, and of the object's: each once, in the same order.

@@ -6,7 +6,7 @@ use katydid_ptx::ast::Instruction;
 
 /// The part that an instruction can have in a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ContractionPart {
+pub(crate) enum ContractionRole {
     /// It computes a product.
     Product(ContractionKind),
     /// A sum, or a difference.
@@ -34,18 +34,18 @@ pub(crate) struct ContractionKind {
 }
 
 /// The part of a float instruction, by its words.
-pub(crate) fn part_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionPart> {
+pub(crate) fn part_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionRole> {
     let has = |word: &str| i.modifiers.contains(&word);
     if Modifiers::new(&i.modifiers).one_of(&["rn", "rz", "rm", "rp"]).is_some() {
         return None;
     }
     let (kind, saturates) = (ContractionKind { ty, flushes: has("ftz") }, has("sat"));
     match i.opcode {
-        "mul" if !saturates => Some(ContractionPart::Product(kind)),
-        "add" => Some(ContractionPart::Sum { kind, subtracts: false, saturates }),
-        "sub" => Some(ContractionPart::Sum { kind, subtracts: true, saturates }),
+        "mul" if !saturates => Some(ContractionRole::Product(kind)),
+        "add" => Some(ContractionRole::Sum { kind, subtracts: false, saturates }),
+        "sub" => Some(ContractionRole::Sum { kind, subtracts: true, saturates }),
         // ptxas computes the negation of two `bf16` by an instruction of its own.
-        "neg" if ty != Ty::Bf16x2 => Some(ContractionPart::Negation(kind)),
+        "neg" if ty != Ty::Bf16x2 => Some(ContractionRole::Negation(kind)),
         _ => None,
     }
 }

@@ -4,14 +4,14 @@ use super::raw::{self, Atomic};
 use super::{local, local_rows, param};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
-use crate::engine::order::RANK_SHIFT;
+use crate::engine::order::BLOCK_RANK_SHIFT;
 use crate::memory::word::Word;
 use crate::types::Space;
 use crate::window;
 
 /// Where an access of one lane goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LanePlace {
+pub(crate) enum LaneAddress {
     /// Memory of this process, checked.
     Host(u64),
     /// An offset into the lane's local memory, checked.
@@ -22,59 +22,65 @@ pub(crate) enum LanePlace {
 
 impl Machine<'_> {
     /// Checks an access of `size` bytes, a power of two, and says where it goes.
-    pub(crate) fn place(&mut self, space: Space, address: u64, size: u64, write: bool) -> Result<LanePlace, FaultKind> {
+    pub(crate) fn place(
+        &mut self,
+        space: Space,
+        address: u64,
+        size: u64,
+        write: bool,
+    ) -> Result<LaneAddress, FaultKind> {
         if address & (size - 1) != 0 {
             return Err(FaultKind::MisalignedAddress(address));
         }
         match space {
-            Space::Shared => self.shared_place(address, size).ok_or(FaultKind::IllegalAddress(address)),
-            Space::Local => self.local_place(address, size).ok_or(FaultKind::IllegalAddress(address)),
-            Space::Global => self.global_place(address, size, write),
-            Space::Generic => self.generic_place(address, size, write),
+            Space::Shared => self.shared_address(address, size).ok_or(FaultKind::IllegalAddress(address)),
+            Space::Local => self.local_address(address, size).ok_or(FaultKind::IllegalAddress(address)),
+            Space::Global => self.global_address(address, size, write),
+            Space::Generic => self.generic_address(address, size, write),
         }
     }
 
     /// Tells by the address which space is meant.
-    fn generic_place(&mut self, address: u64, size: u64, write: bool) -> Result<LanePlace, FaultKind> {
-        let place = if address < window::SHARED {
-            return self.global_place(address, size, write);
-        } else if let Some(offset) = window::offset_in(window::SHARED, address) {
-            self.shared_place(offset, size)
-        } else if let Some(offset) = window::offset_in(window::LOCAL, address) {
-            self.local_place(offset, size)
+    fn generic_address(&mut self, address: u64, size: u64, write: bool) -> Result<LaneAddress, FaultKind> {
+        let place = if address < window::SHARED_ADDRESS {
+            return self.global_address(address, size, write);
+        } else if let Some(offset) = window::offset_in(window::SHARED_ADDRESS, address) {
+            self.shared_address(offset, size)
+        } else if let Some(offset) = window::offset_in(window::LOCAL_ADDRESS, address) {
+            self.local_address(offset, size)
         } else {
-            let offset = window::offset_in(window::PARAM, address).filter(|_| !write);
-            let param = offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(LanePlace::Param);
-            param.or_else(|| self.env.workspace_at(address, size).map(LanePlace::Host))
+            let offset = window::offset_in(window::PARAM_ADDRESS, address).filter(|_| !write);
+            let param = offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(LaneAddress::Param);
+            param.or_else(|| self.env.workspace_at(address, size).map(LaneAddress::Host))
         };
         place.ok_or(FaultKind::IllegalAddress(address))
     }
 
     /// Device memory: asks for the range.
-    fn global_place(&mut self, address: u64, size: u64, write: bool) -> Result<LanePlace, FaultKind> {
-        if address >= window::SHARED {
-            let place = self.env.workspace_at(address, size).map(LanePlace::Host);
+    fn global_address(&mut self, address: u64, size: u64, write: bool) -> Result<LaneAddress, FaultKind> {
+        if address >= window::SHARED_ADDRESS {
+            let place = self.env.workspace_at(address, size).map(LaneAddress::Host);
             return place.ok_or(FaultKind::IllegalAddress(address));
         }
         let allowed = self.ranges.allow(self.env.host, self.pc, address, size, write);
-        if allowed { Ok(LanePlace::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
+        if allowed { Ok(LaneAddress::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }
     }
 
     /// Shared memory, of the block or of another one of its cluster.
-    pub(crate) fn shared_place(&mut self, address: u64, size: u64) -> Option<LanePlace> {
+    pub(crate) fn shared_address(&mut self, address: u64, size: u64) -> Option<LaneAddress> {
         let span = self.block.shared.span(address, size);
-        span.or_else(|| self.peer_span(address, size)).map(LanePlace::Host)
+        span.or_else(|| self.peer_span(address, size)).map(LaneAddress::Host)
     }
 
     /// Where `bytes` bytes at `address` are in this process, if they lie in another block of the cluster.
     fn peer_span(&self, address: u64, bytes: u64) -> Option<u64> {
-        let rank = usize::try_from(address >> RANK_SHIFT).ok()?;
+        let rank = usize::try_from(address >> BLOCK_RANK_SHIFT).ok()?;
         self.cluster.get(rank)?.shared.span(address, bytes)
     }
 
     /// Local memory: ends with the frames that exist now.
-    fn local_place(&mut self, offset: u64, size: u64) -> Option<LanePlace> {
-        local_rows::contains(&self.warp.local, offset, size).then_some(LanePlace::Local(offset))
+    fn local_address(&mut self, offset: u64, size: u64) -> Option<LaneAddress> {
+        local_rows::contains(&self.warp.local, offset, size).then_some(LaneAddress::Local(offset))
     }
 
     /// Reads one value for `lane`.
@@ -82,9 +88,9 @@ impl Machine<'_> {
     pub(crate) fn read<T: Word>(&mut self, space: Space, lane: usize, address: u64) -> Result<T, FaultKind> {
         Ok(match self.place(space, address, T::SIZE, false)? {
             // SAFETY: `place` checked range and alignment.
-            LanePlace::Host(address) => unsafe { raw::load(address) },
-            LanePlace::Local(offset) => local::read(&self.warp.local, lane, offset),
-            LanePlace::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
+            LaneAddress::Host(address) => unsafe { raw::load(address) },
+            LaneAddress::Local(offset) => local::read(&self.warp.local, lane, offset),
+            LaneAddress::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
         })
     }
 
@@ -99,9 +105,9 @@ impl Machine<'_> {
     ) -> Result<(), FaultKind> {
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
-            LanePlace::Host(address) => unsafe { raw::store(address, value) },
-            LanePlace::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
-            LanePlace::Param(_) => return Err(FaultKind::IllegalAddress(address)),
+            LaneAddress::Host(address) => unsafe { raw::store(address, value) },
+            LaneAddress::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
+            LaneAddress::Param(_) => return Err(FaultKind::IllegalAddress(address)),
         }
         Ok(())
     }
@@ -128,14 +134,14 @@ impl Machine<'_> {
         }
         match self.place(space, address, T::SIZE, true)? {
             // SAFETY: `place` checked range, writability and alignment.
-            LanePlace::Host(address) => Ok(unsafe { T::update(address, change) }),
+            LaneAddress::Host(address) => Ok(unsafe { T::update(address, change) }),
             // No other lane sees a lane's local memory.
-            LanePlace::Local(offset) => {
+            LaneAddress::Local(offset) => {
                 let old = local::read(&self.warp.local, lane, offset);
                 local::write(&mut self.warp.local, lane, offset, change(old));
                 Ok(old)
             }
-            LanePlace::Param(_) => Err(FaultKind::IllegalAddress(address)),
+            LaneAddress::Param(_) => Err(FaultKind::IllegalAddress(address)),
         }
     }
 }

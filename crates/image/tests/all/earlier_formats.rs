@@ -1,4 +1,4 @@
-//! Images that released formats have written stay readable: one of each is kept in `tests/kept`.
+//! Images that released formats have written stay readable: one of each is kept in `tests/earlier_formats`.
 //!
 //! `KATYDID_BLESS=1` writes the one of today's format, when there is none yet.
 
@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::common::{contents, noise, put_session, tree};
-use katydid_image::{CheckpointNumber, ChunkId, FORMAT, Image, ImageSource, Job, Manifest, Options, Which, take_apart};
+use katydid_image::{
+    CheckpointNumber, ChunkId, FORMAT_VERSION, Image, ImageSource, Job, Manifest, Options, Which, take_apart,
+};
 
 fn kept(format: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/kept/format-{format}"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/earlier_formats/format-{format}"))
 }
 
 /// All three ways of keeping a chunk, in both checkpoints; the second shares with the first.
@@ -35,10 +37,10 @@ fn write(folder: &Path) {
 
 #[test]
 fn every_format_that_was_ever_written_is_read() {
-    if env::var_os("KATYDID_BLESS").is_some() && !kept(FORMAT).exists() {
-        write(&kept(FORMAT));
+    if env::var_os("KATYDID_BLESS").is_some() && !kept(FORMAT_VERSION).exists() {
+        write(&kept(FORMAT_VERSION));
     }
-    for format in 1..=FORMAT {
+    for format in 1..=FORMAT_VERSION {
         let image = Image::open(kept(format)).unwrap();
         assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1), CheckpointNumber(2)]);
         for version in [1, 2] {

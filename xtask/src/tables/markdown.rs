@@ -4,27 +4,27 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// A column of a table.
-pub(super) struct Column {
+pub(crate) struct Column {
     /// Path of keys inside a row, with dots between.
-    pub(super) key: String,
-    pub(super) title: String,
-    pub(super) is_left: bool,
+    pub(crate) key: String,
+    pub(crate) title: String,
+    pub(crate) is_left: bool,
 }
 
 impl Column {
     /// A column of text.
-    pub(super) fn left(key: &str, title: &str) -> Self {
+    pub(crate) fn left(key: &str, title: &str) -> Self {
         Self { key: key.to_owned(), title: title.to_owned(), is_left: true }
     }
 
     /// A column of numbers.
-    pub(super) fn right(key: &str, title: &str) -> Self {
+    pub(crate) fn right(key: &str, title: &str) -> Self {
         Self { key: key.to_owned(), title: title.to_owned(), is_left: false }
     }
 }
 
 /// The columns of a table: `[KEY, TITLE, "left" or "right"]` each.
-pub(super) fn columns(table: &Value) -> Result<Vec<Column>> {
+pub(crate) fn columns(table: &Value) -> Result<Vec<Column>> {
     let columns = table.get("columns").and_then(Value::as_array).context("a table has no columns")?;
     let text = |column: &Value, index: usize| column.get(index).and_then(Value::as_str).map(str::to_owned);
     let column = |column: &Value| {
@@ -35,7 +35,7 @@ pub(super) fn columns(table: &Value) -> Result<Vec<Column>> {
 }
 
 /// The rows in Markdown; columns that no row fills are left out.
-pub(super) fn markdown(columns: &[Column], rows: &[Value]) -> String {
+pub(crate) fn markdown(columns: &[Column], rows: &[Value]) -> String {
     let is_filled = |column: &&Column| rows.iter().any(|row| !cell(row, &column.key).is_empty());
     let columns: Vec<&Column> = columns.iter().filter(is_filled).collect();
     let titles: Vec<&str> = columns.iter().map(|column| column.title.as_str()).collect();
@@ -65,7 +65,7 @@ fn cell(row: &Value, key: &str) -> String {
 }
 
 /// Nanoseconds as people read them; other units behind their number.
-pub(super) fn with_unit(number: f64, unit: &str) -> String {
+pub(crate) fn with_unit(number: f64, unit: &str) -> String {
     match (unit, number) {
         ("ns", small) if small < 1e3 => format!("{small:.0} ns"),
         ("ns", micro) if micro < 1e6 => format!("{:.2} µs", micro / 1e3),
@@ -76,7 +76,7 @@ pub(super) fn with_unit(number: f64, unit: &str) -> String {
 }
 
 /// Three digits.
-pub(super) fn significant(number: f64) -> String {
+pub(crate) fn significant(number: f64) -> String {
     let before_point = if number >= 1.0 { number.log10().floor() as usize + 1 } else { 0 };
     let places = match number {
         large if large >= 1.0 => 3_usize.saturating_sub(before_point),

@@ -2,29 +2,33 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use crate::catalog::files;
 
 /// What the texts' names end in.
-const END: &str = ".txt";
+const TEXT_SUFFIX: &str = ".txt";
 
 /// Texts in all folders of one name below a root, such as `expected` in each topic's folder of `tests/apps`.
 #[derive(Debug, Clone)]
 pub struct Texts {
     root: PathBuf,
     folder: &'static str,
+    /// All files below the root, once they have been read: each program asks, and `tests/apps` has hundreds. Texts that are written
+    /// later are not in it.
+    index: Arc<OnceLock<Vec<PathBuf>>>,
 }
 
 impl Texts {
     /// The texts in each folder named `folder` at or below `root`.
     pub fn new(root: PathBuf, folder: &'static str) -> Self {
-        Self { root, folder }
+        Self { root, folder, index: Arc::default() }
     }
 
     /// The texts of other folders below the same root.
     #[must_use]
     pub fn beside(&self, folder: &'static str) -> Self {
-        Self { root: self.root.clone(), folder }
+        Self { folder, ..self.clone() }
     }
 
     /// The text of a program: where it is, or where readers look for it in vain.
@@ -33,7 +37,7 @@ impl Texts {
     ///
     /// A folder cannot be read, or two texts have one name.
     pub fn path(&self, program: &str) -> io::Result<PathBuf> {
-        let name = format!("{program}{END}");
+        let name = format!("{program}{TEXT_SUFFIX}");
         let all = match self.all() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             all => all?,
@@ -55,10 +59,17 @@ impl Texts {
     }
 
     fn all(&self) -> io::Result<Vec<PathBuf>> {
-        let mut files = files::below(&self.root)?;
-        files.retain(|path| path.parent().is_some_and(|parent| parent.ends_with(self.folder)));
-        files::check_names(&files)?;
-        Ok(files)
+        let index = match self.index.get() {
+            Some(index) => index,
+            None => {
+                let index = files::below(&self.root)?;
+                self.index.get_or_init(|| index)
+            }
+        };
+        let is_text = |path: &&PathBuf| path.parent().is_some_and(|parent| parent.ends_with(self.folder));
+        let texts: Vec<PathBuf> = index.iter().filter(is_text).cloned().collect();
+        files::check_names(&texts)?;
+        Ok(texts)
     }
 }
 
@@ -98,6 +109,8 @@ mod tests {
         let kept = Texts::new(folder.path().to_owned(), "expected");
         assert_eq!(kept.programs().unwrap(), ["one"]);
         fs::write(folder.path().join("b/expected/one.txt"), "").unwrap();
+        assert_eq!(kept.programs().unwrap(), ["one"], "the index is read once");
+        let kept = Texts::new(folder.path().to_owned(), "expected");
         let refused = [kept.path("one").unwrap_err(), kept.path("two").unwrap_err(), kept.programs().unwrap_err()];
         assert!(refused.iter().all(|error| error.to_string().contains("a/expected/one.txt")), "{refused:?}");
     }

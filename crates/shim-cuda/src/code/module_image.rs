@@ -25,7 +25,7 @@ use crate::process::session::shim;
 /// Bytes of an image in one frame.
 const IMAGE_FRAME_BYTES: usize = 1 << 20;
 /// Bytes from which an image is asked for before it is sent: those of a smaller one take no longer than the question.
-const WORTH_ASKING: u64 = 64 << 10;
+const MIN_ASKED_IMAGE_BYTES: u64 = 64 << 10;
 
 /// Sends the image at `pointer`; the worker keeps it for the next load of this thread. `context` may be 0.
 ///
@@ -69,7 +69,7 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     let selection = image.for_devices(&devices);
     let table = selection.table();
     let total = (table.len() + selection.pieces().map(<[u8]>::len).sum::<usize>()) as u64;
-    if may_ask && total >= WORTH_ASKING {
+    if may_ask && total >= MIN_ASKED_IMAGE_BYTES {
         let found = ImageHash { length: total, hash: hash(&selection, &table) };
         if let Some(asked) = asked {
             asked.keep(found);

@@ -18,16 +18,16 @@ use katydid_transport::connect;
 use katydid_transport::{
     Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,
 };
-use katydid_wire::frame::{FrameHead, HEAD, Lanes};
+use katydid_wire::frame::{FrameConnections, FrameHead, HEAD_BYTES};
 use katydid_wire::handshake::{Hello, LinkKind, Ready, Role, SessionClaim};
 use katydid_wire::key::SessionKey;
 
 /// Bytes of a bulk frame's payload, and of a bulk reply's message.
-const BULK: usize = 900_004;
+const BULK_BYTES: usize = 900_004;
 /// More than enough for bulk connections to be opened.
-const MUCH: u64 = 64 << 20;
-/// Lanes of a link in these tests.
-const LANES: usize = 3;
+const LARGE_BYTES: u64 = 64 << 20;
+/// Bulk connections of a link in these tests.
+const BULK_CONNECTIONS: usize = 3;
 const KEY: SessionKey = SessionKey([9; 16]);
 
 fn ready() -> Ready {
@@ -69,14 +69,14 @@ impl Host {
         let worker = self.programs.recv().unwrap().open(&build(), &ready(), 0).unwrap();
         *self.present.lock().unwrap() = worker.link_control();
         let connection = program.join().unwrap();
-        connection.link.allow_bulk_connections(LANES);
+        connection.link.allow_bulk_connections(BULK_CONNECTIONS);
         (connection, worker)
     }
 
     /// A link that may have bulk connections, where bulk is expected; and the worker at its work.
     fn work(&self, network: Option<&Network>) -> (ConnectedLink, Work) {
         let (connection, worker) = self.link(network);
-        assert_eq!(connection.link.bulk_connections_for(MUCH), LANES);
+        assert_eq!(connection.link.bulk_connections_for(LARGE_BYTES), BULK_CONNECTIONS);
         (connection, self.serve(worker))
     }
 
@@ -101,14 +101,14 @@ fn plain_network(host: &Host) -> Network {
 
 /// Bytes that tell what they are of.
 fn pattern(number: u64) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..BULK).map(|at| (at as u64 % 251 + number) as u8).collect();
+    let mut bytes: Vec<u8> = (0..BULK_BYTES).map(|at| (at as u64 % 251 + number) as u8).collect();
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
 /// Asks for a bulk reply that echoes `sent`, which is small, and returns what landed.
 fn fetch(link: &dyn ProgramLink, number: u64) -> Result<Vec<u8>, LinkError> {
-    let mut data = vec![0; BULK - 4];
+    let mut data = vec![0; BULK_BYTES - 4];
     // SAFETY: the vector's own bytes, which no other thread knows until the call is over.
     let target = unsafe { ReplyBuffer::new(data.as_mut_ptr(), data.len(), 4) };
     let (_, landed) = link.call_into(ECHO, 0, &[&number.to_le_bytes()], &mut Vec::new(), target)?;
@@ -169,13 +169,13 @@ fn use_all(link: &dyn ProgramLink, network: &Network) -> u64 {
     let mut first = 0;
     loop {
         // More threads than bulk connections: some of their bulk goes over the first connection.
-        mix(link, LANES as u64 + 2, first);
+        mix(link, BULK_CONNECTIONS as u64 + 2, first);
         first += ROUND;
         // One that could not be opened in time is not tried again.
-        assert_eq!(link.bulk_connections_for(MUCH), LANES);
+        assert_eq!(link.bulk_connections_for(LARGE_BYTES), BULK_CONNECTIONS);
         let ways = network.ways();
-        let is_used = |(there, back): &Ways| there.passed() + back.passed() > BULK as u64;
-        if ways.len() == 1 + LANES && ways.iter().all(is_used) {
+        let is_used = |(there, back): &Ways| there.passed() + back.passed() > BULK_BYTES as u64;
+        if ways.len() == 1 + BULK_CONNECTIONS && ways.iter().all(is_used) {
             return first;
         }
     }
@@ -191,7 +191,7 @@ fn bulk_goes_over_all_connections_and_frames_keep_their_order() {
         connection.link.enqueue(EXIT, 0, &[]).unwrap();
         let (came, ended) = work.join().unwrap();
         ended.unwrap();
-        for thread in 0..LANES as u64 + 2 {
+        for thread in 0..BULK_CONNECTIONS as u64 + 2 {
             let of_thread = came.iter().copied().filter(|number| number / MANY == thread);
             assert!(of_thread.eq((0..each).map(|at| thread * MANY + at)), "{path:?}");
         }
@@ -199,10 +199,10 @@ fn bulk_goes_over_all_connections_and_frames_keep_their_order() {
 }
 
 #[test]
-fn lanes_of_unix_sockets_do_as_well() {
+fn bulk_connections_of_unix_sockets_do_as_well() {
     let host = Host::new(Path::Unix);
     let (connection, work) = host.work(None);
-    mix(&*connection.link, LANES as u64, 0);
+    mix(&*connection.link, BULK_CONNECTIONS as u64, 0);
     connection.link.enqueue(EXIT, 0, &[]).unwrap();
     work.join().unwrap().1.unwrap();
 }
@@ -232,13 +232,13 @@ fn a_link_without_further_connections_goes_on_with_the_first() {
     let (connection, work) = host.work(Some(&network));
     mix(&*connection.link, 3, 0);
     assert!(network.ways().len() > 1);
-    assert_eq!(connection.link.bulk_connections_for(MUCH), 0);
+    assert_eq!(connection.link.bulk_connections_for(LARGE_BYTES), 0);
     drop(connection);
     work.join().unwrap().1.unwrap();
 }
 
 /// A link with one bulk connection, which has carried bulk 1, and its worker.
-fn one_lane(host: &Host, network: &Network) -> (ConnectedLink, Work) {
+fn one_bulk_connection(host: &Host, network: &Network) -> (ConnectedLink, Work) {
     let (connection, work) = host.work(Some(network));
     connection.link.enqueue(ADD, 0, &[&pattern(1)]).unwrap();
     let mut reply = Vec::new();
@@ -248,13 +248,13 @@ fn one_lane(host: &Host, network: &Network) -> (ConnectedLink, Work) {
 }
 
 #[test]
-fn a_lane_that_dies_within_bulk_is_the_end_of_the_link_wherever_it_dies() {
+fn a_bulk_connection_that_dies_within_bulk_is_the_end_of_the_link_wherever_it_dies() {
     for path in [Path::Tcp, Path::Tls] {
         let host = Host::new(path);
-        for bytes in [0, 1, HEAD as u64 - 1, HEAD as u64, 70_000, BULK as u64] {
+        for bytes in [0, 1, HEAD_BYTES as u64 - 1, HEAD_BYTES as u64, 70_000, BULK_BYTES as u64] {
             for is_back in [false, true] {
                 let network = plain_network(&host);
-                let (connection, work) = one_lane(&host, &network);
+                let (connection, work) = one_bulk_connection(&host, &network);
                 let link = &*connection.link;
                 let (there, back) = &network.ways()[1];
                 if is_back {
@@ -276,12 +276,12 @@ fn a_lane_that_dies_within_bulk_is_the_end_of_the_link_wherever_it_dies() {
 }
 
 #[test]
-fn a_lane_that_loses_bytes_passes_nothing_off_as_whole() {
+fn a_bulk_connection_that_loses_bytes_passes_nothing_off_as_whole() {
     for path in [Path::Tcp, Path::Tls] {
         let host = Host::new(path);
-        for bytes in [HEAD as u64 - 8, 5000] {
+        for bytes in [HEAD_BYTES as u64 - 8, 5000] {
             let network = plain_network(&host);
-            let (connection, work) = one_lane(&host, &network);
+            let (connection, work) = one_bulk_connection(&host, &network);
             network.ways()[1].0.lose_after(bytes, 40);
             // The rest of the first is filled up with the second; both are of no use then.
             let sent = (2..6).try_for_each(|number| connection.link.enqueue(ADD, 0, &[&pattern(number)]));
@@ -296,7 +296,7 @@ fn a_lane_that_loses_bytes_passes_nothing_off_as_whole() {
 
 /// Signs of life on the first connection are no help to a bulk connection that stands still.
 #[test]
-fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
+fn a_bulk_connection_that_stalls_is_an_error_for_all_who_wait() {
     for path in [Path::Tcp, Path::Tls] {
         let host = Host::new(path);
         for (is_back, bytes) in [(true, 0), (true, 300_000), (false, 0), (false, 300_000)] {
@@ -306,7 +306,7 @@ fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
             let work = host.serve(worker);
             let link = &*connection.link;
             link.limit_silence(Duration::from_millis(300)).unwrap();
-            link.bulk_connections_for(MUCH);
+            link.bulk_connections_for(LARGE_BYTES);
             let beats = thread::spawn({
                 let done = Arc::clone(&done);
                 move || {
@@ -343,18 +343,18 @@ fn a_lane_that_stalls_is_an_error_for_all_who_wait() {
 
 /// A program that leaves closes its bulk connections, and opens others when it is back.
 #[test]
-fn lanes_are_closed_when_the_program_leaves_and_opened_anew() {
+fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
     for path in [Path::Tcp, Path::Tls] {
         let host = Host::new(path);
         let network = plain_network(&host);
         let (connection, worker) = host.link(Some(&network));
         let link_control = worker.link_control().unwrap();
         let work = host.serve(worker);
-        connection.link.bulk_connections_for(MUCH);
+        connection.link.bulk_connections_for(LARGE_BYTES);
         let gate = connection.link.quiesce_gate().unwrap();
         for _ in 0..3 {
             let before = network.ways().len();
-            mix(&*connection.link, LANES as u64, 0);
+            mix(&*connection.link, BULK_CONNECTIONS as u64, 0);
             assert!(network.ways().len() > before, "{path:?}");
             let frames = gate.hold();
             link_control.detach();
@@ -379,12 +379,12 @@ fn come_as(host: &Host, number: u64) -> Result<(), String> {
 }
 
 #[test]
-fn lanes_of_no_number_or_of_one_that_is_there_are_refused() {
+fn bulk_connections_of_no_number_or_of_one_that_is_there_are_refused() {
     let host = Host::new(Path::Tcp);
     let network = plain_network(&host);
     let (connection, work) = host.work(Some(&network));
     use_all(&*connection.link, &network);
-    for number in [0, 1, LANES as u64, 17, u64::MAX] {
+    for number in [0, 1, BULK_CONNECTIONS as u64, 17, u64::MAX] {
         let told = come_as(&host, number).unwrap_err();
         assert!(told.contains("no such bulk connection"), "{number}: {told}");
     }
@@ -395,9 +395,9 @@ fn lanes_of_no_number_or_of_one_that_is_there_are_refused() {
 
 /// Frames that a program of ours would never write: each is a breach, and none is handed out.
 #[test]
-fn frames_over_lanes_that_are_not_there_or_carry_others_are_refused() {
+fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused() {
     let head = FrameHead { opcode: ADD, wants_reply: false, thread: 1, context: 0, sequence: 0 };
-    let over = |payload, reply| Lanes { payload, reply };
+    let over = |payload, reply| FrameConnections { payload, reply };
     let asks = FrameHead { wants_reply: true, ..head };
     let other = FrameHead { sequence: 1, ..head }.encode_over(8, over(1, 0)).unwrap();
     let good = head.encode_over(8, over(1, 0)).unwrap();
@@ -409,18 +409,18 @@ fn frames_over_lanes_that_are_not_there_or_carry_others_are_refused() {
         (head.encode_over(8, over(0, 1)).unwrap(), None),
         (good, Some(other)),
         (good, Some(elsewhere)),
-        (good, Some([0xff; HEAD])),
-        (good, Some([0; HEAD])),
+        (good, Some([0xff; HEAD_BYTES])),
+        (good, Some([0; HEAD_BYTES])),
     ];
-    for (first, lane) in cases {
+    for (first, bulk) in cases {
         let server = Server::new(Path::Unix);
         let mut program = greeting(&server, Role::PROGRAM);
         let mut worker = server.greet().unwrap().open(&build(), &ready(), 0).unwrap();
         let mut beside = greeting(&server, Role::LANE);
         worker.link_control().unwrap().join(server.greet().unwrap(), &build(), &ready()).unwrap();
         program.write_all(&[&first[..], &[0; 8]].concat()).unwrap();
-        beside.write_all(&[&lane.unwrap_or(good)[..], &[0; 8]].concat()).unwrap();
-        assert!(worker.next().is_err(), "{first:?} {lane:?}");
+        beside.write_all(&[&bulk.unwrap_or(good)[..], &[0; 8]].concat()).unwrap();
+        assert!(worker.next().is_err(), "{first:?} {bulk:?}");
     }
 }
 

@@ -10,14 +10,14 @@ use katydid_fatbin::OwnedImage;
 
 /// All images of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Images {
+pub(crate) struct ModuleImages {
     /// By the wire id of their library: what the driver reads.
     held: HashMap<u32, Arc<OwnedImage>>,
     /// By length: all that is still needed by any thread.
     known: HashMap<usize, Vec<Weak<OwnedImage>>>,
 }
 
-impl Images {
+impl ModuleImages {
     /// The image itself, or the same one that is there already.
     pub(crate) fn share(&mut self, image: OwnedImage) -> Arc<OwnedImage> {
         let same_length = self.known.entry(image.length()).or_default();
@@ -30,7 +30,7 @@ impl Images {
         })
     }
 
-    /// Keeps `image` until [`Images::forget`].
+    /// Keeps `image` until [`ModuleImages::forget`].
     pub(crate) fn keep(&mut self, library: u32, image: Arc<OwnedImage>) {
         self.held.insert(library, image);
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_same_image_is_kept_once_and_as_long_as_it_is_needed() {
-        let mut images = Images::default();
+        let mut images = ModuleImages::default();
         let (one, same) = (images.share(image(b".version 8.0")), images.share(image(b".version 8.0")));
         let other = images.share(image(b".version 9.0"));
         assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));

@@ -1,8 +1,8 @@
 //! Pieces of the staging memory, by their numbers.
 
-use crate::shm::layout::{BUSY_STRIDE, BUSY_WORDS, PIECE_BYTES, PIECES};
+use crate::shm::layout::{BUSY_STRIDE_BYTES, BUSY_WORDS_OFFSET, PIECE_BYTES, STAGING_PIECES};
 
-/// A piece's number, below [`PIECES`].
+/// A piece's number, below [`STAGING_PIECES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StagingPiece(u32);
 
@@ -10,7 +10,7 @@ impl StagingPiece {
     /// The piece of this number, as it came in a message; none if there is no such piece.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
-        ((number as usize) < PIECES).then_some(Self(number))
+        ((number as usize) < STAGING_PIECES).then_some(Self(number))
     }
 
     /// Number of the piece, as messages name it.
@@ -21,7 +21,7 @@ impl StagingPiece {
 
     /// Iterates over all staging pieces.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        (0..PIECES as u32).map(Self)
+        (0..STAGING_PIECES as u32).map(Self)
     }
 
     /// Offset in the memory of the pieces.
@@ -30,7 +30,7 @@ impl StagingPiece {
     }
 
     pub(crate) fn busy(self) -> usize {
-        BUSY_WORDS + self.0 as usize * BUSY_STRIDE
+        BUSY_WORDS_OFFSET + self.0 as usize * BUSY_STRIDE_BYTES
     }
 
     /// Offset in the memory of the pieces, if the bytes lie in this one.

@@ -19,7 +19,7 @@ pub const PACK_VARIABLE: &str = "KATYDID_TEST_PACK";
 pub const DRIVER_VARIABLE: &str = "KATYDID_TEST_DRIVER";
 
 /// What folders with the texts that programs must print are called.
-pub const EXPECTED: &str = "expected";
+pub const EXPECTED_FOLDER: &str = "expected";
 
 /// The driver that servers of tests are to use.
 pub fn driver_under_test() -> String {
@@ -28,7 +28,7 @@ pub fn driver_under_test() -> String {
 
 /// All places that running a program under test needs.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct Paths {
     /// `bin/katydid` and `lib/katydid` are below it.
     pub dist: PathBuf,
     /// A folder a variant, with the programs.
@@ -45,7 +45,7 @@ pub struct Places {
 
 /// Why the places are not known.
 #[derive(Debug, thiserror::Error)]
-pub enum PlacesError {
+pub enum PathsError {
     /// The running binary does not lie in cargo's target folder.
     #[error("{0}: not below cargo's target folder; run the tests with `cargo xtask test`")]
     NoTarget(PathBuf),
@@ -57,7 +57,7 @@ pub enum PlacesError {
     NotBuilt(PathBuf),
 }
 
-impl Places {
+impl Paths {
     /// A checkout whose cargo builds into `target`; the binaries are those of `target/dist`.
     pub fn of_checkout(target: &Path) -> Self {
         let toolkit = target.join("cuda-toolkit/nvidia");
@@ -65,8 +65,8 @@ impl Places {
             dist: target.join("dist"),
             apps: target.join("apps"),
             runtimes: vec![toolkit.join("cu13/lib"), toolkit.join("cuda_runtime/lib")],
-            expected: Texts::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("apps"), EXPECTED),
-            expected_opencl: Texts::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl"), EXPECTED),
+            expected: Texts::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("apps"), EXPECTED_FOLDER),
+            expected_opencl: Texts::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("apps-opencl"), EXPECTED_FOLDER),
             frameworks: Path::new(env!("CARGO_MANIFEST_DIR")).join("frameworks"),
         }
     }
@@ -77,8 +77,8 @@ impl Places {
             dist: folder.join("dist"),
             apps: folder.join("apps"),
             runtimes: vec![folder.join("runtimes")],
-            expected: Texts::new(folder.join("texts/cuda"), EXPECTED),
-            expected_opencl: Texts::new(folder.join("texts/opencl"), EXPECTED),
+            expected: Texts::new(folder.join("texts/cuda"), EXPECTED_FOLDER),
+            expected_opencl: Texts::new(folder.join("texts/opencl"), EXPECTED_FOLDER),
             frameworks: folder.join("frameworks"),
         }
     }
@@ -87,24 +87,24 @@ impl Places {
     ///
     /// # Errors
     ///
-    /// See [`PlacesError`].
-    pub fn of_this_test() -> Result<Self, PlacesError> {
+    /// See [`PathsError`].
+    pub fn of_this_test() -> Result<Self, PathsError> {
         if let Some(pack) = env::var_os(PACK_VARIABLE) {
             return Ok(Self::of_pack(Path::new(&pack)));
         }
         let binary = env::current_exe()?;
         // target/debug/deps/apps-0123456789abcdef
-        let target = binary.ancestors().nth(3).ok_or_else(|| PlacesError::NoTarget(binary.clone()))?;
-        let places = Self::of_checkout(target);
-        for needed in [places.katydid(), places.shim().join("libcuda.so.1"), places.soft().join("libcuda.so.1")] {
+        let target = binary.ancestors().nth(3).ok_or_else(|| PathsError::NoTarget(binary.clone()))?;
+        let paths = Self::of_checkout(target);
+        for needed in [paths.katydid(), paths.shim().join("libcuda.so.1"), paths.soft().join("libcuda.so.1")] {
             if !needed.exists() {
-                return Err(PlacesError::NotBuilt(needed));
+                return Err(PathsError::NotBuilt(needed));
             }
         }
-        if !places.apps.exists() {
-            return Err(PlacesError::NotBuilt(places.apps));
+        if !paths.apps.exists() {
+            return Err(PathsError::NotBuilt(paths.apps));
         }
-        Ok(places)
+        Ok(paths)
     }
 
     /// The command line tool.

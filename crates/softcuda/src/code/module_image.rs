@@ -12,7 +12,7 @@ use katydid_ptx_exec::{GlobalMemory, LoadError, Program, PtxSource, TargetDevice
 
 use crate::code::jit::Options;
 use crate::ffi::say;
-use crate::process::attributes::CAPABILITY;
+use crate::process::attributes::COMPUTE_CAPABILITY;
 
 /// Why code was refused: the code for the caller, and the text for its error log.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl Code {
 
     /// As `load`, without telling anybody.
     fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
-        let (major, minor) = CAPABILITY;
+        let (major, minor) = COMPUTE_CAPABILITY;
         let image = Image::decode(&self.image)?;
         let texts = image.ptx(Some(major * 10 + minor))?;
         // What has no version directive was never meant to be PTX; the real driver calls it an invalid image.
