@@ -3,7 +3,8 @@
 //! A page has `<!-- evidence FILE TABLE -->`, the table, and `<!-- end of evidence -->`. The table between the marks is
 //! what the data give: the check compares, `cargo xtask pages --write` rewrites. A file is either
 //!
-//! - a summary, `docs/evidence/NAME.json`, with `tables`, each with `columns` and `rows`;
+//! - a summary of runs, `docs/evidence/DATE-NAME.json`, with `tables`, each with `columns` and `rows`. `DATE` is the last day of the
+//!   runs, so a summary that grows gets another name; pages name it without the date;
 //! - a report of a run, `docs/evidence/DATE-MACHINE/NAME.json` (or `.jsonl`), as the tool wrote it ([`crate::tables::reports`]);
 //! - `docs/evidence/budgets.json`, the promises that a run is held against ([`budgets`]).
 //!
@@ -31,16 +32,25 @@ const NEWEST_RUN: &str = "newest";
 /// Keys that every summary has.
 const REQUIRED_KEYS: [&str; 3] = ["title", "date", "tables"];
 
-/// All files of the folder, by the name without `.json`.
+/// All files of the folder, by the name without `.json`, and without the date of a summary.
 pub(crate) struct Evidence(BTreeMap<String, Value>);
 
 impl Evidence {
     /// Reads and checks all files.
     pub(crate) fn read(root: &Path) -> Result<Self> {
+        let mut read = BTreeMap::new();
+        collect(&root.join(EVIDENCE_FOLDER), "", &mut read)?;
         let mut files = BTreeMap::new();
-        collect(&root.join(EVIDENCE_FOLDER), "", &mut files)?;
-        for (name, value) in files.iter().filter(|(name, _)| !name.contains('/') && *name != budgets::BUDGETS_FILE) {
-            check(value).with_context(|| format!("{EVIDENCE_FOLDER}/{name}.json is no evidence"))?;
+        for (name, value) in read {
+            let is_summary = !name.contains('/') && name != budgets::BUDGETS_FILE;
+            let key = match is_summary {
+                true => summary_name(&name, &value)
+                    .with_context(|| format!("{EVIDENCE_FOLDER}/{name}.json is no evidence"))?,
+                false => name.clone(),
+            };
+            if files.insert(key, value).is_some() {
+                bail!("{EVIDENCE_FOLDER}/{name}.json is there a second time, with another date: remove the older file");
+            }
         }
         Ok(Self(files))
     }
@@ -122,6 +132,15 @@ pub(crate) fn write(root: &Path, pages: &[(impl AsRef<Path>, &str)]) -> Result<(
     Ok(())
 }
 
+/// The name of a summary without its date, which has to be the last one of its runs; and whether it has all that a summary has.
+fn summary_name(name: &str, value: &Value) -> Result<String> {
+    check(value)?;
+    let dates = value.get("date").and_then(Value::as_str).unwrap_or_default();
+    let last = dates.rsplit(' ').next().unwrap_or_default();
+    let bare = name.strip_prefix(last).and_then(|rest| rest.strip_prefix('-'));
+    bare.map(str::to_owned).with_context(|| format!("its name does not begin with the last day of its runs, {last}"))
+}
+
 /// Whether a summary has all that one has.
 fn check(value: &Value) -> Result<()> {
     if let Some(key) = REQUIRED_KEYS.iter().find(|key| value.get(**key).is_none()) {
@@ -163,6 +182,15 @@ mod tests {
         let table = Evidence(runs.into()).table("newest/machine", "machine").unwrap();
         assert!(table.contains("2026-11-29"), "{table}");
         assert!(evidence("{}").table("newest/machine", "machine").is_err());
+    }
+
+    #[test]
+    fn a_summary_is_named_after_the_last_day_of_its_runs() {
+        let summary = serde_json::json!({"title": "", "date": "2026-11-22 to 2026-11-25", "tables": []});
+        assert_eq!(summary_name("2026-11-25-links", &summary).unwrap(), "links");
+        for other in ["links", "2026-11-22-links", "2026-11-25"] {
+            assert!(summary_name(other, &summary).unwrap_err().to_string().ends_with("2026-11-25"), "{other}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `docs/evidence/releases.json`: what each release did on softcuda, a row each.
+//! `docs/evidence/DATE-releases.json`: what each release did on softcuda, a row each. `DATE` is the day of the newest row.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -11,8 +11,10 @@ use crate::lookups::release::Release;
 use crate::lookups::trial::Trial;
 use crate::shell;
 
-/// Where the rows lie in the checkout.
-const FILE: &str = "docs/evidence/releases.json";
+/// The folder of the file in the checkout.
+const EVIDENCE_FOLDER: &str = "docs/evidence";
+/// The end of the file's name, after its date.
+const RELEASES_SUFFIX: &str = "-releases.json";
 
 /// What CUDA says where softcuda refuses machine code.
 const NO_CODE: &str = "no kernel image is available";
@@ -24,8 +26,9 @@ pub(super) struct Outcomes(Vec<(String, Value)>);
 impl Outcomes {
     /// Reads the rows of earlier runs, if there are any.
     pub(super) fn read(root: &Path) -> Result<Self> {
-        let Ok(text) = fs::read_to_string(root.join(FILE)) else { return Ok(Self::default()) };
-        let value: Value = serde_json::from_str(&text).with_context(|| format!("{FILE} is no JSON"))?;
+        let Some(path) = file(root)? else { return Ok(Self::default()) };
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let value: Value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
         let rows = value["tables"][0]["rows"].as_array().into_iter().flatten();
         Ok(Self(rows.map(|row| (row["release"].as_str().unwrap_or_default().to_owned(), row.clone())).collect()))
     }
@@ -61,8 +64,21 @@ impl Outcomes {
              {{\n   \"id\": \"releases\",\n   \"columns\": {columns},\n   \"rows\": [\n{}\n   ]\n  }}\n ]\n}}\n",
             lines.join(",\n")
         );
-        fs::write(root.join(FILE), text).with_context(|| format!("cannot write {FILE}"))
+        // The file of earlier rows has their date, and a second one beside it is refused.
+        if let Some(earlier) = file(root)? {
+            fs::remove_file(&earlier).with_context(|| format!("cannot remove {}", earlier.display()))?;
+        }
+        let path = root.join(EVIDENCE_FOLDER).join(format!("{date}{RELEASES_SUFFIX}"));
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// The file of rows that the checkout has.
+fn file(root: &Path) -> Result<Option<PathBuf>> {
+    let folder = root.join(EVIDENCE_FOLDER);
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut paths = entries.map_while(Result::ok).map(|entry| entry.path());
+    Ok(paths.find(|path| path.to_string_lossy().ends_with(RELEASES_SUFFIX)))
 }
 
 /// A release as the page names it: `NCCL 2.32.3 (cu13)` for `nvidia-nccl-cu13==2.32.3`.
