@@ -115,7 +115,7 @@ pub mod properties_form {
     pub const VALUES: u32 = 0;
     /// A list of names and values.
     pub const LIST: u32 = 1;
-    /// No list at all: the object has its defaults.
+    /// The list is `NULL`: the object has its defaults.
     pub const NONE: u32 = 2;
 }
 
