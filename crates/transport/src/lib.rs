@@ -47,7 +47,7 @@ pub use link::reply_buffer::ReplyBuffer;
 pub use link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink};
 pub use os::vsock::{bind_vsock, vsock_peer, vsock_port};
 pub use shm::layout::{PIECE_BYTES, STAGING_PIECES};
-pub use shm::staging::{Staging, ZERO_COPY_GENERATION_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};
+pub use shm::staging::{Staging, ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};
 pub use shm::staging_piece::StagingPiece;
 pub use stream::bulk::{BUFFER_BYTES, BUFFER_COUNT, Buffer, Buffers};
 pub use sync::contention::yield_unless_contended;

@@ -314,9 +314,9 @@ pub(crate) fn kdclZeroCopy(
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
-    let (place, turn) = session.zero_copy_place(message.memory, at);
+    let (place, epoch) = session.zero_copy_place(message.memory, at);
     if matches!(place, 0 | NO_ZERO_COPY_OFFSET) {
-        return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, turn })));
+        return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, epoch })));
     }
     let first = Transfer { extent: Extent::run(at, 1), bytes: 1, ..transfer };
     let target = ReadBuffer::of(message.first as u8);
@@ -325,7 +325,7 @@ pub(crate) fn kdclZeroCopy(
         command.run_held(session, |count, list, event| first.enqueue(&command, byte, is_read, (count, list, event)))?;
     let underway = PendingTransfer::new(target, event);
     command.look(session, underway.event());
-    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { place, turn })))
+    Ok(Box::new(move |_| underway.wait().map(|_| message::kdclZeroCopyReply { place, epoch })))
 }
 
 /// A part of what was read, if the command has ended or is to be waited for.

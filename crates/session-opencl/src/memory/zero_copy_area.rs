@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use katydid_arena::Suballocator;
 use katydid_opencl_sys::constant::{MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_USE_HOST_PTR};
 use katydid_opencl_sys::void;
-use katydid_transport::{ZERO_COPY_GENERATION_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};
+use katydid_transport::{ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
@@ -113,9 +113,9 @@ impl ZeroCopyArea {
         unsafe { AtomicU32::from_ptr(self.address(offset as u64).cast()) }
     }
 
-    /// The number that changes whenever the zero-copy area is cleared.
-    pub(crate) fn turn(&self) -> u32 {
-        self.word(ZERO_COPY_GENERATION_OFFSET).load(Ordering::SeqCst)
+    /// The zero-copy area's epoch, which is incremented whenever the area is cleared.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.word(ZERO_COPY_EPOCH_OFFSET).load(Ordering::SeqCst)
     }
 
     /// Makes everything on it the worker's own. No command runs meanwhile. What the system does not change, or a thread of the
@@ -124,7 +124,7 @@ impl ZeroCopyArea {
         let mut state = self.state();
         state.snapshots += 1;
         let kept = RetainedPages(Arc::clone(self));
-        self.word(ZERO_COPY_GENERATION_OFFSET).fetch_add(1, Ordering::SeqCst);
+        self.word(ZERO_COPY_EPOCH_OFFSET).fetch_add(1, Ordering::SeqCst);
         let begun = Instant::now();
         while self.word(ZERO_COPY_WRITERS_OFFSET).load(Ordering::SeqCst) != 0 {
             if begun.elapsed() > COPY_TIMEOUT {
@@ -244,18 +244,18 @@ mod tests {
     #[test]
     fn what_the_program_is_writing_is_waited_for() {
         let (zero_copy, _) = zero_copy();
-        let turn = zero_copy.turn();
+        let epoch = zero_copy.epoch();
         zero_copy.word(ZERO_COPY_WRITERS_OFFSET).store(1, Ordering::SeqCst);
         thread::scope(|scope| {
             let clearing = scope.spawn(|| zero_copy.clear());
-            while zero_copy.turn() == turn {
+            while zero_copy.epoch() == epoch {
                 thread::yield_now();
             }
             assert!(!clearing.is_finished());
             zero_copy.word(ZERO_COPY_WRITERS_OFFSET).store(0, Ordering::SeqCst);
             clearing.join().unwrap();
         });
-        assert_eq!(zero_copy.turn(), turn + 1);
+        assert_eq!(zero_copy.epoch(), epoch + 1);
     }
 
     #[test]

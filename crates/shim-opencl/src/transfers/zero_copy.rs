@@ -39,7 +39,7 @@ struct Location {
     place: (u64, usize),
     /// As [`Staging::fill`] takes them.
     absences: u64,
-    turn: u32,
+    epoch: u32,
 }
 
 /// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie in the zero-copy area. Of a write,
@@ -58,7 +58,7 @@ fn shown(
         NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
         0 => memory.is_zero_copy.store(false, Ordering::Relaxed),
         place => {
-            return Ok(Some(Location { place: (place - 1, transfer.rows.len()), absences, turn: reply.turn }));
+            return Ok(Some(Location { place: (place - 1, transfer.rows.len()), absences, epoch: reply.epoch }));
         }
     }
     Ok(None)
@@ -74,14 +74,14 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     let rows = &transfer.rows;
     // SAFETY: not empty, and readable by the contract.
     let first = (direction == Direction::Out).then(|| unsafe { rows.first() });
-    let Some(Location { place, absences, turn }) = shown(staging, transfer, order, first)? else {
+    let Some(Location { place, absences, epoch }) = shown(staging, transfer, order, first)? else {
         return Ok(false);
     };
     // SAFETY: the rows are as the contract says; in the zero-copy area there are as many bytes.
     let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
     let copied = order.alone(|| match direction {
         Direction::In => staging.look(absences, place, |from| moves(from.expose_provenance())),
-        Direction::Out => staging.fill((absences, turn), place, |to| moves(to.expose_provenance())),
+        Direction::Out => staging.fill((absences, epoch), place, |to| moves(to.expose_provenance())),
     });
     match copied.transpose() {
         Ok(copied) => Ok(copied.flatten().is_some()),

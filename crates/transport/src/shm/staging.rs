@@ -47,9 +47,9 @@ pub struct ZeroCopyMemory {
     pub length: usize,
 }
 
-/// Where in the zero-copy area the number of its turn is, which the worker counts on before it takes what lies there for itself; and the
-/// number of threads of the program that are copying to it. Nothing else lies in the first page.
-pub const ZERO_COPY_GENERATION_OFFSET: usize = 0;
+/// Offset of the zero-copy area's epoch, a `u32`: the worker increments it before it takes what lies there for itself. The first page
+/// has this word and [`ZERO_COPY_WRITERS_OFFSET`], and nothing else.
+pub const ZERO_COPY_EPOCH_OFFSET: usize = 0;
 /// Offset of the word that counts the program's threads that copy to the zero-copy area.
 pub const ZERO_COPY_WRITERS_OFFSET: usize = 64;
 
@@ -171,23 +171,23 @@ impl Staging {
         self.map.with_zero_copy(absences, start..start + length, |memory| copy(memory.pointer(start)))
     }
 
-    /// Program: the same for a copy to the zero-copy area, whose worker has said which turn it is: none also if that has passed. The
-    /// worker waits for the copy before it ends a turn.
+    /// Program: the same for a copy to the zero-copy area, whose worker has told the epoch: none also if there is another one. The
+    /// worker waits for the copy after it has incremented the epoch.
     ///
     /// # Errors
     /// As of [`Staging::with`].
     pub fn fill<T>(
         &self,
-        (absences, turn): (u64, u32),
+        (absences, epoch): (u64, u32),
         (offset, length): (u64, usize),
         copy: impl FnOnce(*mut u8) -> T,
     ) -> Result<Option<T>, LinkError> {
         let Some(start) = in_zero_copy(offset, length) else { return Ok(None) };
         let within = self.map.with_zero_copy(absences, start..start + length, |memory| {
             let writers = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_WRITERS_OFFSET);
-            // Either the worker sees this thread, or this thread the next turn: both are in one order for all.
+            // Either the worker sees this thread, or this thread the next epoch: both are in one order for all.
             writers.fetch_add(1, Ordering::SeqCst);
-            let is_now = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_GENERATION_OFFSET).load(Ordering::SeqCst) == turn;
+            let is_now = memory.word(ZERO_COPY_OFFSET + ZERO_COPY_EPOCH_OFFSET).load(Ordering::SeqCst) == epoch;
             let done = is_now.then(|| copy(memory.pointer(start)));
             writers.fetch_sub(1, Ordering::SeqCst);
             done
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_to_the_zero_copy_area_is_there_and_another_turn_has_none_of_it() {
+    fn what_is_copied_to_the_zero_copy_area_is_there_and_another_epoch_has_none_of_it() {
         let (program, worker) = both_sides();
         program.map.close_zero_copy().unwrap();
         let (absences, bytes) = (program.absences(), (PAGE_BYTES as u64, 1));
@@ -341,7 +341,7 @@ mod tests {
         #[expect(unsafe_code, reason = "as above")]
         let read = |from: *const u8| unsafe { from.read_volatile() };
         assert_eq!((read(seen), program.look(absences, bytes, read).unwrap()), (7, Some(7)));
-        let words = [ZERO_COPY_GENERATION_OFFSET, ZERO_COPY_WRITERS_OFFSET]
+        let words = [ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET]
             .map(|word| worker.map.memory().word(ZERO_COPY_OFFSET + word));
         words[0].store(1, Ordering::SeqCst);
         assert_eq!(program.fill((absences, 0), bytes, copy).unwrap(), None);

@@ -75,7 +75,7 @@ impl StagingMap {
         Ok(())
     }
 
-    /// Opens the parts of the zero-copy area that these bytes of the memory are in, and the first one, which has the turn.
+    /// Opens the parts of the zero-copy area that these bytes of the memory are in, and the first one, which has the epoch.
     fn open_zero_copy(&self, bytes: Range<usize>) -> io::Result<()> {
         let parts = (bytes.start - ZERO_COPY_OFFSET) / ZERO_COPY_PART_BYTES
             ..(bytes.end - ZERO_COPY_OFFSET).div_ceil(ZERO_COPY_PART_BYTES);
