@@ -23,8 +23,8 @@ use proxy::{Direction, Network, Ways};
 
 /// MiB of each copy: several connections have their share of it.
 const SIZE_MIB: &str = "24";
-/// The program's first connection: two of `katydid run`, which looks for a server and asks for its driver, come before it, lanes
-/// behind it.
+/// The program's first connection: two of `katydid run`, which looks for a server and asks for its driver, come before it, bulk
+/// connections behind it.
 const FIRST_CONNECTION: usize = 2;
 /// In the middle of what a connection carries of a copy.
 const MIDDLE_BYTES: u64 = 3 << 20;
@@ -75,28 +75,32 @@ fn failed_copy(copies: &[&str], reasons: &[&str], fail: impl FnOnce(&[Ways]) -> 
     Ok(())
 }
 
-/// The connections for bulk; there have to be some.
-fn lanes(ways: &[Ways]) -> Result<&[Ways]> {
-    ways.get(FIRST_CONNECTION + 1..).filter(|lanes| lanes.len() > 1).context("no lanes")
+/// The bulk connections; there have to be some.
+fn bulk_connections(ways: &[Ways]) -> Result<&[Ways]> {
+    ways.get(FIRST_CONNECTION + 1..).filter(|connections| connections.len() > 1).context("no bulk connections")
 }
 
 /// Does something to each of them.
-fn of_lanes(ways: &[Ways], each: impl FnMut(&Ways)) -> Result<()> {
-    lanes(ways)?.iter().for_each(each);
+fn of_bulk_connections(ways: &[Ways], each: impl FnMut(&Ways)) -> Result<()> {
+    bulk_connections(ways)?.iter().for_each(each);
     Ok(())
 }
 
 #[test]
-fn a_lane_that_dies_in_a_copy_to_the_device() -> Result<()> {
-    failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| of_lanes(ways, |lane| TO_SERVER(lane).cut_after(MIDDLE_BYTES)))
+fn a_bulk_connection_that_dies_in_a_copy_to_the_device() -> Result<()> {
+    failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {
+        of_bulk_connections(ways, |connection| TO_SERVER(connection).cut_after(MIDDLE_BYTES))
+    })
 }
 
 #[test]
-fn a_lane_that_dies_in_a_copy_from_the_device() -> Result<()> {
-    failed_copy(&["out"], ENDED_TEXTS, |ways| of_lanes(ways, |lane| TO_PROGRAM(lane).cut_after(MIDDLE_BYTES)))
+fn a_bulk_connection_that_dies_in_a_copy_from_the_device() -> Result<()> {
+    failed_copy(&["out"], ENDED_TEXTS, |ways| {
+        of_bulk_connections(ways, |connection| TO_PROGRAM(connection).cut_after(MIDDLE_BYTES))
+    })
 }
 
-/// Heads of frames go there, which tell of what lanes carry.
+/// Heads of frames go there, which tell of what bulk connections carry.
 #[test]
 fn a_first_connection_that_dies_in_a_copy() -> Result<()> {
     failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {
@@ -107,20 +111,24 @@ fn a_first_connection_that_dies_in_a_copy() -> Result<()> {
 
 /// What comes next is not what was announced; where it looks like it, the next thing does not.
 #[test]
-fn a_lane_that_loses_bytes_of_a_copy() -> Result<()> {
+fn a_bulk_connection_that_loses_bytes_of_a_copy() -> Result<()> {
     failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {
-        of_lanes(ways, |lane| TO_SERVER(lane).lose_after(MIDDLE_BYTES, 1000))
+        of_bulk_connections(ways, |connection| TO_SERVER(connection).lose_after(MIDDLE_BYTES, 1000))
     })
 }
 
 #[test]
-fn a_lane_that_stalls_in_a_copy_to_the_device() -> Result<()> {
-    failed_copy(&IN_ARGUMENTS, STALLED_TEXTS, |ways| of_lanes(ways, |lane| TO_SERVER(lane).hold_after(MIDDLE_BYTES)))
+fn a_bulk_connection_that_stalls_in_a_copy_to_the_device() -> Result<()> {
+    failed_copy(&IN_ARGUMENTS, STALLED_TEXTS, |ways| {
+        of_bulk_connections(ways, |connection| TO_SERVER(connection).hold_after(MIDDLE_BYTES))
+    })
 }
 
 #[test]
-fn a_lane_that_stalls_in_a_copy_from_the_device() -> Result<()> {
-    failed_copy(&["out"], STALLED_TEXTS, |ways| of_lanes(ways, |lane| TO_PROGRAM(lane).hold_after(MIDDLE_BYTES)))
+fn a_bulk_connection_that_stalls_in_a_copy_from_the_device() -> Result<()> {
+    failed_copy(&["out"], STALLED_TEXTS, |ways| {
+        of_bulk_connections(ways, |connection| TO_PROGRAM(connection).hold_after(MIDDLE_BYTES))
+    })
 }
 
 /// Pieces of copies, each way, come on one connection after another, the last one first: copies are whole all the same, for
@@ -128,17 +136,17 @@ fn a_lane_that_stalls_in_a_copy_from_the_device() -> Result<()> {
 #[test]
 fn pieces_that_come_in_another_order_make_whole_copies() -> Result<()> {
     failed_copy(&IN_ARGUMENTS, ENDED_TEXTS, |ways| {
-        let lanes = lanes(ways)?;
+        let connections = bulk_connections(ways)?;
         for which in [TO_SERVER, TO_PROGRAM] {
-            lanes.iter().for_each(|lane| which(lane).hold_after(0));
-            for lane in lanes.iter().rev() {
+            connections.iter().for_each(|connection| which(connection).hold_after(0));
+            for connection in connections.iter().rev() {
                 sleep(POLL_INTERVAL);
-                which(lane).release();
+                which(connection).release();
             }
         }
-        let before = TO_PROGRAM(&lanes[0]).passed();
-        until("copies go on", || TO_PROGRAM(&lanes[0]).passed() > before + MIDDLE_BYTES)?;
-        TO_SERVER(&lanes[0]).cut_after(MIDDLE_BYTES);
+        let before = TO_PROGRAM(&connections[0]).passed();
+        until("copies go on", || TO_PROGRAM(&connections[0]).passed() > before + MIDDLE_BYTES)?;
+        TO_SERVER(&connections[0]).cut_after(MIDDLE_BYTES);
         Ok(())
     })
 }

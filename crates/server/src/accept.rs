@@ -214,7 +214,7 @@ fn is_in_role(hello: &Hello) -> bool {
         Role::PROGRAM | Role::INQUIRY | Role::RESERVATION | Role::KEEPER => true,
         Role::COMPANION => hello.session != SessionKind::NVML,
         // Beside another connection, so there is a session.
-        Role::LANE => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
+        Role::BULK => hello.session != SessionKind::NVML && !hello.claim.key.is_none(),
         _ => false,
     }
 }

@@ -316,7 +316,7 @@ fn a_role_in_which_no_session_begins_costs_no_worker() {
         (hello("a"), Role(0)),
         (hello("a"), Role(7)),
         (hello("a"), Role(u32::MAX)),
-        (hello("a"), Role::LANE),
+        (hello("a"), Role::BULK),
         (nvml.clone(), Role::COMPANION),
         (nvml, Role(9)),
     ] {

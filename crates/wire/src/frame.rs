@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_have_their_bytes_and_their_bounds() {
+    fn bulk_connections_have_their_bytes_and_their_bounds() {
         let connections = FrameConnections { payload: 1, reply: MAX_BULK_CONNECTIONS };
         let bytes = HEAD_OF_A_CALL.encode_over(9, connections).unwrap();
         assert_eq!(bytes[24..], [1, 0, 16, 0, 0, 0, 0, 0]);

@@ -153,7 +153,7 @@ impl Role {
     /// A supervisor, for the companion protocol ([`companion`](crate::companion)).
     pub const COMPANION: Self = Self(2);
     /// A program of a stream link, for a bulk connection: its number stands where the frames of one that comes back do.
-    pub const LANE: Self = Self(3);
+    pub const BULK: Self = Self(3);
     /// The process that wants to know which driver the server has: the answer names it, and begins no session.
     pub const INQUIRY: Self = Self(4);
     /// A supervisor, for the process of its server's that saves a session's worker, or with no key restores one

@@ -67,7 +67,7 @@ impl AttachPoint {
         match visitor.hello().claim.role {
             Role::PROGRAM => self.take_back(visitor),
             Role::COMPANION => companion::admit(visitor, &self.build, &self.ready(), &self.slot, &self.session),
-            Role::LANE => {
+            Role::BULK => {
                 if let Err(error) = self.session.link_control().join(visitor, &self.build, &self.ready()) {
                     self.log.line(format_args!("a connection for bulk was not let in: {error}"));
                 }

@@ -66,7 +66,7 @@ impl Reconnect {
 
     /// Connects another connection of the link, bulk connection `number`.
     pub(crate) fn open_bulk_connection(&self, number: u16, timeout: Duration) -> Result<Connection, ConnectError> {
-        let claim = SessionClaim { role: Role::LANE, key: self.key(), frames: number.into() };
+        let claim = SessionClaim { role: Role::BULK, key: self.key(), frames: number.into() };
         let hello = Hello { claim, arenas: Vec::new(), ..self.hello.clone() };
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();
         greet(&address, &hello, &self.build, &[], timeout).map(|consent| consent.line)

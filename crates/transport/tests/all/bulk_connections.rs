@@ -373,7 +373,7 @@ fn bulk_connections_are_closed_when_the_program_leaves_and_opened_anew() {
 
 /// What a peer is told that knows the session's key and comes as bulk connection `number`.
 fn come_as(host: &Host, number: u64) -> Result<(), String> {
-    let claim = SessionClaim { role: Role::LANE, key: KEY, frames: number };
+    let claim = SessionClaim { role: Role::BULK, key: KEY, frames: number };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
     connect(&host.address, &hello, &build(), hang_limit()).map(drop).map_err(|error| error.to_string())
 }
@@ -416,7 +416,7 @@ fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused()
         let server = Server::new(Path::Unix);
         let mut program = greeting(&server, Role::PROGRAM);
         let mut worker = server.greet().unwrap().open(&build(), &ready(), 0).unwrap();
-        let mut beside = greeting(&server, Role::LANE);
+        let mut beside = greeting(&server, Role::BULK);
         worker.link_control().unwrap().join(server.greet().unwrap(), &build(), &ready()).unwrap();
         program.write_all(&[&first[..], &[0; 8]].concat()).unwrap();
         beside.write_all(&[&bulk.unwrap_or(good)[..], &[0; 8]].concat()).unwrap();
@@ -428,7 +428,7 @@ fn frames_over_bulk_connections_that_are_not_there_or_carry_others_are_refused()
 fn greeting(server: &Server, role: Role) -> UnixStream {
     let Address::Unix(path) = &server.address else { unreachable!() };
     let mut socket = UnixStream::connect(path).unwrap();
-    let claim = SessionClaim { role, key: KEY, frames: u64::from(role == Role::LANE) };
+    let claim = SessionClaim { role, key: KEY, frames: u64::from(role == Role::BULK) };
     let hello = Hello { claim, arenas: vec![], ..hello(LinkKind::STREAM) };
     socket.write_all(&hello.encode(&build()).unwrap()).unwrap();
     socket
