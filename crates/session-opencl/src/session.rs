@@ -16,7 +16,7 @@ use crate::calls::busy_poll::main_loop;
 use crate::calls::event_poller::EventPoller;
 use crate::calls::executor::{Job, task};
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::opencl_api::{OpenCl, OpenclApi};
+use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::drivers::devices;
 use crate::drivers::driver::Platform;
 use crate::journal::{Journal, Replay};
@@ -63,7 +63,7 @@ impl Session {
     /// it had: lines of `NEW` or `OLD=NEW`.
     pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, requested: String) -> Self {
         Self {
-            shared: Arc::new(OpenclApi::new(usage, capture)),
+            shared: Arc::new(OpenclSessionShared::new(usage, capture)),
             here: devices::describe(&platforms),
             platforms,
             uploads: Uploads::new(MAX_MESSAGE_DATA_BYTES, MAX_PENDING_BYTES),

@@ -9,7 +9,7 @@ use crate::calls::busy_poll::MainLoop;
 use crate::calls::event_poller::EventPoller;
 use crate::calls::marker::Marker;
 use crate::calls::notify::Listener;
-use crate::calls::opencl_api::OpenclApi;
+use crate::calls::session_shared::OpenclSessionShared;
 use crate::drivers::driver::Platform;
 use crate::journal::{self, Journal, Rehearsal, Replay};
 use crate::memory::host::{HostMemory, ImageLayout};
@@ -22,7 +22,7 @@ use crate::objects::held_events::HeldEvent;
 
 /// State of one program's session: its objects, memory and journal.
 pub struct Session {
-    pub(crate) shared: Arc<OpenclApi>,
+    pub(crate) shared: Arc<OpenclSessionShared>,
     /// The platforms of this machine, with their devices.
     pub(crate) platforms: Vec<Platform>,
     /// The platforms as the program found them, perhaps on another machine.

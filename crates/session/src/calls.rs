@@ -2,11 +2,11 @@
 
 pub(crate) mod busy_poll;
 pub(crate) mod context;
-pub(crate) mod cuda_api;
 pub(crate) mod dispatch;
 pub(crate) mod executor;
 pub(crate) mod fault;
 pub(crate) mod quiesce;
 pub(crate) mod relay;
 pub(crate) mod serve;
+pub(crate) mod session_shared;
 pub(crate) mod upcalls;

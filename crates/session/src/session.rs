@@ -18,9 +18,9 @@ use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
 
 use crate::calls::busy_poll::main_loop;
-use crate::calls::cuda_api::{Cuda, CudaApi, TaskContext};
 use crate::calls::executor::{Job, task};
 use crate::calls::fault::Fault;
+use crate::calls::session_shared::{Cuda, CudaSessionShared, TaskContext};
 use crate::code::module_images::ModuleImages;
 use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
@@ -98,7 +98,7 @@ impl Session {
         }
         let blocks = setup.host.as_ref().map(HostMemory::shared_blocks).unwrap_or_default();
         Self {
-            shared: Arc::new(CudaApi::new(setup.driver, setup.capture, setup.usage, blocks)),
+            shared: Arc::new(CudaSessionShared::new(setup.driver, setup.capture, setup.usage, blocks)),
             tables: Tables::default(),
             facts: setup.facts,
             address_check,

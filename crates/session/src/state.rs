@@ -10,7 +10,7 @@ use katydid_transport::compression::CompressionPolicy;
 use katydid_wire::facts::Facts;
 
 use crate::calls::busy_poll::MainLoop;
-use crate::calls::cuda_api::CudaApi;
+use crate::calls::session_shared::CudaSessionShared;
 use crate::code::module_images::ModuleImages;
 use crate::code::store::ImageStore;
 use crate::graphs::Graphs;
@@ -37,7 +37,7 @@ pub struct WarmContext {
 
 /// State of one program's session: its objects, memory and journal.
 pub struct Session {
-    pub(crate) shared: Arc<CudaApi>,
+    pub(crate) shared: Arc<CudaSessionShared>,
     pub(crate) tables: Tables,
     pub(crate) facts: Facts,
     pub(crate) address_check: AddressCheck,
@@ -71,7 +71,7 @@ pub struct Session {
     pub(crate) entered: u32,
     /// Green contexts by wire id.
     pub(crate) greens: BTreeMap<u32, Green>,
-    /// Counts changes of contexts, see [`TaskContext`](crate::calls::cuda_api::TaskContext).
+    /// Counts changes of contexts, see [`TaskContext`](crate::calls::session_shared::TaskContext).
     pub(crate) epoch: u64,
     /// Default streams of program threads, by thread and context.
     pub(crate) thread_streams: HashMap<(u32, u32), CUstream>,

@@ -2,7 +2,7 @@
 
 use katydid_session_core::WaitStatus;
 
-use crate::calls::opencl_api::{OpenCl, OpenclApi};
+use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::objects::held_events::HeldEvent;
 
 /// Processors of a machine on which the main loop looks: with a single one, a thread that looks keeps the others from working.
@@ -38,7 +38,7 @@ impl AwaitedEvents {
 }
 
 impl katydid_session_core::WaitTarget<OpenCl> for AwaitedEvents {
-    fn query(&mut self, _: &OpenclApi) -> WaitStatus {
+    fn query(&mut self, _: &OpenclSessionShared) -> WaitStatus {
         // The last that is still awaited is asked about; those that have ended are not asked about again.
         while let Some(event) = self.events.last() {
             match event.status() {

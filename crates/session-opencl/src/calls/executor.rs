@@ -7,17 +7,17 @@ use katydid_opencl_sys::Code;
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::FrameHead;
 
-use crate::calls::opencl_api::{OpenCl, OpenclApi};
+use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 
 /// What an executor does: the call, and the reply.
 pub(crate) type Task = katydid_session_core::Task<OpenCl>;
 
 /// What of a call may wait: run by an executor.
-pub(crate) type Job<R> = Box<dyn FnOnce(&Arc<OpenclApi>) -> Result<R, Code> + Send>;
+pub(crate) type Job<R> = Box<dyn FnOnce(&Arc<OpenclSessionShared>) -> Result<R, Code> + Send>;
 
 /// A job with its answer, for an executor.
 pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
-    ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclApi>| {
+    ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
         // A program that is gone needs no answer; the monitor ends the process.
         let _ = match job(shared) {
             Ok(reply) => shared.answer(&head, Code::SUCCESS, &reply, true),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use katydid_opencl_sys::{Dispatch, char, cl_context, cl_mem, cl_program, void};
 
-use crate::calls::opencl_api::OpenclApi;
+use crate::calls::session_shared::OpenclSessionShared;
 use crate::calls::upcalls::DueCallback;
 
 /// Longest text of an error that travels.
@@ -18,13 +18,13 @@ const MAX_TEXT_BYTES: usize = 4096;
 
 /// Whom to tell, under which token.
 pub(crate) struct Notify {
-    shared: Arc<OpenclApi>,
+    shared: Arc<OpenclSessionShared>,
     token: u64,
 }
 
 impl Notify {
     /// What a driver is given as user data. It is taken back by [`Notify::forget`], or by the call if there is one only.
-    pub(crate) fn leak(shared: &Arc<OpenclApi>, token: u64) -> *mut void {
+    pub(crate) fn leak(shared: &Arc<OpenclSessionShared>, token: u64) -> *mut void {
         Box::into_raw(Box::new(Self { shared: Arc::clone(shared), token })).cast()
     }
 
@@ -66,7 +66,7 @@ pub(crate) struct Listener(usize);
 
 impl Listener {
     /// Tells the program what a driver says of a context, under its token.
-    pub(crate) fn new(shared: &Arc<OpenclApi>, token: u64) -> Self {
+    pub(crate) fn new(shared: &Arc<OpenclSessionShared>, token: u64) -> Self {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let key = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         listeners().insert(key, Notify { shared: Arc::clone(shared), token });
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_context_is_listened_to_until_its_end() {
-        let shared = Arc::new(OpenclApi::new(Arc::new(Usage::new(None)), Capture::default()));
+        let shared = Arc::new(OpenclSessionShared::new(Arc::new(Usage::new(None)), Capture::default()));
         let (first, second) = (Listener::new(&shared, 7), Listener::new(&shared, 8));
         let (data, gone) = (second.data(), first.data());
         drop(first);

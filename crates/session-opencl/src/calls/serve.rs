@@ -14,7 +14,7 @@ use crate::calls::busy_poll::{AwaitedEvents, MainLoop};
 use crate::calls::dispatch::dispatch;
 use crate::calls::executor::task;
 use crate::calls::fault::{Fault, SessionError};
-use crate::calls::opencl_api::{OpenCl, OpenclApi};
+use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::handlers::next_upcall;
 use crate::objects::held_events::HeldEvent;
 use crate::state::Session;
@@ -24,7 +24,7 @@ impl FrameHandler for Session {
     type Target = AwaitedEvents;
     type Fault = Fault;
 
-    fn parts(&mut self) -> (&Arc<OpenclApi>, &mut MainLoop) {
+    fn parts(&mut self) -> (&Arc<OpenclSessionShared>, &mut MainLoop) {
         (&self.shared, &mut self.main_loop)
     }
 
@@ -38,7 +38,7 @@ impl FrameHandler for Session {
         self.uploads.discard(head.thread);
     }
 
-    fn waiting_upcalls(shared: &OpenclApi) -> u64 {
+    fn waiting_upcalls(shared: &OpenclSessionShared) -> u64 {
         u64::from(shared.upcalls.waiting().is_some())
     }
 }

@@ -20,7 +20,7 @@ use crate::calls::arguments::Arguments;
 use crate::calls::executor::{Job, Task};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
-use crate::calls::opencl_api::{OpenCl, OpenclApi};
+use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::calls::upcalls::DueCallback;
 use crate::drivers::call::{driver, make};
 use crate::drivers::driver::value;
@@ -237,7 +237,7 @@ pub(crate) fn kdclBuild(
             counted?;
             return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
         }
-        let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclApi>| {
+        let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
             // The program has had its answer. Beyond the limit it can allocate no more.

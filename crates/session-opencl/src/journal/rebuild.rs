@@ -25,7 +25,7 @@ use super::state::{Event, JournalState};
 use crate::calls::callbacks::Callback;
 use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
-use crate::calls::opencl_api::OpenCl;
+use crate::calls::session_shared::OpenCl;
 use crate::drivers::call::driver;
 use crate::drivers::devices::{self, Assignment, DeviceError};
 use crate::drivers::driver::{self, value};

@@ -32,7 +32,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::kdclUpcallNext;
 
 use crate::calls::callbacks::Callback;
-use crate::calls::opencl_api::OpenCl;
+use crate::calls::session_shared::OpenCl;
 use crate::calls::upcalls::DueCallback;
 
 /// How it begins, and what this build writes.

@@ -95,7 +95,7 @@ mod tests {
     use katydid_wire::opencl::{id, kind};
 
     use super::*;
-    use crate::calls::opencl_api::OpenclApi;
+    use crate::calls::session_shared::OpenclSessionShared;
     use crate::tests::empty_table;
 
     const PROCESSOR: usize = 64;
@@ -157,7 +157,7 @@ mod tests {
         table.clGetProgramBuildInfo = Some(build_info);
         table.clGetDeviceInfo = Some(device_info);
         let api: &'static Dispatch = Box::leak(Box::new(table));
-        let shared = OpenclApi::new(Arc::new(Usage::new(Some(3000))), Capture::default());
+        let shared = OpenclSessionShared::new(Arc::new(Usage::new(Some(3000))), Capture::default());
         let object = Object { handle: cl_program::NULL, api, size: 0 };
         let [one, other, gone] = [1, 2, 3].map(|number| id(kind::PROGRAM, number));
         for program in [one, other] {

@@ -6,7 +6,7 @@ use katydid_cuda_sys::{CUevent, CUresult, CUstream};
 use katydid_driver::Driver;
 use katydid_session_core::WaitStatus;
 
-use crate::calls::cuda_api::{Cuda, CudaApi};
+use crate::calls::session_shared::{Cuda, CudaSessionShared};
 
 /// Processors of a machine on which the main loop looks: with fewer, the thread that looks keeps the others from working.
 const MIN_PROCESSORS: usize = 3;
@@ -53,7 +53,7 @@ impl WaitTarget {
 }
 
 impl katydid_session_core::WaitTarget<Cuda> for WaitTarget {
-    fn query(&mut self, shared: &CudaApi) -> WaitStatus {
+    fn query(&mut self, shared: &CudaSessionShared) -> WaitStatus {
         match self.ask(&shared.driver) {
             CUresult::SUCCESS => WaitStatus::Done,
             CUresult::ERROR_NOT_READY => WaitStatus::Pending,

@@ -17,8 +17,8 @@ use katydid_wire::message::{
     kdResource, kdResourceSplit, kdUpcallBytes, kdUpcallData, kdUpcallNext, kdUpcallsBegin,
 };
 
-use crate::calls::cuda_api::CudaApi;
 use crate::calls::fault::Fault;
+use crate::calls::session_shared::CudaSessionShared;
 use crate::device::ask::ask;
 use crate::device::gather::current_device;
 use crate::journal::ObjectKind;
@@ -127,7 +127,7 @@ impl Session {
     pub(crate) fn make_in<T>(
         &mut self,
         owner: u32,
-        make: impl FnOnce(&CudaApi) -> Result<T, CUresult>,
+        make: impl FnOnce(&CudaSessionShared) -> Result<T, CUresult>,
     ) -> Result<T, Fault> {
         let before = self.entered;
         if owner != self.current {

@@ -8,7 +8,7 @@ use katydid_driver::Driver;
 use katydid_wire::codec::Reply;
 use katydid_wire::frame::FrameHead;
 
-use crate::calls::cuda_api::{Cuda, CudaApi};
+use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::transfer::reply_pool;
 
 /// What an executor does: the call, and the reply.
@@ -22,7 +22,7 @@ pub(crate) type Job<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
 
 /// A job with its answer, for an executor.
 pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
-    ManuallyDrop::new(Box::new(move |shared: &Arc<CudaApi>| {
+    ManuallyDrop::new(Box::new(move |shared: &Arc<CudaSessionShared>| {
         let (status, reply) = job(&shared.driver);
         let mut payload = Vec::new();
         reply.encode(&mut payload);

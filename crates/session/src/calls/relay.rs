@@ -21,9 +21,9 @@ use katydid_wire::message::{
     kdUpcallNext, kdUpcallsBegin,
 };
 
-use crate::calls::cuda_api::{Cuda, CudaApi};
 use crate::calls::executor::Executors;
 use crate::calls::fault::{Fault, SessionError};
+use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::state::Session;
 
 /// Bytes that may wait for the main loop; the frame that passes this waits in the link.
@@ -67,7 +67,7 @@ impl Relay {
     /// The system has no thread left.
     pub(crate) fn start(
         link: &'static mut dyn WorkerLink,
-        shared: Arc<CudaApi>,
+        shared: Arc<CudaSessionShared>,
         waiting: Option<FrameHead>,
     ) -> Result<Self, SessionError> {
         let (sender, frames) = channel();
@@ -114,7 +114,7 @@ impl Relay {
 
 /// The reading thread's end.
 struct Reader {
-    shared: Arc<CudaApi>,
+    shared: Arc<CudaSessionShared>,
     /// Of the program's upcall thread.
     executors: Executors,
     sender: Sender<Relayed>,

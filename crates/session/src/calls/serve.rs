@@ -12,10 +12,10 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{cuCtxSynchronize, cuEventSynchronize, cuStreamSynchronize};
 
 use crate::calls::busy_poll::{MainLoop, WaitTarget};
-use crate::calls::cuda_api::{Cuda, CudaApi};
 use crate::calls::dispatch::dispatch;
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::relay::{self, Relay};
+use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::handlers::uses_pieces;
 use crate::state::Session;
 
@@ -27,7 +27,7 @@ impl FrameHandler for Session {
     type Target = WaitTarget;
     type Fault = Fault;
 
-    fn parts(&mut self) -> (&Arc<CudaApi>, &mut MainLoop) {
+    fn parts(&mut self) -> (&Arc<CudaSessionShared>, &mut MainLoop) {
         (&self.shared, &mut self.main_loop)
     }
 
@@ -45,7 +45,7 @@ impl FrameHandler for Session {
         }
     }
 
-    fn waiting_upcalls(shared: &CudaApi) -> u64 {
+    fn waiting_upcalls(shared: &CudaSessionShared) -> u64 {
         u64::from(shared.upcalls.waiting().is_some())
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUevent, CUgraph, CUgraphExec, CUgraphNode, CUresult};
 use katydid_driver::Driver;
 
-use crate::calls::cuda_api::CudaApi;
 use crate::calls::fault::Fault;
+use crate::calls::session_shared::CudaSessionShared;
 
 /// The driver's nodes for one step.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ pub(super) enum Built {
 
 /// What the driver hands back whenever a step's host function is due.
 pub(super) struct RepeatedUpcall {
-    shared: Arc<CudaApi>,
+    shared: Arc<CudaSessionShared>,
     /// 0: the step is disabled.
     token: u64,
 }
@@ -61,7 +61,7 @@ pub(super) struct LaunchEnd {
 
 impl GraphMemory {
     /// A host function for the driver: its data.
-    pub(super) fn function(&mut self, shared: &Arc<CudaApi>, token: u64) -> *mut c_void {
+    pub(super) fn function(&mut self, shared: &Arc<CudaSessionShared>, token: u64) -> *mut c_void {
         let boxed = Box::new(RepeatedUpcall { shared: Arc::clone(shared), token });
         let data = (&raw const *boxed).cast_mut().cast();
         self.functions.push(boxed);

@@ -13,9 +13,9 @@ use katydid_wire::message::{
     kdUpcallBytesReply, kdUpcallData, kdUpcallsBegin,
 };
 
-use crate::calls::cuda_api::CudaApi;
 use crate::calls::executor::{Task, task};
 use crate::calls::fault::{Fault, SessionError};
+use crate::calls::session_shared::CudaSessionShared;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::journal::{Attachment, Steps, needs};
 use crate::state::Session;
@@ -111,7 +111,7 @@ pub(crate) fn kdUpcallData(session: &mut Session, _head: &FrameHead, message: kd
 }
 
 /// Fills a staging block without a session, for the thread that reads on while the main loop is held up.
-pub(crate) fn fill_staging_block(shared: &CudaApi, message: kdUpcallData<'_>) -> CUresult {
+pub(crate) fn fill_staging_block(shared: &CudaSessionShared, message: kdUpcallData<'_>) -> CUresult {
     shared.staging_blocks.fill(message.token, message.offset, message.data).into()
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn kdUpcallBytes(
     bytes_job(Arc::clone(&session.shared), message)
 }
 
-fn bytes_job(shared: Arc<CudaApi>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
+fn bytes_job(shared: Arc<CudaSessionShared>, message: kdUpcallBytes) -> Detached<kdUpcallBytesReply> {
     let size = message.size as usize;
     if size > MAX_PAYLOAD_BYTES - REPLY_HEAD_BYTES {
         let (address, size) = (message.offset, u64::from(message.size));
@@ -137,6 +137,10 @@ fn bytes_job(shared: Arc<CudaApi>, message: kdUpcallBytes) -> Detached<kdUpcallB
 }
 
 /// The task that tells what a graph has copied for the program, without a session.
-pub(crate) fn bytes_task(shared: &Arc<CudaApi>, head: FrameHead, message: kdUpcallBytes) -> Result<Task, Fault> {
+pub(crate) fn bytes_task(
+    shared: &Arc<CudaSessionShared>,
+    head: FrameHead,
+    message: kdUpcallBytes,
+) -> Result<Task, Fault> {
     Ok(task(head, bytes_job(Arc::clone(shared), message)?))
 }

@@ -28,9 +28,9 @@ use super::entry::Steps;
 use super::error::RebuildError;
 use super::graphs::needs;
 use super::state::JournalState;
-use crate::calls::cuda_api::Cuda;
 use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
+use crate::calls::session_shared::Cuda;
 use crate::device::ask::ask;
 use crate::state::Session;
 

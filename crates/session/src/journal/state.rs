@@ -33,7 +33,7 @@ use katydid_wire::handshake::{ArenaKind, ArenaRange};
 use katydid_wire::message::{kdUpcallNext, message_name};
 
 use super::event_times::SavedTimes;
-use crate::calls::cuda_api::Cuda;
+use crate::calls::session_shared::Cuda;
 use crate::memory::shares::{Loan, Loans, SharedObject};
 
 /// How it begins, and what this build writes.

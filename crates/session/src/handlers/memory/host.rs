@@ -10,9 +10,9 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-use crate::calls::cuda_api::CudaApi;
 use crate::calls::executor::{Job, Task, task};
 use crate::calls::fault::{Fault, SessionError};
+use crate::calls::session_shared::CudaSessionShared;
 use crate::handlers::{Called, Detached, Enqueued, done};
 use crate::memory::host_memory::{HostMemory, PAGE_BYTES, PageWords, out_of_range};
 use crate::state::Session;
@@ -73,7 +73,7 @@ pub(crate) fn kdHostPull(
 }
 
 /// The job that sends what the GPU wrote into blocks, without a session; none for memory that is not in the tables.
-fn pull_job(shared: &CudaApi, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
+fn pull_job(shared: &CudaSessionShared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
     let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
     let pull = move || match blocks.pull(&ranges) {
@@ -85,7 +85,7 @@ fn pull_job(shared: &CudaApi, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullR
 
 /// The job of `pull_job` as a task.
 pub(crate) fn pull_task(
-    shared: &CudaApi,
+    shared: &CudaSessionShared,
     head: FrameHead,
     message: &kdHostPull<'_>,
 ) -> Result<Option<Task>, SessionError> {
@@ -93,12 +93,12 @@ pub(crate) fn pull_task(
 }
 
 /// Takes what the program wrote without a session; false for memory that is not in the tables.
-pub(crate) fn push_now(shared: &CudaApi, message: &kdHostPush<'_>) -> bool {
+pub(crate) fn push_now(shared: &CudaSessionShared, message: &kdHostPush<'_>) -> bool {
     shared.blocks.push(message.address, message.data)
 }
 
 /// Takes what the program wrote into a part of a page without a session; false for memory that is not in the tables.
-pub(crate) fn push_words_now(shared: &CudaApi, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
+pub(crate) fn push_words_now(shared: &CudaSessionShared, message: &kdHostPushWords<'_>) -> Result<bool, SessionError> {
     Ok(shared.blocks.patch(message.address, words(message)?))
 }
 

@@ -17,7 +17,7 @@ use crate::memory::host_memory::Blocks;
 use crate::memory::reclaim::Reclaim;
 
 /// Shared by all threads of a session.
-pub struct CudaApi {
+pub struct CudaSessionShared {
     /// The CUDA driver that the session calls.
     pub(crate) driver: Arc<Driver>,
     /// Host functions that are due.
@@ -51,7 +51,7 @@ pub enum Cuda {}
 
 impl Api for Cuda {
     type Code = CUresult;
-    type Shared = CudaApi;
+    type Shared = CudaSessionShared;
     type Context = TaskContext;
 
     const SUCCESS: CUresult = CUresult::SUCCESS;
@@ -67,26 +67,26 @@ impl Api for Cuda {
         !matches!(code, CUresult::SUCCESS | CUresult::ERROR_NOT_READY)
     }
 
-    fn calls(shared: &CudaApi) -> &Calls {
+    fn calls(shared: &CudaSessionShared) -> &Calls {
         &shared.calls
     }
 
-    fn usage(shared: &CudaApi) -> &Usage {
+    fn usage(shared: &CudaSessionShared) -> &Usage {
         &shared.usage
     }
 
-    fn replies(shared: &CudaApi) -> &Replies {
+    fn replies(shared: &CudaSessionShared) -> &Replies {
         &shared.replies
     }
 
-    fn enter(shared: &CudaApi, context: TaskContext) {
+    fn enter(shared: &CudaSessionShared, context: TaskContext) {
         // SAFETY: the handle came from the driver. One that was destroyed since is refused by the driver, and so
         // is the call that follows.
         let _ = unsafe { shared.driver.cuCtxSetCurrent(context.context) };
     }
 }
 
-impl CudaApi {
+impl CudaSessionShared {
     pub(crate) fn new(driver: Arc<Driver>, capture: Capture, usage: Arc<Usage>, blocks: Arc<Blocks>) -> Self {
         Self {
             driver,

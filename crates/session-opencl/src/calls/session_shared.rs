@@ -17,7 +17,7 @@ use crate::objects::object::Object;
 use crate::objects::table::Objects;
 
 /// Shared by all threads of a session.
-pub struct OpenclApi {
+pub struct OpenclSessionShared {
     /// OpenCL objects of the session, by wire id.
     pub(crate) objects: Objects,
     /// Callbacks that are due.
@@ -42,7 +42,7 @@ pub enum OpenCl {}
 
 impl Api for OpenCl {
     type Code = Code;
-    type Shared = OpenclApi;
+    type Shared = OpenclSessionShared;
     /// Objects name their contexts.
     type Context = ();
 
@@ -59,22 +59,22 @@ impl Api for OpenCl {
         false
     }
 
-    fn calls(shared: &OpenclApi) -> &Calls {
+    fn calls(shared: &OpenclSessionShared) -> &Calls {
         &shared.calls
     }
 
-    fn usage(shared: &OpenclApi) -> &Usage {
+    fn usage(shared: &OpenclSessionShared) -> &Usage {
         &shared.usage
     }
 
-    fn replies(shared: &OpenclApi) -> &Replies {
+    fn replies(shared: &OpenclSessionShared) -> &Replies {
         &shared.replies
     }
 
-    fn enter(_: &OpenclApi, (): ()) {}
+    fn enter(_: &OpenclSessionShared, (): ()) {}
 }
 
-impl OpenclApi {
+impl OpenclSessionShared {
     /// Counts the memory of a program as it is now.
     ///
     /// # Errors
