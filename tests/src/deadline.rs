@@ -28,7 +28,7 @@ const BYTES_PER_WORK_SECOND: u64 = 1 << 20;
 /// Processor time for which a wait may last, in limits, on a machine of the reference speed.
 const MAX_WORK_IN_LIMITS: u32 = 10;
 /// How often the processes are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A wait is polled less often as it goes on, so that tests beside it have the processor: after this share of its time.
 const POLLS_PER_WAIT: u32 = 50;
 /// Up to this, in which states that come and go are still seen.
@@ -122,7 +122,7 @@ impl Deadline {
                 return self.over;
             }
         };
-        if self.over.is_none() && (since >= LOOK_INTERVAL || since > limit) {
+        if self.over.is_none() && (since >= POLL_INTERVAL || since > limit) {
             self.look(since);
             self.over = self.verdict(limit);
         }

@@ -28,7 +28,7 @@ const POINTS_VARIABLE: &str = "KATYDID_CHECKPOINT_AT";
 /// Tells a supervisor where to fail.
 const FAULT_VARIABLE: &str = "KATYDID_FAULT";
 /// The status of `katydid run` when its program ended with a checkpoint.
-pub const STOPPED_STATUS: i32 = 75;
+pub const CHECKPOINTED_EXIT_STATUS: i32 = 75;
 /// How often a job is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 

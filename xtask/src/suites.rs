@@ -23,7 +23,7 @@ use crate::{jobs, shell};
 /// Suites at a time.
 const AT_A_TIME: usize = 2;
 /// How often a suite that says nothing is asked whether it has ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The folder of the package whose suites test the whole system. They take longest, so they come first.
 const SYSTEM: &str = "tests";
 /// The first of these: it takes longer than any other.
@@ -103,7 +103,7 @@ fn one(name: &str, command: &mut Command) -> Result<Outcome> {
     let (lines, mut report) = (lines_of(output), Report::default());
     let mut has_ended = false;
     loop {
-        match lines.recv_timeout(LOOK_INTERVAL) {
+        match lines.recv_timeout(POLL_INTERVAL) {
             Ok(text) => {
                 report.read(&text);
                 line(&format!("{name} | {text}"));

@@ -472,14 +472,14 @@ fn check_size<C: ApiCode>(request: &[u8], tail: &[u8]) -> Result<(), C> {
 /// gone) gets fresh ones.
 fn with_buffers<R>(body: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
     /// Room for the largest reply is kept: a thread that copies much would otherwise fault in fresh pages every time.
-    const KEEP: usize = 2 << 20;
+    const MAX_KEPT_BUFFER_BYTES: usize = 2 << 20;
     let mut buffers = BUFFERS.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let (request, reply) = &mut *buffers;
     request.clear();
     reply.clear();
     let result = body(request, reply);
-    request.shrink_to(KEEP);
-    if reply.capacity() > KEEP {
+    request.shrink_to(MAX_KEPT_BUFFER_BYTES);
+    if reply.capacity() > MAX_KEPT_BUFFER_BYTES {
         *reply = Vec::new();
     }
     let _ = BUFFERS.try_with(|kept| kept.set(Some(buffers)));

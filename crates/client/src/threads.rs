@@ -48,8 +48,8 @@ pub fn enable_fast_path(enable_fast_path: impl FnOnce() + Send + 'static) {
 /// Whether the calling thread is the only one of the process, as far as the system says.
 fn is_only_one() -> bool {
     /// Links of a folder without folders in it.
-    const BARE: u64 = 2;
-    std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == BARE + 1)
+    const LINKS_OF_EMPTY_FOLDER: u64 = 2;
+    std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == LINKS_OF_EMPTY_FOLDER + 1)
 }
 
 /// Fewest bytes that are worth a thread: it takes some 30 µs to start, in which a core copies a quarter of that.

@@ -112,10 +112,11 @@ pub fn total_in_32_bits(bytes: u64) -> u32 {
 /// Passes version and flags of `cuGetProcAddress`; whether the thread's own default stream is meant.
 /// Refuses versions beyond the driver's and unknown flags.
 pub const fn proc_address_flags(version: u32, flags: u64) -> Outcome<bool> {
-    /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`, and all flags.
-    const PER_THREAD: u64 = 2;
-    const ALL: u64 = 3;
-    if flags > ALL || version > DRIVER_VERSION { Err(INVALID_VALUE) } else { Ok(flags & PER_THREAD != 0) }
+    /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+    const PER_THREAD_FLAG: u64 = 2;
+    /// All flags together.
+    const ALL_FLAGS: u64 = 3;
+    if flags > ALL_FLAGS || version > DRIVER_VERSION { Err(INVALID_VALUE) } else { Ok(flags & PER_THREAD_FLAG != 0) }
 }
 
 #[cfg(test)]

@@ -22,8 +22,9 @@ const MAX_RANGES: usize = 1 << 20;
 /// The flags of a block of pinned memory: every block is mapped, as unified addressing has it.
 /// Refuses unknown flags.
 pub const fn pinned_flags(flags: u32) -> Outcome<u32> {
-    const KNOWN: u32 = host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
-    if flags & !KNOWN == 0 { Ok(flags | host_alloc_flags::DEVICEMAP) } else { Err(INVALID_VALUE) }
+    const HOST_ALLOC_FLAGS: u32 =
+        host_alloc_flags::PORTABLE | host_alloc_flags::DEVICEMAP | host_alloc_flags::WRITECOMBINED;
+    if flags & !HOST_ALLOC_FLAGS == 0 { Ok(flags | host_alloc_flags::DEVICEMAP) } else { Err(INVALID_VALUE) }
 }
 
 /// Memory of the program that is to be registered.
@@ -45,12 +46,12 @@ impl Registration {
     ///
     /// `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_MEMORY` beyond all addresses.
     pub fn new(start: u64, size: u64, flags: u32) -> Outcome<Self> {
-        const KNOWN: u32 = register::PORTABLE | register::DEVICEMAP | register::READ_ONLY;
+        const REGISTER_FLAGS: u32 = register::PORTABLE | register::DEVICEMAP | register::READ_ONLY;
         let end = start.checked_add(size).filter(|_| start != 0 && size != 0).ok_or(INVALID_VALUE)?;
         if end > ADDRESS_END {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        check(flags & !KNOWN == 0)?;
+        check(flags & !REGISTER_FLAGS == 0)?;
         let is_read_only = flags & register::READ_ONLY != 0;
         Ok(Self { end, flags: flags & register::PORTABLE | register::DEVICEMAP, is_read_only })
     }

@@ -54,9 +54,9 @@ pub fn check_named(stream: CUstream) -> Outcome {
 
 /// Passes the flags of a new event: one for other processes has no time.
 pub const fn check_event_flags(flags: u32) -> Outcome {
-    const KNOWN: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
+    const EVENT_FLAGS: u32 = event_flags::BLOCKING_SYNC | event_flags::DISABLE_TIMING | event_flags::INTERPROCESS;
     let is_timed = flags & event_flags::DISABLE_TIMING == 0;
-    check(flags & !KNOWN == 0 && !(flags & event_flags::INTERPROCESS != 0 && is_timed))
+    check(flags & !EVENT_FLAGS == 0 && !(flags & event_flags::INTERPROCESS != 0 && is_timed))
 }
 
 /// Whether flags of a record or of a wait ask for a node in a capture.

@@ -30,7 +30,7 @@ const CACHE_VERSION: &[u8] = b"katydid memo 1";
 /// Most entries, but for those that processes have added since they last looked.
 const MAX_ENTRIES: usize = 4096;
 /// A process looks whether there are too many whenever it has added so many.
-const PRUNE_INTERVAL: u64 = 64;
+const ENTRIES_BETWEEN_PRUNES: u64 = 64;
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 72;
 /// How the names of entries that are being written begin.
@@ -111,7 +111,7 @@ impl HashCache {
             let _ = unlinkat(&folder, &beside, AtFlags::empty());
             return Err(error);
         }
-        if count.is_multiple_of(PRUNE_INTERVAL) { make_room(&folder) } else { Ok(()) }
+        if count.is_multiple_of(ENTRIES_BETWEEN_PRUNES) { make_room(&folder) } else { Ok(()) }
     }
 
     /// The folder, if it is there and only this user can use it.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
 use crate::error::{ImageError, Result};
-use crate::format::{Codec, HEADER_BYTES, MAX_CHUNK_BYTES, PackEntry, Trailer};
+use crate::format::{BLOCK_BYTES, Codec, MAX_CHUNK_BYTES, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
 use crate::index::{FoundChunk, Index, MAX_PACK_ENTRIES, PACKS_FOLDER, pack_name};
 use crate::store::{Output, Store};
@@ -193,7 +193,7 @@ impl Chunks {
     fn append(&self, entry: PackEntry, bytes: &[u8]) -> Result<()> {
         let mut pack = self.take_pack()?;
         let appended = pack.append(&PackEntry { offset: pack.offset, ..entry }, bytes);
-        self.stored.fetch_add((HEADER_BYTES + bytes.len()) as u64, Ordering::Relaxed);
+        self.stored.fetch_add((BLOCK_BYTES + bytes.len()) as u64, Ordering::Relaxed);
         match appended {
             Ok(()) => self.give_back(pack),
             Err(error) => {
@@ -242,8 +242,8 @@ impl Chunks {
             open.next_number += 1;
             if let Some(mut output) = self.store.create_new(&pack_name(number))? {
                 output.write(&[&format::pack_header(self.image, number)])?;
-                self.stored.fetch_add(HEADER_BYTES as u64, Ordering::Relaxed);
-                return Ok(OpenPack { number, output, offset: HEADER_BYTES as u64, index: Vec::new() });
+                self.stored.fetch_add(BLOCK_BYTES as u64, Ordering::Relaxed);
+                return Ok(OpenPack { number, output, offset: BLOCK_BYTES as u64, index: Vec::new() });
             }
         }
     }
@@ -251,7 +251,7 @@ impl Chunks {
     /// Makes a pack idle again, or finishes a full one, which another thread need not wait for.
     fn give_back(&self, pack: OpenPack) -> Result<()> {
         let is_full =
-            pack.offset >= self.options.pack_bytes || pack.index.len() >= MAX_PACK_ENTRIES as usize * HEADER_BYTES;
+            pack.offset >= self.options.pack_bytes || pack.index.len() >= MAX_PACK_ENTRIES as usize * BLOCK_BYTES;
         if is_full {
             self.open().count -= 1;
             self.finish_pack(pack)?;
@@ -264,7 +264,7 @@ impl Chunks {
 
     /// Counts what a pack has beside its chunks, and finishes it.
     fn finish_pack(&self, pack: OpenPack) -> Result<()> {
-        self.stored.fetch_add((pack.index.len() + HEADER_BYTES) as u64, Ordering::Relaxed);
+        self.stored.fetch_add((pack.index.len() + BLOCK_BYTES) as u64, Ordering::Relaxed);
         self.open().named.push(pack.number);
         pack.finish()
     }
@@ -284,7 +284,7 @@ impl Chunks {
         // Those for which no chunk came go without a trace.
         let begun = packs.len();
         packs.retain(|pack| !pack.index.is_empty());
-        self.stored.fetch_sub(((begun - packs.len()) * HEADER_BYTES) as u64, Ordering::Relaxed);
+        self.stored.fetch_sub(((begun - packs.len()) * BLOCK_BYTES) as u64, Ordering::Relaxed);
         let any = !packs.is_empty() || !self.open().named.is_empty();
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
@@ -347,7 +347,7 @@ impl OpenPack {
     fn append(&mut self, entry: &PackEntry, stored: &[u8]) -> Result<()> {
         self.output.write(&[&entry.header(), stored])?;
         self.index.extend_from_slice(&entry.line());
-        self.offset += (HEADER_BYTES + stored.len()) as u64;
+        self.offset += (BLOCK_BYTES + stored.len()) as u64;
         Ok(())
     }
 

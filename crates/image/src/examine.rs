@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::{HEADER_BYTES, Trailer};
+use crate::format::{BLOCK_BYTES, Trailer};
 use crate::id::{ChunkId, ImageId};
 use crate::index::{FoundChunk, Pack, read_index};
 use crate::manifest::{Manifest, Session, seal, unseal};
@@ -18,7 +18,7 @@ use crate::store::Input;
 
 /// Reads the bytes as image file, pack, manifest and session; gives how many readings were accepted.
 pub fn take_apart(bytes: &[u8]) -> usize {
-    let image = bytes.as_array::<HEADER_BYTES>().is_some_and(|bytes| format::read_image_file(bytes).is_ok());
+    let image = bytes.as_array::<BLOCK_BYTES>().is_some_and(|bytes| format::read_image_file(bytes).is_ok());
     let packs = [bytes.to_vec(), resealed_pack(bytes)].into_iter().filter(|bytes| reads_pack(bytes));
     let manifests = [Some(bytes.to_vec()), resealed_json(bytes)].into_iter().flatten();
     usize::from(image) + packs.count() + manifests.map(|bytes| readings(&bytes)).sum::<usize>()
@@ -61,8 +61,8 @@ fn reads_pack(bytes: &[u8]) -> bool {
 /// The bytes as a pack, with a trailer that fits them.
 fn resealed_pack(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let Some((rest, last)) = bytes.split_last_chunk_mut::<HEADER_BYTES>() else { return bytes };
-    let Ok(trailer) = Trailer::read(last, (rest.len() + HEADER_BYTES) as u64) else { return bytes };
+    let Some((rest, last)) = bytes.split_last_chunk_mut::<BLOCK_BYTES>() else { return bytes };
+    let Ok(trailer) = Trailer::read(last, (rest.len() + BLOCK_BYTES) as u64) else { return bytes };
     // The trailer has been compared with the length.
     let index = rest.get(trailer.index_offset as usize..).unwrap_or_default();
     *last = Trailer::of(index, trailer.index_offset).bytes();

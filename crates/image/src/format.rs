@@ -9,8 +9,8 @@ use crate::id::{ChunkId, ImageId};
 pub const FORMAT_VERSION: u32 = 1;
 /// Most raw bytes of one chunk.
 pub const MAX_CHUNK_BYTES: usize = 16 << 20;
-/// Bytes of the image file, of a pack's header, of a chunk's header, of an index entry and of a pack's trailer.
-pub(crate) const HEADER_BYTES: usize = 64;
+/// Bytes of a block: the image file, a pack's header, a chunk's header, an index entry and a pack's trailer are one each.
+pub(crate) const BLOCK_BYTES: usize = 64;
 
 const IMAGE_MAGIC: &[u8; 8] = b"KATYDIMG";
 const PACK_MAGIC: &[u8; 8] = b"KATYPACK";
@@ -80,8 +80,8 @@ impl Fields<'_> {
 }
 
 /// Puts fields one after the other; what is left stays zero.
-fn unit(fields: &[&[u8]]) -> [u8; HEADER_BYTES] {
-    let mut unit = [0; HEADER_BYTES];
+fn unit(fields: &[&[u8]]) -> [u8; BLOCK_BYTES] {
+    let mut unit = [0; BLOCK_BYTES];
     let mut at = 0;
     for field in fields {
         unit[at..at + field.len()].copy_from_slice(field);
@@ -105,7 +105,7 @@ fn expect(holds: bool, fault: &'static str) -> Result<(), Fault> {
 }
 
 /// The whole file `katydid-image`.
-pub(crate) fn image_file(id: ImageId) -> [u8; HEADER_BYTES] {
+pub(crate) fn image_file(id: ImageId) -> [u8; BLOCK_BYTES] {
     let mut bytes = unit(&[IMAGE_MAGIC, &FORMAT_VERSION.to_le_bytes(), &[0; 4], id.as_bytes()]);
     let hash = blake3::hash(&bytes[..32]);
     bytes[32..].copy_from_slice(hash.as_bytes());
@@ -113,7 +113,7 @@ pub(crate) fn image_file(id: ImageId) -> [u8; HEADER_BYTES] {
 }
 
 /// Reads the file `katydid-image`, which holds the image's id.
-pub(crate) fn read_image_file(bytes: &[u8; HEADER_BYTES]) -> Result<ImageId, Fault> {
+pub(crate) fn read_image_file(bytes: &[u8; BLOCK_BYTES]) -> Result<ImageId, Fault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == IMAGE_MAGIC, "does not begin with KATYDIMG")?;
     version(fields.u32())?;
@@ -123,12 +123,12 @@ pub(crate) fn read_image_file(bytes: &[u8; HEADER_BYTES]) -> Result<ImageId, Fau
 }
 
 /// The first bytes of pack `number`.
-pub(crate) fn pack_header(image: ImageId, number: u32) -> [u8; HEADER_BYTES] {
+pub(crate) fn pack_header(image: ImageId, number: u32) -> [u8; BLOCK_BYTES] {
     unit(&[PACK_MAGIC, &FORMAT_VERSION.to_le_bytes(), &number.to_le_bytes(), image.as_bytes()])
 }
 
 /// Checks that a pack is the one of this number in this image.
-pub(crate) fn check_pack_header(bytes: &[u8; HEADER_BYTES], image: ImageId, number: u32) -> Result<(), Fault> {
+pub(crate) fn check_pack_header(bytes: &[u8; BLOCK_BYTES], image: ImageId, number: u32) -> Result<(), Fault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == PACK_MAGIC, "does not begin with KATYPACK")?;
     version(fields.u32())?;
@@ -159,7 +159,7 @@ impl Codec {
 
 impl PackEntry {
     /// The line in the pack's index.
-    pub(crate) fn line(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn line(&self) -> [u8; BLOCK_BYTES] {
         unit(&[
             self.id.as_bytes(),
             &self.check,
@@ -171,7 +171,7 @@ impl PackEntry {
     }
 
     /// The header before the chunk's bytes.
-    pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn header(&self) -> [u8; BLOCK_BYTES] {
         unit(&[
             CHUNK_MAGIC,
             &self.codec.number().to_le_bytes(),
@@ -184,7 +184,7 @@ impl PackEntry {
     }
 
     /// Reads a line of an index; `end` is where the chunks of the pack end.
-    pub(crate) fn read(bytes: &[u8; HEADER_BYTES], end: u64) -> Result<Self, Fault> {
+    pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], end: u64) -> Result<Self, Fault> {
         let mut fields = Fields(bytes);
         let entry = Self {
             id: ChunkId::from_bytes(fields.take()),
@@ -196,7 +196,7 @@ impl PackEntry {
         };
         entry.check_lengths()?;
         let fits = entry.data().checked_add(entry.stored.into()).is_some_and(|last| last <= end);
-        expect(fits && entry.offset >= HEADER_BYTES as u64, "a chunk lies outside of its pack").map(|()| entry)
+        expect(fits && entry.offset >= BLOCK_BYTES as u64, "a chunk lies outside of its pack").map(|()| entry)
     }
 
     /// Lengths that the way of keeping allows.
@@ -212,43 +212,43 @@ impl PackEntry {
 
     /// Where the stored bytes begin; beyond every pack for an offset that no pack has.
     pub(crate) fn data(&self) -> u64 {
-        self.offset.saturating_add(HEADER_BYTES as u64)
+        self.offset.saturating_add(BLOCK_BYTES as u64)
     }
 }
 
 impl Trailer {
     /// The trailer of this index, which begins at `index_offset`.
     pub(crate) fn of(index: &[u8], index_offset: u64) -> Self {
-        let entries = (index.len() / HEADER_BYTES) as u32;
+        let entries = (index.len() / BLOCK_BYTES) as u32;
         Self { index_hash: *blake3::hash(index).as_bytes(), index_offset, entries }
     }
 
     /// As it stands in the pack.
-    pub(crate) fn bytes(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn bytes(&self) -> [u8; BLOCK_BYTES] {
         let (offset, entries) = (self.index_offset.to_le_bytes(), self.entries.to_le_bytes());
         unit(&[&self.index_hash, &offset, &entries, &[0; 12], TRAILER_MAGIC])
     }
 
     /// Reads the trailer of a pack of `size` bytes, and checks that header, chunks, index and trailer fill it.
-    pub(crate) fn read(bytes: &[u8; HEADER_BYTES], size: u64) -> Result<Self, Fault> {
+    pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], size: u64) -> Result<Self, Fault> {
         let mut fields = Fields(bytes);
         let trailer = Self { index_hash: fields.take(), index_offset: fields.u64(), entries: fields.u32() };
         fields.take::<12>();
         expect(&fields.take() == TRAILER_MAGIC, "does not end with KATYTAIL: it is cut off")?;
-        let end = trailer.index_offset.checked_add(trailer.index_bytes() + HEADER_BYTES as u64);
-        expect(end == Some(size) && trailer.index_offset >= HEADER_BYTES as u64, "its index does not fit its size")?;
+        let end = trailer.index_offset.checked_add(trailer.index_bytes() + BLOCK_BYTES as u64);
+        expect(end == Some(size) && trailer.index_offset >= BLOCK_BYTES as u64, "its index does not fit its size")?;
         Ok(trailer)
     }
 
     /// Length of the index.
     pub(crate) fn index_bytes(&self) -> u64 {
-        u64::from(self.entries) * HEADER_BYTES as u64
+        u64::from(self.entries) * BLOCK_BYTES as u64
     }
 
     /// Reads the index after its hash has been found right.
     pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<PackEntry>, Fault> {
         expect(blake3::hash(index).as_bytes() == &self.index_hash, "the hash of its index is another")?;
-        let (lines, rest) = index.as_chunks::<HEADER_BYTES>();
+        let (lines, rest) = index.as_chunks::<BLOCK_BYTES>();
         expect(rest.is_empty() && lines.len() as u64 == u64::from(self.entries), "its index is cut off")?;
         lines.iter().map(|line| PackEntry::read(line, self.index_offset)).collect()
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::HEADER_BYTES;
+use crate::format::BLOCK_BYTES;
 use crate::id::{CheckpointNumber, ImageId};
 use crate::index::{PACKS_FOLDER, located, pack_name, pack_numbers};
 use crate::store::faults::Faults;
@@ -120,8 +120,8 @@ impl Image {
     pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
         let place = store.place(IMAGE_FILE);
         let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { place: store.place("") })?;
-        let mut bytes = [0; HEADER_BYTES];
-        if file.size() != HEADER_BYTES as u64 {
+        let mut bytes = [0; BLOCK_BYTES];
+        if file.size() != BLOCK_BYTES as u64 {
             return Err(ImageError::damaged(&place, "it has another length"));
         }
         file.read(0, &mut bytes)?;

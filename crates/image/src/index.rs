@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::{Fault, HEADER_BYTES, PackEntry, Trailer};
+use crate::format::{BLOCK_BYTES, Fault, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
 use crate::store::{Input, Store};
 
@@ -217,13 +217,13 @@ pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Resul
 /// Checks header, trailer and index of a pack.
 pub(crate) fn read_index(input: &dyn Input, image: ImageId, number: u32, place: &str) -> Result<Vec<PackEntry>> {
     let size = input.size();
-    if size < 2 * HEADER_BYTES as u64 {
+    if size < 2 * BLOCK_BYTES as u64 {
         return Err(ImageError::damaged(place, "it is cut off"));
     }
-    let mut unit = [0; HEADER_BYTES];
+    let mut unit = [0; BLOCK_BYTES];
     input.read(0, &mut unit)?;
     format::check_pack_header(&unit, image, number).map_err(|fault| located(place, fault))?;
-    input.read(size - HEADER_BYTES as u64, &mut unit)?;
+    input.read(size - BLOCK_BYTES as u64, &mut unit)?;
     let trailer = Trailer::read(&unit, size).map_err(|fault| located(place, fault))?;
     if trailer.entries > MAX_PACK_ENTRIES {
         return Err(ImageError::damaged(place, "it has more chunks than a pack may have"));

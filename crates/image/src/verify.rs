@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{ImageError, Result};
-use crate::format::HEADER_BYTES;
+use crate::format::BLOCK_BYTES;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, LATEST_FILE, Which, latest};
 use crate::index::FoundChunk;
@@ -165,7 +165,7 @@ impl VerifyWork<'_> {
 
 /// What differs in the header of a chunk from the index, by which alone chunks are read.
 fn wrong_header(found: &FoundChunk) -> Option<String> {
-    let mut header = [0; HEADER_BYTES];
+    let mut header = [0; BLOCK_BYTES];
     let read = found.pack.input.read(found.entry.offset, &mut header);
     let is_right = read.is_ok() && header == found.entry.header();
     (!is_right).then(|| {

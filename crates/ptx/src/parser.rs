@@ -8,7 +8,7 @@
 //! | `signature` | returns, name, parameters and directives of a function |
 //! | `statement` | bodies of functions |
 //!
-//! The parser looks one token ahead, never recurses deeper than `MAX_DEPTH`, and skips what has no effect on execution:
+//! The parser looks one token ahead, never recurses deeper than `MAX_BRACE_DEPTH`, and skips what has no effect on execution:
 //! debug sections, `.file`, `.loc`, `.pragma`.
 
 mod operand;

@@ -15,8 +15,8 @@ use crate::workers::handle::SessionId;
 pub(crate) const RECLAIM_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long an answer may take without a charge to the credit. Answers of programs are waited for as long.
 pub(crate) const UNCHARGED_ANSWER_TIME: Duration = Duration::from_millis(500);
-/// The time in which a second of waiting is forgotten.
-const CREDIT_RECOVERY_FACTOR: u32 = 30;
+/// So many seconds have to pass until one second that others have waited is forgotten.
+const RECOVERY_SECONDS_PER_CHARGED_SECOND: u32 = 30;
 
 /// Whose history counts: that of a peer over a network, whatever sessions it begins, or of one session of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ struct Waited {
 impl Waited {
     /// What is not forgotten yet.
     fn left_at(self, now: Instant) -> Duration {
-        self.time.saturating_sub(now.saturating_duration_since(self.until) / CREDIT_RECOVERY_FACTOR)
+        self.time.saturating_sub(now.saturating_duration_since(self.until) / RECOVERY_SECONDS_PER_CHARGED_SECOND)
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
             credit.charge(session(1), now, now + 19 * S);
             now += 19 * S;
         }
-        assert!(waited <= RECLAIM_TIMEOUT + (now - began) / CREDIT_RECOVERY_FACTOR, "{waited:?}");
+        assert!(waited <= RECLAIM_TIMEOUT + (now - began) / RECOVERY_SECONDS_PER_CHARGED_SECOND, "{waited:?}");
         assert_eq!(wait_for(&credit, session(2), now), RECLAIM_TIMEOUT, "another one");
     }
 
@@ -142,7 +142,7 @@ mod tests {
         let now = began + UNCHARGED_ANSWER_TIME + 10 * S;
         credit.charge(session(1), began, now);
         assert_eq!(wait_for(&credit, session(1), now), RECLAIM_TIMEOUT - 10 * S);
-        let later = now + 10 * CREDIT_RECOVERY_FACTOR * S;
+        let later = now + 10 * RECOVERY_SECONDS_PER_CHARGED_SECOND * S;
         assert_eq!(wait_for(&credit, session(1), later), RECLAIM_TIMEOUT);
         credit.forget(2, now);
         assert_eq!(credit.0.len(), 1);
@@ -156,7 +156,7 @@ mod tests {
         let now = began + 1000 * S;
         credit.charge(session(1), began, now);
         assert_eq!(wait_for(&credit, session(1), now), UNCHARGED_ANSWER_TIME);
-        let later = now + CREDIT_RECOVERY_FACTOR * S * 20;
+        let later = now + RECOVERY_SECONDS_PER_CHARGED_SECOND * S * 20;
         assert_eq!(wait_for(&credit, session(1), later), RECLAIM_TIMEOUT);
     }
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(wait_for(&credit, peer(2), now), RECLAIM_TIMEOUT);
         credit.forget(1, now);
         assert_eq!(wait_for(&credit, peer(1), now), RECLAIM_TIMEOUT - 10 * S);
-        credit.forget(1, now + 10 * CREDIT_RECOVERY_FACTOR * S);
+        credit.forget(1, now + 10 * RECOVERY_SECONDS_PER_CHARGED_SECOND * S);
         assert!(credit.0.is_empty());
     }
 

@@ -158,7 +158,7 @@ pub mod in_place {
 
 /// Buffers from this size on, in bytes, may lie in the worker's zero-copy area, from which the program reads them itself.
 pub const ZERO_COPY_MIN_BYTES: u64 = 1 << 20;
-/// In place of a place: no buffer of this context does.
+/// Value of `place` when no buffer of the context lies in the zero-copy area.
 pub const NO_ZERO_COPY_OFFSET: u64 = u64::MAX;
 /// What `staged` says of a write whose data is in a piece of the staging area: the piece's number is added to this.
 pub const STAGED_IN_PIECE: u32 = 2;

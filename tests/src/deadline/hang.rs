@@ -18,7 +18,7 @@ const STANDSTILL_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often a state is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often the watchdog looks.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const WATCHDOG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits of this process for a state.
 static WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -64,7 +64,7 @@ fn watch(limit: Duration) {
             }
             // A process of many tests may work for long.
             Some(_) => deadline = begin(),
-            None => thread::sleep(LOOK_INTERVAL),
+            None => thread::sleep(WATCHDOG_POLL_INTERVAL),
         }
     }
 }

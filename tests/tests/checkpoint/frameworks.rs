@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::frameworks::said::Words;
 use katydid_tests::frameworks::{ABSENT_STATUS, Item, items, python, toolkit};
-use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::trial;
@@ -237,7 +237,7 @@ fn training(paths: &Paths, way: &str) -> Result<()> {
         taken.push((checkpoint.number.to_string(), (before, job.output_so_far()?.len())));
     }
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(STOPPED_STATUS), "a job that was stopped: {}", said(&outcome));
+    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", said(&outcome));
     for (number, written) in taken {
         let outcome = stage.restore("training", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&native.text(), written, &outcome).with_context(|| format!("checkpoint {number}"))?;

@@ -20,12 +20,12 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
 /// The device, what the first program has had of it, and what the second one takes: there is no room for both.
 const DEVICE_MEMORY: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
-const LARGE_BYTES: &str = "800000000";
-const SECOND_BYTES: &str = "600000000";
-/// What there is beside the second one.
-const SMALL_BYTES: &str = "300000000";
-/// How often a third program looks for it.
-const MAX_POLLS: u32 = 6;
+const FIRST_PROGRAM_BYTES: &str = "800000000";
+const SECOND_PROGRAM_BYTES: &str = "600000000";
+/// What a third one takes: it fits beside the second one.
+const THIRD_PROGRAM_BYTES: &str = "300000000";
+/// How often the third one tries.
+const THIRD_PROGRAM_ATTEMPTS: u32 = 6;
 /// Bytes of an image with all that the first program still has, and far less than it has had.
 const SMALL_IMAGE_BYTES: u64 = 64 << 20;
 /// So long another program has the memory that a restore wants.
@@ -53,7 +53,7 @@ fn shared_by(paths: &Paths, way: &str) -> Result<(TempDir, Stage)> {
 
 /// The program, stopped with its checkpoint while much lies idle. It ends when there is the file.
 fn stopped(stage: &Stage, farewell: &Path) -> Result<()> {
-    let arguments = ["idles", LARGE_BYTES, farewell.to_str().context("a file without a name")?];
+    let arguments = ["idles", FIRST_PROGRAM_BYTES, farewell.to_str().context("a file without a name")?];
     let mut job = stage.start("idle", PROGRAM, &arguments, &[])?;
     job.wait_for("ready")?;
     let taken = stage.checkpoint(&job, "image", &[])?;
@@ -75,7 +75,7 @@ fn late(paths: &Paths, way: &str) -> Result<()> {
     let farewell = stage.image("farewell");
     stopped(&stage, &farewell)?;
     let enough = stage.image("enough").display().to_string();
-    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_BYTES, &enough], &[])?;
+    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_PROGRAM_BYTES, &enough], &[])?;
     holder.wait_for("ready")?;
     let restored = stage.restore("idle", "image", &[])?;
     thread::sleep(A_WHILE);
@@ -89,7 +89,7 @@ fn late(paths: &Paths, way: &str) -> Result<()> {
 /// A program that has taken that much, stopped with its checkpoint. It ends when there is the file.
 fn stopped_holder(stage: &Stage, name: &str, farewell: &Path) -> Result<()> {
     let farewell = farewell.to_str().context("a file without a name")?;
-    let mut job = stage.start(name, PROGRAM, &["hold", SECOND_BYTES, farewell], &[])?;
+    let mut job = stage.start(name, PROGRAM, &["hold", SECOND_PROGRAM_BYTES, farewell], &[])?;
     job.wait_for("ready")?;
     stage.checkpoint(&job, name, &[])?;
     was_stopped(job)?;
@@ -101,7 +101,7 @@ fn from_idle(paths: &Paths, way: &str) -> Result<()> {
     let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
     stopped_holder(&stage, "holder", &farewell)?;
-    let mut idle = stage.start("idle", PROGRAM, &["idles", LARGE_BYTES, &enough.display().to_string()], &[])?;
+    let mut idle = stage.start("idle", PROGRAM, &["idles", FIRST_PROGRAM_BYTES, &enough.display().to_string()], &[])?;
     idle.wait_for("ready")?;
     let restored = stage.restore("holder", "holder", &[])?;
     fs::write(&farewell, "")?;
@@ -117,12 +117,13 @@ fn holds_none(paths: &Paths, way: &str) -> Result<()> {
     let (_shared, stage) = shared_by(paths, way)?;
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
     stopped_holder(&stage, "waits", &farewell)?;
-    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_BYTES, &enough.display().to_string()], &[])?;
+    let mut holder =
+        stage.start("holder", PROGRAM, &["hold", SECOND_PROGRAM_BYTES, &enough.display().to_string()], &[])?;
     holder.wait_for("ready")?;
     let restored = stage.restore("waits", "waits", &[])?;
-    for _ in 0..MAX_POLLS {
+    for _ in 0..THIRD_PROGRAM_ATTEMPTS {
         let mut taker = stage.way.command(paths, &paths.program(PROGRAM.0, PROGRAM.1));
-        let outcome = program::run(taker.args(["takes", "block", SMALL_BYTES]), CHECKPOINT_TIMEOUT)?;
+        let outcome = program::run(taker.args(["takes", "block", THIRD_PROGRAM_BYTES]), CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.text() == "had\n", "a third program: {}", said(&outcome));
     }
     fs::write(&enough, "")?;
@@ -142,7 +143,8 @@ fn two(paths: &Paths, way: &str) -> Result<()> {
     let (farewell, enough) = (stage.image("farewell"), stage.image("enough"));
     ["first", "second"].iter().try_for_each(|name| stopped_holder(&stage, name, &farewell))?;
     fs::write(&farewell, "")?;
-    let mut holder = stage.start("holder", PROGRAM, &["hold", SECOND_BYTES, &enough.display().to_string()], &[])?;
+    let mut holder =
+        stage.start("holder", PROGRAM, &["hold", SECOND_PROGRAM_BYTES, &enough.display().to_string()], &[])?;
     holder.wait_for("ready")?;
     let both = || -> Result<Vec<Outcome>> {
         let restored = [stage.restore("first", "first", &[])?, stage.restore("second", "second", &[])?];
@@ -185,7 +187,7 @@ fn restored(paths: &Paths, way: &str) -> Result<()> {
     // No process that takes its time is waited for, as the restored program may as long as it comes back.
     until("another program has what it wants", || {
         let mut taker = stage.way.command(paths, &paths.program(PROGRAM.0, PROGRAM.1));
-        program::run(taker.args(["takes", "block", SECOND_BYTES]), CHECKPOINT_TIMEOUT)
+        program::run(taker.args(["takes", "block", SECOND_PROGRAM_BYTES]), CHECKPOINT_TIMEOUT)
             .is_ok_and(|outcome| outcome.text() == "had\n")
     })?;
     fs::write(&farewell, "")?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::slice::hash;
 use katydid_tests::catalog::{App, Variant};
-use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::opencl::{RANDOM_PROGRAM, is_pocl};
 use katydid_tests::paths::{PACK_VARIABLE, Paths, driver_under_test};
 use katydid_tests::program::Outcome;
@@ -422,7 +422,11 @@ impl<'a> Run<'a> {
     fn last(&self, stage: &Stage, job: Job<'_>, stopped: bool) -> Result<()> {
         if stopped {
             let outcome = job.finish(self.limit * 2)?;
-            ensure!(outcome.status.code() == Some(STOPPED_STATUS), "a job that was stopped: {}", said(&outcome));
+            ensure!(
+                outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS),
+                "a job that was stopped: {}",
+                said(&outcome)
+            );
             return Ok(());
         }
         job.kill_everything(&stage.server)?;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
@@ -101,7 +101,7 @@ pub(crate) fn kept_loop(paths: &Paths) -> Result<String> {
 /// The job has ended with its checkpoint.
 pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(STOPPED_STATUS), "a job that was stopped: {}", said(&outcome));
+    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", said(&outcome));
     Ok(())
 }
 

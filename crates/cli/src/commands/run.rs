@@ -35,7 +35,7 @@ use katydid_cli_core::server::private_server::PrivateServer;
 use katydid_cli_core::server::start::{REQUIRE_GPU_VARIABLE, requires_gpu};
 
 /// Exit code of a program that was ended because it is in an image: sysexits' "try again".
-const SAVED_EXIT_STATUS: u8 = 75;
+const CHECKPOINTED_EXIT_STATUS: u8 = 75;
 
 /// Exit codes of a program that ends by a signal because its CRIU was killed in the middle of a dump. The program may hit a
 /// breakpoint that CRIU set behind its system calls. It may run CRIU's parasite code, which gets no more commands. Or it
@@ -438,7 +438,7 @@ pub(crate) fn put_away(job: &Job) -> Option<ExitCode> {
         report.checkpoint,
         report.image.display()
     ));
-    Some(ExitCode::from(SAVED_EXIT_STATUS))
+    Some(ExitCode::from(CHECKPOINTED_EXIT_STATUS))
 }
 
 /// Runs `katydid run`.

@@ -128,7 +128,7 @@ pub(crate) struct FunctionDecoder<'p, 'a> {
 }
 
 /// Largest frame of local memory that is accepted, in bytes.
-const MAX_FRAME_BYTES: u32 = 512 * 1024;
+const MAX_LOCAL_FRAME_BYTES: u32 = 512 * 1024;
 
 impl<'p, 'a> FunctionDecoder<'p, 'a> {
     /// A decoder for a function of text `module`, with static shared memory starting at `shared_start`.
@@ -162,10 +162,10 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     pub(crate) fn local_room(&mut self, size: u64, align: u64, line: u32) -> Result<u32, LoadError> {
         let offset = u64::from(self.local_bytes).next_multiple_of(align.max(8));
         let end = offset.saturating_add(size).next_multiple_of(8);
-        if end > u64::from(MAX_FRAME_BYTES) {
+        if end > u64::from(MAX_LOCAL_FRAME_BYTES) {
             return Err(LoadError::InvalidPtx {
                 line,
-                message: format!("more than {MAX_FRAME_BYTES} bytes of local memory"),
+                message: format!("more than {MAX_LOCAL_FRAME_BYTES} bytes of local memory"),
             });
         }
         self.local_bytes = end as u32;

@@ -24,8 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes that processes take in a millisecond at most: some threads that touch new pages.
 const BYTES_PER_MS: u64 = 16 << 20;
-/// A look takes at most one part in so many of the thread's time.
-const MEASUREMENT_SHARE: u32 = 20;
+/// Between two measurements the thread rests for at least so many times as long as the first one took.
+const MIN_IDLE_PER_MEASUREMENT: u32 = 20;
 /// Descriptors of a process that are looked at.
 const MAX_DESCRIPTORS: usize = 16 << 10;
 /// A block, as `stat` counts.
@@ -104,7 +104,7 @@ impl HostMemory {
             let begun = Instant::now();
             let members = members(&groups);
             let left = members.iter().map(|(group, members)| self.look(*group, members, files.as_ref())).min();
-            pause = self::pause(left.unwrap_or(u64::MAX)).max(begun.elapsed() * MEASUREMENT_SHARE);
+            pause = self::pause(left.unwrap_or(u64::MAX)).max(begun.elapsed() * MIN_IDLE_PER_MEASUREMENT);
         }
     }
 

@@ -17,8 +17,8 @@ use katydid_session_core::start_thread;
 use crate::calls::fault::SessionError;
 use crate::objects::held_events::HeldEvent;
 
-/// Between two looks passes this part of the time since something changed, within bounds.
-const PAUSE_FRACTION: u32 = 8;
+/// The time since something changed, divided by this, passes between two polls, within bounds. So does the time of a poll, times this.
+const PAUSE_DIVISOR: u32 = 8;
 const MIN_PAUSE: Duration = Duration::from_micros(50);
 const MAX_PAUSE: Duration = Duration::from_millis(10);
 /// From here on the thread is woken for what comes new, which costs the thread that brings it.
@@ -89,7 +89,7 @@ fn look(coming: &Receiver<QueuedEvent>) {
     let (mut awaited, mut changed, mut took) = (Vec::new(), Instant::now(), Duration::ZERO);
     loop {
         // However much is awaited, the driver is left alone most of the time.
-        let long = (changed.elapsed() / PAUSE_FRACTION).clamp(MIN_PAUSE, MAX_PAUSE).max(took * PAUSE_FRACTION);
+        let long = (changed.elapsed() / PAUSE_DIVISOR).clamp(MIN_PAUSE, MAX_PAUSE).max(took * PAUSE_DIVISOR);
         let first = match pause(coming, long, awaited.is_empty()) {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => None,

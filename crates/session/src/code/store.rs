@@ -20,8 +20,8 @@ use std::time::SystemTime;
 
 /// How the names of images that are being written begin.
 const UNFINISHED_PREFIX: &str = "new-";
-/// No image is kept that takes more than this part of all, so that no program can fill the store with one.
-const MAX_IMAGE_FRACTION: u64 = 4;
+/// No image is kept that is larger than the store's limit divided by this, so that no program can fill the store with one.
+const MAX_IMAGE_DIVISOR: u64 = 4;
 /// Most images: all of them are looked at before one is added.
 const MAX_IMAGES: usize = 4096;
 
@@ -114,7 +114,7 @@ impl ImageStore {
         if there.is_ok_and(|found| !found.is_file()) {
             clear(&path);
         }
-        if is_there || length > self.limit / MAX_IMAGE_FRACTION {
+        if is_there || length > self.limit / MAX_IMAGE_DIVISOR {
             return Ok(());
         }
         // Goes again if it is not renamed. The thread that has its lock already takes it for one that was left.

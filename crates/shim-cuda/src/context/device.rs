@@ -20,8 +20,8 @@ use crate::process::session::shim;
 
 /// The version that this library implements.
 pub(crate) const DRIVER_VERSION: i32 = rules::DRIVER_VERSION.cast_signed();
-/// This part of a device's memory may lie in gaps that only some blocks fit in.
-const FRAGMENTED_MEMORY_FRACTION: u64 = 128;
+/// A device's memory divided by this may lie in gaps that only some blocks fit in.
+const FRAGMENTED_MEMORY_DIVISOR: u64 = 128;
 
 /// One device that the program sees.
 pub(crate) struct Device {
@@ -51,7 +51,7 @@ impl Device {
         let primary = contexts.insert(|slot| Context::primary(slot, ordinal as u32, worker))?;
         let mut facts = facts.devices.get(position)?.clone();
         capability::restrict(&mut facts, shares_memory);
-        let memory = Arena::of_runs(range, facts.total_memory / FRAGMENTED_MEMORY_FRACTION);
+        let memory = Arena::of_runs(range, facts.total_memory / FRAGMENTED_MEMORY_DIVISOR);
         Some(Self { position, facts, primary, memory, is_idle: AtomicBool::new(false) })
     }
 

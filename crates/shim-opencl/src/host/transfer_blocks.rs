@@ -12,7 +12,7 @@ use crate::host::arena::{self, Block};
 use crate::host::rows::{Direction, Rows};
 
 /// Up to this many bytes travel in frames.
-const MIN_BLOCK_DATA_BYTES: usize = 128 << 10;
+const MAX_IN_FRAME_BYTES: usize = 128 << 10;
 /// Bytes at the end of a block that hold its word.
 const STATE_WORD_BYTES: usize = 64;
 /// Blocks of one power of two have this many sizes, so that those that are free serve others.
@@ -110,7 +110,7 @@ impl TransferBlocksState {
 impl TransferBlocks {
     /// A block for a transfer; none where there is no such memory, or too much is in use.
     pub(crate) fn take(&self, length: usize) -> Option<TransferBlock> {
-        if length <= MIN_BLOCK_DATA_BYTES || !arena::is_there() {
+        if length <= MAX_IN_FRAME_BYTES || !arena::is_there() {
             return None;
         }
         self.lock().take(length)
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn blocks_have_room_for_their_data_and_word_in_few_sizes() {
-        for length in [MIN_BLOCK_DATA_BYTES + 1, 1 << 20, (64 << 20) - 5, 64 << 20, (100 << 20) + 3] {
+        for length in [MAX_IN_FRAME_BYTES + 1, 1 << 20, (64 << 20) - 5, 64 << 20, (100 << 20) + 3] {
             let size = size_for(length);
             assert!(
                 size >= length + STATE_WORD_BYTES && size.is_multiple_of(4096) && size - length <= length / 4 + 4096,

@@ -41,7 +41,7 @@ pub(crate) struct Device {
     known: CachedValues,
 }
 
-kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE MAX_DEVICES }
+kind_of_object! { Device cl_device_id DEVICE INVALID_DEVICE MAX_DEVICE_HANDLES }
 
 impl Device {
     pub(crate) fn make(

@@ -18,7 +18,7 @@ use crate::process::session;
 /// Objects of most kinds at a time. The worker takes numbers below 2^24.
 pub(crate) const MAX_OBJECTS: u32 = 1 << 22;
 /// Platforms at a time, or devices and parts of them.
-pub(crate) const MAX_DEVICES: u32 = 1 << 14;
+pub(crate) const MAX_DEVICE_HANDLES: u32 = 1 << 14;
 
 /// A reference of the program's.
 const OWN_REFERENCE: u64 = 1;

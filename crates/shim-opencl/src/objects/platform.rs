@@ -29,7 +29,7 @@ pub(crate) struct Platform {
     known: CachedValues,
 }
 
-kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM MAX_DEVICES }
+kind_of_object! { Platform cl_platform_id PLATFORM INVALID_PLATFORM MAX_DEVICE_HANDLES }
 
 impl Platform {
     pub(crate) fn make() -> Result<Arc<Self>, Code> {

@@ -27,11 +27,11 @@ use crate::transfers::send;
 use crate::transfers::transfer::Transfer;
 
 /// Up to this many bytes travel in frames.
-const MIN_STAGED_BYTES: usize = 128 << 10;
-/// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`MIN_STAGED_BYTES`].
+const MAX_IN_FRAME_BYTES: usize = 128 << 10;
+/// Parts that a copy is cut into, so that both sides are at work, as long as they are not smaller than [`MAX_IN_FRAME_BYTES`].
 const PIECES_PER_COPY: usize = 8;
 /// Bytes of a part of a write: no part is waited for, so small ones do no harm, and the device begins after the first one.
-const WRITE_PIECE_BYTES: RangeInclusive<usize> = MIN_STAGED_BYTES..=2 << 20;
+const WRITE_PIECE_BYTES: RangeInclusive<usize> = MAX_IN_FRAME_BYTES..=2 << 20;
 /// Bytes of a part of a read. One part is copied while others come, but each is waited for, in which time a core copies
 /// half a MiB.
 const READ_PART_BYTES: RangeInclusive<usize> = 1 << 20..=2 << 20;
@@ -46,7 +46,7 @@ const PIECE_POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// The staging area, if a transfer may travel through it.
 fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'static Staging>, Code> {
     let queue = &order.queue;
-    let can = transfer.rows.len() > MIN_STAGED_BYTES && queue.is_in_order();
+    let can = transfer.rows.len() > MAX_IN_FRAME_BYTES && queue.is_in_order();
     let is_whole = order.event() == 0 || !queue.is_profiled();
     Ok(session::staging()?.filter(|_| can && is_whole))
 }
@@ -408,8 +408,8 @@ mod tests {
     #[test]
     fn parts_are_neither_too_small_nor_larger_than_a_piece() {
         assert_eq!(
-            [MIN_STAGED_BYTES + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE_PIECE_BYTES)),
-            [MIN_STAGED_BYTES, 256 << 10, 2 << 20]
+            [MAX_IN_FRAME_BYTES + 1, 2 << 20, 1 << 30].map(|size| part(size, &WRITE_PIECE_BYTES)),
+            [MAX_IN_FRAME_BYTES, 256 << 10, 2 << 20]
         );
         assert_eq!([1 << 20, 12 << 20, 1 << 30].map(|size| part(size, &READ_PART_BYTES)), [1 << 20, 3 << 19, 2 << 20]);
         assert!(part((3 << 20) + 17, &WRITE_PIECE_BYTES).is_multiple_of(PAGE_BYTES));

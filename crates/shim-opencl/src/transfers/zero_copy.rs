@@ -19,8 +19,8 @@ use crate::objects::pending_command::PendingCommand;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
 
-/// Up to this many bytes the reply brings them as soon.
-const MIN_BYTES: usize = 128 << 10;
+/// The largest copy, in bytes, that is left to a reply, which brings so few bytes as soon.
+const MAX_REPLY_COPY_BYTES: usize = 128 << 10;
 
 /// The memory that both have, if a copy may be one of this kind: what the program learns of the command is that the call
 /// returns.
@@ -28,8 +28,10 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
     let memory = &transfer.memory;
     let is_there =
         memory.is_zero_copy.load(Ordering::Relaxed) && !memory.context.has_no_zero_copy.load(Ordering::Relaxed);
-    let can =
-        transfer.form == RUN && transfer.rows.len() > MIN_BYTES && order.queue.is_in_order() && order.event() == 0;
+    let can = transfer.form == RUN
+        && transfer.rows.len() > MAX_REPLY_COPY_BYTES
+        && order.queue.is_in_order()
+        && order.event() == 0;
     Ok(session::staging()?.filter(|_| is_there && can))
 }
 

@@ -14,7 +14,7 @@
 //!
 //! A program keeps a place closed until its thread makes a call: `mlockall` fills what is open.
 //!
-//! A reply's place holds a state word (0: the thread waits, 1: the reply is there), a sleeper word, then the reply's frame.
+//! A reply slot holds a state word (0: the thread waits, 1: the reply is there), a sleeper word, then the reply's frame.
 //! The sleeper word ([`REPLY_SLEEPER_OFFSET`]) is 1 while the thread sleeps on the state. So a reply of up to 24 bytes passes
 //! between processors as one cache line. Plain stores write all of the reply, the state last. A locked instruction would
 //! wait until the frame is written. The thread polls all the time, and would take the line away in between

@@ -13,9 +13,9 @@ use std::time::Instant;
 /// microseconds for a call.
 const LONG_YIELD_NS: u64 = 100_000;
 /// For how many nanoseconds nothing yields after the first long yield. Another one follows, then the time doubles.
-const SHORTEST_PAUSE: u64 = 50_000_000;
+const SHORTEST_PAUSE_NS: u64 = 50_000_000;
 /// The longest such time: a long yield then takes less than a hundredth of all time.
-const LONGEST_PAUSE: u64 = 1_000_000_000;
+const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What this process has seen of others.
 static CONTENTION: Contention = Contention::new();
@@ -69,7 +69,7 @@ impl Contention {
     fn learn(&self, ended: u64, took: u64) {
         let before = self.pause.load(Ordering::Relaxed);
         if took >= LONG_YIELD_NS {
-            let pause = (before * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            let pause = (before * 2).clamp(SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS);
             self.pause.store(pause, Ordering::Relaxed);
             self.until.store(ended + pause, Ordering::Relaxed);
         } else if before != 0 {
@@ -94,7 +94,7 @@ fn now() -> u64 {
 impl Contention {
     /// One that does not end.
     pub(crate) const fn for_ever() -> Self {
-        Self { until: AtomicU64::new(u64::MAX), pause: AtomicU64::new(LONGEST_PAUSE) }
+        Self { until: AtomicU64::new(u64::MAX), pause: AtomicU64::new(LONGEST_PAUSE_NS) }
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         let contention = Contention::new();
         assert_eq!(has_yielded(&contention, 0, LONG_YIELD_NS - 1), (true, true));
         assert_eq!(has_yielded(&contention, 1, LONG_YIELD_NS), (true, false));
-        let end = 1 + LONG_YIELD_NS + SHORTEST_PAUSE;
+        let end = 1 + LONG_YIELD_NS + SHORTEST_PAUSE_NS;
         assert!(contention.is_on_at(|| end - 1) && !contention.is_on_at(|| end));
         assert_eq!(has_yielded(&contention, end - 1, 0), (false, false));
         assert_eq!(has_yielded(&contention, end, 0), (true, true));

@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::gate::Gate;
-use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::opencl;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{Outcome, Running};
@@ -435,7 +435,7 @@ impl Field {
             _ => right == text,
         };
         let is_stopped = matches!(round.action, Action::Checkpoint { stops: true, .. })
-            && outcome.status.code() == Some(STOPPED_STATUS)
+            && outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS)
             && right.starts_with(&text);
         let is_begun = right.contains(text.trim_end_matches(|letter| letter != '\n'));
         let of_criu = round.fault == Fault::Kill(Victim::Criu)

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
 use katydid_tests::commands::katydid;
-use katydid_tests::job::STOPPED_STATUS;
+use katydid_tests::job::CHECKPOINTED_EXIT_STATUS;
 use katydid_tests::paths::Paths;
 use katydid_tests::watch::until;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -214,7 +214,7 @@ impl<'a> Saved<'a> {
         let said = checkpoint.output()?;
         ensure!(said.status.success(), "no checkpoint: {}", String::from_utf8_lossy(&said.stderr));
         let (status, text) = job.finish()?;
-        ensure!(status == Some(STOPPED_STATUS), "{then:?}: {status:?}\n{text}");
+        ensure!(status == Some(CHECKPOINTED_EXIT_STATUS), "{then:?}: {status:?}\n{text}");
         Ok(Self { paths, stage, then, go })
     }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use katydid_tests::commands::katydid;
-use katydid_tests::job::{Job, Plan, STOPPED_STATUS};
+use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Running};
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
@@ -103,7 +103,7 @@ fn unfit_folders(paths: &Paths, _: &str) -> Result<()> {
     let (said_of_it, written) = (said(&outcome), job.output_so_far()?.len());
     ensure!(outcome.status.success(), "{said_of_it}");
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(STOPPED_STATUS), "{}", said(&outcome));
+    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "{}", said(&outcome));
     let mut command = way.restore(paths, &image, &[]);
     unfit(&mut command);
     continues(&kept_loop(paths)?, (0, written), &program::run(&mut command, CHECKPOINT_TIMEOUT)?)
