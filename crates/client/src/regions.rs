@@ -65,7 +65,7 @@ pub struct Region {
     /// Bytes, as the program asked.
     pub size: u64,
     /// What kind of memory.
-    pub place: RegionKind,
+    pub kind: RegionKind,
     /// The program's ordinal of the device.
     pub device: u32,
     /// Handle of the context it was made in.
@@ -82,12 +82,12 @@ impl Region {
 
     /// Whether it is host memory out of the pinned arena.
     pub fn is_pinned(&self) -> bool {
-        matches!(self.place, RegionKind::Host { .. } | RegionKind::HostPooled { .. })
+        matches!(self.kind, RegionKind::Host { .. } | RegionKind::HostPooled { .. })
     }
 
     /// Handle of the pool that it came from.
     pub fn pool(&self) -> Option<usize> {
-        match self.place {
+        match self.kind {
             RegionKind::Pooled { pool } | RegionKind::HostPooled { pool } | RegionKind::ManagedPooled { pool } => {
                 Some(pool)
             }
@@ -97,22 +97,22 @@ impl Region {
 
     /// Whether it is memory that program and GPU use at one address without copies.
     pub fn is_managed(&self) -> bool {
-        self.is_managed_block() || matches!(self.place, RegionKind::Shared { .. } | RegionKind::HostMapped)
+        self.is_managed_block() || matches!(self.kind, RegionKind::Shared { .. } | RegionKind::HostMapped)
     }
 
     /// Whether it is such memory out of the pinned arena.
     pub fn is_managed_block(&self) -> bool {
-        matches!(self.place, RegionKind::Managed | RegionKind::ManagedPooled { .. })
+        matches!(self.kind, RegionKind::Managed | RegionKind::ManagedPooled { .. })
     }
 
     /// Whether it is a variable of this module or library.
     pub fn is_variable_of(&self, module: usize) -> bool {
-        matches!(self.place, RegionKind::Global { owner } | RegionKind::Shared { owner } if owner == module)
+        matches!(self.kind, RegionKind::Global { owner } | RegionKind::Shared { owner } if owner == module)
     }
 
     /// Whether it is the program's own memory.
     pub fn is_registered(&self) -> bool {
-        matches!(self.place, RegionKind::Registered { .. })
+        matches!(self.kind, RegionKind::Registered { .. })
     }
 
     /// Whether `size` bytes from `address`, which lies in the region, stay in it.
@@ -130,9 +130,9 @@ pub struct Regions {
 
 impl Regions {
     /// Notes a region. False when it overlaps one that is there, which only a defect of ours could cause.
-    pub fn insert(&self, start: u64, size: u64, place: RegionKind, device: u32, context: usize) -> bool {
+    pub fn insert(&self, start: u64, size: u64, kind: RegionKind, device: u32, context: usize) -> bool {
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
-        let region = Region { start, size, place, device, context, id };
+        let region = Region { start, size, kind, device, context, id };
         self.map.write().unwrap_or_else(PoisonError::into_inner).insert(start, size, region).is_ok()
     }
 
@@ -148,7 +148,7 @@ impl Regions {
         let mut at = address;
         while at < end {
             match map.find(at) {
-                Some((start, length, region)) if region.place == RegionKind::Mapped => at = start + length,
+                Some((start, length, region)) if region.kind == RegionKind::Mapped => at = start + length,
                 _ => return false,
             }
         }
@@ -231,7 +231,7 @@ mod tests {
         let regions = Regions::default();
         regions.insert(0x1000, 16, RegionKind::Global { owner: 1 }, 0, 7);
         regions.insert(0x2000, 16, RegionKind::Global { owner: 2 }, 0, 7);
-        let gone = regions.remove_all(|region| region.place == RegionKind::Global { owner: 1 });
+        let gone = regions.remove_all(|region| region.kind == RegionKind::Global { owner: 1 });
         assert_eq!(gone.len(), 1);
         assert!(regions.find(0x2000).is_some());
     }

@@ -36,7 +36,7 @@ const MAX_REGISTERS: u32 = (1 << REGISTER_BITS) - 1;
 pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
     let mut file = header();
     for (text, compilation) in texts {
-        file.extend((text.len() as u64 | told(*compilation) << LENGTH_BITS).to_le_bytes());
+        file.extend((text.len() as u64 | encode(*compilation) << LENGTH_BITS).to_le_bytes());
         file.extend(text.as_bytes());
     }
     let names = file.len();
@@ -51,14 +51,14 @@ pub fn linked_image(texts: &[(&str, Compilation)]) -> Vec<u8> {
 }
 
 /// A compilation in 16 bits.
-fn told(compilation: Compilation) -> u64 {
+fn encode(compilation: Compilation) -> u64 {
     let registers = compilation.max_registers.unwrap_or(0).min(MAX_REGISTERS);
     let contracts = compilation.contracts.map_or(0, |contracts| 1 + u64::from(contracts));
     u64::from(registers) | contracts << REGISTER_BITS
 }
 
 /// The compilation that 16 bits say.
-fn heard(bits: u64) -> Compilation {
+fn decode(bits: u64) -> Compilation {
     let registers = bits as u32 & MAX_REGISTERS;
     let contracts = match bits >> REGISTER_BITS {
         0 => None,
@@ -101,7 +101,7 @@ pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
         check_there("a linked text", length, rest.len() as u64)?;
         let (text, behind) = rest.split_at(length as usize);
         let text = std::str::from_utf8(text).map_err(|_| ImageError::Field { field: "a linked text", value: 0 })?;
-        texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), compilation: heard(head >> LENGTH_BITS) });
+        texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), compilation: decode(head >> LENGTH_BITS) });
         bytes = behind;
     }
     Ok(texts)

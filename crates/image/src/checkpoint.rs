@@ -167,7 +167,7 @@ impl Writer {
         let new = self.index.pack_sizes().into_iter().filter(|pack| before.binary_search(pack).is_err());
         manifest.sizes.added = new.map(|(_, size)| size).sum();
         let folder = folder_of(self.number);
-        manifest.check().map_err(|fault| located(&self.image.store.place(&folder), fault))?;
+        manifest.check().map_err(|fault| located(&self.image.store.location(&folder), fault))?;
         self.write_manifest(&folder, &manifest)?;
         self.committed = true;
         // Only a hint: readers look at the folders, and the next checkpoint writes it again.
@@ -189,7 +189,7 @@ impl Writer {
             if !seen.insert(*id) {
                 continue;
             }
-            let place = || self.image.store.place(PACKS_FOLDER);
+            let place = || self.image.store.location(PACKS_FOLDER);
             let found = self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { place: place(), chunk: *id })?;
             sizes.chunks += u64::from(found.entry.raw);
             sizes.stored += u64::from(found.entry.stored);
@@ -207,7 +207,7 @@ impl Writer {
     fn write_manifest(&self, folder: &str, manifest: &Manifest) -> Result<()> {
         let store = &*self.image.store;
         let name = format!("{folder}/{MANIFEST_FILE}");
-        let sealed = seal(manifest).map_err(|error| ImageError::unfit(&store.place(&name), error.to_string()))?;
+        let sealed = seal(manifest).map_err(|error| ImageError::unfit(&store.location(&name), error.to_string()))?;
         // The folder must be there after a power cut before anything says that it is complete.
         store.sync_folder(CHECKPOINTS_FOLDER)?;
         let mut output = store.create(&name)?;
@@ -243,15 +243,15 @@ impl CheckpointPart {
         let folder = folder_of(number);
         if store.descriptor()?.is_none() {
             let what = "only the process that began a checkpoint writes to an object store";
-            return Err(ImageError::unfit(&store.place(&folder), what));
+            return Err(ImageError::unfit(&store.location(&folder), what));
         }
         let guard = store.lock(Lock::Part)?;
         let name = folder.rsplit('/').next().unwrap_or_default();
         if !store.list(CHECKPOINTS_FOLDER)?.iter().any(|found| found == name) {
-            return Err(ImageError::unfit(&store.place(&folder), "this checkpoint has not been begun"));
+            return Err(ImageError::unfit(&store.location(&folder), "this checkpoint has not been begun"));
         }
         if store.open(&format!("{folder}/{MANIFEST_FILE}"))?.is_some() {
-            return Err(ImageError::unfit(&store.place(&folder), "this checkpoint is complete already"));
+            return Err(ImageError::unfit(&store.location(&folder), "this checkpoint is complete already"));
         }
         let index = Arc::new(Index::load(&*store, image.id)?);
         let chunks = Chunks::new(Arc::clone(&store), image.id, index, options)?;

@@ -108,7 +108,7 @@ impl Chunks {
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
             let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
-            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS_FOLDER) };
+            let spoiled = || ImageError::Spoiled { place: self.store.location(PACKS_FOLDER) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
         self.spoil_on_error(roomy)
@@ -130,7 +130,7 @@ impl Chunks {
     pub(crate) fn put(&self, raw: &[u8]) -> Result<ChunkId> {
         if raw.is_empty() || raw.len() > MAX_CHUNK_BYTES {
             let what = format!("a chunk of {} bytes: 1 to {MAX_CHUNK_BYTES} are possible", raw.len());
-            return Err(ImageError::unfit(&self.store.place(PACKS_FOLDER), what));
+            return Err(ImageError::unfit(&self.store.location(PACKS_FOLDER), what));
         }
         self.check_whole()?;
         let zero = is_zero(raw);
@@ -174,7 +174,7 @@ impl Chunks {
     /// An error, when an earlier write has failed: chunks that were announced may not be there.
     pub(crate) fn check_whole(&self) -> Result<()> {
         match self.spoiled.load(Ordering::SeqCst) {
-            true => Err(ImageError::Spoiled { place: self.store.place(PACKS_FOLDER) }),
+            true => Err(ImageError::Spoiled { place: self.store.location(PACKS_FOLDER) }),
             false => Ok(()),
         }
     }
@@ -237,7 +237,7 @@ impl Chunks {
             let number = open.next_number;
             // Eight digits are what a name has.
             if number >= 100_000_000 {
-                return Err(ImageError::unfit(&self.store.place(PACKS_FOLDER), "all pack numbers are used up"));
+                return Err(ImageError::unfit(&self.store.location(PACKS_FOLDER), "all pack numbers are used up"));
             }
             open.next_number += 1;
             if let Some(mut output) = self.store.create_new(&pack_name(number))? {
@@ -289,7 +289,7 @@ impl Chunks {
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
-            let spoiled = || ImageError::Spoiled { place: self.store.place(PACKS_FOLDER) };
+            let spoiled = || ImageError::Spoiled { place: self.store.location(PACKS_FOLDER) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
         self.spoil_on_error(finished)?;

@@ -43,7 +43,7 @@ impl Files {
     /// Leaves for the one who commits what a session consists of.
     pub(crate) fn session(&self, session: &Session) -> Result<()> {
         self.check_name(&session.name)?;
-        let place = self.store.place(&self.folder);
+        let place = self.store.location(&self.folder);
         let sealed = seal(session).map_err(|error| ImageError::unfit(&place, error.to_string()))?;
         self.write(session_file(&session.name), &sealed).map(drop)
     }
@@ -52,7 +52,7 @@ impl Files {
     pub(crate) fn take_session(&self, name: &str) -> Result<Session> {
         self.check_name(name)?;
         let path = format!("{}/{}", self.folder, session_file(name));
-        let place = self.store.place(&path);
+        let place = self.store.location(&path);
         let input = self.store.open(&path)?;
         let input = input.ok_or_else(|| ImageError::unfit(&place, "this session has not been written"))?;
         let bytes = read_whole(&*input, &place, MAX_SESSION_BYTES)?;
@@ -72,7 +72,7 @@ impl Files {
         let fine = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(fine) {
             let what = format!("{name:?} is no name for a part of it: use letters, digits and .-_, 64 at most");
-            return Err(ImageError::unfit(&self.store.place(&self.folder), what));
+            return Err(ImageError::unfit(&self.store.location(&self.folder), what));
         }
         Ok(())
     }

@@ -108,7 +108,8 @@ impl Image {
             store.make_folder(PACKS_FOLDER)?;
             store.make_folder(CHECKPOINTS_FOLDER)?;
             let mut file = store.create(IMAGE_FILE)?;
-            let id = ImageId::random().map_err(|error| ImageError::io(&store.place(""), "draw a random id", error))?;
+            let id =
+                ImageId::random().map_err(|error| ImageError::io(&store.location(""), "draw a random id", error))?;
             file.write(&[&format::image_file(id)])?;
             file.finish()?;
             store.sync_folder(".")?;
@@ -118,8 +119,8 @@ impl Image {
 
     /// Reads what makes a place an image.
     pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
-        let place = store.place(IMAGE_FILE);
-        let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { place: store.place("") })?;
+        let place = store.location(IMAGE_FILE);
+        let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { place: store.location("") })?;
         let mut bytes = [0; BLOCK_BYTES];
         if file.size() != BLOCK_BYTES as u64 {
             return Err(ImageError::damaged(&place, "it has another length"));
@@ -140,8 +141,8 @@ impl Image {
     }
 
     /// Path or address of the image, for messages.
-    pub fn place(&self) -> String {
-        self.store.place("")
+    pub fn location(&self) -> String {
+        self.store.location("")
     }
 
     /// All complete checkpoints, oldest first.
@@ -198,7 +199,7 @@ impl Image {
                 [one] => format!("is {one}; choose it with --at"),
                 several => format!("are {}; choose one with --at", several.join(", ")),
             };
-            ImageError::NoCheckpoint { place: self.place(), wanted, present }
+            ImageError::NoCheckpoint { place: self.location(), wanted, present }
         })
     }
 }
@@ -232,7 +233,7 @@ pub fn check_place(place: &Path) -> Result<()> {
 fn check_free(store: &dyn Store) -> Result<()> {
     const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
     let is_free = store.list(".")?.iter().all(|name| OURS.contains(&name.as_str()));
-    if is_free { Ok(()) } else { Err(ImageError::Occupied { place: store.place("") }) }
+    if is_free { Ok(()) } else { Err(ImageError::Occupied { place: store.location("") }) }
 }
 
 /// Makes a path absolute, so that a process in another folder can use it.

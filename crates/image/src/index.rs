@@ -208,7 +208,7 @@ pub(crate) fn located(place: &str, fault: Fault) -> ImageError {
 /// Opens pack `number` and reads its index; `None` when there is no such file.
 pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Result<Option<(Arc<Pack>, Vec<PackEntry>)>> {
     let name = pack_name(number);
-    let place = store.place(&name);
+    let place = store.location(&name);
     let Some(input) = store.open(&name)? else { return Ok(None) };
     let entries = read_index(&*input, image, number, &place)?;
     Ok(Some((Arc::new(Pack { number, place, input }), entries)))

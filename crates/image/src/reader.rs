@@ -49,7 +49,7 @@ pub struct Reader {
 /// Reads a manifest and checks that it stands where it belongs.
 pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<Manifest> {
     let name = format!("{}/{MANIFEST_FILE}", folder_of(number));
-    let place = image.store.place(&name);
+    let place = image.store.location(&name);
     let input = image.store.open(&name)?;
     let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: number })?;
     let bytes = read_whole(&*input, &place, MAX_MANIFEST_BYTES)?;
@@ -129,8 +129,8 @@ impl Reader {
             return error;
         }
         match numbers().find(|number| !self.index.has_pack(*number)) {
-            Some(gone) => ImageError::Missing { place: self.store.place(&pack_name(gone)), checkpoint: self.number },
-            None => ImageError::UnknownChunk { place: self.store.place(PACKS_FOLDER), chunk: *id },
+            Some(gone) => ImageError::Missing { place: self.store.location(&pack_name(gone)), checkpoint: self.number },
+            None => ImageError::UnknownChunk { place: self.store.location(PACKS_FOLDER), chunk: *id },
         }
     }
 
@@ -146,7 +146,7 @@ impl Reader {
         let path = self.store.path(&folder);
         for (name, entry) in &entries {
             if hash_of_path(&path.join(name))? != (entry.bytes, entry.blake3) {
-                return Err(ImageError::damaged(&self.store.place(&format!("{folder}/{name}")), "hash mismatch"));
+                return Err(ImageError::damaged(&self.store.location(&format!("{folder}/{name}")), "hash mismatch"));
             }
         }
         Ok(path)
@@ -164,7 +164,7 @@ impl Reader {
     /// Finds a file and compares its length, before memory is taken for it.
     fn open_file(&self, entry: &FileEntry) -> Result<(String, Arc<dyn crate::store::Input>)> {
         let name = format!("{}/{}", folder_of(self.number), entry.name);
-        let place = self.store.place(&name);
+        let place = self.store.location(&name);
         let input = self.store.open(&name)?;
         let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: self.number })?;
         if input.size() != entry.bytes {

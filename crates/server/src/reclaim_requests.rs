@@ -73,7 +73,7 @@ impl AskedSessions {
     }
 
     /// A session has asked its program, or has done what it could.
-    fn heard(&mut self, id: SessionId, is_given: bool, now: Instant) {
+    fn on_reply(&mut self, id: SessionId, is_given: bool, now: Instant) {
         if is_given {
             self.forget(id);
         } else if self.workers.remove(&id).is_some() {
@@ -133,10 +133,10 @@ impl ReclaimRequests {
     }
 
     /// A session that is not about to end has asked its program for what a request wants, or has done what it could.
-    pub(crate) fn heard(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
+    pub(crate) fn on_reply(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
         let now = Instant::now();
         if let Some(asked) = self.pending.get_mut(&request) {
-            asked.heard(id, is_given, now);
+            asked.on_reply(id, is_given, now);
         }
         // A worker answers in order. Words on another request are none of those that it owes.
         let Some(&Silence { payer, .. }) = self.silent.get(&id).filter(|silence| silence.owed == Some(request)) else {
@@ -233,10 +233,10 @@ mod tests {
         requests.add((1, 1), &others);
         assert!(requests.next_lines().is_empty() && requests.next_lines().is_empty());
         for (id, _) in others {
-            requests.heard(id, (1, 1), false);
+            requests.on_reply(id, (1, 1), false);
         }
         assert_eq!(requests.next_lines(), [(1, "asked 1".to_owned())]);
-        requests.heard(2, (1, 1), true);
+        requests.on_reply(2, (1, 1), true);
         assert!(requests.next_lines().is_empty());
         requests.forget(3);
         assert_eq!(requests.next_lines(), [(1, "answered 1".to_owned())]);

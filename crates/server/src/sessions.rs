@@ -99,9 +99,9 @@ impl Inner {
     }
 
     /// A session has asked its program for what a reclaim request wants, or has done what it could.
-    fn heard(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
+    fn on_reply(&mut self, id: SessionId, request: ReclaimRequest, is_given: bool) {
         if !self.ending.contains(&id) {
-            self.reclaim.heard(id, request, is_given);
+            self.reclaim.on_reply(id, request, is_given);
         }
     }
 
@@ -325,16 +325,16 @@ impl Sessions {
     }
 
     /// A session has asked its program for what another one's reclaim request wants.
-    pub(crate) fn asked(&self, id: SessionId, request: ReclaimRequest) {
+    pub(crate) fn on_program_asked(&self, id: SessionId, request: ReclaimRequest) {
         let mut inner = self.lock();
-        inner.heard(id, request, false);
+        inner.on_reply(id, request, false);
         inner.answer();
     }
 
     /// A session has done what it could for another one's reclaim request.
-    pub(crate) fn given(&self, id: SessionId, request: ReclaimRequest) {
+    pub(crate) fn on_request_done(&self, id: SessionId, request: ReclaimRequest) {
         let mut inner = self.lock();
-        inner.heard(id, request, true);
+        inner.on_reply(id, request, true);
         inner.answer();
     }
 
@@ -534,14 +534,14 @@ mod tests {
     }
 
     /// The limit in milliseconds that a session was told for this request, and nothing else.
-    fn limit_told(worker: &OwnedFd, number: u64) -> Option<u64> {
-        let said = told(worker);
+    fn read_limit(worker: &OwnedFd, number: u64) -> Option<u64> {
+        let said = read_lines(worker);
         let [line] = said.as_slice() else { return None };
         line.strip_prefix(&format!("wait {number} "))?.parse().ok()
     }
 
     /// What a worker was told since the last time.
-    fn told(worker: &OwnedFd) -> Vec<String> {
+    fn read_lines(worker: &OwnedFd) -> Vec<String> {
         let mut buffer = [0; 256];
         let next = || {
             rustix::net::recv(worker, &mut buffer[..], rustix::net::RecvFlags::DONTWAIT)
@@ -556,15 +556,15 @@ mod tests {
         let (sessions, workers) = served(3);
         sessions.send_request(1, 5, "0000:01:00.0");
         assert_eq!(
-            [0, 1, 2].map(|at| told(&workers[at])),
+            [0, 1, 2].map(|at| read_lines(&workers[at])),
             [vec![], vec!["give 1 5 0000:01:00.0".to_owned()], vec!["give 1 5 0000:01:00.0".to_owned()]]
         );
-        sessions.given(2, (1, 4));
-        sessions.given(2, (1, 5));
-        sessions.given(2, (1, 5));
-        assert_eq!(told(&workers[0]), Vec::<String>::new());
+        sessions.on_request_done(2, (1, 4));
+        sessions.on_request_done(2, (1, 5));
+        sessions.on_request_done(2, (1, 5));
+        assert_eq!(read_lines(&workers[0]), Vec::<String>::new());
         sessions.end(3).unwrap();
-        assert_eq!(told(&workers[0]), ["answered 5"]);
+        assert_eq!(read_lines(&workers[0]), ["answered 5"]);
     }
 
     #[test]
@@ -572,15 +572,15 @@ mod tests {
         let (sessions, workers) = served(4);
         sessions.is_ending(4);
         sessions.send_request(1, 5, "0");
-        sessions.asked(2, (1, 5));
-        sessions.given(3, (1, 5));
+        sessions.on_program_asked(2, (1, 5));
+        sessions.on_request_done(3, (1, 5));
         // What it says does not count: its memory is free with its end.
-        sessions.given(4, (1, 5));
-        assert_eq!(told(&workers[0]), Vec::<String>::new());
+        sessions.on_request_done(4, (1, 5));
+        assert_eq!(read_lines(&workers[0]), Vec::<String>::new());
         sessions.end(4).unwrap();
-        assert_eq!(told(&workers[0]), ["asked 5"]);
-        sessions.given(2, (1, 5));
-        assert_eq!(told(&workers[0]), ["answered 5"]);
+        assert_eq!(read_lines(&workers[0]), ["asked 5"]);
+        sessions.on_request_done(2, (1, 5));
+        assert_eq!(read_lines(&workers[0]), ["answered 5"]);
     }
 
     #[test]
@@ -590,14 +590,14 @@ mod tests {
         sessions.send_request(1, 1, "0");
         pass(&sessions, RECLAIM_TIMEOUT);
         sessions.send_request(1, 2, "0");
-        assert_eq!(told(&workers[0]), ["answered 2"]);
-        assert_eq!(told(&workers[1]), ["give 1 1 0", "give 1 2 0"]);
-        sessions.asked(2, (0, 0));
+        assert_eq!(read_lines(&workers[0]), ["answered 2"]);
+        assert_eq!(read_lines(&workers[1]), ["give 1 1 0", "give 1 2 0"]);
+        sessions.on_program_asked(2, (0, 0));
         sessions.send_request(1, 3, "0");
-        assert_eq!(told(&workers[0]), ["answered 3"], "what it says of another request is no answer");
-        sessions.asked(2, (1, 1));
+        assert_eq!(read_lines(&workers[0]), ["answered 3"], "what it says of another request is no answer");
+        sessions.on_program_asked(2, (1, 1));
         sessions.send_request(1, 4, "0");
-        assert_eq!(told(&workers[0]), ["wait 4 500"], "it has looked again, and has had its time");
+        assert_eq!(read_lines(&workers[0]), ["wait 4 500"], "it has looked again, and has had its time");
     }
 
     #[test]
@@ -605,37 +605,37 @@ mod tests {
         let (sessions, workers) = served(2);
         sessions.send_request(1, 1, "0");
         pass(&sessions, Duration::from_secs(19));
-        sessions.given(2, (1, 1));
-        assert_eq!(told(&workers[0]), ["answered 1"]);
+        sessions.on_request_done(2, (1, 1));
+        assert_eq!(read_lines(&workers[0]), ["answered 1"]);
         sessions.send_request(1, 2, "0");
-        assert!(limit_told(&workers[0], 2).is_some_and(|millis| millis < 2000));
-        sessions.given(2, (1, 2));
-        assert_eq!(told(&workers[0]), ["answered 2"]);
+        assert!(read_limit(&workers[0], 2).is_some_and(|millis| millis < 2000));
+        sessions.on_request_done(2, (1, 2));
+        assert_eq!(read_lines(&workers[0]), ["answered 2"]);
     }
 
     #[test]
     fn others_that_answer_in_time_do_not_lengthen_the_wait_for_one_that_is_late() {
         let (sessions, workers) = served(3);
         sessions.send_request(1, 1, "0");
-        sessions.given(2, (1, 1));
+        sessions.on_request_done(2, (1, 1));
         pass(&sessions, 2 * RECLAIM_TIMEOUT);
-        sessions.given(3, (1, 1));
-        assert_eq!(told(&workers[0]), ["answered 1"]);
+        sessions.on_request_done(3, (1, 1));
+        assert_eq!(read_lines(&workers[0]), ["answered 1"]);
         sessions.send_request(1, 2, "0");
-        assert_eq!(told(&workers[0]), Vec::<String>::new(), "the second has its whole time");
-        sessions.given(2, (1, 2));
-        assert_eq!(told(&workers[0]), ["wait 2 500"]);
-        sessions.given(3, (1, 2));
-        assert_eq!(told(&workers[0]), ["answered 2"]);
+        assert_eq!(read_lines(&workers[0]), Vec::<String>::new(), "the second has its whole time");
+        sessions.on_request_done(2, (1, 2));
+        assert_eq!(read_lines(&workers[0]), ["wait 2 500"]);
+        sessions.on_request_done(3, (1, 2));
+        assert_eq!(read_lines(&workers[0]), ["answered 2"]);
         sessions.send_request(1, 3, "0");
         pass(&sessions, Duration::from_secs(3));
-        sessions.asked(2, (1, 3));
-        let limit = limit_told(&workers[0], 3);
+        sessions.on_program_asked(2, (1, 3));
+        let limit = read_limit(&workers[0], 3);
         assert!(limit.is_some_and(|millis| (3500..19_500).contains(&millis)), "its program has its time: {limit:?}");
-        sessions.given(2, (1, 3));
-        assert_eq!(told(&workers[0]), ["wait 3 500"]);
-        sessions.given(3, (1, 3));
-        assert_eq!(told(&workers[0]), ["answered 3"]);
+        sessions.on_request_done(2, (1, 3));
+        assert_eq!(read_lines(&workers[0]), ["wait 3 500"]);
+        sessions.on_request_done(3, (1, 3));
+        assert_eq!(read_lines(&workers[0]), ["answered 3"]);
     }
 
     #[test]
@@ -644,14 +644,14 @@ mod tests {
         sessions.send_request(1, 1, "0");
         sessions.send_request(3, 1, "0");
         for (id, request) in [(3, (1, 1)), (1, (3, 1)), (2, (1, 1))] {
-            sessions.given(id, request);
+            sessions.on_request_done(id, request);
         }
         pass(&sessions, Duration::from_secs(19));
-        sessions.given(2, (3, 1));
-        assert_eq!([0, 2].map(|at| told(&workers[at]).pop()), [(); 2].map(|()| Some("answered 1".to_owned())));
+        sessions.on_request_done(2, (3, 1));
+        assert_eq!([0, 2].map(|at| read_lines(&workers[at]).pop()), [(); 2].map(|()| Some("answered 1".to_owned())));
         sessions.send_request(1, 2, "0");
-        sessions.given(3, (1, 2));
-        assert!(limit_told(&workers[0], 2).is_some_and(|millis| millis < 2000));
+        sessions.on_request_done(3, (1, 2));
+        assert!(read_limit(&workers[0], 2).is_some_and(|millis| millis < 2000));
     }
 
     #[test]
@@ -665,10 +665,10 @@ mod tests {
             sessions.is_ending(2);
             pass(&sessions, Duration::from_secs(within_end));
             sessions.end(2).unwrap();
-            assert_eq!(told(&workers[0]), ["answered 1"]);
+            assert_eq!(read_lines(&workers[0]), ["answered 1"]);
             let _next = serve_next(&sessions, peer);
             sessions.send_request(1, 2, "0");
-            let limit = limit_told(&workers[0], 2);
+            let limit = read_limit(&workers[0], 2);
             assert!(limit.is_some_and(|millis| millis < 3000), "{limit:?}");
         }
     }
@@ -683,7 +683,7 @@ mod tests {
         sessions.end(2).unwrap();
         let _next = serve_next(&sessions, peer);
         sessions.send_request(1, 1, "0");
-        assert_eq!(told(&workers[0]), Vec::<String>::new(), "it has its whole time");
+        assert_eq!(read_lines(&workers[0]), Vec::<String>::new(), "it has its whole time");
     }
 
     #[test]
@@ -696,7 +696,7 @@ mod tests {
             pass(&sessions, Duration::from_secs(19));
             let _next = serve_next(&sessions, peer(other));
             sessions.send_request(1, 2, "0");
-            assert_eq!(limit_told(&workers[0], 2).is_some_and(|millis| millis < 2000), is_limited);
+            assert_eq!(read_limit(&workers[0], 2).is_some_and(|millis| millis < 2000), is_limited);
         }
     }
 
@@ -771,13 +771,13 @@ mod tests {
     fn a_request_is_answered_at_once_without_peers_and_waits_for_those_that_end() {
         let (sessions, workers) = served(1);
         sessions.send_request(1, 1, "0");
-        assert_eq!(told(&workers[0]), ["answered 1"]);
+        assert_eq!(read_lines(&workers[0]), ["answered 1"]);
         let (sessions, workers) = served(2);
         sessions.is_ending(2);
         sessions.send_request(1, 1, "0");
-        assert_eq!([0, 1].map(|at| told(&workers[at])), [vec![], Vec::<String>::new()]);
+        assert_eq!([0, 1].map(|at| read_lines(&workers[at])), [vec![], Vec::<String>::new()]);
         sessions.end(2).unwrap();
-        assert_eq!(told(&workers[0]), ["answered 1"]);
+        assert_eq!(read_lines(&workers[0]), ["answered 1"]);
     }
 
     #[test]

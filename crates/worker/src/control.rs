@@ -72,12 +72,12 @@ pub(crate) fn short(control: BorrowedFd<'_>, number: u64, device: &str) -> bool 
 }
 
 /// Says that the program of this session lives, and was asked for what another one's reclaim request wants.
-pub(crate) fn asked(control: BorrowedFd<'_>, request: ReclaimRequest) {
+pub(crate) fn send_asked(control: BorrowedFd<'_>, request: ReclaimRequest) {
     say(control, &format!("asked {} {}", request.session, request.number));
 }
 
 /// Says that this session has done what it could for another one's reclaim request.
-pub(crate) fn given(control: BorrowedFd<'_>, request: ReclaimRequest) {
+pub(crate) fn send_given(control: BorrowedFd<'_>, request: ReclaimRequest) {
     say(control, &format!("given {} {}", request.session, request.number));
 }
 

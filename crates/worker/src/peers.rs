@@ -30,8 +30,8 @@ impl ReclaimPeers for Server {
         device.is_some_and(|device| control::short(self.control.as_fd(), number, device))
     }
 
-    fn given(&self, request: ReclaimRequest) {
-        control::given(self.control.as_fd(), request);
+    fn send_given(&self, request: ReclaimRequest) {
+        control::send_given(self.control.as_fd(), request);
     }
 }
 
@@ -76,10 +76,10 @@ impl SessionPeers {
                 let ordinal = self.devices.iter().position(|known| *known == device);
                 match reclaim.as_ref().zip(ordinal) {
                     Some((reclaim, ordinal)) if reclaim.ask(request, ordinal as u32, notify) => {
-                        control::asked(control, request);
+                        control::send_asked(control, request);
                     }
                     Some(_) => {}
-                    None => control::given(control, request),
+                    None => control::send_given(control, request),
                 }
             }
         }

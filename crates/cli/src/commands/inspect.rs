@@ -30,7 +30,7 @@ pub(crate) fn main(flags: &InspectFlags) -> Outcome {
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let manifest = image.manifest(which).map_err(Failure::work)?;
     let checkpoints = image.checkpoints().map_err(Failure::work)?;
-    let view = View { place: image.place(), checkpoints, manifest };
+    let view = View { place: image.location(), checkpoints, manifest };
     if flags.json {
         document::write(&view)?;
     } else {

@@ -88,7 +88,7 @@ impl Bucket {
     }
 
     /// Only for messages.
-    pub(super) fn place(&self, name: &str) -> String {
+    pub(super) fn location(&self, name: &str) -> String {
         format!("{}/{name}", self.address.trim_end_matches('/'))
     }
 
@@ -99,7 +99,7 @@ impl Bucket {
 
     /// Refuses to change an object for a writer that may have lost its lock.
     pub(super) fn may_change(&self, name: &str) -> Result<()> {
-        let lost = || ImageError::LockLost { place: self.place(name) };
+        let lost = || ImageError::LockLost { place: self.location(name) };
         self.hold.may_change(&self.terms).then_some(()).ok_or_else(lost)
     }
 
@@ -110,7 +110,7 @@ impl Bucket {
         match self.wait(self.objects.put_opts(&self.path(name), contents.into(), options)) {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
-            Err(error) => Err(failed(&self.place(name), "make this object", error)),
+            Err(error) => Err(failed(&self.location(name), "make this object", error)),
         }
     }
 
@@ -119,7 +119,7 @@ impl Bucket {
         match self.wait(self.objects.head(&self.path(name))) {
             Ok(meta) => Ok(Some(meta.size)),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failed(&self.place(name), "look at this object", error)),
+            Err(error) => Err(failed(&self.location(name), "look at this object", error)),
         }
     }
 
@@ -128,7 +128,7 @@ impl Bucket {
         self.may_change(name)?;
         match self.wait(self.objects.delete(&self.path(name))) {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(failed(&self.place(name), "remove this object", error)),
+            Err(error) => Err(failed(&self.location(name), "remove this object", error)),
         }
     }
 
@@ -136,7 +136,7 @@ impl Bucket {
     pub(super) fn entries(&self, folder: &str) -> Result<(Vec<String>, Vec<String>)> {
         let path = self.path(folder);
         let listed = self.wait(self.objects.list_with_delimiter(Some(&path)));
-        let listed = listed.map_err(|error| failed(&self.place(folder), "list this place", error))?;
+        let listed = listed.map_err(|error| failed(&self.location(folder), "list this place", error))?;
         let name = |path: &Path| path.filename().unwrap_or_default().to_owned();
         let objects = listed.objects.iter().map(|meta| name(&meta.location)).collect();
         Ok((objects, listed.common_prefixes.iter().map(name).collect()))

@@ -68,7 +68,7 @@ impl FoundLease {
         let first = self.text.lines().next().unwrap_or_default();
         let shown: String = first.chars().filter(|c| !c.is_control()).take(100).collect();
         if !self.is_renewed() {
-            return format!("{shown} (if that has ended, remove the object {})", shared.place(LOCK_OBJECT));
+            return format!("{shown} (if that has ended, remove the object {})", shared.location(LOCK_OBJECT));
         }
         let minutes = shared.terms.orphaned.as_secs().div_ceil(60);
         let when = self.meta.last_modified.format("%F %T");
@@ -125,14 +125,14 @@ impl Bucket {
     /// Takes the lock for a holder with this name, which no other holder has.
     pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<Lease> {
         let (ticket, began) = (Ticket { holder, id }, Moment::now());
-        let unusable = |error| failed(&self.place(LOCK_OBJECT), "make this object", error);
+        let unusable = |error| failed(&self.location(LOCK_OBJECT), "make this object", error);
         let version = match self.put_lock(ticket.text(0), PutMode::Create) {
             Ok(version) => version,
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
                 let found = self.found().map_err(unusable)?;
                 let taken = found.as_ref().map(|found| self.take_over(found, ticket.text(0)));
                 let holder = || found.as_ref().map_or("another process".into(), |found| found.holder(self));
-                let locked = || ImageError::Locked { place: self.place(""), holder: holder() };
+                let locked = || ImageError::Locked { place: self.location(""), holder: holder() };
                 taken.transpose().map_err(unusable)?.flatten().ok_or_else(locked)?
             }
             Err(error) => return Err(unusable(error)),
@@ -143,8 +143,8 @@ impl Bucket {
         let renewing = Renewing { shared: Arc::clone(self), ticket: Arc::clone(&ticket), version };
         let mut lease = Lease { shared: Arc::clone(self), ticket, stop: Some(stop), thread: None };
         let thread = std::thread::Builder::new().name("lease".into()).spawn(move || renewing.run(&stopped));
-        let thread =
-            thread.map_err(|error| ImageError::io(&self.place(LOCK_OBJECT), "start a thread for this lock", error))?;
+        let thread = thread
+            .map_err(|error| ImageError::io(&self.location(LOCK_OBJECT), "start a thread for this lock", error))?;
         lease.thread = Some(thread);
         Ok(lease)
     }

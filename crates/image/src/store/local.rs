@@ -85,13 +85,13 @@ impl Local {
 
 impl Folder {
     /// Only for messages: nothing is ever opened by it.
-    fn place(&self, name: &str) -> String {
+    fn location(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
     }
 
     /// Adds where it happened; a full disk becomes an error of its own.
     fn failed(&self, name: &str, action: &'static str, error: impl Into<io::Error>) -> ImageError {
-        ImageError::io(&self.place(name), action, error.into())
+        ImageError::io(&self.location(name), action, error.into())
     }
 
     /// Does a change, or lets it fail as a test has planned: `half` is what a crash leaves of it.
@@ -211,7 +211,7 @@ impl Folder {
     /// Never waits: who is refused says by whom, and may come again.
     fn flock(&self, file: &OwnedFd, operation: FlockOperation, holder: impl FnOnce() -> String) -> Result<()> {
         match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
-            Err(Errno::WOULDBLOCK) => Err(ImageError::Locked { place: self.place(""), holder: holder() }),
+            Err(Errno::WOULDBLOCK) => Err(ImageError::Locked { place: self.location(""), holder: holder() }),
             other => other.map_err(|error| self.failed(WRITER_LOCK, "lock", error)),
         }
     }
@@ -238,8 +238,8 @@ impl Folder {
 }
 
 impl Store for Local {
-    fn place(&self, name: &str) -> String {
-        self.0.place(name)
+    fn location(&self, name: &str) -> String {
+        self.0.location(name)
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn Output>> {
@@ -280,7 +280,7 @@ impl Store for Local {
         };
         let found = file.metadata().map_err(|error| self.0.failed(name, "open", error))?;
         if !found.is_file() {
-            return Err(ImageError::damaged(&self.0.place(name), "it is no file"));
+            return Err(ImageError::damaged(&self.0.location(name), "it is no file"));
         }
         Ok(Some(Arc::new(Reading { folder: Arc::clone(&self.0), name: name.to_owned(), size: found.len() })))
     }
@@ -475,7 +475,7 @@ impl Input for Reading {
         let opened = self.folder.open_at(&self.name, OFlags::RDONLY).map_err(io::Error::from);
         let read = opened.and_then(|file| File::from(file).read_exact_at(buffer, offset));
         read.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => ImageError::damaged(&self.folder.place(&self.name), "it is cut off"),
+            io::ErrorKind::UnexpectedEof => ImageError::damaged(&self.folder.location(&self.name), "it is cut off"),
             _ => self.folder.failed(&self.name, "read", error),
         })
     }

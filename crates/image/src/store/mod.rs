@@ -25,7 +25,7 @@ use crate::error::Result;
 /// A place for files.
 pub(crate) trait Store: Debug + Send + Sync {
     /// A file or folder as it is called in messages.
-    fn place(&self, name: &str) -> String;
+    fn location(&self, name: &str) -> String;
 
     /// Begins a file that takes the place of one of the same name when it is finished.
     fn create(&self, name: &str) -> Result<Box<dyn Output>>;

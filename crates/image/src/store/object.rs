@@ -82,8 +82,8 @@ fn writing(bucket: &Arc<Bucket>, name: &str, reserved: bool) -> Box<dyn Output> 
 }
 
 impl Store for Objects {
-    fn place(&self, name: &str) -> String {
-        self.0.place(name)
+    fn location(&self, name: &str) -> String {
+        self.0.location(name)
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn Output>> {
@@ -138,12 +138,12 @@ impl Store for Objects {
         }
         let host = rustix::system::uname();
         let holder = format!("process {} on {}", std::process::id(), host.nodename().to_string_lossy());
-        let id = ImageId::random().map_err(|error| ImageError::io(&self.place(""), "draw a random id", error))?;
+        let id = ImageId::random().map_err(|error| ImageError::io(&self.location(""), "draw a random id", error))?;
         Ok(Box::new(self.0.lock(holder, id.to_string())?))
     }
 
     fn writer(&self) -> Result<Option<String>> {
-        let found = self.0.found().map_err(|error| failed(&self.place(LOCK_OBJECT), "read this object", error))?;
+        let found = self.0.found().map_err(|error| failed(&self.location(LOCK_OBJECT), "read this object", error))?;
         Ok(found.map(|found| found.holder(&self.0)))
     }
 
@@ -180,7 +180,7 @@ impl Store for Objects {
             let io = |error| ImageError::io(&path.display().to_string(), "write", error);
             let object = format!("{folder}/{name}");
             let input =
-                self.open(&object)?.ok_or_else(|| ImageError::damaged(&self.place(&object), "it is missing"))?;
+                self.open(&object)?.ok_or_else(|| ImageError::damaged(&self.location(&object), "it is missing"))?;
             let mut file = private::create(&path).map_err(io)?;
             let mut buffer = vec![0; UPLOAD_PIECE_BYTES];
             let mut at = 0;
@@ -238,7 +238,7 @@ impl fmt::Debug for Writing {
 
 impl Writing {
     fn failed(&self, error: Error) -> ImageError {
-        failed(&self.bucket.place(&self.name), "write this object", error)
+        failed(&self.bucket.location(&self.name), "write this object", error)
     }
 
     /// Begins to send what no longer is small.
@@ -328,7 +328,7 @@ impl Input for Reading {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let place = || self.bucket.place(&self.name);
+        let place = || self.bucket.location(&self.name);
         let cut_off = || ImageError::damaged(&place(), "it is cut off");
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.size).ok_or_else(cut_off)?;
         if buffer.is_empty() {

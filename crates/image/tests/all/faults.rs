@@ -94,7 +94,7 @@ fn assert_first_untouched(image: &Image, done: bool) {
     let next = save(image, 3).unwrap();
     assert_holds(image, next, 3);
     assert_holds(image, FIRST, 1);
-    let packs = fs::read_dir(Path::new(&image.place()).join("packs")).unwrap();
+    let packs = fs::read_dir(Path::new(&image.location()).join("packs")).unwrap();
     let names: Vec<String> = packs.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(names.iter().all(|name| name.ends_with(".pack")), "nothing half done is left: {names:?}");
 }
@@ -128,7 +128,7 @@ fn clearing_up_can_end_at_any_change() {
     let act = |image: &Image| {
         if image.checkpoints()?.len() == 1 {
             // Outside of the plan: as if it had been there before.
-            save(&Image::open(image.place())?, 2)?;
+            save(&Image::open(image.location())?, 2)?;
         }
         image.collect(&Keep { newest: Some(1), ..Keep::default() }).map(drop)
     };

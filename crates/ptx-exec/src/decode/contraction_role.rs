@@ -1,10 +1,10 @@
-//! The part that a float instruction can have in a contraction.
+//! The role that a float instruction can have in a contraction.
 
 use crate::decode::modifiers::Modifiers;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 
-/// The part that an instruction can have in a contraction.
+/// The role that an instruction can have in a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContractionRole {
     /// It computes a product.
@@ -33,8 +33,8 @@ pub(crate) struct ContractionKind {
     pub(crate) flushes: bool,
 }
 
-/// The part of a float instruction, by its words.
-pub(crate) fn part_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionRole> {
+/// The role of a float instruction, by its words.
+pub(crate) fn role_of(i: &Instruction<'_>, ty: Ty) -> Option<ContractionRole> {
     let has = |word: &str| i.modifiers.contains(&word);
     if Modifiers::new(&i.modifiers).one_of(&["rn", "rz", "rm", "rp"]).is_some() {
         return None;

@@ -199,9 +199,9 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
     }
 
     /// Says what the instruction that was added last can be in a contraction.
-    pub(crate) fn set_part(&mut self, part: Option<ContractionRole>) {
+    pub(crate) fn set_role(&mut self, role: Option<ContractionRole>) {
         if let Some(draft) = self.drafts.last_mut() {
-            draft.part = part;
+            draft.role = role;
         }
     }
 

@@ -56,7 +56,7 @@ pub(crate) struct Draft {
     /// What it does with memory that several threads have.
     pub(crate) access: Option<Access>,
     /// What it can be in a contraction.
-    pub(crate) part: Option<ContractionRole>,
+    pub(crate) role: Option<ContractionRole>,
 }
 
 impl Draft {
@@ -75,7 +75,7 @@ impl Draft {
             ends: false,
             apart: false,
             access: None,
-            part: None,
+            role: None,
         }
     }
 

@@ -167,7 +167,7 @@ pub(crate) fn load_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         for (line, words) in tile.iter_mut().enumerate() {
             let lane = (TILE_ROWS * register as usize + line) % WARP_LANES;
             let address = transfer.address(machine, inst, lane);
-            let whole = machine.place(transfer.space, address, ROW_BYTES, false).map(|_| ());
+            let whole = machine.resolve(transfer.space, address, ROW_BYTES, false).map(|_| ());
             let mut read = |index: u64| machine.read::<u32>(transfer.space, lane, address + 4 * index);
             let found = whole.and_then(|()| Ok([read(0)?, read(1)?, read(2)?, read(3)?]));
             match found {
@@ -194,7 +194,7 @@ pub(crate) fn store_tiles(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         for (line, words) in tile.iter().enumerate() {
             let lane = (TILE_ROWS * register as usize + line) % WARP_LANES;
             let address = transfer.address(machine, inst, lane);
-            let whole = machine.place(transfer.space, address, ROW_BYTES, true).map(|_| ());
+            let whole = machine.resolve(transfer.space, address, ROW_BYTES, true).map(|_| ());
             let written = whole.and_then(|()| {
                 let mut words = words.iter().zip(0..);
                 words.try_for_each(|(word, index)| machine.write(transfer.space, lane, address + 4 * index, *word))

@@ -64,9 +64,9 @@ fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -
     let first = value(machine, 1);
     let new = if compares { value(machine, 3) } else { first };
     let next = |old| if compares && old != first { old } else { new };
-    match machine.place(space, address, VALUE_BYTES, true)? {
+    match machine.resolve(space, address, VALUE_BYTES, true)? {
         LaneAddress::Host(at) if at.is_multiple_of(VALUE_BYTES) => {
-            // SAFETY: `place` checked range and writability, the arm the alignment, the decoder the processor.
+            // SAFETY: `resolve` checked range and writability, the arm the alignment, the decoder the processor.
             Ok(unsafe { update(at, next) })
         }
         // One thread runs the block whose shared memory lies askew, and local memory is one lane's.

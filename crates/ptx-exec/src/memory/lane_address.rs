@@ -22,7 +22,7 @@ pub(crate) enum LaneAddress {
 
 impl Machine<'_> {
     /// Checks an access of `size` bytes, a power of two, and says where it goes.
-    pub(crate) fn place(
+    pub(crate) fn resolve(
         &mut self,
         space: Space,
         address: u64,
@@ -86,8 +86,8 @@ impl Machine<'_> {
     /// Reads one value for `lane`.
     #[expect(unsafe_code, reason = "the one slow path to memory")]
     pub(crate) fn read<T: Word>(&mut self, space: Space, lane: usize, address: u64) -> Result<T, FaultKind> {
-        Ok(match self.place(space, address, T::SIZE, false)? {
-            // SAFETY: `place` checked range and alignment.
+        Ok(match self.resolve(space, address, T::SIZE, false)? {
+            // SAFETY: `resolve` checked range and alignment.
             LaneAddress::Host(address) => unsafe { raw::load(address) },
             LaneAddress::Local(offset) => local::read(&self.warp.local, lane, offset),
             LaneAddress::Param(offset) => T::cut(param::read(self.env.params, offset, T::SIZE)),
@@ -103,8 +103,8 @@ impl Machine<'_> {
         address: u64,
         value: T,
     ) -> Result<(), FaultKind> {
-        match self.place(space, address, T::SIZE, true)? {
-            // SAFETY: `place` checked range, writability and alignment.
+        match self.resolve(space, address, T::SIZE, true)? {
+            // SAFETY: `resolve` checked range, writability and alignment.
             LaneAddress::Host(address) => unsafe { raw::store(address, value) },
             LaneAddress::Local(offset) => local::write(&mut self.warp.local, lane, offset, value),
             LaneAddress::Param(_) => return Err(FaultKind::IllegalAddress(address)),
@@ -132,8 +132,8 @@ impl Machine<'_> {
                 old
             });
         }
-        match self.place(space, address, T::SIZE, true)? {
-            // SAFETY: `place` checked range, writability and alignment.
+        match self.resolve(space, address, T::SIZE, true)? {
+            // SAFETY: `resolve` checked range, writability and alignment.
             LaneAddress::Host(address) => Ok(unsafe { T::update(address, change) }),
             // No other lane sees a lane's local memory.
             LaneAddress::Local(offset) => {

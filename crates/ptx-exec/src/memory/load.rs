@@ -2,7 +2,7 @@
 //!
 //! Nearly all code reads 32 values in a row, or one for all lanes: that is what the instruction itself looks for. The `rest`
 //! serves these two for some of the lanes, and any addresses within one range; what remains goes lane by lane through
-//! `place`, which finds the fault if there is one.
+//! `resolve`, which finds the fault if there is one.
 
 #![expect(unsafe_code, reason = "reads memory that was checked a few lines above")]
 
@@ -252,7 +252,7 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let slot = if inst.c == NONE { inst.d } else { machine.env.code.list(inst.x + index) };
         for lane in lanes_of(machine.mask) {
             let address = row[lane].plus(inst.imm);
-            let checked = machine.place(space, address, A::Word::SIZE * u64::from(count), false);
+            let checked = machine.resolve(space, address, A::Word::SIZE * u64::from(count), false);
             let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
             match checked.and_then(|_| machine.read::<A::Word>(space, lane, element)) {
                 Ok(value) if slot != NONE => machine.registers.set_lane(slot, lane, A::Lane::narrow(value.extended())),

@@ -112,7 +112,7 @@ fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         for lane in lanes_of(machine.mask) {
             let value = A::Word::cut(machine.registers.row::<A::Lane>(slot)[lane].wide());
             let address = row[lane].plus(inst.imm);
-            let checked = machine.place(space, address, A::Word::SIZE * u64::from(count), true);
+            let checked = machine.resolve(space, address, A::Word::SIZE * u64::from(count), true);
             let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
             if let Err(kind) = checked.and_then(|_| machine.write(space, lane, element, value)) {
                 return machine.fail(kind, lane);

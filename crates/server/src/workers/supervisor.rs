@@ -134,12 +134,12 @@ impl WorkerSupervisor<'_> {
             }
             Message::Asked { session, number } => {
                 if let Some(id) = self.handle.session() {
-                    self.shared.sessions.asked(id, (session, number));
+                    self.shared.sessions.on_program_asked(id, (session, number));
                 }
             }
             Message::Given { session, number } => {
                 if let Some(id) = self.handle.session() {
-                    self.shared.sessions.given(id, (session, number));
+                    self.shared.sessions.on_request_done(id, (session, number));
                 }
             }
             Message::Warm(_) | Message::Saved | Message::Unknown => {}

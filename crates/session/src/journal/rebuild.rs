@@ -84,13 +84,13 @@ impl Session {
     /// # Errors
     ///
     /// [`RebuildError`].
-    pub fn open_door(&mut self) -> Result<(), RebuildError> {
+    pub fn open_lender_socket(&mut self) -> Result<(), RebuildError> {
         let loans = std::mem::take(&mut self.replay.loans);
         self.lend_again(loans).map_err(RebuildError::from_loan)
     }
 
-    /// Rebuilds the rest, once the program's pinned memory is there, and the doors are open of those with whom it shares
-    /// something.
+    /// Rebuilds the rest, once the program's pinned memory is there, and the lender sockets are open of the sessions with
+    /// which it shares something.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ pub trait ReclaimPeers: Send + Sync {
     fn send_request(&self, device: u32, number: u64) -> bool;
 
     /// This session has done what it could for one of them.
-    fn given(&self, request: ReclaimRequest);
+    fn send_given(&self, request: ReclaimRequest);
 }
 
 /// What a session and the others of its server want of each other.
@@ -219,7 +219,7 @@ impl Reclaim {
     }
 
     /// The program has done what a reclaim notice asked, and those before it.
-    pub(crate) fn given(&self, number: u32) {
+    pub(crate) fn on_notice_done(&self, number: u32) {
         let mut state = self.lock();
         state.given = Some(number);
         let count = state.notices.iter().position(|pending| pending.number == number).map_or(0, |last| last + 1);
@@ -230,7 +230,7 @@ impl Reclaim {
 
     fn report_completed(&self, request: ReclaimRequest) {
         if let Some(peers) = self.peers.get() {
-            peers.given(request);
+            peers.send_given(request);
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
             device < 8
         }
 
-        fn given(&self, request: ReclaimRequest) {
+        fn send_given(&self, request: ReclaimRequest) {
             self.0.lock().unwrap().push(format!("given {} {}", request.session, request.number));
         }
     }
@@ -272,7 +272,7 @@ mod tests {
         (reclaim, notes)
     }
 
-    fn told(notes: &Notes) -> Vec<String> {
+    fn take_lines(notes: &Notes) -> Vec<String> {
         std::mem::take(&mut *notes.0.lock().unwrap())
     }
 
@@ -285,7 +285,7 @@ mod tests {
     fn a_request_waits_for_its_answer_and_no_longer_than_nothing_comes_free() {
         let (reclaim, notes) = connected();
         let number = reclaim.send_request(3).unwrap();
-        assert_eq!(told(&notes), ["request 3 1"]);
+        assert_eq!(take_lines(&notes), ["request 3 1"]);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| reclaim.wait(number, || 0));
             reclaim.answered(number + 1);
@@ -331,7 +331,7 @@ mod tests {
     fn what_no_other_session_hears_of_is_not_waited_for() {
         let (reclaim, notes) = connected();
         assert_eq!(reclaim.send_request(8), None);
-        assert!(told(&notes) == ["request 8 1"] && reclaim.lock().requests.is_empty());
+        assert!(take_lines(&notes) == ["request 8 1"] && reclaim.lock().requests.is_empty());
     }
 
     #[test]
@@ -341,16 +341,16 @@ mod tests {
         reclaim.is_idle(1);
         reclaim.ask(request(1), 0, || panic!("it has nothing"));
         reclaim.ask(request(2), 1, || None);
-        assert_eq!(told(&notes), ["given 7 1", "given 7 2"]);
+        assert_eq!(take_lines(&notes), ["given 7 1", "given 7 2"]);
         reclaim.ask(request(3), 1, || Some(1));
         reclaim.ask(request(4), 1, || Some(2));
         reclaim.ask(request(5), 1, || Some(3));
-        reclaim.given(9);
-        assert_eq!(told(&notes), Vec::<String>::new());
-        reclaim.given(2);
-        assert_eq!(told(&notes), ["given 7 3", "given 7 4"]);
-        reclaim.given(3);
-        assert_eq!(told(&notes), ["given 7 5"]);
+        reclaim.on_notice_done(9);
+        assert_eq!(take_lines(&notes), Vec::<String>::new());
+        reclaim.on_notice_done(2);
+        assert_eq!(take_lines(&notes), ["given 7 3", "given 7 4"]);
+        reclaim.on_notice_done(3);
+        assert_eq!(take_lines(&notes), ["given 7 5"]);
     }
 
     #[test]
@@ -378,10 +378,10 @@ mod tests {
         let (reclaim, notes) = connected();
         reclaim.is_idle(0);
         reclaim.ask(ReclaimRequest { session: 7, number: 1 }, 0, || {
-            reclaim.given(5);
+            reclaim.on_notice_done(5);
             Some(5)
         });
-        assert_eq!(told(&notes), ["given 7 1"]);
+        assert_eq!(take_lines(&notes), ["given 7 1"]);
     }
 
     #[test]
@@ -392,9 +392,9 @@ mod tests {
         reclaim.ask(request(1), 0, || Some(1));
         reclaim.lock().notices[0].at -= 2 * PROGRAM_TIMEOUT;
         reclaim.ask(request(2), 0, || panic!("it is silent"));
-        reclaim.given(1);
-        assert_eq!(told(&notes), ["given 7 2", "given 7 1"]);
+        reclaim.on_notice_done(1);
+        assert_eq!(take_lines(&notes), ["given 7 2", "given 7 1"]);
         reclaim.ask(request(3), 0, || Some(2));
-        assert_eq!(told(&notes), Vec::<String>::new());
+        assert_eq!(take_lines(&notes), Vec::<String>::new());
     }
 }

@@ -102,7 +102,7 @@ impl Session {
             return Ok(self.rehearse_reattach()?);
         }
         self.put_back(Share::Device, image, progress, options)?;
-        Ok(self.open_door()?)
+        Ok(self.open_lender_socket()?)
     }
 
     /// The rest, once the program's host memory is there.

@@ -45,7 +45,7 @@ impl Variable {
             return Ok(());
         }
         let (place, mut pages) = (RegionKind::Shared { owner }, pages());
-        if shim.regions.find(self.address).is_some_and(|region| region.place == place) {
+        if shim.regions.find(self.address).is_some_and(|region| region.kind == place) {
             return Ok(());
         }
         let pinned = pinned::get().ok_or_else(taken)?;
@@ -126,7 +126,7 @@ pub(crate) fn forget_all(owner: usize) -> Result<(), CUresult> {
 
 /// A region has left the map of addresses: if it was a managed variable, its pages go but those that others need.
 pub(crate) fn forget(region: &Region) {
-    if !matches!(region.place, RegionKind::Shared { .. }) {
+    if !matches!(region.kind, RegionKind::Shared { .. }) {
         return;
     }
     VARIABLES.end();
@@ -135,7 +135,7 @@ pub(crate) fn forget(region: &Region) {
     let range = region.start / PAGE_BYTES * PAGE_BYTES..(region.start + region.size).next_multiple_of(PAGE_BYTES);
     for page in range.step_by(PAGE_BYTES as usize) {
         let lies_in = |other: &Region| other.start < page + PAGE_BYTES && page < other.start + other.size;
-        let is_needed = |other: &Region| matches!(other.place, RegionKind::Shared { .. }) && lies_in(other);
+        let is_needed = |other: &Region| matches!(other.kind, RegionKind::Shared { .. }) && lies_in(other);
         if shim.regions.all(is_needed).is_empty() && pages.remove(&page) {
             // SAFETY: mapped by us, and no variable lies in it any more.
             let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(page as usize), PAGE_BYTES as usize) };

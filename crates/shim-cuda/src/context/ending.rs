@@ -82,12 +82,12 @@ fn forget_objects(context: &Context) -> Result<(), CUresult> {
 fn forget_memory(context: &Context, shim: &Shim) {
     for region in shim.regions.remove_all(|region| region.context == context.slot.handle) {
         // The worker ends the context before it sees any later message, so the memory is free at once.
-        if region.place == RegionKind::Device {
+        if region.kind == RegionKind::Device {
             let _ = device::device(context.device as CUdevice).and_then(|device| idle::free(device, region.start, 0));
         } else if region.is_host()
             && let Some(pinned) = pinned::get()
         {
-            if region.place == RegionKind::Managed {
+            if region.kind == RegionKind::Managed {
                 managed::forget(&region);
             }
             if region.is_registered() {

@@ -36,7 +36,7 @@ pub(crate) fn locate(claim: DeclaredMemory, address: u64, size: u64) -> Result<C
     let shim = shim()?;
     let mut region = shim.regions.find(address);
     if let Some(mapped) =
-        region.as_mut().filter(|region| region.place == RegionKind::Mapped && !region.holds(address, size))
+        region.as_mut().filter(|region| region.kind == RegionKind::Mapped && !region.holds(address, size))
         && shim.regions.is_mapped(address, size)
     {
         mapped.size = address - mapped.start + size;
@@ -60,7 +60,7 @@ fn place(
 ) -> Result<CopySide, CUresult> {
     // A variable's address was chosen in the worker, where the program may have memory of its own.
     let region =
-        region.filter(|region| claim != DeclaredMemory::Host || !matches!(region.place, RegionKind::Global { .. }));
+        region.filter(|region| claim != DeclaredMemory::Host || !matches!(region.kind, RegionKind::Global { .. }));
     match region {
         Some(region) if !region.holds(address, size) => Err(CUresult::ERROR_INVALID_VALUE),
         Some(region) if !region.is_host() => Ok(CopySide::Gpu(address)),
@@ -117,8 +117,8 @@ mod tests {
 
     const INVALID_SIDE: Result<CopySide, CUresult> = Err(CUresult::ERROR_INVALID_VALUE);
 
-    fn region(place: RegionKind) -> Option<Region> {
-        Some(Region { start: 0x1000, size: 1000, place, device: 0, context: 1, id: 1 })
+    fn region(kind: RegionKind) -> Option<Region> {
+        Some(Region { start: 0x1000, size: 1000, kind, device: 0, context: 1, id: 1 })
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
 /// As [`free`], for a block that is no graph's any more.
 pub(crate) fn free_block(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
-    match shim.regions.find(address).map(|region| region.place) {
+    match shim.regions.find(address).map(|region| region.kind) {
         Some(RegionKind::Pooled { .. } | RegionKind::HostPooled { .. } | RegionKind::ManagedPooled { .. }) => {
             return pool::free(address, stream::default_wire());
         }

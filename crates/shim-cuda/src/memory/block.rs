@@ -32,7 +32,7 @@ pub(crate) fn allocate(size: u64) -> Result<u64, CUresult> {
 /// `ERROR_INVALID_VALUE` for what is no such block.
 pub(crate) fn free(address: u64) -> Result<(), CUresult> {
     let shim = shim()?;
-    let is_block = |region: &Region| region.place == RegionKind::Device;
+    let is_block = |region: &Region| region.kind == RegionKind::Device;
     let region = shim.regions.remove(address, is_block).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     ipc::freed(address)?;
     idle::free(&device::all()?[region.device as usize], address, shim.session.enqueued())

@@ -65,7 +65,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
     }
     let shim = shim()?;
     let address = pointer.addr() as u64;
-    let is_pinned = |region: &Region| matches!(region.place, RegionKind::Host { .. });
+    let is_pinned = |region: &Region| matches!(region.kind, RegionKind::Host { .. });
     let region = shim.regions.remove(address, is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     pinned.forget(&region)?;
@@ -76,7 +76,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), CUresult> {
 /// The region of pinned memory that holds an address.
 fn region(pointer: *mut c_void) -> Result<Region, CUresult> {
     let region = shim()?.regions.find(pointer.addr() as u64);
-    let is_pinned = |region: &Region| matches!(region.place, RegionKind::Host { .. } | RegionKind::Registered { .. });
+    let is_pinned = |region: &Region| matches!(region.kind, RegionKind::Host { .. } | RegionKind::Registered { .. });
     region.filter(is_pinned).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -87,7 +87,7 @@ pub(crate) unsafe fn flags(target: *mut u32, pointer: *mut c_void) -> Result<(),
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let region = shim()?.regions.find(pointer.addr() as u64).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    target.write(match region.place {
+    target.write(match region.kind {
         RegionKind::Host { flags } | RegionKind::Registered { flags } => flags,
         RegionKind::Managed | RegionKind::ManagedPooled { .. } | RegionKind::Shared { .. } => {
             host_alloc_flags::DEVICEMAP

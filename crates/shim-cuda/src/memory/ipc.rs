@@ -151,7 +151,7 @@ pub(crate) fn freed(address: CUdeviceptr) -> Result<(), CUresult> {
 pub(crate) unsafe fn memory_handle(target: *mut CUipcMemHandle, address: CUdeviceptr) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
-    let region = shim()?.regions.find(address).filter(|region| region.place == RegionKind::Device);
+    let region = shim()?.regions.find(address).filter(|region| region.kind == RegionKind::Device);
     target.write(lend(&region.ok_or(CUresult::ERROR_INVALID_VALUE)?)?);
     Ok(())
 }
@@ -263,7 +263,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     let OpenMemory { lent, start, .. } = *open;
     all.remove(&address);
     settle::settle_all()?;
-    shim.regions.remove(address, |region| region.place == RegionKind::Mapped);
+    shim.regions.remove(address, |region| region.kind == RegionKind::Mapped);
     call(&kdForeignUnmap { address: start, size: lent.whole })?;
     virtual_memory::unreserve(start, lent.whole as usize)
 }

@@ -65,7 +65,7 @@ pub(crate) unsafe fn allocate(target: *mut CUdeviceptr, size: usize, flags: u32)
 /// `cuMemFree` of a managed block: waits for the GPU, as the driver does, then ends it.
 pub(crate) fn free(address: CUdeviceptr) -> Result<(), CUresult> {
     let shim = shim()?;
-    let region = shim.regions.remove(address, |region| region.place == RegionKind::Managed);
+    let region = shim.regions.remove(address, |region| region.kind == RegionKind::Managed);
     let region = region.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     forget(&region);
     let pinned = pinned::get().ok_or(CUresult::ERROR_INVALID_VALUE)?;

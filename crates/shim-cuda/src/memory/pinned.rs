@@ -264,7 +264,7 @@ pub(super) fn any_context() -> u32 {
 
 /// Whether the worker's driver gave it its memory there, which no message of ours gives back.
 fn is_of_worker(region: &Region) -> bool {
-    matches!(region.place, RegionKind::Shared { .. } | RegionKind::HostMapped)
+    matches!(region.kind, RegionKind::Shared { .. } | RegionKind::HostMapped)
 }
 
 /// What the worker has its own of for a block: the whole pages that it lies in; of a variable, the variable alone.

@@ -23,8 +23,8 @@ fn known(region: &Region) -> KnownMemory {
         device: region.device,
         pool: region.pool().unwrap_or(0) as u64,
         is_for_host: region.is_host(),
-        is_managed: region.is_managed() && region.place != RegionKind::HostMapped,
-        is_device: region.place == RegionKind::Device,
+        is_managed: region.is_managed() && region.kind != RegionKind::HostMapped,
+        is_device: region.kind == RegionKind::Device,
     }
 }
 

@@ -375,7 +375,7 @@ pub(crate) fn free_async(address: CUdeviceptr, stream: CUstream) -> Result<(), C
         return Ok(());
     }
     let wire = stream::wire(stream)?;
-    match shim()?.regions.find(address).map(|region| region.place) {
+    match shim()?.regions.find(address).map(|region| region.kind) {
         Some(RegionKind::Pooled { .. } | RegionKind::HostPooled { .. } | RegionKind::ManagedPooled { .. }) => {
             free(address, wire)
         }
@@ -648,7 +648,7 @@ pub(crate) unsafe fn export_pointer(target: *mut CUmemPoolPtrExportData, address
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     let (shim, pools) = (shim()?, POOLS.get()?);
-    let is_lent = |region: &Region| match region.place {
+    let is_lent = |region: &Region| match region.kind {
         RegionKind::Pooled { pool } => pools.get(pool).is_some_and(|pool| pool.sharing == PoolSharing::Lent),
         _ => false,
     };

@@ -51,7 +51,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
         return Ok(());
     }
     let others = shim.regions.all(|other| other.start < end && start < other.start + other.size);
-    let is_variable = |other: &Region| matches!(other.place, RegionKind::Global { .. });
+    let is_variable = |other: &Region| matches!(other.kind, RegionKind::Global { .. });
     Err(match () {
         () if others.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
         () if others.iter().any(is_variable) => registration::taken(CUresult::ERROR_NOT_SUPPORTED),

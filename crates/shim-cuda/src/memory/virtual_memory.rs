@@ -176,7 +176,7 @@ impl VirtualRanges {
     fn open(&self, shim: &Shim, start: u64, size: u64) -> Result<(), CUresult> {
         let found = self.mapped.find(start).map(|(.., allocation)| allocation);
         let allocation = found.filter(|allocation| is_host(allocation.location));
-        let is_closed = shim.regions.find(start).is_some_and(|region| region.place == RegionKind::Mapped);
+        let is_closed = shim.regions.find(start).is_some_and(|region| region.kind == RegionKind::Mapped);
         let (Some(allocation), Some(pinned), true) = (allocation, pinned::get(), is_closed) else { return Ok(()) };
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.map_private(start - first, size).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -186,7 +186,7 @@ impl VirtualRanges {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(start as usize);
             target.copy_from_nonoverlapping(known.as_ptr(), known.len());
         }
-        shim.regions.remove(start, |region| region.place == RegionKind::Mapped);
+        shim.regions.remove(start, |region| region.kind == RegionKind::Mapped);
         shim.regions.insert(start, size, RegionKind::HostMapped, allocation.device(), 0);
         pinned.adopt(start, 0, known);
         VARIABLES.begin();
@@ -195,7 +195,7 @@ impl VirtualRanges {
 
     /// Takes such pages away; the mapping stays, for devices.
     fn close(&self, shim: &Shim, start: u64) -> Result<(), CUresult> {
-        let region = shim.regions.remove(start, |region| region.place == RegionKind::HostMapped);
+        let region = shim.regions.remove(start, |region| region.kind == RegionKind::HostMapped);
         let (Some(region), Some(pinned)) = (region, pinned::get()) else { return Ok(()) };
         pinned.forget(&region)?;
         VARIABLES.end();
@@ -213,7 +213,7 @@ impl VirtualRanges {
         tiles: &[(u64, u64)],
         ask: impl FnOnce() -> Result<(), CUresult>,
     ) -> Result<(), CUresult> {
-        let is_open = |start| shim.regions.find(start).is_some_and(|region| region.place == RegionKind::HostMapped);
+        let is_open = |start| shim.regions.find(start).is_some_and(|region| region.kind == RegionKind::HostMapped);
         let open: Vec<_> = tiles.iter().filter(|(start, _)| is_open(*start)).collect();
         if !open.is_empty() {
             pinned::push_named([], stack::wire().unwrap_or(0), 0)?.sent();
@@ -427,7 +427,7 @@ pub(crate) fn unmap(address: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let unmap = || shim.session.call(stack::wire().unwrap_or(0), &kdMemoryUnmap { address, size }).map(drop);
     state.without_pages(shim, &tiles, unmap)?;
     for (start, _) in tiles {
-        shim.regions.remove(start, |region| region.place == RegionKind::Mapped);
+        shim.regions.remove(start, |region| region.kind == RegionKind::Mapped);
         let Some((_, allocation)) = state.mapped.remove(start) else { continue };
         allocation.unmap(shim)?;
     }
@@ -482,7 +482,7 @@ pub(crate) unsafe fn access(
     let (shim, device) = (shim()?, location.id);
     VIRTUAL_MEMORY.lock().mapped.find(address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if is_host(location) {
-        let is_open = shim.regions.find(address).is_some_and(|region| region.place == RegionKind::HostMapped);
+        let is_open = shim.regions.find(address).is_some_and(|region| region.kind == RegionKind::HostMapped);
         flags.write(u64::from(if is_open { access_flags::READ_WRITE } else { access_flags::NONE }));
         return Ok(());
     }

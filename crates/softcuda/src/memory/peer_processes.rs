@@ -17,7 +17,7 @@ use crate::ffi::say;
 use crate::process::settings::{self, MAX_DEVICES};
 
 /// The lock of a folder; files of processes are named by their numbers.
-const LOCK_FILE: &str = "turn";
+const LOCK_FILE: &str = "lock";
 /// What a file of a process begins with; another layout has another number.
 const MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
@@ -28,7 +28,7 @@ const FILE_BYTES: usize = MAGIC.len() + MAX_DEVICES * NUMBER_BYTES;
 /// The folder, as one process sees it.
 pub(crate) struct PeerProcesses {
     folder: PathBuf,
-    turn: File,
+    lock: File,
     own: File,
 }
 
@@ -46,11 +46,11 @@ impl PeerProcesses {
     /// Joins those in `folder` under a name that no living process has.
     fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let turn = options().write(true).create(true).truncate(false).open(folder.join(LOCK_FILE))?;
-        if !turn.metadata()?.is_file() {
+        let lock = options().write(true).create(true).truncate(false).open(folder.join(LOCK_FILE))?;
+        if !lock.metadata()?.is_file() {
             return Err(io::Error::other(format!("{LOCK_FILE} there is no file; name another folder")));
         }
-        turn.lock()?;
+        lock.lock()?;
         // In another namespace another process may have the same number, and a process before it may have left its file.
         let is_taken =
             |made: &io::Result<File>| made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
@@ -63,13 +63,13 @@ impl PeerProcesses {
         let mut whole = [0; FILE_BYTES];
         whole[..MAGIC.len()].copy_from_slice(MAGIC);
         own.write_all_at(&whole, 0)?;
-        turn.unlock()?;
-        Ok(Self { folder: folder.to_owned(), turn, own })
+        lock.unlock()?;
+        Ok(Self { folder: folder.to_owned(), lock, own })
     }
 
     /// Has this process have `used` bytes of a device, if that and what others have is within `capacity`.
     pub(crate) fn take(&self, device: usize, used: u64, capacity: u64) -> bool {
-        let taken = self.in_turn(|| {
+        let taken = self.with_lock(|| {
             let fits = self.others(device)?.checked_add(used).is_some_and(|all| all <= capacity);
             Ok(fits && self.write(device, used).is_ok())
         });
@@ -84,13 +84,13 @@ impl PeerProcesses {
 
     /// Bytes of a device that others have; all of it if that cannot be found out.
     pub(crate) fn taken(&self, device: usize) -> u64 {
-        self.in_turn(|| self.others(device)).unwrap_or(u64::MAX)
+        self.with_lock(|| self.others(device)).unwrap_or(u64::MAX)
     }
 
-    fn in_turn<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.turn.lock()?;
+    fn with_lock<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.lock.lock()?;
         let outcome = work();
-        self.turn.unlock()?;
+        self.lock.unlock()?;
         outcome
     }
 
@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn a_folder_whose_lock_is_no_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (turn, elsewhere) = (folder.path().join(LOCK_FILE), folder.path().join("elsewhere"));
-        std::os::unix::fs::symlink(&elsewhere, &turn).unwrap();
+        let (lock, elsewhere) = (folder.path().join(LOCK_FILE), folder.path().join("elsewhere"));
+        std::os::unix::fs::symlink(&elsewhere, &lock).unwrap();
         assert!(PeerProcesses::open(folder.path()).is_err() && !elsewhere.exists());
-        fs::remove_file(&turn).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(&turn).status().unwrap().success());
+        fs::remove_file(&lock).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
         assert!(PeerProcesses::open(folder.path()).is_err());
     }
 

@@ -111,7 +111,7 @@ impl<'a> DataFlow<'a> {
         let Some(uses) = self.uses(writer, register) else { return false };
         uses.into_iter().all(|user| {
             let draft = &self.drafts[user];
-            let turned = match draft.part {
+            let turned = match draft.role {
                 Some(ContractionRole::Copy) => Some(negated),
                 Some(ContractionRole::Negation(own)) if own.ty == kind.ty && (kind.flushes || !own.flushes) => {
                     Some(!negated)
@@ -138,7 +138,7 @@ impl<'a> DataFlow<'a> {
 
 /// Which of the operands of a sum a register is, if the draft is a sum of that kind and not of the register with itself.
 fn operand_of(draft: &Draft, register: Ref, of: ContractionKind) -> Option<usize> {
-    match (draft.part, draft.inst.a == register, draft.inst.b == register) {
+    match (draft.role, draft.inst.a == register, draft.inst.b == register) {
         (Some(ContractionRole::Sum { kind, .. }), true, false) if kind == of => Some(0),
         (Some(ContractionRole::Sum { kind, .. }), false, true) if kind == of => Some(1),
         _ => None,
@@ -162,7 +162,7 @@ impl<'a> Choice<'a> {
     fn new(flow: &'a DataFlow<'a>) -> Self {
         let (mut leaves, mut operands) = (HashMap::new(), HashMap::<usize, [Option<Operand>; 2]>::new());
         for (product, draft) in flow.drafts.iter().enumerate() {
-            let Some(ContractionRole::Product(kind)) = draft.part else { continue };
+            let Some(ContractionRole::Product(kind)) = draft.role else { continue };
             let constant = !is_register(draft.inst.a) && !is_register(draft.inst.b);
             let mut found = Vec::new();
             if constant
@@ -221,7 +221,7 @@ pub(crate) fn contract(
     registers: &mut Registers,
     mut constant: impl FnMut(u64, Width) -> Slot,
 ) {
-    let has = |wanted: fn(&ContractionRole) -> bool| drafts.iter().any(|draft| draft.part.as_ref().is_some_and(wanted));
+    let has = |wanted: fn(&ContractionRole) -> bool| drafts.iter().any(|draft| draft.role.as_ref().is_some_and(wanted));
     if !has(|part| matches!(part, ContractionRole::Product(_)))
         || !has(|part| matches!(part, ContractionRole::Sum { .. }))
     {
@@ -245,7 +245,7 @@ pub(crate) fn contract(
     let is_gone = |index: usize| {
         let takes = |user: &usize| fused.get(user).is_some_and(|(product, _)| *product == index);
         let draft = &drafts[index];
-        matches!(draft.part, Some(ContractionRole::Product(_)))
+        matches!(draft.role, Some(ContractionRole::Product(_)))
             && flow.uses(index, draft.inst.d).is_some_and(|users| !users.is_empty() && users.iter().all(takes))
     };
     let mut code = Vec::with_capacity(drafts.len());
@@ -280,7 +280,7 @@ impl Rewrite<'_> {
     /// The sum as a fused multiply-add; `None` where there is no such code.
     fn fuse(&mut self, fusion: &Fusion, constant: &mut impl FnMut(u64, Width) -> Slot) -> Option<Draft> {
         let (sum, product) = (&self.flow.drafts[fusion.sum], &self.flow.drafts[fusion.product]);
-        let Some(ContractionRole::Sum { kind, subtracts, saturates }) = sum.part else { return None };
+        let Some(ContractionRole::Sum { kind, subtracts, saturates }) = sum.role else { return None };
         let first = fusion.operand == 0;
         let addend = if first { sum.inst.b } else { sum.inst.a };
         // The signs of the product and of the addend.

@@ -3,7 +3,7 @@
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::{approx, float as ops};
 use crate::api::LoadError;
-use crate::decode::contraction_role::{ContractionKind, part_of};
+use crate::decode::contraction_role::{ContractionKind, role_of};
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
@@ -154,7 +154,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.unsupported(i));
         }
         self.uniform(i, exec, Ty::F32, arity)?;
-        self.set_part(part_of(i, Ty::F32));
+        self.set_role(role_of(i, Ty::F32));
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             _ => return Err(self.unsupported(i)),
         };
         self.uniform(i, exec, Ty::F64, arity)?;
-        self.set_part(part_of(i, Ty::F64));
+        self.set_role(role_of(i, Ty::F64));
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::alu::half_slow::{self, Operation, Style};
 use crate::alu::lanes::{binary, ternary, unary};
 use crate::alu::round::mode;
 use crate::api::LoadError;
-use crate::decode::contraction_role::{ContractionKind, part_of};
+use crate::decode::contraction_role::{ContractionKind, role_of};
 use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::Draft;
 use crate::decode::modifiers::Modifiers;
@@ -149,7 +149,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         if let Some(exec) = fast(i.opcode, ty, &style) {
             self.uniform(i, exec, ty, arity)?;
-            self.set_part(part_of(i, ty));
+            self.set_role(role_of(i, ty));
             return Ok(());
         }
         let [destination, sources @ ..] = i.operands.as_slice() else { return Err(self.invalid("no operands")) };
@@ -161,7 +161,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let d = self.destination(destination, ty)?;
         let draft = Draft::new(half_slow::arithmetic).d(d).a(references[0]).b(references[1]).c(references[2]);
         self.push(draft.imm(style.encode()).apart());
-        self.set_part(part_of(i, ty));
+        self.set_role(role_of(i, ty));
         Ok(())
     }
 

@@ -47,7 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn copy(&mut self, d: Ref, a: Ref, ty: Ty) {
         let exec = if ty.bits() == 64 { unary::<moves::Copy64>() } else { unary::<moves::Copy32>() };
         self.emit(exec, d, &[a]);
-        self.set_part(Some(ContractionRole::Copy));
+        self.set_role(Some(ContractionRole::Copy));
     }
 
     /// `mov.b64 {a, b}, d`

@@ -116,7 +116,7 @@ pub(crate) fn kdReclaimDevices(
 
 /// The program has done what a reclaim notice asked.
 pub(crate) fn kdReclaimDone(session: &mut Session, _head: &FrameHead, message: kdReclaimDone) -> Enqueued {
-    session.shared.reclaim.given(message.number);
+    session.shared.reclaim.on_notice_done(message.number);
     Ok(CUresult::SUCCESS)
 }
 
