@@ -35,7 +35,7 @@ use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 
 /// Connections taken from a listener before others have their turn.
 const MAX_ACCEPTS_PER_WAKE: usize = 32;
-/// What those hear for whom there is no slot.
+/// Refusal text when no slot is free.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
 /// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);

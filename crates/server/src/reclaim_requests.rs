@@ -1,4 +1,4 @@
-//! Reclaim requests that have no answer yet: whom each waits for and until when, and which sessions are silent.
+//! Reclaim requests that have no answer yet: the sessions that each waits for and until when, and which sessions are silent.
 //!
 //! The rule: no session waits for another one for longer than that one's credit was when it was asked, whatever all others do. What
 //! others have waited for a session counts as soon as it answers or ends, and counts as running time before.

@@ -21,7 +21,7 @@ pub enum UploadError {
         most: u64,
     },
     /// Pieces for one message name different totals.
-    #[error("data of {before} bytes became {now} bytes in the middle")]
+    #[error("upload size changed from {before} to {now} bytes")]
     Changed {
         /// The first piece's total.
         before: u64,
@@ -51,7 +51,7 @@ pub enum UploadError {
         most: u64,
     },
     /// The message came before all pieces did.
-    #[error("data was used when {missing} of its {total} bytes had not come")]
+    #[error("upload incomplete: {missing} of {total} bytes are missing")]
     Incomplete {
         /// Bytes that did not come.
         missing: u64,

@@ -78,7 +78,7 @@ pub(crate) enum RebuildError {
         log: String,
     },
     /// It was made of the outline of another session, or of this one before something of it ended.
-    #[error("what was made ahead is not what the image describes")]
+    #[error("the objects made before the move do not match the image")]
     Another,
     /// Machine code is of one device.
     #[error(
