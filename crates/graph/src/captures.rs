@@ -91,7 +91,7 @@ impl Capture {
 }
 
 impl Captures {
-    /// Whether anything here concerns anybody.
+    /// Captures and events of captures; 0: nothing here concerns a call.
     pub(crate) fn load(&self) -> usize {
         self.all.len() + self.events.len()
     }

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_refused_before_anybody_is_asked() {
+    fn wrong_arguments_are_refused_before_a_process_is_asked() {
         let ask = |name: &str, words: [usize; 6]| {
             let opcode = nvml::opcode(name).unwrap();
             // SAFETY: null, or refused before it is looked at.

@@ -96,7 +96,7 @@ static void op_map(lane *l, rng *r) {
         m.at[0] = part.at, m.size[0] = part.size;
     }
     int blocking = chance(r, 50), writes = m.flags != CL_MAP_READ;
-    // Some maps are given back before anybody has looked whether they are there: what is mapped stays as it is.
+    // Some maps are given back before the program has looked whether they are there: what is mapped stays as it is.
     int leaves = !blocking && !(m.flags & CL_MAP_WRITE_INVALIDATE_REGION) && chance(r, 25);
     command c = begin(l, r);
     c.wants |= !blocking;

@@ -155,7 +155,7 @@ static void dumps() {
 static int told;
 static unsigned long long default_heard;
 
-// What it calls itself is called as by anybody else: its null stream is the legacy one, whatever call has failed.
+// What it calls itself is called as by the program: its null stream is the legacy one, whatever call has failed.
 static void hear(void *data, CUlogLevel level, char *message, size_t length) {
     (void)length;
     if (strstr(message, "cuStreamGetPriority")) OK(cuStreamGetId(nullptr, &default_heard));

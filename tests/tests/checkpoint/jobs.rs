@@ -1,5 +1,5 @@
 //! Jobs of several processes, and what is done to processes: ranks of MPI, shell scripts, namespaces, a CRIU or a
-//! supervisor that is killed, and the control socket that anybody may speak to.
+//! supervisor that is killed, and the control socket that any process may speak to.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -73,7 +73,7 @@ const ON_ONE_WAY: [(&str, Scenario); 22] = [
     ("a_criu_killed_at_any_moment_leaves_the_last_image_and_no_riddle", killed_criu),
     ("a_program_may_end_before_it_is_back_from_a_checkpoint", ended_away),
     ("a_program_that_a_signal_has_stopped_is_kept_and_stays_so", stopped_by_a_signal),
-    ("anybody_can_ask_over_the_control_socket", control_socket),
+    ("any_process_can_ask_over_the_control_socket", control_socket),
     ("a_program_of_the_job_can_ask_for_a_checkpoint", asked_from_within),
 ];
 

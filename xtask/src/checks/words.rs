@@ -31,6 +31,7 @@ const OLD_WORDS: &[(&str, &str, Scope)] = &[
     ("somebody", "the actor's name: another process, a user, a thread", Everywhere),
     ("everybody", "the actors' name: all processes, all users", Everywhere),
     ("nobody", "the actor's name: no process, no caller, no thread", Everywhere),
+    ("anybody", "the actor's name: any process, any user, any thread", Everywhere),
     ("plea", "reclaim request", Everywhere),
     ("pleas", "reclaim requests", Everywhere),
     ("plead", "send a reclaim request", Everywhere),

@@ -93,7 +93,7 @@ impl Code {
         self.try_load(memory).map_err(Refusal::say)
     }
 
-    /// As `load`, without telling anybody.
+    /// As `load`, without logging.
     fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
         let (major, minor) = COMPUTE_CAPABILITY;
         let image = Image::decode(&self.image)?;

@@ -13,7 +13,7 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::memory::space::{self, ALL_PEERS, Access};
 
-/// Addresses below this are no memory of anybody.
+/// Addresses below this are never valid.
 const LOWEST_ADDRESS: u64 = 4096;
 
 /// Bytes that an operation will touch.

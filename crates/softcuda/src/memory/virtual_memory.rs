@@ -153,7 +153,7 @@ fn widest(access: &[Access]) -> Access {
     access.iter().copied().max().unwrap_or(Access::None)
 }
 
-/// What the pages must allow for the most that anybody may do.
+/// What the pages must allow for the most that any device may do.
 fn protection(access: Access) -> Protection {
     match access {
         Access::None => Protection::None,

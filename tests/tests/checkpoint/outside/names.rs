@@ -341,7 +341,7 @@ fn no_turn(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()
 }
 
-/// A checkpoint of a job whose turn we have as soon as it has looked whether anybody has it.
+/// A checkpoint of a job whose turn we have as soon as it has looked whether another process has it.
 fn taken_late(stage: &Stage, job: &Job<'_>, lock: &File) -> Result<Outcome> {
     fs::write(stage.image("armed"), "")?;
     let command = &mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]);
