@@ -77,7 +77,7 @@ pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
     let (crates, edges) = read(&metadata)?;
     let faults = faults(&crates, &edges);
     if !faults.is_empty() {
-        bail!("{}\nThe allowed arrows are in xtask/src/checks/layers.rs", faults.join("\n"));
+        bail!("{}\nThe allowed dependencies are in xtask/src/checks/layers.rs", faults.join("\n"));
     }
     let faults = modules::faults(&tree.root, shows_edges)?;
     if !faults.is_empty() {
@@ -114,12 +114,13 @@ fn read(metadata: &Value) -> Result<(BTreeSet<String>, Vec<Edge>)> {
 }
 
 fn faults(crates: &BTreeSet<String>, edges: &[Edge]) -> Vec<String> {
-    let arrows: BTreeMap<&str, &[&str]> = ALLOWED_CRATES.iter().copied().collect();
-    let unlisted = crates.iter().filter(|name| !arrows.contains_key(name.as_str()));
-    let mut faults: Vec<String> = unlisted.map(|name| format!("{name} stands in no row of the arrows")).collect();
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED_CRATES.iter().copied().collect();
+    let unlisted = crates.iter().filter(|name| !allowed.contains_key(name.as_str()));
+    let mut faults: Vec<String> =
+        unlisted.map(|name| format!("{name} stands in no row of the allowed dependencies")).collect();
     for edge in edges {
         let generates = edge.in_build_script && GENERATOR_CRATES.contains(&edge.to.as_str());
-        if !generates && !reaches(&arrows, &edge.from, &edge.to) {
+        if !generates && !reaches(&allowed, &edge.from, &edge.to) {
             faults.push(format!("{} may not depend on {}", edge.from, edge.to));
         }
     }
@@ -127,8 +128,8 @@ fn faults(crates: &BTreeSet<String>, edges: &[Edge]) -> Vec<String> {
 }
 
 /// Whether `to` is among what `from` may use, directly or through others.
-fn reaches(arrows: &BTreeMap<&str, &[&str]>, from: &str, to: &str) -> bool {
-    arrows.get(from).is_some_and(|next| next.iter().any(|next| *next == to || reaches(arrows, next, to)))
+fn reaches(allowed: &BTreeMap<&str, &[&str]>, from: &str, to: &str) -> bool {
+    allowed.get(from).is_some_and(|next| next.iter().any(|next| *next == to || reaches(allowed, next, to)))
 }
 
 #[cfg(test)]
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_may_skip_a_layer_but_not_turn_round() {
+    fn a_dependency_may_skip_a_layer_but_not_turn_round() {
         assert!(fault("shim-cuda", "wire", false).is_empty());
         assert_eq!(fault("wire", "shim-cuda", false), ["wire may not depend on shim-cuda"]);
         assert_eq!(fault("client", "driver", false), ["client may not depend on driver"]);
@@ -156,6 +157,6 @@ mod tests {
     #[test]
     fn a_new_crate_must_be_given_its_place() {
         let crates = ["stranger".to_owned()].into_iter().collect();
-        assert_eq!(faults(&crates, &[]), ["stranger stands in no row of the arrows"]);
+        assert_eq!(faults(&crates, &[]), ["stranger stands in no row of the allowed dependencies"]);
     }
 }
