@@ -29,6 +29,17 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Makes a file where no file is, not even a symbolic link: another user may write to the folder.
+///
+/// # Errors
+///
+/// Error that the system returned; `AlreadyExists` where the name is taken.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE_MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
+    Ok(file)
+}
+
 /// Makes a file with these contents.
 ///
 /// # Errors

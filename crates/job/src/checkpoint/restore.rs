@@ -284,7 +284,7 @@ impl Opened {
         self.check(around)?;
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
         let (folder, apart) = self.take_folder()?;
-        self.check_written(&[])?;
+        self.check_written()?;
         let placed = self.place_libraries(&folder, around)?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let generations = self.notes.generations.clone().and_next();
@@ -331,6 +331,7 @@ impl Opened {
             job.settle();
         }
         let cut = reunited?;
+        raised.made.take().into_iter().for_each(MadeFiles::keep);
         job.started(raised.program);
         let Raised { program, child, guard, .. } = raised;
         Ok(Restored { job, program, child, guard, cut, missing: placed.missing })
@@ -343,11 +344,17 @@ impl Opened {
         if around.devices.is_empty() || has_choice { Ok(()) } else { Err(RestoreError::NoChoice(self.number())) }
     }
 
-    /// Whether files that the job writes can be cut back: no process but the job's `own` writes them too.
-    fn check_written(&self, own: &[Process]) -> Result<(), RestoreError> {
-        if let Some((file, pid)) = written_files::in_use(&self.notes.written, own) {
-            return Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) });
+    /// Whether no process but the job's `own` writes files that are to be cut back.
+    fn check_unused(&self, own: &[Process]) -> Result<(), RestoreError> {
+        match written_files::in_use(&self.notes.written, own) {
+            Some((file, pid)) => Err(RestoreError::InUse { path: file.path.clone(), pid, program: tree::name(pid) }),
+            None => Ok(()),
         }
+    }
+
+    /// Whether files that the job writes can be cut back, before it has any process.
+    fn check_written(&self) -> Result<(), RestoreError> {
+        self.check_unused(&[])?;
         written_files::can_be_cut(&self.notes.written).map_err(|(path, source)| RestoreError::Cut { path, source })
     }
 
@@ -356,10 +363,9 @@ impl Opened {
     fn commit(&self, raised: &mut Raised, streams: &Streams) -> Result<Vec<Written>, RestoreError> {
         let processes = tree::tree(raised.child).map_err(system("list the processes"))?;
         // Another restore may have made processes that write them meanwhile.
-        self.check_written(&processes)?;
-        let cut = written_files::cut_back(&self.notes.written);
+        self.check_unused(&processes)?;
+        let cut = written_files::cut_back(&self.notes.written, &processes);
         let cut = cut.map_err(|(path, source)| RestoreError::Cut { path, source })?;
-        raised.made.take().into_iter().for_each(MadeFiles::keep);
         streams.take_up(raised);
         Ok(cut.into_iter().cloned().collect())
     }
@@ -647,7 +653,7 @@ impl Raised {
         let command = namespace::keeper(around.katydid, &namespaces, &restore);
         let raised = Self::kept_apart(opened, criu, around, (&command, &names));
         // No keeper is left where it has failed.
-        let made = MadeFiles::handed_over(&namespaces.made());
+        let made = MadeFiles::handed_over(&namespaces.made(), &namespaces.own_folders());
         raised.map(|raised| Self { made: Some(made), ..raised })
     }
 

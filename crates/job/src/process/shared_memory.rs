@@ -19,10 +19,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
-use rustix::fs::{CWD, FileType, Gid, Mode, RenameFlags, SeekFrom, Uid, chown, fstatfs, mknodat, renameat_with, seek};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Uid, chownat, fstatfs, mknodat, renameat_with,
+    seek,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +48,8 @@ const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_OPEN_FILES: usize = 1024;
 /// Where no file can be made.
 const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
+/// Names beside a file that are tried.
+const MAX_NAME_ATTEMPTS: u32 = 1000;
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -314,21 +320,64 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that were made for a restore, and what had their names before. Dropped, all is as it was, unless the files are kept.
+/// Files that were made for a restore, and what had their names before. Dropped, all is as it was, unless the files are kept. What
+/// another process has put under a name meanwhile stays.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct MadeFiles {
-    made: Vec<PathBuf>,
+    made: Vec<MadeFile>,
     /// Names that CRIU takes away when it has restored the job.
     given: Vec<PathBuf>,
     /// Files whose names are the job's now: the name, and where the file is meanwhile.
     aside: Vec<(PathBuf, PathBuf)>,
+    /// Sockets whose names CRIU may take.
+    sockets: Vec<NamedSocket>,
+}
+
+/// A socket with a second name, until the job goes on.
+#[derive(Debug, Serialize, Deserialize)]
+struct NamedSocket {
+    path: PathBuf,
+    second: PathBuf,
+    /// Device and inode of what had the name when CRIU had restored.
+    restored: Option<(u64, u64)>,
+}
+
+impl NamedSocket {
+    /// Whether the socket has lost its name to one of the job, and to no socket that its owner has made since.
+    fn has_lost_its_name(&self) -> bool {
+        match (id_of(&self.path), self.restored) {
+            (None, _) => true,
+            (now, _) if now == id_of(&self.second) => false,
+            (now, Some(restored)) => now == Some(restored),
+            // CRIU has failed, and no process of the job is left.
+            (_, None) => !is_listened_at(&self.path),
+        }
+    }
+}
+
+/// A file as it was made, by device and inode.
+#[derive(Debug, Serialize, Deserialize)]
+struct MadeFile {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+/// Device and inode of what has the name now; a symbolic link's own.
+fn id_of(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|stat| (stat.dev(), stat.ino()))
 }
 
 impl MadeFiles {
+    /// Notes what was just made under the name.
+    fn note(&mut self, path: &Path) {
+        self.made.extend(id_of(path).map(|id| MadeFile { path: path.to_owned(), id }));
+    }
+
     /// The job has them now.
     pub(crate) fn keep(mut self) {
         self.made.clear();
-        for (_, aside) in self.aside.drain(..) {
+        let second_names = self.sockets.drain(..).map(|socket| socket.second);
+        for aside in self.aside.drain(..).map(|(_, aside)| aside).chain(second_names) {
             // The job does not need it gone.
             let _ = fs::remove_file(aside);
         }
@@ -337,25 +386,27 @@ impl MadeFiles {
     /// CRIU has taken away the names that it needed; others may have them from here on.
     pub(crate) fn restored(mut self) -> Self {
         self.given.clear();
+        self.sockets.iter_mut().for_each(|socket| socket.restored = id_of(&socket.path));
         self
     }
 
     /// Leaves all that to another process, which finds it in the file `note`.
     pub(crate) fn hand_over(mut self, note: &Path) -> io::Result<()> {
         private::write(note, serde_json::to_vec(&self)?)?;
-        (self.made, self.given, self.aside) = Default::default();
+        (self.made, self.given, self.aside, self.sockets) = Default::default();
         Ok(())
     }
 
-    /// What a process of other namespaces has left to us, as far as we see those files: it had `/dev/shm` for itself.
-    pub(crate) fn handed_over(note: &Path) -> Self {
+    /// What a process of other namespaces has left to us, as far as we see those files: it had the folders `hidden` for itself.
+    pub(crate) fn handed_over(note: &Path, hidden: &[&Path]) -> Self {
         let text = fs::read(note).unwrap_or_default();
         // A process that made nothing has written no note.
         let mut made: Self = serde_json::from_slice(&text).unwrap_or_default();
         let _ = fs::remove_file(note);
-        let is_seen = |path: &PathBuf| !path.starts_with(SHM_FOLDER);
-        made.made.retain(is_seen);
+        let is_seen = |path: &Path| !hidden.iter().any(|folder| path.starts_with(folder));
+        made.made.retain(|made| is_seen(&made.path));
         made.aside.retain(|(path, _)| is_seen(path));
+        made.sockets.retain(|socket| is_seen(&socket.path));
         made.restored()
     }
 }
@@ -363,12 +414,33 @@ impl MadeFiles {
 impl Drop for MadeFiles {
     fn drop(&mut self) {
         // The restore has failed for a reason that matters more. What lies in a folder goes before it.
-        for path in self.made.iter().chain(&self.given).rev() {
-            let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+        for name in self.given.iter().rev() {
+            let _ = fs::remove_file(name);
+        }
+        for MadeFile { path, id } in self.made.iter().rev() {
+            if id_of(path) == Some(*id) {
+                let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+            }
         }
         for (path, aside) in self.aside.iter().rev() {
-            let _ = fs::rename(aside, path);
+            // Where the name is another file's by now, both stay.
+            let _ = rename_to_free(aside, path);
         }
+        for socket in self.sockets.iter().rev() {
+            if socket.has_lost_its_name() {
+                let _ = fs::rename(&socket.second, &socket.path);
+            }
+            // A rename to another name of the same socket does nothing.
+            let _ = fs::remove_file(&socket.second);
+        }
+    }
+}
+
+/// Whether a socket of that name has a process. CRIU's has none when the restore has failed.
+fn is_listened_at(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused),
     }
 }
 
@@ -390,10 +462,11 @@ pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (Pa
 /// a list that cannot be read, and a socket of another user is its owner's to lose.
 fn hold_sockets(folder: &Path, made: &mut MadeFiles) {
     for name in files_img::bound_names(folder).unwrap_or_default() {
-        let is_socket = fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket());
-        let aside = free_name(&name);
-        if is_socket && fs::hard_link(&name, &aside).is_ok() {
-            made.aside.push((name, aside));
+        if !fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket()) {
+            continue;
+        }
+        if let Ok((second, ())) = beside(&name, |second| fs::hard_link(&name, second)) {
+            made.sockets.push(NamedSocket { path: name, second, restored: None });
         }
     }
 }
@@ -412,14 +485,16 @@ fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Resul
         link_remap_lock::mark(&segment.path);
     }
     for name in segment.links.iter().filter(|link| is_anew || !link.exists()).filter(|name| **name != segment.path) {
-        let aside = free_name(name);
-        match fs::rename(name, &aside) {
-            Ok(()) => made.aside.push((name.clone(), aside)),
+        if fs::symlink_metadata(name).is_ok_and(|stat| stat.is_dir()) {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        match move_aside(name) {
+            Ok(aside) => made.aside.push((name.clone(), aside)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         fs::hard_link(&segment.path, name)?;
-        made.made.push(name.clone());
+        made.note(name);
     }
     for name in segment.given.iter().filter(|name| **name != segment.path) {
         match fs::remove_file(name) {
@@ -432,15 +507,33 @@ fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Resul
     Ok(())
 }
 
-/// A name beside `path` that no file has.
-fn free_name(path: &Path) -> PathBuf {
-    let name = |number: u32| {
+/// Makes something under a name beside `path` that is free, and gives the name. `make` fails with `AlreadyExists` where the name is not
+/// free: the folder may be another user's, who may take it between a look and the use.
+fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(PathBuf, T)> {
+    let mut number = 0;
+    loop {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".katydid-{}-{number}", std::process::id()));
-        PathBuf::from(name)
-    };
-    let mut names = (0..).map(name);
-    names.find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| name(u32::MAX))
+        match make(Path::new(&name)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MAX_NAME_ATTEMPTS => number += 1,
+            made => return made.map(|made| (name.into(), made)),
+        }
+    }
+}
+
+/// Gives a file another name beside its own.
+fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    beside(path, |aside| rename_to_free(path, aside)).map(|(aside, ())| aside)
+}
+
+/// Renames a file to a name that no file has; `AlreadyExists` where one has it.
+fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can (NFS).
+        Err(Errno::INVAL) if fs::symlink_metadata(to).is_err() => fs::rename(from, to),
+        Err(Errno::INVAL) => Err(io::ErrorKind::AlreadyExists.into()),
+        renamed => Ok(renamed?),
+    }
 }
 
 /// Names that CRIU needs for them, and others might need too.
@@ -470,26 +563,26 @@ impl Drop for Outside<'_> {
 fn make_one(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
         let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
-        made.made.extend(missing.iter().rev().map(|folder| folder.to_path_buf()));
-        DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+        let created = DirBuilder::new().recursive(true).mode(0o755).create(above);
+        missing.iter().rev().for_each(|folder| made.note(folder));
+        created?;
     }
     match segment.kind {
         SharedFileKind::Fifo => make_fifo(segment)?,
         SharedFileKind::Folder => make_folder(segment)?,
         SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
-            let fresh = free_name(&segment.path);
-            let placed = make_file(segment, folder, &fresh).and_then(|()| place(&fresh, &segment.path));
+            let (fresh, file) = beside(&segment.path, private::create_new)?;
+            let placed = fill(file, segment, folder).and_then(|()| place(&fresh, &segment.path));
             // What failed first is told.
             let placed = placed.inspect_err(|_| drop(fs::remove_file(&fresh)))?;
             made.aside.extend(placed.map(|aside| (segment.path.clone(), aside)));
         }
     }
-    made.made.push(segment.path.clone());
+    made.note(&segment.path);
     Ok(())
 }
 
-fn make_file(segment: &Segment, folder: &Path, fresh: &Path) -> io::Result<()> {
-    let mut file = private::create(fresh)?;
+fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
     copied(&mut File::open(folder.join(&segment.copy))?, &mut file)?;
     let (owner, group) = segment.owner;
     fchown(&file, Some(owner), Some(group))?;
@@ -507,8 +600,7 @@ fn place(fresh: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
         return Ok(Some(fresh.to_owned()));
     }
     // Not every file system can (NFS).
-    let aside = free_name(path);
-    fs::rename(path, &aside)?;
+    let aside = move_aside(path)?;
     let placed = fs::rename(fresh, path);
     placed.inspect_err(|_| drop(fs::rename(&aside, path)))?;
     Ok(Some(aside))
@@ -516,19 +608,19 @@ fn place(fresh: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
 
 fn make_fifo(segment: &Segment) -> io::Result<()> {
     mknodat(CWD, &segment.path, FileType::Fifo, Mode::from_raw_mode(segment.mode), 0)?;
-    give(segment)
+    let (owner, group) = segment.owner;
+    let ids = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)));
+    Ok(chownat(CWD, &segment.path, ids.0, ids.1, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
+/// By its descriptor: another user may put a symbolic link in its place.
 fn make_folder(segment: &Segment) -> io::Result<()> {
     private::folder(&segment.path)?;
-    fs::set_permissions(&segment.path, Permissions::from_mode(segment.mode))?;
-    give(segment)
-}
-
-/// Gives what was made to whom it belonged.
-fn give(segment: &Segment) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = File::from(rustix::fs::open(&segment.path, flags, Mode::empty())?);
     let (owner, group) = segment.owner;
-    Ok(chown(&segment.path, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)))?)
+    fchown(&folder, Some(owner), Some(group))?;
+    folder.set_permissions(Permissions::from_mode(segment.mode))
 }
 
 /// Whether some of them are where POSIX's shared memory is.
@@ -659,7 +751,7 @@ mod tests {
         let note = image.path().join("note");
         make(&segments, image.path()).unwrap().hand_over(&note).unwrap();
         assert_eq!(text("data"), "then");
-        drop(MadeFiles::handed_over(&note));
+        drop(MadeFiles::handed_over(&note, &[]));
         is_as_before();
         let missing = Segment { path: path("other"), copy: "none".into(), ..segment_of(&stat) };
         assert!(make(&[segments.to_vec(), vec![missing]].concat(), image.path()).is_err());
@@ -679,20 +771,64 @@ mod tests {
         let length = u32::try_from(entry.len()).unwrap().to_le_bytes();
         let list = [&files_img::IMAGE_FILE_MAGIC[..], &files_img::FILES_MAGIC, &length, &entry].concat();
         fs::write(image.path().join("files.img"), list).unwrap();
-        let _listener = UnixListener::bind(&path).unwrap();
-        for goes_on in [false, true] {
-            let made = make(&[], image.path()).unwrap();
-            fs::remove_file(&path).unwrap();
-            let _of_the_job = UnixListener::bind(&path).unwrap();
-            let theirs = fs::metadata(&path).unwrap().ino();
-            if goes_on {
-                made.keep()
-            } else {
-                drop(made)
-            }
-            assert_eq!(fs::metadata(&path).unwrap().ino() == theirs, goes_on);
-            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
-        }
+        let bind = || (fs::remove_file(&path).unwrap_or_default(), UnixListener::bind(&path).unwrap()).1;
+        let inode = || fs::metadata(&path).unwrap().ino();
+        let _listener = bind();
+        let first = inode();
+        let is_alone = || assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
+        // CRIU has not come to it, or has failed behind it.
+        drop(make(&[], image.path()).unwrap());
+        assert_eq!(inode(), first);
+        is_alone();
+        let made = make(&[], image.path()).unwrap();
+        drop(bind());
+        drop(made);
+        assert_eq!(inode(), first);
+        is_alone();
+        // It has restored.
+        let made = make(&[], image.path()).unwrap();
+        let _of_the_job = bind();
+        drop(made.restored());
+        assert_eq!(inode(), first);
+        is_alone();
+        // The owner has made another one meanwhile.
+        let made = make(&[], image.path()).unwrap();
+        let _of_the_job = bind();
+        let made = made.restored();
+        let _second = bind();
+        let second = inode();
+        drop(made);
+        assert_eq!(inode(), second);
+        is_alone();
+        let made = make(&[], image.path()).unwrap();
+        let _of_the_job = bind();
+        let of_the_job = inode();
+        made.restored().keep();
+        assert_eq!(inode(), of_the_job);
+        is_alone();
+    }
+
+    #[test]
+    fn what_another_process_has_put_under_a_name_meanwhile_stays() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        fs::write(image.path().join("copy"), "then").unwrap();
+        let stat = fs::metadata(image.path().join("copy")).unwrap();
+        let segment = Segment { path: path("data"), ..segment_of(&stat) };
+        fs::write(path("data"), "now").unwrap();
+        // Another user knows the name beside it.
+        let beside = path(&format!("data.katydid-{}-0", std::process::id()));
+        std::os::unix::fs::symlink(image.path().join("copy"), &beside).unwrap();
+        let made = make(&[segment], image.path()).unwrap();
+        assert_eq!(fs::read_to_string(path("data")).unwrap(), "then");
+        fs::write(path("saved"), "newer").unwrap();
+        fs::rename(path("saved"), path("data")).unwrap();
+        drop(made);
+        assert_eq!(fs::read_to_string(path("data")).unwrap(), "newer");
+        let other = path(&format!("data.katydid-{}-1", std::process::id()));
+        assert_eq!(fs::read_to_string(other).unwrap(), "now", "nothing is lost");
+        assert!(fs::symlink_metadata(beside).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(image.path().join("copy")).unwrap(), "then");
     }
 
     fn segment_of(stat: &Metadata) -> Segment {

@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::criu::link_remap;
@@ -178,31 +179,41 @@ pub(crate) fn can_be_cut(files: &[Written]) -> Result<(), (String, io::Error)> {
     })
 }
 
-/// Cuts each file back to its length at the checkpoint, and says which were cut: all of them, or none where one cannot be opened.
+/// Cuts each file back to its length at the checkpoint, and says which were cut: all of them, or none where one cannot be opened. Files
+/// that processes of `own` have open are cut by their descriptors: to open one anew breaks the leases that the job has taken, and tells
+/// those who watch it.
 ///
 /// # Errors
 ///
 /// The first file that could not be cut, with its name.
-pub fn cut_back(files: &[Written]) -> Result<Vec<&Written>, (String, io::Error)> {
-    can_be_cut(files)?;
-    let mut cut = Vec::new();
-    for file in files {
-        if cut_one(file).map_err(|error| (file.path.clone(), error))? {
-            cut.push(file);
-        }
+pub fn cut_back<'a>(files: &'a [Written], own: &[Process]) -> Result<Vec<&'a Written>, (String, io::Error)> {
+    let opened =
+        longer(files).filter_map(|file| match lent_to_cut(file, own).map_or_else(|| opened_to_cut(file), Ok) {
+            Ok(opened) => opened.map(|opened| Ok((file, opened))),
+            Err(error) => Some(Err((file.path.clone(), error))),
+        });
+    let opened: Vec<(&Written, File)> = opened.collect::<Result<_, _>>()?;
+    for (file, opened) in &opened {
+        opened.set_len(file.length).map_err(|error| (file.path.clone(), error))?;
     }
-    Ok(cut)
+    Ok(opened.into_iter().map(|(file, _)| file).collect())
 }
 
-/// Whether it was longer.
-fn cut_one(then: &Written) -> io::Result<bool> {
-    if !fs::metadata(&then.path).is_ok_and(|stat| is_longer(then, &stat)) {
-        return Ok(false);
-    }
-    match opened_to_cut(then)? {
-        Some(file) => file.set_len(then.length).map(|()| true),
-        None => Ok(false),
-    }
+/// The file as a process of `own` has it open, if that is longer; no option where none has.
+fn lent_to_cut(then: &Written, own: &[Process]) -> Option<Option<File>> {
+    let now = fs::metadata(&then.path).ok()?;
+    own.iter().find_map(|process| {
+        let is_it = |open: &OpenFile| {
+            let id = (open.stat.dev(), open.stat.ino());
+            open.flags & ACCESS_MODE_BITS != 0 && id == (now.dev(), now.ino())
+        };
+        let open = of_descriptors(process.pid).find(is_it)?;
+        let number = open.link.file_name()?.to_str()?.parse().ok()?;
+        let process = pidfd_open(Pid::from_raw(process.pid as i32)?, PidfdFlags::empty()).ok()?;
+        let file = File::from(pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?);
+        let stat = file.metadata().ok()?;
+        Some((stat.dev() == now.dev() && is_longer(then, &stat)).then_some(file))
+    })
 }
 
 /// The file, if that is longer still once it is open.
@@ -235,13 +246,17 @@ mod tests {
         assert_eq!(files.len(), 1);
         file.write_all(b" and after").unwrap();
         assert_eq!(in_use(&files, &[]), Some((&files[0], std::process::id())));
-        let us = Process { pid: std::process::id(), parent: 1, state: 'R' };
-        assert_eq!(in_use(&files, &[us]), None, "the job itself may have it open");
+        let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
+        assert_eq!(in_use(&files, &us), None, "the job itself may have it open");
+        let lent = lent_to_cut(&files[0], &us).flatten().unwrap();
+        assert_eq!(lent.metadata().unwrap().ino(), file.as_file().metadata().unwrap().ino());
+        drop(lent);
         let file = file.into_temp_path();
         assert_eq!(in_use(&files, &[]), None, "no process has it open any more");
-        assert_eq!(cut_back(&files).unwrap(), [&files[0]]);
+        assert!(lent_to_cut(&files[0], &us).is_none());
+        assert_eq!(cut_back(&files, &[]).unwrap(), [&files[0]]);
         assert_eq!(fs::read(&file).unwrap(), b"before");
-        assert!(cut_back(&files).unwrap().is_empty());
+        assert!(cut_back(&files, &[]).unwrap().is_empty());
     }
 
     #[test]
@@ -256,7 +271,7 @@ mod tests {
         let files = [file("one"), file("program")];
         fs::copy("/bin/sleep", &files[1].path).unwrap();
         let mut running = std::process::Command::new(&files[1].path).arg("1000").spawn().unwrap();
-        let refused = cut_back(&files).unwrap_err();
+        let refused = cut_back(&files, &[]).unwrap_err();
         assert_eq!((refused.0.as_str(), refused.1.kind()), (files[1].path.as_str(), io::ErrorKind::ExecutableFileBusy));
         assert_eq!(fs::read_to_string(&files[0].path).unwrap(), "before and after");
         running.kill().unwrap();
@@ -292,7 +307,7 @@ mod tests {
         let stat = fs::metadata(&data).unwrap();
         let path = data.to_str().unwrap().to_owned();
         let replaced = Written { path, inode: stat.ino() + 1, length: 0 };
-        assert!(cut_back(&[replaced]).unwrap().is_empty());
+        assert!(cut_back(&[replaced], &[]).unwrap().is_empty());
         assert_eq!(fs::read(&data).unwrap(), b"x");
     }
 }

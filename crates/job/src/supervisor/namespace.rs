@@ -209,6 +209,12 @@ pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
 }
 
 impl JobNamespaces {
+    /// Folders that the job sees as its own, and other processes do not.
+    pub(crate) fn own_folders(&self) -> Vec<&Path> {
+        let shown = self.known_folder.parent().filter(|_| self.folder != self.known_folder);
+        [Path::new(shared_memory::SHM_FOLDER)].into_iter().chain(shown).collect()
+    }
+
     /// Where the keeper notes which of that shared memory it has made: the supervisor knows whether the job goes on.
     pub(crate) fn made(&self) -> PathBuf {
         self.shared.with_file_name("made.json")

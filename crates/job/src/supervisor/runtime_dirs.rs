@@ -27,7 +27,7 @@ const LOGIN_RUNTIME_FOLDER: &str = "/run/user";
 /// Names a runtime folder.
 const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// Our own folder below one.
-const KATYDID_FOLDER: &str = "katydid";
+const FOLDER_NAME: &str = "katydid";
 
 /// Folders of this user: new ones go to the first, and existing ones may be in any.
 pub(crate) fn of_user() -> Vec<PathBuf> {
@@ -41,7 +41,7 @@ fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
         above.join(JOBS_FOLDER).as_os_str().len() + 1 + MAX_JOB_NAME_CHARS + MAX_SOCKET_NAME_BYTES
             <= MAX_SOCKET_PATH_BYTES
     };
-    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(KATYDID_FOLDER));
+    let own = runtime.filter(|folder| folder.is_absolute()).filter(is_ours).map(|folder| folder.join(FOLDER_NAME));
     let own = own.filter(fits);
     own.into_iter().chain([PathBuf::from(format!("/tmp/katydid-{user}"))]).collect()
 }
@@ -50,14 +50,14 @@ fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
 /// was made by the user whose it is.
 pub(crate) fn all() -> Vec<PathBuf> {
     let (us, is_root) = (geteuid().as_raw(), geteuid().is_root());
-    let login = |user: u32| Path::new(LOGIN_RUNTIME_FOLDER).join(user.to_string()).join(KATYDID_FOLDER);
+    let login = |user: u32| Path::new(LOGIN_RUNTIME_FOLDER).join(user.to_string()).join(FOLDER_NAME);
     let mut all: Vec<(u32, PathBuf)> = of_user().into_iter().chain([login(us)]).map(|folder| (us, folder)).collect();
     if is_root {
         let users = numbers_in(LOGIN_RUNTIME_FOLDER, "").into_iter().map(|user| (user, login(user)));
         let others = numbers_in("/tmp", "katydid-").into_iter();
         all.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
     }
-    let told = told(|environment| told_runtime(environment).map(|folder| folder.join(KATYDID_FOLDER)));
+    let told = told(|environment| told_runtime(environment).map(|folder| folder.join(FOLDER_NAME)));
     all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
     // A folder may have several names.
     let mut seen = BTreeSet::new();
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_runtime_folder_that_a_process_was_begun_with_is_one_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join(KATYDID_FOLDER);
+        let place = folder.path().join(FOLDER_NAME);
         fs::create_dir(&place).unwrap();
         fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         assert!(!all().contains(&place));
