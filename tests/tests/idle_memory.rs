@@ -20,6 +20,8 @@ use tempfile::TempDir;
 const DEVICE_MEMORY: (&str, &str) = ("KATYDID_SOFT_MEMORY", "1G");
 const LARGE_BYTES: &str = "800000000";
 const SECOND_BYTES: &str = "600000000";
+/// A file of softcuda's shared folder begins with what it is.
+const SOFT_FILE_HEAD_BYTES: usize = 32;
 
 /// A server whose programs share one device.
 struct Bench {
@@ -68,6 +70,7 @@ impl Bench {
     /// Bytes that a worker has of the first two devices, as it tells the others.
     fn held(&self, worker: u32) -> Result<[u64; 2]> {
         let told = fs::read(self.shared.path().join(format!("{worker}.0")))?;
+        let told = told.get(SOFT_FILE_HEAD_BYTES..).context("no numbers")?;
         let number =
             |at: usize| told.get(8 * at..).and_then(<[u8]>::first_chunk).map(|bytes| u64::from_le_bytes(*bytes));
         Ok([number(0).context("no first device")?, number(1).context("no second device")?])
