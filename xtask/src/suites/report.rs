@@ -31,8 +31,8 @@ pub(super) struct Report {
     /// All but the outputs of failed tests, for the case that the suite dies.
     said: Vec<String>,
     place: Place,
-    /// Whether it has said how many passed.
-    has_counted: bool,
+    /// Whether it has said how many tests it runs, and not yet how many passed.
+    has_begun: bool,
     outcome: Outcome,
 }
 
@@ -40,11 +40,12 @@ impl Report {
     /// Reads one line of a test binary's output.
     pub(super) fn read(&mut self, line: &str) {
         if let Some(counts) = line.strip_prefix("test result: ") {
-            (self.place, self.has_counted) = (Place::Outside, true);
+            (self.place, self.has_begun) = (Place::Outside, false);
             self.outcome.passed += number_before(counts, " passed");
             self.outcome.failed += number_before(counts, " failed");
             return;
         }
+        self.has_begun |= line.starts_with("running ");
         match self.place {
             Place::Outside if line == "failures:" => self.place = Place::Outputs,
             Place::Outside => self.said.push(line.to_owned()),
@@ -54,9 +55,9 @@ impl Report {
         }
     }
 
-    /// All that came of it. A suite that did not end well, or said no count, has failed, also where none of its tests has.
+    /// All that came of it. A suite that did not end well, or ended among its tests, has failed, also where none of its tests has.
     pub(super) fn finish(mut self, ended_well: bool, ending: impl Display) -> Outcome {
-        if !(ended_well && self.has_counted) && self.outcome.failed == 0 {
+        if (!ended_well || self.has_begun) && self.outcome.failed == 0 {
             self.outcome.failed = 1;
             self.outcome
                 .failures
@@ -120,8 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_without_a_count_is_a_failure() {
+    fn a_suite_that_ends_among_its_tests_is_a_failure() {
         assert_eq!(outcome("running 1 test\ntest a ... ok\n", true).failed, 1);
+        assert_eq!(outcome("a grid moved through 15 processes\n", true), Outcome::default());
     }
 
     #[test]
