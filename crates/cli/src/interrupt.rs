@@ -18,6 +18,7 @@ use signal_hook::low_level::{emulate_default_handler, signal_name};
 use crate::ignored_signals::is_ignored;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, say};
+use katydid_job::process::shared_memory;
 use katydid_job::supervisor::{folder, guard};
 
 /// Signals by which users and systems end a command.
@@ -82,6 +83,7 @@ fn attend(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
     if document::interrupt(&word, u8::try_from(128 + signal).unwrap_or(u8::MAX)) {
         say(word);
     }
+    shared_memory::leave_none();
     katydid_scratch::leave_none();
     if !has_guards {
         folder::leave_none();

@@ -15,11 +15,12 @@
 //! A file that has lost the name under which it was opened comes back under its others, and for as long as CRIU restores
 //! under that by which CRIU finds it (`criu/link_remap.rs`).
 
+mod made_files;
+
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, fchown};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use katydid_scratch::private;
@@ -30,6 +31,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::made_files::MadeFiles;
+pub use self::made_files::leave_none;
+use self::made_files::{beside, move_aside};
 use crate::criu::link_remap::{FileId, UnlinkedFile};
 use crate::criu::{files_img, link_remap, link_remap_lock};
 use crate::process::stdio::Standard;
@@ -48,8 +52,6 @@ const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_OPEN_FILES: usize = 1024;
 /// Where no file can be made.
 const MADE_BY_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
-/// Names beside a file that are tried.
-const MAX_NAME_ATTEMPTS: u32 = 1000;
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -320,159 +322,32 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that were made for a restore, and what had their names before. Dropped, all is as it was, unless the files are kept. What
-/// another process has put under a name meanwhile stays.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct MadeFiles {
-    made: Vec<MadeFile>,
-    /// Names that CRIU takes away when it has restored the job.
-    given: Vec<PathBuf>,
-    /// Files whose names are the job's now: the name, and where the file is meanwhile.
-    aside: Vec<(PathBuf, PathBuf)>,
-    /// Sockets whose names CRIU may take.
-    sockets: Vec<NamedSocket>,
-}
-
-/// A socket with a second name, until the job goes on.
-#[derive(Debug, Serialize, Deserialize)]
-struct NamedSocket {
-    path: PathBuf,
-    second: PathBuf,
-    /// Device and inode of what had the name when CRIU had restored.
-    restored: Option<(u64, u64)>,
-}
-
-impl NamedSocket {
-    /// Whether the socket has lost its name to one of the job, and to no socket that its owner has made since.
-    fn has_lost_its_name(&self) -> bool {
-        match (id_of(&self.path), self.restored) {
-            (None, _) => true,
-            (now, _) if now == id_of(&self.second) => false,
-            (now, Some(restored)) => now == Some(restored),
-            // CRIU has failed, and no process of the job is left.
-            (_, None) => !is_listened_at(&self.path),
-        }
-    }
-}
-
-/// A file as it was made, by device and inode.
-#[derive(Debug, Serialize, Deserialize)]
-struct MadeFile {
-    path: PathBuf,
-    id: (u64, u64),
-}
-
-/// Device and inode of what has the name now; a symbolic link's own.
-fn id_of(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|stat| (stat.dev(), stat.ino()))
-}
-
-impl MadeFiles {
-    /// Notes what was just made under the name.
-    fn note(&mut self, path: &Path) {
-        self.made.extend(id_of(path).map(|id| MadeFile { path: path.to_owned(), id }));
-    }
-
-    /// The job has them now.
-    pub(crate) fn keep(mut self) {
-        self.made.clear();
-        let second_names = self.sockets.drain(..).map(|socket| socket.second);
-        for aside in self.aside.drain(..).map(|(_, aside)| aside).chain(second_names) {
-            // The job does not need it gone.
-            let _ = fs::remove_file(aside);
-        }
-    }
-
-    /// CRIU has taken away the names that it needed; others may have them from here on.
-    pub(crate) fn restored(mut self) -> Self {
-        self.given.clear();
-        self.sockets.iter_mut().for_each(|socket| socket.restored = id_of(&socket.path));
-        self
-    }
-
-    /// Leaves all that to another process, which finds it in the file `note`.
-    pub(crate) fn hand_over(mut self, note: &Path) -> io::Result<()> {
-        private::write(note, serde_json::to_vec(&self)?)?;
-        (self.made, self.given, self.aside, self.sockets) = Default::default();
-        Ok(())
-    }
-
-    /// What a process of other namespaces has left to us, as far as we see those files: it had the folders `hidden` for itself.
-    pub(crate) fn handed_over(note: &Path, hidden: &[&Path]) -> Self {
-        let text = fs::read(note).unwrap_or_default();
-        // A process that made nothing has written no note.
-        let mut made: Self = serde_json::from_slice(&text).unwrap_or_default();
-        let _ = fs::remove_file(note);
-        let is_seen = |path: &Path| !hidden.iter().any(|folder| path.starts_with(folder));
-        made.made.retain(|made| is_seen(&made.path));
-        made.aside.retain(|(path, _)| is_seen(path));
-        made.sockets.retain(|socket| is_seen(&socket.path));
-        made.restored()
-    }
-}
-
-impl Drop for MadeFiles {
-    fn drop(&mut self) {
-        // The restore has failed for a reason that matters more. What lies in a folder goes before it.
-        for name in self.given.iter().rev() {
-            let _ = fs::remove_file(name);
-        }
-        for MadeFile { path, id } in self.made.iter().rev() {
-            if id_of(path) == Some(*id) {
-                let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
-            }
-        }
-        for (path, aside) in self.aside.iter().rev() {
-            // Where the name is another file's by now, both stay.
-            let _ = rename_to_free(aside, path);
-        }
-        for socket in self.sockets.iter().rev() {
-            if socket.has_lost_its_name() {
-                let _ = fs::rename(&socket.second, &socket.path);
-            }
-            // A rename to another name of the same socket does nothing.
-            let _ = fs::remove_file(&socket.second);
-        }
-    }
-}
-
-/// Whether a socket of that name has a process. CRIU's has none when the restore has failed.
-fn is_listened_at(path: &Path) -> bool {
-    match UnixStream::connect(path) {
-        Ok(_) => true,
-        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused),
-    }
-}
-
 /// Makes the files anew from their copies in `folder`.
 ///
 /// # Errors
 ///
 /// With the file's name; all is as it was then.
 pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (PathBuf, io::Error)> {
-    let mut made = MadeFiles::default();
+    let made = MadeFiles::new();
     for segment in segments {
-        make_all(segment, folder, &mut made).map_err(|error| (segment.path.clone(), error))?;
+        make_all(segment, folder, &made).map_err(|error| (segment.path.clone(), error))?;
     }
-    hold_sockets(folder, &mut made);
+    hold_sockets(folder, &made);
     Ok(made)
 }
 
 /// Gives sockets second names whose names CRIU takes for those of the job: another process may listen there by now. CRIU complains of
 /// a list that cannot be read, and a socket of another user is its owner's to lose.
-fn hold_sockets(folder: &Path, made: &mut MadeFiles) {
+fn hold_sockets(folder: &Path, made: &MadeFiles) {
     for name in files_img::bound_names(folder).unwrap_or_default() {
-        if !fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket()) {
-            continue;
-        }
-        if let Ok((second, ())) = beside(&name, |second| fs::hard_link(&name, second)) {
-            made.sockets.push(NamedSocket { path: name, second, restored: None });
+        if fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket()) {
+            made.hold_socket(name);
         }
     }
 }
 
 /// A file with all its names.
-fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Result<()> {
+fn make_all(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
     let is_anew = match segment.kind {
         SharedFileKind::Mapped => true,
         SharedFileKind::Open | SharedFileKind::Fifo | SharedFileKind::Folder => !segment.path.exists(),
@@ -489,7 +364,7 @@ fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Resul
             return Err(io::ErrorKind::IsADirectory.into());
         }
         match move_aside(name) {
-            Ok(aside) => made.aside.push((name.clone(), aside)),
+            Ok(aside) => made.note_aside(name, aside),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -502,38 +377,9 @@ fn make_all(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Resul
             _ => {}
         }
         fs::hard_link(&segment.path, name)?;
-        made.given.push(name.clone());
+        made.note_given(name);
     }
     Ok(())
-}
-
-/// Makes something under a name beside `path` that is free, and gives the name. `make` fails with `AlreadyExists` where the name is not
-/// free: the folder may be another user's, who may take it between a look and the use.
-fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(PathBuf, T)> {
-    let mut number = 0;
-    loop {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".katydid-{}-{number}", std::process::id()));
-        match make(Path::new(&name)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MAX_NAME_ATTEMPTS => number += 1,
-            made => return made.map(|made| (name.into(), made)),
-        }
-    }
-}
-
-/// Gives a file another name beside its own.
-fn move_aside(path: &Path) -> io::Result<PathBuf> {
-    beside(path, |aside| rename_to_free(path, aside)).map(|(aside, ())| aside)
-}
-
-/// Renames a file to a name that no file has; `AlreadyExists` where one has it.
-fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can (NFS).
-        Err(Errno::INVAL) if fs::symlink_metadata(to).is_err() => fs::rename(from, to),
-        Err(Errno::INVAL) => Err(io::ErrorKind::AlreadyExists.into()),
-        renamed => Ok(renamed?),
-    }
 }
 
 /// Names that CRIU needs for them, and others might need too.
@@ -560,7 +406,7 @@ impl Drop for Outside<'_> {
     }
 }
 
-fn make_one(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Result<()> {
+fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
         let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
         let created = DirBuilder::new().recursive(true).mode(0o755).create(above);
@@ -575,7 +421,7 @@ fn make_one(segment: &Segment, folder: &Path, made: &mut MadeFiles) -> io::Resul
             let placed = fill(file, segment, folder).and_then(|()| place(&fresh, &segment.path));
             // What failed first is told.
             let placed = placed.inspect_err(|_| drop(fs::remove_file(&fresh)))?;
-            made.aside.extend(placed.map(|aside| (segment.path.clone(), aside)));
+            placed.into_iter().for_each(|aside| made.note_aside(&segment.path, aside));
         }
     }
     made.note(&segment.path);
@@ -718,7 +564,7 @@ mod tests {
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 2, "{saved:?}");
         written.write_all(b" and now").unwrap();
-        assert!(make(&saved, image.path()).unwrap().made.is_empty(), "what is there stays");
+        assert!(make(&saved, image.path()).unwrap().is_empty(), "what is there stays");
         assert_eq!(fs::read(path("written")).unwrap(), b"then and now");
         fs::remove_dir_all(folder.path().join("session")).unwrap();
         make(&saved, image.path()).unwrap().keep();
@@ -746,6 +592,11 @@ mod tests {
             (text("data"), text("link"), text("none/below/data")),
             ("then".into(), "then".into(), "then".into())
         );
+        drop(made);
+        is_as_before();
+        let made = make(&segments, image.path()).unwrap();
+        made.interrupt();
+        is_as_before();
         drop(made);
         is_as_before();
         let note = image.path().join("note");
@@ -849,7 +700,7 @@ mod tests {
         let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 1, "{saved:?}");
-        assert!(make(&saved, image.path()).unwrap().made.is_empty(), "what is there stays");
+        assert!(make(&saved, image.path()).unwrap().is_empty(), "what is there stays");
         fs::remove_dir_all(&place).unwrap();
         let made = make(&saved, image.path()).unwrap();
         assert_eq!(fs::metadata(&place).unwrap().mode() & 0o170_777, 0o40_770);
