@@ -281,8 +281,18 @@ impl TraceWriter {
     /// Cuts the zeros off the end. Calls recorded afterwards are lost; for the exit of the program.
     pub fn finish(&self) {
         let records = self.next.swap(AFTER_THE_END, Ordering::Relaxed);
+        // Another thread that maps a piece now needs the length, and may never give the lock back in a child of a fork.
+        let Ok(_growing) = self.growing.try_lock() else { return };
+        // Calls that found no room were numbered as well.
+        let length = records.saturating_mul(RECORD_BYTES as u64).min(self.mapped_end());
         // Nothing is left to do when this fails: the file is merely longer than it need be.
-        let _ = self.file.set_len(records * RECORD_BYTES as u64);
+        let _ = self.file.set_len(length);
+    }
+
+    /// Bytes of the file up to the end of the last mapped piece.
+    fn mapped_end(&self) -> u64 {
+        let last = self.chunks.iter().rposition(|chunk| !chunk.load(Ordering::Acquire).is_null());
+        last.map_or(0, |last| ((last + 1) * TRACE_CHUNK_BYTES) as u64)
     }
 
     fn chunk(&self, number: usize) -> Option<*mut u8> {
@@ -596,6 +606,22 @@ mod tests {
         assert!(Trace::parse(b"short").is_none());
         assert!(Trace::parse(&[0; 4096]).is_none());
         assert!(matches!(Trace::read(Path::new("/nonexistent/t")), Err(TraceError::Read { .. })));
+    }
+
+    #[test]
+    fn calls_that_found_no_room_do_not_lengthen_the_file() {
+        const LATER_CALLS: u64 = 1_000_000_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let writer = TraceWriter::create(&path, "prog").unwrap();
+        writer.record(&call(0));
+        let all = MAX_TRACE_CHUNKS as u64 * RECORDS_PER_CHUNK;
+        writer.next.store(all + LATER_CALLS, Ordering::Relaxed);
+        writer.record(&call(1));
+        writer.finish();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), TRACE_CHUNK_BYTES as u64);
+        let trace = Trace::read(&path).unwrap();
+        assert_eq!((trace.calls, trace.left_out), (vec![call(0)], 1));
     }
 
     #[test]
