@@ -283,7 +283,7 @@ fn is_sure(
     form: &ImageForm,
     (shape, element, bytes): (&cl_image_desc, usize, usize),
 ) -> Result<bool, Code> {
-    if bytes > MAX_SURE_BYTES || !context.known_forms().has(worker, form, element) {
+    if bytes > MAX_SURE_BYTES || !context.known_forms().has(worker, form, element, context.devices.len()) {
         return Ok(false);
     }
     context.devices.iter().try_fold(true, |fits, device| Ok(fits && image_facts::fits(device, shape, bytes)?))

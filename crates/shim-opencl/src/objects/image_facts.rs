@@ -36,13 +36,14 @@ pub(crate) struct KnownForms {
 }
 
 impl KnownForms {
-    /// Whether a worker's driver makes images of this form, with elements of so many bytes: it has made one, or it has made one of
-    /// the same layout and lists the format.
-    pub(crate) fn has(&mut self, worker: u32, form: &ImageForm, element: usize) -> bool {
+    /// Whether a worker's driver makes images of this form, with elements of so many bytes, in a context of so many devices: it has
+    /// made one, or it has made one of the same layout and lists the format. Of several devices, a list may have what only one has.
+    pub(crate) fn has(&mut self, worker: u32, form: &ImageForm, element: usize, devices: usize) -> bool {
         if self.worker != worker {
             return false;
         }
-        if !self.forms.contains(form) && self.layouts.contains(&layout(form, element)) && self.lists(form) {
+        let may_be_listed = devices == 1 && self.layouts.contains(&layout(form, element));
+        if may_be_listed && !self.forms.contains(form) && self.lists(form) {
             self.forms.insert(*form);
         }
         self.forms.contains(form)
@@ -216,9 +217,10 @@ mod tests {
     fn what_one_worker_has_shown_another_has_not() {
         let (mut known, form) = (KnownForms::default(), (1, 2, 3, 4));
         known.learn(0, form, 8);
-        assert!(known.has(0, &form, 8) && !known.has(1, &form, 8) && !known.has(0, &(1, 2, 3, 5), 8));
+        assert!(known.has(0, &form, 8, 1) && !known.has(1, &form, 8, 1) && !known.has(0, &(1, 2, 3, 5), 8, 1));
+        assert!(known.has(0, &form, 8, 2), "what was made needs no list");
         known.learn(1, (1, 2, 3, 5), 8);
-        assert!(!known.has(1, &form, 8) && !known.has(0, &form, 8));
+        assert!(!known.has(1, &form, 8, 1) && !known.has(0, &form, 8, 1));
     }
 
     #[test]
@@ -227,15 +229,16 @@ mod tests {
         let mut known = KnownForms::default();
         known.learn(0, (1, 2, 3, 4), 8);
         let other = (1, 2, 7, 4);
-        assert!(!known.has(0, &other, 8), "the driver may not have it");
+        assert!(!known.has(0, &other, 8, 1), "the driver may not have it");
         known.learn_list(0, 4 | MEM_COPY_HOST_PTR, 1, list(&[[2, 3], [2, 7], [9, 7]]));
         assert_eq!(known.list(0, 4 | MEM_COPY_HOST_PTR, 1).map(|list| list.len()), Some(24));
-        assert!(known.has(0, &other, 8) && !known.has(0, &(1, 2, 8, 4), 8) && !known.has(0, &(1, 2, 7, 5), 8));
-        assert!(!known.has(0, &(1, 9, 7, 4), 8), "another order");
+        assert!(!known.has(0, &other, 8, 2), "one of two devices may not have it");
+        assert!(known.has(0, &other, 8, 1) && !known.has(0, &(1, 2, 8, 4), 8, 1) && !known.has(0, &(1, 2, 7, 5), 8, 1));
+        assert!(!known.has(0, &(1, 9, 7, 4), 8, 1), "another order");
         let mut wider = KnownForms::default();
         wider.learn(0, (1, 2, 3, 4), 8);
         wider.learn_list(0, 4, 1, list(&[[2, 7]]));
-        assert!(!wider.has(0, &other, 16), "larger elements");
+        assert!(!wider.has(0, &other, 16, 1), "larger elements");
         assert_eq!((wider.list(1, 4, 1), wider.list(0, 4, 2)), (None, None));
     }
 }
