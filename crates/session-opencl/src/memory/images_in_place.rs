@@ -85,7 +85,7 @@ impl Session {
         let lies = match known {
             Some(lies) => lies,
             None => {
-                // A format that the driver does not have says nothing of others.
+                // A format that the driver does not have says nothing of others, nor does a want of memory say anything of later.
                 let lies = self.tries_in_place(message.context, access, format, shape)?;
                 self.images_in_place.insert(layout(access), lies);
                 lies
@@ -94,7 +94,7 @@ impl Session {
         lies.then_some(element as u64)
     }
 
-    /// Whether the driver of a context has such images in place; none if it has none of the format.
+    /// Whether the driver of a context has such images in place; none if it has none of the format, or no memory now.
     fn tries_in_place(
         &mut self,
         context: u32,
@@ -105,13 +105,27 @@ impl Session {
         // PoCL 3.1 ends the process at a write of an image on a part of a device.
         let devices = self.journal.get(context).map(journal::devices_of).unwrap_or_default();
         let are_whole = devices.iter().all(|device| self.whole(*device) == *device);
-        let copier = (are_whole && self.is_of_processors(context)).then(|| self.copier(context).ok()).flatten();
-        copier.map_or(Some(false), |copier| copier.has_image_in_place(access, format, shape))
+        if !are_whole || !self.is_of_processors(context) {
+            return Some(false);
+        }
+        match self.copier(context) {
+            Ok(copier) => copier.has_image_in_place(access, format, shape),
+            Err(code) => lasting(Err(code)),
+        }
+    }
+}
+
+/// What a trial says of later images; nothing if the driver had no memory for it.
+fn lasting(shown: Result<bool, Code>) -> Option<bool> {
+    match shown {
+        Err(Code::OUT_OF_HOST_MEMORY | Code::OUT_OF_RESOURCES | Code::MEM_OBJECT_ALLOCATION_FAILURE) => None,
+        shown => Some(shown == Ok(true)),
     }
 }
 
 impl Copier {
-    /// Whether the driver reads and writes an image where its memory was given, without gaps; none if it has none of the format.
+    /// Whether the driver reads and writes an image where its memory was given, without gaps; none if it has none of the format, or
+    /// no memory now.
     fn has_image_in_place(&self, access: u64, format: &cl_image_format, shape: &cl_image_desc) -> Option<bool> {
         let small = |size: usize| size.min(PROBE_SIDE_ELEMENTS);
         let small = cl_image_desc {
@@ -130,10 +144,12 @@ impl Copier {
         let element = number_of_image(self.api, image, IMAGE_ELEMENT_SIZE) as usize;
         let bytes = region(&small).iter().product::<usize>() * element;
         let is_known = format.element_bytes() == Some(element) && bytes <= PROBE_BYTES;
-        let is_there = is_known && self.shows(image, &small, start, bytes) == Ok(true);
+        let shown = if is_known { self.shows(image, &small, start, bytes) } else { Ok(false) };
         // The driver uses the memory until then.
-        let released = driver!(self.api, clReleaseMemObject(image)).ok();
-        Some(is_there && released.is_ok())
+        match driver!(self.api, clReleaseMemObject(image)).ok() {
+            Ok(()) => lasting(shown),
+            Err(_) => Some(false),
+        }
     }
 
     /// Whether what is written to an image comes to its memory, and what is written there is in the image.
@@ -152,5 +168,19 @@ impl Copier {
         let to = back.as_mut_ptr().cast::<void>();
         driver!(self.api, clEnqueueReadImage(self.queue, image, 1, origin, region, 0, 0, to, 0, none, null)).ok()?;
         Ok(found && (0..bytes).all(|at| back[at] == !sent[at]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_want_of_memory_says_nothing_of_later_images() {
+        for code in [Code::OUT_OF_HOST_MEMORY, Code::OUT_OF_RESOURCES, Code::MEM_OBJECT_ALLOCATION_FAILURE] {
+            assert_eq!(lasting(Err(code)), None, "{code}");
+        }
+        assert_eq!(lasting(Err(Code::INVALID_OPERATION)), Some(false));
+        assert_eq!([true, false].map(|shown| lasting(Ok(shown))), [true, false].map(Some));
     }
 }
