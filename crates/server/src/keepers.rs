@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::sessions::{AdmissionError, Program, new_key};
 use crate::shared::ServerState;
-use crate::workers::handle::{AssignError, WorkerHandle};
+use crate::workers::handle::{AssignError, Need, WorkerHandle};
 use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::supervise_session;
 use crate::workers::users::RunsAs;
@@ -123,7 +123,7 @@ fn begin_restore(
     let key = new_key().map_err(KeeperError::NoKey)?;
     let id = shared.sessions.admit(program, &pending.hello().reservation)?;
     let begun = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start).and_then(|keeper| {
-        let handle = WorkerHandle::new(&keeper, 0);
+        let handle = WorkerHandle::new(&keeper, Need::default());
         shared.sessions.serve(id, &handle);
         shared.sessions.open(id, key, handle.clone());
         let note = Note { memory_limit: shared.session_memory, key, processors: false }.encode();

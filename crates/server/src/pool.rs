@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use katydid_wire::handshake::SessionKind;
+use katydid_wire::handshake::{SOFTCUDA_DRIVER, SessionKind};
 
 use crate::view::WorkersView;
-use crate::workers::handle::{DriverFound, WorkerHandle};
+use crate::workers::handle::{DriverFound, Need, WorkerHandle};
 
 /// Wait after the first failure; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
@@ -35,15 +35,6 @@ pub(crate) enum PoolError {
     Stopping,
 }
 
-/// A worker that is to be started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Need {
-    /// Era that it belongs to.
-    pub(crate) era: u64,
-    /// It loads the drivers of OpenCL as well before a program comes.
-    pub(crate) loads_opencl: bool,
-}
-
 /// Workers that serve no process yet.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -58,6 +49,8 @@ struct PoolState {
     era: u64,
     ready: VecDeque<WorkerHandle>,
     warming: usize,
+    /// Those of them that load drivers of OpenCL: no program or peer waits for them.
+    loading: usize,
     /// Programs that wait for a worker: each raises the number of workers wanted.
     waiting: usize,
     /// Peers that wait to learn the driver: one worker is enough for all of them.
@@ -70,13 +63,35 @@ struct PoolState {
     driver: Option<DriverFound>,
     /// The program that came last uses OpenCL, so the next one may.
     loads_opencl: bool,
+    /// A worker ended that was to load drivers of OpenCL.
+    loads_no_more: bool,
     stopping: bool,
 }
 
 impl PoolState {
     fn wants_another(&self, target: usize) -> bool {
-        let target = target.max(self.inquiring.min(1));
-        self.ready.len() + self.warming < target + self.waiting && self.rest().is_none()
+        let inquiring = self.inquiring.min(1);
+        let all = self.ready.len() + self.warming;
+        let is_short = all < target.max(inquiring) + self.waiting || all - self.loading < inquiring + self.waiting;
+        is_short && self.rest().is_none()
+    }
+
+    /// What the next worker is for. One in reserve loads drivers of OpenCL where it may be of use; one that is waited for does not.
+    /// Workers load them beside softcuda alone.
+    fn need(&self) -> Need {
+        let is_soft = self.driver.as_ref().is_some_and(|driver| driver.name == SOFTCUDA_DRIVER);
+        let loads_opencl = self.loads_opencl && !self.loads_no_more && !self.is_waited_for() && is_soft;
+        Need { era: self.era, loads_opencl }
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting + self.inquiring > 0
+    }
+
+    /// A worker with this need is warming no more.
+    fn warmed(&mut self, need: Need) {
+        self.warming -= 1;
+        self.loading -= usize::from(need.loads_opencl);
     }
 
     /// How long the next start must wait yet.
@@ -99,8 +114,10 @@ impl Pool {
                 return None;
             }
             if state.wants_another(self.target) {
+                let need = state.need();
                 state.warming += 1;
-                return Some(Need { era: state.era, loads_opencl: state.loads_opencl });
+                state.loading += usize::from(need.loads_opencl);
+                return Some(need);
             }
             state = self.wait(state, state_rest);
         }
@@ -110,11 +127,11 @@ impl Pool {
     /// before.
     pub(crate) fn ready(&self, worker: &WorkerHandle, driver: &DriverFound) -> bool {
         let mut state = self.lock();
-        state.warming -= 1;
+        state.warmed(worker.need());
         state.failures_in_a_row = 0;
         (state.last_failure, state.rest_until) = (None, None);
         let before = state.driver.replace(driver.clone());
-        match worker.era() == state.era {
+        match worker.need().era == state.era {
             true => state.ready.push_back(worker.clone()),
             false => worker.dismiss(),
         }
@@ -130,23 +147,32 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// A worker died, or could not be started, before it was ready. Says how long the next start will wait.
-    pub(crate) fn failed(&self, reason: &str) -> Duration {
+    /// A worker of this need died, or could not be started, before it was ready. Says how long the next start will wait.
+    pub(crate) fn failed(&self, reason: &str, need: Need) -> Duration {
         let mut state = self.lock();
-        state.warming -= 1;
+        state.warmed(need);
+        state.last_failure = Some(reason.to_owned());
+        if need.loads_opencl && state.is_waited_for() {
+            // The worker that is waited for is another one.
+            self.changed.notify_all();
+            return Duration::ZERO;
+        }
         state.failures += 1;
         let rest = MAX_BACKOFF.min(FIRST_BACKOFF * 2u32.saturating_pow(state.failures_in_a_row.min(16)));
         state.failures_in_a_row += 1;
         state.rest_until = Some(Instant::now() + rest);
-        state.last_failure = Some(reason.to_owned());
         self.changed.notify_all();
         rest
     }
 
-    /// A worker that was ready died unused, by a driver of OpenCL perhaps: the next one loads none.
+    /// Has no further worker load drivers of OpenCL before it is ready, as one that was to has ended. Whether any would have.
+    pub(crate) fn stop_loading_opencl(&self) -> bool {
+        !std::mem::replace(&mut self.lock().loads_no_more, true)
+    }
+
+    /// A worker that was ready died unused.
     pub(crate) fn lost(&self, worker: &WorkerHandle) {
         let mut state = self.lock();
-        state.loads_opencl = false;
         state.ready.retain(|ready| ready.pid() != worker.pid());
         self.changed.notify_all();
     }
@@ -160,7 +186,7 @@ impl Pool {
     /// Gives a worker back that was taken and not used.
     pub(crate) fn put_back(&self, worker: WorkerHandle) {
         let mut state = self.lock();
-        match worker.era() == state.era && !state.stopping {
+        match worker.need().era == state.era && !state.stopping {
             true => state.ready.push_front(worker),
             false => worker.dismiss(),
         }
@@ -214,7 +240,7 @@ impl Pool {
         outcome
     }
 
-    /// Gives up the ready workers and wakes every process who waits.
+    /// Gives up the ready workers and wakes every waiting thread.
     pub(crate) fn stop(&self) -> Vec<WorkerHandle> {
         let mut state = self.lock();
         state.stopping = true;
@@ -288,21 +314,63 @@ mod tests {
         assert!(pool.lock().wants_another(2));
     }
 
+    const PLAIN: Need = Need { era: 0, loads_opencl: false };
+    const LOADER: Need = Need { era: 0, loads_opencl: true };
+
+    /// A pool that keeps so many workers, and whose last program used OpenCL, beside this driver.
+    fn after_opencl(target: usize, driver: &str) -> Pool {
+        let pool = Pool::new(target);
+        pool.lock().driver = Some(DriverFound { name: driver.to_owned(), passed_over: None });
+        assert!(pool.take(SessionKind::OPENCL, Duration::ZERO).is_err());
+        pool
+    }
+
     #[test]
-    fn a_worker_loads_opencl_where_the_last_program_used_it() {
-        let pool = Pool::new(0);
-        let need_after = |session| {
-            std::thread::scope(|scope| {
-                let program = scope.spawn(|| pool.take(session, hang_limit()).map(|_| ()));
-                let need = pool.wait_for_need().unwrap();
-                pool.failed("no driver");
-                assert!(program.join().unwrap().is_err());
-                need.loads_opencl
-            })
-        };
-        assert!(!need_after(SessionKind::CUDA));
-        assert!(need_after(SessionKind::OPENCL));
-        assert!(!need_after(SessionKind::CUDA));
+    fn a_worker_in_reserve_loads_opencl_where_the_last_program_used_it() {
+        let pool = after_opencl(1, SOFTCUDA_DRIVER);
+        assert_eq!(pool.wait_for_need(), Some(LOADER));
+        assert!(pool.take(SessionKind::CUDA, Duration::ZERO).is_err());
+        assert!(!pool.lock().need().loads_opencl);
+        assert!(!after_opencl(1, "NVIDIA 580.159.04").lock().need().loads_opencl, "beside a GPU's driver");
+    }
+
+    #[test]
+    fn a_worker_that_is_waited_for_loads_none() {
+        let pool = after_opencl(1, SOFTCUDA_DRIVER);
+        assert_eq!(pool.wait_for_need(), Some(LOADER));
+        pool.lock().inquiring = 1;
+        assert_eq!(pool.wait_for_need(), Some(PLAIN));
+        assert!(!pool.lock().wants_another(1));
+        (pool.lock().inquiring, pool.lock().waiting) = (0, 2);
+        assert_eq!(pool.wait_for_need(), Some(PLAIN));
+        assert!(!pool.lock().wants_another(1));
+    }
+
+    #[test]
+    fn a_program_learns_nothing_of_a_worker_that_fails_to_load_opencl() {
+        let pool = after_opencl(1, SOFTCUDA_DRIVER);
+        let loader = pool.wait_for_need().unwrap();
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| pool.take(SessionKind::OPENCL, hang_limit()).map(|_| ()));
+            let own = pool.wait_for_need().unwrap();
+            assert_eq!((loader, own), (LOADER, PLAIN));
+            assert!(pool.stop_loading_opencl() && !pool.stop_loading_opencl());
+            assert_eq!(pool.failed("a broken library", loader), Duration::ZERO);
+            assert_eq!(pool.wait_for_need(), Some(PLAIN));
+            pool.failed("no driver", own);
+            assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
+        });
+    }
+
+    #[test]
+    fn a_worker_that_fails_to_load_opencl_is_the_last_that_does() {
+        let pool = after_opencl(1, SOFTCUDA_DRIVER);
+        let loader = pool.wait_for_need().unwrap();
+        assert!(pool.stop_loading_opencl());
+        assert_eq!(pool.failed("a broken library", loader), FIRST_BACKOFF);
+        assert!(!pool.lock().wants_another(1), "it rests");
+        assert!(pool.take(SessionKind::OPENCL, Duration::ZERO).is_err());
+        assert_eq!((pool.wait_for_need(), pool.lock().loading), (Some(PLAIN), 0));
     }
 
     #[test]
@@ -311,7 +379,7 @@ mod tests {
         let rests: Vec<_> = (0..8)
             .map(|_| {
                 pool.lock().warming += 1;
-                pool.failed("no driver").as_millis()
+                pool.failed("no driver", PLAIN).as_millis()
             })
             .collect();
         assert_eq!(rests, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
@@ -325,7 +393,7 @@ mod tests {
         std::thread::scope(|scope| {
             let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit()).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
-            pool.failed("no driver");
+            pool.failed("no driver", PLAIN);
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
         });
     }

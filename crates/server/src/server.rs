@@ -33,6 +33,7 @@ use crate::shared::ServerState;
 use crate::slots::{Greetings, MAX_SLOTS_PER_LISTENER, SlotLimits};
 use crate::view::WorkersView;
 use crate::workers::control_group::ControlGroups;
+use crate::workers::handle::Need;
 use crate::workers::host_memory::{self, HostMemory, HostMemoryLimit};
 use crate::workers::spawn::{MemoryLimits, Worker, WorkerCommand, spawn};
 use crate::workers::supervisor::supervise;
@@ -281,10 +282,10 @@ fn fill_pool(shared: &ServerState) {
         while let Some(need) = shared.pool.wait_for_need() {
             let mut command = shared.worker.clone();
             command.arguments.extend(need.loads_opencl.then(|| LOADS_OPENCL.into()));
-            let started = spawn(&command, &shared.memory_limits)
-                .and_then(|worker| start_supervisor(scope, shared, worker, need.era));
+            let started =
+                spawn(&command, &shared.memory_limits).and_then(|worker| start_supervisor(scope, shared, worker, need));
             if let Err(error) = started {
-                shared.start_failed(&format!("{}: {error}", shared.worker.program.display()));
+                shared.start_failed(&format!("{}: {error}", shared.worker.program.display()), need);
             }
         }
     });
@@ -294,8 +295,8 @@ fn start_supervisor<'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &'scope ServerState,
     worker: Worker,
-    era: u64,
+    need: Need,
 ) -> io::Result<()> {
     let builder = thread::Builder::new().name(format!("worker-{}", worker.pid()));
-    builder.spawn_scoped(scope, move || supervise(shared, worker, era)).map(drop)
+    builder.spawn_scoped(scope, move || supervise(shared, worker, need)).map(drop)
 }

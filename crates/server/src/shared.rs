@@ -14,8 +14,13 @@ use crate::pool::Pool;
 use crate::report::Reporter;
 use crate::sessions::Sessions;
 use crate::slots::{Greetings, SlotLimits};
-use crate::workers::handle::DriverFound;
+use crate::workers::handle::{DriverFound, Need};
 use crate::workers::spawn::{MemoryLimits, WorkerCommand};
+
+/// Said once, when [`ServerState::stop_loading_opencl`] has had its effect.
+const LOADS_NO_MORE: &str = "a worker ended that was to load OpenCL drivers before a program comes; workers of this server load \
+    none in advance any more, so OpenCL programs start later: find the faulty driver with katydid doctor, name the others in \
+    KATYDID_OPENCL_DRIVERS, and restart the server";
 
 /// What all threads of a server use.
 #[derive(Debug)]
@@ -47,11 +52,19 @@ pub(crate) struct ServerState {
 
 impl ServerState {
     /// A worker never became ready.
-    pub(crate) fn start_failed(&self, reason: &str) {
-        let rest = self.pool.failed(reason);
+    pub(crate) fn start_failed(&self, reason: &str, need: Need) {
+        self.stop_loading_opencl(need);
+        let rest = self.pool.failed(reason, need);
         let rest = rest.as_secs_f32();
         if self.tells_failures.load(Ordering::Relaxed) {
             self.reporter.problem(format_args!("a worker could not be started: {reason} (next attempt in {rest} s)"));
+        }
+    }
+
+    /// A worker of this need ended before it served any process: if it was to load drivers of OpenCL, no further one does.
+    pub(crate) fn stop_loading_opencl(&self, need: Need) {
+        if need.loads_opencl && self.pool.stop_loading_opencl() {
+            self.reporter.problem(format_args!("{LOADS_NO_MORE}"));
         }
     }
 

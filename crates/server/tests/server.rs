@@ -52,6 +52,7 @@ fn fake_worker() {
             say("warm fake");
             be_noisy();
         }
+        "soft" => say("warm softcuda"),
         _ => say("warm fake"),
     }
     let Ok(Some((program, note))) = Pending::receive(control.as_fd(), &build()) else { exit(0) };
@@ -496,6 +497,7 @@ fn server_whose_words_are_read() {
     match kind.as_str() {
         "refused" => return refuse_many(),
         "few" => return serve_with_few_descriptors(),
+        "loader" => return serve_beside_a_broken_opencl_driver(),
         _ => {}
     }
     let is_private = kind == "private";
@@ -522,6 +524,35 @@ fn a_server_that_may_have_few_descriptors_has_fewer_slots_and_says_so() {
     let said = said_by_server("few");
     let told = "allows this server 400 descriptors (ulimit -Hn): 16 connections wait at a listener, instead of 128, and 1 sessions";
     assert!(said.contains(told), "{said}");
+}
+
+/// Workers that load drivers of OpenCL end.
+fn serve_beside_a_broken_opencl_driver() {
+    let mut bench = Bench::with("soft", |config| {
+        config.verbosity = Verbosity::Problems;
+        let script = config.worker.arguments[1].to_str().unwrap();
+        config.worker.arguments[1] = format!("[ $1 = --loads-opencl ] && exit 3; {script}").into();
+    });
+    let until_ready = || until("a ready worker", || bench.server.as_ref().unwrap().workers().ready == 1);
+    let programs = [(); 2].map(|()| {
+        until_ready();
+        let mut program = bench.connect();
+        let hello = Hello { session: SessionKind::OPENCL, ..hello("a") };
+        program.write_all(&hello.encode(&build()).unwrap()).unwrap();
+        program.read_exact(&mut [0]).unwrap();
+        program
+    });
+    until_ready();
+    drop(programs);
+    bench.stop();
+}
+
+#[test]
+fn a_worker_that_fails_to_load_opencl_is_the_last_that_does() {
+    let said = said_by_server("loader");
+    let count = |words| said.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(count("a worker could not be started: its process ended with exit status: 3"), 1, "{said}");
+    assert_eq!(count("name the others in KATYDID_OPENCL_DRIVERS, and restart the server"), 1, "{said}");
 }
 
 /// Connections that are refused.

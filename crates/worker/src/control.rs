@@ -3,7 +3,7 @@
 //! | packet             | when                                                        |
 //! |--------------------|-------------------------------------------------------------|
 //! | `passed-over TEXT` | before `warm`: why that is softcuda and not a GPU's driver  |
-//! | `warm DRIVER`      | the driver is up; a program may be handed over              |
+//! | `warm DRIVER`      | drivers are up and loaded; a program may be handed over     |
 //! | `failed TEXT`      | before it exits because the driver would not start          |
 //! | `refused TEXT`     | it turned the program away after the hand-over              |
 //! | `holds BYTES`      | before it exits because that is more than it may hold       |

@@ -48,11 +48,11 @@ pub use crate::opencl::opencl_drivers;
 use crate::os::log::Log;
 use crate::warm::WarmDriver;
 
-/// How long a worker has no program before it loads the drivers of OpenCL: the program before, whose coming has it started, needs
-/// the processors at first.
+/// How long a worker waits before it loads the drivers of OpenCL: the program before, whose coming has it started, needs the
+/// processors at first.
 const IDLE_BEFORE_LOADING: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Whether no program comes for a while.
+/// Waits that long; whether the server is there still, which sends nothing before the worker is warm.
 fn is_idle(control: BorrowedFd<'_>) -> bool {
     poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], Some(&IDLE_BEFORE_LOADING)) == Ok(0)
 }
@@ -90,14 +90,15 @@ pub fn run(mut options: WorkerOptions) -> ExitCode {
     if let Some(reason) = &warm.passed_over {
         control::passed_over(control, reason);
     }
+    let before = reexec::note();
+    // Before the worker is warm: a library that hangs or crashes is a failed start, and costs no program.
+    if options.loads_opencl && before.is_none() && warm.driver.is_soft() && is_idle(control) {
+        load_drivers();
+    }
     control::warm(control, &warm.name);
     let build = Build::current(SPEC_HASH);
-    let before = reexec::note();
     if before.is_some() && !reexec::is_visited(control) {
         return ExitCode::FAILURE;
-    }
-    if options.loads_opencl && warm.driver.is_soft() && is_idle(control) {
-        load_drivers();
     }
     match Pending::receive(control, &build) {
         Ok(Some((peer, note))) => {

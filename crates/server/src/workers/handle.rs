@@ -20,14 +20,23 @@ pub(crate) type SessionId = u64;
 /// keeps descriptors on their way, of which the system allows a user only so many.
 const MAX_VISITORS: usize = 16;
 
+/// A worker that is to be started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// The pool's era that it belongs to.
+    pub(crate) era: u64,
+    /// It loads the drivers of OpenCL as well before it is ready.
+    pub(crate) loads_opencl: bool,
+}
+
 /// Names a minded worker.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerHandle {
     pub(crate) pid: u32,
     pub(crate) control: Arc<OwnedFd>,
     pub(crate) assignment: Arc<Mutex<Assignment>>,
-    /// The pool's when it was started.
-    pub(crate) era: u64,
+    /// What it was started for.
+    pub(crate) need: Need,
     /// Set once it is up.
     pub(crate) driver: Arc<OnceLock<DriverFound>>,
     /// Visitors that were passed on to it, and that it has not taken in yet.
@@ -54,10 +63,10 @@ pub(crate) enum Assignment {
 }
 
 impl WorkerHandle {
-    pub(crate) fn new(worker: &Worker, era: u64) -> Self {
+    pub(crate) fn new(worker: &Worker, need: Need) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Unassigned));
         let control = Arc::clone(&worker.control);
-        Self { pid: worker.pid(), control, assignment, era, driver: Arc::default(), visitors: Arc::default() }
+        Self { pid: worker.pid(), control, assignment, need, driver: Arc::default(), visitors: Arc::default() }
     }
 
     /// The handle of a worker that is no process's child, and serves a session.
@@ -65,7 +74,7 @@ impl WorkerHandle {
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
         let control = Arc::new(control);
-        Self { pid: 1, control, assignment, era: 0, driver: Arc::default(), visitors: Arc::default() }
+        Self { pid: 1, control, assignment, need: Need::default(), driver: Arc::default(), visitors: Arc::default() }
     }
 
     /// Process id of the worker.
@@ -73,9 +82,9 @@ impl WorkerHandle {
         self.pid
     }
 
-    /// When it was started, as the pool counts.
-    pub(crate) fn era(&self) -> u64 {
-        self.era
+    /// What the pool started it for.
+    pub(crate) fn need(&self) -> Need {
+        self.need
     }
 
     /// Its driver; none before it is up.

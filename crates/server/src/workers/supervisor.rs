@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::control::{self, Message};
 use crate::report::{LineKind, LineSource};
 use crate::shared::ServerState;
-use crate::workers::handle::{Assignment, DriverFound, SessionId, WorkerHandle};
+use crate::workers::handle::{Assignment, DriverFound, Need, SessionId, WorkerHandle};
 use crate::workers::spawn::Worker;
 
 /// A driver that takes longer than this to start never will.
@@ -38,9 +38,9 @@ struct WorkerSupervisor<'a> {
     reason: Option<String>,
 }
 
-/// Supervises `worker`, which was started in this era of the pool and counts as warming there, until it is dead and reaped.
-pub(crate) fn supervise(shared: &ServerState, worker: Worker, era: u64) {
-    let handle = WorkerHandle::new(&worker, era);
+/// Supervises `worker`, which was started for this need of the pool and counts as warming there, until it is dead and reaped.
+pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: Need) {
+    let handle = WorkerHandle::new(&worker, need);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
     let (warm, passed_over) = (false, None);
     let mut supervisor =
@@ -175,11 +175,15 @@ impl WorkerSupervisor<'_> {
             Assignment::Dismissed => {}
             _ if self.shared.pool.is_stopping() => {}
             _ if self.warm => self.lose(&outcome),
-            _ => self.shared.start_failed(&self.reason.unwrap_or_else(|| format!("its process ended with {outcome}"))),
+            _ => {
+                let reason = self.reason.unwrap_or_else(|| format!("its process ended with {outcome}"));
+                self.shared.start_failed(&reason, self.handle.need());
+            }
         }
     }
 
     fn lose(&self, outcome: &str) {
+        self.shared.stop_loading_opencl(self.handle.need());
         self.shared.pool.lost(&self.handle);
         let pid = self.handle.pid();
         self.shared

@@ -314,14 +314,14 @@ fn a_worker_without_a_driver_says_so_to_its_server() {
 }
 
 #[test]
-fn a_worker_loads_the_drivers_of_opencl_before_a_program_comes() {
+fn a_worker_loads_the_drivers_of_opencl_before_it_is_ready() {
     // It is no driver, but a library that nothing else here loads.
     const LIBRARY: &str = "libBrokenLocale.so.1";
-    let (mut worker, _control) = support::spawn_worker_with(&support::driver(), &[(support::OPENCL_DRIVERS, LIBRARY)]);
-    until("the library is loaded", || {
-        assert_eq!(worker.try_wait().unwrap(), None, "the worker ended");
-        std::fs::read_to_string(format!("/proc/{}/maps", worker.id())).unwrap().contains(LIBRARY)
-    });
+    let (mut worker, control) = support::spawn_worker_with(&support::driver(), &[(support::OPENCL_DRIVERS, LIBRARY)]);
+    let mut buffer = [0; 4096];
+    let (_, length) = rustix::net::recv(&control, &mut buffer, rustix::net::RecvFlags::empty()).unwrap();
+    assert!(buffer[..length].starts_with(b"warm "));
+    assert!(std::fs::read_to_string(format!("/proc/{}/maps", worker.id())).unwrap().contains(LIBRARY));
     worker.kill().unwrap();
     worker.wait().unwrap();
 }
