@@ -40,16 +40,17 @@ impl Tracee {
     /// Attaches to a thread with `ptrace`.
     pub(crate) fn attach(pid: u32, tid: u32) -> io::Result<Self> {
         let tid = pid_t::try_from(tid).map_err(io::Error::other)?;
-        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-        let gate = gate(pid, &memory)?;
         seize(tid)?;
-        match stopped(tid) {
-            Ok((saved, mask)) => Ok(Self { tid, saved, mask, gate, memory, scratch: 0 }),
-            Err(error) => {
-                let _ = trace(libc::PTRACE_DETACH, tid, 0, null_mut());
-                Err(error)
-            }
-        }
+        Self::of_seized(pid, tid).inspect_err(|_| drop(trace(libc::PTRACE_DETACH, tid, 0, null_mut())))
+    }
+
+    /// Looks at the memory once the thread stands still: until then it may be about to have another program's (`execve`).
+    fn of_seized(pid: u32, tid: pid_t) -> io::Result<Self> {
+        let (saved, mask) = stopped(tid)?;
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let found = memory.and_then(|memory| Ok((gate(pid, &memory)?, memory)));
+        let (gate, memory) = found.inspect_err(|_| drop(set_mask(tid, mask)))?;
+        Ok(Self { tid, saved, mask, gate, memory, scratch: 0 })
     }
 
     /// Has the thread make a system call.
@@ -190,6 +191,18 @@ mod tests {
 
     use super::*;
     use crate::process::tree;
+
+    /// A process that was just started may still be about to run its program, whose memory is then another one.
+    #[test]
+    fn a_process_that_begins_a_program_is_attached_to() {
+        for _ in 0..50 {
+            let mut sleep = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+            let traced = Tracee::attach(sleep.id(), sleep.id());
+            assert_eq!(traced.unwrap().call(libc::SYS_getpid, [0; 6]).unwrap(), u64::from(sleep.id()));
+            sleep.kill().unwrap();
+            sleep.wait().unwrap();
+        }
+    }
 
     #[test]
     fn a_thread_makes_a_call_and_goes_on_where_it_was() {

@@ -374,6 +374,7 @@ fn bound_elsewhere(path: &Path) -> io::Result<OwnedFd> {
 mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use rustix::net::sockopt::set_socket_passcred;
 
@@ -383,8 +384,10 @@ mod tests {
         [Process { pid: std::process::id(), parent: 1, state: 'R' }]
     }
 
+    /// Each has a name of its own: a child that another test has just forked may still hold the one before.
     fn abstract_socket(name: &str) -> UnixDatagram {
-        let name = format!("katydid-{}-{name}", std::process::id());
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("katydid-{}-{name}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
     }
 
