@@ -199,8 +199,9 @@ impl LockedFolder {
     fn clear(&self, files: &[(FileId, PathBuf)]) {
         for name in self.names(is_given) {
             let path = self.by_descriptor().join(&name);
-            let is_old =
-                || moved(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            let is_old = || {
+                rename_to_free(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+            };
             // Where there is one aside already, this one has come from a lock that has ended with its holder. What cannot
             // be set aside is still in use.
             if is_of(&path, files) || is_marked(&path) || is_old() {
@@ -221,7 +222,7 @@ impl LockedFolder {
             if let Some(first) = original(&name) {
                 let folder = self.by_descriptor();
                 // Its CRIU may have given the same name again: then it stays where it is.
-                let _ = moved(&folder.join(&name), &folder.join(first));
+                let _ = rename_to_free(&folder.join(&name), &folder.join(first));
             }
         }
         self.unlock();
@@ -291,7 +292,7 @@ fn original(name: &OsStr) -> Option<&OsStr> {
 }
 
 /// Gives a file another name that is free. Some file systems cannot do that at once (NFS).
-fn moved(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(error) if error != Errno::EXIST => moved_by_link(from, to),
         other => Ok(other?),

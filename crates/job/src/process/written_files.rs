@@ -14,10 +14,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use crate::criu::link_remap;
+use crate::criu::link_remap::{self, key};
+use crate::process::descriptors::remote;
 use crate::process::tcp;
 use crate::process::tree::Process;
 
@@ -159,8 +159,7 @@ pub fn in_use<'a>(files: &'a [Written], own: &[Process]) -> Option<(&'a Written,
     others.find_map(|pid| {
         let open = of_descriptors(pid).filter(|open| open.flags & ACCESS_MODE_BITS != 0);
         let mut files = open.filter_map(|open| {
-            let is_it =
-                |(_, stat): &&(&Written, fs::Metadata)| (stat.dev(), stat.ino()) == (open.stat.dev(), open.stat.ino());
+            let is_it = |(_, stat): &&(&Written, fs::Metadata)| key(stat) == key(&open.stat);
             longer.iter().find(is_it)
         });
         files.next().map(|(file, _)| (*file, pid))
@@ -203,14 +202,10 @@ pub fn cut_back<'a>(files: &'a [Written], own: &[Process]) -> Result<Vec<&'a Wri
 fn lent_to_cut(then: &Written, own: &[Process]) -> Option<Option<File>> {
     let now = fs::metadata(&then.path).ok()?;
     own.iter().find_map(|process| {
-        let is_it = |open: &OpenFile| {
-            let id = (open.stat.dev(), open.stat.ino());
-            open.flags & ACCESS_MODE_BITS != 0 && id == (now.dev(), now.ino())
-        };
+        let is_it = |open: &OpenFile| open.flags & ACCESS_MODE_BITS != 0 && key(&open.stat) == key(&now);
         let open = of_descriptors(process.pid).find(is_it)?;
         let number = open.link.file_name()?.to_str()?.parse().ok()?;
-        let process = pidfd_open(Pid::from_raw(process.pid as i32)?, PidfdFlags::empty()).ok()?;
-        let file = File::from(pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?);
+        let file = File::from(remote::descriptor(process.pid, number)?);
         let stat = file.metadata().ok()?;
         Some((stat.dev() == now.dev() && is_longer(then, &stat)).then_some(file))
     })

@@ -6,15 +6,15 @@
 use std::fs;
 use std::io;
 use std::mem;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_scratch::private;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::criu::link_remap::{FileId, key};
+use crate::criu::link_remap_lock::rename_to_free;
 
 /// Names beside a file that are tried.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
@@ -41,7 +41,7 @@ struct NamedSocket {
     path: PathBuf,
     second: PathBuf,
     /// Device and inode of what had the name when CRIU had restored.
-    restored: Option<(u64, u64)>,
+    restored: Option<FileId>,
 }
 
 impl NamedSocket {
@@ -61,12 +61,12 @@ impl NamedSocket {
 #[derive(Debug, Serialize, Deserialize)]
 struct MadeFile {
     path: PathBuf,
-    id: (u64, u64),
+    id: FileId,
 }
 
 /// Device and inode of what has the name now; a symbolic link's own.
-fn id_of(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|stat| (stat.dev(), stat.ino()))
+fn id_of(path: &Path) -> Option<FileId> {
+    fs::symlink_metadata(path).ok().map(|stat| key(&stat))
 }
 
 /// The changes of this process that may still be undone.
@@ -233,14 +233,4 @@ pub(super) fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> i
 /// Gives a file another name beside its own.
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     beside(path, |aside| rename_to_free(path, aside)).map(|(aside, ())| aside)
-}
-
-/// Renames a file to a name that no file has; `AlreadyExists` where one has it.
-fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can (NFS).
-        Err(Errno::INVAL) if fs::symlink_metadata(to).is_err() => fs::rename(from, to),
-        Err(Errno::INVAL) => Err(io::ErrorKind::AlreadyExists.into()),
-        renamed => Ok(renamed?),
-    }
 }
