@@ -57,8 +57,8 @@ use rustix::time::{ClockId, clock_gettime};
 const TRACE_MAGIC: [u8; 8] = *b"KDTRACE4";
 const HEADER_BYTES: usize = 64;
 /// Where the header has the program's name, and how many calls found no room.
-const NAME: usize = 32;
-const LEFT_OUT: usize = 56;
+const NAME_OFFSET: usize = 32;
+const LEFT_OUT_OFFSET: usize = 56;
 const RECORD_BYTES: usize = 32;
 /// Bytes of one mapped piece of the file.
 const TRACE_CHUNK_BYTES: usize = 1 << 20;
@@ -275,7 +275,7 @@ impl TraceWriter {
         let Some(chunk) = self.chunk(0) else { return };
         // SAFETY: the first piece maps more bytes than the header has, and the place in it is aligned for a u64 that is changed
         // here alone, by one operation.
-        unsafe { AtomicU64::from_ptr(chunk.add(LEFT_OUT).cast()) }.fetch_add(1, Ordering::Relaxed);
+        unsafe { AtomicU64::from_ptr(chunk.add(LEFT_OUT_OFFSET).cast()) }.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Cuts the zeros off the end. Calls recorded afterwards are lost; for the exit of the program.
@@ -361,8 +361,8 @@ fn header_bytes(pid: u32, program: &str) -> [u8; HEADER_BYTES] {
     bytes[12..16].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&wall.to_le_bytes());
     bytes[24..32].copy_from_slice(&now().to_le_bytes());
-    let name = &program.as_bytes()[..program.len().min(LEFT_OUT - NAME)];
-    bytes[NAME..NAME + name.len()].copy_from_slice(name);
+    let name = &program.as_bytes()[..program.len().min(LEFT_OUT_OFFSET - NAME_OFFSET)];
+    bytes[NAME_OFFSET..NAME_OFFSET + name.len()].copy_from_slice(name);
     bytes
 }
 
@@ -429,14 +429,14 @@ impl Trace {
         if header[..8] != TRACE_MAGIC || u32_at(header, 12)? as usize != RECORD_BYTES {
             return None;
         }
-        let name = header[NAME..LEFT_OUT].split(|&byte| byte == 0).next().unwrap_or_default();
+        let name = header[NAME_OFFSET..LEFT_OUT_OFFSET].split(|&byte| byte == 0).next().unwrap_or_default();
         Some(Self {
             pid: u32_at(header, 8)?,
             program: String::from_utf8_lossy(name).into_owned(),
             wall_start: u64_at(header, 16)?,
             start: u64_at(header, 24)?,
             calls: records.chunks_exact(RECORD_BYTES).filter_map(call_of).collect(),
-            left_out: u64_at(header, LEFT_OUT)?,
+            left_out: u64_at(header, LEFT_OUT_OFFSET)?,
             details: details_of(records),
         })
     }
@@ -588,7 +588,7 @@ mod tests {
         let trace = Trace::read(&path).unwrap();
         assert_eq!(trace.calls.len(), 200_000);
         assert_eq!(trace.calls[199_999], call(199_999));
-        assert_eq!(trace.program.len(), LEFT_OUT - NAME);
+        assert_eq!(trace.program.len(), LEFT_OUT_OFFSET - NAME_OFFSET);
     }
 
     #[test]
