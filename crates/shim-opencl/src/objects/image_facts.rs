@@ -8,8 +8,8 @@ use katydid_opencl_sys::constant::{
     DEVICE_IMAGE3D_MAX_HEIGHT, DEVICE_IMAGE3D_MAX_WIDTH, DEVICE_MAX_MEM_ALLOC_SIZE, IMAGE_ARRAY_SIZE, IMAGE_DEPTH,
     IMAGE_ELEMENT_SIZE, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_NUM_MIP_LEVELS, IMAGE_NUM_SAMPLES, IMAGE_ROW_PITCH,
     IMAGE_SLICE_PITCH, IMAGE_WIDTH, MEM_ALLOC_HOST_PTR, MEM_COPY_HOST_PTR, MEM_OBJECT_IMAGE1D,
-    MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_SIZE,
-    MEM_USE_HOST_PTR,
+    MEM_OBJECT_IMAGE1D_ARRAY, MEM_OBJECT_IMAGE2D, MEM_OBJECT_IMAGE2D_ARRAY, MEM_OBJECT_IMAGE3D, MEM_READ_ONLY,
+    MEM_READ_WRITE, MEM_SIZE, MEM_USE_HOST_PTR, MEM_WRITE_ONLY,
 };
 use katydid_opencl_sys::{Code, cl_image_desc, cl_image_format};
 use katydid_wire::codec::Field as _;
@@ -20,8 +20,11 @@ use crate::objects::device::Device;
 /// Kind, order and type of channels, flags as the driver has them.
 pub(crate) type ImageForm = (u32, u32, u32, u64);
 
-/// Kind, order of channels, bytes of an element, flags as the driver has them: the type of channels says what their bytes mean, and
-/// not where they lie.
+/// Which accesses kernels have to an image, among its flags.
+const KERNEL_ACCESS_FLAGS: u64 = MEM_READ_WRITE | MEM_READ_ONLY | MEM_WRITE_ONLY;
+
+/// Kind, order of channels, bytes of an element, flags as the driver has them but for the accesses of kernels. Where the bytes of an
+/// image lie depends neither on what they mean, which the type of channels says, nor on which of them kernels read or write.
 type ImageLayout = (u32, u32, usize, u64);
 
 /// Kinds of images that the driver of a worker makes in place, and tells of as the standard has it.
@@ -83,7 +86,7 @@ impl KnownForms {
 }
 
 fn layout(&(kind, order, _, flags): &ImageForm, element: usize) -> ImageLayout {
-    (kind, order, element, flags)
+    (kind, order, element, flags & !KERNEL_ACCESS_FLAGS)
 }
 
 /// Flags without those that say where an image's memory comes from.
@@ -165,6 +168,7 @@ pub(crate) fn fits(device: &Device, shape: &cl_image_desc, bytes: usize) -> Resu
 #[cfg(test)]
 mod tests {
     use katydid_opencl_sys::cl_mem;
+    use katydid_opencl_sys::constant::MEM_HOST_NO_ACCESS;
 
     use super::*;
 
@@ -235,6 +239,11 @@ mod tests {
         assert!(!known.has(0, &other, 8, 2), "one of two devices may not have it");
         assert!(known.has(0, &other, 8, 1) && !known.has(0, &(1, 2, 8, 4), 8, 1) && !known.has(0, &(1, 2, 7, 5), 8, 1));
         assert!(!known.has(0, &(1, 9, 7, 4), 8, 1), "another order");
+        assert!(!known.has(0, &(1, 2, 7, MEM_WRITE_ONLY), 8, 1), "kernels may not write to the format");
+        known.learn_list(0, MEM_WRITE_ONLY, 1, list(&[[2, 7]]));
+        assert!(known.has(0, &(1, 2, 7, MEM_WRITE_ONLY), 8, 1), "other accesses of kernels");
+        known.learn_list(0, MEM_HOST_NO_ACCESS, 1, list(&[[2, 7]]));
+        assert!(!known.has(0, &(1, 2, 7, MEM_HOST_NO_ACCESS), 8, 1), "other accesses of the program");
         let mut wider = KnownForms::default();
         wider.learn(0, (1, 2, 3, 4), 8);
         wider.learn_list(0, 4, 1, list(&[[2, 7]]));
