@@ -48,9 +48,8 @@ struct PoolState {
     /// Workers of an earlier one are of no use.
     era: u64,
     ready: VecDeque<WorkerHandle>,
-    warming: usize,
-    /// Those of them that load drivers of OpenCL: no program or peer waits for them.
-    loading: usize,
+    /// What the workers are for whose drivers are not up yet.
+    warming: Vec<Need>,
     /// Programs that wait for a worker: each raises the number of workers wanted.
     waiting: usize,
     /// Peers that wait to learn the driver: one worker is enough for all of them.
@@ -71,8 +70,8 @@ struct PoolState {
 impl PoolState {
     fn wants_another(&self, target: usize) -> bool {
         let inquiring = self.inquiring.min(1);
-        let all = self.ready.len() + self.warming;
-        let is_short = all < target.max(inquiring) + self.waiting || all - self.loading < inquiring + self.waiting;
+        let all = self.ready.len() + self.warming.len();
+        let is_short = all < target.max(inquiring) + self.waiting || all - self.loading() < inquiring + self.waiting;
         is_short && self.rest().is_none()
     }
 
@@ -88,10 +87,16 @@ impl PoolState {
         self.waiting + self.inquiring > 0
     }
 
+    /// How many warming workers load drivers of OpenCL: no program or peer waits for them.
+    fn loading(&self) -> usize {
+        self.warming.iter().filter(|need| need.loads_opencl).count()
+    }
+
     /// A worker with this need is warming no more.
-    fn warmed(&mut self, need: Need) {
-        self.warming -= 1;
-        self.loading -= usize::from(need.loads_opencl);
+    fn end_warming(&mut self, need: Need) {
+        if let Some(index) = self.warming.iter().position(|known| *known == need) {
+            self.warming.swap_remove(index);
+        }
     }
 
     /// How long the next start must wait yet.
@@ -115,8 +120,7 @@ impl Pool {
             }
             if state.wants_another(self.target) {
                 let need = state.need();
-                state.warming += 1;
-                state.loading += usize::from(need.loads_opencl);
+                state.warming.push(need);
                 return Some(need);
             }
             state = self.wait(state, state_rest);
@@ -127,7 +131,7 @@ impl Pool {
     /// before.
     pub(crate) fn ready(&self, worker: &WorkerHandle, driver: &DriverFound) -> bool {
         let mut state = self.lock();
-        state.warmed(worker.need());
+        state.end_warming(worker.need());
         state.failures_in_a_row = 0;
         (state.last_failure, state.rest_until) = (None, None);
         let before = state.driver.replace(driver.clone());
@@ -150,7 +154,7 @@ impl Pool {
     /// A worker of this need died, or could not be started, before it was ready. Says how long the next start will wait.
     pub(crate) fn failed(&self, reason: &str, need: Need) -> Duration {
         let mut state = self.lock();
-        state.warmed(need);
+        state.end_warming(need);
         state.last_failure = Some(reason.to_owned());
         if need.loads_opencl && state.is_waited_for() {
             // The worker that is waited for is another one.
@@ -258,7 +262,7 @@ impl Pool {
         let state = self.lock();
         let last_failure = state.last_failure.clone();
         let driver = state.driver.as_ref().map(|driver| driver.name.clone());
-        (WorkersView { ready: state.ready.len(), warming: state.warming, last_failure }, driver)
+        (WorkersView { ready: state.ready.len(), warming: state.warming.len(), last_failure }, driver)
     }
 
     /// Waits for a change, at most as long as `limit` says.
@@ -370,7 +374,7 @@ mod tests {
         assert_eq!(pool.failed("a broken library", loader), FIRST_BACKOFF);
         assert!(!pool.lock().wants_another(1), "it rests");
         assert!(pool.take(SessionKind::OPENCL, Duration::ZERO).is_err());
-        assert_eq!((pool.wait_for_need(), pool.lock().loading), (Some(PLAIN), 0));
+        assert_eq!((pool.wait_for_need(), pool.lock().loading()), (Some(PLAIN), 0));
     }
 
     #[test]
@@ -378,7 +382,7 @@ mod tests {
         let pool = Pool::new(1);
         let rests: Vec<_> = (0..8)
             .map(|_| {
-                pool.lock().warming += 1;
+                pool.lock().warming.push(PLAIN);
                 pool.failed("no driver", PLAIN).as_millis()
             })
             .collect();
