@@ -7,9 +7,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -208,13 +206,19 @@ impl ReachError {
 }
 
 impl NamedServer {
-    /// Checks that something accepts connections there, so that a wrong address costs one line and no hang.
-    pub fn reach(&self) -> Result<(), ReachError> {
-        connect(&self.address, connect_timeout()).map_err(|source| ReachError {
-            address: self.address.place(),
-            origin: self.origin.clone(),
-            source,
-        })
+    /// That no server answers there, if `error` says so; any other error comes back.
+    pub fn unreachable(&self, error: ConnectError) -> Result<ReachError, ConnectError> {
+        match error {
+            ConnectError::Unreachable { source, .. } => {
+                Ok(ReachError { address: self.address.place(), origin: self.origin.clone(), source })
+            }
+            other => Err(other),
+        }
+    }
+
+    /// Why this process or its program is not let in, for its user.
+    fn failure(&self, error: ConnectError) -> Failure {
+        self.unreachable(error).map_or_else(refusal, Failure::server)
     }
 
     /// As [`NamedServer::greet`]; where a GPU is required, a driver that is softcuda's is refused.
@@ -223,12 +227,11 @@ impl NamedServer {
         self.check_gpu(&driver, requires_gpu).map(|()| driver)
     }
 
-    /// Reaches the server as [`Self::reach`] does, and has it reserve a slot for the session of a program that the caller is
-    /// about to start. So of two callers that come at once to a server with one free slot, one is told so before a program
-    /// runs.
+    /// Has the server reserve a slot for the session of a program that the caller is about to start. So of two callers that
+    /// come at once to a server with one free slot, one is told so before a program runs.
     pub fn reserve_for(&self, expected: ExpectedProgram, requires_gpu: bool) -> Result<Reservation, Failure> {
-        self.reach().map_err(Failure::server)?;
-        let reserved = reserve(&self.address, expected, own_reservation(), connect_timeout()).map_err(refusal)?;
+        let reserved = reserve(&self.address, expected, own_reservation(), connect_timeout());
+        let reserved = reserved.map_err(|error| self.failure(error))?;
         self.check_gpu(&reserved.driver, requires_gpu).map(|()| reserved)
     }
 
@@ -249,8 +252,7 @@ impl NamedServer {
     /// for is told here, in one line and with a status of its own: a server that is full, has no driver or is of another build,
     /// certificates that are not there or are not believed.
     pub fn greet(&self) -> Result<String, Failure> {
-        self.reach().map_err(Failure::server)?;
-        driver_at(&self.address, own_reservation(), connect_timeout()).map_err(refusal)
+        driver_at(&self.address, own_reservation(), connect_timeout()).map_err(|error| self.failure(error))
     }
 }
 
@@ -270,26 +272,6 @@ fn refusal(error: ConnectError) -> Failure {
     match &error {
         ConnectError::Tls { source: TlsError::NoFolder | TlsError::File { .. }, .. } => Failure::usage(error),
         _ => Failure::server(error),
-    }
-}
-
-/// Connects and hangs up: the server takes that for a process that only looked. A host with several addresses is tried
-/// on each for the timeout, and the last error is told.
-fn connect(address: &Address, timeout: Duration) -> io::Result<()> {
-    match address {
-        Address::Unix(path) => UnixStream::connect(path).map(drop),
-        // Connecting to another machine's number is bounded by the system.
-        Address::Vsock { .. } => Ok(()),
-        Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
-            let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-            for resolved in (host.as_str(), *port).to_socket_addrs()? {
-                match TcpStream::connect_timeout(&resolved, timeout) {
-                    Ok(_) => return Ok(()),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
-        }
     }
 }
 
@@ -361,22 +343,6 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_accepts_late_is_reached_within_the_timeout() {
-        // While a listener's queue is full, the system drops further connections, and sends each again after 1, 3 and 7 s.
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let address = listener.local_addr().unwrap();
-        let queued = || TcpStream::connect_timeout(&address, Duration::from_millis(50)).ok();
-        let _queue: Vec<TcpStream> = std::iter::from_fn(queued).collect();
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(6));
-            while listener.accept().is_ok() {}
-        });
-        let named = Address::Tcp { host: address.ip().to_string(), port: address.port() };
-        connect(&named, Duration::from_secs(3600)).unwrap();
-    }
-
-    #[test]
     fn the_first_source_that_says_something_decides() {
         let all = [(SERVER_VARIABLE, "unix:/variable"), (CRICKET_VARIABLE, "gpu-host")];
         assert_eq!(resolved(Some("unix:/flag"), true, &all).unwrap(), ("unix:/flag".into(), Origin::Flag(SERVER_FLAG)));
@@ -435,7 +401,7 @@ mod tests {
     #[test]
     fn a_server_that_is_not_there_is_an_error_with_the_remedy() {
         let known = NamedServer { address: "unix:/no/such.sock".parse().unwrap(), origin: Origin::Flag(SERVER_FLAG) };
-        let error = known.reach().unwrap_err().to_string();
+        let error = known.greet().unwrap_err().to_string();
         assert!(error.contains("unix:/no/such.sock") && error.contains("katydid serve"), "{error}");
     }
 

@@ -27,13 +27,14 @@ pub(super) fn check(flag: Option<&str>) -> Finding {
     }
 }
 
-/// A connection first, since the admin socket exists on the server's machine only.
+/// A hello first, since the admin socket exists on the server's machine only.
 fn reach(known: &NamedServer) -> Finding {
     let (address, origin) = (&known.address, &known.origin);
-    if let Err(error) = known.reach() {
-        return Finding::fail(CHECK_NAME, error.reason(), error.remedy());
-    }
     if let Err(error) = greet(address) {
+        let error = match known.unreachable(error) {
+            Ok(error) => return Finding::fail(CHECK_NAME, error.reason(), error.remedy()),
+            Err(error) => error,
+        };
         let detail = format!("{address} (from {origin}) lets no program of this build in: {error}");
         return Finding::fail(
             CHECK_NAME,
@@ -95,14 +96,10 @@ mod tests {
         let path = folder.path().join("server");
         let listener = UnixListener::bind(&path).unwrap();
         let answer = Refused::new(code, "not this one").encode(&Build::current(SPEC_HASH)).unwrap();
-        // The first connection only looks whether there is one.
         let server = thread::spawn(move || {
-            for _ in 0..2 {
-                let (mut peer, _) = listener.accept().unwrap();
-                if peer.read(&mut [0; 4096]).unwrap() > 0 {
-                    peer.write_all(&answer).unwrap();
-                }
-            }
+            let (mut peer, _) = listener.accept().unwrap();
+            assert!(peer.read(&mut [0; 4096]).unwrap() > 0);
+            peer.write_all(&answer).unwrap();
         });
         let found = reach(&NamedServer { address: Address::Unix(path), origin: Origin::Flag(SERVER_FLAG) });
         server.join().unwrap();

@@ -259,6 +259,21 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_accepts_late_is_reached_within_the_timeout() {
+        // While a listener's queue is full, the system drops further connections, and sends each again after 1, 3 and 7 s.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let number = listener.local_addr().unwrap();
+        let queued = || TcpStream::connect_timeout(&number, Duration::from_millis(50)).ok();
+        let _queue: Vec<TcpStream> = std::iter::from_fn(queued).collect();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_secs(6));
+            while listener.accept().is_ok() {}
+        });
+        assert!(open_first(&[number], Deadline::after(Duration::from_secs(3600))).is_ok());
+    }
+
+    #[test]
     fn a_number_that_does_not_answer_leaves_time_for_the_next() {
         const SHORT: Duration = Duration::from_millis(50);
         // A listener whose queue is full: the system drops further connections.
