@@ -2,6 +2,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod descriptors;
+pub(crate) mod file_id;
 pub mod inherited_fds;
 pub(crate) mod injection;
 pub(crate) mod libraries;

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use katydid_scratch::private;
 
 use crate::criu::protobuf::{FieldValue, Fields, Message};
+use crate::process::file_id::FileId;
 
 /// The first magic number of both files, and the second of each, as they stand there.
 pub(crate) const IMAGE_FILE_MAGIC: [u8; 4] = [0x19, 0x43, 0x56, 0x54];
@@ -128,15 +129,16 @@ pub(crate) fn unix_pair(message: &[u8]) -> Option<(u64, u64)> {
     Some((Fields(entry).number_in(UNIX_INODE_FIELD)?, peer))
 }
 
-/// Where CRIU found files that inotify watches, below the root folder of the first process: by inode and device.
+/// Where CRIU found files that inotify watches, below the root folder of the first process.
 ///
 /// # Errors
 ///
 /// There is no `files.img` in the folder, or it cannot be read.
-pub(crate) fn watched(folder: &Path) -> io::Result<BTreeMap<(u64, u64), PathBuf>> {
+pub(crate) fn watched(folder: &Path) -> io::Result<BTreeMap<FileId, PathBuf>> {
     let watch = |entry: &[u8]| {
         let path = Fields(Fields(entry).bytes_in(WATCH_HANDLE_FIELD)?).bytes_in(HANDLE_PATH_FIELD)?;
-        let file = (Fields(entry).number_in(WATCH_INODE_FIELD)?, Fields(entry).number_in(WATCH_DEVICE_FIELD)?);
+        let number = |field| Fields(entry).number_in(field);
+        let file = FileId::of_kernel(number(WATCH_DEVICE_FIELD)?, number(WATCH_INODE_FIELD)?);
         Some((file, PathBuf::from(OsStr::from_bytes(path))))
     };
     let files = bounded(&folder.join(FILE_NAMES[0]))?;

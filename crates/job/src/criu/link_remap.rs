@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::process::file_id::FileId;
 use crate::process::tree::Process;
 
 /// Begin of the names that CRIU gives; a number follows.
@@ -20,17 +21,10 @@ pub(crate) const LINK_REMAP_PREFIX: &[u8] = b"link_remap.";
 /// What the kernel writes behind a name that is gone.
 const DELETED_SUFFIX: &[u8] = b" (deleted)";
 
-/// Which file it is, whatever its name: device and inode.
-pub(crate) type FileId = (u64, u64);
-
-pub(crate) fn key(stat: &Metadata) -> FileId {
-    (stat.dev(), stat.ino())
-}
-
 /// A file that has lost the name under which a process has it.
 #[derive(Debug)]
 pub(crate) struct UnlinkedFile {
-    pub(crate) key: FileId,
+    pub(crate) id: FileId,
     /// A process can write to it through a mapping that others see.
     pub(crate) is_written: bool,
     /// One that has it.
@@ -81,7 +75,7 @@ impl UnlinkedFile {
         let name = PathBuf::from(without_mark(name)?);
         let stat = fs::metadata(link).ok()?;
         let is_lost = name.is_absolute() && stat.is_file() && stat.nlink() > 0;
-        is_lost.then(|| Self { key: key(&stat), is_written: false, pid, name, link: link.to_owned() })
+        is_lost.then(|| Self { id: FileId::of(&stat), is_written: false, pid, name, link: link.to_owned() })
     }
 
     /// Where CRIU gives it a name: the folder of the lost one, or where that is gone too, one above.
@@ -96,28 +90,28 @@ pub(crate) fn rooted(pid: u32, path: &Path) -> PathBuf {
 }
 
 /// Names that the file has in the folder of `name`, as the process sees them, but for those that CRIU gives.
-pub(crate) fn names_beside(pid: u32, name: &Path, key: FileId) -> Vec<PathBuf> {
+pub(crate) fn names_beside(pid: u32, name: &Path, id: FileId) -> Vec<PathBuf> {
     let Some(folder) = name.parent() else { return Vec::new() };
-    names_in(&rooted(pid, folder), key).into_iter().map(|name| folder.join(name)).collect()
+    names_in(&rooted(pid, folder), id).into_iter().map(|name| folder.join(name)).collect()
 }
 
 /// The name that stands for the one by which a process has a file open: another one, if that is gone and there is one.
 pub(crate) fn standing_name(pid: u32, name: PathBuf, stat: &Metadata) -> Option<PathBuf> {
     let Some(lost) = without_mark(name.as_os_str()) else { return Some(name) };
     // A file may really be called so.
-    if fs::symlink_metadata(rooted(pid, &name)).is_ok_and(|there| key(&there) == key(stat)) {
+    if fs::symlink_metadata(rooted(pid, &name)).is_ok_and(|there| FileId::of(&there) == FileId::of(stat)) {
         return Some(name);
     }
-    names_beside(pid, Path::new(lost), key(stat)).into_iter().next()
+    names_beside(pid, Path::new(lost), FileId::of(stat)).into_iter().next()
 }
 
 /// Names of a file in a folder, but for those that CRIU gives.
 fn names_in(folder: &Path, wanted: FileId) -> Vec<OsString> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let fits = entries.filter(|entry| {
-        entry.ino() == wanted.1
+        entry.ino() == wanted.inode
             && !entry.file_name().as_bytes().starts_with(LINK_REMAP_PREFIX)
-            && fs::symlink_metadata(entry.path()).is_ok_and(|stat| key(&stat) == wanted)
+            && fs::symlink_metadata(entry.path()).is_ok_and(|stat| FileId::of(&stat) == wanted)
     });
     let mut names: Vec<OsString> = fits.map(|entry| entry.file_name()).collect();
     names.sort();
@@ -148,7 +142,7 @@ mod tests {
         let (first, second) = (folder.path().join("first"), folder.path().join("second"));
         let file = File::create(&first).unwrap();
         let stat = file.metadata().unwrap();
-        let is_lost = || lost(&ours()).iter().any(|lost| lost.key == key(&stat));
+        let is_lost = || lost(&ours()).iter().any(|lost| lost.id == FileId::of(&stat));
         fs::hard_link(&first, &second).unwrap();
         assert!(!is_lost());
         fs::remove_file(&first).unwrap();

@@ -25,7 +25,8 @@ use rustix::io::Errno;
 
 use crate::checkpoint::fault_injection;
 use crate::criu::link_remap;
-use crate::criu::link_remap::{FileId, LINK_REMAP_PREFIX, UnlinkedFile};
+use crate::criu::link_remap::{LINK_REMAP_PREFIX, UnlinkedFile};
+use crate::process::file_id::FileId;
 use crate::process::tree;
 use crate::process::tree::Process;
 use crate::supervisor::folder;
@@ -78,7 +79,7 @@ impl LinkRemapLock {
     pub(crate) fn of_dump(tree: &[Process]) -> Option<Self> {
         let lost = link_remap::lost(tree);
         let locked_folders = locked_folders(lost.iter().filter_map(UnlinkedFile::folder), None);
-        let files: Vec<_> = lost.into_iter().map(|lost| (lost.key, lost.link)).collect();
+        let files: Vec<_> = lost.into_iter().map(|lost| (lost.id, lost.link)).collect();
         (!files.is_empty()).then_some(Self { locked_folders, files, has_begun: false })
     }
 
@@ -158,13 +159,13 @@ impl Drop for LinkRemapLock {
 
 /// Each of these once, in an order that all keep.
 fn locked_folders(folders: impl Iterator<Item = PathBuf>, other: Option<File>) -> Vec<LockedFolder> {
-    let key = |file: &File| file.metadata().ok().map(|stat| link_remap::key(&stat));
-    let mut files: BTreeMap<Option<FileId>, File> = other.into_iter().map(|file| (key(&file), file)).collect();
+    let id = |file: &File| file.metadata().ok().map(|stat| FileId::of(&stat));
+    let mut files: BTreeMap<Option<FileId>, File> = other.into_iter().map(|file| (id(&file), file)).collect();
     for folder in folders {
         // Many files are in one folder, and descriptors are few.
-        let is_known = fs::metadata(&folder).is_ok_and(|stat| files.contains_key(&Some(link_remap::key(&stat))));
+        let is_known = fs::metadata(&folder).is_ok_and(|stat| files.contains_key(&Some(FileId::of(&stat))));
         if let Some(file) = (!is_known).then(|| open_folder(&folder).ok()).flatten() {
-            files.insert(key(&file), file);
+            files.insert(id(&file), file);
         }
     }
     files.into_values().map(|file| LockedFolder { file, is_ours: false }).collect()
@@ -253,14 +254,14 @@ impl LockedFolder {
         let Ok(stat) = self.file.metadata() else { return String::new() };
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
         let holders: Vec<String> =
-            locks.lines().filter_map(|line| holder(line, link_remap::key(&stat))).map(named).collect();
+            locks.lines().filter_map(|line| holder(line, FileId::of(&stat))).map(named).collect();
         if holders.is_empty() { "a process that cannot be seen from here".to_owned() } else { holders.join(", ") }
     }
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 29300 00:1a:12 0 EOF` → whose it is, if it is a lock of this file. Lines of those who wait
 /// have an arrow before the kind.
-fn holder(line: &str, (device, inode): FileId) -> Option<u32> {
+fn holder(line: &str, FileId { device, inode }: FileId) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
     (file == format!("{:02x}:{:02x}:{inode}", major(device), minor(device))).then(|| pid.parse().ok()).flatten()
@@ -306,7 +307,7 @@ fn moved_by_link(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn is_of(path: &Path, files: &[(FileId, PathBuf)]) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|stat| files.iter().any(|(key, _)| *key == link_remap::key(&stat)))
+    fs::symlink_metadata(path).is_ok_and(|stat| files.iter().any(|(id, _)| *id == FileId::of(&stat)))
 }
 
 /// Notes that names of the file which CRIU may have given it come from us, and are abandoned once the lock is released.
@@ -442,10 +443,10 @@ mod tests {
 
     #[test]
     fn only_who_has_a_lock_of_the_file_is_its_holder() {
-        let key = (rustix::fs::makedev(0xfe, 0x12), 77);
-        assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 29300 fe:12:77 0 EOF", key), Some(29300));
+        let id = FileId { device: rustix::fs::makedev(0xfe, 0x12), inode: 77 };
+        assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 29300 fe:12:77 0 EOF", id), Some(29300));
         for line in ["1: -> FLOCK  ADVISORY  WRITE 3 fe:12:77 0 EOF", "2: FLOCK  ADVISORY  READ 3 fe:12:7 0 EOF", ""] {
-            assert_eq!(holder(line, key), None, "{line}");
+            assert_eq!(holder(line, id), None, "{line}");
         }
     }
 

@@ -34,8 +34,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::made_files::MadeFiles;
 pub use self::made_files::leave_none;
 use self::made_files::{beside, move_aside};
-use crate::criu::link_remap::{FileId, UnlinkedFile};
+use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
+use crate::process::file_id::FileId;
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
@@ -126,7 +127,7 @@ impl Saving<'_> {
             // As the process sees it, which may be in a namespace of its own.
             let Ok(mut file) = File::open(link_remap::rooted(pid, &path)) else { continue };
             let stat = file.metadata()?;
-            if let Some(known) = self.known.get(&link_remap::key(&stat)) {
+            if let Some(known) = self.known.get(&FileId::of(&stat)) {
                 self.segments[*known].links.push(path);
             } else if stat.is_file() && comes_anew(&file, &stat, is_written)? {
                 self.add(SharedFileKind::Mapped, path, &stat, Some(&mut file))?;
@@ -143,20 +144,20 @@ impl Saving<'_> {
         let mut files: BTreeMap<FileId, Vec<PathBuf>> = BTreeMap::new();
         for name in given {
             let stat = fs::symlink_metadata(link_remap::rooted(root, name))?;
-            files.entry(link_remap::key(&stat)).or_default().push(name.clone());
+            files.entry(FileId::of(&stat)).or_default().push(name.clone());
         }
         let lost = link_remap::lost(self.tree);
-        files.into_iter().try_for_each(|(key, names)| self.given_to(root, key, names, &lost))
+        files.into_iter().try_for_each(|(id, names)| self.given_to(root, id, names, &lost))
     }
 
-    fn given_to(&mut self, root: u32, key: FileId, given: Vec<PathBuf>, lost: &[UnlinkedFile]) -> io::Result<()> {
+    fn given_to(&mut self, root: u32, id: FileId, given: Vec<PathBuf>, lost: &[UnlinkedFile]) -> io::Result<()> {
         let mut file = File::open(link_remap::rooted(root, &given[0]))?;
         let stat = file.metadata()?;
-        let mut names = link_remap::names_beside(root, &given[0], key);
-        let known = match self.known.get(&key) {
+        let mut names = link_remap::names_beside(root, &given[0], id);
+        let known = match self.known.get(&id) {
             Some(known) => *known,
             None => {
-                let is_written = lost.iter().any(|lost| lost.key == key && lost.is_written);
+                let is_written = lost.iter().any(|lost| lost.id == id && lost.is_written);
                 let kind = if comes_anew(&file, &stat, is_written)? {
                     SharedFileKind::Mapped
                 } else if stat.len() <= SMALL_SEGMENT_BYTES {
@@ -188,7 +189,7 @@ impl Saving<'_> {
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
                 continue;
             };
-            if self.known.contains_key(&link_remap::key(&stat)) {
+            if self.known.contains_key(&FileId::of(&stat)) {
                 continue;
             }
             if !stat.is_file() {
@@ -229,7 +230,7 @@ impl Saving<'_> {
         let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
         let (links, given) = (Vec::new(), Vec::new());
         self.segments.push(Segment { path, copy, mode, owner, kind, links, given });
-        self.known.insert(link_remap::key(stat), number);
+        self.known.insert(FileId::of(stat), number);
         Ok(number)
     }
 }
@@ -237,7 +238,7 @@ impl Saving<'_> {
 /// The file of a descriptor of a process, if that is still the one that has this `stat`: a process that we do not hold may have
 /// closed it meanwhile, and opened something else.
 fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
-    let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| link_remap::key(&found) == link_remap::key(stat));
+    let is_it = |found: io::Result<Metadata>| found.is_ok_and(|found| FileId::of(&found) == FileId::of(stat));
     match File::open(link) {
         Ok(file) if is_it(file.metadata()) => Ok(Some(file)),
         Err(error) if error.kind() != io::ErrorKind::NotFound && is_it(fs::metadata(link)) => Err(error),

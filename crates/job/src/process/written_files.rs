@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::criu::link_remap::{self, key};
+use crate::criu::link_remap;
 use crate::process::descriptors::remote;
+use crate::process::file_id::FileId;
 use crate::process::tcp;
 use crate::process::tree::Process;
 
@@ -159,7 +160,7 @@ pub fn in_use<'a>(files: &'a [Written], own: &[Process]) -> Option<(&'a Written,
     others.find_map(|pid| {
         let open = of_descriptors(pid).filter(|open| open.flags & ACCESS_MODE_BITS != 0);
         let mut files = open.filter_map(|open| {
-            let is_it = |(_, stat): &&(&Written, fs::Metadata)| key(stat) == key(&open.stat);
+            let is_it = |(_, stat): &&(&Written, fs::Metadata)| FileId::of(stat) == FileId::of(&open.stat);
             longer.iter().find(is_it)
         });
         files.next().map(|(file, _)| (*file, pid))
@@ -202,7 +203,7 @@ pub fn cut_back<'a>(files: &'a [Written], own: &[Process]) -> Result<Vec<&'a Wri
 fn lent_to_cut(then: &Written, own: &[Process]) -> Option<Option<File>> {
     let now = fs::metadata(&then.path).ok()?;
     own.iter().find_map(|process| {
-        let is_it = |open: &OpenFile| open.flags & ACCESS_MODE_BITS != 0 && key(&open.stat) == key(&now);
+        let is_it = |open: &OpenFile| open.flags & ACCESS_MODE_BITS != 0 && FileId::of(&open.stat) == FileId::of(&now);
         let open = of_descriptors(process.pid).find(is_it)?;
         let number = open.link.file_name()?.to_str()?.parse().ok()?;
         let file = File::from(remote::descriptor(process.pid, number)?);

@@ -19,6 +19,7 @@ use rustix::io::ioctl_fionread;
 use serde::{Deserialize, Serialize};
 
 use crate::process::descriptors::remote::{descriptor, named, numbers, open_in_root};
+use crate::process::file_id::FileId;
 use crate::process::tree;
 use crate::process::tree::Process;
 
@@ -27,9 +28,6 @@ const INOTIFY_NAME: &[u8] = b"anon_inode:inotify";
 const WATCH_NAMES: [&[u8]; 2] = [INOTIFY_NAME, b"anon_inode:[fanotify]"];
 /// The bits of a mask that CRIU sets again: `IN_ALL_EVENTS`.
 const IN_ALL_EVENTS: u32 = 0xfff;
-
-/// A file that CRIU found watched: inode and device, as the kernel tells them.
-pub(crate) type FileId = (u64, u64);
 
 /// A watch with more than events in its mask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +122,7 @@ fn lines(fdinfo: &str) -> impl Iterator<Item = Line> {
         Some(Line {
             wd: i32::try_from(number("wd")?).ok()?,
             mask: small("mask")?,
-            file: (number("ino")?, number("sdev")?),
+            file: FileId::of_kernel(number("sdev")?, number("ino")?),
         })
     })
 }

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use katydid_scratch::private;
 use serde::{Deserialize, Serialize};
 
-use crate::criu::link_remap::{FileId, key};
 use crate::criu::link_remap_lock::rename_to_free;
+use crate::process::file_id::FileId;
 
 /// Names beside a file that are tried.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
@@ -66,7 +66,7 @@ struct MadeFile {
 
 /// Device and inode of what has the name now; a symbolic link's own.
 fn id_of(path: &Path) -> Option<FileId> {
-    fs::symlink_metadata(path).ok().map(|stat| key(&stat))
+    fs::symlink_metadata(path).ok().map(|stat| FileId::of(&stat))
 }
 
 /// The changes of this process that may still be undone.
