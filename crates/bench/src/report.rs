@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use super::figures::{FIGURES, Figure, Idle, Timing, duration, median};
 use super::journal::{self, Costs};
-use super::machine::Machine;
+use super::machine;
 use super::network::PLAIN_COPIES;
 use super::sampling::{Outcomes, Report};
 use super::setup::Way;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::probe::DriverFacts;
+use katydid_machine::Machine;
 
 /// Copies that are held against plain ones of as many bytes.
 const BULK_FIGURES: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_64m_pageable", "dtoh_64m_pinned"];
@@ -214,7 +215,7 @@ impl Comparison {
     /// All numbers, in nanoseconds and bytes.
     pub(super) fn json(&self) -> impl Serialize + '_ {
         Json {
-            machine: Machine::describe(&self.driver),
+            machine: machine::describe(&self.driver),
             driver: &self.driver,
             runs: self.rounds,
             figures: FIGURES.iter().map(|figure| self.json_figure(figure)).collect(),

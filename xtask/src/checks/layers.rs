@@ -47,10 +47,11 @@ const ALLOWED_CRATES: &[(&str, &[&str])] = &[
     ("job", &["transport", "image", "http"]),
     ("criu-launcher", &[]),
     ("cli-core", &["server", "worker", "client", "job"]),
-    ("bench", &["cli-core", "driver"]),
+    ("machine", &[]),
+    ("bench", &["cli-core", "driver", "machine"]),
     ("cli", &["bench", "cli-core", "image"]),
     ("tests", &[]),
-    ("xtask", &["tests"]),
+    ("xtask", &["tests", "machine"]),
 ];
 
 /// Code generators, which any build script may use.

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use serde_json::{Value, json};
+use katydid_machine::Machine;
+use serde_json::Value;
 
 use crate::shell;
 
@@ -11,16 +12,11 @@ pub(crate) const PYTHON_VERSION: &str = "3.12";
 
 /// What the machine says of itself; a question that it cannot answer stays open.
 pub(crate) fn describe() -> Value {
-    let ask = |program: &str, arguments: &[&str]| {
-        let answer = shell::read(Command::new(program).args(arguments)).unwrap_or_default();
+    let gpu = |what: &str| {
+        let query = format!("--query-gpu={what}");
+        let answer =
+            shell::read(Command::new("nvidia-smi").args([&query, "--format=csv,noheader"])).unwrap_or_default();
         answer.trim().to_owned()
     };
-    let gpu = |what: &str| ask("nvidia-smi", &[&format!("--query-gpu={what}"), "--format=csv,noheader"]);
-    json!({
-        "gpu": gpu("name"),
-        "driver": gpu("driver_version"),
-        "date": ask("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-        "kernel": ask("uname", &["-r"]),
-        "processors": ask("nproc", &[]),
-    })
+    serde_json::to_value(Machine::with_device(gpu("name"), gpu("driver_version"))).unwrap_or_default()
 }

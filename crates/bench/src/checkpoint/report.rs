@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::native::Native;
 use crate::figures::median;
-use crate::machine::Machine;
+use crate::machine;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::probe::DriverFacts;
+use katydid_machine::Machine;
 
 /// One checkpoint, as the command reported it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -129,7 +130,7 @@ pub(super) struct Report<'a> {
 impl<'a> Report<'a> {
     /// The rows of both tables.
     pub(super) fn new(driver: &'a DriverFacts, programs: Vec<ProgramRow>, rows: Vec<SizeRow>) -> Self {
-        let machine = Machine::describe(driver);
+        let machine = machine::describe(driver);
         Self { machine, driver, content: "noise, which nothing compresses; no two chunks are the same", programs, rows }
     }
 
