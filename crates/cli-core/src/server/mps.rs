@@ -168,7 +168,7 @@ impl MpsSupervisor {
                 let said = fs::read_to_string(output(folder)).unwrap_or_default();
                 let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
                 return Err(Failure::server(format!(
-                    "--mps: {MPS_CONTROL_PROGRAM} does not start; it said: {last}; without --mps sessions take turns"
+                    "--mps: {MPS_CONTROL_PROGRAM} does not start; it said: {last}; without --mps the driver time-slices sessions"
                 )));
             }
         }
@@ -241,10 +241,10 @@ fn variables(folder: &Path) -> [(OsString, OsString); 2] {
 fn not_started(error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::NotFound => Failure::server(format!(
-            "--mps: there is no {MPS_CONTROL_PROGRAM} in PATH; it comes with NVIDIA's driver. Without --mps sessions take turns"
+            "--mps: there is no {MPS_CONTROL_PROGRAM} in PATH; it comes with NVIDIA's driver. Without --mps the driver time-slices sessions"
         )),
         _ => Failure::server(format!(
-            "--mps: cannot start {MPS_CONTROL_PROGRAM}: {error}; without --mps sessions take turns"
+            "--mps: cannot start {MPS_CONTROL_PROGRAM}: {error}; without --mps the driver time-slices sessions"
         )),
     }
 }

@@ -552,7 +552,7 @@ pub(crate) struct ServeFlags {
     /// Unless given: `module_cache_size = "SIZE"` in the config file, 4G.
     #[arg(long, value_name = "SIZE")]
     pub(crate) module_cache_size: Option<Size>,
-    /// Have the sessions' kernels run beside each other on a GPU (NVIDIA's Multi-Process Service), not in turns.
+    /// Have the sessions' kernels run beside each other on a GPU (NVIDIA's Multi-Process Service), instead of time-slicing.
     ///
     /// The server starts nvidia-cuda-mps-control for itself, and ends it. A kernel that faults may then end the other
     /// sessions of its GPU as well, and the driver lets in 48 to 60 processes at a time, warm workers among them.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Pieces of work that a stream may have behind a function. NVIDIA's driver has places for a thousand and some.
+/// Pieces of work that a stream may have behind a function. NVIDIA's driver has slots for a thousand and some.
 const MAX_QUEUED_WORK: u64 = 1000;
 /// How often a stream is asked whether it has come past functions that will not be called, as after a fault.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ impl StreamQueues {
         self.ended.notify_all();
     }
 
-    /// Takes so many places of a stream, if there is one left; all streams without functions have.
+    /// Takes so many queue slots of a stream, if there is one left; all streams without functions have.
     pub(crate) fn take(&self, stream: u64, places: u64) -> bool {
         let mut all = self.lock();
         let Some(behind) = all.get_mut(&stream) else { return true };
@@ -65,7 +65,7 @@ impl StreamQueues {
         is_free
     }
 
-    /// Waits a while for a place.
+    /// Waits a while for a queue slot.
     pub(crate) fn wait(&self, stream: u64) {
         let is_full = |all: &mut HashMap<u64, QueuedWork>| all.get(&stream).is_some_and(QueuedWork::is_full);
         drop(self.ended.wait_timeout_while(self.lock(), QUERY_INTERVAL, is_full));
