@@ -65,7 +65,7 @@ impl<B: Backend> Graphs<B> {
     ///
     /// # Errors
     ///
-    /// 900 or 906; the capture is spoilt.
+    /// 900 or 906; the capture is invalidated.
     pub fn forbid(&self, call: UncapturedCall) -> Outcome {
         if self.is_quiet() { Ok(()) } else { self.ask(|state| state.captures.forbid(call)) }
     }
@@ -74,7 +74,7 @@ impl<B: Backend> Graphs<B> {
     ///
     /// # Errors
     ///
-    /// 901 in a spoilt capture, 906 for the legacy default stream.
+    /// 901 in a invalidated capture, 906 for the legacy default stream.
     pub fn is_captured(&self, place: CaptureStream) -> Outcome<bool> {
         if self.is_quiet() { Ok(false) } else { self.ask(|state| state.captures.is_captured(place)) }
     }
@@ -83,7 +83,7 @@ impl<B: Backend> Graphs<B> {
     ///
     /// # Errors
     ///
-    /// What `make` says; 901 in a spoilt capture, 906 for the legacy default stream.
+    /// What `make` says; 901 in a invalidated capture, 906 for the legacy default stream.
     pub fn take(&self, place: CaptureStream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<CaptureOutcome> {
         if !self.is_captured(place)? {
             return Ok(CaptureOutcome::No);
@@ -102,20 +102,20 @@ impl<B: Backend> Graphs<B> {
         self.backend.run_once(number, &Arc::new(Plan::of(number, params)), stream)
     }
 
-    /// As [`Graphs::take`]; what cannot be captured spoils the capture.
+    /// As [`Graphs::take`]; what cannot be captured invalidates the capture.
     ///
     /// # Errors
     ///
     /// As [`Graphs::take`].
-    pub fn take_or_spoil(
+    pub fn take_or_invalidate(
         &self,
         place: CaptureStream,
         make: impl FnOnce() -> Outcome<Params>,
     ) -> Outcome<CaptureOutcome> {
-        self.take(place, || make().inspect_err(|_| self.with(|state| state.captures.spoil(place.key))))
+        self.take(place, || make().inspect_err(|_| self.with(|state| state.captures.invalidate_of(place.key))))
     }
 
-    /// Refuses what cannot be captured at all, which spoils the capture.
+    /// Refuses what cannot be captured at all, which invalidates the capture.
     ///
     /// # Errors
     ///

@@ -52,7 +52,7 @@ impl GraphState {
     pub(crate) fn end_capture(&mut self, place: CaptureStream) -> Outcome<GraphId> {
         let capture = self.captures.of(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
         if capture.origin != place.key {
-            self.captures.spoil(place.key);
+            self.captures.invalidate_of(place.key);
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         let (id, graph) = (capture.id, capture.graph);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_was_not_joined_spoils_the_end() {
+    fn work_that_was_not_joined_invalidates_the_end() {
         let mut state = began(&[A]);
         state.captures.record(100, A).unwrap();
         state.captures.wait(100, B, false).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_legacy_stream_spoils_captures_of_blocking_streams_only() {
+    fn the_legacy_stream_invalidates_captures_of_blocking_streams_only() {
         let mut state = began(&[A]);
         assert_eq!(state.captures.is_captured(LEGACY), Ok(false));
         state.begin_capture(B, 2, None).unwrap();

@@ -130,10 +130,10 @@ impl Captures {
     }
 
     /// The legacy default stream cannot be used while a blocking stream of its context is captured.
-    pub(crate) fn check_legacy(&mut self, place: CaptureStream, spoils: bool) -> Outcome {
+    pub(crate) fn check_legacy(&mut self, place: CaptureStream, invalidates: bool) -> Outcome {
         let implicit = |capture: &Capture| Self::is_implicit(capture, place.context);
         let found = place.is_legacy && self.all.values().any(implicit);
-        if found && spoils {
+        if found && invalidates {
             self.invalidate(implicit);
         }
         if found { Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
@@ -158,8 +158,8 @@ impl Captures {
         }
     }
 
-    /// A captured operation that cannot be: the capture is spoilt.
-    pub(crate) fn spoil(&mut self, key: StreamKey) {
+    /// A captured operation that cannot be: the capture is invalidated.
+    pub(crate) fn invalidate_of(&mut self, key: StreamKey) {
         if let Some(capture) = self.of_mut(key) {
             capture.is_valid = false;
         }
@@ -170,7 +170,7 @@ impl Captures {
         self.events.get(&event).map(|(capture, _)| self.all.get(capture))
     }
 
-    /// Refuses to ask or wait for an event that was last recorded in a capture, which is spoilt by it.
+    /// Refuses to ask or wait for an event that was last recorded in a capture, which is invalidated by it.
     pub(crate) fn check_event(&mut self, event: usize) -> Outcome {
         match self.of_event(event).map(|capture| capture.map(|capture| capture.id)) {
             None => Ok(()),
@@ -201,7 +201,7 @@ impl Captures {
                 return Ok(CaptureOutcome::No);
             }
             if was_recorded {
-                self.spoil(place.key);
+                self.invalidate_of(place.key);
                 return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
             }
             return Ok(CaptureOutcome::Yes);
@@ -211,7 +211,7 @@ impl Captures {
             return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
         }
         let Some(capture) = self.all.get(&id) else {
-            self.spoil(place.key);
+            self.invalidate_of(place.key);
             return Err(CUresult::ERROR_INVALID_VALUE);
         };
         if !capture.is_valid {

@@ -39,24 +39,24 @@ fn forbids(capture: &Capture, thread: u64, mode: u32) -> bool {
 }
 
 impl Captures {
-    /// Refuses a call that a capture forbids, which spoils that capture.
+    /// Refuses a call that a capture forbids, which invalidates that capture.
     pub(crate) fn forbid(&mut self, call: UncapturedCall) -> Outcome {
         let found = match call {
-            UncapturedCall::Unsafe => self.spoil_unsafe(),
+            UncapturedCall::Unsafe => self.invalidate_unsafe(),
             UncapturedCall::Stream(place) if self.of(place.key).is_some() => {
-                self.spoil(place.key);
+                self.invalidate_of(place.key);
                 true
             }
             UncapturedCall::Stream(place) => {
                 self.check_legacy(place, true)?;
-                self.spoil_unsafe()
+                self.invalidate_unsafe()
             }
             UncapturedCall::Context(context) => self.invalidate(|capture| capture.is_in(context)),
         };
         if found { Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    fn spoil_unsafe(&mut self) -> bool {
+    fn invalidate_unsafe(&mut self) -> bool {
         let (thread, mode) = (this_thread(), MODE.try_with(Cell::get).unwrap_or(capture_mode::GLOBAL));
         self.invalidate(|capture| forbids(capture, thread, mode))
     }

@@ -45,11 +45,11 @@ impl Store {
         self.blocks.load(Ordering::Acquire) != 0
     }
 
-    /// Refuses what cannot be captured at all, which spoils the capture.
+    /// Refuses what cannot be captured at all, which invalidates the capture.
     ///
     /// # Errors
     ///
-    /// 900 in a capture, 901 in a spoilt one, 906 for the legacy default stream.
+    /// 900 in a capture, 901 in a invalidated one, 906 for the legacy default stream.
     pub fn refuse_captured(&self, place: CaptureStream) -> Outcome {
         if self.is_quiet() {
             return Ok(());
@@ -58,10 +58,10 @@ impl Store {
             if !state.captures.is_captured(place)? {
                 return Ok(());
             }
-            state.captures.spoil(place.key);
+            state.captures.invalidate_of(place.key);
             Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
         };
-        // Neither looking at captures nor spoiling one ends an object, so no destructor comes due.
+        // Neither looking at captures nor invalidating one ends an object, so no destructor comes due.
         self.with(refuse).0
     }
 }

@@ -23,7 +23,7 @@ fn take(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresul
     Ok(of_process().take(place, || make(context))? == CaptureOutcome::Yes)
 }
 
-/// A launch; one that is refused spoils the capture.
+/// A launch; one that is refused invalidates the capture.
 ///
 /// # Safety
 ///
@@ -38,7 +38,7 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
         // SAFETY: handed on.
         unsafe { of_process().kernel_params(&launch) }
     };
-    Ok(of_process().take_or_spoil(place, make)? == CaptureOutcome::Yes)
+    Ok(of_process().take_or_invalidate(place, make)? == CaptureOutcome::Yes)
 }
 
 /// A copy of one row. What the program calls a side decides how the node names it.

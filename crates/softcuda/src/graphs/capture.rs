@@ -22,7 +22,7 @@ fn context(stream: &Stream) -> Outcome<CUcontext> {
     Ok(CUcontext(std::ptr::without_provenance_mut(stream.context()?.handle)))
 }
 
-/// A launch; one that is refused spoils the capture.
+/// A launch; one that is refused invalidates the capture.
 ///
 /// # Safety
 ///
@@ -33,7 +33,7 @@ pub(crate) unsafe fn launch(stream: &Stream, launch: &Launch) -> Outcome<bool> {
         // SAFETY: handed on.
         unsafe { of_process().kernel_params(&launch) }
     };
-    of_process().take_or_spoil(stream.place(), make).map(took)
+    of_process().take_or_invalidate(stream.place(), make).map(took)
 }
 
 /// A copy of one row. What the program calls a side decides how the node names it.

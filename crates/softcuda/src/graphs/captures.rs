@@ -13,7 +13,7 @@ pub(crate) fn store() -> Arc<Store> {
     Arc::clone(&STORE)
 }
 
-/// Refuses what cannot be captured at all, which spoils a capture that the stream is in.
+/// Refuses what cannot be captured at all, which invalidates a capture that the stream is in.
 pub(crate) fn refuse_captured(stream: CaptureStream) -> Outcome {
     STORE.refuse_captured(stream)
 }
