@@ -13,7 +13,7 @@ pub trait Api: Sized + 'static {
     /// What a driver answers to a call.
     type Code: Copy + Eq;
     /// What all threads of a session share.
-    type Shared: Send + Sync + 'static;
+    type SessionShared: Send + Sync + 'static;
     /// What has to be current on the thread that calls the driver.
     type Context: Copy + Eq + Send + 'static;
 
@@ -33,23 +33,23 @@ pub trait Api: Sized + 'static {
     fn brings_output(code: Self::Code) -> bool;
 
     /// Calls that executors have.
-    fn calls(shared: &Self::Shared) -> &Calls;
+    fn calls(shared: &Self::SessionShared) -> &Calls;
 
     /// What the session uses.
-    fn usage(shared: &Self::Shared) -> &Usage;
+    fn usage(shared: &Self::SessionShared) -> &Usage;
 
     /// The way back to the program.
-    fn replies(shared: &Self::Shared) -> &Replies;
+    fn replies(shared: &Self::SessionShared) -> &Replies;
 
     /// Makes a context current on the calling thread. One that is gone is refused by the driver, and so is the call that follows.
-    fn enter(shared: &Self::Shared, context: Self::Context);
+    fn enter(shared: &Self::SessionShared, context: Self::Context);
 
     /// Tells the program, now or with its next reply, that a call was not carried out.
     ///
     /// # Errors
     ///
     /// The program is gone.
-    fn refuse(shared: &Self::Shared, head: &FrameHead, code: Self::Code) -> Result<(), LinkError> {
+    fn refuse(shared: &Self::SessionShared, head: &FrameHead, code: Self::Code) -> Result<(), LinkError> {
         let replies = Self::replies(shared);
         if head.wants_reply {
             return replies.send(head, Self::to_wire(code), [&[]; 2], Self::brings_output(code));

@@ -49,7 +49,7 @@ pub enum WaitStatus {
 /// What a call waits for, as far as it can be asked about.
 pub trait WaitTarget<A: Api> {
     /// Asks the driver once, without blocking, whether the work has completed.
-    fn query(&mut self, shared: &A::Shared) -> WaitStatus;
+    fn query(&mut self, shared: &A::SessionShared) -> WaitStatus;
 
     /// Whether the device that does it is the machine's processors.
     fn is_on_cpu(&self) -> bool {
@@ -142,7 +142,7 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
     /// As when the call is given to an executor.
     pub fn poll_pending_wait(
         &mut self,
-        shared: &Arc<A::Shared>,
+        shared: &Arc<A::SessionShared>,
         executors: &mut Executors<A>,
         mut has_pending: impl FnMut() -> bool,
     ) -> Result<(), SessionError> {
@@ -183,7 +183,7 @@ impl<A: Api, T: WaitTarget<A>> BusyPoll<A, T> {
     /// The program has its answer, and this costs it nothing but a later start of its next call.
     fn wake_if_more_follow(
         &mut self,
-        shared: &Arc<A::Shared>,
+        shared: &Arc<A::SessionShared>,
         executors: &mut Executors<A>,
         thread: u32,
     ) -> Result<(), SessionError> {

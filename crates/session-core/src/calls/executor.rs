@@ -23,7 +23,7 @@ const QUEUE_CAPACITY: usize = 2;
 
 /// What an executor does: the call, and the reply. One that is never done is not dropped either: the driver may be copying to
 /// what it holds.
-pub type Task<A> = ManuallyDrop<Box<dyn FnOnce(&Arc<<A as Api>::Shared>) + Send>>;
+pub type Task<A> = ManuallyDrop<Box<dyn FnOnce(&Arc<<A as Api>::SessionShared>) + Send>>;
 
 /// What an executor is given.
 enum WorkItem<A: Api> {
@@ -64,7 +64,7 @@ impl<A: Api> Executors<A> {
     /// The program has too many threads, or one that does not wait for its replies; or the system has no thread left.
     pub fn run(
         &mut self,
-        shared: &Arc<A::Shared>,
+        shared: &Arc<A::SessionShared>,
         thread: u32,
         context: A::Context,
         task: Task<A>,
@@ -91,7 +91,7 @@ impl<A: Api> Executors<A> {
     /// # Errors
     ///
     /// The program has too many threads; or the system has no thread left.
-    pub fn wake(&mut self, shared: &Arc<A::Shared>, thread: u32) -> Result<(), SessionError> {
+    pub fn wake(&mut self, shared: &Arc<A::SessionShared>, thread: u32) -> Result<(), SessionError> {
         if !self.by_thread.contains_key(&thread) {
             self.start(shared, thread)?;
         }
@@ -104,7 +104,7 @@ impl<A: Api> Executors<A> {
         Ok(())
     }
 
-    fn start(&mut self, shared: &Arc<A::Shared>, thread: u32) -> Result<(), SessionError> {
+    fn start(&mut self, shared: &Arc<A::SessionShared>, thread: u32) -> Result<(), SessionError> {
         if self.by_thread.len() >= MAX_EXECUTORS {
             return Err(SessionError::TooManyThreads { most: MAX_EXECUTORS });
         }
@@ -118,7 +118,7 @@ impl<A: Api> Executors<A> {
 }
 
 /// Does what it is given until the session is dropped.
-fn work<A: Api>(shared: &Arc<A::Shared>, items: &Receiver<WorkItem<A>>, state: &AtomicU8) {
+fn work<A: Api>(shared: &Arc<A::SessionShared>, items: &Receiver<WorkItem<A>>, state: &AtomicU8) {
     let (mut current, spin) = (A::NO_CONTEXT, Spin::for_word());
     let next = || {
         // Asleep only with an empty queue: each time that it is found so, an item to wake it is queued.
@@ -145,7 +145,7 @@ fn work<A: Api>(shared: &Arc<A::Shared>, items: &Receiver<WorkItem<A>>, state: &
 /// # Errors
 ///
 /// The system has no thread left.
-pub fn run_apart<A: Api>(name: &str, shared: &Arc<A::Shared>, task: Task<A>) -> Result<(), SessionError> {
+pub fn run_apart<A: Api>(name: &str, shared: &Arc<A::SessionShared>, task: Task<A>) -> Result<(), SessionError> {
     let shared = Arc::clone(shared);
     A::calls(&shared).begin();
     start_thread(name.to_owned(), move || {

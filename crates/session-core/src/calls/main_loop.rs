@@ -46,7 +46,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
     /// As [`Executors::run`].
     pub fn run(
         &mut self,
-        shared: &Arc<A::Shared>,
+        shared: &Arc<A::SessionShared>,
         thread: u32,
         context: A::Context,
         task: Task<A>,
@@ -65,7 +65,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
     }
 
     /// Counters of the session, as a checkpoint saves them.
-    pub fn progress(&self, shared: &A::Shared) -> SavedProgress {
+    pub fn progress(&self, shared: &A::SessionShared) -> SavedProgress {
         let replies = A::replies(shared);
         SavedProgress {
             deferred: replies.deferred(),
@@ -76,7 +76,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
     }
 
     /// Goes on where another worker stopped, whose program's upcall thread waits for the reply to `waiting_upcall`.
-    pub fn resume(&mut self, shared: &A::Shared, progress: SavedProgress, waiting_upcall: Option<FrameHead>) {
+    pub fn resume(&mut self, shared: &A::SessionShared, progress: SavedProgress, waiting_upcall: Option<FrameHead>) {
         let SavedProgress { deferred, calls, frames, printed } = progress;
         (self.frames, self.waiting_upcall) = (frames, waiting_upcall);
         A::usage(shared).resume_calls(calls);
@@ -86,7 +86,7 @@ impl<A: Api, T: WaitTarget<A>> MainLoop<A, T> {
     /// The frame at hand was executed: finishes the call that it left to be looked at, and stays awake for executors.
     fn finish_frame(
         &mut self,
-        shared: &Arc<A::Shared>,
+        shared: &Arc<A::SessionShared>,
         upcalls: impl FnOnce() -> u64,
         link: &mut dyn WorkerLink,
     ) -> Result<(), SessionError> {
@@ -108,7 +108,7 @@ pub trait FrameHandler: Checkpointable + Sized {
 
     /// What its threads share, and what the main loop has.
     #[expect(clippy::type_complexity, reason = "two parts that are used at once")]
-    fn parts(&mut self) -> (&Arc<<Self::Api as Api>::Shared>, &mut MainLoop<Self::Api, Self::Target>);
+    fn parts(&mut self) -> (&Arc<<Self::Api as Api>::SessionShared>, &mut MainLoop<Self::Api, Self::Target>);
 
     /// Executes a frame, whose payload may be any bytes.
     ///
@@ -121,7 +121,7 @@ pub trait FrameHandler: Checkpointable + Sized {
     fn discard(&mut self, head: &FrameHead);
 
     /// How many executors wait for upcalls, and so for no device.
-    fn waiting_upcalls(shared: &<Self::Api as Api>::Shared) -> u64;
+    fn waiting_upcalls(shared: &<Self::Api as Api>::SessionShared) -> u64;
 
     /// The next frame's payload lies in this one of the link's buffers, or in none.
     fn set_payload_buffer(&mut self, _buffer: Option<usize>) {}

@@ -42,7 +42,7 @@ pub enum OpenCl {}
 
 impl Api for OpenCl {
     type Code = Code;
-    type Shared = OpenclSessionShared;
+    type SessionShared = OpenclSessionShared;
     /// Objects name their contexts.
     type Context = ();
 

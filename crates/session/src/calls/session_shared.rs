@@ -51,7 +51,7 @@ pub enum Cuda {}
 
 impl Api for Cuda {
     type Code = CUresult;
-    type Shared = CudaSessionShared;
+    type SessionShared = CudaSessionShared;
     type Context = TaskContext;
 
     const SUCCESS: CUresult = CUresult::SUCCESS;
