@@ -3,7 +3,7 @@
 
 #![allow(clippy::too_many_arguments, reason = "signatures are the vendor's")]
 
-use super::functions::{Event, Events, Place, Queue};
+use super::functions::{Event, Events, OutPointer, Queue};
 use super::*;
 
 pub(super) extern "C" fn read_buffer<const D: usize>(
@@ -12,12 +12,12 @@ pub(super) extern "C" fn read_buffer<const D: usize>(
     _: u32,
     offset: usize,
     size: usize,
-    place: Place,
+    host: OutPointer,
     n: u32,
     e: Events,
     event: Event,
 ) -> i32 {
-    transfer(D, true, (queue, buffer), (offset, size, place.expose_provenance()), (n, e, event))
+    transfer(D, true, (queue, buffer), (offset, size, host.expose_provenance()), (n, e, event))
 }
 
 pub(super) extern "C" fn write_buffer<const D: usize>(
@@ -26,12 +26,12 @@ pub(super) extern "C" fn write_buffer<const D: usize>(
     _: u32,
     offset: usize,
     size: usize,
-    place: *const c_void,
+    host: *const c_void,
     n: u32,
     e: Events,
     event: Event,
 ) -> i32 {
-    transfer(D, false, (queue, buffer), (offset, size, place.expose_provenance()), (n, e, event))
+    transfer(D, false, (queue, buffer), (offset, size, host.expose_provenance()), (n, e, event))
 }
 
 fn rect<const D: usize>(
@@ -39,12 +39,12 @@ fn rect<const D: usize>(
     objects: (Queue, cl_mem),
     [origin, region]: [*const usize; 2],
     [row, slice, host_row, host_slice]: [usize; 4],
-    place: usize,
+    host: usize,
     waits: Waits,
 ) -> i32 {
     let region = three(region);
     let rows = rows(region, host_row, host_slice).filter(|_| has_box(objects.1, three(origin), region, row, slice));
-    transfer_rows(D, is_read, objects, (rows, place), waits)
+    transfer_rows(D, is_read, objects, (rows, host), waits)
 }
 
 pub(super) extern "C" fn read_rect<const D: usize>(
@@ -58,7 +58,7 @@ pub(super) extern "C" fn read_rect<const D: usize>(
     slice: usize,
     host_row: usize,
     host_slice: usize,
-    place: Place,
+    memory: OutPointer,
     n: u32,
     e: Events,
     event: Event,
@@ -69,7 +69,7 @@ pub(super) extern "C" fn read_rect<const D: usize>(
         (queue, buffer),
         [origin, region],
         [row, slice, host_row, host_slice],
-        place.expose_provenance(),
+        memory.expose_provenance(),
         (n, e, event),
     )
 }
@@ -85,7 +85,7 @@ pub(super) extern "C" fn write_rect<const D: usize>(
     slice: usize,
     host_row: usize,
     host_slice: usize,
-    place: *const c_void,
+    memory: *const c_void,
     n: u32,
     e: Events,
     event: Event,
@@ -96,7 +96,7 @@ pub(super) extern "C" fn write_rect<const D: usize>(
         (queue, buffer),
         [origin, region],
         [row, slice, host_row, host_slice],
-        place.expose_provenance(),
+        memory.expose_provenance(),
         (n, e, event),
     )
 }
@@ -106,13 +106,13 @@ fn image<const D: usize>(
     objects: (Queue, cl_mem),
     [origin, region]: [*const usize; 2],
     [row, slice]: [usize; 2],
-    place: usize,
+    host: usize,
     waits: Waits,
 ) -> i32 {
     let [width, height, depth] = three(region);
     let rows = width.checked_mul(ELEMENT).and_then(|width| rows([width, height, depth], row, slice));
     let rows = rows.filter(|_| has_region(objects.1, three(origin), [width, height, depth]));
-    transfer_rows(D, is_read, objects, (rows, place), waits)
+    transfer_rows(D, is_read, objects, (rows, host), waits)
 }
 
 pub(super) extern "C" fn read_image<const D: usize>(
@@ -123,12 +123,12 @@ pub(super) extern "C" fn read_image<const D: usize>(
     region: *const usize,
     row: usize,
     slice: usize,
-    place: Place,
+    host: OutPointer,
     n: u32,
     e: Events,
     event: Event,
 ) -> i32 {
-    image::<D>(true, (queue, object), [origin, region], [row, slice], place.expose_provenance(), (n, e, event))
+    image::<D>(true, (queue, object), [origin, region], [row, slice], host.expose_provenance(), (n, e, event))
 }
 
 pub(super) extern "C" fn write_image<const D: usize>(
@@ -139,12 +139,12 @@ pub(super) extern "C" fn write_image<const D: usize>(
     region: *const usize,
     row: usize,
     slice: usize,
-    place: *const c_void,
+    host: *const c_void,
     n: u32,
     e: Events,
     event: Event,
 ) -> i32 {
-    image::<D>(false, (queue, object), [origin, region], [row, slice], place.expose_provenance(), (n, e, event))
+    image::<D>(false, (queue, object), [origin, region], [row, slice], host.expose_provenance(), (n, e, event))
 }
 
 /// A command that uses objects and nothing of the host's.
@@ -288,20 +288,20 @@ pub(super) extern "C" fn map_buffer<const D: usize>(
     e: Events,
     event: Event,
     code: *mut i32,
-) -> Place {
+) -> OutPointer {
     let found = memory(buffer)
         .filter(|(whole, host, _)| *host != 0 && offset.checked_add(size).is_some_and(|end| end <= *whole));
     let outcome = if found.is_some() { plain::<D>(queue, &[buffer], (n, e, event)) } else { Code::INVALID_VALUE.0 };
-    // SAFETY: a place for a code.
+    // SAFETY: room for a code.
     unsafe { code.write(outcome) };
-    let place = found.filter(|_| outcome == 0).map_or(0, |(_, host, _)| host + offset);
-    ptr::with_exposed_provenance_mut(place)
+    let host = found.filter(|_| outcome == 0).map_or(0, |(_, host, _)| host + offset);
+    ptr::with_exposed_provenance_mut(host)
 }
 
 pub(super) extern "C" fn unmap<const D: usize>(
     queue: Queue,
     object: cl_mem,
-    _: Place,
+    _: OutPointer,
     n: u32,
     e: Events,
     event: Event,
@@ -336,7 +336,7 @@ fn lives(address: usize) -> bool {
 pub(super) extern "C" fn svm_copy<const D: usize>(
     queue: Queue,
     _: u32,
-    to: Place,
+    to: OutPointer,
     from: *const c_void,
     size: usize,
     n: u32,
@@ -357,7 +357,7 @@ pub(super) extern "C" fn svm_copy<const D: usize>(
 
 pub(super) extern "C" fn svm_fill<const D: usize>(
     queue: Queue,
-    to: Place,
+    to: OutPointer,
     pattern: *const c_void,
     length: usize,
     size: usize,
@@ -378,7 +378,7 @@ pub(super) extern "C" fn svm_map<const D: usize>(
     queue: Queue,
     _: u32,
     _: u64,
-    _: Place,
+    _: OutPointer,
     _: usize,
     n: u32,
     e: Events,
@@ -387,20 +387,26 @@ pub(super) extern "C" fn svm_map<const D: usize>(
     plain::<D>(queue, &[], (n, e, event))
 }
 
-pub(super) extern "C" fn svm_unmap<const D: usize>(queue: Queue, _: Place, n: u32, e: Events, event: Event) -> i32 {
+pub(super) extern "C" fn svm_unmap<const D: usize>(
+    queue: Queue,
+    _: OutPointer,
+    n: u32,
+    e: Events,
+    event: Event,
+) -> i32 {
     plain::<D>(queue, &[], (n, e, event))
 }
 
 pub(super) extern "C" fn svm_migrate<const D: usize>(
     queue: Queue,
     count: u32,
-    places: *const *const c_void,
+    pointers: *const *const c_void,
     sizes: *const usize,
     _: u64,
     n: u32,
     e: Events,
     event: Event,
 ) -> i32 {
-    std::hint::black_box((list(count, places), list(count, sizes)));
+    std::hint::black_box((list(count, pointers), list(count, sizes)));
     plain::<D>(queue, &[], (n, e, event))
 }

@@ -225,14 +225,14 @@ fn list<T: Copy>(count: u32, first: *const T) -> Vec<T> {
 }
 
 /// A value for a query.
-fn tell(size: usize, place: *mut c_void, needed: *mut usize, value: &[u8]) -> i32 {
-    if !place.is_null() && size < value.len() {
+fn tell(size: usize, out: *mut c_void, needed: *mut usize, value: &[u8]) -> i32 {
+    if !out.is_null() && size < value.len() {
         return Code::INVALID_VALUE.0;
     }
-    // SAFETY: a place has as many bytes as the caller says; the other is a number or null.
+    // SAFETY: there is room for as many bytes as the caller says; the other is a number or null.
     unsafe {
-        if !place.is_null() {
-            ptr::copy_nonoverlapping(value.as_ptr(), place.cast(), value.len());
+        if !out.is_null() {
+            ptr::copy_nonoverlapping(value.as_ptr(), out.cast(), value.len());
         }
         if !needed.is_null() {
             needed.write(value.len());
@@ -241,7 +241,7 @@ fn tell(size: usize, place: *mut c_void, needed: *mut usize, value: &[u8]) -> i3
     0
 }
 
-fn made<H>(code: *mut i32, result: Result<usize, Code>, handle: fn(*mut c_void) -> H) -> H {
+fn make_object<H>(code: *mut i32, result: Result<usize, Code>, handle: fn(*mut c_void) -> H) -> H {
     // SAFETY: sessions ask for the code.
     unsafe { code.write(result.err().unwrap_or(Code::SUCCESS).0) };
     handle(without_provenance_mut(result.unwrap_or(0)))
@@ -253,7 +253,7 @@ fn make<H>(driver: usize, kind: u32, of: &[(u32, usize)], code: *mut i32, handle
     let known = state.check_all(driver, of);
     let whole = of.iter().map(|(_, handle)| *handle).collect();
     let result = if known { Ok(state.add(driver, kind, whole)) } else { Err(Code::INVALID_VALUE) };
-    made(code, result, handle)
+    make_object(code, result, handle)
 }
 
 /// One reference fewer. The last one goes after everything that is made of the object.
@@ -293,7 +293,7 @@ fn enqueue(
     driver: usize,
     queue: cl_command_queue,
     uses: &[(u32, usize)],
-    (count, first, place): Waits,
+    (count, first, out): Waits,
     work: impl FnOnce() + Send + 'static,
 ) -> i32 {
     let waits: Vec<usize> = list(count, first).iter().map(|event| event.0.addr()).collect();
@@ -305,21 +305,21 @@ fn enqueue(
     {
         return Code::INVALID_VALUE.0;
     }
-    let event = if place.is_null() { 0 } else { state.add(driver, kind::EVENT, vec![queue.0.addr()]) };
+    let event = if out.is_null() { 0 } else { state.add(driver, kind::EVENT, vec![queue.0.addr()]) };
     if let Some(made) = state.made.get_mut(&event) {
         made.status = WAITING;
     }
     state.waiting.push(Waiting { event, waits, work: Box::new(work) });
     drop(state);
-    if !place.is_null() {
+    if !out.is_null() {
         // SAFETY: the caller wants the event there.
-        unsafe { place.write(cl_event(without_provenance_mut(event))) };
+        unsafe { out.write(cl_event(without_provenance_mut(event))) };
     }
     advance();
     0
 }
 
-/// The bytes and the host's place of memory.
+/// The bytes and the host address of memory.
 fn memory(handle: cl_mem) -> Option<(usize, usize, [usize; 3])> {
     state().made.get(&handle.0.addr()).map(|made| (made.size, made.host, made.shape))
 }
@@ -329,7 +329,7 @@ fn transfer(
     driver: usize,
     is_read: bool,
     (queue, buffer): (cl_command_queue, cl_mem),
-    (offset, size, place): (usize, usize, usize),
+    (offset, size, out): (usize, usize, usize),
     waits: Waits,
 ) -> i32 {
     let Some((whole, host, shape)) = memory(buffer) else { return unknown(driver, kind::MEMORY, buffer.0.addr()) };
@@ -341,7 +341,7 @@ fn transfer(
         if host != 0 {
             if is_read { read(host + offset, size) } else { write(host + offset, size) }
         }
-        if is_read { write(place, size) } else { read(place, size) }
+        if is_read { write(out, size) } else { read(out, size) }
     })
 }
 
@@ -374,13 +374,13 @@ fn transfer_rows(
     driver: usize,
     is_read: bool,
     (queue, object): (cl_command_queue, cl_mem),
-    (rows, place): (Option<Vec<(usize, usize)>>, usize),
+    (rows, out): (Option<Vec<(usize, usize)>>, usize),
     waits: Waits,
 ) -> i32 {
     let Some(rows) = rows else { return Code::INVALID_VALUE.0 };
     enqueue(driver, queue, &[(kind::MEMORY, object.0.addr())], waits, move || {
         for (at, size) in rows {
-            if is_read { write(place + at, size) } else { read(place + at, size) }
+            if is_read { write(out + at, size) } else { read(out + at, size) }
         }
     })
 }
@@ -416,7 +416,7 @@ fn create_buffer_of(
     code: *mut i32,
 ) -> cl_mem {
     if size == 0 || size > LARGEST || (host.is_null() == (flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0)) {
-        return made(code, Err(Code::INVALID_BUFFER_SIZE), cl_mem);
+        return make_object(code, Err(Code::INVALID_BUFFER_SIZE), cl_mem);
     }
     if flags & MEM_COPY_HOST_PTR != 0 {
         read(host.addr(), size);

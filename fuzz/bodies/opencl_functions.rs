@@ -6,19 +6,19 @@ use super::commands::*;
 use super::*;
 
 pub(super) type Id = u32;
-pub(super) type Place = *mut c_void;
+pub(super) type OutPointer = *mut c_void;
 pub(super) type Needed = *mut usize;
 pub(super) type Event = *mut cl_event;
 pub(super) type Events = *const cl_event;
 pub(super) type Queue = cl_command_queue;
 
 /// Answers of one number: eight bytes, or four where no more are asked for.
-fn number(size: usize, place: Place, needed: Needed, value: u64) -> i32 {
+fn number(size: usize, out: OutPointer, needed: Needed, value: u64) -> i32 {
     let bytes = value.to_le_bytes();
-    tell(size, place, needed, if !place.is_null() && size < 8 { &bytes[..4] } else { &bytes })
+    tell(size, out, needed, if !out.is_null() && size < 8 { &bytes[..4] } else { &bytes })
 }
 
-/// Reads a list of pairs, which ends with 0 in the place of a name.
+/// Reads a list of pairs, which ends with 0 in place of a name.
 fn pairs(mut list: *const u64) {
     // SAFETY: null, or such a list.
     unsafe {
@@ -30,11 +30,16 @@ fn pairs(mut list: *const u64) {
 }
 
 /// A query of an object that answers with a number.
-fn query<const D: usize>(kind: u32, handle: usize, (size, place, needed): (usize, Place, Needed), value: u64) -> i32 {
+fn query<const D: usize>(
+    kind: u32,
+    handle: usize,
+    (size, out, needed): (usize, OutPointer, Needed),
+    value: u64,
+) -> i32 {
     match state().check(D, kind, handle) {
-        true => number(size, place, needed, value),
+        true => number(size, out, needed, value),
         // Threads of sessions that are gone still ask.
-        false => number(size, place, needed, 0),
+        false => number(size, out, needed, 0),
     }
 }
 
@@ -42,10 +47,10 @@ extern "C" fn platform_info<const D: usize>(
     platform: cl_platform_id,
     _: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
-    query::<D>(kind::PLATFORM, platform.0.addr(), (size, place, needed), 1)
+    query::<D>(kind::PLATFORM, platform.0.addr(), (size, out, needed), 1)
 }
 
 extern "C" fn device_ids<const D: usize>(
@@ -56,7 +61,7 @@ extern "C" fn device_ids<const D: usize>(
     count: *mut u32,
 ) -> i32 {
     if !count.is_null() {
-        // SAFETY: a place for a count.
+        // SAFETY: room for a count.
         unsafe { count.write(1) };
     }
     query::<D>(kind::PLATFORM, platform.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
@@ -66,7 +71,7 @@ extern "C" fn device_info<const D: usize>(
     device: cl_device_id,
     name: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
     let value = match name {
@@ -74,7 +79,7 @@ extern "C" fn device_info<const D: usize>(
         DEVICE_REFERENCE_COUNT => 1,
         _ => 0,
     };
-    query::<D>(kind::DEVICE, device.0.addr(), (size, place, needed), value)
+    query::<D>(kind::DEVICE, device.0.addr(), (size, out, needed), value)
 }
 
 extern "C" fn create_sub_devices<const D: usize>(
@@ -85,7 +90,7 @@ extern "C" fn create_sub_devices<const D: usize>(
     needed: *mut u32,
 ) -> i32 {
     let mut at = 0;
-    // SAFETY: the list ends with 0; a place has as many handles as said.
+    // SAFETY: the list ends with 0; there is room for as many handles as said.
     unsafe {
         while properties.add(at).read() != 0 {
             at += 1;
@@ -103,9 +108,9 @@ extern "C" fn create_sub_devices<const D: usize>(
 }
 
 extern "C" fn timers<const D: usize>(device: cl_device_id, of_device: *mut u64, of_host: *mut u64) -> i32 {
-    for place in [of_device, of_host].into_iter().filter(|place| !place.is_null()) {
-        // SAFETY: places of numbers.
-        unsafe { place.write(7) };
+    for out in [of_device, of_host].into_iter().filter(|out| !out.is_null()) {
+        // SAFETY: room for numbers.
+        unsafe { out.write(7) };
     }
     query::<D>(kind::DEVICE, device.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
 }
@@ -119,7 +124,7 @@ extern "C" fn create_context<const D: usize>(
     count: u32,
     devices: *const cl_device_id,
     _: cl_context_notify,
-    _: Place,
+    _: OutPointer,
     code: *mut i32,
 ) -> cl_context {
     // SAFETY: the list ends with 0, behind pairs.
@@ -134,7 +139,7 @@ extern "C" fn create_context<const D: usize>(
     }
     let of: Vec<_> = list(count, devices).iter().map(|device| (kind::DEVICE, device.0.addr())).collect();
     if of.is_empty() {
-        return made(code, Err(Code::INVALID_VALUE), cl_context);
+        return make_object(code, Err(Code::INVALID_VALUE), cl_context);
     }
     make(D, kind::CONTEXT, &of, code, cl_context)
 }
@@ -181,7 +186,7 @@ extern "C" fn create_buffer<const D: usize>(
     context: cl_context,
     flags: u64,
     size: usize,
-    host: Place,
+    host: OutPointer,
     code: *mut i32,
 ) -> cl_mem {
     create_buffer_of(D, context, (flags, size, host), code)
@@ -192,7 +197,7 @@ extern "C" fn create_buffer_with<const D: usize>(
     _: *const u64,
     flags: u64,
     size: usize,
-    host: Place,
+    host: OutPointer,
     code: *mut i32,
 ) -> cl_mem {
     create_buffer_of(D, context, (flags, size, host), code)
@@ -209,10 +214,10 @@ extern "C" fn create_sub_buffer<const D: usize>(
     let region = unsafe { region.cast::<cl_buffer_region>().read() };
     let Some((bytes, host, _)) = memory(whole) else {
         unknown(D, kind::MEMORY, whole.0.addr());
-        return made(code, Err(Code::INVALID_MEM_OBJECT), cl_mem);
+        return make_object(code, Err(Code::INVALID_MEM_OBJECT), cl_mem);
     };
     if region.size == 0 || region.origin.checked_add(region.size).is_none_or(|end| end > bytes) {
-        return made(code, Err(Code::INVALID_BUFFER_SIZE), cl_mem);
+        return make_object(code, Err(Code::INVALID_BUFFER_SIZE), cl_mem);
     }
     let part = make(D, kind::MEMORY, &[(kind::MEMORY, whole.0.addr())], code, cl_mem);
     if let Some(made) = state().made.get_mut(&part.0.addr()) {
@@ -227,7 +232,7 @@ extern "C" fn create_image<const D: usize>(
     flags: u64,
     format: *const cl_image_format,
     shape: *const cl_image_desc,
-    host: Place,
+    host: OutPointer,
     code: *mut i32,
 ) -> cl_mem {
     // SAFETY: a format and a description.
@@ -237,7 +242,7 @@ extern "C" fn create_image<const D: usize>(
     };
     let size = [shape.image_width, shape.image_height.max(1), shape.image_depth.max(shape.image_array_size).max(1)];
     if size.iter().any(|size| *size == 0 || *size > WIDEST) || shape.image_depth > 1 && shape.image_array_size > 1 {
-        return made(code, Err(Code::INVALID_IMAGE_SIZE), cl_mem);
+        return make_object(code, Err(Code::INVALID_IMAGE_SIZE), cl_mem);
     }
     if flags & MEM_COPY_HOST_PTR != 0 {
         read(host.addr(), size.iter().product::<usize>() * ELEMENT);
@@ -264,7 +269,7 @@ extern "C" fn create_pipe<const D: usize>(
     make(D, kind::MEMORY, &[(kind::CONTEXT, context.0.addr())], code, cl_mem)
 }
 
-extern "C" fn set_destructor<const D: usize>(object: cl_mem, notify: cl_mem_notify, data: Place) -> i32 {
+extern "C" fn set_destructor<const D: usize>(object: cl_mem, notify: cl_mem_notify, data: OutPointer) -> i32 {
     let mut state = state();
     if !state.check(D, kind::MEMORY, object.0.addr()) {
         return Code::INVALID_MEM_OBJECT.0;
@@ -275,16 +280,22 @@ extern "C" fn set_destructor<const D: usize>(object: cl_mem, notify: cl_mem_noti
     0
 }
 
-extern "C" fn memory_info<const D: usize>(object: cl_mem, name: Id, size: usize, place: Place, needed: Needed) -> i32 {
+extern "C" fn memory_info<const D: usize>(
+    object: cl_mem,
+    name: Id,
+    size: usize,
+    out: OutPointer,
+    needed: Needed,
+) -> i32 {
     let bytes = memory(object).map_or(0, |(bytes, ..)| bytes as u64);
-    query::<D>(kind::MEMORY, object.0.addr(), (size, place, needed), if name == MEM_SIZE { bytes } else { 0 })
+    query::<D>(kind::MEMORY, object.0.addr(), (size, out, needed), if name == MEM_SIZE { bytes } else { 0 })
 }
 
-extern "C" fn image_info<const D: usize>(image: cl_mem, _: Id, size: usize, place: Place, needed: Needed) -> i32 {
+extern "C" fn image_info<const D: usize>(image: cl_mem, _: Id, size: usize, out: OutPointer, needed: Needed) -> i32 {
     if memory(image).is_some_and(|(.., shape)| shape == [0; 3]) {
         return Code::INVALID_MEM_OBJECT.0;
     }
-    query::<D>(kind::MEMORY, image.0.addr(), (size, place, needed), ELEMENT as u64)
+    query::<D>(kind::MEMORY, image.0.addr(), (size, out, needed), ELEMENT as u64)
 }
 
 extern "C" fn image_formats<const D: usize>(
@@ -295,7 +306,7 @@ extern "C" fn image_formats<const D: usize>(
     formats: *mut cl_image_format,
     needed: *mut u32,
 ) -> i32 {
-    // SAFETY: room for as many as said; the other is a place of a count, or null.
+    // SAFETY: room for as many as said; the other is room for a count, or null.
     unsafe {
         (0..count.min(2) as usize).for_each(|at| formats.add(at).write(cl_image_format::default()));
         if !needed.is_null() {
@@ -305,21 +316,21 @@ extern "C" fn image_formats<const D: usize>(
     query::<D>(kind::CONTEXT, context.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
 }
 
-extern "C" fn svm_alloc<const D: usize>(context: cl_context, _: u64, size: usize, _: u32) -> Place {
+extern "C" fn svm_alloc<const D: usize>(context: cl_context, _: u64, size: usize, _: u32) -> OutPointer {
     let mut state = state();
     if size > 4 * LARGEST || !state.check(D, kind::CONTEXT, context.0.addr()) {
         return ptr::null_mut();
     }
     let mut bytes = vec![0u8; size].into_boxed_slice();
-    let place = bytes.as_mut_ptr();
-    state.svm.insert(place.expose_provenance(), (D, bytes));
-    place.cast()
+    let out = bytes.as_mut_ptr();
+    state.svm.insert(out.expose_provenance(), (D, bytes));
+    out.cast()
 }
 
-extern "C" fn svm_free<const D: usize>(context: cl_context, place: Place) {
+extern "C" fn svm_free<const D: usize>(context: cl_context, out: OutPointer) {
     let mut state = state();
-    if !place.is_null() && state.check(D, kind::CONTEXT, context.0.addr()) {
-        match state.svm.remove(&place.addr()) {
+    if !out.is_null() && state.check(D, kind::CONTEXT, context.0.addr()) {
+        match state.svm.remove(&out.addr()) {
             Some((driver, _)) if driver == D => {}
             other => state.fault(format!("driver {D} frees what it has not: {}", other.is_some())),
         }
@@ -405,7 +416,7 @@ fn check_build(
 }
 
 /// Tells the end of a build.
-fn told(notify: cl_program_notify, program: cl_program, data: Place) {
+fn tell_end(notify: cl_program_notify, program: cl_program, data: OutPointer) {
     if let Some(notify) = notify {
         // SAFETY: the caller's function, with its data.
         unsafe { notify(program, data) };
@@ -418,12 +429,12 @@ extern "C" fn build_program<const D: usize>(
     devices: *const cl_device_id,
     options: *const c_char,
     notify: cl_program_notify,
-    data: Place,
+    data: OutPointer,
 ) -> i32 {
     if !check_build(D, Some(program), list(count, devices), Vec::new(), options) {
         return Code::INVALID_VALUE.0;
     }
-    told(notify, program, data);
+    tell_end(notify, program, data);
     0
 }
 
@@ -436,7 +447,7 @@ extern "C" fn compile_program<const D: usize>(
     first: *const cl_program,
     names: *const *const c_char,
     notify: cl_program_notify,
-    data: Place,
+    data: OutPointer,
 ) -> i32 {
     for name in list(headers, names) {
         // SAFETY: a C string.
@@ -445,7 +456,7 @@ extern "C" fn compile_program<const D: usize>(
     if !check_build(D, Some(program), list(count, devices), list(headers, first), options) {
         return Code::INVALID_VALUE.0;
     }
-    told(notify, program, data);
+    tell_end(notify, program, data);
     0
 }
 
@@ -457,15 +468,15 @@ extern "C" fn link_program<const D: usize>(
     programs: u32,
     first: *const cl_program,
     notify: cl_program_notify,
-    data: Place,
+    data: OutPointer,
     code: *mut i32,
 ) -> cl_program {
     if !check_build(D, None, list(count, devices), list(programs, first), options) {
-        return made(code, Err(Code::INVALID_VALUE), cl_program);
+        return make_object(code, Err(Code::INVALID_VALUE), cl_program);
     }
     let program = make(D, kind::PROGRAM, &[(kind::CONTEXT, context.0.addr())], code, cl_program);
     if program != cl_program::NULL {
-        told(notify, program, data);
+        tell_end(notify, program, data);
     }
     program
 }
@@ -482,7 +493,7 @@ extern "C" fn program_info<const D: usize>(
     program: cl_program,
     name: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
     let mut state = state();
@@ -494,14 +505,14 @@ extern "C" fn program_info<const D: usize>(
     match name {
         PROGRAM_BINARIES if known => {
             for at in 0..size / 8 {
-                // SAFETY: a list of places of as many bytes as the sizes say.
-                write(unsafe { place.cast::<*mut u8>().add(at).read() }.expose_provenance(), 16);
+                // SAFETY: a list of pointers of as many bytes as the sizes say.
+                write(unsafe { out.cast::<*mut u8>().add(at).read() }.expose_provenance(), 16);
             }
             0
         }
-        PROGRAM_BINARY_SIZES => number(size, place, needed, 16),
-        PROGRAM_DEVICES => number(size, place, needed, device as u64),
-        _ => number(size, place, needed, 0),
+        PROGRAM_BINARY_SIZES => number(size, out, needed, 16),
+        PROGRAM_DEVICES => number(size, out, needed, device as u64),
+        _ => number(size, out, needed, 0),
     }
 }
 
@@ -510,11 +521,11 @@ extern "C" fn build_info<const D: usize>(
     device: cl_device_id,
     _: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
     state().check(D, kind::DEVICE, device.0.addr());
-    query::<D>(kind::PROGRAM, program.0.addr(), (size, place, needed), 0)
+    query::<D>(kind::PROGRAM, program.0.addr(), (size, out, needed), 0)
 }
 
 extern "C" fn specialize<const D: usize>(program: cl_program, _: u32, size: usize, value: *const c_void) -> i32 {
@@ -522,11 +533,11 @@ extern "C" fn specialize<const D: usize>(program: cl_program, _: u32, size: usiz
     query::<D>(kind::PROGRAM, program.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
 }
 
-extern "C" fn takes_of_program<const D: usize>(program: cl_program, _: cl_program_notify, _: Place) -> i32 {
+extern "C" fn takes_of_program<const D: usize>(program: cl_program, _: cl_program_notify, _: OutPointer) -> i32 {
     query::<D>(kind::PROGRAM, program.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
 }
 
-extern "C" fn takes_of_context<const D: usize>(context: cl_context, _: cl_context_destroyed, _: Place) -> i32 {
+extern "C" fn takes_of_context<const D: usize>(context: cl_context, _: cl_context_destroyed, _: OutPointer) -> i32 {
     query::<D>(kind::CONTEXT, context.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
 }
 
@@ -581,11 +592,11 @@ extern "C" fn kernel_info<const D: usize>(
     kernel: cl_kernel,
     name: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
     let value = if name == KERNEL_NUM_ARGS { ARGUMENTS.into() } else { 0 };
-    query::<D>(kind::KERNEL, kernel.0.addr(), (size, place, needed), value)
+    query::<D>(kind::KERNEL, kernel.0.addr(), (size, out, needed), value)
 }
 
 extern "C" fn argument_info<const D: usize>(
@@ -593,10 +604,10 @@ extern "C" fn argument_info<const D: usize>(
     _: u32,
     _: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
-    query::<D>(kind::KERNEL, kernel.0.addr(), (size, place, needed), 0x119b)
+    query::<D>(kind::KERNEL, kernel.0.addr(), (size, out, needed), 0x119b)
 }
 
 extern "C" fn work_group_info<const D: usize>(
@@ -604,13 +615,13 @@ extern "C" fn work_group_info<const D: usize>(
     device: cl_device_id,
     _: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
     if device != cl_device_id::NULL {
         state().check(D, kind::DEVICE, device.0.addr());
     }
-    query::<D>(kind::KERNEL, kernel.0.addr(), (size, place, needed), 1)
+    query::<D>(kind::KERNEL, kernel.0.addr(), (size, out, needed), 1)
 }
 
 extern "C" fn sub_group_info<const D: usize>(
@@ -620,11 +631,11 @@ extern "C" fn sub_group_info<const D: usize>(
     input: usize,
     value: *const c_void,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
     read(value.addr(), input);
-    work_group_info::<D>(kernel, device, 0, size, place, needed)
+    work_group_info::<D>(kernel, device, 0, size, out, needed)
 }
 
 extern "C" fn create_user_event<const D: usize>(context: cl_context, code: *mut i32) -> cl_event {
@@ -650,7 +661,13 @@ extern "C" fn set_user_event<const D: usize>(event: cl_event, status: i32) -> i3
     0
 }
 
-extern "C" fn event_info<const D: usize>(event: cl_event, name: Id, size: usize, place: Place, needed: Needed) -> i32 {
+extern "C" fn event_info<const D: usize>(
+    event: cl_event,
+    name: Id,
+    size: usize,
+    out: OutPointer,
+    needed: Needed,
+) -> i32 {
     let value = {
         let mut state = state();
         state.check(D, kind::EVENT, event.0.addr());
@@ -665,11 +682,17 @@ extern "C" fn event_info<const D: usize>(event: cl_event, name: Id, size: usize,
             _ => 0,
         }
     };
-    number(size, place, needed, value)
+    number(size, out, needed, value)
 }
 
-extern "C" fn profiling_info<const D: usize>(event: cl_event, _: Id, size: usize, place: Place, needed: Needed) -> i32 {
-    query::<D>(kind::EVENT, event.0.addr(), (size, place, needed), 1)
+extern "C" fn profiling_info<const D: usize>(
+    event: cl_event,
+    _: Id,
+    size: usize,
+    out: OutPointer,
+    needed: Needed,
+) -> i32 {
+    query::<D>(kind::EVENT, event.0.addr(), (size, out, needed), 1)
 }
 
 /// Does not wait: a program may wait for what never comes, and its session is to go on here. What waits comes to nothing.
@@ -687,18 +710,18 @@ extern "C" fn of_queue<const D: usize>(queue: Queue) -> i32 {
     query::<D>(kind::QUEUE, queue.0.addr(), (0, ptr::null_mut(), ptr::null_mut()), 0)
 }
 
-extern "C" fn queue_info<const D: usize>(queue: Queue, _: Id, size: usize, place: Place, needed: Needed) -> i32 {
-    query::<D>(kind::QUEUE, queue.0.addr(), (size, place, needed), 0)
+extern "C" fn queue_info<const D: usize>(queue: Queue, _: Id, size: usize, out: OutPointer, needed: Needed) -> i32 {
+    query::<D>(kind::QUEUE, queue.0.addr(), (size, out, needed), 0)
 }
 
 extern "C" fn sampler_info<const D: usize>(
     sampler: cl_sampler,
     _: Id,
     size: usize,
-    place: Place,
+    out: OutPointer,
     needed: Needed,
 ) -> i32 {
-    query::<D>(kind::SAMPLER, sampler.0.addr(), (size, place, needed), 0)
+    query::<D>(kind::SAMPLER, sampler.0.addr(), (size, out, needed), 0)
 }
 
 macro_rules! releases {

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use katydid_wire::frame::{FrameHead, HEAD_BYTES, MAX_PAYLOAD_BYTES, MAX_BULK_CONNECTIONS, ReplyHead};
+use katydid_wire::frame::{FrameHead, HEAD_BYTES, MAX_BULK_CONNECTIONS, MAX_PAYLOAD_BYTES, ReplyHead};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

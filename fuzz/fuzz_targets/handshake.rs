@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use katydid_wire::handshake::{Build, Hello, HANDSHAKE_MAGIC, Ready, Refused};
+use katydid_wire::handshake::{Build, HANDSHAKE_MAGIC, Hello, Ready, Refused};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
