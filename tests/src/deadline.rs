@@ -152,7 +152,7 @@ impl Deadline {
         self.looked += since;
         self.stalled = now;
         self.used += done.processor;
-        self.still = (self.still + counted(since, stalled)).saturating_sub(paid(&done));
+        self.still = (self.still + counted_time(since, stalled)).saturating_sub(paid(&done));
     }
 
     fn verdict(&self, limit: Duration) -> Option<GivenUp> {
@@ -173,7 +173,7 @@ fn paid(done: &Use) -> Duration {
 }
 
 /// What counts of `elapsed`, of which processes waited for a processor during `stalled`.
-fn counted(elapsed: Duration, stalled: Duration) -> Duration {
+fn counted_time(elapsed: Duration, stalled: Duration) -> Duration {
     let stalled = stalled.min(elapsed);
     elapsed - stalled + stalled / STALLED_SHARE
 }
@@ -238,9 +238,9 @@ mod tests {
     #[test]
     fn stalled_time_counts_a_quarter() {
         let [ten, five] = [10, 5].map(Duration::from_secs);
-        assert_eq!(counted(ten, Duration::ZERO), ten);
-        assert_eq!(counted(ten, five), Duration::from_millis(6250));
-        assert_eq!(counted(five, ten), Duration::from_millis(1250));
+        assert_eq!(counted_time(ten, Duration::ZERO), ten);
+        assert_eq!(counted_time(ten, five), Duration::from_millis(6250));
+        assert_eq!(counted_time(five, ten), Duration::from_millis(1250));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Ground {
         let mut command = way.command(&self.paths, &self.binary(program));
         let outcome = self.outcome(&mut command, program)?;
         let errors = outcome.errors();
-        told(&errors).ok_or(NotMeasured::Unclear(errors))
+        first_report(&errors).ok_or(NotMeasured::Unclear(errors))
     }
 
     /// Calls of the driver that a program makes on a way through Katydid, but for those by which its runtime looks up some 560
@@ -141,7 +141,7 @@ impl Ground {
         command.arg(file.path()).arg("--");
         let outcome = self.outcome(command.arg(self.binary(program)), program)?;
         let trace = std::fs::read(file.path()).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-        trace.as_ref().and_then(made).ok_or_else(|| NotMeasured::Unclear(outcome.errors()))
+        trace.as_ref().and_then(count_calls).ok_or_else(|| NotMeasured::Unclear(outcome.errors()))
     }
 
     fn binary(&self, program: Program) -> PathBuf {
@@ -174,7 +174,7 @@ fn search_too(command: &mut Command, folders: &[PathBuf]) {
 }
 
 /// The calls of a trace, without those that look functions up.
-fn made(trace: &Value) -> Option<u64> {
+fn count_calls(trace: &Value) -> Option<u64> {
     let others = trace["functions"].as_array()?.iter().filter(|line| {
         let name = line["function"].as_str().unwrap_or_default();
         !name.starts_with(LOOKING_UP)
@@ -183,7 +183,7 @@ fn made(trace: &Value) -> Option<u64> {
 }
 
 /// The first line that a program wrote to standard error.
-fn told(errors: &str) -> Option<Told> {
+fn first_report(errors: &str) -> Option<Told> {
     let json: Value = serde_json::from_str(errors.lines().next()?).ok()?;
     let number = |key: &str| json[key].as_f64();
     let rates = json.as_object()?.iter().filter(|(key, _)| key.starts_with("htod_") || key.starts_with("dtoh_"));
@@ -217,9 +217,9 @@ mod tests {
         let line = r#"{"start":0.5,"work":2,"bytes_in":3,"bytes_out":4,"htod_pinned":5e10}"#;
         let wanted =
             Told { start: 0.5, work: 2.0, bytes_in: 3, bytes_out: 4, rates: vec![("htod_pinned".to_owned(), 5e10)] };
-        assert_eq!(told(&format!("{line}\n{{\n  \"calls\": 3\n}}\n")), Some(wanted));
+        assert_eq!(first_report(&format!("{line}\n{{\n  \"calls\": 3\n}}\n")), Some(wanted));
         for bad in ["", "no JSON", "{}", r#"{"start":1,"work":1,"bytes_in":-1,"bytes_out":0}"#] {
-            assert_eq!(told(bad), None, "{bad}");
+            assert_eq!(first_report(bad), None, "{bad}");
         }
     }
 
@@ -230,8 +230,8 @@ mod tests {
             { "function": "cuLaunchKernel", "calls": 2 },
             { "function": "cuInit", "calls": 1 },
         ]});
-        assert_eq!(made(&trace), Some(3));
-        assert_eq!(made(&serde_json::json!({ "functions": [{ "function": "cuInit" }] })), None);
+        assert_eq!(count_calls(&trace), Some(3));
+        assert_eq!(count_calls(&serde_json::json!({ "functions": [{ "function": "cuInit" }] })), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub enum Fault {
     },
     /// It ended well, but said something else.
     #[error(
-        "the output differs from {path}, first in line {line}\n  kept: {kept}\n  came: {came}\n--- stderr\n{stderr}"
+        "the output differs from {path}, first in line {line}\n  kept: {expected}\n  came: {came}\n--- stderr\n{stderr}"
     )]
     Differs {
         /// The text that is kept.
@@ -32,7 +32,7 @@ pub enum Fault {
         /// Number of the line, counted from 1.
         line: usize,
         /// The line of the kept text.
-        kept: String,
+        expected: String,
         /// The line that came instead.
         came: String,
         /// What it said there.
@@ -91,7 +91,7 @@ pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), Fault> 
         return Ok(());
     }
     let (line, kept, came) = first_difference(&String::from_utf8_lossy(&kept), &outcome.text());
-    Err(Fault::Differs { path, line, kept, came, stderr: outcome.errors() })
+    Err(Fault::Differs { path, line, expected: kept, came, stderr: outcome.errors() })
 }
 
 /// Judges one run of the program `name` beside another of it, on the same driver without Katydid: each line has to be the
@@ -117,11 +117,11 @@ fn first_unknown(text: &str, first: &str, second: &str) -> Option<(usize, [Strin
     let [came, first, second] = [text, first, second].map(lines);
     let is_unknown = |index: &usize| ![first.get(*index), second.get(*index)].contains(&came.get(*index));
     let index = (0..came.len()).find(is_unknown)?;
-    Some((index + 1, [&first, &second, &came].map(|lines| shown(lines.get(index).copied().flatten()))))
+    Some((index + 1, [&first, &second, &came].map(|lines| show_line(lines.get(index).copied().flatten()))))
 }
 
 /// A line as reports show it.
-fn shown(line: Option<&str>) -> String {
+fn show_line(line: Option<&str>) -> String {
     line.map_or_else(|| "(the end)".to_owned(), |line| format!("{line:?}"))
 }
 
@@ -132,7 +132,7 @@ fn first_difference(kept: &str, came: &str) -> (usize, String, String) {
     for line in 1.. {
         let (ours, theirs) = (kept.next(), came.next());
         if ours != theirs || ours.is_none() {
-            return (line, shown(ours), shown(theirs));
+            return (line, show_line(ours), show_line(theirs));
         }
     }
     (0, String::new(), String::new())

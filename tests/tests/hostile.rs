@@ -336,7 +336,7 @@ impl Random {
 }
 
 /// A message, and whether it is one that is answered.
-fn said<M: Message>(is_call: bool, message: &M) -> (u16, bool, Vec<u8>) {
+fn encoded_message<M: Message>(is_call: bool, message: &M) -> (u16, bool, Vec<u8>) {
     (M::OPCODE, is_call, payload(message))
 }
 
@@ -355,18 +355,18 @@ fn made_up_copy(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) 
         (random.id(), random.id(), random.size(), random.size(), random.below(9));
     let (destination, source) = (random.address(program), random.address(program));
     match random.below(7) {
-        0 => said(false, &kdCopy { destination, source, size, stream }),
-        1 | 2 => said(false, &kdCopyIn { destination, stream, data }),
-        3 => said(true, &kdCopyOut { source, size: size as u32, stream }),
+        0 => encoded_message(false, &kdCopy { destination, source, size, stream }),
+        1 | 2 => encoded_message(false, &kdCopyIn { destination, stream, data }),
+        3 => encoded_message(true, &kdCopyOut { source, size: size as u32, stream }),
         4 => {
             let elementSize = 1 << random.below(3);
-            said(false, &kdFill { destination, pitch, value: 7, elementSize, width: size, height, stream })
+            encoded_message(false, &kdFill { destination, pitch, value: 7, elementSize, width: size, height, stream })
         }
         5 => {
             let (x, y, z, width) = (destination, 0, 0, data.len() as u64);
-            said(false, &kdRowsIn { array, stream, x, y, z, pitch, width, height: 1, data })
+            encoded_message(false, &kdRowsIn { array, stream, x, y, z, pitch, width, height: 1, data })
         }
-        _ => said(true, &kdRowsOut { array, stream, x: source, y: 0, z: 0, pitch, width: size, height }),
+        _ => encoded_message(true, &kdRowsOut { array, stream, x: source, y: 0, z: 0, pitch, width: size, height }),
     }
 }
 
@@ -375,43 +375,43 @@ fn made_up_memory(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>
     let (address, other, array, size) = (random.address(program), random.address(program), random.id(), random.size());
     let granule = program.device + (random.below(4) << 21);
     match random.below(9) {
-        0 => said(false, &kdHostPush { address, data }),
-        1 => said(true, &kdHostPull { ranges: &ranges::encode(&[(address, size as u32), (other, 64)]) }),
-        2 => said(true, &kdHostRegister { address, size: size & !4095, flags: 0 }),
-        3 => said(true, &kdHostUnregister { address: program.pinned, size: PINNED_BYTES }),
-        4 => said(true, &kdDeviceGrow { device: 0, address: granule, size: 2 << 20 }),
-        5 => said(true, &kdDeviceShrink { device: 0, address: granule, size: 2 << 20 }),
+        0 => encoded_message(false, &kdHostPush { address, data }),
+        1 => encoded_message(true, &kdHostPull { ranges: &ranges::encode(&[(address, size as u32), (other, 64)]) }),
+        2 => encoded_message(true, &kdHostRegister { address, size: size & !4095, flags: 0 }),
+        3 => encoded_message(true, &kdHostUnregister { address: program.pinned, size: PINNED_BYTES }),
+        4 => encoded_message(true, &kdDeviceGrow { device: 0, address: granule, size: 2 << 20 }),
+        5 => encoded_message(true, &kdDeviceShrink { device: 0, address: granule, size: 2 << 20 }),
         6 => {
             let (width, height, depth, format, channels, flags) = (size, random.below(9), 0, 1, 1, 0);
-            said(true, &kdArrayCreate { array, width, height, depth, format, channels, flags })
+            encoded_message(true, &kdArrayCreate { array, width, height, depth, format, channels, flags })
         }
-        7 => said(true, &kdArrayDestroy { array }),
-        _ => said(true, &kdAddressReserve { address, size: 2 << 20 }),
+        7 => encoded_message(true, &kdArrayDestroy { array }),
+        _ => encoded_message(true, &kdAddressReserve { address, size: 2 << 20 }),
     }
 }
 
 fn made_up_object(random: &mut Random, program: &Program) -> (u16, bool, Vec<u8>) {
     let (stream, event, token) = (random.id(), random.id(), random.below(3));
     match random.below(18) {
-        0 => said(false, &cuStreamCreate { phStream: stream, Flags: random.below(2) as u32 }),
-        1 => said(false, &cuStreamDestroy_v2 { hStream: stream }),
-        2 => said(false, &cuEventCreate { phEvent: event, Flags: 0 }),
-        3 => said(false, &cuEventRecord { hEvent: event, hStream: stream }),
-        4 => said(false, &cuEventDestroy_v2 { hEvent: event }),
-        5 => said(false, &cuStreamWaitEvent { hStream: stream, hEvent: event, Flags: 0 }),
-        6 => said(true, &cuStreamQuery { hStream: stream }),
-        7 => said(true, &cuStreamSynchronize { hStream: stream }),
-        8 => said(true, &cuCtxSynchronize {}),
-        9 => said(false, &kdHostFunction { stream, token }),
-        10 => said(false, &kdStreamCallback { stream, token }),
-        11 => said(true, &kdUpcallNext { done: token }),
+        0 => encoded_message(false, &cuStreamCreate { phStream: stream, Flags: random.below(2) as u32 }),
+        1 => encoded_message(false, &cuStreamDestroy_v2 { hStream: stream }),
+        2 => encoded_message(false, &cuEventCreate { phEvent: event, Flags: 0 }),
+        3 => encoded_message(false, &cuEventRecord { hEvent: event, hStream: stream }),
+        4 => encoded_message(false, &cuEventDestroy_v2 { hEvent: event }),
+        5 => encoded_message(false, &cuStreamWaitEvent { hStream: stream, hEvent: event, Flags: 0 }),
+        6 => encoded_message(true, &cuStreamQuery { hStream: stream }),
+        7 => encoded_message(true, &cuStreamSynchronize { hStream: stream }),
+        8 => encoded_message(true, &cuCtxSynchronize {}),
+        9 => encoded_message(false, &kdHostFunction { stream, token }),
+        10 => encoded_message(false, &kdStreamCallback { stream, token }),
+        11 => encoded_message(true, &kdUpcallNext { done: token }),
         12 | 13 => launch(stream, 1 + random.id(), random.address(program)),
         _ => match random.below(8) {
-            0 => said(true, &kdContextReset { context: 1, device: 0 }),
-            1 => said(true, &kdContextRelease { context: 1, device: 0 }),
-            2 => said(false, &cuModuleUnload { hmod: 1 }),
-            3 => said(true, &kdContextRetain { context: 1 + random.id(), device: 0, flags: 0 }),
-            _ => said(true, &kdElapsedTime { start: event, end: random.id(), version: 2 }),
+            0 => encoded_message(true, &kdContextReset { context: 1, device: 0 }),
+            1 => encoded_message(true, &kdContextRelease { context: 1, device: 0 }),
+            2 => encoded_message(false, &cuModuleUnload { hmod: 1 }),
+            3 => encoded_message(true, &kdContextRetain { context: 1 + random.id(), device: 0, flags: 0 }),
+            _ => encoded_message(true, &kdElapsedTime { start: event, end: random.id(), version: 2 }),
         },
     }
 }
@@ -435,7 +435,7 @@ fn launch(stream: u32, gridX: u32, address: u64) -> (u16, bool, Vec<u8>) {
         attributeCount,
         attributesAndParams,
     };
-    said(false, &launch)
+    encoded_message(false, &launch)
 }
 
 /// Sessions that say what no program of ours would say in that order, over whatever is there: whatever becomes of them, their

@@ -68,7 +68,7 @@ impl Bench {
     }
 
     /// Bytes that a worker has of the first two devices, as it tells the others.
-    fn held(&self, worker: u32) -> Result<[u64; 2]> {
+    fn reported_memory(&self, worker: u32) -> Result<[u64; 2]> {
         let told = fs::read(self.shared.path().join(format!("{worker}.0")))?;
         let told = told.get(SOFT_FILE_HEAD_BYTES..).context("no numbers")?;
         let number =
@@ -113,7 +113,7 @@ fn of_several_devices_the_one_that_is_short_is_given_back() -> Result<()> {
         let idle = bench.idle(&way)?;
         let worker = bench.server.workers_of(1)?[0];
         let holds = |much: [bool; 2]| -> Result<()> {
-            let held = bench.held(worker)?;
+            let held = bench.reported_memory(worker)?;
             ensure!(held.map(|bytes| bytes > one / 2) == much, "{way}: {held:?}");
             Ok(())
         };

@@ -82,9 +82,9 @@ impl Bench {
 
     /// Waits until the server holds as little as before.
     fn holds_no_more_than(&self, before: (usize, usize)) -> Result<()> {
-        let mut now = held(&self.server);
+        let mut now = held_descriptors(&self.server);
         let is_so = until("the server holds no more than before", || {
-            now = held(&self.server);
+            now = held_descriptors(&self.server);
             now.0 <= before.0 && now.1 <= before.1
         });
         is_so.with_context(|| format!("descriptors and threads: {before:?} before, {now:?} now"))
@@ -98,7 +98,7 @@ fn goes_on(mut running: Running) -> Result<()> {
     Ok(())
 }
 
-fn held(server: &Server) -> (usize, usize) {
+fn held_descriptors(server: &Server) -> (usize, usize) {
     (descriptors(server.pid()), threads(server.pid()))
 }
 
@@ -123,7 +123,7 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     until("the next worker is ready", || {
         server.admin("/v1/server").is_ok_and(|view| view["workers"]["ready"] == 1 && view["workers"]["warming"] == 0)
     })?;
-    let before = held(server);
+    let before = held_descriptors(server);
     thread::scope(|scope| -> Result<()> {
         let mut visitors = Vec::new();
         for number in 0..VISIT_COUNT {
@@ -268,7 +268,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
         let found = bench.server.admin("/v1/server");
         found.is_ok_and(|view| view["workers"]["warming"] == 0 && view["workers"]["ready"] != 0)
     })?;
-    let before = held(&bench.server);
+    let before = held_descriptors(&bench.server);
     let mut silent = Vec::new();
     for address in bench.addresses() {
         for _ in 0..SILENT_CONNECTIONS {
@@ -279,7 +279,7 @@ fn silent_connections_cost_no_threads_and_few_descriptors() -> Result<()> {
     until("those beyond the places are closed", || {
         silent.iter().filter(|silent| !silent.is_open()).count() >= SILENT_CONNECTIONS
     })?;
-    let now = held(&bench.server);
+    let now = held_descriptors(&bench.server);
     ensure!(now.1 <= before.1 + 1, "{before:?} before, {now:?} now");
     ensure!(now.0 <= before.0 + 3 * 128, "{before:?} before, {now:?} now");
     drop(silent);

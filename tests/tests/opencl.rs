@@ -42,7 +42,7 @@ type Test = fn(&Paths) -> Result<(), Box<dyn Error>>;
 
 const DRIVERS: [(&str, Test); 16] = [
     ("a_library_is_named_outright", named),
-    ("what_was_tried_is_said", said),
+    ("what_was_tried_is_said", reports_broken_driver),
     ("a_program_without_a_loader_gets_our_library", without_loader),
     ("a_queue_of_the_device_itself_is_refused_where_it_has_none", device_queue),
     ("logs_of_compilers_come_through_unchanged", logs),
@@ -314,7 +314,7 @@ fn named(paths: &Paths) -> Result<(), Box<dyn Error>> {
     Ok(judge(paths, SMALL_PROGRAM, &small(paths, SMALL_PROGRAM, &variables, libraries(paths).into())?)?)
 }
 
-fn said(paths: &Paths) -> Result<(), Box<dyn Error>> {
+fn reports_broken_driver(paths: &Paths) -> Result<(), Box<dyn Error>> {
     let outcome = small(paths, SMALL_PROGRAM, &[(DRIVERS_VARIABLE, "/etc/passwd".into())], libraries(paths).into())?;
     let is_said = ["no OpenCL driver works here (/etc/passwd:", DRIVERS_VARIABLE]
         .iter()

@@ -135,7 +135,7 @@ fn stamp_path(tree: &Tree, app: &App) -> PathBuf {
 fn fingerprint(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> String {
     let mut hash = blake3::Hasher::new();
     for command in commands(tree, app, folder) {
-        hash.update(shell::shown(&command).as_bytes());
+        hash.update(shell::show_command(&command).as_bytes());
     }
     hash.update(include_bytes!("../toolkit.txt"));
     hash.update(launcher(tree, app, folder).unwrap_or_default().as_bytes());

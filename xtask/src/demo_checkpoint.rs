@@ -47,7 +47,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
     line("$ katydid restore demo.image");
     let job = Job::restore(&paths, &home, &way, "demo", &image, &Plan::default())?;
     let outcome = job.finish(STEP_TIMEOUT)?;
-    shown(&outcome.text());
+    show_end(&outcome.text());
     judge(&paths, &before, &outcome)
 }
 
@@ -64,7 +64,7 @@ fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Pa
         &Plan { arguments: &PROGRAM_ARGUMENTS, ..Plan::default() },
     )?;
     job.wait_for(SAVED_STEP)?;
-    shown(&job.output_so_far()?);
+    show_end(&job.output_so_far()?);
     line("");
     line("$ katydid checkpoint demo -o demo.image --leave-running");
     let outcome = job.checkpoint(image, &["--leave-running"])?;
@@ -76,7 +76,7 @@ fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Pa
     line("");
     line("The program goes on meanwhile:");
     job.wait_for(KILLED_STEP)?;
-    shown(&job.output_so_far()?);
+    show_end(&job.output_so_far()?);
     line("");
     line("$ kill -9 PROGRAM WORKER SUPERVISOR");
     job.kill_everything(server)?;
@@ -84,7 +84,7 @@ fn first_life(paths: &Paths, server: &Server, home: &Home, way: &Way, image: &Pa
 }
 
 /// The last lines of an output; the ones before are like them.
-fn shown(text: &str) {
+fn show_end(text: &str) {
     let lines: Vec<&str> = text.lines().collect();
     if lines.len() > 3 {
         line("…");

@@ -18,7 +18,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Its name as a heading, then its output.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         format!("---- {} ----\n{}", self.name, shortened(self.output.trim_matches('\n')))
     }
 }
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn a_long_output_loses_its_middle_only() {
         let output = (0..1000).map(|number| number.to_string()).collect::<Vec<_>>().join("\n");
-        let shown = Failure { name: "long".to_owned(), output }.shown();
+        let shown = Failure { name: "long".to_owned(), output }.show();
         assert!(shown.starts_with("---- long ----\n0\n1\n") && shown.ends_with("\n998\n999"), "{shown}");
         assert!(shown.contains("(880 lines are left out here)"), "{shown}");
         assert_eq!(shown.lines().count(), 1 + MAX_FIRST_LINES + 1 + MAX_LAST_LINES);

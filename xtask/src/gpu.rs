@@ -399,7 +399,7 @@ fn succeeds_into(command: &mut Command, limit: Limit, report: &Path, name: &str)
 }
 
 fn judged(command: &mut Command, run: impl FnOnce(&mut Command) -> Result<Outcome, ProgramError>) -> Result<Outcome> {
-    let shown = shell::shown(command);
+    let shown = shell::show_command(command);
     step(&shown);
     let outcome = run(command).inspect_err(|error| line(&error.to_string()))?;
     if !outcome.status.success() {

@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// A command line as a person would type it.
-pub(crate) fn shown(command: &Command) -> String {
+pub(crate) fn show_command(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command with its output shown.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let line = shown(command);
+    let line = show_command(command);
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start: {line}"))?;
     if !status.success() {
         bail!("failed ({status}): {line}");
@@ -24,7 +24,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// Runs a command and gives what it wrote to standard output; its errors are part of ours.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
-    let line = shown(command);
+    let line = show_command(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {line}"))?;
     if !output.status.success() {
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

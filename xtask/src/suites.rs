@@ -47,16 +47,16 @@ pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Re
     let output = cargo.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("cannot start cargo test")?;
     if !output.status.success() {
-        bail!("failed ({}): {}", output.status, shell::shown(&cargo));
+        bail!("failed ({}): {}", output.status, shell::show_command(&cargo));
     }
     let told = String::from_utf8(output.stdout).context("cargo's messages are no text")?;
-    let mut suites = told.lines().filter_map(|message| built(message, filter)).collect::<Result<Vec<Suite>>>()?;
+    let mut suites = told.lines().filter_map(|message| built_suite(message, filter)).collect::<Result<Vec<Suite>>>()?;
     suites.sort_by_key(|suite| (suite.name != LONGEST, !suite.folder.ends_with(SYSTEM), suite.name.clone()));
     Ok(suites)
 }
 
 /// The suite that one of cargo's messages tells of.
-fn built(message: &str, filter: &'static str) -> Option<Result<Suite>> {
+fn built_suite(message: &str, filter: &'static str) -> Option<Result<Suite>> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
     let binary = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
@@ -99,7 +99,7 @@ fn one(name: &str, command: &mut Command) -> Result<Outcome> {
     let child = command.stdin(Stdio::null()).stdout(input).stderr(copy).spawn();
     // The command still holds the writing ends; without this the end of the output would never come.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = child.with_context(|| format!("cannot start {}", shell::shown(command)))?;
+    let mut child = child.with_context(|| format!("cannot start {}", shell::show_command(command)))?;
     let (lines, mut report) = (lines_of(output), Report::default());
     let mut has_ended = false;
     loop {
@@ -140,7 +140,7 @@ mod tests {
                 "name":"all"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
-        let found = |text: &str| built(text, "").map(|suite| suite.unwrap().name);
+        let found = |text: &str| built_suite(text, "").map(|suite| suite.unwrap().name);
         assert_eq!(found(&message("test", true, r#""/t/all""#)).as_deref(), Some("wire all"));
         assert_eq!(found(&message("lib", true, r#""/t/all""#)).as_deref(), Some("all"));
         assert_eq!(found(&message("bin", false, r#""/t/all""#)), None);

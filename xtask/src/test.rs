@@ -56,7 +56,7 @@ pub(crate) fn run(tree: &Tree, all: bool) -> Result<ExitCode> {
     run_suites(tree, all, &mut count);
     if count.failed > 0 {
         step("what failed, once more");
-        count.failures.iter().for_each(|failure| line(&format!("{}\n", failure.shown())));
+        count.failures.iter().for_each(|failure| line(&format!("{}\n", failure.show())));
     }
     line("");
     line(&format!("{} passed, {} failed", count.passed, count.failed));

@@ -30,7 +30,7 @@ pub fn generate(source: &SpecFiles) -> String {
         let session_message = source.session.functions.iter().any(|f| f.name == function.name);
         handler(&mut out, function, if session_message { by_hand } else { complete });
     }
-    journal::kept(&mut out, source.messages());
+    journal::journal_checks(&mut out, source.messages());
     out
 }
 
@@ -59,13 +59,13 @@ fn by_hand(function: &Function) -> String {
         _ => format!(
             "    let (status, reply): (sys::CUresult, message::{name}Reply) = \
              crate::handlers::{name}(session, head, message)?;\n{}",
-            answered("&reply", &notes)
+            reply_and_notes("&reply", &notes)
         ),
     }
 }
 
 /// The answer, and behind it what the journal notes of it.
-fn answered(reply: &str, notes: &str) -> String {
+fn reply_and_notes(reply: &str, notes: &str) -> String {
     match notes {
         "" => format!("    session.answer(head, status, {reply})\n"),
         notes => format!("    session.answer(head, status, {reply})?;\n{notes}    Ok(())\n"),
@@ -138,7 +138,7 @@ fn call(out: &mut String, function: &Function) {
         driver_call(function)
     );
     bookkeeping(out, function);
-    out.push_str(&answered(&format!("&{}", reply(function)), &journal::notes(function)));
+    out.push_str(&reply_and_notes(&format!("&{}", reply(function)), &journal::notes(function)));
 }
 
 /// A handle that the call made or ended enters or leaves the session's table.

@@ -46,7 +46,7 @@ pub(crate) fn opencl_note(function: &Function) -> String {
 }
 
 /// Two functions by which a journal that was read is checked: it may hold no other messages.
-pub(crate) fn kept<'a>(out: &mut String, messages: impl Iterator<Item = (u16, &'a Function)> + Clone) {
+pub(crate) fn journal_checks<'a>(out: &mut String, messages: impl Iterator<Item = (u16, &'a Function)> + Clone) {
     let is_kept = |journal: &Journal| matches!(journal, Journal::Create(_) | Journal::Set(_) | Journal::Answer(_));
     let is_end = |journal: &Journal| matches!(journal, Journal::Destroy(_));
     let _ = writeln!(out, "/// Whether a message makes, changes or tells something that the journal keeps.");

@@ -100,7 +100,7 @@ pub fn dispatch(source: &SpecFiles) -> String {
         out.push_str("        }\n");
     }
     out.push_str("        opcode => Err(SessionError::UnknownOpcode { opcode }.into()),\n    }\n}\n\n");
-    journal::kept(&mut out, source.opencl_messages());
+    journal::journal_checks(&mut out, source.opencl_messages());
     out
 }
 

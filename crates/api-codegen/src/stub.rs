@@ -172,7 +172,7 @@ fn generated(function: &Function) -> String {
     for param in &function.params {
         argument(&mut out, function, param);
     }
-    let made = made(function);
+    let object_parameter = object_parameter(function);
     let fields: Vec<_> = function
         .params
         .iter()
@@ -189,7 +189,7 @@ fn generated(function: &Function) -> String {
         .iter()
         .filter_map(|param| if let ParameterKind::Out(ty) = &param.kind { Some((&param.name, ty)) } else { None })
         .collect();
-    let _ = match (made, outs.is_empty()) {
+    let _ = match (object_parameter, outs.is_empty()) {
         (Some(_), true) => writeln!(out, "        let (made, _) = crate::ffi::objects::make(|id| {sent})?;"),
         (Some(_), false) => writeln!(out, "        let (made, reply) = crate::ffi::objects::make(|id| {sent})?;"),
         (None, true) if function.class == Class::Enqueue => {
@@ -199,7 +199,7 @@ fn generated(function: &Function) -> String {
         (None, true) => writeln!(out, "        {sent}?;"),
         (None, false) => writeln!(out, "        let reply = {sent}?;"),
     };
-    if let Some(name) = made {
+    if let Some(name) = object_parameter {
         let _ = writeln!(out, "        {name}.write(made);");
     }
     for (name, ty) in outs {
@@ -246,7 +246,7 @@ fn argument(out: &mut String, function: &Function, param: &Param) {
 }
 
 /// The parameter in which the caller wants a new object.
-fn made(function: &Function) -> Option<&String> {
+fn object_parameter(function: &Function) -> Option<&String> {
     function.params.iter().find(|param| matches!(param.kind, ParameterKind::OutNew(_))).map(|param| &param.name)
 }
 

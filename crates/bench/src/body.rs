@@ -22,7 +22,7 @@ pub(super) fn main(flags: &BenchBodyFlags) -> Outcome {
         body.note(key, Ok(vec![started as f64]));
     }
     body.cuda.prepare().map_err(fail)?;
-    if flags.turns {
+    if flags.on_request {
         return journal::body(&mut body.cuda);
     }
     if let Some(window) = flags.session {

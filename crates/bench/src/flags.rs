@@ -129,7 +129,7 @@ pub struct BenchBodyFlags {
     pub session: Option<u64>,
     /// Nothing but what lines on the standard input ask for, each once.
     #[arg(long)]
-    pub turns: bool,
+    pub on_request: bool,
 }
 
 /// Holds device memory and obeys orders; started by `bench checkpoint`.

@@ -89,14 +89,14 @@ pub(super) fn body(cuda: &mut Cuda) -> Outcome {
         let line = line?;
         let work = JOURNAL_WORKLOADS.iter().find(|work| work.key == line);
         let work = work.ok_or_else(|| Failure::usage(format!("bench-body: {line}: no such work")))?;
-        let (each, count) = turn(cuda, work.once).map_err(fail)?;
+        let (each, count) = measure_round(cuda, work.once).map_err(fail)?;
         writeln!(io::stdout(), "{each} {count}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Nanoseconds each, what the worker does for it included, and how many there were.
-fn turn(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u32), CudaError> {
+fn measure_round(cuda: &Cuda, once: fn(&Cuda) -> Result<(), CudaError>) -> Result<(f64, u32), CudaError> {
     let (start, mut count) = (Instant::now(), 0_u32);
     while start.elapsed() < ROUND_TIME {
         (0..CALLS_PER_BATCH).try_for_each(|_| once(cuda))?;
@@ -121,7 +121,7 @@ pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Cost
         let ratios = pair(&servers, layout).map_err(Failure::work)?;
         pairs.iter_mut().zip(ratios).for_each(|(pairs, ratios)| pairs.extend(median(ratios)));
     }
-    let taken = taken(&servers[0], layout).map_err(Failure::work)?;
+    let taken = worker_nanoseconds(&servers[0], layout).map_err(Failure::work)?;
     servers.into_iter().for_each(PrivateServer::stop);
     let cost = |((work, pairs), taken): ((&JournalWorkload, _), f64)| {
         Some((work.key, Cost::of(pairs, work.noted.nanoseconds(), taken)?))
@@ -130,7 +130,7 @@ pub(super) fn measure(driver: &str, layout: &Layout, quick: bool) -> Result<Cost
 }
 
 /// Nanoseconds of processor time that a worker takes for each work.
-fn taken(server: &PrivateServer, layout: &Layout) -> Result<[f64; JOURNAL_WORKLOADS.len()], String> {
+fn worker_nanoseconds(server: &PrivateServer, layout: &Layout) -> Result<[f64; JOURNAL_WORKLOADS.len()], String> {
     let mut program = start(server, layout)?;
     JOURNAL_WORKLOADS.iter().try_for_each(|work| ask(&mut program, work).map(drop))?;
     let worker = only_worker(server)?;
@@ -185,21 +185,21 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
 fn start(server: &PrivateServer, layout: &Layout) -> Result<Program, String> {
     let (search, server) = (Some(layout.program_search()), Some(server.address().clone()));
     let setup = Setup { way: Way::Shm, search, server, stream: false };
-    Program::start(&setup, &["--turns"]).map_err(|error| error.to_string())
+    Program::start(&setup, &["--on-request"]).map_err(|error| error.to_string())
 }
 
 /// A pair of programs: the ratios of each work. Which of them begins changes from turn to turn.
 fn pair(servers: &[PrivateServer; 2], layout: &Layout) -> Result<[Vec<f64>; JOURNAL_WORKLOADS.len()], String> {
     let mut programs = [start(&servers[0], layout)?, start(&servers[1], layout)?];
     let mut all: [Vec<f64>; JOURNAL_WORKLOADS.len()] = Default::default();
-    for turn in 0..=ROUNDS_PER_PAIR {
+    for round in 0..=ROUNDS_PER_PAIR {
         for (work, ratios) in JOURNAL_WORKLOADS.iter().zip(&mut all) {
             let mut taken = [0.0; 2];
-            for which in [turn as usize % 2, (turn as usize + 1) % 2] {
+            for which in [round as usize % 2, (round as usize + 1) % 2] {
                 taken[which] = ask(&mut programs[which], work)?.0;
             }
             // The first one finds everything cold.
-            if turn > 0 {
+            if round > 0 {
                 ratios.push(taken[0] / taken[1]);
             }
         }

@@ -203,7 +203,7 @@ impl Comparison {
         let mut cells = vec![figure.name.to_owned()];
         for way in self.runs.keys() {
             let timing = self.timing(*way, figure.key);
-            cells.push(timing.map_or_else(missing, |timing| shown(figure, timing.median_ns)));
+            cells.push(timing.map_or_else(missing, |timing| format_time(figure, timing.median_ns)));
             cells.push(timing.map_or_else(missing, |timing| duration(timing.p99_ns)));
             if self.has_ratio(*way) {
                 cells.push(self.ratio(*way, figure.key).map_or_else(missing, |ratio| format!("{ratio:.2}")));
@@ -245,7 +245,7 @@ fn middle(numbers: impl Iterator<Item = u64>) -> Option<u64> {
 }
 
 /// A time, with the rate where that says more.
-fn shown(figure: &Figure, nanoseconds: f64) -> String {
+fn format_time(figure: &Figure, nanoseconds: f64) -> String {
     match figure.bytes {
         large if large >= 1 << 20 => format!("{} ({:.1} GB/s)", duration(nanoseconds), large as f64 / nanoseconds),
         _ => duration(nanoseconds),
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn large_copies_show_their_rate() {
         let copy = FIGURES.iter().find(|figure| figure.key == "htod_64m_pinned").unwrap();
-        assert_eq!(shown(copy, 1_342_177.28), "1.34 ms (50.0 GB/s)");
+        assert_eq!(format_time(copy, 1_342_177.28), "1.34 ms (50.0 GB/s)");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
     let window = WORK_TIME.as_millis().to_string();
     let arguments = ["--session", &window];
     let mut programs: Vec<Program> =
-        (0..number).map(|_| Program::start(setup, &arguments)).collect::<io::Result<_>>().map_err(shown)?;
+        (0..number).map(|_| Program::start(setup, &arguments)).collect::<io::Result<_>>().map_err(to_text)?;
     programs.iter_mut().try_for_each(|program| program.line().map(drop))?;
     programs.iter_mut().try_for_each(|program| program.say("go"))?;
     let mut steps = 0;
@@ -54,7 +54,7 @@ pub(super) fn together(setup: &Setup, number: usize) -> Result<f64, String> {
 }
 
 /// For errors that are told as texts.
-fn shown(error: impl ToString) -> String {
+fn to_text(error: impl ToString) -> String {
     error.to_string()
 }
 
@@ -91,7 +91,7 @@ impl Program {
     }
 
     fn say(&mut self, word: &str) -> Result<(), String> {
-        writeln!(self.words, "{word}").map_err(shown)
+        writeln!(self.words, "{word}").map_err(to_text)
     }
 }
 

@@ -21,6 +21,6 @@ pub(crate) fn choose(packing: CompressionMode) {
 }
 
 /// Whether this program packs bulk.
-pub fn chosen() -> CompressionMode {
+pub fn compression_mode() -> CompressionMode {
     CHOSEN.get().copied().unwrap_or(CompressionMode::Off)
 }

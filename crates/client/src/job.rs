@@ -145,7 +145,7 @@ pub trait SupervisedSession: Sync {
     fn resumed(&self) {}
 
     /// Notes that the link broke while `what` was done.
-    fn broke(&self, what: &str, error: &LinkError);
+    fn note_broken(&self, what: &str, error: &LinkError);
 
     /// It will not come back: says why, and lets the threads go that wait for it.
     fn give_up(&self, why: &str);
@@ -364,7 +364,7 @@ impl<'a> JobThread<'a> {
             }
             Err(error) => {
                 if !matches!(error, LinkError::System { .. }) {
-                    self.session.broke("leaving the worker", &error);
+                    self.session.note_broken("leaving the worker", &error);
                 }
                 FromProgram::Failed { text: error.to_string() }
             }

@@ -434,7 +434,7 @@ impl<C: ApiCode> SupervisedSession for Session<C> {
         Self::is_lost(self)
     }
 
-    fn broke(&self, what: &str, error: &LinkError) {
+    fn note_broken(&self, what: &str, error: &LinkError) {
         let _ = self.fail(what, error);
     }
 

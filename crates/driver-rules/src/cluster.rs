@@ -28,7 +28,7 @@ pub struct ClusterLimits {
 
 /// The cluster that launch attributes ask for; none of any size asks for nothing.
 #[inline]
-pub fn asked(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
+pub fn requested_cluster(attributes: &[CUlaunchAttribute]) -> Option<Cluster> {
     let attribute = attributes.iter().rfind(|attribute| attribute.id == launch_attribute::CLUSTER_DIMENSION)?;
     let [first, second, ..] = attribute.value;
     let cluster = [first as u32, (first >> 32) as u32, second as u32];
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn attributes_ask_for_three_sides_or_none() {
-        assert_eq!(asked(&requested([2, 3, 4])), Some([2, 3, 4]));
-        assert_eq!((asked(&requested([0; 3])), asked(&[])), (None, None));
+        assert_eq!(requested_cluster(&requested([2, 3, 4])), Some([2, 3, 4]));
+        assert_eq!((requested_cluster(&requested([0; 3])), requested_cluster(&[])), (None, None));
         assert_eq!((fixed([2, 1, 1]), fixed([2, 0, 1])), (Some([2, 1, 1]), None));
     }
 

@@ -38,7 +38,7 @@ struct NvrtcCacheState {
 
 static HELD: LazyLock<Mutex<NvrtcCacheState>> = LazyLock::new(Mutex::default);
 
-fn held() -> MutexGuard<'static, NvrtcCacheState> {
+fn state() -> MutexGuard<'static, NvrtcCacheState> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -82,7 +82,7 @@ unsafe extern "C" fn open(
             let code = std::slice::from_raw_parts(code, size);
             Key::of(numbers, [code, bytes_of(options), bytes_of(host), bytes_of(build)])
         };
-        let mut held = held();
+        let mut held = state();
         held.last += 1;
         let handle = held.last;
         held.entries.insert(handle, key);
@@ -93,11 +93,11 @@ unsafe extern "C" fn open(
 }
 
 extern "C" fn close(handle: usize) -> Status {
-    guard(|| held().entries.remove(&handle).map(drop).ok_or(status::INVALID_VALUE))
+    guard(|| state().entries.remove(&handle).map(drop).ok_or(status::INVALID_VALUE))
 }
 
 fn key_of(handle: usize) -> Result<Key, Status> {
-    held().entries.get(&handle).copied().ok_or(status::INVALID_VALUE)
+    state().entries.get(&handle).copied().ok_or(status::INVALID_VALUE)
 }
 
 /// The output of an open entry, in memory that `release` takes back.
@@ -109,7 +109,7 @@ unsafe extern "C" fn look_up(handle: usize, _reserved: usize, data: *mut *const 
         let output = cache()?.read(&key_of(handle)?).ok_or(status::NOT_FOUND)?;
         let length = u32::try_from(output.len()).map_err(|_| status::NOT_FOUND)?;
         let address = output.as_ptr();
-        held().outputs.insert(address.addr(), output);
+        state().outputs.insert(address.addr(), output);
         // SAFETY: writable, as the caller promises; null was refused above. The output stays until it is released.
         unsafe {
             data.write(address.cast());
@@ -133,7 +133,7 @@ unsafe extern "C" fn store(handle: usize, _reserved: usize, data: *const u8, siz
 }
 
 extern "C" fn release(data: *const c_void) -> Status {
-    guard(|| held().outputs.remove(&data.addr()).map(drop).ok_or(status::INVALID_VALUE))
+    guard(|| state().outputs.remove(&data.addr()).map(drop).ok_or(status::INVALID_VALUE))
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     fn an_output_is_handed_out_until_it_is_released() {
         let output: Box<[u8]> = Box::from(*b"cubin");
         let address: *const c_void = output.as_ptr().cast();
-        held().outputs.insert(address.addr(), output);
+        state().outputs.insert(address.addr(), output);
         assert_eq!([release(address), release(address)], [status::SUCCESS, status::INVALID_VALUE]);
     }
 }

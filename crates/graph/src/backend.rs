@@ -51,7 +51,7 @@ pub struct Code {
     /// Name of the kernel, as its module has it.
     pub name: Arc<str>,
     /// Whatever the library needs to run it.
-    pub kept: KeepAlive,
+    pub keep_alive: KeepAlive,
 }
 
 /// What graphs ask of the driver library that holds them.

@@ -131,7 +131,7 @@ mod tests {
     const B: CaptureStream = CaptureStream { key: 12, is_legacy: false, is_blocking: true, context: 1 };
     const LEGACY: CaptureStream = CaptureStream { key: 1, is_legacy: true, is_blocking: false, context: 1 };
 
-    fn began(places: &[CaptureStream]) -> GraphState {
+    fn capturing(places: &[CaptureStream]) -> GraphState {
         let mut state = GraphState::default();
         places.iter().for_each(|place| state.begin_capture(*place, 0, None).unwrap());
         state
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_fork_that_did_no_work_need_not_be_joined() {
-        let mut state = began(&[A]);
+        let mut state = capturing(&[A]);
         state.take(A.key, Params::Empty).unwrap();
         assert_eq!(state.captures.record(100, A), Ok(CaptureOutcome::Yes));
         assert_eq!(state.captures.wait(100, B, true), Ok(CaptureOutcome::Yes));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn work_that_was_not_joined_invalidates_the_end() {
-        let mut state = began(&[A]);
+        let mut state = capturing(&[A]);
         state.captures.record(100, A).unwrap();
         state.captures.wait(100, B, false).unwrap();
         state.take(B.key, Params::Empty).unwrap();
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn two_captures_cannot_meet() {
-        let mut state = began(&[A, B]);
+        let mut state = capturing(&[A, B]);
         state.captures.record(100, A).unwrap();
         assert_eq!(state.captures.wait(100, B, false), Err(CUresult::ERROR_STREAM_CAPTURE_MERGE));
         for place in [A, B] {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_legacy_stream_invalidates_captures_of_blocking_streams_only() {
-        let mut state = began(&[A]);
+        let mut state = capturing(&[A]);
         assert_eq!(state.captures.is_captured(LEGACY), Ok(false));
         state.begin_capture(B, 2, None).unwrap();
         assert_eq!(state.captures.check_legacy(LEGACY, false), Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT));
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn waiting_twice_adds_a_dependency_once() {
-        let mut state = began(&[A]);
+        let mut state = capturing(&[A]);
         let first = state.take(A.key, Params::Empty).unwrap();
         state.captures.record(100, A).unwrap();
         let second = state.take(A.key, Params::Empty).unwrap();
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn another_thread_cannot_end_a_capture_but_destroys_it() {
-        let mut state = began(&[A]);
+        let mut state = capturing(&[A]);
         let state = std::thread::spawn(move || {
             assert_eq!(state.end_capture(A), Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD));
             state

@@ -63,7 +63,7 @@ pub struct Lookup<'m> {
     parts: Vec<Range<u64>>,
     about: Vec<u8>,
     origin: Origin,
-    kept: Option<ImageHash>,
+    hash: Option<ImageHash>,
 }
 
 impl HashCache {
@@ -78,7 +78,7 @@ impl HashCache {
     pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Lookup<'_>> {
         let origin = Origin::of(&parts)?;
         let kept = self.get(&whole(&origin, &about));
-        Some(Lookup { cache: self, parts, about, origin, kept })
+        Some(Lookup { cache: self, parts, about, origin, hash: kept })
     }
 
     fn get(&self, whole: &[u8]) -> Option<ImageHash> {
@@ -126,8 +126,8 @@ impl HashCache {
 impl Lookup<'_> {
     /// Length and hash, if the cache has an entry.
     #[must_use]
-    pub fn kept(&self) -> Option<ImageHash> {
-        self.kept
+    pub fn hash(&self) -> Option<ImageHash> {
+        self.hash
     }
 
     /// Keeps what was found out since, if the files have stayed what they were. A cache that cannot be written to stays as
@@ -137,7 +137,7 @@ impl Lookup<'_> {
     }
 
     fn keep_at(&self, found: ImageHash, now: SystemTime) {
-        let is_new = self.kept != Some(found);
+        let is_new = self.hash != Some(found);
         if is_new && self.origin.is_settled(now) && Origin::of(&self.parts).as_ref() == Some(&self.origin) {
             let _ = self.cache.put(&whole(&self.origin, &self.about), &found);
         }
@@ -269,7 +269,7 @@ mod tests {
         }
 
         fn known(&self, shown: &MappedFile) -> Option<ImageHash> {
-            self.cache.ask(vec![shown.range()], vec![1]).unwrap().kept()
+            self.cache.ask(vec![shown.range()], vec![1]).unwrap().hash()
         }
 
         /// Found out by one process.
@@ -302,7 +302,7 @@ mod tests {
         let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
         let Range { start, end } = shown.range();
-        let kept = |parts: &[Range<u64>], about: u8| bench.cache.ask(parts.to_vec(), vec![about]).unwrap().kept();
+        let kept = |parts: &[Range<u64>], about: u8| bench.cache.ask(parts.to_vec(), vec![about]).unwrap().hash();
         assert_eq!(kept(&[range(start, end)], 1), Some(FOUND));
         assert_eq!(kept(&[range(start, end)], 2), None);
         for parts in [&[range(start + 1, end)][..], &[range(start, end - 1)], &[start..start + 8, start + 8..end], &[]]
@@ -395,7 +395,7 @@ mod tests {
         bench.cache.ask(vec![other.range()], vec![2]).unwrap();
         let Range { start, end } = other.range();
         fs::rename(&entry, bench.cache.folder.join(name(&whole_of(start..end)))).unwrap();
-        assert_eq!(bench.cache.ask(vec![range(start, end)], vec![2]).unwrap().kept(), None);
+        assert_eq!(bench.cache.ask(vec![range(start, end)], vec![2]).unwrap().hash(), None);
     }
 
     fn whole_of(range: Range<u64>) -> Vec<u8> {
@@ -439,7 +439,7 @@ mod tests {
         let cache = HashCache::new(bench.file.join("below a file"));
         let later = SystemTime::now() + Duration::from_secs(10);
         cache.ask(vec![shown.range()], vec![1]).unwrap().keep_at(FOUND, later);
-        assert_eq!(cache.ask(vec![shown.range()], vec![1]).unwrap().kept(), None);
+        assert_eq!(cache.ask(vec![shown.range()], vec![1]).unwrap().hash(), None);
     }
 
     #[test]
@@ -458,7 +458,7 @@ mod tests {
                 });
             }
         });
-        let is_known = |about: u8| bench.cache.ask(vec![range.clone()], vec![about]).unwrap().kept() == Some(FOUND);
+        let is_known = |about: u8| bench.cache.ask(vec![range.clone()], vec![about]).unwrap().hash() == Some(FOUND);
         assert!((0..20).all(is_known));
         assert_eq!(bench.entries().len(), 20);
     }

@@ -23,7 +23,7 @@ const MAX_MAPS_BYTES: u64 = 64 << 20;
 /// that is not among them.
 pub(crate) fn of_parts(parts: &[Range<u64>]) -> Option<Vec<Mapping>> {
     let mut maps = File::open(MAPS_FILE).ok()?;
-    if let Ok(found) = answered(&maps, parts) {
+    if let Ok(found) = query_all(&maps, parts) {
         return Some(found);
     }
     let mut text = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn are_answered() -> bool {
     *ANSWERED.get_or_init(|| File::open(MAPS_FILE).is_ok_and(|maps| mapping_at(&maps, 0).is_ok()))
 }
 
-fn answered(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unsupported> {
+fn query_all(maps: &File, parts: &[Range<u64>]) -> Result<Vec<Mapping>, Unsupported> {
     let mut found = Vec::new();
     for part in parts {
         let mut address = part.start;
@@ -129,7 +129,7 @@ mod tests {
             let found = in_text(&text, &part);
             assert_eq!(found.len(), usize::from(is_file));
             if are_answered() {
-                assert_eq!(answered(&maps, &part), Ok(found));
+                assert_eq!(query_all(&maps, &part), Ok(found));
             }
         }
     }

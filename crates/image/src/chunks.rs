@@ -139,7 +139,7 @@ impl Chunks {
         if self.index.announce(&id) {
             let stored = self.packer.pack(raw, zero);
             let written = self.append(entry_of(id, raw, &stored), stored.bytes());
-            self.packer.done(stored);
+            self.packer.finish(stored);
             self.spoil_on_error(written)?;
         }
         Ok(id)

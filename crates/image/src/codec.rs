@@ -88,7 +88,7 @@ impl Packer {
     }
 
     /// The bytes have been written.
-    pub(crate) fn done(&self, stored: Stored<'_>) {
+    pub(crate) fn finish(&self, stored: Stored<'_>) {
         stored.scratch.into_iter().for_each(|scratch| self.give_back(scratch));
     }
 

@@ -17,7 +17,7 @@ pub enum Verdict {
     /// Both lie within the bound: the largest part of it that each used, the kept answer first, and how many values differ.
     Within {
         /// Part of the bound that the kept answer used; 0 where the bound lies around it.
-        kept: f64,
+        recorded: f64,
         /// Part of the bound that the answer held against it used.
         got: f64,
         /// Values that are not the same, of all.
@@ -39,27 +39,27 @@ pub struct Difference(String);
 /// # Errors
 ///
 /// Says what differs first, and how much differs in all.
-pub fn compare(case: &Case, kept: &DeviceAnswer, got: &DeviceAnswer) -> Result<Verdict, Difference> {
-    match (kept, got) {
-        (DeviceAnswer::Done(kept), DeviceAnswer::Done(got)) if kept.len() != got.len() => {
-            Err(Difference(format!("{} bytes, kept are {}", got.len(), kept.len())))
+pub fn compare(case: &Case, recorded: &DeviceAnswer, got: &DeviceAnswer) -> Result<Verdict, Difference> {
+    match (recorded, got) {
+        (DeviceAnswer::Done(recorded), DeviceAnswer::Done(got)) if recorded.len() != got.len() => {
+            Err(Difference(format!("{} bytes, recorded are {}", got.len(), recorded.len())))
         }
-        (DeviceAnswer::Done(kept), DeviceAnswer::Done(got)) => match &case.check {
-            Check::Exact => exact(case, kept, got),
-            Check::Function(bound) => around_function(case, *bound, kept, got),
-            Check::Near(bound, kind) => around_kept(*bound, *kind, kept, got),
+        (DeviceAnswer::Done(recorded), DeviceAnswer::Done(got)) => match &case.check {
+            Check::Exact => exact(case, recorded, got),
+            Check::Function(bound) => around_function(case, *bound, recorded, got),
+            Check::Near(bound, kind) => around_kept(*bound, *kind, recorded, got),
         },
         (DeviceAnswer::Refused { .. }, DeviceAnswer::Refused { .. }) => Ok(Verdict::BothRefuse),
         (DeviceAnswer::Done(_), DeviceAnswer::Refused { .. }) => Ok(Verdict::NotDone),
-        (DeviceAnswer::Faulted { code: kept, .. }, DeviceAnswer::Faulted { code: got, .. }) if kept == got => {
+        (DeviceAnswer::Faulted { code: recorded, .. }, DeviceAnswer::Faulted { code: got, .. }) if recorded == got => {
             Ok(Verdict::Same)
         }
-        _ => Err(Difference(format!("{}; kept: {}", shown(got), shown(kept)))),
+        _ => Err(Difference(format!("{}; recorded: {}", describe(got), describe(recorded)))),
     }
 }
 
 /// An answer in a few words.
-fn shown(answer: &DeviceAnswer) -> String {
+fn describe(answer: &DeviceAnswer) -> String {
     match answer {
         DeviceAnswer::Done(output) => format!("done, {} bytes", output.len()),
         DeviceAnswer::Refused { code, log } => format!("refused with {code} {log}"),
@@ -68,17 +68,17 @@ fn shown(answer: &DeviceAnswer) -> String {
 }
 
 /// Bit for bit.
-fn exact(case: &Case, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
-    if kept == got {
+fn exact(case: &Case, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+    if recorded == got {
         return Ok(Verdict::Same);
     }
     let Some(operands) = &case.operands else {
-        let at = kept.iter().zip(got).position(|(kept, got)| kept != got).unwrap_or(0) & !3;
+        let at = recorded.iter().zip(got).position(|(recorded, got)| recorded != got).unwrap_or(0) & !3;
         let word = |bytes: &[u8]| hex(bytes.get(at..(at + 4).min(bytes.len())).unwrap_or_default());
-        let bytes = kept.iter().zip(got).filter(|(kept, got)| kept != got).count();
-        return Err(Difference(format!("{bytes} bytes differ; at {at}: {} kept {}", word(got), word(kept))));
+        let bytes = recorded.iter().zip(got).filter(|(recorded, got)| recorded != got).count();
+        return Err(Difference(format!("{bytes} bytes differ; at {at}: {} recorded {}", word(got), word(recorded))));
     };
-    let rows: Vec<Row<'_>> = rows(case, operands, kept, got).filter(|row| row.kept != row.got).collect();
+    let rows: Vec<Row<'_>> = rows(case, operands, recorded, got).filter(|row| row.recorded != row.got).collect();
     Err(Difference(format!("{} of {RUNS_PER_FORM} differ; {}", rows.len(), listed(&rows))))
 }
 
@@ -86,14 +86,14 @@ fn exact(case: &Case, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
 struct Row<'a> {
     kind: OperandKind,
     inputs: Vec<&'a [u8]>,
-    kept: &'a [u8],
+    recorded: &'a [u8],
     got: &'a [u8],
 }
 
 impl fmt::Display for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inputs: Vec<String> = self.inputs.iter().map(|input| hex(input)).collect();
-        write!(f, "({}) = {} kept {}", inputs.join(", "), hex(self.got), hex(self.kept))
+        write!(f, "({}) = {} recorded {}", inputs.join(", "), hex(self.got), hex(self.recorded))
     }
 }
 
@@ -108,7 +108,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// All results of all rows.
-fn rows<'a>(case: &'a Case, operands: &'a Operands, kept: &'a [u8], got: &'a [u8]) -> impl Iterator<Item = Row<'a>> {
+fn rows<'a>(
+    case: &'a Case,
+    operands: &'a Operands,
+    recorded: &'a [u8],
+    got: &'a [u8],
+) -> impl Iterator<Item = Row<'a>> {
     let input = case.inputs().next().unwrap_or_default();
     let mut start = 0;
     let sources: Vec<(usize, usize)> = operands
@@ -135,7 +140,7 @@ fn rows<'a>(case: &'a Case, operands: &'a Operands, kept: &'a [u8], got: &'a [u8
             Row {
                 kind,
                 inputs: sources.iter().map(|(start, size)| cell(input, *start, *size)).collect(),
-                kept: cell(kept, start, size),
+                recorded: cell(recorded, start, size),
                 got: cell(got, start, size),
             }
         })
@@ -143,9 +148,9 @@ fn rows<'a>(case: &'a Case, operands: &'a Operands, kept: &'a [u8], got: &'a [u8
 }
 
 /// All rows of a form, as they are written.
-pub fn written(case: &Case, kept: &[u8], got: &[u8]) -> Vec<String> {
+pub fn written(case: &Case, recorded: &[u8], got: &[u8]) -> Vec<String> {
     let Some(operands) = &case.operands else { return Vec::new() };
-    rows(case, operands, kept, got).map(|row| row.to_string()).collect()
+    rows(case, operands, recorded, got).map(|row| row.to_string()).collect()
 }
 
 /// The floats in a value: one, or two of half its size.
@@ -161,7 +166,7 @@ fn floats(kind: OperandKind, bytes: &[u8]) -> Option<(Format, Vec<u64>)> {
 /// What of a bound the answers used up.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
-    kept: f64,
+    recorded: f64,
     got: f64,
     differing: usize,
 }
@@ -171,7 +176,7 @@ impl Used {
         if self.differing == 0 {
             Verdict::Same
         } else {
-            Verdict::Within { kept: self.kept, got: self.got, differing: self.differing }
+            Verdict::Within { recorded: self.recorded, got: self.got, differing: self.differing }
         }
     }
 }
@@ -182,21 +187,21 @@ fn is_special(value: f64, bound: Bound) -> bool {
 }
 
 /// Each value of both answers lies around the exact function of its inputs.
-fn around_function(case: &Case, bound: Bound, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+fn around_function(case: &Case, bound: Bound, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     let (Some(operands), Some(function)) = (&case.operands, bound.function) else {
         return Err(Difference("a bound around a function needs a form".to_owned()));
     };
     let mut used = Used::default();
     let mut far = Vec::new();
-    for row in rows(case, operands, kept, got).filter(|row| row.kept != row.got) {
+    for row in rows(case, operands, recorded, got).filter(|row| row.recorded != row.got) {
         let Some(parts) = row_used(&row, operands, bound, function) else {
             far.push(row);
             continue;
         };
-        if parts.kept > 1.0 || parts.got > 1.0 {
+        if parts.recorded > 1.0 || parts.got > 1.0 {
             far.push(row);
         }
-        used.kept = used.kept.max(parts.kept);
+        used.recorded = used.recorded.max(parts.recorded);
         used.got = used.got.max(parts.got);
         used.differing += 1;
     }
@@ -204,9 +209,9 @@ fn around_function(case: &Case, bound: Bound, kept: &[u8], got: &[u8]) -> Result
         return Ok(used.verdict());
     }
     Err(Difference(format!(
-        "{} of {RUNS_PER_FORM} are too far (kept {:.3}, got {:.3} of the bound); {}",
+        "{} of {RUNS_PER_FORM} are too far (recorded {:.3}, got {:.3} of the bound); {}",
         far.len(),
-        used.kept,
+        used.recorded,
         used.got,
         listed(&far)
     )))
@@ -214,30 +219,31 @@ fn around_function(case: &Case, bound: Bound, kept: &[u8], got: &[u8]) -> Result
 
 /// How far a row is from the function; `None` when a special value differs.
 fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function) -> Option<Used> {
-    let (format, kept) = floats(row.kind, row.kept)?;
+    let (format, recorded) = floats(row.kind, row.recorded)?;
     let (_, got) = floats(row.kind, row.got)?;
     let inputs: Vec<(Format, Vec<u64>)> =
         row.inputs.iter().zip(&operands.sources).map(|(input, kind)| floats(*kind, input)).collect::<Option<_>>()?;
     let mut used = Used::default();
-    for part in (0..kept.len()).filter(|part| kept[*part] != got[*part]) {
-        let (kept, got) = (decode(format, kept[part]), decode(format, got[part]));
-        if is_special(kept, bound) || is_special(got, bound) {
+    for part in (0..recorded.len()).filter(|part| recorded[*part] != got[*part]) {
+        let (recorded, got) = (decode(format, recorded[part]), decode(format, got[part]));
+        if is_special(recorded, bound) || is_special(got, bound) {
             return None;
         }
         let operand = |index: usize| inputs.get(index).map_or(0.0, |(format, bits)| decode(*format, bits[part]));
         let exact = function.of(operand(0), operand(1));
-        used.kept = used.kept.max(bound.used(exact, kept, format));
+        used.recorded = used.recorded.max(bound.used(exact, recorded, format));
         used.got = used.got.max(bound.used(exact, got, format));
     }
     Some(used)
 }
 
 /// Each value lies around the kept one.
-fn around_kept(bound: Bound, kind: OperandKind, kept: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+fn around_kept(bound: Bound, kind: OperandKind, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     let mut used = Used::default();
     let size = kind.bytes();
-    for (index, (kept, got)) in kept.chunks(size).zip(got.chunks(size)).enumerate().filter(|(_, (a, b))| a != b) {
-        let pair = floats(kind, kept).zip(floats(kind, got));
+    for (index, (recorded, got)) in recorded.chunks(size).zip(got.chunks(size)).enumerate().filter(|(_, (a, b))| a != b)
+    {
+        let pair = floats(kind, recorded).zip(floats(kind, got));
         let Some(((format, kept_bits), (_, got_bits))) = pair else {
             return Err(Difference(format!("{} is no float", kind.name)));
         };
@@ -245,7 +251,9 @@ fn around_kept(bound: Bound, kind: OperandKind, kept: &[u8], got: &[u8]) -> Resu
             let (exact, value) = (decode(format, *kept_bits), decode(format, *got_bits));
             let part = bound.used(exact, value, format);
             if !exact.is_finite() || !value.is_finite() || part > 1.0 {
-                return Err(Difference(format!("value {index} is {value:e}, kept {exact:e}: {part:.3} of the bound")));
+                return Err(Difference(format!(
+                    "value {index} is {value:e}, recorded {exact:e}: {part:.3} of the bound"
+                )));
             }
             used.got = used.got.max(part);
             used.differing += 1;
@@ -276,7 +284,7 @@ mod tests {
         let case = case("abs.f32 : f32 = f32");
         assert_eq!(compare(&case, &output(1.0), &output(1.0)), Ok(Verdict::Same));
         let difference = compare(&case, &output(1.0), &output(2.0)).unwrap_err().to_string();
-        assert!(difference.contains("1 of 512") && difference.contains("= 40000000 kept 3f800000"), "{difference}");
+        assert!(difference.contains("1 of 512") && difference.contains("= 40000000 recorded 3f800000"), "{difference}");
     }
 
     #[test]
@@ -284,7 +292,10 @@ mod tests {
         let case = case("ex2.approx.f32 : f32 = f32:zero ~ rel 2^-22 ex2");
         let near = f32::from_bits(1.0_f32.to_bits() + 1);
         let verdict = compare(&case, &output(near), &output(1.0)).unwrap();
-        assert!(matches!(verdict, Verdict::Within { kept, got: 0.0, differing: 1 } if kept > 0.4), "{verdict:?}");
+        assert!(
+            matches!(verdict, Verdict::Within { recorded, got: 0.0, differing: 1 } if recorded > 0.4),
+            "{verdict:?}"
+        );
         assert!(compare(&case, &output(1.0), &output(1.001)).is_err());
         assert!(compare(&case, &output(f32::INFINITY), &output(1.0)).is_err());
     }

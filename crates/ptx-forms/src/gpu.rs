@@ -40,7 +40,7 @@ struct Buffer {
 }
 
 /// An error with the name of its call.
-fn called(call: &'static str, result: sys::CUresult) -> Result<(), DeviceError> {
+fn check_call(call: &'static str, result: sys::CUresult) -> Result<(), DeviceError> {
     result.ok().map_err(|code| DeviceError::Call { call, code: code.0 })
 }
 
@@ -68,7 +68,7 @@ impl Gpu {
     pub fn name(&self) -> Result<String, DeviceError> {
         let mut name = [0_u8; 256];
         // SAFETY: the buffer has the size that is said.
-        called("cuDeviceGetName", unsafe {
+        check_call("cuDeviceGetName", unsafe {
             self.driver.cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32, 0)
         })?;
         Ok(text_of(&name))
@@ -87,7 +87,9 @@ impl Gpu {
             return Ok(());
         }
         // SAFETY: the output is a field that lives.
-        called("cuCtxCreate", unsafe { self.driver.cuCtxCreate_v2(&raw mut self.context, 0, sys::CUdevice::default()) })
+        check_call("cuCtxCreate", unsafe {
+            self.driver.cuCtxCreate_v2(&raw mut self.context, 0, sys::CUdevice::default())
+        })
     }
 
     /// Loads the text; a refusal comes with its log.
@@ -119,13 +121,13 @@ impl Gpu {
     fn entry(&self, module: sys::CUmodule, case: &Case) -> Result<sys::CUfunction, DeviceError> {
         let mut function = sys::CUfunction(null_mut());
         // SAFETY: the output is a local, the name is terminated, the module was just loaded.
-        called("cuModuleGetFunction", unsafe {
+        check_call("cuModuleGetFunction", unsafe {
             self.driver.cuModuleGetFunction(&raw mut function, module, c"k".as_ptr().cast())
         })?;
         if case.dynamic > DEFAULT_SHARED_BYTES {
             let attribute = MAX_DYNAMIC_SHARED_ATTRIBUTE;
             // SAFETY: the function is of the module.
-            called("cuFuncSetAttribute", unsafe {
+            check_call("cuFuncSetAttribute", unsafe {
                 self.driver.cuFuncSetAttribute(function, attribute, case.dynamic as i32)
             })?;
         }
@@ -136,13 +138,13 @@ impl Gpu {
     fn buffer(&self, content: &[u8], size: usize, output: bool) -> Result<Buffer, DeviceError> {
         let mut address = 0;
         // SAFETY: the output is a local.
-        called("cuMemAlloc", unsafe { self.driver.cuMemAlloc_v2(&raw mut address, size.max(1)) })?;
+        check_call("cuMemAlloc", unsafe { self.driver.cuMemAlloc_v2(&raw mut address, size.max(1)) })?;
         // SAFETY: the buffer has that size.
-        called("cuMemsetD8", unsafe { self.driver.cuMemsetD8_v2(address, 0, size.max(1)) })?;
+        check_call("cuMemsetD8", unsafe { self.driver.cuMemsetD8_v2(address, 0, size.max(1)) })?;
         if !content.is_empty() {
             let source = content.as_ptr().cast();
             // SAFETY: both have as many bytes.
-            called("cuMemcpyHtoD", unsafe { self.driver.cuMemcpyHtoD_v2(address, source, content.len()) })?;
+            check_call("cuMemcpyHtoD", unsafe { self.driver.cuMemcpyHtoD_v2(address, source, content.len()) })?;
         }
         Ok(Buffer { address, size, output })
     }
@@ -183,7 +185,7 @@ impl Gpu {
             out.resize(start + buffer.size, 0);
             let target = out[start..].as_mut_ptr().cast();
             // SAFETY: both have as many bytes.
-            called("cuMemcpyDtoH", unsafe { self.driver.cuMemcpyDtoH_v2(target, buffer.address, buffer.size) })?;
+            check_call("cuMemcpyDtoH", unsafe { self.driver.cuMemcpyDtoH_v2(target, buffer.address, buffer.size) })?;
         }
         Ok(out)
     }
@@ -213,10 +215,10 @@ impl Gpu {
         let outputs = self.outputs(&buffers)?;
         for buffer in buffers {
             // SAFETY: it was allocated above and nothing uses it any more.
-            called("cuMemFree", unsafe { self.driver.cuMemFree_v2(buffer.address) })?;
+            check_call("cuMemFree", unsafe { self.driver.cuMemFree_v2(buffer.address) })?;
         }
         // SAFETY: nothing of it runs any more.
-        called("cuModuleUnload", unsafe { self.driver.cuModuleUnload(module) })?;
+        check_call("cuModuleUnload", unsafe { self.driver.cuModuleUnload(module) })?;
         Ok(DeviceAnswer::Done(outputs))
     }
 }

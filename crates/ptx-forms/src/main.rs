@@ -106,7 +106,7 @@ fn main() -> ExitCode {
 }
 
 /// What a command of the system says of itself, in one line.
-fn said(program: &str, arguments: &[&str]) -> String {
+fn first_line_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").trim().to_owned()
@@ -117,8 +117,8 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
     let mut gpu = Gpu::open(library)?;
     let origin = Origin {
         device: gpu.name()?,
-        driver: said("nvidia-smi", &["--query-gpu=driver_version", "--format=csv,noheader"]),
-        date: said("date", &["-u", "+%Y-%m-%d"]),
+        driver: first_line_of("nvidia-smi", &["--query-gpu=driver_version", "--format=csv,noheader"]),
+        date: first_line_of("date", &["-u", "+%Y-%m-%d"]),
     };
     for group in groups.iter().filter(|group| group.name.starts_with(only)) {
         let mut kept = RecordedAnswers::new(origin.clone());

@@ -227,7 +227,7 @@ mod tests {
         program::parse(name, "//! Nothing.\n//! output 4\n").unwrap().case
     }
 
-    fn kept() -> RecordedAnswers {
+    fn recorded_answers() -> RecordedAnswers {
         let mut kept = RecordedAnswers::new(Origin {
             device: "NVIDIA H200".to_owned(),
             driver: "580.1".to_owned(),
@@ -242,18 +242,18 @@ mod tests {
 
     #[test]
     fn answers_survive_being_written_and_read() {
-        assert_eq!(RecordedAnswers::from_bytes(&kept().to_bytes()), Some(kept()));
+        assert_eq!(RecordedAnswers::from_bytes(&recorded_answers().to_bytes()), Some(recorded_answers()));
     }
 
     #[test]
     fn an_answer_belongs_to_one_question() {
         let other = Case { dynamic: 16, ..case("a") };
-        assert_eq!((kept().answer(&case("a")).is_some(), kept().answer(&other)), (true, None));
+        assert_eq!((recorded_answers().answer(&case("a")).is_some(), recorded_answers().answer(&other)), (true, None));
     }
 
     #[test]
     fn a_file_cut_short_is_damaged() {
-        let bytes = kept().to_bytes();
+        let bytes = recorded_answers().to_bytes();
         for end in 0..bytes.len() {
             assert_eq!(RecordedAnswers::from_bytes(&bytes[..end]), None, "cut at {end}");
         }

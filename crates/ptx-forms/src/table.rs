@@ -81,7 +81,7 @@ struct Tally {
     differ: usize,
     open: usize,
     /// Largest parts of a bound that the GPU and the interpreter used.
-    kept: f64,
+    recorded: f64,
     got: f64,
 }
 
@@ -93,9 +93,9 @@ impl Tally {
                 Some(Ok(Verdict::Same)) => tally.same += 1,
                 Some(Ok(Verdict::BothRefuse)) => tally.refused += 1,
                 Some(Ok(Verdict::NotDone)) => tally.missing += 1,
-                Some(Ok(Verdict::Within { kept, got, .. })) => {
+                Some(Ok(Verdict::Within { recorded, got, .. })) => {
                     tally.within += 1;
-                    (tally.kept, tally.got) = (tally.kept.max(*kept), tally.got.max(*got));
+                    (tally.recorded, tally.got) = (tally.recorded.max(*recorded), tally.got.max(*got));
                 }
                 Some(Err(_)) => tally.differ += 1,
                 None => tally.open += 1,
@@ -301,8 +301,13 @@ fn bounds(out: &mut String, facts: &[Facts<'_>]) {
             if !family.bound.is_empty() {
                 let part = |used: f64| format!("{:.0} %", used * 100.0);
                 let pattern = family.pattern.replace('|', "\\|");
-                let _ =
-                    writeln!(out, "| `{pattern}` | {} | {} | {} |", family.bound, part(tally.kept), part(tally.got));
+                let _ = writeln!(
+                    out,
+                    "| `{pattern}` | {} | {} | {} |",
+                    family.bound,
+                    part(tally.recorded),
+                    part(tally.got)
+                );
             }
         }
     }

@@ -82,7 +82,7 @@ impl Scratch {
             let mut builder = tempfile::Builder::new();
             let builder = builder.permissions(Permissions::from_mode(0o700));
             let path = builder.prefix(&format!("{FOLDER_PREFIX}{kind}.")).tempdir_in(above)?.keep();
-            let lock = match private::give_back(&path).and_then(|()| held(&path)) {
+            let lock = match private::give_back(&path).and_then(|()| lock_if_free(&path)) {
                 Ok(lock) => Some(lock),
                 // The holder is about to remove it.
                 Err(error) if is_taken(&error) => continue,
@@ -136,14 +136,14 @@ pub fn clear_away(above: &Path) {
     let entries = fs::read_dir(above).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()));
     for path in ours.map(|entry| entry.path()) {
-        if let Ok(_lock) = held(&path) {
+        if let Ok(_lock) = lock_if_free(&path) {
             remove(&path);
         }
     }
 }
 
 /// The lock on a folder of this user's or its workers', if it is free.
-fn held(path: &Path) -> io::Result<File> {
+fn lock_if_free(path: &Path) -> io::Result<File> {
     let only = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let flags = i32::try_from(only.bits()).map_err(io::Error::other)?;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

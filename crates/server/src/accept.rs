@@ -348,7 +348,7 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
             let line = format_args!("session {id} began: {words}, worker {}", worker.pid());
             shared.reporter.note_of(LineKind::Session, LineSource::Peer(peer.origin), line);
             if pending.hello().session == SessionKind::CUDA {
-                shared.began(worker.driver());
+                shared.note_driver(worker.driver());
             }
             Ok(())
         }

@@ -151,24 +151,24 @@ const MAX_SHOWN_NAME_CHARS: usize = 256;
 
 /// A peer's name for the table of sessions, as [`printable`] has it.
 pub(crate) fn name(text: &str) -> String {
-    shown(text.as_bytes(), MAX_SHOWN_NAME_CHARS)
+    printable_within(text.as_bytes(), MAX_SHOWN_NAME_CHARS)
 }
 
 /// Text that can be shown on a terminal: control characters become spaces, and what is too long is cut.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    shown(bytes, MAX_SHOWN_CHARS)
+    printable_within(bytes, MAX_SHOWN_CHARS)
 }
 
 /// A name as [`printable`] has it, and as one word of a line.
 pub(crate) fn printable_name(name: &str) -> String {
-    shown(name.as_bytes(), MAX_NAME_CHARS)
+    printable_within(name.as_bytes(), MAX_NAME_CHARS)
 }
 
 /// Most characters of a name.
 const MAX_NAME_CHARS: usize = 64;
 
 /// Text that can be shown on a terminal, of so many characters at most.
-pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
+pub(crate) fn printable_within(bytes: &[u8], most: usize) -> String {
     // No more is decoded than can be shown.
     let text = String::from_utf8_lossy(bytes.get(..4 * most + 4).unwrap_or(bytes));
     let mut letters = text.trim().chars().map(|c| if is_obeyed(c) { ' ' } else { c });

@@ -45,7 +45,7 @@ pub(crate) fn begin<'a>(
 ) -> Result<NvmlProcess<'a>, WatchError> {
     let _slot = shared.watchers.take(origin).ok_or(WatchError::Full)?;
     let worker = spawn(&command(&shared.worker), &shared.memory_limits).map_err(WatchError::Start)?;
-    let note = note(&shared.sessions.held());
+    let note = note(&shared.sessions.workers_memory());
     pending.hand_over(&*worker.control, &shared.build, &note).map_err(WatchError::HandOver)?;
     Ok(NvmlProcess { worker, _slot })
 }

@@ -190,7 +190,7 @@ impl Server {
 
     /// The processes of the workers that serve a program.
     pub fn worker_pids(&self) -> Vec<u32> {
-        self.shared.sessions.held().into_iter().map(|(worker, _)| worker).collect()
+        self.shared.sessions.workers_memory().into_iter().map(|(worker, _)| worker).collect()
     }
 
     /// Ends all sessions, removes the sockets and returns when every worker is reaped.

@@ -172,7 +172,7 @@ impl Sessions {
     }
 
     /// The process of each session's worker, and the bytes of device memory that it last told of.
-    pub(crate) fn held(&self) -> Vec<(u32, u64)> {
+    pub(crate) fn workers_memory(&self) -> Vec<(u32, u64)> {
         let inner = self.lock();
         let served = inner.table.values().filter(|session| session.worker_pid != 0);
         served.map(|session| (session.worker_pid, session.device_memory.unwrap_or(0))).collect()

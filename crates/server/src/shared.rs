@@ -83,7 +83,7 @@ impl ServerState {
     }
 
     /// A program of CUDA has a worker with this driver: if it is the only one, its user hears once that it has no GPU.
-    pub(crate) fn began(&self, driver: Option<&DriverFound>) {
+    pub(crate) fn note_driver(&self, driver: Option<&DriverFound>) {
         let reason = driver.and_then(|driver| driver.passed_over.as_ref());
         if let Some(reason) = reason.filter(|_| !self.is_warned.swap(true, Ordering::Relaxed)) {
             self.reporter.warning(format_args!("warning: {}", NoGpu(reason)));

@@ -12,7 +12,7 @@ pub struct Progress {
 
 impl Progress {
     /// Bytes that are where they belong.
-    pub fn done(&self) -> u64 {
+    pub fn bytes_done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 

@@ -103,7 +103,7 @@ impl Session {
         &mut self,
         name: &str,
     ) -> Result<impl katydid_session_core::PendingSnapshot + use<>, Failure> {
-        let state = self.made()?;
+        let state = self.save_state()?;
         let mut part = self.part(name, &state.platforms);
         part.notes.insert(OUTLINE_NOTE.to_owned(), true.into());
         Ok(Snapshot { part, state: state.encode(), captured: Captured::default(), _zero_copy: None })

@@ -44,6 +44,6 @@ type Called<R> = Result<(CUresult, R), Fault>;
 type Detached<R> = Result<Job<R>, Fault>;
 
 /// Success, with a reply.
-fn done<R>(reply: R) -> Called<R> {
+fn success<R>(reply: R) -> Called<R> {
     Ok((CUresult::SUCCESS, reply))
 }

@@ -73,7 +73,7 @@ fn a_program_with_a_race() {
 }
 
 /// What the program says on standard error.
-fn said(seed: &str) -> String {
+fn standard_error(seed: &str) -> String {
     let program = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_program_with_a_race", "--ignored", "--nocapture"])
         .env("KATYDID_SOFT_RACES", seed)
@@ -86,12 +86,12 @@ fn said(seed: &str) -> String {
 #[test]
 fn a_race_is_told_by_kernel_lines_and_threads() {
     for seed in ["1", "2"] {
-        let said = said(seed);
+        let said = standard_error(seed);
         let told: Vec<&str> = said.lines().filter(|line| line.contains("race in count: global memory at 0x")).collect();
         assert!(!told.is_empty(), "{said}");
         for line in told {
             assert!(line.contains("at PTX line 6") && line.contains("store at PTX line 8 by thread"), "{line}");
         }
     }
-    assert!(!said("0").contains("race in"));
+    assert!(!standard_error("0").contains("race in"));
 }

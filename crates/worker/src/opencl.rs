@@ -162,7 +162,7 @@ fn begin(
     let session = Box::leak(Box::new(Session::new(platforms, link.replier(), Arc::clone(&usage), capture)?));
     session.attach(&*link);
     session.share(host);
-    let (log, concerns) = (Log::kept(real), concerns_of(usage));
+    let (log, concerns) = (Log::to_descriptor(real), concerns_of(usage));
     Ok(running::accompany(session, link, ready, build, control, CompanionSlot::default(), log, concerns)?)
 }
 
@@ -176,6 +176,6 @@ pub(crate) fn blank(warm: &WarmDriver, note: &Note, part: &SessionPart, devices:
     let host = host_again(part)?;
     let ranges = ranges(host.as_ref());
     session.share(host);
-    let (session, log, concerns) = (Box::leak(Box::new(session)), Log::kept(real), concerns_of(usage));
+    let (session, log, concerns) = (Box::leak(Box::new(session)), Log::to_descriptor(real), concerns_of(usage));
     Ok(EmptySession { session, ranges, driver, log, concerns })
 }

@@ -65,7 +65,7 @@ impl SessionPeers {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.reclaim) {
             (ServerMessage::Asked(number), Some(reclaim)) => reclaim.are_asked(number),
-            (ServerMessage::Answered(number), Some(reclaim)) => reclaim.answered(number),
+            (ServerMessage::Answered(number), Some(reclaim)) => reclaim.note_answer(number),
             (ServerMessage::Wait(number, millis), Some(reclaim)) => {
                 reclaim.limit_wait(number, Duration::from_millis(millis));
             }

@@ -280,7 +280,7 @@ fn blank(
     session.live_in(generations);
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
     let concerns = ServerView { usage, peers: SessionPeers::new(session.reclaim(), devices) };
-    Ok(EmptySession { session, ranges, driver: name, log: Log::kept(real), concerns })
+    Ok(EmptySession { session, ranges, driver: name, log: Log::to_descriptor(real), concerns })
 }
 
 /// What the companion is told once that is done.
@@ -303,7 +303,7 @@ fn restore(
         let teller = thread::Builder::new().name("progress".into());
         let teller = teller.spawn_scoped(scope, move || {
             while attach_point.hear_until(&is_done, peers) {
-                let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
+                let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
                 if voice.say(&word).is_err() {
                     told.cancel();
                 }

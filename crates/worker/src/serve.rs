@@ -72,5 +72,14 @@ fn begin(
     }
     let usage = Arc::new(move || (usage.memory(), usage.calls()));
     let concerns = ServerView { usage, peers: SessionPeers::new(session.reclaim(), devices) };
-    running::accompany(session, link, ready, build, control, CompanionSlot::default(), Log::kept(real), concerns)
+    running::accompany(
+        session,
+        link,
+        ready,
+        build,
+        control,
+        CompanionSlot::default(),
+        Log::to_descriptor(real),
+        concerns,
+    )
 }

@@ -85,7 +85,7 @@ impl Words {
     }
 
     /// A result as text, for reports.
-    pub fn shown(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         match self.results.get(name) {
             Some(Said::Same(value)) => value.chars().take(120).collect(),
             Some(Said::Near { value, .. }) => value.to_string(),

@@ -87,7 +87,7 @@ impl Stage {
         let shown: Vec<String> = differing
             .iter()
             .take(MAX_SHOWN_DIFFERENCES)
-            .map(|name| format!("{name}: {} natively, {} here", native.shown(name), words.shown(name)))
+            .map(|name| format!("{name}: {} natively, {} here", native.text(name), words.text(name)))
             .collect();
         let rest = differing.len().saturating_sub(MAX_SHOWN_DIFFERENCES);
         let more = if rest > 0 { format!("; {rest} more") } else { String::new() };

@@ -20,7 +20,7 @@ const OF_SEVERAL: &str = "several_devices";
 const SETTING: &str = "scan";
 
 /// What the fixture says of its devices on a server, or a private one.
-fn seen(paths: &Paths, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
+fn listed_devices(paths: &Paths, server: Option<&Server>, variables: &[(&str, &str)]) -> Result<String> {
     let fixture = paths.program("fixture", Variant::Static);
     let mut command = Command::new(paths.katydid());
     command.args(["run", "--driver", "soft"]).env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_DEVICE_ORDER");
@@ -50,7 +50,7 @@ const CHOICES: [(&[(&str, &str)], &str); 7] = [
 fn a_program_chooses_among_the_devices_of_its_own_server() -> Result<()> {
     let paths = Paths::of_this_test()?;
     for (variables, wanted) in CHOICES {
-        let seen = seen(&paths, None, variables)?;
+        let seen = listed_devices(&paths, None, variables)?;
         ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
     }
     Ok(())
@@ -61,7 +61,7 @@ fn each_program_chooses_for_itself_on_a_server_for_many() -> Result<()> {
     let paths = Paths::of_this_test()?;
     let server = Server::start_with(&paths, "soft", &[], &[(SERVER.0, SERVER.1.into())])?;
     for (variables, wanted) in CHOICES {
-        let seen = seen(&paths, Some(&server), variables)?;
+        let seen = listed_devices(&paths, Some(&server), variables)?;
         ensure!(seen == wanted, "{variables:?}: {seen}, not {wanted}");
     }
     Ok(())

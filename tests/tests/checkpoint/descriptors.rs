@@ -8,7 +8,7 @@ use katydid_tests::paths::Paths;
 use rustix::process::geteuid;
 
 use crate::scenarios::{Scenario, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 const PROGRAM: (&str, Variant) = ("open_descriptors", Variant::Static);
 /// A frame in the middle of its steps.
@@ -23,7 +23,7 @@ const REFUSED: [(&str, &str, bool); 3] = [
 ];
 
 const ON_EVERY_WAY: [(&str, Scenario); 2] = [
-    ("what_a_process_has_open_is_so_after_a_restore", kept),
+    ("what_a_process_has_open_is_so_after_a_restore", kept_descriptors),
     ("what_a_process_has_open_is_so_if_it_goes_on", left_running),
 ];
 
@@ -37,7 +37,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 fn started<'a>(stage: &'a Stage, kind: &str) -> Result<Job<'a>> {
     let mut job = stage.start(kind, PROGRAM, &[kind], &[MIDDLE])?;
     if !job.holds_itself()? {
-        bail!("{kind}: the program did not come to its point: {}", said(&job.finish(CHECKPOINT_TIMEOUT)?));
+        bail!("{kind}: the program did not come to its point: {}", describe(&job.finish(CHECKPOINT_TIMEOUT)?));
     }
     Ok(job)
 }
@@ -45,11 +45,11 @@ fn started<'a>(stage: &'a Stage, kind: &str) -> Result<Job<'a>> {
 /// What the program prints, whatever its kind is.
 fn undisturbed(stage: &Stage) -> Result<String> {
     let outcome = stage.start("undisturbed", PROGRAM, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+    ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
     Ok(outcome.text())
 }
 
-fn kept(paths: &Paths, way: &str) -> Result<()> {
+fn kept_descriptors(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let text = undisturbed(&stage)?;
     for kind in KEPT {
@@ -72,7 +72,7 @@ fn left_running(paths: &Paths, way: &str) -> Result<()> {
         let job = started(&stage, kind)?;
         stage.checkpoint(&job, kind, &["--leave-running"])?;
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && outcome.text() == text, "{kind}: {}", said(&outcome));
+        ensure!(outcome.status.success() && outcome.text() == text, "{kind}: {}", describe(&outcome));
     }
     stage.is_clean()
 }
@@ -85,9 +85,9 @@ fn refused(paths: &Paths, way: &str) -> Result<()> {
         }
         let job = started(&stage, kind)?;
         let answer = job.checkpoint(&stage.image("image"), &[])?;
-        ensure!(!answer.status.success() && answer.errors().contains(words), "{kind}: {}", said(&answer));
+        ensure!(!answer.status.success() && answer.errors().contains(words), "{kind}: {}", describe(&answer));
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "{kind}: {}", said(&outcome));
+        ensure!(outcome.status.success(), "{kind}: {}", describe(&outcome));
     }
     stage.is_clean()
 }

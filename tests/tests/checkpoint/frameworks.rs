@@ -24,8 +24,8 @@ use katydid_tests::watch::until;
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Failed, Trial};
 
-use crate::programs::{Run, Start, Taken, Wanted, choice, shown};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
+use crate::programs::{Run, Start, Taken, Wanted, choice, show};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 /// What stands for the variant in the names of items' tests.
 pub(crate) const FRAMEWORK_VARIANT: &str = "framework";
@@ -107,9 +107,9 @@ impl<'a> Undisturbed<'a> {
         if outcome.status.code() == Some(ABSENT_STATUS) {
             return Ok(First::Absent(outcome.errors().lines().last().unwrap_or_default().to_owned()));
         }
-        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
         let words = Words::of(&outcome.text());
-        ensure!(words.count() > 0, "it showed no result: {}", said(&outcome));
+        ensure!(words.count() > 0, "it showed no result: {}", describe(&outcome));
         Ok(First::Said(Self { start, words, errors: outcome.errors(), limit }))
     }
 
@@ -124,8 +124,7 @@ impl<'a> Undisturbed<'a> {
         let unsteady = self.words.differences(&Words::of(&again.text()));
         differing.retain(|name| !unsteady.contains(name));
         println!("differs from one undisturbed run to the next: {unsteady:?}");
-        let told =
-            |name: &String| format!("{name}: {} undisturbed, {} here", self.words.shown(name), words.shown(name));
+        let told = |name: &String| format!("{name}: {} undisturbed, {} here", self.words.text(name), words.text(name));
         ensure!(differing.is_empty(), "{}\n{text}", differing.iter().map(told).collect::<Vec<_>>().join("; "));
         Ok(())
     }
@@ -133,7 +132,7 @@ impl<'a> Undisturbed<'a> {
     /// A restored program said the rest. How much it had said when it was dumped is known but for what its other threads
     /// and processes wrote meanwhile: it must fit in one place.
     pub(crate) fn is_continued(&self, taken: &Taken, restored: &Outcome) -> Result<()> {
-        ensure!(restored.status.success(), "the restored program: {}", said(restored));
+        ensure!(restored.status.success(), "the restored program: {}", describe(restored));
         let (before, after) = taken.written;
         let ends = taken.printed.match_indices('\n').map(|(at, _)| at + 1);
         let paths = [before, after].into_iter().chain(ends.filter(|end| (before..after).contains(end)));
@@ -142,12 +141,12 @@ impl<'a> Undisturbed<'a> {
         if wholes.iter().any(|whole| self.words.differences(&Words::of(whole)).is_empty()) {
             return Ok(());
         }
-        self.agrees(&wholes[0]).with_context(|| format!("the restored program: {}", said(restored)))
+        self.agrees(&wholes[0]).with_context(|| format!("the restored program: {}", describe(restored)))
     }
 }
 
 fn one(paths: &Paths, item: &Item, way: &str) -> Result<Completion, Failed> {
-    checked(paths, item, way).map_err(shown)
+    checked(paths, item, way).map_err(show)
 }
 
 fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
@@ -223,7 +222,7 @@ fn training(paths: &Paths, way: &str) -> Result<()> {
     let arguments = [script.to_str().context("a path that is no text")?, STEP_COUNT, "64"];
     let native = Way::Direct { name: "native", folder: None };
     let native = program::run(native.command(paths, Path::new(PYTHON_PROGRAM)).args(arguments), CHECKPOINT_TIMEOUT)?;
-    ensure!(native.status.success(), "natively: {}", said(&native));
+    ensure!(native.status.success(), "natively: {}", describe(&native));
     let stage = Stage::new(paths, way)?;
     let plan = Plan { arguments: &arguments, ..Plan::default() };
     let mut job = Job::start(&stage.paths, &stage.home, &stage.way, "training", Path::new(PYTHON_PROGRAM), &plan)?;
@@ -237,7 +236,7 @@ fn training(paths: &Paths, way: &str) -> Result<()> {
         taken.push((checkpoint.number.to_string(), (before, job.output_so_far()?.len())));
     }
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", said(&outcome));
+    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", describe(&outcome));
     for (number, written) in taken {
         let outcome = stage.restore("training", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
         continues(&native.text(), written, &outcome).with_context(|| format!("checkpoint {number}"))?;

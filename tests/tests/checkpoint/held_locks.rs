@@ -8,7 +8,7 @@ use katydid_tests::job::Plan;
 use katydid_tests::paths::Paths;
 
 use crate::scenarios::Scenario;
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
 /// A function of it waits for a file, while it sends what it has changed of pinned memory before each of its launches.
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
@@ -19,10 +19,10 @@ const POINTS: [u64; 2] = [100, 101];
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     ["unix", "tcp"]
         .into_iter()
-        .map(|way| ("a_function_may_end_whatever_a_thread_does_that_is_held", held as Scenario, way))
+        .map(|way| ("a_function_may_end_whatever_a_thread_does_that_is_held", held_locks as Scenario, way))
 }
 
-fn held(paths: &Paths, way: &str) -> Result<()> {
+fn held_locks(paths: &Paths, way: &str) -> Result<()> {
     for point in POINTS {
         let stage = Stage::new(paths, way)?;
         let gate = stage.image("gate");
@@ -33,7 +33,7 @@ fn held(paths: &Paths, way: &str) -> Result<()> {
         fs::write(&gate, "")?;
         stage.checkpoint(&job, "image", &["--device-only"]).with_context(|| format!("at frame {point}"))?;
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && outcome.text() == "200\n", "at frame {point}: {}", said(&outcome));
+        ensure!(outcome.status.success() && outcome.text() == "200\n", "at frame {point}: {}", describe(&outcome));
         stage.is_clean()?;
     }
     Ok(())

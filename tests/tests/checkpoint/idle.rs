@@ -15,7 +15,7 @@ use katydid_tests::watch::until;
 use tempfile::TempDir;
 
 use crate::scenarios::{Scenario, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
 const PROGRAM: (&str, Variant) = ("fixture", Variant::Static);
 /// The device, what the first program has had of it, and what the second one takes: there is no room for both.
@@ -124,14 +124,14 @@ fn holds_none(paths: &Paths, way: &str) -> Result<()> {
     for _ in 0..THIRD_PROGRAM_ATTEMPTS {
         let mut taker = stage.way.command(paths, &paths.program(PROGRAM.0, PROGRAM.1));
         let outcome = program::run(taker.args(["takes", "block", THIRD_PROGRAM_BYTES]), CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.text() == "had\n", "a third program: {}", said(&outcome));
+        ensure!(outcome.text() == "had\n", "a third program: {}", describe(&outcome));
     }
     fs::write(&enough, "")?;
     ended_well(holder).context("the program that had the memory")?;
     fs::write(&farewell, "")?;
     // It may have given up by now.
     let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() || has_given_up(&outcome), "the restored program: {}", said(&outcome));
+    ensure!(outcome.status.success() || has_given_up(&outcome), "the restored program: {}", describe(&outcome));
     without_worker(&stage, 0)?;
     ended_well(stage.restore("waits", "waits", &[])?).context("restored once more")?;
     stage.is_clean()
@@ -159,7 +159,7 @@ fn two(paths: &Paths, way: &str) -> Result<()> {
         without_worker(&stage, 0)?;
         outcomes = both()?;
     }
-    let said = || outcomes.iter().map(said).collect::<String>();
+    let said = || outcomes.iter().map(describe).collect::<String>();
     ensure!(outcomes.iter().any(|outcome| outcome.status.success()), "none was restored: {}", said());
     let other = outcomes.iter().find(|outcome| !outcome.status.success());
     ensure!(other.is_none_or(has_given_up), "another reason: {}", said());
@@ -172,7 +172,7 @@ fn has_given_up(outcome: &Outcome) -> bool {
 
 fn ended_well(job: Job<'_>) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text().ends_with("done\n"), "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text().ends_with("done\n"), "{}", describe(&outcome));
     Ok(())
 }
 

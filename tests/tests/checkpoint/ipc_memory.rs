@@ -15,7 +15,7 @@ use katydid_tests::way::Way;
 use crate::kills::failover::{holding, worker_of};
 use crate::processes::is_answer;
 use crate::scenarios::Scenario;
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, kept_of};
 
 /// Its frames number 60 and 80 lie between giving and opening; the borrowers have fewer.
 const PROGRAM: (&str, Variant) = ("kept_lent", Variant::Plain);
@@ -71,7 +71,7 @@ fn family(paths: &Paths, way: &str) -> Result<()> {
 
 fn whole(job: Job<'_>, kept: &str) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the first run: {}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "the first run: {}", describe(&outcome));
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn ended(paths: &Paths, way: &str) -> Result<()> {
     drop(job);
     for time in 1..=5 {
         let outcome = stage.restore("closing", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "restore {time}: {}", said(&outcome));
+        ensure!(outcome.status.success(), "restore {time}: {}", describe(&outcome));
     }
     stage.is_clean()
 }
@@ -121,7 +121,7 @@ fn together(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = program::run(&mut job.migrate_command(&other.unix(), &[]), CHECKPOINT_TIMEOUT)?;
     let is_refused = !outcome.status.success() && outcome.errors().contains("which cannot be moved");
-    ensure!(is_refused, "{}", said(&outcome));
+    ensure!(is_refused, "{}", describe(&outcome));
     taken_aside(&stage, &job)?;
     let_go(&stage, &mut job)?;
     whole(job, &kept)?;
@@ -152,6 +152,6 @@ fn lender_lost(paths: &Paths, way: &str) -> Result<()> {
     kill(worker_of(&stage, holder)?.context("it has no worker")?);
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     let reason = "has lent memory or events to other programs";
-    ensure!(!outcome.status.success() && outcome.errors().contains(reason), "{}", said(&outcome));
+    ensure!(!outcome.status.success() && outcome.errors().contains(reason), "{}", describe(&outcome));
     stage.is_clean()
 }

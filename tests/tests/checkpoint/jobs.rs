@@ -23,7 +23,7 @@ use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of, way_to};
 
 /// Has a child that SIGTSTP has stopped.
 const SUSPENDS: ((&str, Variant), &str) = (CHANGED, "suspended");
@@ -117,7 +117,11 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
             }
             "ended" => {
                 let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-                ensure!(outcome.status.success() && outcome.text() == kept, "the job that went on: {}", said(&outcome));
+                ensure!(
+                    outcome.status.success() && outcome.text() == kept,
+                    "the job that went on: {}",
+                    describe(&outcome)
+                );
             }
             _ => {
                 was_stopped(job)?;
@@ -161,7 +165,7 @@ fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
     let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     let outcome = stage.start_ranks("ring", &launcher, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "undisturbed: {}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "undisturbed: {}", describe(&outcome));
     stage.is_clean()?;
     let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -187,9 +191,9 @@ fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let refused = run(&mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]), CHECKPOINT_TIMEOUT)?;
     let remedy = "begin it by `setsid`, or by `katydid run`";
-    ensure!(!refused.status.success() && refused.errors().contains(remedy), "no word of it: {}", said(&refused));
+    ensure!(!refused.status.success() && refused.errors().contains(remedy), "no word of it: {}", describe(&refused));
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the ranks: {}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "the ranks: {}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -198,7 +202,7 @@ fn was_put_away(job: Job<'_>) -> Result<()> {
     let word = "was ended as checkpoint 1: `katydid restore ";
     until("it is told where the job is", || job.errors_so_far().is_ok_and(|errors| errors.contains(word)))?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.signal() == Some(9), "a launcher that was ended: {}", said(&outcome));
+    ensure!(outcome.status.signal() == Some(9), "a launcher that was ended: {}", describe(&outcome));
     Ok(())
 }
 
@@ -289,7 +293,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     // Beside the first run, so that it gets namespaces.
     let mut twin = stage.restore_by("victim-2", "image", &plan)?;
     if !twin.holds_itself()? {
-        bail!("the restored job ended before its point: {}", said(&twin.finish(CHECKPOINT_TIMEOUT)?));
+        bail!("the restored job ended before its point: {}", describe(&twin.finish(CHECKPOINT_TIMEOUT)?));
     }
     dies_whole(&stage, &twin)?;
     drop(twin);
@@ -298,7 +302,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     // And in the namespaces of the machine.
     let mut job = stage.restore_by("victim", "image", &plan)?;
     if !job.holds_itself()? {
-        bail!("the restored job ended before its point: {}", said(&job.finish(CHECKPOINT_TIMEOUT)?));
+        bail!("the restored job ended before its point: {}", describe(&job.finish(CHECKPOINT_TIMEOUT)?));
     }
     dies_whole(&stage, &job)?;
     drop(job);
@@ -311,7 +315,7 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
 fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
     let processes = tree(job.pid());
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
-    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", describe(&outcome));
     until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?;
     Ok(())
 }
@@ -392,7 +396,7 @@ fn guard_dies(job: Job<'_>) -> Result<()> {
     let processes = tree(job.pid());
     kill(guard_of(&job)?);
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(128 + 9), "{}", said(&outcome));
+    ensure!(outcome.status.code() == Some(128 + 9), "{}", describe(&outcome));
     Ok(until("all processes of the job are gone", || !processes.iter().any(|pid| runs(*pid)))?)
 }
 
@@ -473,7 +477,7 @@ fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
     other.wait_for("ready", CHECKPOINT_TIMEOUT)?;
     let outcome = stage.restore("listens", &image, &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let is_told = outcome.errors().contains("the server allows 1 sessions at a time");
-    ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
+    ensure!(!outcome.status.success() && is_told, "{}", describe(&outcome));
     other.close_input();
     ensure!(other.finish(CHECKPOINT_TIMEOUT)?.status.success(), "the other session was disturbed");
     stage.is_clean()
@@ -499,9 +503,9 @@ fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
     until("both programs hold themselves", || job.view().is_some_and(hold))?;
     let is_refused = |outcome: &Outcome, words: &[&str]| -> Result<()> {
         let errors = outcome.errors();
-        ensure!(outcome.status.code() == Some(3), "a job without a place: {}", said(outcome));
+        ensure!(outcome.status.code() == Some(3), "a job without a place: {}", describe(outcome));
         let last = errors.lines().last().unwrap_or_default();
-        ensure!(words.iter().all(|word| last.contains(word)), "no {words:?} in the last line: {}", said(outcome));
+        ensure!(words.iter().all(|word| last.contains(word)), "no {words:?} in the last line: {}", describe(outcome));
         Ok(())
     };
     let small = Server::start(paths, &driver_under_test(), &["--max-sessions", "1"])?;
@@ -563,13 +567,13 @@ fn still_written(paths: &Paths, way: &str) -> Result<()> {
     let outcome = stage.restore("writes-2", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let (name, errors) = (file.display().to_string(), outcome.errors());
     let is_told = errors.contains(&name) && errors.contains("has it open for writing");
-    ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
+    ensure!(!outcome.status.success() && is_told, "{}", describe(&outcome));
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
     ensure!(fs::read_to_string(&file)? == kept, "something was taken from the program that went on");
     let outcome = stage.restore("writes", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
     ensure!(fs::read_to_string(&file)? == kept, "the restored program wrote something else");
     stage.is_clean()
 }
@@ -601,7 +605,7 @@ fn suspended_child(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let outcome = stage.restore("suspends", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "the restored program: {}", said(&outcome));
+    ensure!(outcome.status.success(), "the restored program: {}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -611,13 +615,13 @@ fn own_settings(paths: &Paths, way: &str) -> Result<()> {
     for kind in OWN_SETTINGS {
         let mut job = stage.start(kind, CHANGED, &[kind], &[40])?;
         if !job.holds_itself()? {
-            bail!("{kind}: the program did not come to its point: {}", said(&job.finish(CHECKPOINT_TIMEOUT)?));
+            bail!("{kind}: the program did not come to its point: {}", describe(&job.finish(CHECKPOINT_TIMEOUT)?));
         }
         stage.checkpoint(&job, kind, &[])?;
         was_stopped(job)?;
         let outcome = stage.restore(kind, kind, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         let is_whole = outcome.status.success() && !outcome.errors().contains("is not restored");
-        ensure!(is_whole, "{kind}, restored: {}", said(&outcome));
+        ensure!(is_whole, "{kind}, restored: {}", describe(&outcome));
     }
     stage.is_clean()
 }
@@ -632,7 +636,7 @@ fn half_closed(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     for turn in ["first", "second"] {
         let outcome = stage.restore("halves", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "restored, {turn} time: {}", said(&outcome));
+        ensure!(outcome.status.success(), "restored, {turn} time: {}", describe(&outcome));
     }
     stage.is_clean()
 }
@@ -647,12 +651,12 @@ fn written_again(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
     let whole = format!("{}{kept}", "\0".repeat(100));
     ensure!(fs::read_to_string(&file)? == whole, "the program that went on wrote something else");
     fs::OpenOptions::new().append(true).open(&file)?.write_all(b"of another run")?;
     let outcome = stage.restore("writes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
     ensure!(fs::read_to_string(&file)? == whole, "the restored program wrote something else");
     stage.is_clean()
 }
@@ -721,9 +725,9 @@ fn ended_away_by(paths: &Paths, way: &str, program: &Path, arguments: &[&str], a
     job.wait_for("ready")?;
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let (outcome, rest) = (job.finish(CHECKPOINT_TIMEOUT)?, format!("quits\n{after}"));
-    ensure!(outcome.status.success() && outcome.text() == format!("ready\n{rest}"), "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == format!("ready\n{rest}"), "{}", describe(&outcome));
     let outcome = stage.restore("brief", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == rest, "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == rest, "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -757,16 +761,20 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
         stage.restore("survivor", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         return stage.is_clean();
     }
-    ensure!(is_done || outcome.errors().contains("CRIU was killed"), "a killed CRIU is not named: {}", said(&outcome));
+    ensure!(
+        is_done || outcome.errors().contains("CRIU was killed"),
+        "a killed CRIU is not named: {}",
+        describe(&outcome)
+    );
     let (kept, outcome) = (kept_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     let went_on = outcome.status.success() && outcome.text() == kept;
     let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
     let (trap, fault, pipe) = (Some(128 + 5), Some(128 + 11), Some(128 + 13));
     let was_ended =
         [trap, fault, pipe].contains(&outcome.status.code()) && is_told && kept.starts_with(&outcome.text());
-    ensure!(went_on || was_ended, "{}", said(&outcome));
+    ensure!(went_on || was_ended, "{}", describe(&outcome));
     let outcome = images(paths, "verify", &stage.image("image"))?;
-    ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
+    ensure!(outcome.status.success(), "the image is damaged: {}", describe(&outcome));
     continues(
         &kept,
         (before, before),
@@ -869,13 +877,13 @@ fn asked_from_within(paths: &Paths, way: &str) -> Result<()> {
     until("the checkpoint is there", || stage.image("image/checkpoints/000001/manifest.json").exists())?;
     job.wait_for("asked\n")?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     let text = outcome.text();
     // If it has asked again there may be another one.
     let restored = stage.restore("self", "image", &["--at", "1"])?.finish(CHECKPOINT_TIMEOUT)?;
     // It was dumped while it waited for the checkpoint.
     let at = text.find("asked\n").context("it did not ask")?;
-    ensure!(restored.status.success() && restored.text() == text[at..], "{}", said(&restored));
+    ensure!(restored.status.success() && restored.text() == text[at..], "{}", describe(&restored));
     stage.is_clean()
 }
 

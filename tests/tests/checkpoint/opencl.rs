@@ -20,9 +20,9 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::jobs::{exchange, lines, post};
-use crate::programs::{one_of_opencl, one_of_random, shown};
+use crate::programs::{one_of_opencl, one_of_random, show};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, opencl_server, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of, opencl_server, way_to};
 
 /// The program of the scenarios.
 const KEPT: &str = "kept_objects";
@@ -131,7 +131,7 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
         for way in ways {
             let paths = paths.clone();
             let trial = trial::test(format!("{way}::{name}"), move || {
-                scenario(&paths, way).with_context(|| format!("{way}::{name}")).map_err(shown)
+                scenario(&paths, way).with_context(|| format!("{way}::{name}")).map_err(show)
             });
             trials.push(trial.with_ignored_flag(!is_there));
         }
@@ -166,7 +166,7 @@ fn migrate(job: &Job<'_>, to: &str, options: &[&str]) -> Result<Outcome> {
 /// A migration that must succeed; how many of its workers had made their sessions' objects before.
 fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
     let outcome = migrate(job, to, options)?;
-    ensure!(outcome.status.success(), "not moved: {}--- the job\n{}", said(&outcome), job.errors_so_far()?);
+    ensure!(outcome.status.success(), "not moved: {}--- the job\n{}", describe(&outcome), job.errors_so_far()?);
     let moved: Value = serde_json::from_str(outcome.text().trim()).context("no report")?;
     ensure!(moved["to"] == to && moved["stopped_us"].as_u64().is_some(), "{moved}");
     moved["rehearsed"].as_u64().context("nothing is said of workers that were there before")
@@ -175,7 +175,7 @@ fn moves(job: &Job<'_>, to: &str, options: &[&str]) -> Result<u64> {
 /// The program came to its end with the output of an undisturbed run.
 fn ended_well(job: Job<'_>, kept: &str) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the program that moved: {}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "the program that moved: {}", describe(&outcome));
     Ok(())
 }
 
@@ -297,7 +297,7 @@ fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
     let refused = migrate(&job, &address(&elsewhere, way)?, &["--device", "memory"])?;
     let why =
         "fine-grained shared virtual memory are the program's own memory, which only processors of its machine can use";
-    ensure!(!refused.status.success() && refused.errors().contains(why), "{}", said(&refused));
+    ensure!(!refused.status.success() && refused.errors().contains(why), "{}", describe(&refused));
     elsewhere.workers_of(0)?;
     to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
@@ -322,7 +322,7 @@ fn not_in_the_dump(paths: &Paths, way: &str) -> Result<()> {
         was_stopped(job)?;
         let outcome = stage.restore("host", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
         let is_right = outcome.text().contains("all: ") && right.ends_with(&outcome.text());
-        ensure!(outcome.status.success() && is_right, "{}", said(&outcome));
+        ensure!(outcome.status.success() && is_right, "{}", describe(&outcome));
         stage.is_clean()?;
     }
     Ok(())
@@ -354,7 +354,7 @@ fn devices(paths: &Paths, way: &str) -> Result<()> {
     ensure!(
         !unknown.status.success() && unknown.errors().contains("no device \"nowhere\"; this server has"),
         "{}",
-        said(&unknown)
+        describe(&unknown)
     );
     ensure!(job.holds_itself()?, "the job did not go on after a refusal");
     moves(&job, &home, &["--device", "basic"])?;
@@ -418,14 +418,14 @@ fn not_built_again(paths: &Paths, way: &str) -> Result<()> {
     let undisturbed =
         stage.start_opencl_at("undisturbed", &path, &Plan { arguments: &arguments, ..Plan::default() })?;
     let undisturbed = undisturbed.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(undisturbed.status.success(), "{}", said(&undisturbed));
+    ensure!(undisturbed.status.success(), "{}", describe(&undisturbed));
     let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
     let mut job = stage.start_opencl_at("keeper", &path, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its first point");
     fs::remove_file(&header)?;
     let outcome = job.checkpoint(&stage.image("keeper"), &[])?;
     let is_refused = !outcome.status.success() && outcome.errors().contains("does not build here");
-    ensure!(is_refused, "{}", said(&outcome));
+    ensure!(is_refused, "{}", describe(&outcome));
     ended_well(job, &undisturbed.text())?;
     stage.is_clean()
 }

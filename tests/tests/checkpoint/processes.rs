@@ -17,7 +17,7 @@ use katydid_tests::watch::{go_on, is_stopped, kill, runs, tree, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe, kept_of};
 
 /// The program that asks, with `ask`, a process and what for.
 const ASKER: (&str, Variant) = ("process_checkpoint", Variant::Plain);
@@ -96,7 +96,7 @@ impl<'a> Held<'a> {
     }
 
     /// Has another process ask for `what`; what it says then, the code and the state after it, is `wanted`.
-    fn asked(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
+    fn ask(&self, what: &str, wanted: (u32, u32)) -> Result<()> {
         is_answer(&program::run(&mut self.asker(what), CHECKPOINT_TIMEOUT)?, what, wanted)
     }
 
@@ -151,14 +151,14 @@ impl<'a> Held<'a> {
         })?;
         ensure!(said == failed, "after it was locked: {said}");
         for (what, _) in STEPS {
-            self.asked(what, (401, FAILED))?;
+            self.ask(what, (401, FAILED))?;
         }
         self.job.wait_for("error")?;
         fs::write(self.stage.image("farewell"), "")?;
         let outcome = self.job.finish(CHECKPOINT_TIMEOUT)?;
         let has_reason =
             outcome.errors().contains("its worker is gone, and the job has no checkpoint to rebuild it from");
-        ensure!(outcome.status.code() == Some(3) && has_reason, "{}", self::said(&outcome));
+        ensure!(outcome.status.code() == Some(3) && has_reason, "{}", self::describe(&outcome));
         is_empty(&self.temporary)?;
         self.stage.is_clean()
     }
@@ -210,7 +210,7 @@ fn digits_of(name: &str) -> String {
 pub(crate) fn is_answer(outcome: &Outcome, what: &str, wanted: (u32, u32)) -> Result<()> {
     let text = format!("{what} {}, state 0 {}\n", wanted.0, wanted.1);
     let is_free = what == "unlock" && outcome.text().starts_with("unlock 0,") && wanted.0 == 0;
-    ensure!(is_free || outcome.text() == text, "wanted {text}got {}", said(outcome));
+    ensure!(is_free || outcome.text() == text, "wanted {text}got {}", describe(outcome));
     Ok(())
 }
 
@@ -227,7 +227,7 @@ fn aside(paths: &Paths, way: &str) -> Result<()> {
     held.asked_by_job("state", (0, 0))?;
     held.asked_by_job("lock", (0, 1))?;
     let outcome = held.job.checkpoint(&stage.image("image"), &["--device-only"])?;
-    let refusal = said(&outcome);
+    let refusal = describe(&outcome);
     ensure!(!outcome.status.success() && refusal.contains("was locked by cuCheckpointProcessLock"), "{refusal}");
     held.asked_by_job("checkpoint", (0, 2))?;
     stage.server.workers_of(0)?;
@@ -241,7 +241,7 @@ fn aside(paths: &Paths, way: &str) -> Result<()> {
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let held = Held::outliving(&stage, None)?;
-    held.asked("lock", (0, 1))?;
+    held.ask("lock", (0, 1))?;
     held.kill_worker()?;
     held.has_failed()
 }
@@ -251,9 +251,9 @@ fn lost_within(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
         let stage = Stage::new(paths, way)?;
         let held = Held::outliving(&stage, Some(&format!("{at}:stop")))?;
-        held.asked("lock", (0, 1))?;
+        held.ask("lock", (0, 1))?;
         let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(drop))?;
-        ensure!(asker.text().starts_with("checkpoint 304,"), "{at}: {}", said(&asker));
+        ensure!(asker.text().starts_with("checkpoint 304,"), "{at}: {}", describe(&asker));
         held.has_failed().context(at)?;
     }
     Ok(())
@@ -267,22 +267,22 @@ fn replaced(paths: &Paths, way: &str) -> Result<()> {
         // That of the job has no such stage.
         stage.checkpoint(&held.job, "image", &["--device-only"])?;
         ensure!(held.job.holds_itself()?, "the job did not come to its point again");
-        held.asked("lock", (0, 1))?;
+        held.ask("lock", (0, 1))?;
         let worker = match fault {
             None => held.kill_worker()?,
             Some(_) => {
                 let mut worker = 0;
                 let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(|killed| worker = killed))?;
-                ensure!(asker.text().starts_with("checkpoint 304,"), "{}", said(&asker));
+                ensure!(asker.text().starts_with("checkpoint 304,"), "{}", describe(&asker));
                 worker
             }
         };
         until("it has another worker", || stage.server.workers_of(1).is_ok_and(|workers| workers[0] != worker))?;
         if fault.is_none() {
-            held.asked("checkpoint", (0, 2))?;
-            held.asked("restore", (0, 1))?;
+            held.ask("checkpoint", (0, 2))?;
+            held.ask("restore", (0, 1))?;
         }
-        held.asked("unlock", (0, 0))?;
+        held.ask("unlock", (0, 0))?;
         held.ends_well(paths)?;
     }
     Ok(())
@@ -319,21 +319,21 @@ fn moved_about(
 ) -> Result<()> {
     const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
     let held = Held::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
-    held.asked("lock", (0, 1))?;
-    held.asked("checkpoint", (0, 2))?;
+    held.ask("lock", (0, 1))?;
+    held.ask("checkpoint", (0, 2))?;
     for pairs in wrong {
         held.restored_to(gpus, pairs, (1, 2))?;
     }
     for (pairs, order) in right {
         held.restored_to(gpus, pairs, (0, 1))?;
         ensure!(held.gpus(gpus)? == *order, "after {pairs:?} it is on {:?}", held.gpus(gpus)?);
-        held.asked("checkpoint", (0, 2))?;
+        held.ask("checkpoint", (0, 2))?;
         stage.server.workers_of(0)?;
     }
     held.restored_to(gpus, last, (0, 1))?;
-    held.asked("unlock", (0, 0))?;
+    held.ask("unlock", (0, 0))?;
     let (kept, outcome) = (kept_of(paths, PROGRAM.0)?, held.job.finish(CHECKPOINT_TIMEOUT)?);
-    ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "{}", describe(&outcome));
     is_empty(&held.temporary)?;
     stage.is_clean()
 }
@@ -343,27 +343,27 @@ fn restored_late(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };
     let held = Held::of(&stage, LOOP, &ballast)?;
-    held.asked("lock", (0, 1))?;
-    held.asked("checkpoint", (0, 2))?;
+    held.ask("lock", (0, 1))?;
+    held.ask("checkpoint", (0, 2))?;
     kill(stage.server.pid());
     until("the server is gone", || !runs(stage.server.pid()))?;
-    held.asked("restore", (304, 2)).context("without a server")?;
+    held.ask("restore", (304, 2)).context("without a server")?;
     let driver = driver_under_test();
     // The memory of a GPU is what it is.
     if driver == "soft" {
         let small = stage.server.successor(paths, &driver, &[], &[("KATYDID_SOFT_MEMORY", "32M".into())])?;
-        held.asked("restore", (304, 2)).context("without the memory")?;
+        held.ask("restore", (304, 2)).context("without the memory")?;
         small.workers_of(0)?;
     }
     let server = stage.server.successor(paths, &driver, &["--max-sessions", "1"], &[])?;
     let mut other = stage.start("other", LOOP, &[], &[60])?;
     ensure!(other.holds_itself()?, "the other job ended before its point");
-    held.asked("restore", (304, 2)).context("without a place")?;
+    held.ask("restore", (304, 2)).context("without a place")?;
     other.kill_everything(&server)?;
     drop(other);
     server.workers_of(0)?;
-    held.asked("restore", (0, 1))?;
-    held.asked("unlock", (0, 0))?;
+    held.ask("restore", (0, 1))?;
+    held.ask("unlock", (0, 0))?;
     went_on(paths, held.job)?;
     is_empty(&held.temporary)?;
     Ok(server.workers_of(0).map(drop)?)
@@ -381,9 +381,9 @@ fn asker_killed(paths: &Paths, way: &str) -> Result<()> {
                     asker.kill();
                     Ok(until("the asker is gone", || !runs(asker.pid()))?)
                 })?;
-                ensure!(asker.text().is_empty(), "it was not in the middle: {}", said(&asker));
+                ensure!(asker.text().is_empty(), "it was not in the middle: {}", describe(&asker));
             } else {
-                held.asked(what, (0, state)).with_context(|| format!("one was killed at {at}"))?;
+                held.ask(what, (0, state)).with_context(|| format!("one was killed at {at}"))?;
             }
         }
         held.ends_well(paths).with_context(|| format!("one was killed at {at}"))?;
@@ -394,7 +394,7 @@ fn asker_killed(paths: &Paths, way: &str) -> Result<()> {
 fn itself(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let outcome = stage.start("itself", ASKER, &["self"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "PASS itself\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "PASS itself\n", "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -404,7 +404,7 @@ fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let mut held = Held::new(&stage, Some("lock"))?;
     for _ in 0..2 {
-        held.asked("lock", (304, 0))?;
+        held.ask("lock", (304, 0))?;
         let view = held.job.view().context("the job has no view")?;
         ensure!(view["members"].as_array().is_some_and(|all| all.iter().any(holds_itself)), "it went on: {view}");
     }
@@ -418,10 +418,10 @@ fn failing(paths: &Paths, way: &str) -> Result<()> {
     for fault in STAGES {
         let stage = Stage::new(paths, way)?;
         let held = Held::new(&stage, Some(fault))?;
-        held.asked("lock", (0, 1))?;
-        held.asked("checkpoint", (304, 1)).context(fault)?;
+        held.ask("lock", (0, 1))?;
+        held.ask("checkpoint", (304, 1)).context(fault)?;
         stage.server.workers_of(1)?;
-        held.asked("unlock", (0, 0))?;
+        held.ask("unlock", (0, 0))?;
         held.ends_well(paths).context(fault)?;
     }
     Ok(())
@@ -431,15 +431,15 @@ fn failing(paths: &Paths, way: &str) -> Result<()> {
 fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let held = Held::new(&stage, Some("rejoin"))?;
-    held.asked("lock", (0, 1))?;
-    held.asked("checkpoint", (0, 2))?;
+    held.ask("lock", (0, 1))?;
+    held.ask("checkpoint", (0, 2))?;
     for _ in 0..2 {
-        held.asked("restore", (304, 2))?;
+        held.ask("restore", (304, 2))?;
         stage.server.workers_of(0)?;
     }
     kill(held.process.parse()?);
     let outcome = held.job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.status.success(), "the job ended well: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "the job ended well: {}", describe(&outcome));
     is_empty(&held.temporary)?;
     stage.is_clean()
 }
@@ -450,11 +450,11 @@ fn killed(paths: &Paths, way: &str) -> Result<()> {
         let stage = Stage::new(paths, way)?;
         let held = Held::new(&stage, None)?;
         for (step, state) in steps.iter().zip(1..) {
-            held.asked(step, (0, state))?;
+            held.ask(step, (0, state))?;
         }
         kill(held.process.parse()?);
         let outcome = held.job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(!outcome.status.success(), "the job ended well: {}", said(&outcome));
+        ensure!(!outcome.status.success(), "the job ended well: {}", describe(&outcome));
         is_empty(&held.temporary)?;
         stage.is_clean()?;
     }
@@ -470,12 +470,12 @@ fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
         if fault == Some("write:kill") {
             let address = stage.server.unix();
             let outcome = program::run(&mut held.job.migrate_command(&address, &[]), CHECKPOINT_TIMEOUT)?;
-            ensure!(!outcome.status.success(), "it was moved: {}", said(&outcome));
+            ensure!(!outcome.status.success(), "it was moved: {}", describe(&outcome));
         } else {
-            held.asked("lock", (0, 1))?;
+            held.ask("lock", (0, 1))?;
             let asker = program::run(&mut held.asker("checkpoint"), CHECKPOINT_TIMEOUT)?;
             let is_done = asker.text() == "checkpoint 0, state 0 2\n";
-            ensure!(is_done == fault.is_none(), "{}", said(&asker));
+            ensure!(is_done == fault.is_none(), "{}", describe(&asker));
             ensure!(fault.is_some() || is_empty(&held.temporary).is_err(), "its image is elsewhere");
             kill(held.job.pid());
         }

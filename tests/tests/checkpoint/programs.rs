@@ -17,7 +17,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::frameworks::{Undisturbed, most_calls};
 use crate::is_sweep;
-use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, kept, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe, undisturbed_output};
 
 /// What is told of a program that ended while its supervisor tried once more, after something that passes. It must have come
 /// to the right end.
@@ -132,7 +132,7 @@ fn hashed(paths: &Paths, app: &App) -> Trial {
     let is_missing = paths.why_not_built(&app.name, variant).is_some();
     let trial = trial::test(format!("shm::{DEVICES}_hashed_by_kernels"), move || {
         let stage = Stage::of_driver(&paths, "shm", "soft", &VARIABLES.map(|(name, value)| (name, value.into())));
-        one_on(&stage.map_err(shown)?, &app, variant, choice(DEVICES)?, &[])
+        one_on(&stage.map_err(show)?, &app, variant, choice(DEVICES)?, &[])
     });
     trial.with_ignored_flag(is_missing)
 }
@@ -171,8 +171,8 @@ fn one_on(
     variables: &[(&str, &str)],
 ) -> Result<(), Failed> {
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
-    let wanted = Wanted::Text(kept(&stage.paths, app)?);
-    Run::of(&app.name, wanted, random, count).through(stage, &start).map_err(shown)
+    let wanted = Wanted::Text(undisturbed_output(&stage.paths, app)?);
+    Run::of(&app.name, wanted, random, count).through(stage, &start).map_err(show)
 }
 
 /// Programs with several devices get some where the driver has as many as it is told.
@@ -195,16 +195,16 @@ pub(crate) fn one_of_opencl(
     let (random, count) = choice(&format!("{way}opencl{name}"))?;
     let stage = Stage::with_opencl(paths, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
-    let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(shown)?);
+    let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(show)?);
     let may_move = name.ends_with("svm") && !is_pocl(paths);
     let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
-    run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(shown)
+    run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(show)
 }
 
 /// The program of random calls with one seed, at frames in all of its run. `variables`: of the program.
 pub(crate) fn one_of_random(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<(), Failed> {
     let title = format!("{way}::random_calls of seed {seed}");
-    random_calls(paths, way, variables, seed).context(title).map_err(shown)
+    random_calls(paths, way, variables, seed).context(title).map_err(show)
 }
 
 fn random_calls(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64) -> Result<()> {
@@ -215,7 +215,7 @@ fn random_calls(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64)
         stage.start_opencl("job", RANDOM_PROGRAM, &Plan { arguments: &arguments, variables, ..*plan })
     };
     let undisturbed = start(&Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
+    ensure!(undisturbed.status.success(), "undisturbed: {}", describe(&undisturbed));
     let frames = most_calls(&stage)?;
     Run::of_known(RANDOM_PROGRAM, Wanted::Text(undisturbed.text()), choice(&title)?, frames, CHECKPOINT_TIMEOUT)
         .through(&stage, &start)
@@ -236,7 +236,7 @@ fn choice_of(title: &str, usual: u64) -> Result<(Random, usize)> {
 }
 
 /// A failure for the tests' end. In a pack, whose run may be cut off at its limit before that, it is told at once too.
-pub(crate) fn shown(error: anyhow::Error) -> Failed {
+pub(crate) fn show(error: anyhow::Error) -> Failed {
     let text = format!("{error:#}");
     if env::var_os(PACK_VARIABLE).is_some() {
         eprintln!("failed: {text}");
@@ -263,10 +263,10 @@ pub(crate) enum Wanted<'a> {
 impl Wanted<'_> {
     /// Of a program that was not cut in two.
     fn whole(&self, outcome: &Outcome) -> Result<()> {
-        ensure!(outcome.status.success(), "the program that went on: {}", said(outcome));
+        ensure!(outcome.status.success(), "the program that went on: {}", describe(outcome));
         match self {
             Self::Text(kept) => {
-                ensure!(outcome.text() == *kept, "the program that went on: {}", said(outcome));
+                ensure!(outcome.text() == *kept, "the program that went on: {}", describe(outcome));
                 Ok(())
             }
             Self::Words(undisturbed) => undisturbed.agrees(&outcome.text()).context("the program that went on"),
@@ -392,7 +392,7 @@ impl<'a> Run<'a> {
         }
         if !outcome.status.success() {
             let (printed, errors) = (job.output_so_far()?, job.errors_so_far()?);
-            return self.refused(&format!("{}--- the job\n{printed}{errors}", said(&outcome)));
+            return self.refused(&format!("{}--- the job\n{printed}{errors}", describe(&outcome)));
         }
         let checkpoint = Checkpoint::read(&outcome)?;
         // Threads that had not come to a call of the GPU may have written until the process was dumped.
@@ -425,7 +425,7 @@ impl<'a> Run<'a> {
             ensure!(
                 outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS),
                 "a job that was stopped: {}",
-                said(&outcome)
+                describe(&outcome)
             );
             return Ok(());
         }

@@ -12,7 +12,7 @@ use katydid_tests::program::{Outcome, run};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe};
 
 /// Becomes what its argument says, and goes on.
 const CHANGED: (&str, Variant) = ("changed_process", Variant::Static);
@@ -53,7 +53,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 fn changed(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let undisturbed = stage.start("undisturbed", CHANGED, &["none"], &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
+    ensure!(undisturbed.status.success(), "undisturbed: {}", describe(&undisturbed));
     let here = address(&stage)?;
     for kind in KINDS {
         for is_move in [false, true] {
@@ -67,10 +67,10 @@ fn changed(paths: &Paths, way: &str) -> Result<()> {
             };
             let answer = run(&mut asked, CHECKPOINT_TIMEOUT)?;
             let is_sure = matches!(kind, "user" | "root" | "files");
-            ensure!(!is_sure || !answer.status.success(), "{kind}, {what}: it succeeded: {}", said(&answer));
+            ensure!(!is_sure || !answer.status.success(), "{kind}, {what}: it succeeded: {}", describe(&answer));
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
             let is_whole = outcome.status.success() && outcome.stdout == undisturbed.stdout;
-            ensure!(is_whole, "{kind}, after {what}: {}--- which answered\n{}", said(&outcome), said(&answer));
+            ensure!(is_whole, "{kind}, after {what}: {}--- which answered\n{}", describe(&outcome), describe(&answer));
         }
     }
     stage.is_clean()
@@ -88,7 +88,7 @@ fn address(stage: &Stage) -> Result<String> {
 fn is_refused(answer: &Outcome, words: &[&str]) -> Result<()> {
     let errors = answer.errors();
     let has_all = words.iter().all(|word| errors.contains(word));
-    ensure!(!answer.status.success() && has_all, "not refused by {words:?}: {}", said(answer));
+    ensure!(!answer.status.success() && has_all, "not refused by {words:?}: {}", describe(answer));
     Ok(())
 }
 
@@ -117,7 +117,7 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         let text = outcome.text();
         let has_known = points.is_empty() || text.contains("PASS long_loop");
-        ensure!(outcome.status.success() && text.contains("100\n") && has_known, "the job: {}", said(&outcome));
+        ensure!(outcome.status.success() && text.contains("100\n") && has_known, "the job: {}", describe(&outcome));
         fs::remove_file(&go)?;
     }
     stage.is_clean()
@@ -156,7 +156,7 @@ fn segment(paths: &Paths, way: &str) -> Result<()> {
     let answer = job.checkpoint(&stage.image("image"), &[])?;
     is_refused(&answer, &[CHANGED.0, "System V shared memory segment"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "the program: {}", said(&outcome));
+    ensure!(outcome.status.success(), "the program: {}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -167,12 +167,12 @@ fn lost(paths: &Paths, way: &str) -> Result<()> {
         let mut job = stage.start(kind, CHANGED, &[kind], &[MIDDLE])?;
         if !job.holds_itself()? {
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-            bail!("{kind}: the program did not come to its point: {}", said(&outcome));
+            bail!("{kind}: the program did not come to its point: {}", describe(&outcome));
         }
         let answer = job.checkpoint(&stage.image("image"), &[])?;
         is_refused(&answer, &[words])?;
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "{kind}: {}", said(&outcome));
+        ensure!(outcome.status.success(), "{kind}: {}", describe(&outcome));
     }
     stage.is_clean()
 }

@@ -21,7 +21,7 @@ use libtest_mimic::Trial;
 use crate::images::{damage, stores, upgrades, workers};
 use crate::kills::{chaos, departures, failover, restores};
 use crate::outside::{modes, names, streams, surroundings};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 use crate::{descriptors, held_locks, idle, ipc_memory, jobs, processes, refused, tls, variables};
 
 pub(crate) type Scenario = fn(&Paths, &str) -> Result<()>;
@@ -101,7 +101,7 @@ pub(crate) fn kept_loop(paths: &Paths) -> Result<String> {
 /// The job has ended with its checkpoint.
 pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", said(&outcome));
+    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "a job that was stopped: {}", describe(&outcome));
     Ok(())
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn went_on(paths: &Paths, job: Job<'_>) -> Result<()> {
     ensure!(
         outcome.status.success() && outcome.text() == kept,
         "the program that should have gone on: {}",
-        said(&outcome)
+        describe(&outcome)
     );
     Ok(())
 }
@@ -181,7 +181,7 @@ fn twins(paths: &Paths, way: &str) -> Result<()> {
     }
     for name in ["twin", "twin-2"] {
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", said(&outcome));
+        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", describe(&outcome));
     }
     stage.is_clean()
 }
@@ -202,12 +202,12 @@ fn one_fault(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let processes = tree(job.pid());
     let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
-    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", describe(&outcome));
     let mut checkpoints = fs::read_dir(stage.image("image").join("checkpoints")).into_iter().flatten().flatten();
     // Where none was completed there is nothing to restore, and verify says so.
     let has_any = checkpoints.any(|folder| folder.path().join("manifest.json").exists());
     let outcome = images(paths, "verify", &stage.image("image"))?;
-    ensure!(outcome.status.success() == has_any, "the image is damaged, or none: {}", said(&outcome));
+    ensure!(outcome.status.success() == has_any, "the image is damaged, or none: {}", describe(&outcome));
     if !fault.ends_with(":kill") {
         went_on(paths, job)?;
         return stage.is_clean();
@@ -259,7 +259,7 @@ fn what_changed(paths: &Paths, way: &str) -> Result<()> {
     ensure!(added[0] >= 48 << 20, "the first checkpoint added {} bytes", added[0]);
     ensure!(added[1] <= 8 << 20, "the second checkpoint added {} bytes", added[1]);
     let outcome = stage.restore("heavy", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -292,7 +292,7 @@ fn no_devices(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     let outcome = stage.restore("plain", "image", &["--device", "0"])?.finish(CHECKPOINT_TIMEOUT)?;
     let is_named = outcome.errors().contains("--device");
-    ensure!(!outcome.status.success() && outcome.text().is_empty() && is_named, "{}", said(&outcome));
+    ensure!(!outcome.status.success() && outcome.text().is_empty() && is_named, "{}", describe(&outcome));
     stage.is_clean()?;
     continues(
         &kept_loop(paths)?,
@@ -315,7 +315,7 @@ impl<'a> Small<'a> {
         let mut mount = Command::new("mount");
         let outcome =
             program::run(mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(folder), WAIT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "{}", said(&outcome));
+        ensure!(outcome.status.success(), "{}", describe(&outcome));
         Ok(Self(folder))
     }
 }
@@ -334,11 +334,11 @@ fn a_full_disk(paths: &Paths, way: &str) -> Result<()> {
     let mut job = stage.start("full", LOOP, &["60", "0", "48"], &[70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = job.checkpoint(&folder.join("image"), &["--leave-running"])?;
-    ensure!(!outcome.status.success(), "it fits: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "it fits: {}", describe(&outcome));
     // In the words of the process that came to the end of the room: the worker, or CRIU.
     let is_named =
         ["no room for the image", "No space left on device"].iter().any(|words| outcome.errors().contains(words));
-    ensure!(is_named, "the reason is not named: {}", said(&outcome));
+    ensure!(is_named, "the reason is not named: {}", describe(&outcome));
     went_on(paths, job)?;
     drop(small);
     stage.is_clean()
@@ -368,15 +368,15 @@ fn damaged_images(paths: &Paths, way: &str) -> Result<()> {
         fs::write(&path, &bad)?;
         let outcome = images(paths, "verify", &image)?;
         // What only another build of Katydid would need is named, and makes the image no worse here.
-        let is_noticed = !outcome.status.success() || said(&outcome).contains("not as it was written");
-        ensure!(is_noticed, "a damaged {name} is not noticed: {}", said(&outcome));
+        let is_noticed = !outcome.status.success() || describe(&outcome).contains("not as it was written");
+        ensure!(is_noticed, "a damaged {name} is not noticed: {}", describe(&outcome));
         fs::write(&path, &good)?;
     }
     let pack = files_below(&image.join("packs"))?.into_iter().next().context("there is no pack")?;
     let good = fs::read(&pack)?;
     fs::remove_file(&pack)?;
     let outcome = stage.restore("damaged", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.status.success(), "it restored without its pack: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "it restored without its pack: {}", describe(&outcome));
     stage.is_clean()?;
     fs::write(&pack, &good)?;
     let outcome = stage.restore("damaged", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
@@ -404,7 +404,7 @@ fn a_stuck_kernel(paths: &Paths, way: &str) -> Result<()> {
     job.wait_for("ready")?;
     let outcome = job.checkpoint(&stage.image("image"), &["--patience", "1s"])?;
     let errors = outcome.errors();
-    ensure!(!outcome.status.success() && errors.contains("stream"), "no stream is named: {}", said(&outcome));
+    ensure!(!outcome.status.success() && errors.contains("stream"), "no stream is named: {}", describe(&outcome));
     ensure!(job.view().is_some(), "the job is gone");
     job.kill_everything(&stage.server)?;
     drop(job);
@@ -429,10 +429,10 @@ fn during_the_first_kernel(paths: &Paths, way: &str) -> Result<()> {
     until("the checkpoint waits for the kernel", || job.view().is_some_and(is_paused))?;
     fs::write(&end, "")?;
     let outcome = asking.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     was_stopped(job)?;
     let outcome = stage.restore("first", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "ended 1\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "ended 1\n", "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -447,7 +447,7 @@ fn a_quick_end(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     fs::write(&file, "")?;
     let outcome = stage.restore("quick", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "quits\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "quits\n", "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -459,9 +459,9 @@ fn device_only(paths: &Paths, way: &str) -> Result<()> {
     }
     went_on(paths, job)?;
     let outcome = images(paths, "verify", &stage.image("image"))?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     let outcome = stage.restore("device", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.status.success() && outcome.errors().contains("device-only"), "{}", said(&outcome));
+    ensure!(!outcome.status.success() && outcome.errors().contains("device-only"), "{}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -475,8 +475,8 @@ fn without_rights(paths: &Paths, way: &str) -> Result<()> {
         ensure!(job.holds_itself()?, "the job ended before its point");
         let outcome = job.checkpoint(&stage.image("image"), options)?;
         let (succeeded, errors) = (outcome.status.success(), outcome.errors());
-        ensure!(succeeded != options.is_empty(), "with {options:?}: {}", said(&outcome));
-        ensure!(succeeded || errors.contains("--device-only needs no CRIU"), "{}", said(&outcome));
+        ensure!(succeeded != options.is_empty(), "with {options:?}: {}", describe(&outcome));
+        ensure!(succeeded || errors.contains("--device-only needs no CRIU"), "{}", describe(&outcome));
     }
     went_on(paths, job)?;
     stage.is_clean()

@@ -89,7 +89,7 @@ impl Stage {
             return kept_of(&self.paths, program);
         }
         let outcome = self.start_opencl("undisturbed", program, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
         Ok(outcome.text())
     }
 
@@ -137,7 +137,7 @@ impl Stage {
     pub(crate) fn checkpoint(&self, job: &Job<'_>, image: &str, options: &[&str]) -> Result<Checkpoint> {
         let outcome = job.checkpoint(&self.image(image), options)?;
         let job = job.errors_so_far()?;
-        ensure!(outcome.status.success(), "the checkpoint failed: {}--- the job\n{job}", said(&outcome));
+        ensure!(outcome.status.success(), "the checkpoint failed: {}--- the job\n{job}", describe(&outcome));
         Checkpoint::read(&outcome)
     }
 
@@ -189,12 +189,12 @@ impl Checkpoint {
 }
 
 /// How an outcome came and all that was said, for messages.
-pub(crate) fn said(outcome: &Outcome) -> String {
+pub(crate) fn describe(outcome: &Outcome) -> String {
     format!("{}\n--- stdout\n{}--- stderr\n{}", outcome.ending(), outcome.text(), outcome.errors())
 }
 
 /// What the program prints when nothing disturbs it.
-pub(crate) fn kept(paths: &Paths, app: &App) -> Result<String> {
+pub(crate) fn undisturbed_output(paths: &Paths, app: &App) -> Result<String> {
     kept_of(paths, &app.name)
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn kept_of(paths: &Paths, name: &str) -> Result<String> {
 /// A restored program ended well, and printed exactly what an undisturbed one prints after the checkpoint, which
 /// happened when between `written.0` and `written.1` bytes were out.
 pub(crate) fn continues(kept: &str, written: (usize, usize), restored: &Outcome) -> Result<()> {
-    ensure!(restored.status.success(), "the restored program: {}", said(restored));
+    ensure!(restored.status.success(), "the restored program: {}", describe(restored));
     let text = restored.text();
     let at = kept.len().checked_sub(text.len());
     let fits = kept.ends_with(&text) && at.is_some_and(|at| (written.0..=written.1).contains(&at));
@@ -217,7 +217,7 @@ pub(crate) fn continues(kept: &str, written: (usize, usize), restored: &Outcome)
         written.0,
         written.1,
         kept.len(),
-        said(restored)
+        describe(restored)
     );
     Ok(())
 }

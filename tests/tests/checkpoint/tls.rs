@@ -9,7 +9,7 @@ use katydid_tests::way::Way;
 
 use crate::kills::failover;
 use crate::scenarios::{self, LOOP, Scenario, kept_loop, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
 /// What of the scenarios has to do with connections, and one of its own.
 const SCENARIOS: [(&str, Scenario); 4] = [
@@ -57,9 +57,9 @@ fn migrated(paths: &Paths, way: &str) -> Result<()> {
     let (place, _) = there.split_once('?').unwrap_or((&there, ""));
     let (_, certs) = wrong.split_once("?certs=").unwrap_or(("", ""));
     let refused = program::run(&mut job.migrate_command(place, &["--certs", certs]), WAIT_TIMEOUT)?;
-    ensure!(!refused.status.success() && refused.errors().contains("another authority"), "{}", said(&refused));
+    ensure!(!refused.status.success() && refused.errors().contains("another authority"), "{}", describe(&refused));
     let moved = program::run(&mut job.migrate_command(&there, &[]), WAIT_TIMEOUT)?;
-    ensure!(moved.status.success(), "not moved: {}--- the job\n{}", said(&moved), job.errors_so_far()?);
+    ensure!(moved.status.success(), "not moved: {}--- the job\n{}", describe(&moved), job.errors_so_far()?);
     stage.server.workers_of(0)?;
     went_on(paths, job)?;
     stage.is_clean()

@@ -11,7 +11,7 @@ use katydid_tests::paths::Paths;
 use tempfile::TempDir;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of};
 
 const PROGRAM: (&str, Variant) = ("kept_variables", Variant::Plain);
 /// A frame between two of its steps.
@@ -38,7 +38,8 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
         ("a_rehearsal_needs_little_memory_of_the_device", little_memory),
         ("a_restore_says_that_it_passes_over_a_checkpoint_without_a_manifest", passed_over),
     ];
-    let every = WAY_NAMES.map(|way| ("variables_without_pointers_to_them_may_lie_elsewhere", untold as Scenario, way));
+    let every = WAY_NAMES
+        .map(|way| ("variables_without_pointers_to_them_may_lie_elsewhere", untold_addresses as Scenario, way));
     every.into_iter().chain(ON_ONE_WAY.map(|(name, scenario)| (name, scenario, "shm")))
 }
 
@@ -83,7 +84,7 @@ impl Displacing {
     /// What it prints undisturbed.
     fn undisturbed(&self, holder: &str) -> Result<String> {
         let outcome = self.stage.start("undisturbed", PROGRAM, &[STEPS, holder], &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
         Ok(outcome.text())
     }
 
@@ -96,7 +97,7 @@ impl Displacing {
     }
 }
 
-fn untold(paths: &Paths, way: &str) -> Result<()> {
+fn untold_addresses(paths: &Paths, way: &str) -> Result<()> {
     let it = Displacing::new(paths, way)?;
     let kept = it.undisturbed("none")?;
     let points = [POINT, POINT + 20];
@@ -131,11 +132,11 @@ fn refused(it: &Displacing, holder: &str, named: &str) -> Result<()> {
     it.displace(&[4096])?;
     let outcome = job.checkpoint(&it.stage.image("image"), &[])?;
     let errors = outcome.errors();
-    ensure!(outcome.status.code() == Some(1), "{}", said(&outcome));
-    ensure!(errors.contains(named) && errors.contains("--force"), "{}", said(&outcome));
+    ensure!(outcome.status.code() == Some(1), "{}", describe(&outcome));
+    ensure!(errors.contains(named) && errors.contains("--force"), "{}", describe(&outcome));
     ensure!(checkpoints(&it.stage.image("image"))? == 0, "the image has a checkpoint");
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", describe(&outcome));
     Ok(())
 }
 
@@ -152,11 +153,11 @@ fn forced(paths: &Paths, way: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     it.displace(&[4096])?;
     let outcome = job.checkpoint(&it.stage.image("image"), &["--force"])?;
-    ensure!(outcome.status.success(), "by force: {}", said(&outcome));
-    ensure!(outcome.errors().contains("--force was given"), "it says nothing: {}", said(&outcome));
+    ensure!(outcome.status.success(), "by force: {}", describe(&outcome));
+    ensure!(outcome.errors().contains("--force was given"), "it says nothing: {}", describe(&outcome));
     was_stopped(job)?;
     let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.status.success() && outcome.errors().contains("the variable table"), "{}", said(&outcome));
+    ensure!(!outcome.status.success() && outcome.errors().contains("the variable table"), "{}", describe(&outcome));
     it.displace(&[0])?;
     let outcome = it.stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
@@ -180,9 +181,9 @@ fn running(paths: &Paths, way: &str) -> Result<()> {
     let job = it.start("device")?;
     it.displace(&[4096])?;
     let outcome = job.checkpoint(&it.stage.image("image"), &["--leave-running"])?;
-    ensure!(outcome.status.code() == Some(1), "it would not come back: {}", said(&outcome));
+    ensure!(outcome.status.code() == Some(1), "it would not come back: {}", describe(&outcome));
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "the program that goes on: {}", describe(&outcome));
     it.stage.is_clean()
 }
 
@@ -212,10 +213,10 @@ fn passed_over(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.finish(CHECKPOINT_TIMEOUT)?.status.success(), "the program failed");
     let kept = kept_of(paths, LOOP.0)?;
     let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.errors().contains("manifest"), "nothing is missing: {}", said(&outcome));
+    ensure!(!outcome.errors().contains("manifest"), "nothing is missing: {}", describe(&outcome));
     fs::remove_file(stage.image("image").join("checkpoints/000002/manifest.json"))?;
     let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.errors().contains("checkpoint 2 has no manifest"), "it says nothing: {}", said(&outcome));
+    ensure!(outcome.errors().contains("checkpoint 2 has no manifest"), "it says nothing: {}", describe(&outcome));
     continues(&kept, (written[0], written[0]), &outcome)?;
     stage.is_clean()
 }

@@ -60,7 +60,7 @@ pub(crate) fn check(tree: &Tree) -> Result<()> {
     step("tracing every program: which functions are called");
     let apps = catalog::apps()?;
     let traced = apps.iter().filter(|app| app.is_test() && app.kind != Kind::Mpi).collect();
-    let called = called(&tree.paths(), traced)?;
+    let called = called_functions(&tree.paths(), traced)?;
     let promised = rows(|row| !is_form(row));
     let missing: Vec<&str> = promised.iter().filter(|row| !is_called(row, &called)).map(|row| row.name).collect();
     line(&format!("{} of {} functions are called", promised.len() - missing.len(), promised.len()));
@@ -75,7 +75,7 @@ fn is_called(row: &Row, called: &BTreeSet<Called>) -> bool {
 }
 
 /// What the programs call, several of them at a time.
-fn called(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<Called>> {
+fn called_functions(paths: &Paths, apps: Vec<&App>) -> Result<BTreeSet<Called>> {
     let of = |app: &App| calls(paths, app).with_context(|| format!("{} cannot be traced", app.name));
     let called: Vec<Vec<Called>> = jobs::each(apps, PARALLEL_PROGRAMS, of).into_iter().collect::<Result<_>>()?;
     Ok(called.into_iter().flatten().collect())

@@ -108,7 +108,7 @@ fn roots(source: &Path) -> Result<Vec<PathBuf>> {
 
 /// A cycle of modules: all that take part, and a shortest way round.
 fn describe(root: &Path, name: &str, members: &BTreeSet<ModulePath>, uses: &Uses) -> String {
-    let names: Vec<String> = members.iter().map(shown).collect();
+    let names: Vec<String> = members.iter().map(show).collect();
     let mut text = format!("{name}: {} modules use each other in a cycle: {}", members.len(), names.join(", "));
     for edge in shortest_cycle(members, uses) {
         text.push_str(&format!("\n    {}", edge_line(root, &edge.0, &edge.1, &uses[&edge])));
@@ -124,10 +124,10 @@ fn show_edges(root: &Path, members: &BTreeSet<ModulePath>, uses: &Uses) {
 
 fn edge_line(root: &Path, from: &ModulePath, to: &ModulePath, site: &Site) -> String {
     let file = site.file.strip_prefix(root).unwrap_or(&site.file);
-    format!("{} uses {} at {}:{}", shown(from), shown(to), file.display(), site.line)
+    format!("{} uses {} at {}:{}", show(from), show(to), file.display(), site.line)
 }
 
-fn shown(path: &ModulePath) -> String {
+fn show(path: &ModulePath) -> String {
     if path.is_empty() { "the crate's root".to_owned() } else { path.join("::") }
 }
 
@@ -610,7 +610,7 @@ mod tests {
         assert_eq!(uses(&files), ["a::b -> a"]);
     }
 
-    fn made(edges: &[(&str, &str)]) -> Uses {
+    fn uses_of(edges: &[(&str, &str)]) -> Uses {
         let site = |line| Site { file: PathBuf::from("crates/x/src/a.rs"), line };
         let path = |name: &str| vec![name.to_owned()];
         edges.iter().enumerate().map(|(line, (from, to))| ((path(from), path(to)), site(line + 1))).collect()
@@ -618,7 +618,7 @@ mod tests {
 
     #[test]
     fn a_cycle_names_its_modules_and_the_shortest_way_round() {
-        let uses = made(&[("a", "b"), ("b", "c"), ("c", "a"), ("b", "a"), ("c", "d")]);
+        let uses = uses_of(&[("a", "b"), ("b", "c"), ("c", "a"), ("b", "a"), ("c", "d")]);
         let found = components(&uses);
         assert_eq!(found.len(), 1);
         let text = describe(Path::new(""), "x", &found[0], &uses);
@@ -630,6 +630,6 @@ mod tests {
 
     #[test]
     fn modules_in_one_direction_are_no_cycle() {
-        assert!(components(&made(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
+        assert!(components(&uses_of(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         let diff = fs::read_to_string(tree.root.join(&path)).with_context(|| format!("cannot read {path}"))?;
         let count = files(&diff);
         line(&format!("{name}: {count} files"));
-        match said(&page, name) {
+        match stated_files(&page, name) {
             Some(said) if said == count => {}
             Some(said) => bail!("{WALKTHROUGH_PAGE} says {said} files of {path}, which takes {count}"),
             None => bail!("{WALKTHROUGH_PAGE} has no row that links {path} and ends with its files"),
@@ -70,7 +70,7 @@ fn files(diff: &str) -> usize {
 }
 
 /// How many files the page says of a change: the second cell of the row that links it.
-fn said(page: &str, name: &str) -> Option<usize> {
+fn stated_files(page: &str, name: &str) -> Option<usize> {
     let link = format!("(add-a-function/{name}.diff)");
     let row = page.lines().find(|line| line.starts_with('|') && line.contains(&link))?;
     row.trim_matches('|').split('|').nth(1)?.trim().parse().ok()
@@ -110,6 +110,6 @@ mod tests {
     #[test]
     fn the_page_says_how_many() {
         let page = "| example | files | before |\n| [a call](add-a-function/call.diff) | 5 | 13 |\n";
-        assert_eq!((said(page, "call"), said(page, "handle")), (Some(5), None));
+        assert_eq!((stated_files(page, "call"), stated_files(page, "handle")), (Some(5), None));
     }
 }

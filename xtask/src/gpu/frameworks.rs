@@ -211,8 +211,8 @@ fn table(machine: &Value, stage: &Stage, told: &[Told]) -> Result<String> {
         }
         row
     });
-    let mut columns = vec![Column::left("item", "item"), Column::left("versions", "versions")];
-    columns.extend(ways.iter().map(|way| Column::left(way, way)));
+    let mut columns = vec![Column::left_aligned("item", "item"), Column::left_aligned("versions", "versions")];
+    columns.extend(ways.iter().map(|way| Column::left_aligned(way, way)));
     let mut out = reports::table(machine, "machine")? + "\n" + &markdown(&columns, &rows.collect::<Vec<_>>());
     for told in told {
         if let Some(reason) = told.verdict.reason() {

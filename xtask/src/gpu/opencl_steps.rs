@@ -188,7 +188,7 @@ fn start<'a>(paths: &'a Paths, home: &'a Home, server: &Server, arguments: &[&st
 }
 
 /// What a command said in JSON.
-fn said(outcome: &Outcome) -> Result<Value> {
+fn parse_output(outcome: &Outcome) -> Result<Value> {
     ensure!(outcome.status.success(), "{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     let text = outcome.text();
     serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())
@@ -201,7 +201,7 @@ fn checkpoints(paths: &Paths, further: &[(&'static str, OsString)]) -> Result<Va
     let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let (image, mut figures) = (home.image("image"), Vec::new());
     for options in [&["--leave-running"][..], &["--leave-running"], &[]] {
-        let taken = said(&job.checkpoint(&image, options)?)?;
+        let taken = parse_output(&job.checkpoint(&image, options)?)?;
         figures.push(
             json!({ "stopped_us": taken["stopped_us"], "took_us": taken["took_us"], "stages_us": taken["stages_us"] }),
         );
@@ -230,14 +230,16 @@ fn moves(paths: &Paths, pocl: &Path) -> Result<Value> {
     let job = start(paths, &home, &server, &LARGE_ARGUMENTS)?;
     let mut figures = Vec::new();
     for device in ["gpu", "cpu"] {
-        let moved =
-            said(&program::run(&mut job.migrate_command(&server.unix(), &["--device", device]), COMMAND_LIMIT)?)?;
+        let moved = parse_output(&program::run(
+            &mut job.migrate_command(&server.unix(), &["--device", device]),
+            COMMAND_LIMIT,
+        )?)?;
         figures.push(json!({
             "to": device, "rehearsed": moved["rehearsed"], "stopped_us": moved["stopped_us"], "took_us": moved["took_us"],
             "stages_us": moved["stages_us"]
         }));
     }
-    let checkpoint = said(&job.checkpoint(&home.image("image"), &["--leave-running"])?)?;
+    let checkpoint = parse_output(&job.checkpoint(&home.image("image"), &["--leave-running"])?)?;
     let outcome = job.finish(COMMAND_LIMIT)?;
     ensure!(outcome.status.success() && outcome.text() == right, "wrong after moves: {}", outcome.text());
     Ok(

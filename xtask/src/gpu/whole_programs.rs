@@ -69,7 +69,7 @@ fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     let native = Way::Direct { name: "native", folder: options.is_soft().then(|| paths.soft()) };
     let ways = [native, shm, tcp];
     let ground = Ground { paths, size, libraries: wheels(options), limit: PROGRAM_LIMIT };
-    let mut rows: Vec<Row> = PROGRAMS.iter().map(|program| counted(&ground, &server, *program, options)).collect();
+    let mut rows: Vec<Row> = PROGRAMS.iter().map(|program| count_row(&ground, &server, *program, options)).collect();
     let mut rounds = 0;
     while rounds < MAX_ROUNDS {
         let started = Instant::now();
@@ -106,7 +106,7 @@ fn wheels(options: &Options) -> Vec<PathBuf> {
 }
 
 /// A program with its calls, or with the reason why it will not be measured.
-fn counted(ground: &Ground, server: &Server, program: Program, options: &Options) -> Row {
+fn count_row(ground: &Ground, server: &Server, program: Program, options: &Options) -> Row {
     let counted = match program.needs_gpu && options.is_soft() {
         true => Err(NotMeasured::Absent("softcuda runs PTX, which NVIDIA's libraries do not have".to_owned())),
         false => ground.calls(&server.unix(), program),
@@ -198,13 +198,13 @@ fn as_json(row: &Row, ways: &[String]) -> Value {
 mod tests {
     use super::*;
 
-    fn told(work: f64, rate: f64) -> Told {
+    fn report_of(work: f64, rate: f64) -> Told {
         let rates = vec![("htod_pinned".to_owned(), rate)];
         Told { start: 0.1, work, bytes_in: 2_000_000, bytes_out: 0, rates }
     }
 
     fn row(rounds: &[[f64; 2]], calls: Option<u64>) -> Row {
-        let told = rounds.iter().map(|[native, shm]| vec![told(*native, 2e9), told(*shm, 1e9)]).collect();
+        let told = rounds.iter().map(|[native, shm]| vec![report_of(*native, 2e9), report_of(*shm, 1e9)]).collect();
         Row { program: PROGRAMS[0], calls, told, missing: None }
     }
 

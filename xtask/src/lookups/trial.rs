@@ -84,7 +84,7 @@ fn traced(tree: &Tree, release: &Release, folder: &Path) -> Result<Trial> {
     let program = tree.root.join("tests/releases").join(format!("with_{}.py", release.program));
     command.arg(python.join("bin/python")).arg(program).arg(&python);
     command.env("KATYDID_SOFT_DEVICES", "2").env("KATYDID_SOFT_MEMORY", "2G");
-    let line = shell::shown(&command);
+    let line = shell::show_command(&command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {line}"))?;
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let Some(said) = out.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok()) else {

@@ -15,7 +15,7 @@ pub(crate) struct Outcome {
 
 /// Where a line stands.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ReportPart {
     /// Between the parts that matter.
     #[default]
     Outside,
@@ -30,7 +30,7 @@ enum Place {
 pub(super) struct Report {
     /// All but the outputs of failed tests, for the case that the suite dies.
     said: Vec<String>,
-    place: Place,
+    part: ReportPart,
     /// Whether it has said how many tests it runs, and not yet how many passed.
     has_begun: bool,
     outcome: Outcome,
@@ -40,18 +40,18 @@ impl Report {
     /// Reads one line of a test binary's output.
     pub(super) fn read(&mut self, line: &str) {
         if let Some(counts) = line.strip_prefix("test result: ") {
-            (self.place, self.has_begun) = (Place::Outside, false);
+            (self.part, self.has_begun) = (ReportPart::Outside, false);
             self.outcome.passed += number_before(counts, " passed");
             self.outcome.failed += number_before(counts, " failed");
             return;
         }
         self.has_begun |= line.starts_with("running ");
-        match self.place {
-            Place::Outside if line == "failures:" => self.place = Place::Outputs,
-            Place::Outside => self.said.push(line.to_owned()),
-            Place::Outputs if line == "failures:" => self.place = Place::Names,
-            Place::Outputs => self.add(line),
-            Place::Names => {}
+        match self.part {
+            ReportPart::Outside if line == "failures:" => self.part = ReportPart::Outputs,
+            ReportPart::Outside => self.said.push(line.to_owned()),
+            ReportPart::Outputs if line == "failures:" => self.part = ReportPart::Names,
+            ReportPart::Outputs => self.add(line),
+            ReportPart::Names => {}
         }
     }
 

@@ -13,7 +13,7 @@ pub(crate) struct Column {
 
 impl Column {
     /// A column of text.
-    pub(crate) fn left(key: &str, title: &str) -> Self {
+    pub(crate) fn left_aligned(key: &str, title: &str) -> Self {
         Self { key: key.to_owned(), title: title.to_owned(), is_left: true }
     }
 

@@ -42,7 +42,7 @@ fn machine(report: &Value) -> Result<String> {
 
 /// A row a figure, a column a way, and the ratios.
 fn figures(report: &Value) -> Result<String> {
-    let mut columns = vec![Column::left("name", "work")];
+    let mut columns = vec![Column::left_aligned("name", "work")];
     columns.extend(BENCH_WAYS.map(|way| Column::right(&format!("ways.{way}.median_ns"), way)));
     columns.extend(["shm", "tcp"].map(|way| Column::right(&format!("ratio.{way}"), &format!("{way} / native"))));
     let mut rows = list(report, "figures")?.clone();
@@ -76,12 +76,12 @@ fn sizes(report: &Value) -> Result<String> {
     let rows: Vec<Value> =
         told.into_iter().filter_map(|(work, figure)| Some(json!({"work": work, "figure": figure?}))).collect();
     let held = number("held").map_or_else(String::new, |bytes| format!("{:.0} GiB", bytes / MIB_BYTES / 1024.0));
-    Ok(markdown(&[Column::left("work", "work"), Column::right("figure", &held)], &rows))
+    Ok(markdown(&[Column::left_aligned("work", "work"), Column::right("figure", &held)], &rows))
 }
 
 /// A program a row: first call and work in milliseconds, and what a call costs more.
 fn programs(report: &Value) -> Result<String> {
-    let mut columns = vec![Column::left("program", "program"), Column::right("calls", "calls")];
+    let mut columns = vec![Column::left_aligned("program", "program"), Column::right("calls", "calls")];
     columns.extend([Column::right("mb_in", "MB in"), Column::right("mb_out", "MB out")]);
     columns.extend(PROGRAM_WAYS.map(|way| Column::right(way, way)));
     columns
@@ -138,7 +138,7 @@ fn bandwidth(report: &Value) -> Result<String> {
         }
         row
     });
-    let mut columns = vec![Column::left("copies", "copies, GB/s")];
+    let mut columns = vec![Column::left_aligned("copies", "copies, GB/s")];
     columns.extend(PROGRAM_WAYS.map(|way| Column::right(way, way)));
     columns.push(Column::right("cricket", "Cricket kept"));
     Ok(markdown(&columns, &rows))
@@ -171,7 +171,7 @@ fn training(report: &Value) -> Result<String> {
         }
         rows.push(row);
     }
-    let mut columns = vec![Column::left("item", "item"), Column::left("time", "time")];
+    let mut columns = vec![Column::left_aligned("item", "item"), Column::left_aligned("time", "time")];
     columns.extend(PROGRAM_WAYS.map(|way| Column::right(way, way)));
     Ok(markdown(&columns, &rows))
 }

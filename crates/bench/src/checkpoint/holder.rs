@@ -138,7 +138,7 @@ struct Holder {
     start: u64,
     bytes: usize,
     /// Number of changes made so far.
-    turn: u32,
+    round: u32,
     /// What was taken beyond that.
     more: Vec<u64>,
 }
@@ -146,7 +146,7 @@ struct Holder {
 impl Holder {
     fn new(cuda: Cuda, bytes: u64) -> Result<Self, CudaError> {
         let start = cuda.allocate(bytes as usize)?;
-        let holder = Self { cuda, start, bytes: bytes as usize, turn: 0, more: Vec::new() };
+        let holder = Self { cuda, start, bytes: bytes as usize, round: 0, more: Vec::new() };
         holder.make_noise().map(|()| holder)
     }
 
@@ -169,18 +169,18 @@ impl Holder {
     }
 
     /// Numbers every chunk, or one in `stride`.
-    fn stamp(&self, stride: usize, turn: u32) -> Result<(), CudaError> {
+    fn stamp(&self, stride: usize, round: u32) -> Result<(), CudaError> {
         for chunk in (0..self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize)).step_by(stride) {
             let at = self.start + chunk as u64 * IMAGE_CHUNK_BYTES;
             self.cuda.fill(at, chunk as u32)?;
-            self.cuda.fill(at + 4, turn)?;
+            self.cuda.fill(at + 4, round)?;
         }
         self.cuda.synchronise()
     }
 
     fn change(&mut self) -> Result<usize, CudaError> {
-        self.turn += 1;
-        self.stamp(CHUNKS_PER_CHANGE, self.turn)?;
+        self.round += 1;
+        self.stamp(CHUNKS_PER_CHANGE, self.round)?;
         Ok(self.bytes.div_ceil(IMAGE_CHUNK_BYTES as usize).div_ceil(CHUNKS_PER_CHANGE) * IMAGE_CHUNK_BYTES as usize)
     }
 

@@ -185,19 +185,19 @@ fn program_cells(row: &ProgramRow) -> Vec<String> {
         median(row.taken.iter().map(|taken| figure(taken) as f64).collect())
     };
     let restored = median(row.restore_us.iter().map(|restore| *restore as f64).collect());
-    let shown = |figure: Option<f64>, show: fn(u64) -> String| {
+    let format_figure = |figure: Option<f64>, show: fn(u64) -> String| {
         figure.map_or_else(|| "-".to_owned(), |figure| show(figure as u64))
     };
     let size = |bytes: u64| Size(bytes).to_string();
     vec![
         row.program.clone(),
         row.taken.len().to_string(),
-        shown(of(&|it| it.command_us), time),
-        shown(of(&|it| it.stopped_us), time),
-        shown(restored, time),
-        shown(of(&|it| it.content), size),
-        shown(of(&|it| it.added), size),
-        shown(of(&|it| it.files), size),
+        format_figure(of(&|it| it.command_us), time),
+        format_figure(of(&|it| it.stopped_us), time),
+        format_figure(restored, time),
+        format_figure(of(&|it| it.content), size),
+        format_figure(of(&|it| it.added), size),
+        format_figure(of(&|it| it.files), size),
     ]
 }
 
@@ -207,8 +207,8 @@ fn why_fewer(row: &ProgramRow) -> Option<String> {
 }
 
 fn cells(row: &SizeRow) -> Vec<String> {
-    let first = |figure: &dyn Fn(&CheckpointFigures) -> String| shown(&row.first, figure);
-    let second = |figure: &dyn Fn(&CheckpointFigures) -> String| shown(&row.second, figure);
+    let first = |figure: &dyn Fn(&CheckpointFigures) -> String| format_figure(&row.first, figure);
+    let second = |figure: &dyn Fn(&CheckpointFigures) -> String| format_figure(&row.second, figure);
     vec![
         Size(row.held).to_string(),
         first(&|it| time(it.stopped_us)),
@@ -221,14 +221,14 @@ fn cells(row: &SizeRow) -> Vec<String> {
         second(&|it| time(it.took_us)),
         Size(row.changed).to_string(),
         second(&|it| Size(it.added).to_string()),
-        shown(&row.restore_us, &|it| time(*it)),
-        shown(&row.crowded, &|it| time(it.stopped_us)),
-        shown(&row.native, &|it| time(it.out_us)),
-        shown(&row.native, &|it| time(it.in_us)),
+        format_figure(&row.restore_us, &|it| time(*it)),
+        format_figure(&row.crowded, &|it| time(it.stopped_us)),
+        format_figure(&row.native, &|it| time(it.out_us)),
+        format_figure(&row.native, &|it| time(it.in_us)),
     ]
 }
 
-fn shown<T>(figure: &Measured<T>, show: &dyn Fn(&T) -> String) -> String {
+fn format_figure<T>(figure: &Measured<T>, show: &dyn Fn(&T) -> String) -> String {
     figure.as_ref().map_or_else(|_| "-".to_owned(), show)
 }
 
@@ -254,7 +254,7 @@ fn reasons(row: &SizeRow) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn taken() -> CheckpointFigures {
+    fn sample_figures() -> CheckpointFigures {
         CheckpointFigures {
             content: 1 << 30,
             added: 1 << 30,
@@ -269,18 +269,18 @@ mod tests {
 
     fn row() -> SizeRow {
         SizeRow {
-            first: Ok(taken()),
-            second: Ok(CheckpointFigures { added: 11 << 20, ..taken() }),
+            first: Ok(sample_figures()),
+            second: Ok(CheckpointFigures { added: 11 << 20, ..sample_figures() }),
             changed: 10 << 20,
             restore_us: Err("no CRIU".to_owned()),
-            crowded: Ok(taken()),
+            crowded: Ok(sample_figures()),
             native: Err("softcuda has no checkpoint of its own".to_owned()),
             ..SizeRow::new(1 << 30)
         }
     }
 
     fn program() -> ProgramRow {
-        let [quick, slow] = [90_000, 140_000].map(|command_us| CheckpointFigures { command_us, ..taken() });
+        let [quick, slow] = [90_000, 140_000].map(|command_us| CheckpointFigures { command_us, ..sample_figures() });
         ProgramRow {
             program: "heat".to_owned(),
             taken: vec![slow, quick.clone(), quick],
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_failure_belongs_to_the_first_figure_that_is_missing() {
-        let mut late = SizeRow { first: Ok(taken()), ..SizeRow::new(1) };
+        let mut late = SizeRow { first: Ok(sample_figures()), ..SizeRow::new(1) };
         late.fail("full".to_owned());
         assert_eq!((late.first.is_ok(), late.second.err().as_deref()), (true, Some("full")));
     }

@@ -28,40 +28,40 @@ pub(super) fn measure(bench: &Bench<'_>, sizes: &[Size]) -> Vec<SizeRow> {
         [] => usual.to_vec(),
         given => given.iter().map(|size| size.0).collect(),
     };
-    sizes.into_iter().map(|held| SizeRun { bench, held }.row()).collect()
+    sizes.into_iter().map(|holder_arguments| SizeRun { bench, holder_arguments }.row()).collect()
 }
 
 /// The measurement of one size.
 struct SizeRun<'a> {
     bench: &'a Bench<'a>,
-    held: u64,
+    holder_arguments: u64,
 }
 
 impl SizeRun<'_> {
     fn row(&self) -> SizeRow {
-        let mut row = SizeRow::new(self.held);
-        if let Err(reason) = self.begun().and_then(|()| self.katydid(&mut row)) {
+        let mut row = SizeRow::new(self.holder_arguments);
+        if let Err(reason) = self.check_limits().and_then(|()| self.katydid(&mut row)) {
             // It belongs to the first figure that is missing.
             row.fail(reason);
         }
         self.say("without free memory");
-        row.crowded = self.begun().and_then(|()| self.crowded());
+        row.crowded = self.check_limits().and_then(|()| self.crowded());
         // Last, since the driver's own takes half a minute for what Katydid does in two seconds.
         self.say("natively");
-        row.native = self.begun().and_then(|()| self.native());
+        row.native = self.check_limits().and_then(|()| self.native());
         row
     }
 
-    fn begun(&self) -> Measured<()> {
+    fn check_limits(&self) -> Measured<()> {
         self.bench.limits.check()
     }
 
     fn say(&self, what: &str) {
-        self.bench.say(&format!("{}: {what}", Size(self.held)));
+        self.bench.say(&format!("{}: {what}", Size(self.holder_arguments)));
     }
 
     fn name(&self, what: &str) -> String {
-        job_name(&format!("{}-{what}", self.held))
+        job_name(&format!("{}-{what}", self.holder_arguments))
     }
 
     /// Two checkpoints and a restore.
@@ -70,7 +70,7 @@ impl SizeRun<'_> {
         let image = work.path().join("image");
         let name = self.name("holder");
         self.say("filling memory");
-        let mut program = self.bench.run(work.path(), &name, &held(self.held))?;
+        let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.holder_arguments))?;
         let sum = program.ask("sum")?;
         self.say("first checkpoint");
         row.first = self.bench.checkpoint(&name, &image, true);
@@ -100,8 +100,8 @@ impl SizeRun<'_> {
     fn crowded(&self) -> Measured<CheckpointFigures> {
         let work = self.bench.folder()?;
         let name = self.name("crowded");
-        let mut program = self.bench.run(work.path(), &name, &held(self.held))?;
-        let mut other = self.bench.run(work.path(), &self.name("other"), &held(1 << 20))?;
+        let mut program = self.bench.run(work.path(), &name, &holder_arguments(self.holder_arguments))?;
+        let mut other = self.bench.run(work.path(), &self.name("other"), &holder_arguments(1 << 20))?;
         other.ask(&format!("fill {CROWDED_FREE_BYTES}"))?;
         let taken = self.bench.checkpoint(&name, &work.path().join("image"), true);
         other.end()?;
@@ -124,7 +124,8 @@ impl SizeRun<'_> {
             None => command.env_remove(layout::SEARCH_PATH_VARIABLE),
         };
         let folder = work.path().join("native");
-        let mut program = Subject::start(command, &held(self.held), &folder, &self.bench.limits)?;
+        let mut program =
+            Subject::start(command, &holder_arguments(self.holder_arguments), &folder, &self.bench.limits)?;
         let sum = program.ask("sum")?;
         let measured = native::measure(&DriverChoice::Path(driver.clone()), program.id())?;
         if program.ask("sum")? != sum {
@@ -136,6 +137,6 @@ impl SizeRun<'_> {
 }
 
 /// What makes a program hold so many bytes.
-fn held(bytes: u64) -> [String; 2] {
+fn holder_arguments(bytes: u64) -> [String; 2] {
     ["--bytes".to_owned(), bytes.to_string()]
 }

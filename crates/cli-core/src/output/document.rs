@@ -102,7 +102,7 @@ pub fn want(place: &JsonDestination) -> Result<(), Failure> {
         }
         JsonDestination::Descriptor(number) => {
             let name = format!("descriptor {number}");
-            Sink::File(taken(*number).map_err(|error| failed(name.clone(), error))?, name)
+            Sink::File(take_descriptor(*number).map_err(|error| failed(name.clone(), error))?, name)
         }
     };
     *state() = DocumentState::Wanted(sink);
@@ -111,7 +111,7 @@ pub fn want(place: &JsonDestination) -> Result<(), Failure> {
 
 /// A descriptor of the caller's, which the program is not to have.
 #[expect(unsafe_code, reason = "takes a descriptor by the number that the command line names")]
-fn taken(number: i32) -> io::Result<File> {
+fn take_descriptor(number: i32) -> io::Result<File> {
     // Of what is not open there is no such link.
     fs::read_link(format!("/proc/self/fd/{number}"))?;
     // SAFETY: it is open, and the caller has opened it for us: nothing else of this process knows the number.

@@ -119,7 +119,7 @@ impl MpsSupervisor {
         let mut rest = FIRST_RESTART_BACKOFF;
         while let Ok(service) = started {
             let since = Instant::now();
-            let status = match self.attended(service) {
+            let status = match self.wait_for_end(service) {
                 Some(status) => status,
                 None => return,
             };
@@ -176,7 +176,7 @@ impl MpsSupervisor {
     }
 
     /// Waits for the end of a service, and says how it ended by itself; none where it was to end.
-    fn attended(&self, mut service: Service) -> Option<String> {
+    fn wait_for_end(&self, mut service: Service) -> Option<String> {
         let pidfd = pidfd_open(Pid::from_child(&service.0), PidfdFlags::empty()).ok()?;
         let mut events = [PollFd::new(&self.stopped, PollFlags::IN), PollFd::new(&pidfd, PollFlags::IN)];
         while let Err(rustix::io::Errno::INTR) = poll(&mut events, None) {}

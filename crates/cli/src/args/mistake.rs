@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    fn said(line: &str) -> String {
+    fn parse_error(line: &str) -> String {
         let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
         one_line(&Flags::try_parse_from(&arguments).unwrap_err().to_string(), &arguments)
     }
@@ -121,7 +121,7 @@ mod tests {
             ("katydid checkpoint j -o i --patience --json", &["--patience <TIME>", "value is required"]),
             ("katydid pss", &["'pss'", "'ps'", "`katydid --help`"]),
         ] {
-            let said = said(line);
+            let said = parse_error(line);
             assert!(!said.contains('\n') && !said.contains("Usage") && !said.starts_with("error"), "{said}");
             words.iter().for_each(|word| assert!(said.contains(word), "no {word} in {said}"));
         }

@@ -19,7 +19,7 @@ pub(crate) fn tell_unknown() {
 }
 
 /// What programs that we start are told of the names that [`tell_unknown`] has named; none where there is nothing to tell.
-pub(crate) fn told() -> Option<(&'static str, String)> {
+pub(crate) fn unknown_names() -> Option<(&'static str, String)> {
     let names = settings::readable(env::vars_os().map(|(name, _)| name));
     let unknown: Vec<String> = settings::unknown(names).into_iter().map(|unknown| unknown.name).collect();
     (!unknown.is_empty()).then(|| (settings::TOLD_VARIABLE, unknown.join(",")))
@@ -51,7 +51,7 @@ pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iter
 fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     let (path, text) = (Path::new(value), value.to_string_lossy());
     let unfit = |is_fit: bool| {
-        let (name, shown) = (setting.name, settings::shown(&text));
+        let (name, shown) = (setting.name, settings::quote(&text));
         let why = if path.exists() { "that is something else" } else { "there is no such thing" };
         (!is_fit).then(|| format!("{name}={shown} is not {}: {why}", setting.value.expected()))
     };
@@ -62,7 +62,7 @@ fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
         SettingValue::AbsoluteFolder if !path.is_absolute() => unfit(false),
         SettingValue::NewFolder | SettingValue::AbsoluteFolder => unfit(may_be_folder(path)).or_else(|| {
             let error = name_error(path).or_else(|| module_cache::check_writable(path).err())?;
-            Some(format!("{}={}: no files can be made there: {error}", setting.name, settings::shown(&text)))
+            Some(format!("{}={}: no files can be made there: {error}", setting.name, settings::quote(&text)))
         }),
         SettingValue::File => unfit(path.is_file()),
         SettingValue::FileOrFolder => unfit(path.exists()),

@@ -148,7 +148,7 @@ pub(crate) fn last_step(
     match asked {
         Err(AdminError::NoSupervisor { .. }) | Ok(())
             if last.is_none()
-                && let Some(gone) = gone(job, control) =>
+                && let Some(gone) = missing_job(job, control) =>
         {
             Err(Failure::usage(gone))
         }
@@ -157,7 +157,7 @@ pub(crate) fn last_step(
 }
 
 /// That there is no such job, once a supervisor that does not answer has gone: its socket goes before its folder.
-fn gone(job: &str, control: &Path) -> Option<FolderError> {
+fn missing_job(job: &str, control: &Path) -> Option<FolderError> {
     let mut tries = (0..MAX_LEAVE_POLLS).map(|at| {
         if at > 0 {
             thread::sleep(LEAVE_INTERVAL);

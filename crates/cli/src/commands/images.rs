@@ -231,13 +231,13 @@ fn gc(flags: &GcFlags) -> Outcome {
     if flags.json {
         document::write(&cleared)?;
     } else {
-        writeln!(io::stdout().lock(), "{}", said(&cleared, flags.dry_run))?;
+        writeln!(io::stdout().lock(), "{}", summary(&cleared, flags.dry_run))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What was done, or would be, in one line.
-fn said(cleared: &Cleared, dry_run: bool) -> String {
+fn summary(cleared: &Cleared, dry_run: bool) -> String {
     let verb = if dry_run { "would remove" } else { "removed" };
     format!(
         "{verb} {} checkpoints and {} packs, {} {} packs: {} instead of {}",

@@ -101,7 +101,7 @@ impl Launch {
             command.env(TOPOLOGY_VARIABLE, NO_OPENCL);
         }
         describe(&mut command, session);
-        command.envs(variables::told());
+        command.envs(variables::unknown_names());
         let driver = session.driver.clone().unwrap_or_else(|| "auto".to_owned());
         if known.is_none() && is_soft(&driver) {
             prepare_for_softcuda(&mut command);

@@ -106,7 +106,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn shown(filter: &str, names: &[&str]) -> Vec<String> {
+    fn shown_names(filter: &str, names: &[&str]) -> Vec<String> {
         let filter: Filter = filter.parse().unwrap();
         names.iter().filter(|name| filter.shows(name, name.contains("Query"))).map(|name| (*name).to_owned()).collect()
     }
@@ -114,12 +114,12 @@ mod tests {
     #[test]
     fn names_groups_and_what_is_left_out() {
         let names = ["cuInit", "cuLaunchKernel", "cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuStreamQuery"];
-        assert_eq!(shown("launch,copy", &names), ["cuLaunchKernel", "cuMemcpyHtoD_v2"]);
-        assert_eq!(shown("cuMemAlloc", &names), ["cuMemAlloc_v2"]);
-        assert_eq!(shown("cuM*", &names), ["cuMemcpyHtoD_v2", "cuMemAlloc_v2"]);
-        assert_eq!(shown("!cuInit,!copy", &names), ["cuLaunchKernel", "cuMemAlloc_v2", "cuStreamQuery"]);
-        assert_eq!(shown("all,!memory", &names).len(), 4);
-        assert_eq!(shown("error", &names), ["cuStreamQuery"]);
+        assert_eq!(shown_names("launch,copy", &names), ["cuLaunchKernel", "cuMemcpyHtoD_v2"]);
+        assert_eq!(shown_names("cuMemAlloc", &names), ["cuMemAlloc_v2"]);
+        assert_eq!(shown_names("cuM*", &names), ["cuMemcpyHtoD_v2", "cuMemAlloc_v2"]);
+        assert_eq!(shown_names("!cuInit,!copy", &names), ["cuLaunchKernel", "cuMemAlloc_v2", "cuStreamQuery"]);
+        assert_eq!(shown_names("all,!memory", &names).len(), 4);
+        assert_eq!(shown_names("error", &names), ["cuStreamQuery"]);
     }
 
     #[test]
@@ -134,6 +134,9 @@ mod tests {
             let error = text.parse::<Filter>().unwrap_err();
             assert!(error.contains("a name is missing"), "{text:?}: {error}");
         }
-        assert_eq!(shown("! cuInit , !copy", &["cuInit", "cuMemcpyHtoD_v2", "cuLaunchKernel"]), ["cuLaunchKernel"]);
+        assert_eq!(
+            shown_names("! cuInit , !copy", &["cuInit", "cuMemcpyHtoD_v2", "cuLaunchKernel"]),
+            ["cuLaunchKernel"]
+        );
     }
 }

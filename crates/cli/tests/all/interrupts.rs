@@ -30,7 +30,7 @@ fn start_by(other: &[&str], plain: &Command) -> Child {
 }
 
 /// Waits until it has asked, which gets no answer. The process that says nothing only looks whether there is a server.
-fn asked(listener: &UnixListener) -> UnixStream {
+fn wait_until_asked(listener: &UnixListener) -> UnixStream {
     loop {
         let (mut peer, _) = listener.accept().unwrap();
         if peer.read(&mut [0; 64 << 10]).is_ok_and(|read| read > 0) {
@@ -57,14 +57,14 @@ fn a_document_is_written_whatever_signal_ends_the_command() {
     let listener = UnixListener::bind(&admin).unwrap();
     for told in SIGNALS {
         let child = start(&home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]));
-        let _peer = asked(&listener);
+        let _peer = wait_until_asked(&listener);
         kill_process(Pid::from_child(&child), told.0).unwrap();
         let output = child.wait_with_output().unwrap();
         was_interrupted(&output, &output.stdout, told);
     }
     // Without a document it dies as any other process.
     let child = start(&home.katydid(&["ps", "--admin", admin.to_str().unwrap()]));
-    let _peer = asked(&listener);
+    let _peer = wait_until_asked(&listener);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.signal() == Some(Signal::TERM.as_raw()) && output.stderr.is_empty(), "{output:?}");
@@ -77,7 +77,7 @@ fn what_the_caller_ignores_ends_nothing() {
     let listener = UnixListener::bind(&admin).unwrap();
     let plain = home.katydid(&["ps", "--json", "--admin", admin.to_str().unwrap()]);
     let child = start_by(&["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"], &plain);
-    let _peer = asked(&listener);
+    let _peer = wait_until_asked(&listener);
     for (signal, _) in [SIGNALS[0], SIGNALS[2]] {
         kill_process(Pid::from_child(&child), signal).unwrap();
     }
@@ -94,7 +94,7 @@ fn a_trace_that_is_interrupted_before_its_program_leaves_a_document_and_no_folde
     let server = format!("unix:{}", socket.display());
     let line = ["trace", "--json", file.to_str().unwrap(), "--server", &server, "--", "echo", "ran"];
     let child = start(home.katydid(&line).env("TMPDIR", &temporary));
-    let _peer = asked(&listener);
+    let _peer = wait_until_asked(&listener);
     let is_empty = |folder: &Path| fs::read_dir(folder).unwrap().next().is_none();
     assert!(!is_empty(&temporary));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
@@ -113,7 +113,7 @@ fn a_run_that_is_interrupted_before_its_program_leaves_no_folder() {
     let server = format!("unix:{}", socket.display());
     for (signal, _) in SIGNALS {
         let child = start(&home.katydid(&["run", "--server", &server, "--", "echo", "ran"]));
-        let _peer = asked(&listener);
+        let _peer = wait_until_asked(&listener);
         let jobs = home.path("katydid/jobs");
         assert!(fs::read_dir(&jobs).unwrap().next().is_some());
         kill_process(Pid::from_child(&child), signal).unwrap();
@@ -155,7 +155,7 @@ fn a_checkpoint_whose_command_is_interrupted_is_the_supervisors_to_complete() {
         &["checkpoint", "held", "--json", "-o", &image, "--every", "1h"],
     ] {
         let child = start(&home.katydid(line));
-        let _peer = asked(&listener);
+        let _peer = wait_until_asked(&listener);
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let output = child.wait_with_output().unwrap();
         let found = was_interrupted(&output, &output.stdout, SIGNALS[1]);

@@ -412,7 +412,7 @@ pub fn find(name: &str) -> Option<&'static Setting> {
 pub fn problem(name: &str, value: &str) -> Option<String> {
     let setting = find(name)?;
     let is_wrong = !value.is_empty() && !setting.value.takes(value);
-    is_wrong.then(|| format!("{name}={} is not {}", shown(value), setting.value.expected()))
+    is_wrong.then(|| format!("{name}={} is not {}", quote(value), setting.value.expected()))
 }
 
 /// What is wrong with a value as the environment has it: only paths may be anything but UTF-8.
@@ -422,14 +422,14 @@ pub fn problem_of(name: &str, value: &OsStr) -> Option<String> {
         Some(text) => problem(name, text),
         None if setting.value.is_path() => None,
         None => {
-            let shown = shown(&value.to_string_lossy());
+            let shown = quote(&value.to_string_lossy());
             Some(format!("{name}={shown} is not {}: it is not UTF-8", setting.value.expected()))
         }
     }
 }
 
 /// A value for a message, quoted and no longer than a line has room for.
-pub fn shown(value: &str) -> String {
+pub fn quote(value: &str) -> String {
     match value.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("{:?}…", &value[..end]),
         None => format!("{value:?}"),

@@ -49,7 +49,7 @@ fn code_for_one_architecture_suits_no_other() {
 }
 
 /// What is left of a container of these entries for these devices, by kind and architecture.
-fn left(entries: &[Vec<u8>], devices: &[u32]) -> Vec<(u16, u32)> {
+fn remaining_entries(entries: &[Vec<u8>], devices: &[u32]) -> Vec<(u16, u32)> {
     let bytes = container(entries);
     let image = Image::from_bytes(&bytes).unwrap();
     let flat = image.for_devices(devices).encode();
@@ -66,15 +66,18 @@ fn machine_code_for_other_devices_is_left_out_and_nothing_else() {
     let always = [(PTX, 120), (LTO, 80), (77, 80)];
     let [ptx, lto, unknown] = always;
     let text = (PTX, 75);
-    assert_eq!(left(&all, &[90]), [ptx, lto, unknown, (CUBIN, 90), text]);
-    assert_eq!(left(&all, &[86]), [(CUBIN, 80), ptx, (CUBIN, 86), lto, unknown, text]);
-    assert_eq!(left(&all, &[80, 90]), [(CUBIN, 80), ptx, lto, unknown, (CUBIN, 90), text]);
+    assert_eq!(remaining_entries(&all, &[90]), [ptx, lto, unknown, (CUBIN, 90), text]);
+    assert_eq!(remaining_entries(&all, &[86]), [(CUBIN, 80), ptx, (CUBIN, 86), lto, unknown, text]);
+    assert_eq!(remaining_entries(&all, &[80, 90]), [(CUBIN, 80), ptx, lto, unknown, (CUBIN, 90), text]);
     // The text serves a device that no machine code does.
-    assert_eq!(left(&all, &[103]), [ptx, lto, unknown, text]);
+    assert_eq!(remaining_entries(&all, &[103]), [ptx, lto, unknown, text]);
     // Of its own family what says that it is special stays, whatever the driver makes of it.
     let special = [special(100, 0), special(103, 0x10_0000), special(103, 0x20_0000), special(103, 0)];
-    assert_eq!(left(&special, &[100]).len(), 3);
-    assert_eq!(left(&[of(CUBIN, 101), of(CUBIN, 110), of(CUBIN, 80)], &[110]), [(CUBIN, 101), (CUBIN, 110)]);
+    assert_eq!(remaining_entries(&special, &[100]).len(), 3);
+    assert_eq!(
+        remaining_entries(&[of(CUBIN, 101), of(CUBIN, 110), of(CUBIN, 80)], &[110]),
+        [(CUBIN, 101), (CUBIN, 110)]
+    );
 }
 
 #[test]

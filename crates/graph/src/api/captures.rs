@@ -5,7 +5,7 @@
 use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, capture_mode, capture_status};
 
 use super::Graphs;
-use super::raw::{dependencies, wanted, write};
+use super::raw::{dependencies, require_output, write};
 use crate::backend::Backend;
 use crate::handles::{graph_handle, node_handle};
 use crate::legality::exchange_mode;
@@ -72,7 +72,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn is_capturing(&self, stream: CUstream, out: *mut u32) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let place = self.backend.stream(stream)?;
         let status = match self.is_quiet() {
             true => capture_status::NONE,

@@ -11,7 +11,7 @@ use katydid_cuda_sys::{
 };
 
 use super::Graphs;
-use super::raw::{read, wanted, write};
+use super::raw::{read, require_output, write};
 use crate::backend::Backend;
 use crate::exec::exec_handle;
 use crate::handles::{node_handle, node_number};
@@ -38,7 +38,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn instantiate_with_flags(&self, out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let id = self.make(graph, flags, false).map_err(|unfit| unfit.code)?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, exec_handle(id)) };
@@ -54,7 +54,7 @@ impl<B: Backend> Graphs<B> {
         log: *mut c_char,
         size: usize,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         if size > 0 {
             // SAFETY: the contract of all functions here: the log has room for `size` characters.
             unsafe { write(log, 0) };
@@ -82,7 +82,7 @@ impl<B: Backend> Graphs<B> {
         graph: CUgraph,
         params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         // SAFETY: the contract of all functions here.
         let mut answer = unsafe { read(params.cast_const()) }?;
         let made = match self.may_upload(&answer) {
@@ -116,7 +116,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn exec_flags(&self, exec: CUgraphExec, out: *mut u64) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let flags = self.ask(|state| Ok(state.exec(state.exec_id(exec)?)?.flags))?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, flags) };
@@ -172,7 +172,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn enabled(&self, exec: CUgraphExec, node: CUgraphNode, out: *mut u32) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let is_enabled = self.ask(|state| {
             let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
             let step = state.exec(state.exec_id(exec)?)?.plan.find(node)?;

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use katydid_cuda_sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUhostFn, CUresult, CUuserObject};
 
 use super::Graphs;
-use super::raw::{dependencies, list, wanted, write};
+use super::raw::{dependencies, list, require_output, write};
 use crate::backend::Backend;
 use crate::edges::Edge;
 use crate::graph::Owner;
@@ -25,7 +25,7 @@ const USER_OBJECT_MOVE: u32 = 1;
 #[allow(clippy::missing_errors_doc, missing_docs, reason = "functions of the driver API, under its codes")]
 impl<B: Backend> Graphs<B> {
     pub unsafe fn create(&self, out: *mut CUgraph, flags: u32) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -56,7 +56,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn clone_graph(&self, out: *mut CUgraph, original: CUgraph) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let copy = self.ask(|state| {
             let id = state.graph_id(original)?;
             state.copy_graph(id, Owner::Program)
@@ -67,7 +67,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn find_in_clone(&self, out: *mut CUgraphNode, node: CUgraphNode, clone: CUgraph) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let found = self.ask(|state| {
             let copy = state.graph_id(clone)?;
             let node = node_number(node).ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -98,7 +98,7 @@ impl<B: Backend> Graphs<B> {
         data: *mut CUgraphEdgeData,
         count: *mut usize,
     ) -> Outcome {
-        wanted(count)?;
+        require_output(count)?;
         if from.is_null() != to.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -223,7 +223,7 @@ impl<B: Backend> Graphs<B> {
         count: u32,
         flags: u32,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let destroy = destroy.filter(|_| count > 0 && flags == NO_DESTRUCTOR_SYNC);
         let destroy = destroy.ok_or(CUresult::ERROR_INVALID_VALUE)? as usize;
         let data = data.expose_provenance();

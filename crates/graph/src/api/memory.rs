@@ -13,7 +13,7 @@ use katydid_cuda_sys::{
 use super::Graphs;
 use super::nodes::{Spot, attributes_of};
 use super::params::{GenericAlloc, GenericConditional, generic, payload, store};
-use super::raw::{dependencies, read, wanted, write};
+use super::raw::{dependencies, read, require_output, write};
 use crate::backend::Backend;
 use crate::captures::{CaptureOutcome, CaptureStream};
 use crate::graph::{Condition, GraphState, Owner};
@@ -77,7 +77,7 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         // SAFETY: the contract of all functions here.
         let mut asked = unsafe { read(params.cast_const()) }?;
         let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
@@ -100,7 +100,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn alloc_get(&self, node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let params = self.look(node, |it| if let Params::MemAlloc(it) = it { Some(it.clone()) } else { None })?.params;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, params) };
@@ -115,14 +115,14 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         address: u64,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
         // SAFETY: handed on.
         unsafe { self.put(spot, Params::MemFree(address), |state, _| state.memory.claim_free(address)) }
     }
 
     pub unsafe fn free_get(&self, node: CUgraphNode, out: *mut u64) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let address = self.look(node, |it| if let Params::MemFree(address) = it { Some(*address) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, address) };
@@ -168,7 +168,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn memory_attribute(&self, device: i32, attribute: u32, out: *mut c_void) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         self.backend.device(device)?;
         let value = self.ask(|state| state.memory.usage(device).get(attribute))?;
         // SAFETY: the contract of all functions here: every attribute has eight bytes.
@@ -177,7 +177,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn set_memory_attribute(&self, device: i32, attribute: u32, value: *mut c_void) -> Outcome {
-        wanted(value)?;
+        require_output(value)?;
         self.backend.device(device)?;
         // SAFETY: as above.
         let value = unsafe { value.cast::<u64>().read_unaligned() };
@@ -198,7 +198,7 @@ impl<B: Backend> Graphs<B> {
         default: u32,
         flags: u32,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let id = self.ask(|state| state.graph_id(graph).and_then(|id| state.outermost(id)))?;
         let context = if context.is_null() { Err(CUresult::ERROR_INVALID_CONTEXT) } else { Ok(context) }?;
         let context = self.backend.context(context)?;
@@ -253,7 +253,7 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         params: *mut CUgraphNodeParams,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let spot = Spot { out, graph, nodes, data, count };
         // SAFETY: handed on, for the whole body.
         unsafe {

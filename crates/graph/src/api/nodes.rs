@@ -12,7 +12,7 @@ use katydid_cuda_sys::{
 
 use super::Graphs;
 use super::params::{ancient, described, modern};
-use super::raw::{dependencies, list, read, wanted, write};
+use super::raw::{dependencies, list, read, require_output, write};
 use crate::backend::Backend;
 use crate::graph::{GraphState, Owner};
 use crate::handles::{graph_handle, node_handle};
@@ -65,7 +65,7 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         params: impl FnOnce() -> Outcome<Params>,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
         self.ask(|state| state.graph_id(graph))?;
         // SAFETY: handed on.
@@ -196,7 +196,7 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         child: CUgraph,
     ) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
         // SAFETY: handed on.
         unsafe { self.put_child(spot, child, false) }
@@ -224,7 +224,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn child(&self, node: CUgraphNode, out: *mut CUgraph) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let graph = self.ask(|state| match &state.node(state.node_id(node)?)?.params {
             Params::Child(graph) => Ok(*graph),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -245,7 +245,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn node_type(&self, node: CUgraphNode, out: *mut u32) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let number = self.ask(|state| Ok(state.node(state.node_id(node)?)?.params.type_number()))?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, number) };
@@ -309,7 +309,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn kernel_get(&self, node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let mut params = self.look(node, |it| if let Params::Kernel(it) = it { Some(described(it)) } else { None })?;
         if params.func.is_null() {
             // Once the kernel's library has been unloaded there is none.
@@ -322,7 +322,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn kernel_get_v1(&self, node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let mut params = CUDA_KERNEL_NODE_PARAMS::default();
         // SAFETY: a local, and the contract of all functions here.
         unsafe {
@@ -343,7 +343,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn attribute(&self, node: CUgraphNode, id: u32, out: *mut CUkernelNodeAttrValue) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let words = self.look(node, |it| match it {
             Params::Kernel(it) => it.attributes.get(&id).copied().or_else(|| node_attribute_default(id)),
             _ => None,
@@ -379,7 +379,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn copy_get(&self, node: CUgraphNode, out: *mut CUDA_MEMCPY3D) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let copy = self.look(node, |it| if let Params::Memcpy(it) = it { Some(*it) } else { None })?.copy;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, copy) };
@@ -392,7 +392,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn fill_get(&self, node: CUgraphNode, out: *mut CUDA_MEMSET_NODE_PARAMS) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let fill = self.look(node, |it| if let Params::Memset(it) = it { Some(it.fill) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, fill) };
@@ -405,7 +405,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn host_get(&self, node: CUgraphNode, out: *mut CUDA_HOST_NODE_PARAMS) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let host = self.look(node, |it| if let Params::Host(it) = it { Some(*it) } else { None })?;
         let data: *mut c_void = std::ptr::with_exposed_provenance_mut(host.data);
         // SAFETY: the contract of all functions here.
@@ -419,7 +419,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn record_get(&self, node: CUgraphNode, out: *mut CUevent) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let event = self.look(node, |it| if let Params::RecordEvent(event) = it { Some(*event) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, event) };
@@ -431,7 +431,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn wait_get(&self, node: CUgraphNode, out: *mut CUevent) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let event = self.look(node, |it| if let Params::WaitEvent(event) = it { Some(*event) } else { None })?;
         // SAFETY: the contract of all functions here.
         unsafe { write(out, event) };
@@ -443,7 +443,7 @@ impl<B: Backend> Graphs<B> {
     }
 
     pub unsafe fn batch_get(&self, node: CUgraphNode, out: *mut CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Outcome {
-        wanted(out)?;
+        require_output(out)?;
         let batch = self.look(node, |it| if let Params::Batch(it) = it { Some(it.clone()) } else { None })?;
         let params = CUDA_BATCH_MEM_OP_NODE_PARAMS {
             ctx: CUcontext(std::ptr::with_exposed_provenance_mut(batch.context)),
@@ -488,7 +488,7 @@ unsafe fn neighbours(
     data: *mut CUgraphEdgeData,
     count: *mut usize,
 ) -> Outcome {
-    wanted(count)?;
+    require_output(count)?;
     let lossy = edges.iter().any(|edge| edge.1.from_port != 0 || edge.1.type_ != 0);
     if lossy && data.is_null() && !out.is_null() {
         return Err(CUresult::ERROR_LOSSY_QUERY);

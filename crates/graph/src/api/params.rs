@@ -122,7 +122,7 @@ impl<B: Backend> Graphs<B> {
             is_packed,
             attributes: launch.attributes.clone(),
             name: code.name,
-            code: code.kept,
+            code: code.keep_alive,
         }))
     }
 

@@ -25,7 +25,7 @@ pub(super) unsafe fn read<T: Pod>(pointer: *const T) -> Outcome<T> {
 }
 
 /// Refuses an output that is not there, before anything is done.
-pub(super) fn wanted<T>(pointer: *mut T) -> Outcome {
+pub(super) fn require_output<T>(pointer: *mut T) -> Outcome {
     if pointer.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
@@ -60,7 +60,7 @@ pub(super) unsafe fn values<T: Copy>(pointer: *const T, count: usize) -> Outcome
 ///
 /// `count` is null or says how much room there is at `list`, which is null or has it.
 pub(super) unsafe fn list<T: Copy + Default>(found: &[T], list: *mut T, count: *mut usize) -> Outcome {
-    wanted(count)?;
+    require_output(count)?;
     // SAFETY: not null, so readable by the contract.
     let room = unsafe { count.read_unaligned() };
     if list.is_null() {

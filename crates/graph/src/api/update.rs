@@ -13,7 +13,7 @@ use katydid_cuda_sys::{
 use super::Graphs;
 use super::nodes::attributes_of;
 use super::params::{generic, modern};
-use super::raw::{read, wanted, write};
+use super::raw::{read, require_output, write};
 use crate::backend::Backend;
 use crate::graph::GraphState;
 use crate::handles::{NodeId, node_handle, node_number};
@@ -201,7 +201,7 @@ impl<B: Backend> Graphs<B> {
         node: *mut CUgraphNode,
         result: *mut u32,
     ) -> Outcome {
-        wanted(result)?;
+        require_output(result)?;
         let mut info = CUgraphExecUpdateResultInfo::default();
         // SAFETY: a local, and the contract of all functions here.
         unsafe {

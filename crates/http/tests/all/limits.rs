@@ -46,11 +46,11 @@ impl Bench {
         let mut stream = self.connect();
         // The server may have answered, and hung up, before it has read all.
         let _ = stream.write_all(request);
-        heard(&mut stream)
+        read_answer(&mut stream)
     }
 }
 
-fn heard(stream: &mut UnixStream) -> String {
+fn read_answer(stream: &mut UnixStream) -> String {
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
         Ok(_) => {}
@@ -125,7 +125,7 @@ fn who_sends_slowly_or_not_at_all_is_hung_up_on() {
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        assert_eq!(heard(&mut stream), "", "after {begun:?}");
+        assert_eq!(read_answer(&mut stream), "", "after {begun:?}");
         dripping.join().unwrap();
     }
 }
@@ -156,7 +156,7 @@ fn an_answer_is_read_to_its_end_under_a_flood_of_connections() {
     let _flood: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
     assert_eq!(status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")), "503", "both places are taken");
     for reader in &mut readers {
-        assert!(heard(reader).len() > LARGE, "the answer was cut off");
+        assert!(read_answer(reader).len() > LARGE, "the answer was cut off");
     }
     until_answered(&bench);
 }
@@ -177,7 +177,7 @@ fn work_goes_on_for_its_client_under_a_flood_of_connections() {
     let _flood: Vec<UnixStream> = (0..100).map(|_| bench.connect()).collect();
     while status(&bench.ask(b"GET / HTTP/1.0\r\n\r\n")) != "503" {}
     begin.send(()).unwrap();
-    assert!(heard(&mut asker).ends_with("\"done\""));
+    assert!(read_answer(&mut asker).ends_with("\"done\""));
 }
 
 /// A place is free again once its client has read.
@@ -206,7 +206,7 @@ fn who_does_not_read_holds_up_no_work_and_hears_how_it_ended() {
     let mut stream = bench.connect();
     stream.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
     is_done.recv_timeout(hang_limit()).expect("the work waits for its client");
-    let answer = heard(&mut stream);
+    let answer = read_answer(&mut stream);
     assert!(answer.ends_with("\n\"the end\"\n"), "{}", &answer[answer.len() - 200..]);
     assert!(answer.lines().count() < MANY, "nothing was left out: the test shows nothing");
 }
@@ -268,7 +268,7 @@ fn work_beyond_the_limit_is_refused_and_others_are_answered_meanwhile() {
     goes_on.store(false, Ordering::Release);
     closed.join().unwrap();
     for mut stream in working {
-        assert_eq!(heard(&mut stream), "\"done\"\n");
+        assert_eq!(read_answer(&mut stream), "\"done\"\n");
     }
     assert!(UnixStream::connect(bench.folder.path().join("socket")).is_err());
 }

@@ -12,7 +12,7 @@ use katydid_image::{
     CheckpointNumber, ChunkId, FORMAT_VERSION, Image, ImageSource, Job, Manifest, Options, Which, take_apart,
 };
 
-fn kept(format: u32) -> PathBuf {
+fn stored_image(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/earlier_formats/format-{format}"))
 }
 
@@ -37,11 +37,11 @@ fn write(folder: &Path) {
 
 #[test]
 fn every_format_that_was_ever_written_is_read() {
-    if env::var_os("KATYDID_BLESS").is_some() && !kept(FORMAT_VERSION).exists() {
-        write(&kept(FORMAT_VERSION));
+    if env::var_os("KATYDID_BLESS").is_some() && !stored_image(FORMAT_VERSION).exists() {
+        write(&stored_image(FORMAT_VERSION));
     }
     for format in 1..=FORMAT_VERSION {
-        let image = Image::open(kept(format)).unwrap();
+        let image = Image::open(stored_image(format)).unwrap();
         assert_eq!(image.checkpoints().unwrap(), [CheckpointNumber(1), CheckpointNumber(2)]);
         for version in [1, 2] {
             let reader = image.checkpoint(Which::Number(CheckpointNumber(version))).unwrap();
@@ -69,10 +69,10 @@ fn the_documented_offsets_are_those_of_the_files() {
     let field = |bytes: &[u8], at: usize, length: usize| {
         bytes[at..at + length].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
     };
-    let image = fs::read(kept(1).join("katydid-image")).unwrap();
+    let image = fs::read(stored_image(1).join("katydid-image")).unwrap();
     assert_eq!((&image[..8], field(&image, 8, 4), image.len()), (&b"KATYDIMG"[..], 1, 64));
     assert_eq!(image[32..], *ChunkId::of(&image[..32]).as_bytes());
-    let pack = fs::read(kept(1).join("packs/00000001.pack")).unwrap();
+    let pack = fs::read(stored_image(1).join("packs/00000001.pack")).unwrap();
     assert_eq!((&pack[..8], field(&pack, 8, 4), field(&pack, 12, 4)), (&b"KATYPACK"[..], 1, 1));
     assert_eq!(pack[16..32], image[16..32]);
     let trailer = &pack[pack.len() - 64..];
@@ -92,7 +92,7 @@ fn the_documented_offsets_are_those_of_the_files() {
     kinds.sort_unstable();
     kinds.dedup();
     assert_eq!(kinds, [0, 1, 2], "chunks of every kind");
-    let manifest = fs::read_to_string(kept(1).join("checkpoints/000002/manifest.json")).unwrap();
+    let manifest = fs::read_to_string(stored_image(1).join("checkpoints/000002/manifest.json")).unwrap();
     let content = manifest.strip_prefix("{\"format\":1,\"blake3\":\"").unwrap();
     let (hash, content) = content.split_at(64);
     let content = content.strip_prefix("\",\"content\":").unwrap().strip_suffix('}').unwrap();

@@ -74,7 +74,7 @@ pub(crate) fn migrate(
     let server = address(&wanted.to)?;
     let request = request(wanted)?;
     tell(&ProgressStep::Prepare);
-    let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
+    let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let place = MigrationImage::new(wanted.image.as_deref())?;
     let image = Image::create_or_open(&place.path)?;
     let run = MoveRun { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };

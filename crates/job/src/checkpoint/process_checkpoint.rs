@@ -91,7 +91,7 @@ pub(crate) fn answer(job: &Arc<JobState>) {
         let Some(job) = weak.upgrade() else {
             return ToProgram::Told { code: code::OPERATING_SYSTEM, state: 0, text: "the job has ended".to_owned() };
         };
-        let done = job.asked(question);
+        let done = job.handle(question);
         let state = job.state_of(question.process).unwrap_or(state::RUNNING);
         let Refusal(code, text) = done.err().unwrap_or(Refusal::plain(code::SUCCESS));
         ToProgram::Told { code, state, text }
@@ -99,7 +99,7 @@ pub(crate) fn answer(job: &Arc<JobState>) {
 }
 
 impl JobState {
-    fn asked(&self, question: &Question) -> Result<(), Refusal> {
+    fn handle(&self, question: &Question) -> Result<(), Refusal> {
         drop(self.locked_processes.swept(&self.members));
         if question.what == ask::STATE {
             return self.state_of(question.process).map(drop);
@@ -155,7 +155,7 @@ impl JobState {
 
     /// When a process of the job began that has this number, as it sees itself.
     pub(crate) fn started(&self, process: u32) -> Option<u64> {
-        let all = tree::tree(self.root.awaited()?).ok()?;
+        let all = tree::tree(self.root.wait_for_start()?).ok()?;
         let found = all.iter().find(|found| tree::seen_by_itself(found.pid) == process)?;
         tree::started(found.pid)
     }
@@ -212,7 +212,7 @@ impl JobState {
     }
 
     fn taken_aside(&self, request: &Request, member: &Member) -> Result<CheckpointNumber, CheckpointError> {
-        let root = self.root.awaited().ok_or(CheckpointError::NoProgram)?;
+        let root = self.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
         let image = Image::create_or_open(&request.image)?;
         let writer = image.begin(options(request))?;
         let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;
@@ -233,7 +233,7 @@ impl JobState {
             Err(error) => return Err(self.undone(&mut stop, Questions::Write(&writer), error)),
         };
         let number = self.committed(writer, sessions, member).and_then(|number| {
-            self.left(&mut stop)?;
+            self.detach(&mut stop)?;
             Ok(number)
         });
         // Without a failure the worker ends here, with the connection to it.
@@ -241,7 +241,7 @@ impl JobState {
     }
 
     /// Has the program let go of its worker, and waits until it is back to wait for another: from then on its end is noticed.
-    fn left(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
+    fn detach(&self, stop: &mut QuiescedJob<'_>) -> Result<(), CheckpointError> {
         fault_injection::inject(&ProgressStep::Leave)?;
         stop.detach(Questions::Refused)?;
         let hidden = self.members.hide();

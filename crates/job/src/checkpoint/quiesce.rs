@@ -293,7 +293,7 @@ impl<'a> QuiescedJob<'a> {
         let moved = in_parallel(pairs, |(participant, companion): (&mut Participant, &mut Companion)| {
             let (key, process) = (companion.key, participant.process);
             let is_over = || process.is_some_and(tree::has_ended);
-            attended(companion, catalogue, || resume(members, &participant.member, (address, key), &is_over))?;
+            attend(companion, catalogue, || resume(members, &participant.member, (address, key), &is_over))?;
             participant.reached = QuiesceStage::Free;
             Ok::<(), CheckpointError>(())
         });
@@ -442,7 +442,7 @@ impl Participant {
 
 /// Does `work`, which takes a program back to the rebuilt session of `companion`, and answers meanwhile what the worker
 /// asks: it reads the rest of the image when the program is there.
-pub(crate) fn attended<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
+pub(crate) fn attend<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // What goes wrong here goes wrong for the program as well: the worker refuses it, or is gone.

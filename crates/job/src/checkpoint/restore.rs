@@ -27,7 +27,7 @@ use rustix::termios::isatty;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::image_notes::ImageNotes;
-use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attended, in_parallel, rejoin, session_kind};
+use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attend, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::worker_images;
 use crate::criu::files_img::{FilesImage, RemappedFile};
@@ -299,12 +299,12 @@ impl Opened {
             let target = RestoreTarget { folder: &folder, apart, streams: &streams };
             let raised = Raised::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
-                told(&progress, tell);
+                report_progress(&progress, tell);
                 thread::sleep(POLL_INTERVAL);
             }
             (sessions.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), raised)
         });
-        told(&progress, tell);
+        report_progress(&progress, tell);
         // Processes that were not made because there are no sessions for them are not what failed.
         let mut companions = companions?;
         let mut raised = raised?;
@@ -469,7 +469,7 @@ impl Opened {
             let key = companion.key;
             let home = (address.as_str(), key);
             let rejoin = || rejoin(job.members(), &member, home, Rejoin::Held, &is_over);
-            match attended(companion, &catalogue, rejoin) {
+            match attend(companion, &catalogue, rejoin) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
                 rejoined => rejoined?,
             }
@@ -534,7 +534,7 @@ fn ended_soon(is_over: &dyn Fn() -> bool) -> bool {
 /// How often progress is told.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-fn told(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
+fn report_progress(progress: &[Arc<Progress>], tell: &(dyn Fn(u64, u64) + Sync)) {
     use std::sync::atomic::Ordering::Relaxed;
     let sum = |count: fn(&Progress) -> u64| progress.iter().map(|progress| count(progress)).sum();
     tell(sum(|progress| progress.done.load(Relaxed)), sum(|progress| progress.total.load(Relaxed)));
@@ -653,7 +653,7 @@ impl Raised {
         let command = namespace::keeper(around.katydid, &namespaces, &restore);
         let raised = Self::kept_apart(opened, criu, around, (&command, &names));
         // No keeper is left where it has failed.
-        let made = MadeFiles::handed_over(&namespaces.made(), &namespaces.own_folders());
+        let made = MadeFiles::handed_over(&namespaces.created_list_path(), &namespaces.own_folders());
         raised.map(|raised| Self { made: Some(made), ..raised })
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn take(
     let path = image_of(request)?;
     tell(&ProgressStep::Prepare);
     fault_injection::inject(&ProgressStep::Prepare)?;
-    let root = job.root.awaited().ok_or(CheckpointError::NoProgram)?;
+    let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
     let criu = if request.device_only { None } else { Some(job.criu()?) };
     if criu.is_some() {
         obstacles::is_whole(job)?;

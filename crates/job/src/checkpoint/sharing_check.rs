@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    fn held(secret: u8, holders: u32) -> SharedHolding {
+    fn holding(secret: u8, holders: u32) -> SharedHolding {
         SharedHolding { secret: [secret; SECRET_BYTES], holders, is_lent: true }
     }
 
@@ -99,8 +99,8 @@ mod tests {
     /// Each of two has what the other one lends, one of them twice.
     fn family() -> [Sharing; 2] {
         let one =
-            Sharing { lender_id: Some(MINE), held: vec![held(7, 1)], borrowed: vec![of(THEIRS, 8), of(THEIRS, 8)] };
-        let other = Sharing { lender_id: Some(THEIRS), held: vec![held(8, 2)], borrowed: vec![of(MINE, 7)] };
+            Sharing { lender_id: Some(MINE), held: vec![holding(7, 1)], borrowed: vec![of(THEIRS, 8), of(THEIRS, 8)] };
+        let other = Sharing { lender_id: Some(THEIRS), held: vec![holding(8, 2)], borrowed: vec![of(MINE, 7)] };
         [one, other]
     }
 
@@ -118,7 +118,7 @@ mod tests {
             outcome(&[Sharing { held: Vec::new(), ..one.clone() }]),
             Err(format!("rank (process 1) {HOLDS_TEXT}"))
         );
-        let more = Sharing { held: vec![held(7, 2)], ..one };
+        let more = Sharing { held: vec![holding(7, 2)], ..one };
         assert_eq!(outcome(&[more, other]), Err(format!("rank (process 1) {LENDS_TEXT}")));
     }
 

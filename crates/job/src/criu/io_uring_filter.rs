@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     /// What the kernel says of a ring that no process could have: there is no room for what it would tell of it.
-    fn asked() -> Option<i32> {
+    fn ring_error() -> Option<i32> {
         // SAFETY: without parameters the kernel makes nothing and writes nothing.
         unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, std::ptr::null_mut::<u8>()) };
         io::Error::last_os_error().raw_os_error()
@@ -82,14 +82,14 @@ mod tests {
     fn a_ring_is_refused_as_by_a_kernel_that_has_none() {
         let (installed, asked_then, others) = thread::spawn(|| {
             let installed = install();
-            (installed, asked(), std::fs::metadata("/").is_ok())
+            (installed, ring_error(), std::fs::metadata("/").is_ok())
         })
         .join()
         .unwrap();
         match installed {
             Ok(()) => assert_eq!((asked_then, others), (Some(libc::ENOSYS), true)),
             // A process that may not filter has io_uring as before.
-            Err(error) => assert_eq!((error.raw_os_error(), asked_then), (Some(libc::EACCES), asked())),
+            Err(error) => assert_eq!((error.raw_os_error(), asked_then), (Some(libc::EACCES), ring_error())),
         }
     }
 

@@ -113,7 +113,7 @@ impl LinkRemapLock {
 
     /// Waits until it could be ours, and lets others have it still: a caller that stops programs before it begins need not have
     /// them stand still for long.
-    pub(crate) fn come(&mut self) -> Result<(), LinkRemapLockError> {
+    pub(crate) fn wait_until_free(&mut self) -> Result<(), LinkRemapLockError> {
         self.lock()?;
         self.locked_folders.iter_mut().for_each(LockedFolder::unlock);
         Ok(())
@@ -361,7 +361,7 @@ mod tests {
         }
         mark(&path("link_remap.5"));
         let mut lock = lock(folder.path());
-        lock.come().unwrap();
+        lock.wait_until_free().unwrap();
         assert_eq!(names(folder.path()).len(), 5, "nothing is done before it has begun");
         lock.begin().unwrap();
         assert_eq!(names(folder.path()), ["link_remap.6.set-aside-by-katydid", "link_remap.x", "second"]);

@@ -164,7 +164,7 @@ impl Criu {
         let system = in_path("criu");
         let note = cache.map(|cache| cache.join("criu.json"));
         let circumstances = circumstances([named.as_deref(), system.as_deref(), Some(private)]);
-        if let Some(found) = note.as_deref().and_then(|note| Self::noted(note, &circumstances)) {
+        if let Some(found) = note.as_deref().and_then(|note| Self::from_note(note, &circumstances)) {
             return Ok(found);
         }
         let found = Self::tried(named.as_deref(), system.as_deref(), private)?;
@@ -188,7 +188,7 @@ impl Criu {
     }
 
     /// What was found under the same circumstances.
-    fn noted(note: &Path, circumstances: &str) -> Option<Self> {
+    fn from_note(note: &Path, circumstances: &str) -> Option<Self> {
         let note: Note = serde_json::from_slice(&fs::read(note).ok()?).ok()?;
         (note.circumstances == circumstances).then_some(note.criu)
     }
@@ -289,7 +289,7 @@ impl Criu {
         let is_silenced = self.network_lock == NetworkLock::Nftables && tcp::is_connected(processes);
         let lock = if is_silenced { NetworkLock::Nftables } else { NetworkLock::Skip };
         let mut remap_lock = LinkRemapLock::of_dump(processes);
-        remap_lock.iter_mut().try_for_each(LinkRemapLock::come)?;
+        remap_lock.iter_mut().try_for_each(LinkRemapLock::wait_until_free)?;
         let terminals = terminals::foreign(processes).into_iter();
         let terminals = terminals.map(|(rdev, dev)| Standard::Terminal { rdev, dev });
         let external = stdio.iter().cloned().chain(terminals).filter_map(|standard| standard.external());
@@ -866,9 +866,9 @@ mod tests {
         let circumstances = circumstances([None, Some(folder.path()), None]);
         let kept = Note { circumstances: circumstances.clone(), criu: criu.clone() };
         replace(&note, &serde_json::to_vec(&kept).unwrap()).unwrap();
-        assert_eq!(Criu::noted(&note, &circumstances), Some(criu));
-        assert_eq!(Criu::noted(&note, "another kernel"), None);
-        assert_eq!(Criu::noted(&folder.path().join("none"), &circumstances), None);
+        assert_eq!(Criu::from_note(&note, &circumstances), Some(criu));
+        assert_eq!(Criu::from_note(&note, "another kernel"), None);
+        assert_eq!(Criu::from_note(&folder.path().join("none"), &circumstances), None);
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub(crate) fn save(tree: &[Process], sink: &dyn Sink) -> Result<Vec<Library>, Im
     for (mapped, file) in opened(tree) {
         let Some(build) = build_of(&file) else { continue };
         let (Ok(stat), Some(path)) = (file.metadata(), mapped.path.to_str()) else { continue };
-        let Some(contents) = kept(path, &file, stat.len(), sink)? else { continue };
+        let Some(contents) = put_library(path, &file, stat.len(), sink)? else { continue };
         let build = Build {
             protocol: build.protocol,
             job_protocol: build.job_protocol,
@@ -197,7 +197,7 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// Puts the bytes of a library; none for one that is too large, or that becomes shorter meanwhile.
-fn kept(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<Option<Region>, ImageError> {
+fn put_library(name: &str, file: &File, length: u64, sink: &dyn Sink) -> Result<Option<Region>, ImageError> {
     if length == 0 || length > MAX_LIBRARY_BYTES {
         return Ok(None);
     }
@@ -437,7 +437,7 @@ mod tests {
         let image = Image::create_or_open(image.path()).unwrap();
         let writer = image.begin(Options::default()).unwrap();
         let file = File::open(&path).unwrap();
-        let contents = kept("/l", &file, COPY_BYTES as u64 + 5, &writer).unwrap().unwrap();
+        let contents = put_library("/l", &file, COPY_BYTES as u64 + 5, &writer).unwrap().unwrap();
         let library = Library { contents, ..library(path.to_str().unwrap(), false, "0.1.0") };
         let libraries = vec![library.clone()];
         writer.commit(katydid_image::Manifest { libraries: libraries.clone(), ..Default::default() }).unwrap();

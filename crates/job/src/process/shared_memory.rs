@@ -106,7 +106,7 @@ pub(crate) fn save(
 ) -> io::Result<Vec<Segment>> {
     let mut saving = Saving { tree, folder, segments: Vec::new(), known: BTreeMap::new() };
     saving.mapped()?;
-    saving.given(given)?;
+    saving.add_criu_names(given)?;
     saving.open(stdio)?;
     saving.folders()?;
     Ok(saving.segments)
@@ -137,7 +137,7 @@ impl Saving<'_> {
     }
 
     /// Files with names that CRIU gave, all of each file's together.
-    fn given(&mut self, given: &[PathBuf]) -> io::Result<()> {
+    fn add_criu_names(&mut self, given: &[PathBuf]) -> io::Result<()> {
         let Some(root) = self.tree.first().filter(|_| !given.is_empty()).map(|process| process.pid) else {
             return Ok(());
         };

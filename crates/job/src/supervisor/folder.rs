@@ -406,7 +406,7 @@ impl FoundJob {
 pub fn all() -> Vec<FoundJob> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
     let known = runtime_dirs::all().into_iter().flat_map(|above| below(above.join(JOBS_FOLDER)));
-    let told = runtime_dirs::told(told_of).into_iter().map(|(_, folder)| folder);
+    let told = runtime_dirs::pick_from_environments(told_of).into_iter().map(|(_, folder)| folder);
     let us = geteuid();
     // By the folder itself: it may have two names.
     let (mut seen, mut found) = (BTreeSet::new(), Vec::new());

@@ -399,7 +399,7 @@ pub fn keep(
     let begun = say(&link, &Word::Started(child.id()));
     // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
     let _ = let_go_of_streams();
-    let end = if begun.is_ok() { attended(&link, ended, &mut names) } else { End::Alone };
+    let end = if begun.is_ok() { attend(&link, ended, &mut names) } else { End::Alone };
     if end == End::Released {
         return Ok(());
     }
@@ -472,7 +472,7 @@ fn let_go_of_streams() -> io::Result<()> {
 }
 
 /// Reaps, and tells, until the supervisor says or is gone.
-fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
+fn attend(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
     loop {
         let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
         if poll(&mut either, None).is_err() {
@@ -481,7 +481,7 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
         let (is_told, has_ended) = (!either[0].revents().is_empty(), !either[1].revents().is_empty());
         if is_told {
             let mut packet = [0; MAX_ORDER_BYTES];
-            match heard(link, &mut packet) {
+            match receive_order(link, &mut packet) {
                 Some(RESTORED_ORDER) => names.clear(),
                 Some(RELEASE_ORDER) => return End::Released,
                 Some(END_ORDER) => return End::Told,
@@ -496,7 +496,7 @@ fn attended(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
 
 /// What the supervisor says; none when it is gone. One that has left without hearing all that we said has the kernel say that
 /// first, and then what it said itself.
-fn heard<'a>(link: &OwnedFd, packet: &'a mut [u8; MAX_ORDER_BYTES]) -> Option<&'a [u8]> {
+fn receive_order<'a>(link: &OwnedFd, packet: &'a mut [u8; MAX_ORDER_BYTES]) -> Option<&'a [u8]> {
     loop {
         match recv(link, packet.as_mut_slice(), RecvFlags::empty()) {
             Ok((length, _)) => return packet.get(..length).filter(|packet| !packet.is_empty()),
@@ -552,7 +552,7 @@ mod tests {
             send(&ours, word, SendFlags::NOSIGNAL).unwrap();
         }
         drop(ours);
-        attended(&theirs, &ended, &mut Vec::new())
+        attend(&theirs, &ended, &mut Vec::new())
     }
 
     #[test]

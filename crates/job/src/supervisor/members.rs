@@ -230,7 +230,7 @@ impl Members {
     pub fn order(&self, id: u64, order: &ToProgram, patience: Duration) -> Result<FromProgram, MemberError> {
         let order_lock =
             self.lock().entries.iter().find(|entry| entry.member.id == id).map(|entry| Arc::clone(&entry.order_lock));
-        let order_lock = order_lock.ok_or_else(|| self.gone(id))?;
+        let order_lock = order_lock.ok_or_else(|| self.member_gone(id))?;
         let _held = order_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.lock().entries.iter().any(|entry| entry.member.id == id && entry.is_owing) {
             let (program, pid) = self.named(id);
@@ -269,7 +269,7 @@ impl Members {
         let stream =
             self.lock().entries.iter().find(|entry| entry.member.id == id).and_then(|entry| entry.stream.clone());
         let sent = stream.ok_or(io::ErrorKind::NotConnected.into()).and_then(|stream| (&*stream).write_all(&bytes));
-        sent.map_err(|_| self.gone(id))
+        sent.map_err(|_| self.member_gone(id))
     }
 
     /// Notes that the member lets go of its worker: the end of its connection is expected. One that has lost its worker has
@@ -543,7 +543,7 @@ impl Members {
         entry.map_or_else(|| ("a program".to_owned(), 0), |entry| (entry.member.program.clone(), entry.member.pid))
     }
 
-    fn gone(&self, id: u64) -> MemberError {
+    fn member_gone(&self, id: u64) -> MemberError {
         let (program, pid) = self.named(id);
         MemberError::Gone { program, pid }
     }

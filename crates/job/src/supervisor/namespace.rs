@@ -107,7 +107,7 @@ fn make_shared(namespaces: &JobNamespaces) -> Result<(), NamespaceError> {
         mount_shared(namespaces).map_err(failed("mount /dev/shm"))?;
     }
     let made = shared_memory::make(&list, &namespaces.files);
-    let handed = made.map_err(|(_, source)| source).and_then(|made| made.hand_over(&namespaces.made()));
+    let handed = made.map_err(|(_, source)| source).and_then(|made| made.hand_over(&namespaces.created_list_path()));
     handed.map_err(failed("make the job's shared memory anew"))
 }
 
@@ -216,7 +216,7 @@ impl JobNamespaces {
     }
 
     /// Where the keeper notes which of that shared memory it has made: the supervisor knows whether the job goes on.
-    pub(crate) fn made(&self) -> PathBuf {
+    pub(crate) fn created_list_path(&self) -> PathBuf {
         self.shared.with_file_name("made.json")
     }
 

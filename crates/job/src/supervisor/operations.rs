@@ -36,7 +36,7 @@ impl JobState {
         tell: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Moved, CheckpointError> {
         let outcome =
-            self.in_turn(|| self.or_release(|| self.attended(tell, |tell| migrate::migrate(self, request, tell))));
+            self.in_turn(|| self.or_release(|| self.attend(tell, |tell| migrate::migrate(self, request, tell))));
         match &outcome {
             Ok(moved) => tell(&ProgressStep::Moved(moved.clone())),
             Err(error) => tell(&failed(error)),
@@ -45,7 +45,7 @@ impl JobState {
     }
 
     /// Does `work`, whose steps are in the job's view meanwhile.
-    fn attended<T>(
+    fn attend<T>(
         &self,
         tell: &(dyn Fn(&ProgressStep) + Sync),
         work: impl FnOnce(&(dyn Fn(&ProgressStep) + Sync)) -> T,
@@ -74,7 +74,7 @@ impl JobState {
 
     /// Takes a checkpoint. The caller is in the queue of operations ([`Self::in_turn`]).
     fn take(&self, request: &Request, tell: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
-        let outcome = self.or_release(|| self.attended(tell, |tell| run::take(self, request, tell)));
+        let outcome = self.or_release(|| self.attend(tell, |tell| run::take(self, request, tell)));
         if let Ok(report) = &outcome {
             *lock(&self.last) = Some(report.clone());
             self.was_put_away.store(!report.running, SeqCst);

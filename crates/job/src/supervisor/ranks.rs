@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     /// The variable that tells that there are several tasks.
-    fn told(environment: &[(&str, &str)]) -> Option<&'static str> {
+    fn task_variable(environment: &[(&str, &str)]) -> Option<&'static str> {
         let get =
             |name: &str| environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).into());
         Task::of(get).map(|task| task.variable)
@@ -247,26 +247,26 @@ mod tests {
     fn one_task_of_several_is_told_by_its_launcher() {
         let step =
             [("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "0")];
-        assert_eq!(told(&step), Some("SLURM_STEP_NUM_TASKS"));
-        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0")]), Some("SLURM_NTASKS"));
-        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3")]), Some("SLURM_NTASKS"));
+        assert_eq!(task_variable(&step), Some("SLURM_STEP_NUM_TASKS"));
+        assert_eq!(task_variable(&[("SLURM_NTASKS", "4"), ("SLURM_STEP_ID", "0")]), Some("SLURM_NTASKS"));
+        assert_eq!(task_variable(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3")]), Some("SLURM_NTASKS"));
         for size in RANK_COUNT_VARIABLES {
-            assert_eq!(told(&[(size, "2")]), Some(size));
+            assert_eq!(task_variable(&[(size, "2")]), Some(size));
         }
-        assert_eq!(told(&[("PMIX_RANK", "0")]), Some("PMIX_RANK"));
-        assert_eq!(told(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMI_RANK", "1")]), Some("PMI_RANK"));
+        assert_eq!(task_variable(&[("PMIX_RANK", "0")]), Some("PMIX_RANK"));
+        assert_eq!(task_variable(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMI_RANK", "1")]), Some("PMI_RANK"));
     }
 
     #[test]
     fn a_batch_script_and_a_single_task_are_none() {
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), None);
+        assert_eq!(task_variable(&[]), None);
+        assert_eq!(task_variable(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), None);
         let single = [("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")];
-        assert_eq!(told(&single), None);
+        assert_eq!(task_variable(&single), None);
         for size in RANK_COUNT_VARIABLES {
-            assert_eq!(told(&[(size, "1"), ("SLURM_NTASKS", "4")]), None, "{size}");
+            assert_eq!(task_variable(&[(size, "1"), ("SLURM_NTASKS", "4")]), None, "{size}");
         }
-        assert_eq!(told(&[("PMI_SIZE", "many")]), None);
+        assert_eq!(task_variable(&[("PMI_SIZE", "many")]), None);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) fn all() -> Vec<PathBuf> {
         let others = numbers_in("/tmp", "katydid-").into_iter();
         all.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
     }
-    let told = told(|environment| told_runtime(environment).map(|folder| folder.join(FOLDER_NAME)));
+    let told = pick_from_environments(|environment| told_runtime(environment).map(|folder| folder.join(FOLDER_NAME)));
     all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
     // A folder may have several names.
     let mut seen = BTreeSet::new();
@@ -77,7 +77,7 @@ fn numbers_in(folder: &str, prefix: &str) -> Vec<u32> {
 
 /// What `pick` takes out of the environments that processes were begun with, and the users of these; of processes whose environment may be
 /// read and who see the same files.
-pub(crate) fn told<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) -> Vec<(u32, T)> {
+pub(crate) fn pick_from_environments<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) -> Vec<(u32, T)> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit));

@@ -56,7 +56,7 @@ impl Root {
     }
 
     /// Its process, once it is known whether it runs.
-    pub(crate) fn awaited(&self) -> Option<u32> {
+    pub(crate) fn wait_for_start(&self) -> Option<u32> {
         let is_awaited = |start: &mut Start| matches!(start, Start::Awaited);
         drop(self.1.wait_while(lock(&self.0), is_awaited).unwrap_or_else(PoisonError::into_inner));
         self.now()

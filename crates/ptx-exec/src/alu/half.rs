@@ -84,7 +84,7 @@ fn relu(value: f32) -> f32 {
 
 /// The value next to `value` towards zero.
 #[inline(always)]
-fn cut<T: Small>(value: f32) -> T {
+fn truncate<T: Small>(value: f32) -> T {
     let nearest = T::from_wide(value).write();
     let back = T::read(nearest).wide();
     T::read(if back.abs() > value.abs() { nearest.wrapping_sub(1) } else { nearest })
@@ -96,7 +96,7 @@ fn power<T: Small>(a: T) -> T {
     let argument = if a.wide().abs() < f32::EPSILON { 0.0 * a.wide() } else { a.wide() };
     let value = super::approx::ex2(argument);
     let rounded = T::from_wide(value).write() & 0x7fff;
-    let cut = cut::<T>(value).write();
+    let cut = truncate::<T>(value).write();
     // For `bf16` the instruction is always `.ftz`: subnormal results are zero.
     let flushed = if T::INFINITY == 0x7f80 && cut & 0x7f80 == 0 { 0 } else { cut };
     T::read(if rounded >= T::INFINITY { rounded } else { flushed })
@@ -107,7 +107,7 @@ fn power<T: Small>(a: T) -> T {
 fn tangent<T: Small>(a: T) -> T {
     let small = a.wide().abs() < 0.003_934;
     let value = super::approx::tanh(a.wide());
-    let cut = cut::<T>(value).write();
+    let cut = truncate::<T>(value).write();
     T::read(if small { a.write() } else { cut })
 }
 
@@ -192,7 +192,7 @@ operations! {
     /// `cvt.rn.relu.f16.f32`
     RoundRelu<T: Small>(f32) -> T = |a| T::from_wide(relu(a));
     /// `cvt.rz.f16.f32`: rounds the magnitude down.
-    RoundZero<T: Small>(f32) -> T = |a| cut(a);
+    RoundZero<T: Small>(f32) -> T = |a| truncate(a);
 }
 
 #[cfg(test)]

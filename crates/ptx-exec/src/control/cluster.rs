@@ -31,8 +31,8 @@ pub(crate) fn wait(machine: &mut Machine<'_>, _: &Inst) -> Flow {
         machine.wait = Wait::Cluster;
         return Flow::Wait;
     }
-    let (pc, frame, turn) = (machine.pc, machine.frame, machine.warp.turns);
-    machine.warp.splits.push(Split { pc, frame, lanes: waiting, wait: Wait::Cluster, turn });
+    let (pc, frame, last_slice) = (machine.pc, machine.frame, machine.warp.slices);
+    machine.warp.splits.push(Split { pc, frame, lanes: waiting, wait: Wait::Cluster, last_slice });
     machine.lanes &= !waiting;
     machine.mask &= !waiting;
     machine.find_join();

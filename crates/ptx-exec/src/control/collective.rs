@@ -53,8 +53,8 @@ fn assemble(machine: &mut Machine<'_>, inst: &Inst) -> bool {
         machine.wait = Wait::Lanes;
         return false;
     }
-    let (pc, frame, turn) = (machine.pc, machine.frame, machine.warp.turns);
-    machine.warp.splits.push(Split { pc, frame, lanes: waiting, wait: Wait::Lanes, turn });
+    let (pc, frame, last_slice) = (machine.pc, machine.frame, machine.warp.slices);
+    machine.warp.splits.push(Split { pc, frame, lanes: waiting, wait: Wait::Lanes, last_slice });
     machine.lanes &= !waiting;
     machine.mask = complete;
     machine.find_join();

@@ -137,8 +137,8 @@ pub(crate) fn ret(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         copy_areas(&mut machine.warp, frame.local, &callee.returns, parent, &site.results, leaving);
     }
     machine.warp.leave_frame(machine.frame, leaving);
-    let turn = machine.warp.turns;
-    let back = Split { pc: frame.return_pc, frame: frame.parent, lanes: leaving, wait: Wait::Ready, turn };
+    let last_slice = machine.warp.slices;
+    let back = Split { pc: frame.return_pc, frame: frame.parent, lanes: leaving, wait: Wait::Ready, last_slice };
     machine.lanes &= !leaving;
     machine.pc += 1;
     machine.resume_or_park(back);
@@ -191,8 +191,8 @@ impl Machine<'_> {
         let empty = CallSite::default();
         let site = code.call_sites.get(site as usize).unwrap_or(&empty);
         copy_areas(&mut self.warp, caller.0, &site.args, local, &callee.params, u32::MAX);
-        let turn = self.warp.turns;
-        self.resume_or_park(Split { pc: callee.entry, frame, lanes, wait: Wait::Ready, turn });
+        let last_slice = self.warp.slices;
+        self.resume_or_park(Split { pc: callee.entry, frame, lanes, wait: Wait::Ready, last_slice });
         Flow::Jump
     }
 }

@@ -28,8 +28,8 @@ pub(crate) struct Block {
     pub(crate) shared: SharedMemory,
     /// The barriers, by their numbers.
     pub(crate) barriers: [Barrier; BARRIERS_PER_BLOCK],
-    /// The warp whose turn it is.
-    pub(crate) turn: usize,
+    /// The warp that runs next.
+    pub(crate) next_warp: usize,
     /// Counts its barriers; of no meaning beyond a launch.
     pub(crate) epoch: u32,
 }

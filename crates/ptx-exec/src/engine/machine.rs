@@ -278,7 +278,7 @@ impl<'a> Machine<'a> {
 
     /// Parks lanes of the running split at `pc`.
     pub(crate) fn park(&mut self, pc: u32, lanes: u32) {
-        let (frame, turn) = (self.frame, self.warp.turns);
-        self.warp.splits.push(Split { pc, frame, lanes, wait: Wait::Ready, turn });
+        let (frame, last_slice) = (self.frame, self.warp.slices);
+        self.warp.splits.push(Split { pc, frame, lanes, wait: Wait::Ready, last_slice });
     }
 }

@@ -157,8 +157,8 @@ impl RaceDetector {
         }
     }
 
-    /// How many instructions the next turn of a warp has.
-    pub(crate) fn turn(&mut self) -> u32 {
+    /// Draws how many instructions the next time slice of a warp has.
+    pub(crate) fn draw_slice(&mut self) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -50,7 +50,7 @@ impl Block {
         let rank = if env.code.ranked { env.order.rank(index) } else { 0 };
         self.shared.begin_at(u64::from(rank) << BLOCK_RANK_SHIFT);
         self.barriers = Default::default();
-        self.turn = 0;
+        self.next_warp = 0;
         self.warps.resize(env.warps() as usize, Warp::default());
         let Some(function) = env.code.functions.get(env.function as usize) else { return };
         for (number, warp) in self.warps.iter_mut().enumerate() {
@@ -132,15 +132,15 @@ impl Machine<'_> {
 
     /// Gives the next warp its turn; returns whether it ran anything.
     fn run_next_warp(&mut self, budget: &mut u64) -> Result<bool, FaultKind> {
-        let index = self.block.turn;
-        self.block.turn = (index + 1) % self.block.warps.len().max(1);
+        let index = self.block.next_warp;
+        self.block.next_warp = (index + 1) % self.block.warps.len().max(1);
         let Some(place) = self.block.warps.get_mut(index) else { return Ok(false) };
         if !place.ready() {
             return Ok(false);
         }
         self.warp = std::mem::take(place);
-        let turn = self.races.as_mut().map_or(SLICE_INSTRUCTIONS, |races| races.turn());
-        let (stopped, ran) = self.run_warp(turn.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
+        let limit = self.races.as_mut().map_or(SLICE_INSTRUCTIONS, |races| races.draw_slice());
+        let (stopped, ran) = self.run_warp(limit.min(u32::try_from(*budget).unwrap_or(u32::MAX)));
         if let Some(place) = self.block.warps.get_mut(index) {
             *place = std::mem::take(&mut self.warp);
         }
@@ -156,7 +156,7 @@ impl Machine<'_> {
         let waiting = self.block.warps.iter().find_map(|warp| warp.splits.first().map(|split| (warp.index, *split)));
         if let Some((warp, split)) = waiting {
             self.pc = split.pc;
-            self.block.turn = warp as usize + 1;
+            self.block.next_warp = warp as usize + 1;
             self.fault = Some((FaultKind::Deadlock, lanes_of(split.lanes).next().unwrap_or(0)));
         }
         FaultKind::Deadlock
@@ -165,7 +165,7 @@ impl Machine<'_> {
     /// Index in the block of the thread that faulted.
     pub(crate) fn faulting_thread(&self) -> [u32; 3] {
         let warps = self.block.warps.len().max(1);
-        let warp = (self.block.turn + warps - 1) % warps;
+        let warp = (self.block.next_warp + warps - 1) % warps;
         let linear = warp as u32 * 32 + self.fault.map_or(0, |(_, lane)| lane as u32);
         let [x, y, _] = self.env.block;
         [linear % x, linear / x % y, linear / x / y]
@@ -246,7 +246,7 @@ mod tests {
     use crate::engine::warp::Split;
 
     fn block(alive: u32, arrived: u32) -> Block {
-        let split = Split { pc: 5, frame: 0, lanes: arrived, wait: Wait::Cluster, turn: 0 };
+        let split = Split { pc: 5, frame: 0, lanes: arrived, wait: Wait::Cluster, last_slice: 0 };
         Block { warps: vec![Warp { alive, arrived, splits: vec![split], ..Warp::default() }], ..Block::default() }
     }
 

@@ -104,8 +104,8 @@ impl Machine<'_> {
     /// Puts the running split, if it has lanes left, among the others.
     fn leave(&mut self, wait: Wait) {
         if self.lanes != 0 {
-            let (pc, frame, lanes, turn) = (self.pc, self.frame, self.lanes, self.warp.turns);
-            self.warp.splits.push(Split { pc, frame, lanes, wait, turn });
+            let (pc, frame, lanes, last_slice) = (self.pc, self.frame, self.lanes, self.warp.slices);
+            self.warp.splits.push(Split { pc, frame, lanes, wait, last_slice });
         }
         self.lanes = 0;
     }

@@ -33,8 +33,8 @@ pub(crate) struct Split {
     pub(crate) lanes: u32,
     /// Whether they can run.
     pub(crate) wait: Wait,
-    /// When they ran last, for taking turns.
-    pub(crate) turn: u32,
+    /// The time slice in which they ran last: who has waited longest runs next.
+    pub(crate) last_slice: u32,
 }
 
 impl Split {
@@ -84,8 +84,8 @@ pub(crate) struct Warp {
     pub(crate) arrived: u32,
     /// The last error of the device runtime for each lane; empty while there was none.
     pub(crate) errors: Vec<u32>,
-    /// Counts the turns that splits have had.
-    pub(crate) turns: u32,
+    /// Counts the time slices that splits have had.
+    pub(crate) slices: u32,
     /// Whether the split that ran last went to sleep or had its share, so that another one is due first.
     pub(crate) slept: bool,
     /// Instructions since splits last took turns, and whether one of them may wait for another: what is lost of these
@@ -107,14 +107,14 @@ impl Warp {
         self.alive = if lanes == 32 { FULL_LANE_MASK } else { (1 << lanes) - 1 };
         self.arrived = 0;
         self.errors.clear();
-        self.turns = 0;
+        self.slices = 0;
         (self.slept, self.since_turn, self.spinning) = (false, 0, false);
         self.frames.clear();
         self.rows.clear();
         self.local.clear();
         self.splits.clear();
         self.push_frame(function, number, 0, 0, 0, self.alive);
-        self.splits.push(Split { pc: function.entry, frame: 0, lanes: self.alive, wait: Wait::Ready, turn: 0 });
+        self.splits.push(Split { pc: function.entry, frame: 0, lanes: self.alive, wait: Wait::Ready, last_slice: 0 });
     }
 
     /// Adds an activation of `function` and returns its index.
@@ -172,13 +172,13 @@ impl Warp {
         let depth = |split: &Split| self.frames.get(split.frame as usize).map_or(0, |frame| frame.depth);
         let ready = self.splits.iter().enumerate().filter(|(_, split)| split.wait == Wait::Ready);
         let (index, _) = if take_turns {
-            ready.min_by_key(|(_, split)| (split.turn, split.pc))?
+            ready.min_by_key(|(_, split)| (split.last_slice, split.pc))?
         } else {
             ready.min_by_key(|(_, split)| (u32::MAX - depth(split), split.pc, split.frame))?
         };
         let mut split = self.splits.swap_remove(index);
-        self.turns = self.turns.wrapping_add(1);
-        split.turn = self.turns;
+        self.slices = self.slices.wrapping_add(1);
+        split.last_slice = self.slices;
         Some(split)
     }
 
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn split(pc: u32, frame: u32, lanes: u32) -> Split {
-        Split { pc, frame, lanes, wait: Wait::Ready, turn: 0 }
+        Split { pc, frame, lanes, wait: Wait::Ready, last_slice: 0 }
     }
 
     fn warp() -> Warp {

@@ -300,7 +300,7 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
     let held = multiply.shape[2] as usize / 2;
     for row in 0..16 {
         for (column, parts) in parts.iter().enumerate() {
-            let b = chosen::<TINY>(parts, &places[row][..held]);
+            let b = select_column::<TINY>(parts, &places[row][..held]);
             let place = at(multiply, row, column);
             let (a, b) = ([&a[0][row], &a[1][row]], [&b[0], &b[1]]);
             sums[place] = sum::<TINY>(multiply, a, b, held, sums[place]);
@@ -310,7 +310,7 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
 }
 
 /// The elements of a column of B that meet those held of a row of A.
-fn chosen<const TINY: bool>(parts: &[Unpacked; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
+fn select_column<const TINY: bool>(parts: &[Unpacked; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
     let mut lines = [Line::EMPTY; 2];
     for (position, place) in places.iter().enumerate() {
         let (half, index) = step::<TINY>(position);

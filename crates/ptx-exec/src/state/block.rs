@@ -59,7 +59,7 @@ impl Shape<'_> {
 /// Writes a block that no thread runs.
 pub(crate) fn write_block(writer: &mut Writer, block: &Block) {
     writer.triple(block.index);
-    writer.count(block.turn);
+    writer.count(block.next_warp);
     for barrier in &block.barriers {
         writer.triple([barrier.arrived, barrier.expected, barrier.votes]);
     }
@@ -72,7 +72,7 @@ pub(crate) fn write_block(writer: &mut Writer, block: &Block) {
 pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<Block, StateError> {
     let index = reader.triple()?;
     sound(index.iter().zip(shape.order.grid).all(|(index, size)| *index < size), "the index of a block")?;
-    let turn = reader.u32()? as usize;
+    let next_warp = reader.u32()? as usize;
     let mut barriers = [Barrier::default(); BARRIERS_PER_BLOCK];
     for barrier in &mut barriers {
         let [arrived, expected, votes] = reader.triple()?;
@@ -86,9 +86,9 @@ pub(crate) fn read_block(reader: &mut Reader<'_>, shape: &Shape<'_>) -> Result<B
     shared.begin_at(u64::from(rank) << BLOCK_RANK_SHIFT);
     fill_rows(shared.rows_mut(), rows);
     let count = reader.count(1)?;
-    sound(count == shape.threads.div_ceil(32) as usize && turn < count, "the number of warps")?;
+    sound(count == shape.threads.div_ceil(32) as usize && next_warp < count, "the number of warps")?;
     let warps = (0..count as u32).map(|index| read_warp(reader, shape, index)).collect::<Result<_, _>>()?;
-    Ok(Block { index, warps, shared, barriers, turn, epoch: 0 })
+    Ok(Block { index, warps, shared, barriers, next_warp, epoch: 0 })
 }
 
 /// Words of rows, one after the other.
@@ -111,13 +111,13 @@ fn fill_rows(rows: &mut [Row], bytes: &[u8]) {
 fn write_warp(writer: &mut Writer, warp: &Warp) {
     writer.u32(warp.alive);
     writer.u32(warp.arrived);
-    writer.u32(warp.turns);
+    writer.u32(warp.slices);
     writer.count(warp.errors.len());
     warp.errors.iter().for_each(|error| writer.u32(*error));
     writer.count(warp.splits.len());
     for split in &warp.splits {
         writer.triple([split.pc, split.frame, split.lanes]);
-        writer.u32(split.turn);
+        writer.u32(split.last_slice);
         // Who waits for other lanes looks again, and waits again if they have not come.
         writer.u8(match split.wait {
             Wait::Ready | Wait::Lanes => 0,
@@ -138,7 +138,7 @@ fn write_warp(writer: &mut Writer, warp: &Warp) {
 /// Reads warp number `index` of a block.
 fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<Warp, StateError> {
     let mut warp =
-        Warp { index, alive: reader.u32()?, arrived: reader.u32()?, turns: reader.u32()?, ..Warp::default() };
+        Warp { index, alive: reader.u32()?, arrived: reader.u32()?, slices: reader.u32()?, ..Warp::default() };
     sound(warp.alive & !shape.lanes(index) == 0, "the lanes of a warp")?;
     let errors = reader.count(4)?;
     sound([0, WARP_LANES].contains(&errors), "the errors of a warp")?;
@@ -174,13 +174,13 @@ fn read_warp(reader: &mut Reader<'_>, shape: &Shape<'_>, index: u32) -> Result<W
 
 /// Reads a split; `check_splits` looks at it when the frames are known.
 fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
-    let ([pc, frame, lanes], turn) = (reader.triple()?, reader.u32()?);
+    let ([pc, frame, lanes], last_slice) = (reader.triple()?, reader.u32()?);
     let wait = match reader.u8()? {
         0 => Wait::Ready,
         CLUSTER_WAIT => Wait::Cluster,
         id => Wait::Barrier(id - 1),
     };
-    Ok(Split { pc, frame, lanes, wait, turn })
+    Ok(Split { pc, frame, lanes, wait, last_slice })
 }
 
 /// Reads the frame after those that `warp` has.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::control::{is_obeyed, shown};
+use crate::control::{is_obeyed, printable_within};
 use limits::LineLimits;
 pub(crate) use limits::{LineKind, LineSource};
 
@@ -64,7 +64,7 @@ impl Reporter {
     /// Something the user of the only program must know.
     pub(crate) fn warning(&self, line: fmt::Arguments<'_>) {
         if self.verbosity == Verbosity::Private {
-            write_line("katydid: ", &shown(line.to_string().as_bytes(), MAX_LINE_CHARS));
+            write_line("katydid: ", &printable_within(line.to_string().as_bytes(), MAX_LINE_CHARS));
         }
     }
 
@@ -128,7 +128,7 @@ impl Reporter {
 
     fn say(&self, from: Verbosity, line: fmt::Arguments<'_>) {
         if self.verbosity >= from {
-            write_line("katydid serve: ", &shown(line.to_string().as_bytes(), MAX_LINE_CHARS));
+            write_line("katydid serve: ", &printable_within(line.to_string().as_bytes(), MAX_LINE_CHARS));
         }
     }
 

@@ -120,7 +120,7 @@ impl HostMemory {
 
     /// Ends a group that holds too much. Bytes that it may take yet.
     fn look(&self, group: u32, members: &[u32], files: Option<&MemoryFiles>) -> u64 {
-        let held = held(members, files, self.limit.bytes);
+        let held = resident_bytes(members, files, self.limit.bytes);
         let Some(left) = self.limit.bytes.checked_sub(held) else {
             self.end(group, held);
             return u64::MAX;
@@ -232,9 +232,9 @@ impl Held {
 }
 
 /// Bytes that processes hold: exact where that is more than `limit`, and at least what they hold otherwise.
-fn held(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u64 {
+fn resident_bytes(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u64 {
     let mapped: Vec<Held> = members.iter().filter_map(|member| Held::mapped(*member)).collect();
-    let unmapped = files.map_or(0, |files| files.held(members));
+    let unmapped = files.map_or(0, |files| files.file_bytes(members));
     let with_files = |held: Held| Held { shared: held.shared.max(unmapped), ..held }.all();
     let rough = with_files(mapped.iter().fold(Held::default(), |all, one| all.and(*one)));
     if rough <= limit || mapped.len() < 2 {
@@ -264,7 +264,7 @@ impl MemoryFiles {
     }
 
     /// Bytes of those that these processes have open, each once. Those that a program of another user has passed are its own.
-    fn held(&self, members: &[u32]) -> u64 {
+    fn file_bytes(&self, members: &[u32]) -> u64 {
         let mut files = BTreeMap::new();
         for member in members {
             let folder = format!("/proc/{member}/fd");
@@ -356,6 +356,6 @@ mod tests {
         io::Write::write_all(&mut file, &vec![1; 8 << 20]).unwrap();
         let files = MemoryFiles::find().unwrap();
         let own = std::process::id();
-        assert!((8 << 20..9 << 20).contains(&files.held(&[own, own])), "it is counted twice, or not at all");
+        assert!((8 << 20..9 << 20).contains(&files.file_bytes(&[own, own])), "it is counted twice, or not at all");
     }
 }

@@ -87,7 +87,7 @@ impl OwnUsers {
         let locks = if Path::new(SYSTEMD_LOCK_FOLDER).is_dir() {
             PathBuf::from(SYSTEMD_LOCK_FOLDER)
         } else {
-            made(LOCK_FOLDER)?
+            make_folder(LOCK_FOLDER)?
         };
         let shared = FlockOperation::NonBlockingLockShared;
         let group = first_free(&locks, OWN_USERS, shared)?.ok_or_else(none_free)?;
@@ -168,7 +168,7 @@ impl Drop for UserClaim {
     }
 }
 
-fn made(folder: &str) -> io::Result<PathBuf> {
+fn make_folder(folder: &str) -> io::Result<PathBuf> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
     Ok(PathBuf::from(folder))
 }

@@ -27,7 +27,7 @@ impl Callbacks {
     }
 
     /// The driver has told of the callback with this token.
-    pub(crate) fn came(&self, token: u64) {
+    pub(crate) fn complete(&self, token: u64) {
         self.lock().remove(&token);
     }
 

@@ -65,7 +65,7 @@ impl EventPoller {
     }
 
     /// Has it look soon, for a thread that waits until what is due is done.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn poll_now(&self) {
         let _ = self.thread.as_ref().map(|thread| thread.send(None));
     }
 
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_is_due_is_done_in_its_order_as_soon_as_an_event_has_come_to_a_state_or_failed() {
         let (mut event_poller, (tell, told)) = (EventPoller::default(), mpsc::channel());
-        event_poller.hurry();
+        event_poller.poll_now();
         for (number, state, name) in
             [(1, 0, "ended"), (2, 2, "submitted"), (2, 1, "runs"), (2, 0, "ended"), (3, 0, "failed")]
         {
@@ -180,7 +180,7 @@ mod tests {
         }
         let set = |number: usize, state| STATES[number - 1].store(state, Ordering::Relaxed);
         assert!(told.try_recv().is_err(), "nothing has begun");
-        event_poller.hurry();
+        event_poller.poll_now();
         set(2, 1);
         assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [(2, 2, "submitted"), (2, 1, "runs")]);
         set(3, -5);

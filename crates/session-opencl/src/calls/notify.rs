@@ -171,7 +171,7 @@ impl BuildEnd {
     }
 
     /// The program of a link, with a reference for the caller; null if the driver named none.
-    pub(crate) fn kept(&self) -> cl_program {
+    pub(crate) fn take_program(&self) -> cl_program {
         let program = std::mem::take(&mut self.end.lock().program);
         cl_program(ptr::with_exposed_provenance_mut(program))
     }

@@ -103,10 +103,11 @@ impl Checkpointable for Session {
             }
         }
         // A command that has ended gives what it read back in a moment.
-        let held = self.staging.as_ref().map_or(0, StagingArea::held) + self.host.as_ref().map_or(0, HostMemory::held);
+        let held = self.staging.as_ref().map_or(0, StagingArea::pieces_in_use)
+            + self.host.as_ref().map_or(0, HostMemory::parts_in_use);
         let rests = check_calls(self, held as u64)
             .and_then(|()| if self.awaits_callbacks() { Err(QuiesceError::Upcall) } else { Ok(()) });
-        rests.inspect_err(|_| self.event_poller.hurry())
+        rests.inspect_err(|_| self.event_poller.poll_now())
     }
 
     fn synchronize(&mut self) -> Result<(), QuiesceError> {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     /// The name of the thread that made the call.
-    fn looked(events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
+    fn poll_thread(events: Vec<HeldEvent>, has_pending: bool) -> Option<String> {
         looked_with(true, events, has_pending)
     }
 
@@ -143,20 +143,20 @@ mod tests {
     fn what_has_ended_is_answered_here_and_what_goes_on_by_an_executor() {
         let here = std::thread::current().name().map(str::to_owned);
         let executor = Some("blocking 7".to_owned());
-        assert_eq!(looked(vec![event(), event()], true), here);
+        assert_eq!(poll_thread(vec![event(), event()], true), here);
         assert_eq!(looked_with(false, vec![event()], false), here, "has ended");
         STATE.store(1, Ordering::Relaxed);
         ASKED.store(0, Ordering::Relaxed);
-        assert_eq!(looked(vec![event()], true), executor);
+        assert_eq!(poll_thread(vec![event()], true), executor);
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
-        assert_eq!(looked(vec![event()], false), executor);
+        assert_eq!(poll_thread(vec![event()], false), executor);
         ASKED.store(0, Ordering::Relaxed);
         assert_eq!(looked_with(false, vec![event()], false), executor);
         assert_eq!(ASKED.load(Ordering::Relaxed), 1, "with few processors, there is one look");
         STATE.store(-5, Ordering::Relaxed);
-        assert_eq!(looked(vec![event()], false), here, "a command that failed has ended");
-        assert_eq!(looked(Vec::new(), false), None, "nothing was put off");
-        assert_eq!(looked((0..9).map(|_| event()).collect(), false), None);
+        assert_eq!(poll_thread(vec![event()], false), here, "a command that failed has ended");
+        assert_eq!(poll_thread(Vec::new(), false), None, "nothing was put off");
+        assert_eq!(poll_thread((0..9).map(|_| event()).collect(), false), None);
     }
 
     #[test]

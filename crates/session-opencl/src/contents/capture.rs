@@ -39,7 +39,7 @@ struct CopyPaths {
 }
 
 impl CopyPaths {
-    fn wanted() -> Self {
+    fn requested() -> Self {
         let wanted = std::env::var(COPIES_VARIABLE).unwrap_or_default();
         let is = |way: &str| wanted.is_empty() || wanted == way;
         Self { process: is("process"), device: is("device") }
@@ -110,7 +110,7 @@ impl Session {
         let areas = self.areas()?;
         let copiers = self.copiers(&areas)?;
         progress.expect(areas.iter().map(|area| area.bytes).sum());
-        let ways = CopyPaths::wanted();
+        let ways = CopyPaths::requested();
         let items = items(&areas, &copiers, ways);
         let frozen = freeze(&items).map(Arc::new);
         let mut room = self.device_room(&copiers, ways);

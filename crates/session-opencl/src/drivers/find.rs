@@ -39,21 +39,21 @@ struct DriverChoice {
 }
 
 /// What a variable says, if anything.
-fn said(name: &str) -> Option<OsString> {
+fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Whether a variable names libraries, or the folder of their names.
 pub(crate) fn is_chosen() -> bool {
-    [DRIVERS_VARIABLE, "OCL_ICD_FILENAMES", "OCL_ICD_VENDORS"].into_iter().any(|name| said(name).is_some())
+    [DRIVERS_VARIABLE, "OCL_ICD_FILENAMES", "OCL_ICD_VENDORS"].into_iter().any(|name| variable(name).is_some())
 }
 
 /// The libraries to try on this machine.
 pub(crate) fn candidates() -> Candidates {
     let choice = DriverChoice {
-        libraries: said(DRIVERS_VARIABLE),
-        icd_libraries: said("OCL_ICD_FILENAMES"),
-        vendors: said("OCL_ICD_VENDORS"),
+        libraries: variable(DRIVERS_VARIABLE),
+        icd_libraries: variable("OCL_ICD_FILENAMES"),
+        vendors: variable("OCL_ICD_VENDORS"),
     };
     choose(&choice, Path::new(VENDORS_FOLDER), &LIBRARY_FOLDERS.map(Path::new))
 }
@@ -115,7 +115,7 @@ mod tests {
 
     const NONE: &str = "/no/such/folder";
 
-    fn chosen(choice: &DriverChoice, usual: &Path) -> Vec<PathBuf> {
+    fn candidates(choice: &DriverChoice, usual: &Path) -> Vec<PathBuf> {
         choose(choice, usual, &[]).libraries
     }
 
@@ -146,16 +146,16 @@ mod tests {
     fn a_library_that_is_named_twice_is_tried_once() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("n.icd"), KNOWN_LIBRARIES[0]).unwrap();
-        assert_eq!(chosen(&DriverChoice::default(), folder.path()), KNOWN_LIBRARIES.map(PathBuf::from));
+        assert_eq!(candidates(&DriverChoice::default(), folder.path()), KNOWN_LIBRARIES.map(PathBuf::from));
     }
 
     #[test]
     fn what_is_chosen_is_all_there_is() {
         let vendors = DriverChoice { vendors: Some(NONE.into()), ..DriverChoice::default() };
-        assert!(chosen(&vendors, Path::new(NONE)).is_empty());
+        assert!(candidates(&vendors, Path::new(NONE)).is_empty());
         let libraries = DriverChoice { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };
-        assert_eq!(chosen(&libraries, Path::new(NONE)), [Path::new("/a.so"), Path::new("b.so")]);
+        assert_eq!(candidates(&libraries, Path::new(NONE)), [Path::new("/a.so"), Path::new("b.so")]);
         let icd = DriverChoice { icd_libraries: Some("c.so".into()), ..DriverChoice::default() };
-        assert_eq!(chosen(&icd, Path::new(NONE))[0], Path::new("c.so"));
+        assert_eq!(candidates(&icd, Path::new(NONE))[0], Path::new("c.so"));
     }
 }

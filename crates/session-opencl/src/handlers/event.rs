@@ -63,7 +63,7 @@ pub(crate) fn kdclEventCallback(
     shared.callbacks.expect(token, message.event, state);
     session.event_poller.when(event, state, move |status| {
         shared.upcalls.push(DueCallback { token, status, text: Vec::new() });
-        shared.callbacks.came(token);
+        shared.callbacks.complete(token);
     })?;
     Ok(message::kdclEventCallbackReply {})
 }

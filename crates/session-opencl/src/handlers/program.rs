@@ -279,7 +279,7 @@ pub(crate) fn kdclLink(
             }
             told = end.has_come().into();
             // That of a link that has failed is there for its log.
-            let kept = end.kept();
+            let kept = end.take_program();
             match handle == cl_program::NULL {
                 true => handle = kept,
                 false if kept != cl_program::NULL => drop(driver!(context.api, clReleaseProgram(kept))),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     /// A session with a program, whose driver builds by this function; and the answer to a build with a callback.
-    fn built(
+    fn build_with(
         build: unsafe extern "C" fn(
             cl_program,
             u32,
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_build_is_told_when_the_driver_tells_it() {
-        let (session, reply) = built(build_later);
+        let (session, reply) = build_with(build_later);
         assert_eq!((reply.code, reply.told), (0, 0));
         assert!(session.shared.upcalls.due().is_empty() && session.shared.calls.in_flight() > 0, "it is under way");
         let (notify, data) = NOTIFY.lock().unwrap().take().unwrap();
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn the_code_of_a_build_is_the_drivers_and_an_end_that_it_has_told_is_due_at_once() {
-        let (session, reply) = built(refuse);
+        let (session, reply) = build_with(refuse);
         assert_eq!((reply.code, reply.told), (Code::INVALID_BUILD_OPTIONS.0, 1));
         assert!(session.shared.upcalls.due().is_empty());
     }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     /// A frame that makes the object of its number.
-    fn made(order: u64, opcode: u16) -> JournalRecord {
+    fn creation_record(order: u64, opcode: u16) -> JournalRecord {
         record(order, opcode, (order as u32).to_le_bytes().to_vec())
     }
 
@@ -179,39 +179,67 @@ mod tests {
 
     #[test]
     fn what_has_come_since_is_left_to_do() {
-        let first = [made(0, MADE), made(3, MADE)];
+        let first = [creation_record(0, MADE), creation_record(3, MADE)];
         assert_eq!(rest(&[], &[]), Some((vec![], vec![])));
         assert_eq!(rest(&[], &first), Some((vec![], vec![0, 3])));
         assert_eq!(rest(&first, &first), Some((vec![], vec![])));
-        let image = [first.to_vec(), vec![made(4, KERNEL), set(5, 4, 0, 3)]].concat();
+        let image = [first.to_vec(), vec![creation_record(4, KERNEL), set(5, 4, 0, 3)]].concat();
         assert_eq!(rest(&first, &image), Some((vec![], vec![4, 5])));
     }
 
     #[test]
     fn what_was_set_anew_is_set_anew() {
-        let outline = [made(1, MADE), made(2, KERNEL), set(3, 2, 0, 1), set(4, 2, 1, 1), made(5, MADE)];
-        let image = [made(1, MADE), made(2, KERNEL), set(4, 2, 1, 1), made(5, MADE), set(6, 2, 0, 5)];
+        let outline = [
+            creation_record(1, MADE),
+            creation_record(2, KERNEL),
+            set(3, 2, 0, 1),
+            set(4, 2, 1, 1),
+            creation_record(5, MADE),
+        ];
+        let image = [
+            creation_record(1, MADE),
+            creation_record(2, KERNEL),
+            set(4, 2, 1, 1),
+            creation_record(5, MADE),
+            set(6, 2, 0, 5),
+        ];
         assert_eq!(rest(&outline, &image), Some((vec![], vec![6])));
-        let unset = [made(1, MADE), made(2, KERNEL), set(4, 2, 1, 1), made(5, MADE), set(6, 2, 2, 5)];
+        let unset = [
+            creation_record(1, MADE),
+            creation_record(2, KERNEL),
+            set(4, 2, 1, 1),
+            creation_record(5, MADE),
+            set(6, 2, 2, 5),
+        ];
         assert_eq!(rest(&outline, &unset), None, "it was set to something that has ended");
     }
 
     #[test]
     fn what_has_ended_is_released_with_what_was_set() {
-        let outline = [made(1, MADE), made(2, KERNEL), set(3, 2, 0, 1), made(4, MADE), set(5, 2, 1, 4)];
-        assert_eq!(rest(&outline, &[made(1, MADE)]), Some((vec![4, 2], vec![])));
-        let image = [made(1, MADE), made(2, KERNEL), set(3, 2, 0, 1), made(6, MADE)];
+        let outline = [
+            creation_record(1, MADE),
+            creation_record(2, KERNEL),
+            set(3, 2, 0, 1),
+            creation_record(4, MADE),
+            set(5, 2, 1, 4),
+        ];
+        assert_eq!(rest(&outline, &[creation_record(1, MADE)]), Some((vec![4, 2], vec![])));
+        let image = [creation_record(1, MADE), creation_record(2, KERNEL), set(3, 2, 0, 1), creation_record(6, MADE)];
         assert_eq!(rest(&outline, &image), Some((vec![4], vec![6])));
     }
 
     #[test]
     fn what_is_another_takes_another_worker() {
-        let program = made(1, kdclProgram::OPCODE);
-        let outline = [program.clone(), made(2, MADE)];
-        assert_eq!(rest(&outline, &[made(2, MADE)]), None, "others may be made of what has ended");
-        assert_eq!(rest(&outline, &[program.clone(), made(2, kdclImage::OPCODE)]), None, "another one");
-        assert_eq!(rest(&outline, &[made(0, MADE), program, made(2, MADE)]), None, "one before it");
-        let told = [made(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
+        let program = creation_record(1, kdclProgram::OPCODE);
+        let outline = [program.clone(), creation_record(2, MADE)];
+        assert_eq!(rest(&outline, &[creation_record(2, MADE)]), None, "others may be made of what has ended");
+        assert_eq!(rest(&outline, &[program.clone(), creation_record(2, kdclImage::OPCODE)]), None, "another one");
+        assert_eq!(
+            rest(&outline, &[creation_record(0, MADE), program, creation_record(2, MADE)]),
+            None,
+            "one before it"
+        );
+        let told = [creation_record(1, MADE), record(2, kdclMemoryCallback::OPCODE, vec![1, 0, 0, 0])];
         assert_eq!(rest(&told, &[]), None, "the program has been told");
         assert_eq!(rehearsal(&[], vec![Platform::default()]).rest(&[], &[]), None, "other platforms");
     }

@@ -187,7 +187,7 @@ impl Session {
             mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
             pending_reads: self.saved_pending_reads()?,
             told: self.told.clone(),
-            ..self.made()?
+            ..self.save_state()?
         })
     }
 
@@ -196,7 +196,7 @@ impl Session {
     /// # Errors
     ///
     /// [`SaveError`].
-    pub(crate) fn made(&self) -> Result<JournalState, SaveError> {
+    pub(crate) fn save_state(&self) -> Result<JournalState, SaveError> {
         let groups = self.journal.of(kind::KERNEL).into_iter().flat_map(|(kernel, entry)| {
             entry.groups.iter().map(move |(queue, sizes)| (kernel, *queue, *sizes)).collect::<Vec<_>>()
         });

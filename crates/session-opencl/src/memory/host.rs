@@ -112,7 +112,7 @@ impl HostMemory {
     }
 
     /// How many parts commands are still reading.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn parts_in_use(&self) -> usize {
         self.held.load(Ordering::Acquire)
     }
 

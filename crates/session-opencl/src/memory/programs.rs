@@ -29,14 +29,14 @@ use crate::objects::table::Objects;
 pub(crate) struct ProgramMemory(Mutex<HashMap<u32, u64>>);
 
 impl ProgramMemory {
-    fn counted(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a program as it is now; whether that is allowed.
     pub(crate) fn count(&self, id: u32, program: &Object<cl_program>, objects: &Objects, usage: &Usage) -> bool {
         let bytes = bytes(program);
-        let mut counted = self.counted();
+        let mut counted = self.counts();
         // It may have been released while it was built.
         if objects.get::<cl_program>(id).is_err() {
             return true;
@@ -49,7 +49,7 @@ impl ProgramMemory {
 
     /// A program is gone.
     pub(crate) fn forget(&self, id: u32, usage: &Usage) {
-        usage.sub_memory(self.counted().remove(&id).unwrap_or(0));
+        usage.sub_memory(self.counts().remove(&id).unwrap_or(0));
     }
 }
 

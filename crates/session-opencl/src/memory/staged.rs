@@ -80,7 +80,7 @@ impl StagingArea {
     }
 
     /// How many pieces commands are still reading.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn pieces_in_use(&self) -> usize {
         self.held.load(Ordering::Acquire)
     }
 }
@@ -104,9 +104,9 @@ mod tests {
         let word = AtomicU32::new(1);
         let area = StagingArea::of_one(&word);
         let held = area.hold(0).unwrap();
-        assert_eq!((word.load(Ordering::Acquire), area.held()), (1, 1));
+        assert_eq!((word.load(Ordering::Acquire), area.pieces_in_use()), (1, 1));
         drop(held);
-        assert_eq!((word.load(Ordering::Acquire), area.held()), (0, 0));
+        assert_eq!((word.load(Ordering::Acquire), area.pieces_in_use()), (0, 0));
         assert!(area.hold(1).is_none() && area.pointer(1, 1).is_none());
         assert!(area.pointer(0, PIECE_BYTES as u64 + 1).is_none() && area.pointer(0, PIECE_BYTES as u64).is_some());
     }

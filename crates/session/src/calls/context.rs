@@ -206,7 +206,7 @@ impl Session {
         // SAFETY: the output is a local that outlives the call.
         let stream = ask(|out| unsafe { self.driver().cuStreamCreate(out, stream_flags::DEFAULT) })?;
         self.thread_streams.insert(key, stream);
-        self.journal.pools.made(self.entered, order);
+        self.journal.pools.count_stream(self.entered, order);
         Ok(stream)
     }
 }

@@ -19,7 +19,7 @@ use crate::calls::busy_poll::note_schedule_flags;
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// Activates a device's primary context and tells its facts.
@@ -34,7 +34,7 @@ pub(crate) fn kdContextRetain(
     let handle = made.inspect_err(|_| session.forget_context(message.context))?;
     let facts = begin(session, message.context, handle, Some(message.device))?;
     note_schedule_flags(&mut session.main_loop.busy_poll, message.flags);
-    done(kdContextRetainReply { facts })
+    success(kdContextRetainReply { facts })
 }
 
 /// Tells the driver the flags, where they differ from what it has.
@@ -112,7 +112,7 @@ pub(crate) fn kdContextCreate(
     ask::<CUcontext>(|out| unsafe { session.driver().cuCtxPopCurrent_v2(out) })?;
     let facts = begin(session, message.context, handle, None)?;
     note_schedule_flags(&mut session.main_loop.busy_poll, message.flags);
-    done(kdContextCreateReply { facts })
+    success(kdContextCreateReply { facts })
 }
 
 /// `cuCtxGetLimit` of the current context.
@@ -122,7 +122,7 @@ pub(crate) fn kdContextLimit(
     message: kdContextLimit,
 ) -> Called<kdContextLimitReply> {
     let value = limit(session.driver(), message.limit)?;
-    done(kdContextLimitReply { value: value as u64 })
+    success(kdContextLimitReply { value: value as u64 })
 }
 
 fn limit(driver: &Driver, which: u32) -> Result<usize, CUresult> {
@@ -146,5 +146,5 @@ pub(crate) fn kdContextSetLimit(
         // SAFETY: as above.
         let _ = unsafe { driver.cuCtxSetLimit(which, before) };
     })?;
-    done(kdContextSetLimitReply { actual: actual as u64 })
+    success(kdContextSetLimitReply { actual: actual as u64 })
 }

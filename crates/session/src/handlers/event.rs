@@ -7,7 +7,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdElapsedTime, kdElapsedTimeReply};
 
 use crate::device::ask::ask;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// The driver's answer, or what is known of events that were recorded before a restore.
@@ -31,5 +31,5 @@ pub(crate) fn kdElapsedTime(
         }
         answer => answer?,
     };
-    done(kdElapsedTimeReply { milliseconds })
+    success(kdElapsedTimeReply { milliseconds })
 }

@@ -4,7 +4,7 @@ use katydid_driver_rules::state::environment;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdEnvironment, kdEnvironmentReply, kdFacts, kdFactsReply};
 
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// Answers from what the worker gathered before it had a program; a limit is shown as the device's size.
@@ -14,7 +14,7 @@ pub(crate) fn kdFacts(session: &mut Session, _head: &FrameHead, _message: kdFact
     for device in &mut facts.devices {
         device.total_memory = device.total_memory.min(limit);
     }
-    done(kdFactsReply { facts: facts.encode() })
+    success(kdFactsReply { facts: facts.encode() })
 }
 
 /// Answers from this process's environment, which is what the driver was started with.
@@ -25,5 +25,5 @@ pub(crate) fn kdEnvironment(
 ) -> Called<kdEnvironmentReply> {
     let is_soft = session.driver().is_soft();
     let settings = environment::in_effect(&environment::set(environment::value), is_soft);
-    done(kdEnvironmentReply { isSoft: u32::from(is_soft), settings: settings.into_bytes() })
+    success(kdEnvironmentReply { isSoft: u32::from(is_soft), settings: settings.into_bytes() })
 }

@@ -16,7 +16,7 @@ use katydid_wire::message::{
 use crate::calls::executor::{Task, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::handlers::{Called, Detached, Enqueued, success};
 use crate::journal::{Attachment, Steps, needs};
 use crate::state::Session;
 
@@ -39,7 +39,7 @@ pub(crate) fn kdGraphInstantiate(
     let flags = message.flags & u64::from(instantiate_flags::USE_NODE_PRIORITY);
     session.instantiate_graph(head, (message.exec, message.graph), &facts, flags)?;
     session.journal.attach(Attachment::Steps(Steps { bytes: Arc::new(bytes), needs: needs(&facts) }));
-    done(kdGraphInstantiateReply {})
+    success(kdGraphInstantiateReply {})
 }
 
 /// Changes the parameters of one node of an executable graph.
@@ -50,7 +50,7 @@ pub(crate) fn kdGraphChange(
 ) -> Called<kdGraphChangeReply> {
     let step = StepFacts::decode(message.step).map_err(|error| damaged("kdGraphChange", error))?;
     session.change_graph(head, message.exec, message.number as usize, &step)?;
-    done(kdGraphChangeReply {})
+    success(kdGraphChangeReply {})
 }
 
 /// Gives a step's kernel other arguments.
@@ -92,7 +92,7 @@ pub(crate) fn kdGraphCondition(
     let (default, flags) = (message.default, message.flags);
     // SAFETY: handles are the driver's own; the output is a local.
     unsafe { session.driver().cuGraphConditionalHandleCreate(&raw mut handle, graph, context, default, flags) }.ok()?;
-    done(kdGraphConditionReply { handle })
+    success(kdGraphConditionReply { handle })
 }
 
 /// A graph with conditional handles is gone.

@@ -17,7 +17,7 @@ use katydid_wire::resource::{MAX_PARTS, ResourcePart, VISIBLE_OFFSET};
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
-use crate::handlers::{Called, Enqueued, done};
+use crate::handlers::{Called, Enqueued, success};
 use crate::objects::green_context::Green;
 use crate::state::Session;
 
@@ -75,7 +75,7 @@ fn visible(resource: &CUdevResource) -> impl Iterator<Item = u8> + '_ {
 /// What a device or a green context has.
 pub(crate) fn kdResource(session: &mut Session, _head: &FrameHead, message: kdResource) -> Called<kdResourceReply> {
     let found = whole(session, message.green, message.device)?;
-    done(kdResourceReply { part: visible(&found).collect() })
+    success(kdResourceReply { part: visible(&found).collect() })
 }
 
 /// The groups of a split and what remains; without a number of groups, how many there would be.
@@ -92,7 +92,7 @@ pub(crate) fn kdResourceSplit(
     if groups > 0 {
         let (made, rest) = split(session, &input, ResourceSplit { groups, flags, least })?;
         let parts = made.iter().chain([&rest]).flat_map(visible).collect();
-        return done(kdResourceSplitReply { made: made.len() as u32, parts });
+        return success(kdResourceSplitReply { made: made.len() as u32, parts });
     }
     let driver = session.driver();
     // SAFETY: without groups only their number is told; everything is a local.
@@ -100,11 +100,11 @@ pub(crate) fn kdResourceSplit(
         let none = std::ptr::null_mut();
         driver.cuDevSmResourceSplitByCount(none, out, &raw const input, std::ptr::null_mut(), flags, least)
     })?;
-    done(kdResourceSplitReply { made, parts: Vec::new() })
+    success(kdResourceSplitReply { made, parts: Vec::new() })
 }
 
 /// The resources of a description, out of one split.
-fn chosen(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevResource>, Fault> {
+fn select_resources(session: &Session, message: &kdGreenCreate<'_>) -> Result<Vec<CUdevResource>, Fault> {
     let kdGreenCreate { green, device, groups, flags, least, .. } = *message;
     let (parts, _) = message.parts.as_chunks::<4>();
     let mut parts = parts.iter().map(|part| ResourcePart(u32::from_le_bytes(*part))).peekable();
@@ -126,7 +126,7 @@ pub(crate) fn kdGreenCreate(
     message: kdGreenCreate<'_>,
 ) -> Called<kdGreenCreateReply> {
     session.tables.contexts.check_new(message.context)?;
-    let mut parts = chosen(session, &message)?;
+    let mut parts = select_resources(session, &message)?;
     let driver = session.driver();
     let count = parts.len() as u32;
     // SAFETY: as many resources as are said, all of the driver's own.
@@ -145,7 +145,7 @@ pub(crate) fn kdGreenCreate(
     session.greens.insert(message.context, Green { handle, owner: message.primary });
     session.begin_context(message.context, context)?;
     let facts = gather::context(session.driver(), context).encode();
-    done(kdGreenCreateReply { id, facts })
+    success(kdGreenCreateReply { id, facts })
 }
 
 /// Ends a green context.

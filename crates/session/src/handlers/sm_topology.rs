@@ -9,7 +9,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdProcessorPlaces, kdProcessorPlacesReply};
 
 use crate::device::ask::ask;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// The table's id, in memory order.
@@ -48,7 +48,7 @@ pub(crate) fn kdProcessorPlaces(
             second: std::slice::from_raw_parts(second, pairs).to_vec(),
         };
         let _ = take_back(first, second);
-        done(reply)
+        success(reply)
     }
 }
 

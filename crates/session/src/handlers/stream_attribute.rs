@@ -9,7 +9,7 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::SessionError;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// The value of an attribute; bytes that the driver does not write are 0.
@@ -22,7 +22,7 @@ pub(crate) fn kdStreamAttribute(
     let mut value = CUstreamAttrValue::default();
     // SAFETY: the output is a local of the driver's size.
     unsafe { session.driver().cuStreamGetAttribute(stream, message.attribute, &raw mut value) }.ok()?;
-    done(kdStreamAttributeReply { value: value.0.to_vec() })
+    success(kdStreamAttributeReply { value: value.0.to_vec() })
 }
 
 /// Sets an attribute of a stream (`cuStreamSetAttribute`).
@@ -40,5 +40,5 @@ pub(crate) fn kdStreamSetAttribute(
     let value = CUstreamAttrValue(bytes);
     // SAFETY: the value is a local of the driver's size.
     unsafe { session.driver().cuStreamSetAttribute(stream, message.attribute, &raw const value) }.ok()?;
-    done(kdStreamSetAttributeReply {})
+    success(kdStreamSetAttributeReply {})
 }

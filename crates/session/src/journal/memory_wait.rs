@@ -46,7 +46,7 @@ impl Session {
         let is_holding = std::mem::replace(&mut self.replay.wanted.is_holding, true);
         let is_short = |session: &Self| {
             let info = session.memory_of(device);
-            info.is_some_and(|(free, total)| free < wanted && wanted <= total.min(session.device.left()))
+            info.is_some_and(|(free, total)| free < wanted && wanted <= total.min(session.device.bytes_left()))
         };
         let (began, mut last_request) = (Instant::now(), None::<Instant>);
         while is_short(self) && began.elapsed() < MEMORY_TIMEOUT {

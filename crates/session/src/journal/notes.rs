@@ -183,7 +183,7 @@ impl Journal {
     pub(super) fn keep(&mut self, kind: ObjectKind, id: u64, entry: ObjectEntry) {
         self.note_use(kind, &entry.made);
         if kind == ObjectKind::Stream {
-            self.pools.made(entry.made.context, entry.made.order);
+            self.pools.count_stream(entry.made.context, entry.made.order);
         }
         if matches!(kind, ObjectKind::Context | ObjectKind::Module | ObjectKind::Library) {
             self.last_placed = entry.made.order;
@@ -203,7 +203,7 @@ impl Journal {
         let is_compact =
             self.compact.get_mut(kind as usize).is_some_and(|entries| entries.make(id, head, context, payload));
         if is_compact && kind == ObjectKind::Stream {
-            self.pools.made(context, head.sequence);
+            self.pools.count_stream(context, head.sequence);
         }
         is_compact
     }

@@ -25,7 +25,7 @@ pub(crate) struct StreamHighwater {
 impl StreamHighwater {
     /// Counts a stream that was created.
     #[inline]
-    pub(crate) fn made(&mut self, context: u32, order: u64) {
+    pub(crate) fn count_stream(&mut self, context: u32, order: u64) {
         let pool = self.of(context);
         pool.alive += 1;
         if pool.alive as usize > pool.raised.len() {
@@ -98,11 +98,11 @@ mod tests {
     fn what_the_living_do_not_show_is_told_where_it_is_seen() {
         let mut pools = StreamHighwater::default();
         for order in [10, 20, 30, 40] {
-            pools.made(2, order);
+            pools.count_stream(2, order);
         }
         pools.ended(2);
-        pools.made(2, 60);
-        pools.made(1, 70);
+        pools.count_stream(2, 60);
+        pools.count_stream(1, 70);
         assert_eq!(pools.all[2].raised, [10, 20, 30, 40], "the fourth came again");
         let living = [(1, 70), (2, 10), (2, 60)];
         assert_eq!(pools.beyond(&living, &[15, 90]), [(2, 4, 40)]);
@@ -114,10 +114,10 @@ mod tests {
         // A replay of that, and what follows.
         let mut again = StreamHighwater::default();
         again.raise(2, 4, 4);
-        again.made(2, 9);
+        again.count_stream(2, 9);
         assert_eq!(again.beyond(&[(2, 9)], &[12]), [(2, 4, 4)]);
         let mut many = StreamHighwater::default();
-        (0..MAX_STREAMS + 2).for_each(|_| many.made(1, 3));
+        (0..MAX_STREAMS + 2).for_each(|_| many.count_stream(1, 3));
         assert_eq!(many.beyond(&[], &[12]), [(1, MAX_STREAMS, 3)], "a replay would refuse more");
     }
 }

@@ -24,18 +24,18 @@ impl Session {
     ///
     /// `CUDA_ERROR_OUT_OF_MEMORY` where the limit leaves less; nothing is counted then.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Fault> {
-        if bytes > self.device.left() {
+        if bytes > self.device.bytes_left() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         self.device.charge(bytes);
-        self.shared.usage.set_memory(self.device.held());
+        self.shared.usage.set_memory(self.device.backed_bytes());
         Ok(())
     }
 
     /// Bytes are free again.
     pub(crate) fn refund(&mut self, bytes: u64) {
         self.device.refund(bytes);
-        self.shared.usage.set_memory(self.device.held());
+        self.shared.usage.set_memory(self.device.backed_bytes());
     }
 
     /// What an image takes on the current context's device, or the first one. What cannot be read takes nothing: a driver that

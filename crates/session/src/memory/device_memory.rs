@@ -60,7 +60,7 @@ impl DeviceMemory {
     }
 
     /// Bytes backed on all devices, and those charged.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn backed_bytes(&self) -> u64 {
         self.devices.iter().map(Chunks::total).sum::<u64>() + self.charged
     }
 
@@ -82,8 +82,8 @@ impl DeviceMemory {
     }
 
     /// Bytes that the limit leaves; without one, more than any device has.
-    pub(crate) fn left(&self) -> u64 {
-        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.held()))
+    pub(crate) fn bytes_left(&self) -> u64 {
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.backed_bytes()))
     }
 
     /// Most bytes that the session may hold; none: no limit.
@@ -102,7 +102,7 @@ impl DeviceMemory {
         if !self.devices[ordinal].is_free(address, size) {
             return Err(out_of_range(address, size));
         }
-        if size > self.left() {
+        if size > self.bytes_left() {
             return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
         }
         match &mut self.stand_ins {

@@ -160,7 +160,7 @@ impl Reclaim {
     }
 
     /// The other sessions have done what they could for a reclaim request of this session.
-    pub fn answered(&self, number: u64) {
+    pub fn note_answer(&self, number: u64) {
         self.advance(number, RequestState::Answered);
     }
 
@@ -288,8 +288,8 @@ mod tests {
         assert_eq!(take_lines(&notes), ["request 3 1"]);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| reclaim.wait(number, || 0));
-            reclaim.answered(number + 1);
-            reclaim.answered(number);
+            reclaim.note_answer(number + 1);
+            reclaim.note_answer(number);
             waiting.join().unwrap();
         });
         let (began, number, free) = (Instant::now(), reclaim.send_request(3).unwrap(), Mutex::new(0));

@@ -202,7 +202,7 @@ mod tests {
     const START: u64 = 0x5000_0000_0000;
     const GRANULE: u64 = 2 << 20;
 
-    fn made() -> VirtualMemory {
+    fn reservation() -> VirtualMemory {
         let mut memory = VirtualMemory::default();
         assert!(memory.reserve(START, 4 * GRANULE));
         memory.add(7, 0x70, 2 * GRANULE, Memory::Device);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_block_is_free_when_its_handle_and_its_last_mapping_are_gone() {
-        let mut memory = made();
+        let mut memory = reservation();
         assert_eq!(memory.release(7), 0);
         assert!(memory.block(7).is_err());
         assert_eq!(memory.unmap(START, GRANULE).unwrap(), 0);
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn mappings_stay_inside_reservations_and_apart() {
-        let memory = made();
+        let memory = reservation();
         assert!(memory.check_room(START + 2 * GRANULE, 2 * GRANULE).is_ok());
         for (address, size) in [(START, GRANULE), (START + 3 * GRANULE, 2 * GRANULE), (0x1000, GRANULE), (START, 0)] {
             assert!(memory.check_room(address, size).is_err(), "{address:#x} {size:#x}");
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_reservation_goes_as_a_whole_and_empty() {
-        let mut memory = made();
+        let mut memory = reservation();
         assert!(memory.unreserve(START, 4 * GRANULE).is_err());
         assert_eq!(memory.unmap(START, 2 * GRANULE).unwrap(), 0);
         assert!(memory.unreserve(START, 2 * GRANULE).is_err());
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn memory_of_the_host_is_told_apart_and_costs_nothing() {
-        let mut memory = made();
+        let mut memory = reservation();
         memory.add(8, 0x80, GRANULE, Memory::Host);
         memory.map(START + 2 * GRANULE, GRANULE, 8);
         assert_eq!(memory.on_host(START, 4 * GRANULE), [(START + 2 * GRANULE, GRANULE)]);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn an_id_in_use_or_beyond_all_ends_the_session() {
-        let memory = made();
+        let memory = reservation();
         for id in [0, 7, MAX_ID] {
             assert!(matches!(memory.check_new(id), Err(Fault::Fatal(SessionError::BadId { .. }))), "{id}");
         }

@@ -79,7 +79,7 @@ impl Snapshots {
     }
 
     /// Bytes of device memory that will be free again.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn held_bytes(&self) -> u64 {
         self.busy.lock().iter().sum::<u64>() + self.aside.size()
     }
 

@@ -55,7 +55,7 @@ impl DisplacedVariable {
     }
 
     /// Describes the variable for the supervisor.
-    pub(super) fn told(&self) -> MovedVariable {
+    pub(super) fn describe(&self) -> MovedVariable {
         let name = format!("{}: variable {}", self.code, self.variable);
         MovedVariable { name, address: self.before, bytes: self.size }
     }

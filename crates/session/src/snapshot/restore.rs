@@ -94,7 +94,7 @@ impl Session {
                 area.place = AreaLocation::Variables(packed(record, &displaced));
             }
         }
-        self.snapshots.moved = displaced.iter().map(DisplacedVariable::told).collect();
+        self.snapshots.moved = displaced.iter().map(DisplacedVariable::describe).collect();
         Ok(())
     }
 

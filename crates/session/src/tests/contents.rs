@@ -246,7 +246,7 @@ impl Stage {
     /// [`Checkpointable::release_snapshot`], asked until the GPU is at rest.
     fn release_snapshot(&mut self) {
         until("the GPU is at rest", || self.session.release_snapshot());
-        assert_eq!(self.session.snapshots.held(), 0);
+        assert_eq!(self.session.snapshots.held_bytes(), 0);
     }
 
     /// [`Session::make_way`], asked until the GPU is at rest.
@@ -267,7 +267,7 @@ impl Stage {
             self.session.snapshot("one", CaptureOptions { full, ..CaptureOptions::default() }, &writer, &progress)?;
         let changed = taken.changed();
         let part = taken.write(&writer)?;
-        assert_eq!(progress.done(), progress.total());
+        assert_eq!(progress.bytes_done(), progress.total());
         let committed = writer.commit(Manifest { sessions: vec![part], ..Manifest::default() })?;
         self.give_back(taken);
         Ok((changed, committed.sizes.added))
@@ -299,7 +299,7 @@ fn restore(house: &TestDriver, seed: Option<u64>, reader: &Reader) -> Result<Sta
     stage.session.restore(part, reader, &progress, RestoreOptions::default())?;
     stage.session.restore_host(part, reader, &progress)?;
     stage.context = 1;
-    assert_eq!(progress.done(), progress.total());
+    assert_eq!(progress.bytes_done(), progress.total());
     Ok(stage)
 }
 
@@ -380,14 +380,14 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_none_is_taken() {
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
     let mut ahead = with_room(&mut stage, &writer);
-    let held = stage.session.snapshots.held();
+    let held = stage.session.snapshots.held_bytes();
     assert!(held >= 10 * GRANULE, "{held} bytes were taken");
     assert_eq!(stage.make_way(), Ok(true));
-    assert_eq!(stage.session.snapshots.held(), 0);
+    assert_eq!(stage.session.snapshots.held_bytes(), 0);
     assert_eq!(stage.session.make_way(), Ok(false));
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     drop(ahead);
-    assert!(stage.session.snapshots.held() > 0);
+    assert!(stage.session.snapshots.held_bytes() > 0);
     assert!(stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).is_none());
     stage.release_snapshot();
     stage.clear();
@@ -399,7 +399,7 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
     drop(with_room(&mut stage, &writer));
-    let held = stage.session.snapshots.held();
+    let held = stage.session.snapshots.held_bytes();
     // A stream waits for what another one writes.
     let word = DEVICE + 6 * GRANULE;
     stage.enqueue(&cuStreamCreate { phStream: 30, Flags: 1 });
@@ -407,11 +407,11 @@ fn a_program_gets_memory_of_snapshots_when_the_gpu_is_at_rest_and_not_before() {
     stage.enqueue(&cuStreamWaitValue32_v2 { stream: 30, addr: word, value: 1, flags: 0 });
     for _ in 0..3 {
         assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
-        assert_eq!(stage.session.snapshots.held(), held);
+        assert_eq!(stage.session.snapshots.held_bytes(), held);
     }
     // The frame is executed: no thread stands still for the memory.
     stage.enqueue(&cuStreamWriteValue32_v2 { stream: 31, addr: word, value: 1, flags: 0 });
-    assert_eq!((stage.make_way(), stage.session.snapshots.held()), (Ok(true), 0));
+    assert_eq!((stage.make_way(), stage.session.snapshots.held_bytes()), (Ok(true), 0));
     assert_eq!(stage.session.make_way(), Ok(false));
     stage.clear();
 }

@@ -12,7 +12,7 @@ use super::fake::{PENDING, calls, fail_next};
 use super::stage::Stage;
 
 /// Context 1 with executable graph 1, of one function of the program, and context 2 with stream 3.
-fn begun() -> Stage {
+fn new_stage() -> Stage {
     let mut stage = Stage::new();
     stage.retain(2);
     stage.enqueue(&cuStreamCreate { phStream: 3, Flags: 0 });
@@ -31,72 +31,72 @@ fn instantiate(stage: &mut Stage, exec: u32, work: StepWork) {
 }
 
 /// The driver has the address of something that is kept besides what the session has itself.
-fn lent(stage: &Stage) -> bool {
+fn is_lent(stage: &Stage) -> bool {
     Arc::strong_count(&stage.session.shared) > 1
 }
 
 /// What was asked, without the numbers of handles.
-fn asked() -> Vec<String> {
+fn calls_asked() -> Vec<String> {
     calls().iter().map(|call| call.split(' ').next().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn what_a_graph_reads_is_kept_until_its_launches_are_over() {
-    let mut stage = begun();
+    let mut stage = new_stage();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
-    assert_eq!(asked(), ["event", "record", "record"]);
+    assert_eq!(calls_asked(), ["event", "record", "record"]);
     PENDING.set((1, CUresult::SUCCESS));
     stage.enqueue(&kdGraphDestroy { exec: 1 });
-    assert!(lent(&stage));
+    assert!(is_lent(&stage));
     stage.session.sweep_graphs();
-    assert!(!lent(&stage));
+    assert!(!is_lent(&stage));
 }
 
 #[test]
 fn an_event_is_of_the_context_of_the_stream() {
-    let mut stage = begun();
+    let mut stage = new_stage();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 3 });
-    assert_eq!(asked(), ["event", "record", "current", "event", "current", "record"]);
+    assert_eq!(calls_asked(), ["event", "record", "current", "event", "current", "record"]);
     PENDING.set((9, CUresult::SUCCESS));
     stage.enqueue(&kdGraphDestroy { exec: 1 });
     // Events end with their contexts, and so do launches.
     stage.session.end_context(1);
     stage.session.sweep_graphs();
-    assert!(lent(&stage));
+    assert!(is_lent(&stage));
     calls();
     stage.session.end_context(2);
     stage.session.sweep_graphs();
-    assert!(!lent(&stage) && calls().is_empty());
+    assert!(!is_lent(&stage) && calls().is_empty());
     PENDING.set((0, CUresult::SUCCESS));
 }
 
 #[test]
 fn what_a_launch_reads_whose_end_is_never_told_is_kept() {
-    let mut stage = begun();
+    let mut stage = new_stage();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     fail_next(CUresult::ERROR_INVALID_HANDLE);
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     stage.enqueue(&kdGraphDestroy { exec: 1 });
-    assert!(lent(&stage));
+    assert!(is_lent(&stage));
 }
 
 #[test]
 fn an_event_that_answers_an_error_tells_of_no_end() {
-    let mut stage = begun();
+    let mut stage = new_stage();
     stage.enqueue(&kdGraphLaunch { exec: 1, stream: 0 });
     PENDING.set((0, CUresult::ERROR_INVALID_CONTEXT));
     stage.enqueue(&kdGraphDestroy { exec: 1 });
-    assert!(lent(&stage));
+    assert!(is_lent(&stage));
     PENDING.set((0, CUresult::SUCCESS));
     stage.session.sweep_graphs();
-    assert!(!lent(&stage));
+    assert!(!is_lent(&stage));
 }
 
 #[test]
 fn the_driver_is_not_asked_about_a_graph_whose_context_has_ended() {
-    let mut stage = begun();
+    let mut stage = new_stage();
     for (exec, context) in [(2, 2), (3, 1)] {
         instantiate(&mut stage, exec, StepWork::Batch { context, words: Vec::new() });
     }
@@ -107,7 +107,7 @@ fn the_driver_is_not_asked_about_a_graph_whose_context_has_ended() {
         Err(Fault::Cuda(CUresult::ERROR_CONTEXT_IS_DESTROYED))
     ));
     stage.enqueue(&kdGraphDestroy { exec: 2 });
-    assert!(asked().is_empty());
+    assert!(calls_asked().is_empty());
     stage.enqueue(&kdGraphDestroy { exec: 3 });
-    assert_eq!(asked(), ["end"]);
+    assert_eq!(calls_asked(), ["end"]);
 }

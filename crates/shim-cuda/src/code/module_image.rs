@@ -60,7 +60,7 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
     // Memory that both sides see takes an image faster than it can be hashed, unless one hash serves all programs after this one.
     let asked = look_up(image, &devices);
     let may_ask = asked.is_some() || session.staging().is_none();
-    let kept = asked.as_ref().and_then(Lookup::kept);
+    let kept = asked.as_ref().and_then(Lookup::hash);
     if let Some(kept) = kept
         && is_there(context, &kept)?
     {

@@ -48,7 +48,7 @@ impl Variable {
         if shim.regions.find(self.address).is_some_and(|region| region.kind == place) {
             return Ok(());
         }
-        let pinned = pinned::get().ok_or_else(taken)?;
+        let pinned = pinned::get().ok_or_else(address_taken)?;
         self.map(&mut pages)?;
         let known = pinned_sync::whole(shim, self.address, self.size)?;
         // SAFETY: the pages were mapped for this variable, no other code knows of it, and it has as many bytes.
@@ -57,7 +57,7 @@ impl Variable {
             target.copy_from_nonoverlapping(known.as_ptr(), known.len());
         }
         if !shim.regions.insert(self.address, self.size, place, context.device, context.slot.handle) {
-            return Err(taken());
+            return Err(address_taken());
         }
         pinned.adopt(self.address, context.wire(), known);
         VARIABLES.begin();
@@ -67,7 +67,7 @@ impl Variable {
     /// Maps the pages of the variable that are not mapped for another one.
     fn map(&self, pages: &mut BTreeSet<u64>) -> Result<(), CUresult> {
         let end = self.address.checked_add(self.size).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
-        let range = self.address / PAGE_BYTES * PAGE_BYTES..end.ok_or_else(taken)?;
+        let range = self.address / PAGE_BYTES * PAGE_BYTES..end.ok_or_else(address_taken)?;
         for gap in missing(pages, &range) {
             map(&gap)?;
             pages.extend(gap.step_by(PAGE_BYTES as usize));
@@ -102,14 +102,14 @@ fn map(range: &Range<u64>) -> Result<(), CUresult> {
         Ok(elsewhere) => {
             // SAFETY: made just now, and not handed out.
             let _ = unsafe { munmap(elsewhere, size) };
-            Err(taken())
+            Err(address_taken())
         }
-        Err(_) => Err(taken()),
+        Err(_) => Err(address_taken()),
     }
 }
 
 /// The program has memory of its own at the address.
-fn taken() -> CUresult {
+fn address_taken() -> CUresult {
     refuse(Function::cuLibraryGetManaged, "has met a managed variable at an address that this program has in use")
 }
 

@@ -134,7 +134,7 @@ unsafe fn create_as(target: *mut CUcontext, flags: u32, ordinal: CUdevice, api_v
     let position = device::device(ordinal)?.position;
     check_flags(flags)?;
     let (session, contexts) = (&shim()?.session, CONTEXTS.get()?);
-    let made = |slot| Context { api_version, ..Context::made(slot, ordinal as u32, position as u32, flags) };
+    let made = |slot| Context { api_version, ..Context::new(slot, ordinal as u32, position as u32, flags) };
     let context = contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let message = kdContextCreate { context: context.wire(), device: position as i32, flags };
     let begun = session.call(0, &message).and_then(|reply| context.begin(&reply.facts));

@@ -319,7 +319,7 @@ fn make(
 ) -> Result<Arc<Context>, CUresult> {
     let contexts = CONTEXTS.get()?;
     let (device, owner) = (primary.device, primary.wire());
-    let made = |slot| Context::made(slot, device, position, 0);
+    let made = |slot| Context::new(slot, device, position, 0);
     let context = contexts.insert(made).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let begun = ask(context.wire(), owner).and_then(|(id, facts)| {
         let _ = context.green.set(Green { primary, id });

@@ -109,7 +109,7 @@ impl Context {
         }
     }
 
-    pub(super) fn made(slot: SlabSlot, device: u32, position: u32, flags: u32) -> Self {
+    pub(super) fn new(slot: SlabSlot, device: u32, position: u32, flags: u32) -> Self {
         Self { is_primary: false, flags: AtomicU32::new(flags), ..Self::primary(slot, device, position) }
     }
 

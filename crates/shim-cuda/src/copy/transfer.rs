@@ -152,7 +152,7 @@ fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<()
     if !may_pack(shim, data.len()) {
         return shim.session.enqueue(context, &plain);
     }
-    let packed = RECEIVING.pack(compression::chosen(), data);
+    let packed = RECEIVING.pack(compression::compression_mode(), data);
     RECEIVING.begin();
     let went = match &packed {
         Some(packed) => {
@@ -167,7 +167,9 @@ fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<()
 
 /// Whether so many bytes may be packed: not where both sides see the same memory.
 fn may_pack(shim: &Shim, bytes: usize) -> bool {
-    bytes >= MIN_COMPRESSED_BYTES && compression::chosen() != CompressionMode::Off && shim.session.staging().is_none()
+    bytes >= MIN_COMPRESSED_BYTES
+        && compression::compression_mode() != CompressionMode::Off
+        && shim.session.staging().is_none()
 }
 
 /// Copies from the GPU to the program's memory, and waits for it.
@@ -207,7 +209,7 @@ unsafe fn copy_out_inline(
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
     }
-    let Some(pace) = SENDING.requested_pace(compression::chosen()) else {
+    let Some(pace) = SENDING.requested_pace(compression::compression_mode()) else {
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
     };

@@ -71,7 +71,7 @@ impl Asked {
     }
 }
 
-fn asked() -> Vec<Asked> {
+fn read_requests() -> Vec<Asked> {
     let lines = RELEASE_LOOKUPS.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| Asked::parse(line).unwrap_or_else(|| panic!("spec/lookups.txt: no such line: {line}"))).collect()
 }
@@ -83,7 +83,7 @@ fn what_releases_ask_for_is_there_or_named() {
         None => name == asked.name,
     };
     let is_named = |asked: &Asked| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, asked));
-    let all = asked();
+    let all = read_requests();
     let not_served: Vec<String> = all
         .iter()
         .filter(|asked| !asked.is_there() && !is_named(asked))

@@ -91,7 +91,7 @@ impl HostOperations {
     }
 
     /// An operation has been done: one that was expected once is gone.
-    pub(crate) fn done(&self, token: u64) {
+    pub(crate) fn complete(&self, token: u64) {
         if self.are_expected() {
             self.change_once(|state| {
                 if state.once.remove(&token).is_some() {
@@ -241,8 +241,8 @@ mod tests {
         let operations = HostOperations::default();
         (7..10).for_each(|token| operations.add(token, HostOperation::Call(1, 2)));
         operations.expect_once(&[7, 8]);
-        operations.done(7);
-        operations.done(9);
+        operations.complete(7);
+        operations.complete(9);
         operations.leave([7, 8, 9], 10);
         assert!(operations.get(7).is_none() && operations.get(8).is_some() && operations.get(9).is_some());
         assert!(operations.are_expected() && operations.state().leaving == [(9, 10)]);

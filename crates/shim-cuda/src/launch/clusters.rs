@@ -5,7 +5,7 @@
 
 use katydid_cuda_sys::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUresult, function_attribute};
 use katydid_driver_rules::caller;
-use katydid_driver_rules::cluster::{self, ClusterLimits, asked};
+use katydid_driver_rules::cluster::{self, ClusterLimits, requested_cluster};
 use katydid_driver_rules::launch;
 use katydid_wire::message::kdClusters;
 
@@ -25,7 +25,7 @@ pub(crate) fn check(code: &Code, grid: [u32; 3], attributes: &[CUlaunchAttribute
         is_needed: value(function_attribute::CLUSTER_SIZE_MUST_BE_SET) != 0,
         most: cluster::most(value(function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0),
     };
-    limits.of_launch(asked(attributes), grid).map(drop)
+    limits.of_launch(requested_cluster(attributes), grid).map(drop)
 }
 
 /// # Safety
@@ -43,7 +43,7 @@ unsafe fn question(
     let config = unsafe { caller::read(config) }?;
     // SAFETY: the attributes are there, by the contract.
     let attributes = unsafe { launch::attributes(&config) }?;
-    let cluster = asked(&attributes.collect::<Vec<_>>()).unwrap_or_default();
+    let cluster = requested_cluster(&attributes.collect::<Vec<_>>()).unwrap_or_default();
     stack::active()?;
     let (function, kernel) = LaunchTarget::of(function)?.wire();
     let answer = call(&kdClusters {

@@ -393,7 +393,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
         offsets,
         context: context.slot.handle,
         name: target.name().to_string_lossy().into(),
-        kept: katydid_graph::KeepAlive(Arc::new(target)),
+        keep_alive: katydid_graph::KeepAlive(Arc::new(target)),
     })
 }
 

@@ -123,7 +123,7 @@ fn serve() {
         if let Some(operation) = operations.get(next.token) {
             // SAFETY: the program promised it for every launch of the graph that the operation is of.
             let _ = unsafe { operation.run(next.token) };
-            operations.done(next.token);
+            operations.complete(next.token);
         } else if let Some(due) = upcalls.take(next.token) {
             // SAFETY: registered for this call, and taken out of the registry, so called once.
             unsafe { run(due, CUresult(next.status)) };

@@ -131,7 +131,7 @@ pub(crate) fn generation() -> u64 {
 }
 
 /// A name as workers borrow by it: with the generations of this program's job behind it.
-pub(crate) fn told(name: [u8; LENDER_NAME_BYTES]) -> Vec<u8> {
+pub(crate) fn borrow_name(name: [u8; LENDER_NAME_BYTES]) -> Vec<u8> {
     name.into_iter().chain(generations().into_iter().flat_map(u64::to_le_bytes)).collect()
 }
 
@@ -234,7 +234,7 @@ fn map(lent: &MemoryName) -> Result<u64, CUresult> {
     let ordinal = device::all()?.iter().position(|device| device.position == lent.position());
     let ordinal = ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as u32;
     let start = virtual_memory::reserve_for(lent.whole)?;
-    let name = told(lent.name);
+    let name = borrow_name(lent.name);
     let message = kdForeignMap { address: start, size: lent.whole, device: lent.position() as i32, name: &name };
     let mapped = in_need(ordinal, lent.whole, || call(&message));
     if let Err(code) = mapped {
@@ -300,7 +300,7 @@ pub(crate) unsafe fn open_event(target: *mut CUevent, shared: CUipcEventHandle) 
     // SAFETY: by the contract.
     let target = unsafe { out(target) }?;
     let context = stack::active()?.owner();
-    let name = told(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+    let name = borrow_name(event_name(&shared).ok_or(CUresult::ERROR_INVALID_HANDLE)?);
     let event = EVENTS.get()?.try_insert(CUresult::ERROR_OUT_OF_MEMORY, |slot| {
         call(&kdEventBorrow { event: slot.index + 1, name: &name })?;
         let (was_recorded, is_shared) = (AtomicBool::new(true), AtomicBool::new(true));

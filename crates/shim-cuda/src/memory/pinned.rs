@@ -344,7 +344,7 @@ fn push(
     named: &mut NamedBlocks,
 ) -> Result<(), CUresult> {
     with_copies(shim, || {
-        let mut copies = made(shim, pinned, region, context)?;
+        let mut copies = with_worker_pages(shim, pinned, region, context)?;
         for start in overlapping(&copies, &pages(region)) {
             let Some(copy) = copies.get_mut(&start) else { continue };
             push_changes(shim, context, start, copy)?;
@@ -376,7 +376,7 @@ fn push_flags(context: u32) -> Result<(), CUresult> {
         // In hand throughout: a block that is in there is not freed.
         let flags = pinned.flags();
         flags.values().try_for_each(|region| {
-            let mut copies = made(shim, pinned, region, context)?;
+            let mut copies = with_worker_pages(shim, pinned, region, context)?;
             let starts = overlapping(&copies, &pages(region));
             starts.iter().try_for_each(|start| match copies.get_mut(start) {
                 Some(copy) => push_changes(shim, context, *start, copy),
@@ -400,7 +400,7 @@ pub(crate) fn push_used() -> Result<(), CUresult> {
 /// The table of copies, with the worker's pages of a block in it: they are made where they are not there. None are of a block that
 /// another thread has freed since it was found: that thread takes it out of the map of addresses, and then its pages out
 /// of the table, before its memory goes.
-fn made<'a>(
+fn with_worker_pages<'a>(
     shim: &Shim,
     pinned: &'a Pinned,
     region: &Region,
@@ -424,7 +424,7 @@ fn made<'a>(
             Some(copy) if answer.is_ok() => copy.standing = PageState::There,
             _ => drop(copies.remove(&address)),
         });
-        answer.map_err(|code| if region.is_registered() { registration::taken(code) } else { code })?;
+        answer.map_err(|code| if region.is_registered() { registration::address_error(code) } else { code })?;
     }
 }
 

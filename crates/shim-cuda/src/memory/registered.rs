@@ -54,7 +54,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
     let is_variable = |other: &Region| matches!(other.kind, RegionKind::Global { .. });
     Err(match () {
         () if others.iter().all(Region::is_registered) => CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-        () if others.iter().any(is_variable) => registration::taken(CUresult::ERROR_NOT_SUPPORTED),
+        () if others.iter().any(is_variable) => registration::address_error(CUresult::ERROR_NOT_SUPPORTED),
         () => CUresult::ERROR_INVALID_VALUE,
     })
 }

@@ -19,7 +19,7 @@ pub(crate) fn touches(shim: &Shim, pages: &Range<u64>) -> bool {
 }
 
 /// What the program gets when the worker has other memory at the address: its name, if that is the reason.
-pub(crate) fn taken(code: CUresult) -> CUresult {
+pub(crate) fn address_error(code: CUresult) -> CUresult {
     if code == CUresult::ERROR_NOT_SUPPORTED {
         return refuse(Function::cuMemHostRegister_v2, "has met an address that is in use in the worker");
     }

@@ -93,7 +93,7 @@ pub(crate) unsafe fn import(
         return Err(wrong);
     }
     // The descriptor is the pointer's value, of which the upper half means nothing.
-    let name = ipc::told(name_in(descriptor.addr() as c_int, BLOCK_FILE_MAGIC).ok_or(wrong)?);
+    let name = ipc::borrow_name(name_in(descriptor.addr() as c_int, BLOCK_FILE_MAGIC).ok_or(wrong)?);
     UnorderedWork::begin_for_good();
     let borrow = || {
         virtual_memory::adopt(HANDLE_TYPE_FILE_DESCRIPTOR, |memory| {

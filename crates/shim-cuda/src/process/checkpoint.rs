@@ -22,7 +22,7 @@ const MAX_UUID_PAIRS: usize = 1024;
 /// # Safety
 ///
 /// `arguments` is null or readable, as for all functions below.
-unsafe fn given<T>(arguments: *const T) -> [u8; ARGUMENTS_BYTES] {
+unsafe fn argument_bytes<T>(arguments: *const T) -> [u8; ARGUMENTS_BYTES] {
     const { assert!(size_of::<T>() == ARGUMENTS_BYTES) };
     if arguments.is_null() {
         return [0; ARGUMENTS_BYTES];
@@ -37,7 +37,7 @@ fn reserved(bytes: &[u8]) -> Result<(), CUresult> {
 }
 
 /// What the program gets; its user reads why, where the code alone does not say it.
-fn told<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUresult> {
+fn report<T>(function: Function, outcome: Result<T, AskError>) -> Result<T, CUresult> {
     outcome.map_err(|error| {
         let text = error.to_string();
         let is_plain = matches!(error, AskError::NoProcess(_) | AskError::WithoutCuda(_));
@@ -59,7 +59,7 @@ pub(crate) unsafe fn restore_thread(pid: i32, tid: *mut i32) -> Result<(), CUres
         target.state()?;
         target.restore_thread()
     });
-    out.write(told(Function::cuCheckpointProcessGetRestoreThreadId, found)?);
+    out.write(report(Function::cuCheckpointProcessGetRestoreThreadId, found)?);
     Ok(())
 }
 
@@ -70,7 +70,7 @@ pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
     // SAFETY: by the contract.
     let out = unsafe { crate::ffi::arguments::out(state) }?;
     let found = TargetProcess::find(pid).and_then(|target| target.state());
-    out.write(told(Function::cuCheckpointProcessGetState, found)?);
+    out.write(report(Function::cuCheckpointProcessGetState, found)?);
     Ok(())
 }
 
@@ -79,13 +79,13 @@ pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
 /// As [`given`].
 pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    let bytes = unsafe { given(arguments.cast_const()) };
+    let bytes = unsafe { argument_bytes(arguments.cast_const()) };
     let (timeout, rest) = bytes.split_at(4);
     reserved(rest)?;
     let millis = u32::from_le_bytes([timeout[0], timeout[1], timeout[2], timeout[3]]);
     let limit = (millis != 0).then(|| Duration::from_millis(millis.into()));
     let locked = TargetProcess::find(pid).and_then(|target| target.lock(limit));
-    told(Function::cuCheckpointProcessLock, locked).map(drop)
+    report(Function::cuCheckpointProcessLock, locked).map(drop)
 }
 
 /// # Safety
@@ -93,9 +93,9 @@ pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -
 /// As [`given`].
 pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheckpointArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    reserved(&unsafe { given(arguments.cast_const()) })?;
+    reserved(&unsafe { argument_bytes(arguments.cast_const()) })?;
     let taken = TargetProcess::find(pid).and_then(|target| target.order(ask::CHECKPOINT, Vec::new()));
-    told(Function::cuCheckpointProcessCheckpoint, taken).map(drop)
+    report(Function::cuCheckpointProcessCheckpoint, taken).map(drop)
 }
 
 /// # Safety
@@ -103,7 +103,7 @@ pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheck
 /// As [`given`]; the pairs that the structure names are readable.
 pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    let bytes = unsafe { given(arguments.cast_const()) };
+    let bytes = unsafe { argument_bytes(arguments.cast_const()) };
     reserved(&bytes[12..])?;
     let pairs = if arguments.is_null() {
         std::ptr::null()
@@ -118,7 +118,7 @@ pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreA
     // SAFETY: as many pairs as the caller says are readable.
     let gpus: Vec<u8> = (0..count).flat_map(|at| unsafe { pairs.add(at).read_unaligned() }).collect();
     let restored = TargetProcess::find(pid).and_then(|target| target.order(ask::RESTORE, gpus));
-    told(Function::cuCheckpointProcessRestore, restored).map(drop)
+    report(Function::cuCheckpointProcessRestore, restored).map(drop)
 }
 
 /// # Safety
@@ -126,7 +126,7 @@ pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreA
 /// As [`given`].
 pub(crate) unsafe fn unlock(pid: i32, arguments: *mut sys::CUcheckpointUnlockArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
-    reserved(&unsafe { given(arguments.cast_const()) })?;
+    reserved(&unsafe { argument_bytes(arguments.cast_const()) })?;
     let unlocked = TargetProcess::find(pid).and_then(|target| target.order(ask::UNLOCK, Vec::new()));
-    told(Function::cuCheckpointProcessUnlock, unlocked).map(drop)
+    report(Function::cuCheckpointProcessUnlock, unlocked).map(drop)
 }

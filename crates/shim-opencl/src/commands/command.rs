@@ -70,7 +70,7 @@ fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Ex
         }
     }
     destination.contents.written();
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -255,7 +255,7 @@ fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, patter
         }
     }
     memory.contents.written();
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -342,7 +342,7 @@ pub(crate) unsafe fn enqueue_migrate_mem_objects(
     lists::put(&mut waits, &ids(&objects::<Memory>(handles)?));
     let message = kdclMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
     session::call(&message)?;
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -357,7 +357,7 @@ pub(crate) fn mark(order: PendingCommand, barrier: bool) -> Result<(), Code> {
         session::call(&message)?;
         order.queue.accepted(order.worker, kind);
     }
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -367,7 +367,7 @@ pub(crate) fn mark_with(order: PendingCommand, then: impl FnOnce() -> Result<(),
     let message = kdclMarker { queue: order.queue(), event: order.event(), barrier: 0, waits: &waits };
     session::call(&message)?;
     then()?;
-    order.done();
+    order.publish();
     Ok(())
 }
 

@@ -47,7 +47,7 @@ fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<
         kernel.launched(worker, shape);
     }
     order.queue.context.launched();
-    order.done();
+    order.publish();
     Ok(())
 }
 

@@ -65,7 +65,7 @@ impl MapTarget {
 }
 
 /// What a region shows that is mapped by a command of this queue.
-fn shown(memory: &Memory, order: &PendingCommand, extent: Extent) -> Option<Shown> {
+fn mapped_contents(memory: &Memory, order: &PendingCommand, extent: Extent) -> Option<Shown> {
     let version = memory.version(&order.queue)?;
     Some(Shown { object: memory.contents.number, version, extent })
 }
@@ -108,7 +108,7 @@ fn map_shared(order: PendingCommand, transfer: Transfer, blocking: bool, flags: 
     if blocking {
         event::wait_for(&[event])?;
     }
-    order.done();
+    order.publish();
     let back = UnmapAction::Shared(transfer.extent, flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0);
     transfer.memory.maps().add(Map { back, region: transfer.rows, read_number: 0, pages: None, shows: None });
     Ok(address)
@@ -130,7 +130,7 @@ fn unmap_shared(
     let (queue, event, address) = (order.queue(), order.event(), region.start as u64);
     let message = kdclUnmap { queue, event, memory: memory.base.id, address, writes: writes.into(), waits: &waits };
     session::call(&message)?;
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -152,7 +152,7 @@ fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> R
     let waits = one.arguments(&order);
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     session::call(&kdclRead { queue, event, memory, form: one.form, landing: 0, waits: &waits })?;
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -193,7 +193,7 @@ pub(crate) unsafe fn enqueue_map_buffer(
     let address = if memory.shared != 0 {
         map_shared(order, transfer, blocking != 0, flags)?
     } else {
-        let shows = shown(&memory, &order, transfer.extent);
+        let shows = mapped_contents(&memory, &order, transfer.extent);
         let is_filled = shows.as_ref().is_some_and(|shows| memory.maps().shows(&transfer.rows, shows.version));
         // SAFETY: the whole buffer's memory, or the program's, holds the region: `run` has checked it.
         unsafe { map(order, transfer, blocking != 0, flags, MapTarget { pages: None, is_filled, shows })? }
@@ -252,7 +252,7 @@ pub(crate) unsafe fn enqueue_map_image(
     let mut transfer =
         unsafe { image_box(image, origin, region, (row, slice), ptr::without_provenance(in_host.max(1)))? };
     let target = if memory.host == 0 {
-        MapTarget::of_image(shown(&memory, &order, transfer.extent), transfer.rows.len())?
+        MapTarget::of_image(mapped_contents(&memory, &order, transfer.extent), transfer.rows.len())?
     } else {
         MapTarget { pages: None, is_filled: false, shows: None }
     };
@@ -292,7 +292,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
     // SAFETY: the region is still the program's, and lent until `map` is dropped.
     let unmapped = unsafe { unmap(order, &memory, &map) };
     match unmapped {
-        Ok(()) => left(&memory, map),
+        Ok(()) => note_unmapped(&memory, map),
         // What is refused is mapped as before.
         Err(_) => memory.maps().add(map),
     }
@@ -300,7 +300,7 @@ pub(crate) unsafe fn enqueue_unmap_mem_object(
 }
 
 /// Notes what an unmapped region shows, if nothing but its unmap has changed the object since it was mapped.
-fn left(memory: &Memory, mut map: Map) {
+fn note_unmapped(memory: &Memory, mut map: Map) {
     let Some(mut shown) = map.shows.take() else { return };
     if matches!(map.back, UnmapAction::Written(..)) {
         shown.version = shown.version.after_write();
@@ -310,7 +310,7 @@ fn left(memory: &Memory, mut map: Map) {
     }
     match &mut map.pages {
         Some(pages) => pages.shown = Some(shown),
-        None => memory.maps().left(&map.region, shown.version),
+        None => memory.maps().note_unmapped(&map.region, shown.version),
     }
 }
 

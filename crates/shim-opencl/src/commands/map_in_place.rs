@@ -81,6 +81,6 @@ pub(crate) fn unmap(order: PendingCommand, transfer: &Transfer, writes: bool) ->
     let (queue, event, memory) = (order.queue(), order.event(), transfer.memory.base.id);
     let (address, waits) = (transfer.rows.start as u64, arguments(&order, transfer));
     session::call(&kdclUnmap { queue, event, memory, address, writes: 1, waits: &waits })?;
-    order.done();
+    order.publish();
     Ok(None)
 }

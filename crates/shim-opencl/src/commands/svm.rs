@@ -109,7 +109,7 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
     if blocking != 0 {
         event::wait_for(&[done])?;
     }
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -189,7 +189,7 @@ pub(crate) unsafe fn enqueue_svm_mem_fill(
         patternSize: pattern_size as u32,
         waits: &waits,
     })?;
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -241,7 +241,7 @@ pub(crate) unsafe fn enqueue_svm_map(
     if blocking != 0 {
         event::wait_for(&[done])?;
     }
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -270,7 +270,7 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     let unmapped = unsafe { unmap(&order, address, &Rows::run(start, size)) };
     // What is refused is mapped as before.
     unmapped.inspect_err(|_| RANGES.map(address, map))?;
-    order.done();
+    order.publish();
     Ok(())
 }
 
@@ -320,6 +320,6 @@ pub(crate) unsafe fn enqueue_svm_migrate_mem(
     lists::put(&mut waits, &sizes);
     let message = kdclSvmMigrate { queue: order.queue(), event: order.event(), flags, waits: &waits };
     session::call(&message)?;
-    order.done();
+    order.publish();
     Ok(())
 }

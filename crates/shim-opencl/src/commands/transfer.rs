@@ -51,7 +51,7 @@ unsafe fn write_uncounted(transfer: &Transfer, order: PendingCommand, blocking: 
     }
     // SAFETY: by the contract.
     if blocking && unsafe { zero_copy::copy(transfer, &order, Direction::Out)? } {
-        return came(order);
+        return finish(order);
     }
     let waits = blocking && (order.has_waits() || PENDING_READS.any() || !order.queue.is_before_all());
     let order = if waits { order.with_event(COMMAND_WRITE_BUFFER)? } else { order }.blocking(blocking && !waits);
@@ -77,7 +77,7 @@ pub(crate) unsafe fn read(transfer: &Transfer, order: PendingCommand, blocking: 
     if !blocking {
         // SAFETY: by the contract.
         let read_number = unsafe { begin(transfer, &order)? };
-        order.done();
+        order.publish();
         return Ok(read_number);
     }
     // SAFETY: by the contract.
@@ -130,18 +130,18 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
             || zero_copy::copy(transfer, &order, Direction::In)?
             || staged_copy::read(transfer, &order)?
     } {
-        return came(order);
+        return finish(order);
     }
     let read_number = PENDING_READS.number();
     // SAFETY: by the contract.
     if unsafe { blocks::read(transfer, &order, read_number, true)? } {
-        return came(order);
+        return finish(order);
     }
     if transfer.rows.len() > MAX_REPLY_VALUE_BYTES {
         ask_for(transfer, &order, read_number)?;
         // SAFETY: by the contract.
         unsafe { pending_reads::wait(read_number, &transfer.rows, None)? };
-        return came(order);
+        return finish(order);
     }
     let arguments = transfer.arguments(&order);
     let (queue, event, memory, form) = (order.queue(), order.event(), transfer.memory.base.id, transfer.form);
@@ -154,7 +154,7 @@ pub(crate) unsafe fn read_now(transfer: &Transfer, order: PendingCommand) -> Res
         Some(())
     })?;
     transfer.memory.accepted(&order);
-    came(order)
+    finish(order)
 }
 
 /// Enqueues a read whose bytes stay in the worker.
@@ -165,7 +165,7 @@ fn ask_for(transfer: &Transfer, order: &PendingCommand, read_number: u64) -> Res
 }
 
 /// The end of a command for which the program has waited.
-fn came(order: PendingCommand) -> Result<(), Code> {
+fn finish(order: PendingCommand) -> Result<(), Code> {
     settle()?;
     order.ended();
     Ok(())
@@ -185,7 +185,7 @@ fn written(order: PendingCommand, waits: bool) -> Result<(), Code> {
         return Ok(());
     }
     let taken = if order.blocks() { order.queue.context.take_for_done() } else { Ok(()) };
-    order.done();
+    order.publish();
     taken
 }
 

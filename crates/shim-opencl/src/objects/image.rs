@@ -193,7 +193,7 @@ impl Wanted {
         let host = held.as_ref().map_or(self.host, |parent| parent.host);
         let context = HeldObject::new(Arc::clone(&self.context));
         let memory = Memory::new(base, context, desc.image_type, flags).beginning(has_data);
-        memory.with(host, properties).of_image(shape, held).knowing(CachedValues::told(worker, &told.facts))
+        memory.with(host, properties).of_image(shape, held).knowing(CachedValues::from_worker(worker, &told.facts))
     }
 }
 

@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// A value of eight bytes among facts.
-    fn told(facts: &[u8], query: u32, parameter: u32) -> Option<u64> {
+    fn find_fact(facts: &[u8], query: u32, parameter: u32) -> Option<u64> {
         let mut left = facts;
         while let (Some(of), Some(what), Some(value)) =
             (u32::take(&mut left), u32::take(&mut left), Vec::<u8>::take(&mut left))
@@ -207,7 +207,10 @@ mod tests {
         let of = |kind| {
             let facts = expected(&FORMAT, &shape(kind), 16);
             let image = [IMAGE_ROW_PITCH, IMAGE_SLICE_PITCH, IMAGE_HEIGHT, IMAGE_DEPTH, IMAGE_ARRAY_SIZE];
-            (image.map(|parameter| told(&facts, query::IMAGE, parameter)), told(&facts, query::MEMORY, MEM_SIZE))
+            (
+                image.map(|parameter| find_fact(&facts, query::IMAGE, parameter)),
+                find_fact(&facts, query::MEMORY, MEM_SIZE),
+            )
         };
         let some = |numbers: [u64; 5]| numbers.map(Some);
         assert_eq!(of(MEM_OBJECT_IMAGE1D), (some([160, 0, 0, 0, 0]), Some(160)));

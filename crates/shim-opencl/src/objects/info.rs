@@ -91,7 +91,7 @@ impl ValueTable {
 
 impl CachedValues {
     /// What a worker told when it made the object; `worker` was its number before.
-    pub(crate) fn told(worker: u32, facts: &[u8]) -> Self {
+    pub(crate) fn from_worker(worker: u32, facts: &[u8]) -> Self {
         let known = Self { values: Mutex::new(ValueTable { worker, ..ValueTable::default() }) };
         known.learn(worker, facts);
         known

@@ -68,7 +68,7 @@ impl Maps {
     }
 
     /// Notes that a region of it does, which was unmapped.
-    pub(crate) fn left(&mut self, region: &Rows, version: ContentsVersion) {
+    pub(crate) fn note_unmapped(&mut self, region: &Rows, version: ContentsVersion) {
         self.shown = self.regions.is_empty().then(|| (version, region.start..region.start + region.width));
     }
 

@@ -354,7 +354,7 @@ unsafe fn create(
             memory.contents.share();
         }
         let is_zero_copy = AtomicBool::new(shared == 0 && svm == 0 && size as u64 >= ZERO_COPY_MIN_BYTES);
-        let known = CachedValues::told(worker, &told.facts);
+        let known = CachedValues::from_worker(worker, &told.facts);
         Ok(Memory { size: size as u64, shared, is_zero_copy, known, ..memory })
     });
     match (made, block) {

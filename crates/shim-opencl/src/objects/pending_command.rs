@@ -119,7 +119,7 @@ impl PendingCommand {
     /// The command was sent. The program goes on, or waits for its event if `blocking`.
     pub(crate) fn sent(self, blocking: bool) -> Result<(), Code> {
         if !blocking {
-            self.done();
+            self.publish();
             return Ok(());
         }
         event::wait_for(&[self.event()])?;
@@ -132,7 +132,7 @@ impl PendingCommand {
         if self.queue.is_in_order() {
             self.queue.progress.end(self.number);
         }
-        self.done();
+        self.publish();
     }
 
     /// Whether no thread can find that nothing is sent for the command: no event tells of it, and it waits for none. One that the
@@ -155,7 +155,7 @@ impl PendingCommand {
     }
 
     /// The command is enqueued: the program gets its event.
-    pub(crate) fn done(mut self) {
+    pub(crate) fn publish(mut self) {
         if !self.place.is_null()
             && let Some(event) = self.event.take()
         {

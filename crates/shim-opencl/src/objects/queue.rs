@@ -269,7 +269,7 @@ fn create(
         let (context_id, device_id) = (context.base.id, device.base.id);
         let message = kdclQueue { queue: base.id, context: context_id, device: device_id, form, properties: &bytes };
         let worker = session::worker()?;
-        let known = CachedValues::told(worker, &session::call(&message)?.facts);
+        let known = CachedValues::from_worker(worker, &session::call(&message)?.facts);
         context.count_queue();
         let (context, device) = (HeldObject::new(Arc::clone(&context)), HeldObject::new(Arc::clone(&device)));
         let (flags, progress) = (AtomicU64::new(flags_of(form, properties)), Progress::default());

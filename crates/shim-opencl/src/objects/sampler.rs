@@ -33,7 +33,7 @@ fn create(context: cl_context, form: u32, values: &[u64], given: Vec<u64>) -> Re
     let sampler = make(|base| {
         let message = kdclSampler { sampler: base.id, context: context.base.id, form, properties: &bytes };
         let worker = session::worker()?;
-        let known = CachedValues::told(worker, &session::call(&message)?.facts);
+        let known = CachedValues::from_worker(worker, &session::call(&message)?.facts);
         Ok(Sampler { base, context: HeldObject::new(Arc::clone(&context)), properties: given, known })
     })?;
     Ok(sampler.handle())

@@ -17,13 +17,13 @@ pub(crate) fn begin(session: Session) -> &'static Session {
 }
 
 /// The session, if it has begun.
-pub(crate) fn begun() -> Option<&'static Session> {
+pub(crate) fn if_started() -> Option<&'static Session> {
     SESSION.get()
 }
 
 /// The session. Every object comes out of one, so a thread that holds an object has it.
 fn session() -> Result<&'static Session, Code> {
-    begun().ok_or(Code::INVALID_PLATFORM)
+    if_started().ok_or(Code::INVALID_PLATFORM)
 }
 
 /// Sends a message and goes on.

@@ -23,7 +23,7 @@ use crate::process::session::{self, Session};
 pub(crate) fn start() -> Result<bool, Code> {
     static STARTING: Mutex<Option<String>> = Mutex::new(None);
     let mut said = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if session::begun().is_some() {
+    if session::if_started().is_some() {
         return Ok(false);
     }
     let (session, kept, forks) = match open() {
@@ -50,7 +50,7 @@ pub(crate) fn start() -> Result<bool, Code> {
 
 /// In the child of a fork: the connection is the parent's.
 fn after_fork() {
-    if let Some(session) = session::begun() {
+    if let Some(session) = session::if_started() {
         session.abandon();
     }
 }

@@ -46,7 +46,7 @@ struct Location {
 
 /// Waits until the command of a copy has ended; none, and nothing was enqueued, if the bytes do not lie in the zero-copy area. Of a write,
 /// the first byte goes with it.
-fn shown(
+fn locate(
     staging: &Staging,
     transfer: &Transfer,
     order: &PendingCommand,
@@ -76,7 +76,7 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     let rows = &transfer.rows;
     // SAFETY: not empty, and readable by the contract.
     let first = (direction == Direction::Out).then(|| unsafe { rows.first() });
-    let Some(Location { place, absences, epoch }) = shown(staging, transfer, order, first)? else {
+    let Some(Location { place, absences, epoch }) = locate(staging, transfer, order, first)? else {
         return Ok(false);
     };
     // SAFETY: the rows are as the contract says; in the zero-copy area there are as many bytes.

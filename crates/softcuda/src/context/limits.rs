@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     /// What becomes of a value: the code, or what is kept.
-    fn kept(id: u32, value: u64) -> Outcome<u64> {
+    fn stored(id: u32, value: u64) -> Outcome<u64> {
         let limits = Limits::new();
         limits.set(id, value, 80 << 30)?;
         limits.get(id)
@@ -115,33 +115,33 @@ mod tests {
 
     #[test]
     fn values_are_rounded_as_an_h100_rounds_them() {
-        assert_eq!([0, 1, 100, 4096].map(|value| kept(limit::STACK_SIZE, value)), [0, 16, 112, 4096].map(Ok));
-        let printf = [1, 1_000_000, 32_768_001, 1 << 40].map(|value| kept(limit::PRINTF_FIFO_SIZE, value));
+        assert_eq!([0, 1, 100, 4096].map(|value| stored(limit::STACK_SIZE, value)), [0, 16, 112, 4096].map(Ok));
+        let printf = [1, 1_000_000, 32_768_001, 1 << 40].map(|value| stored(limit::PRINTF_FIFO_SIZE, value));
         assert_eq!(printf, [524_288, 1_000_192, 32_768_256, 2 << 30].map(Ok));
-        let heap = [1, 1_000_000, 32_768_001].map(|value| kept(limit::MALLOC_HEAP_SIZE, value));
+        let heap = [1, 1_000_000, 32_768_001].map(|value| stored(limit::MALLOC_HEAP_SIZE, value));
         assert_eq!(heap, [4 << 20, 4 << 20, 32_833_536].map(Ok));
-        let launches = [3, 100, 1_000_000].map(|value| kept(limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, value));
+        let launches = [3, 100, 1_000_000].map(|value| stored(limit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, value));
         assert_eq!(launches, [32, 100, 599_186].map(Ok));
         let (most, step) = (u64::from(MAX_PERSISTING_L2_BYTES), u64::from(MAX_PERSISTING_L2_BYTES / 10));
-        let cache = [0, 1, most - 1, most].map(|value| kept(limit::PERSISTING_L2_CACHE_SIZE, value));
+        let cache = [0, 1, most - 1, most].map(|value| stored(limit::PERSISTING_L2_CACHE_SIZE, value));
         assert_eq!(cache, [0, step, most, most].map(Ok));
     }
 
     #[test]
     fn what_an_h100_refuses_is_refused_with_its_code() {
         let invalid = Err(CUresult::ERROR_INVALID_VALUE);
-        assert_eq!(kept(limit::STACK_SIZE, 1_000_000), invalid);
+        assert_eq!(stored(limit::STACK_SIZE, 1_000_000), invalid);
         assert_eq!(
-            (kept(limit::MAX_L2_FETCH_GRANULARITY, 100), kept(limit::MAX_L2_FETCH_GRANULARITY, 1000)),
+            (stored(limit::MAX_L2_FETCH_GRANULARITY, 100), stored(limit::MAX_L2_FETCH_GRANULARITY, 1000)),
             (Ok(100), invalid)
         );
         assert_eq!(
-            (kept(limit::PERSISTING_L2_CACHE_SIZE, u64::from(MAX_PERSISTING_L2_BYTES) + 1), kept(99, 1)),
+            (stored(limit::PERSISTING_L2_CACHE_SIZE, u64::from(MAX_PERSISTING_L2_BYTES) + 1), stored(99, 1)),
             (invalid, invalid)
         );
-        assert_eq!(kept(limit::DEV_RUNTIME_SYNC_DEPTH, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
-        assert_eq!(kept(9, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
-        assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| kept(id, 1)), [Err(CUresult::ERROR_NOT_PERMITTED); 2]);
+        assert_eq!(stored(limit::DEV_RUNTIME_SYNC_DEPTH, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
+        assert_eq!(stored(9, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
+        assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| stored(id, 1)), [Err(CUresult::ERROR_NOT_PERMITTED); 2]);
         assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| Limits::new().get(id)), [Ok(232_448), Ok(0)]);
     }
 }

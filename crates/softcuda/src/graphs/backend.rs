@@ -10,7 +10,7 @@ use katydid_cuda_sys::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction, CUstream,
     CUstreamBatchMemOpParams,
 };
-use katydid_driver_rules::cluster::asked;
+use katydid_driver_rules::cluster::requested_cluster;
 use katydid_graph::{Backend, CaptureStream, Code, GraphId, KeepAlive, Launch, Plan, PlanStep};
 
 use super::prepared::{Prepared, context_of, fill_span, of_launch};
@@ -85,7 +85,7 @@ impl Backend for Soft {
         let attributes = of_launch(&launch.attributes);
         let cooperative = is_cooperative(&attributes);
         let (grid, block, shared) = (launch.grid, launch.block, launch.shared);
-        let mut shape = Shape { grid, block, shared, cooperative, cluster: asked(&attributes) };
+        let mut shape = Shape { grid, block, shared, cooperative, cluster: requested_cluster(&attributes) };
         shape.check(&kernel, &settings, context.device)?;
         if !events(&attributes)?.is_empty() {
             return Err(unsupported("an event of a launch in a graph"));
@@ -94,8 +94,8 @@ impl Backend for Soft {
         let bytes = unsafe { pack(&kernel, launch.array, launch.extra) }?;
         let offsets = kernel.params.iter().map(|param| param.offset as usize).collect();
         let name = kernel.name.as_str().into();
-        let kept = KeepAlive(Arc::new(Prepared { kernel, shape }));
-        Ok(Code { bytes, offsets, context: context.handle, name, kept })
+        let keep_alive = KeepAlive(Arc::new(Prepared { kernel, shape }));
+        Ok(Code { bytes, offsets, context: context.handle, name, keep_alive })
     }
 
     fn copy(&self, copy: &CUDA_MEMCPY3D, context: usize) -> Outcome<(u32, u32)> {

@@ -111,7 +111,7 @@ impl DeviceMemory {
     /// Bytes that are not in use.
     pub(crate) fn free_bytes(&self) -> u64 {
         let own = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = self.peers().map_or(0, |peers| peers.taken(self.physical_index));
+        let others = self.peers().map_or(0, |peers| peers.used_by_others(self.physical_index));
         self.capacity.saturating_sub(own.saturating_add(others))
     }
 

@@ -121,7 +121,7 @@ impl Range {
     pub(crate) fn protect(&self, start: u64, size: u64, protection: Protection) -> io::Result<()> {
         self.check(start, size)?;
         // SAFETY: the pages belong to this range, which no Rust reference points into.
-        done(unsafe { libc::mprotect(address(start), size as usize, protection.bits()) })
+        check(unsafe { libc::mprotect(address(start), size as usize, protection.bits()) })
     }
 
     /// Gives the contents of whole pages inside back to the system; they read as zero afterwards.
@@ -132,7 +132,7 @@ impl Range {
         }
         self.check(first, last - first)?;
         // SAFETY: the pages belong to this range, which no Rust reference points into.
-        done(unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) })
+        check(unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) })
     }
 
     /// Refuses to touch pages of another owner: what follows a check replaces mappings without asking.
@@ -196,7 +196,7 @@ fn map(start: u64, size: u64, protection: Protection, flags: i32, file: i32, off
 }
 
 /// The system's answer as a result.
-fn done(code: i32) -> io::Result<()> {
+fn check(code: i32) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -204,7 +204,7 @@ fn done(code: i32) -> io::Result<()> {
 pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
     // SAFETY: the name is a literal with its NUL.
     let number = unsafe { libc::memfd_create(c"katydid-softcuda".as_ptr(), libc::MFD_CLOEXEC) };
-    done(number.min(0))?;
+    check(number.min(0))?;
     // SAFETY: a fresh descriptor without another owner.
     let file = unsafe { OwnedFd::from_raw_fd(number) };
     lengthen(&file, size)?;
@@ -214,7 +214,7 @@ pub(crate) fn memory_file(size: u64) -> io::Result<OwnedFd> {
 /// Makes a memory file so long.
 pub(crate) fn lengthen(file: &OwnedFd, size: u64) -> io::Result<()> {
     // SAFETY: the descriptor is open.
-    done(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })
+    check(unsafe { libc::ftruncate(file.as_raw_fd(), size as i64) })
 }
 
 /// Gives the pages of a part of a memory file back to the system; best effort.

@@ -83,7 +83,7 @@ impl PeerProcesses {
     }
 
     /// Bytes of a device that others have; all of it if that cannot be found out.
-    pub(crate) fn taken(&self, device: usize) -> u64 {
+    pub(crate) fn used_by_others(&self, device: usize) -> u64 {
         self.with_lock(|| self.others(device)).unwrap_or(u64::MAX)
     }
 
@@ -165,7 +165,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("katydid-peers-{}", std::process::id()));
         let [one, other] = [(); 2].map(|()| PeerProcesses::open(&folder).unwrap());
         assert!(one.take(0, 60, 100) && !other.take(0, 41, 100) && other.take(0, 40, 100));
-        assert_eq!((one.taken(0), other.taken(0), other.taken(1)), (40, 60, 0));
+        assert_eq!((one.used_by_others(0), other.used_by_others(0), other.used_by_others(1)), (40, 60, 0));
         one.give(0, 10);
         assert!(other.take(0, 90, 100));
         drop(other);
@@ -186,7 +186,7 @@ mod tests {
         let pipes = [path(4), folder.path().join("1.0")];
         assert!(std::process::Command::new("mkfifo").args(&pipes).status().unwrap().success());
         let one = PeerProcesses::open(folder.path()).unwrap();
-        assert!(one.take(0, 100, 100) && one.taken(0) == 0);
+        assert!(one.take(0, 100, 100) && one.used_by_others(0) == 0);
         texts.iter().zip(0..).for_each(|(text, count)| assert_eq!(fs::read_to_string(path(count)).unwrap(), *text));
         assert_eq!(fs::read_to_string(&target).unwrap(), "mine");
         assert!(pipes.iter().all(|pipe| pipe.exists()));
@@ -216,7 +216,7 @@ mod tests {
         let whole = [&MAGIC[..], &[0; MAX_DEVICES * NUMBER_BYTES]].concat();
         fs::write(folder.join("4194304.0"), whole).unwrap();
         let one = PeerProcesses::open(&folder).unwrap();
-        assert!(one.take(0, 100, 100) && one.taken(0) == 0);
+        assert!(one.take(0, 100, 100) && one.used_by_others(0) == 0);
         names.iter().for_each(|name| assert!(folder.join(name).exists(), "{name}"));
         assert!(!folder.join("4194304.0").exists(), "its process has ended");
         fs::remove_dir_all(folder).unwrap();

@@ -42,10 +42,10 @@ pub(crate) fn visible_devices() -> Vec<usize> {
 
 /// How many devices there are, whatever is visible of them.
 fn devices() -> usize {
-    counted(env::var("KATYDID_SOFT_DEVICES").ok().as_deref())
+    thread_count(env::var("KATYDID_SOFT_DEVICES").ok().as_deref())
 }
 
-fn counted(asked: Option<&str>) -> usize {
+fn thread_count(asked: Option<&str>) -> usize {
     asked.and_then(|text| text.trim().parse().ok()).unwrap_or(1).min(MAX_DEVICES)
 }
 
@@ -215,6 +215,6 @@ mod tests {
         assert_eq!(visible(3, Some("1,7,0")), [1]);
         assert_eq!(visible(3, Some("GPU-6b617479-6469-6420-736f-667463756402,0,GPU-6b61")), [2, 0]);
         assert_eq!(visible(3, Some("")), Vec::<usize>::new());
-        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(counted), [1, 3, 1, MAX_DEVICES]);
+        assert_eq!([None, Some(" 3"), Some("x"), Some("99")].map(thread_count), [1, 3, 1, MAX_DEVICES]);
     }
 }

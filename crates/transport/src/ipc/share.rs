@@ -400,7 +400,7 @@ mod tests {
         text_of(&borrow(name, false).unwrap().pieces[0])
     }
 
-    fn lent(lender: &Lender, text: &str) -> [u8; NAME_BYTES] {
+    fn lend_text(lender: &Lender, text: &str) -> [u8; NAME_BYTES] {
         lender.name(&lender.lend(vec![file(text)]).unwrap())
     }
 
@@ -409,7 +409,7 @@ mod tests {
     }
 
     /// How many hold each secret.
-    fn held(lender: &Lender) -> Vec<([u8; SECRET_BYTES], u32, bool)> {
+    fn holder_counts(lender: &Lender) -> Vec<([u8; SECRET_BYTES], u32, bool)> {
         let held = lender.stand_still();
         lender.go_on();
         held.into_iter().map(|held| (held.secret, held.holders, held.is_lent)).collect()
@@ -422,19 +422,19 @@ mod tests {
         assert!(lender.is_own(&name));
         let (borrowed, again) = (borrow(&name, false).unwrap(), borrow(&name, false).unwrap());
         assert_eq!(borrowed.lease.borrowing, Borrowing { lender_id: lender.lender_id(), secret: secret_of(&name) });
-        assert_eq!(held(&lender), [(secret_of(&name), 2, true)]);
+        assert_eq!(holder_counts(&lender), [(secret_of(&name), 2, true)]);
         drop(again);
         lender.end(&secret_of(&name));
-        assert_eq!(held(&lender), [(secret_of(&name), 1, false)]);
+        assert_eq!(holder_counts(&lender), [(secret_of(&name), 1, false)]);
         assert_eq!(borrowed.pieces.iter().map(text_of).collect::<Vec<_>>(), ["first", "second one"]);
         drop(borrowed);
-        assert_eq!(held(&lender), []);
+        assert_eq!(holder_counts(&lender), []);
     }
 
     #[test]
     fn other_names_and_ended_ones_lead_to_nothing() {
         let lender = Lender::open(0).unwrap();
-        let (name, kept) = (lent(&lender, "text"), lent(&lender, "kept"));
+        let (name, kept) = (lend_text(&lender, "text"), lend_text(&lender, "kept"));
         let mut other = name;
         other[NAME_BYTES - 1] ^= 1;
         assert!(borrow(&other, false).is_err() && borrow(&[9; NAME_BYTES], false).is_err());
@@ -447,7 +447,7 @@ mod tests {
     #[test]
     fn generations_of_a_lender_do_not_meet() {
         let first = Lender::open(1).unwrap();
-        let name = lent(&first, "first");
+        let name = lend_text(&first, "first");
         let in_generation = |number: u64| {
             let mut name = name;
             name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES].copy_from_slice(&number.to_le_bytes());
@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn those_that_show_no_name_cost_so_many_threads_and_keep_no_other_out() {
         let lender = Lender::open(0).unwrap();
-        let name = lent(&lender, "text");
+        let name = lend_text(&lender, "text");
         let connect = || lender_sockets::connect(&lender.lender_id(), &0_u64.to_le_bytes()).unwrap();
         let silent: Vec<UnixStream> = (0..4 * MAX_UNKNOWN_PEERS)
             .map(|count| {
@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn who_borrows_while_the_lender_stands_still_waits() {
         let lender = Lender::open(0).unwrap();
-        let name = lent(&lender, "text");
+        let name = lend_text(&lender, "text");
         assert_eq!(lender.stand_still(), []);
         thread::scope(|scope| {
             let (came, comes) = std::sync::mpsc::channel();

@@ -49,7 +49,7 @@ pub(crate) fn greet(
             outcome => return outcome,
         };
         let pause = again.pause();
-        if pause >= deadline.left() {
+        if pause >= deadline.remaining() {
             return Err(error);
         }
         thread::sleep(pause);
@@ -200,7 +200,7 @@ fn open(address: &Address, deadline: Deadline) -> io::Result<OwnedFd> {
 /// A server whose queue of connections is full makes the call wait; the timeout for sending bounds that.
 fn open_unix(path: &Path, deadline: Deadline) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(deadline.left()))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(deadline.remaining()))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(socket)
@@ -217,7 +217,7 @@ fn open_tcp(host: &str, port: u16, deadline: Deadline) -> io::Result<OwnedFd> {
 fn open_first(numbers: &[SocketAddr], deadline: Deadline) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host's name stands for no number");
     for (number, left) in numbers.iter().zip((1..=numbers.len() as u32).rev()) {
-        match TcpStream::connect_timeout(number, deadline.left() / left) {
+        match TcpStream::connect_timeout(number, deadline.remaining() / left) {
             Ok(stream) => return Ok(stream.into()),
             Err(error) => failure = error,
         }

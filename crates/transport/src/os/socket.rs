@@ -31,7 +31,7 @@ impl Deadline {
     }
 
     /// What is left of it, at least a millisecond, so that a last look is always taken.
-    pub(crate) fn left(self) -> Duration {
+    pub(crate) fn remaining(self) -> Duration {
         self.0.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
@@ -127,7 +127,7 @@ pub(crate) fn receive_by(fd: BorrowedFd<'_>, bytes: &mut [u8], deadline: Deadlin
 /// Waits until something (or an end) can be received. [`io::ErrorKind::TimedOut`] after the deadline.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Deadline) -> io::Result<()> {
     loop {
-        let left = Timespec::try_from(deadline.left()).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let left = Timespec::try_from(deadline.remaining()).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&left)) {
             Ok(0) | Err(Errno::INTR) if deadline.has_passed() => return Err(io::ErrorKind::TimedOut.into()),
             Ok(0) | Err(Errno::INTR) => {}

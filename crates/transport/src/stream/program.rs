@@ -145,7 +145,7 @@ impl StreamProgram {
                 frames: Some(Box::new(frames)),
                 reader: None,
                 waiting: HashMap::new(),
-                bells: Vec::new(),
+                spare_wakeups: Vec::new(),
                 reclaim_notice: None,
                 is_listened: false,
             }),
@@ -332,7 +332,7 @@ impl StreamProgram {
         &self,
         thread: u32,
         wanted: AwaitedReply,
-        bell: &Condvar,
+        wakeup: &Condvar,
         reply: &mut Vec<u8>,
     ) -> Result<Arrived, LinkError> {
         let mut desk = self.desk();
@@ -347,7 +347,7 @@ impl StreamProgram {
             // While the worker is away, the thread that let go of it reads what is left.
             let frames = if self.socket.is_connected() { desk.frames.take() } else { None };
             let Some(frames) = frames else {
-                desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
+                desk = wakeup.wait(desk).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             let mut reading = desk.begin_reading(thread, frames);
@@ -481,7 +481,7 @@ impl StreamProgram {
         let mut desk = self.desk();
         let waiter = self.waiter(&mut desk, &head)?;
         waiter.is_filling = false;
-        waiter.bell.notify_one();
+        waiter.wakeup.notify_one();
         read?;
         waiter.reply = Some(((head, buffer.is_some()), body));
         if waiter.is_left {
@@ -504,12 +504,12 @@ impl StreamProgram {
         buffer: Option<ReplyBuffer>,
     ) -> Result<Arrived, LinkError> {
         // One that another thread has had may be rung for that, and a thread that wakes looks what for.
-        let bell = self.desk().bells.pop().unwrap_or_default();
+        let wakeup = self.desk().spare_wakeups.pop().unwrap_or_default();
         let mut registered = None;
         let mut register = |sequence| {
             registered = Some(sequence);
-            let (thread, bell) = (head.thread, Arc::clone(&bell));
-            let waiter = Waiter { thread, is_left: false, reply: None, buffer, is_filling: false, bell };
+            let (thread, wakeup) = (head.thread, Arc::clone(&wakeup));
+            let waiter = Waiter { thread, is_left: false, reply: None, buffer, is_filling: false, wakeup };
             self.desk().waiting.insert(sequence, waiter);
         };
         let size = buffer.as_ref().map_or(0, ReplyBuffer::size);
@@ -527,17 +527,17 @@ impl StreamProgram {
                 // If a worker takes this one's place, the reply comes as it would have come without a bulk connection.
                 register(sequence);
             }
-            self.wait(head.thread, wanted, &bell, reply)
+            self.wait(head.thread, wanted, &wakeup, reply)
         });
         let mut desk = self.desk();
         if let Some(sequence) = registered {
             while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_filling) {
-                desk = bell.wait(desk).unwrap_or_else(PoisonError::into_inner);
+                desk = wakeup.wait(desk).unwrap_or_else(PoisonError::into_inner);
             }
             desk.waiting.remove(&sequence);
             desk.ring_next();
         }
-        desk.bells.push(bell);
+        desk.spare_wakeups.push(wakeup);
         result
     }
 
@@ -585,7 +585,7 @@ impl StreamProgram {
 
     /// Makes all who wait for replies look up.
     fn ring_all(&self) {
-        self.desk().waiting.values().for_each(|waiter| waiter.bell.notify_one());
+        self.desk().waiting.values().for_each(|waiter| waiter.wakeup.notify_one());
         self.reclaim_requests.notify();
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct ReplyDesk {
     /// Threads that wait, by the number of their request.
     pub(crate) waiting: HashMap<u64, Waiter>,
     /// Bells of threads that have waited.
-    pub(crate) bells: Vec<Arc<Condvar>>,
+    pub(crate) spare_wakeups: Vec<Arc<Condvar>>,
     /// A reclaim notice that no thread has taken yet.
     pub(crate) reclaim_notice: Option<u32>,
     /// Whether the thread that listens for reclaim notices does nothing before something comes, so that it is to be told of what a
@@ -43,7 +43,7 @@ pub(crate) struct Waiter {
     pub(crate) buffer: Option<ReplyBuffer>,
     /// Another thread writes to the buffer: this one must not go before that is done.
     pub(crate) is_filling: bool,
-    pub(crate) bell: Arc<Condvar>,
+    pub(crate) wakeup: Arc<Condvar>,
 }
 
 /// The head of a reply, and whether its data went to the buffer.
@@ -60,7 +60,7 @@ impl ReplyDesk {
     /// Makes one of those who still wait look up: to read on, or to find that there is nothing to read any more.
     pub(crate) fn ring_next(&self) {
         if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
-            waiter.bell.notify_one();
+            waiter.wakeup.notify_one();
         }
     }
 }

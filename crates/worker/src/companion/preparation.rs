@@ -88,7 +88,7 @@ mod tests {
     }
 
     /// A preparation with an image over the connection, who hands answers out there, and the supervisor's end.
-    fn begun() -> (Preparation, Arc<ImageClient>, ControlChannel) {
+    fn start() -> (Preparation, Arc<ImageClient>, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let voice = Arc::new(CompanionWriter::new(OwnedFd::from(ours).into()).unwrap());
         let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
@@ -104,18 +104,18 @@ mod tests {
         (preparation, asker, ControlChannel::over(OwnedFd::from(theirs).into(), MAX_MESSAGE_BYTES).unwrap())
     }
 
-    fn heard(talk: &ControlChannel) -> FromWorker {
+    fn receive(talk: &ControlChannel) -> FromWorker {
         FromWorker::decode(&talk.receive(hang_limit()).unwrap().bytes).unwrap()
     }
 
     #[test]
     fn answers_reach_a_preparation_that_asks() {
-        let (preparation, asker, talk) = begun();
+        let (preparation, asker, talk) = start();
         let hashes = ChunkId::of(b"chunk").as_bytes().to_vec();
-        assert_eq!(heard(&talk), FromWorker::Has { hashes });
+        assert_eq!(receive(&talk), FromWorker::Has { hashes });
         assert!(!preparation.is_done());
         talk.send(&ToWorker::Known { known: vec![1] }.encode().unwrap(), &[]).unwrap();
-        assert_eq!(heard(&talk), FromWorker::Prepared {});
+        assert_eq!(receive(&talk), FromWorker::Prepared {});
         assert!(preparation.is_done());
         assert!(preparation.end().is_some());
         drop(asker);
@@ -123,10 +123,10 @@ mod tests {
 
     #[test]
     fn a_preparation_ends_with_the_connection() {
-        let (preparation, asker, talk) = begun();
-        assert!(matches!(heard(&talk), FromWorker::Has { .. }));
+        let (preparation, asker, talk) = start();
+        assert!(matches!(receive(&talk), FromWorker::Has { .. }));
         asker.end();
         assert!(preparation.end().is_none());
-        assert!(matches!(heard(&talk), FromWorker::Failed { .. }));
+        assert!(matches!(receive(&talk), FromWorker::Failed { .. }));
     }
 }

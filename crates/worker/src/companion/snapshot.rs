@@ -200,7 +200,7 @@ impl SnapshotWork {
     }
 
     fn tell(&self, output: &Output) {
-        let (done, total) = (self.progress.done(), self.progress.total());
+        let (done, total) = (self.progress.bytes_done(), self.progress.total());
         if self.voice.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
             // No process will commit it.
             self.progress.cancel();

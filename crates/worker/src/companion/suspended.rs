@@ -122,7 +122,7 @@ fn refill(control: &Control, voice: &CompanionWriter, input: Input, name: &str) 
         match answered.recv_timeout(PROGRESS_INTERVAL) {
             Ok(refilled) => return refilled,
             Err(RecvTimeoutError::Timeout) => {
-                let word = FromWorker::Progress { done: told.done(), total: told.total(), written: 0 };
+                let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
                 if voice.say(&word).is_err() {
                     told.cancel();
                 }

@@ -115,25 +115,25 @@ mod tests {
 
     use super::*;
 
-    fn given(name: &str, payload: &[u8]) -> Option<Vec<Argument>> {
+    fn parse_for(name: &str, payload: &[u8]) -> Option<Vec<Argument>> {
         read(function(opcode(name).unwrap()).unwrap(), payload)
     }
 
     #[test]
     fn arguments_are_whole_or_none() {
-        let asked = given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0]);
+        let asked = parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0]);
         assert_eq!(asked, Some(vec![Argument::Device(1), Argument::Out(4, true), Argument::Out(4, false)]));
-        assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1]), None);
-        assert_eq!(given("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0, 0]), None);
-        assert_eq!(given("nvmlDeviceGetFieldValues", &[0, 0, 0, 0, 255, 255, 255, 255]), None);
-        assert_eq!(given("nvmlDeviceGetMemoryInfo_v2", &[0, 0, 0, 0, 2, 0, 0, 0, 1, 1]), None);
+        assert_eq!(parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1]), None);
+        assert_eq!(parse_for("nvmlDeviceGetEccMode", &[1, 0, 0, 0, 1, 0, 0]), None);
+        assert_eq!(parse_for("nvmlDeviceGetFieldValues", &[0, 0, 0, 0, 255, 255, 255, 255]), None);
+        assert_eq!(parse_for("nvmlDeviceGetMemoryInfo_v2", &[0, 0, 0, 0, 2, 0, 0, 0, 1, 1]), None);
     }
 
     #[test]
     fn a_structure_has_as_many_bytes_as_the_library_will_write() {
         let asked = |said: u8, there: u8| {
             let head = [&[0, 0, 0, 0, there, 0, 0, 0, said, 0, 0, 2][..], &vec![0; usize::from(there) - 4]].concat();
-            given("nvmlDeviceGetMemoryInfo_v2", &head)
+            parse_for("nvmlDeviceGetMemoryInfo_v2", &head)
         };
         assert!(matches!(asked(40, 40).as_deref(), Some([_, Argument::Versioned(bytes)]) if bytes.len() == 40));
         assert_eq!([asked(40, 4), asked(40, 39), asked(4, 40)], [None, None, None]);

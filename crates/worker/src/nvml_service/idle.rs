@@ -60,11 +60,11 @@ pub(super) fn start() -> io::Result<Activity> {
 impl Activity {
     /// Notes that a call is being answered, until the value is dropped.
     pub(super) fn begin(&self) -> Answering {
-        self.turn(true);
+        self.set_answering(true);
         Answering(self.clone())
     }
 
-    fn turn(&self, is_answering: bool) {
+    fn set_answering(&self, is_answering: bool) {
         let mut state = self.lock();
         (state.is_answering, state.since) = (is_answering, Instant::now());
     }
@@ -76,7 +76,7 @@ impl Activity {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.turn(false);
+        self.0.set_answering(false);
     }
 }
 

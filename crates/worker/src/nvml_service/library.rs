@@ -193,7 +193,7 @@ impl Library {
         Ok((words, after))
     }
 
-    fn told(&self, status: u32, after: &ArgumentUse) -> Result<Option<Vec<u8>>, u32> {
+    fn encode_outputs(&self, status: u32, after: &ArgumentUse) -> Result<Option<Vec<u8>>, u32> {
         Ok(match after {
             ArgumentUse::Read { .. } => None,
             ArgumentUse::CallResult(buffer) => Some(buffer.bytes()),
@@ -235,7 +235,7 @@ impl NvmlSource for Library {
         // SAFETY: the words are what the table says that this function takes; pointers lead to buffers in `after`, of
         // the sizes that it says, which outlive the call.
         let status = unsafe { entry(*a, *b, *c, *d, *e, *f) };
-        let told = after.iter().map(|after| self.told(status, after)).collect::<Result<Vec<_>, u32>>();
+        let told = after.iter().map(|after| self.encode_outputs(status, after)).collect::<Result<Vec<_>, u32>>();
         match told {
             Ok(told) => (status, told.into_iter().flatten().collect()),
             Err(other) => (other, Vec::new()),

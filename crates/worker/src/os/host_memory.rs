@@ -69,7 +69,7 @@ fn held_now(limit: &Limit) -> Option<u64> {
     let mut status = [0; MAX_STATUS_BYTES];
     let file = openat(CWD, c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let length = rustix::io::read(&file, &mut status).ok()?;
-    let mapped = held(status.get(..length)?)?;
+    let mapped = anonymous_bytes(status.get(..length)?)?;
     let Some(files) = &limit.files else { return Some(mapped) };
     let mut open = memory_files::table();
     let all = mapped.saturating_add(files.list(&mut open));
@@ -78,7 +78,7 @@ fn held_now(limit: &Limit) -> Option<u64> {
 }
 
 /// Bytes that are no file's: memory of its own, swapped out too, and shared memory that it has touched.
-fn held(status: &[u8]) -> Option<u64> {
+fn anonymous_bytes(status: &[u8]) -> Option<u64> {
     let kibibytes = |name: &str| -> Option<u64> {
         let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
         std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?.trim().parse().ok()
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn what_is_held_is_read_from_what_the_kernel_says() {
         let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\nVmSwap:\t       4 kB\n";
-        assert_eq!(held(status), Some(132 << 10));
-        assert_eq!(held(b"Name:\tx\n"), None);
+        assert_eq!(anonymous_bytes(status), Some(132 << 10));
+        assert_eq!(anonymous_bytes(b"Name:\tx\n"), None);
         let own = held_now(&Limit { bytes: u64::MAX, files: None }).unwrap();
         assert!((1 << 10..1 << 40).contains(&own), "{own}");
     }

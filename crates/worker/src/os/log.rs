@@ -40,7 +40,7 @@ impl Log {
     }
 
     /// Writes to `real`, which descriptor 2 was before.
-    pub(crate) fn kept(real: OwnedFd) -> Self {
+    pub(crate) fn to_descriptor(real: OwnedFd) -> Self {
         Self { real: Some(real) }
     }
 

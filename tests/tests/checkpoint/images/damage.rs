@@ -10,7 +10,7 @@ use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
     [("verify_and_restore_say_the_same_of_damaged_images", agree as Scenario, "shm")].into_iter()
@@ -116,14 +116,14 @@ fn agree(paths: &Paths, way: &str) -> Result<()> {
         ensure!(
             is_whole == is_restored,
             "{damage:?} of {part}: verify says {is_whole}, restore {is_restored}\n{}\n{}",
-            said(&verified),
-            said(&restored)
+            describe(&verified),
+            describe(&restored)
         );
         if is_restored {
             continues(&kept, (written, written), &restored).with_context(|| format!("{damage:?} of {part}"))?;
             taken += 1;
         } else {
-            ensure!(restored.status.code() == Some(1), "{damage:?} of {part}: {}", said(&restored));
+            ensure!(restored.status.code() == Some(1), "{damage:?} of {part}: {}", describe(&restored));
         }
         fs::remove_dir_all(stage.image(&number.to_string()))?;
     }

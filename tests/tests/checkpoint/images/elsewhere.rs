@@ -18,7 +18,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Trial};
 
 use crate::scenarios::{LOOP, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of};
 
 /// Programs that are restored there: one of one process, one of several, and one that has things by names.
 const PROGRAMS: [(&str, Variant); 3] = [LOOP, ("kept_processes", Variant::Static), ("kept_names", Variant::Static)];
@@ -112,6 +112,6 @@ fn why_not(hidden: &str) -> Result<Option<String>> {
 /// Copies a folder as it is.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let outcome = program::run(Command::new("cp").arg("--archive").arg(from).arg(to), WAIT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     Ok(())
 }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::programs::number;
 use crate::scenarios::{LOOP, Scenario, Small, files_below, images, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe};
 
 /// Workers write through the supervisor then, so the way matters.
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("an_object_store_holds_an_image", object_store)];
@@ -56,7 +56,7 @@ pub(crate) fn credentials(endpoint: &str) -> [(&str, &str); 5] {
 /// A command about images, with the store's credentials.
 fn about(paths: &Paths, endpoint: &str, words: &[&str]) -> Result<Outcome> {
     let outcome = program::run(katydid(paths, words).envs(credentials(endpoint)), WAIT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{words:?}: {}", said(&outcome));
+    ensure!(outcome.status.success(), "{words:?}: {}", describe(&outcome));
     Ok(outcome)
 }
 
@@ -142,7 +142,7 @@ fn object_store(paths: &Paths, way: &str) -> Result<()> {
         ensure!(job.holds_itself()?, "the job ended before its point");
         let written = job.output_so_far()?.len();
         let outcome = job.checkpoint(Path::new(IMAGE), options)?;
-        ensure!(outcome.status.success(), "{}", said(&outcome));
+        ensure!(outcome.status.success(), "{}", describe(&outcome));
         taken.push((Checkpoint::read(&outcome)?, written));
     }
     was_stopped(job)?;
@@ -156,10 +156,10 @@ fn object_store(paths: &Paths, way: &str) -> Result<()> {
     }
     about(paths, &endpoint, &["images", "verify", IMAGE])?;
     let shown = about(paths, &endpoint, &["inspect", IMAGE, "--json"])?;
-    ensure!(shown.text().contains("\"far\""), "{}", said(&shown));
+    ensure!(shown.text().contains("\"far\""), "{}", describe(&shown));
     about(paths, &endpoint, &["images", "gc", "--keep", "1", IMAGE])?;
     let shown = about(paths, &endpoint, &["inspect", IMAGE])?;
-    ensure!(shown.text().contains("checkpoint 2, and 0 more"), "{}", said(&shown));
+    ensure!(shown.text().contains("checkpoint 2, and 0 more"), "{}", describe(&shown));
     stage.is_clean()
 }
 
@@ -179,25 +179,25 @@ fn left_lock(paths: &Paths, way: &str) -> Result<()> {
     let mut job = stage.start_by("next", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let refused = job.checkpoint(Path::new(IMAGE), &[])?;
-    ensure!(!refused.status.success() && refused.errors().contains(&left), "{}", said(&refused));
+    ensure!(!refused.status.success() && refused.errors().contains(&left), "{}", describe(&refused));
     let mut verify = katydid(paths, &["images", "verify", IMAGE]);
     let shown = program::run(verify.envs(credentials(&endpoint)), WAIT_TIMEOUT)?;
     // Nothing can be restored yet, and the lock is told.
-    ensure!(!shown.status.success() && shown.text().contains(&left), "{}", said(&shown));
+    ensure!(!shown.status.success() && shown.text().contains(&left), "{}", describe(&shown));
     ensure!(job.holds_itself()?, "the job ended before its second point");
     s3::pass(LONG);
     let taken = job.checkpoint(Path::new(IMAGE), &[])?;
-    ensure!(taken.status.success(), "{}", said(&taken));
+    ensure!(taken.status.success(), "{}", describe(&taken));
     was_stopped(job)?;
     let shown = about(paths, &endpoint, &["images", "verify", IMAGE])?;
-    ensure!(shown.text().contains("checkpoint 1: whole") && !shown.text().contains("the lock"), "{}", said(&shown));
+    ensure!(shown.text().contains("checkpoint 1: whole") && !shown.text().contains("the lock"), "{}", describe(&shown));
     stage.is_clean()
 }
 
 /// What the loop with ballast prints, undisturbed.
 fn kept_of_heavy(stage: &Stage) -> Result<String> {
     let outcome = stage.start("plain", LOOP, &["60", "0", "24"], &[])?.finish(WAIT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     Ok(outcome.text())
 }
 
@@ -210,7 +210,7 @@ fn lost_store(paths: &Paths, way: &str) -> Result<()> {
     let mut job = stage.start_by("far", LOOP, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let outcome = job.checkpoint(Path::new("s3://bucket/jobs/none"), &[])?;
-    ensure!(!outcome.status.success() && outcome.errors().contains("s3://bucket/jobs/none"), "{}", said(&outcome));
+    ensure!(!outcome.status.success() && outcome.errors().contains("s3://bucket/jobs/none"), "{}", describe(&outcome));
     went_on(paths, job)?;
     stage.is_clean()
 }
@@ -236,10 +236,10 @@ fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
         fs::remove_file(&filler)?;
         if !outcome.status.success() {
             failures += 1;
-            ensure!(is_about_room(&outcome.errors()), "with {room} bytes of room: {}", said(&outcome));
+            ensure!(is_about_room(&outcome.errors()), "with {room} bytes of room: {}", describe(&outcome));
         }
         let verified = images(paths, "verify", &image)?;
-        ensure!(verified.status.success(), "with {room} bytes of room: {}", said(&verified));
+        ensure!(verified.status.success(), "with {room} bytes of room: {}", describe(&verified));
     }
     went_on(paths, job)?;
     ensure!(failures >= 2, "only {failures} checkpoints found no room");
@@ -271,8 +271,8 @@ fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
     fs::write(stage.image("image/checkpoints/000001/manifest.json"), "{}")?;
     let written = job.output_so_far()?.len();
     let outcome = job.checkpoint(&stage.image("image"), &["--keep", "2"])?;
-    let is_told = outcome.status.success() && said(&outcome).contains("older checkpoints were not removed");
-    ensure!(is_told, "{}", said(&outcome));
+    let is_told = outcome.status.success() && describe(&outcome).contains("older checkpoints were not removed");
+    ensure!(is_told, "{}", describe(&outcome));
     was_stopped(job)?;
     let outcome = stage.restore("kept", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
@@ -360,9 +360,9 @@ fn every_so_often_from_outside(paths: &Paths, way: &str) -> Result<()> {
     drop(job);
     // The job may have gone between two checkpoints, or in the middle of one.
     let outcome = asking.finish(WAIT_TIMEOUT)?;
-    let taken: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| said(&outcome))?;
+    let taken: serde_json::Value = serde_json::from_slice(&outcome.stdout).with_context(|| describe(&outcome))?;
     let whole = taken.as_array().map_or(0, |all| all.iter().filter(|one| one["checkpoint"].is_u64()).count());
-    ensure!(whole >= 3, "{}", said(&outcome));
+    ensure!(whole >= 3, "{}", describe(&outcome));
     keeps_two(paths, &stage)
 }
 
@@ -379,15 +379,15 @@ fn has_fourth(image: &Path) -> bool {
 fn keeps_two(paths: &Paths, stage: &Stage) -> Result<()> {
     let image = stage.image("image");
     let cleared = program::run(katydid(paths, &["images", "gc", "--keep", "2"]).arg(&image), WAIT_TIMEOUT)?;
-    ensure!(cleared.status.success(), "{}", said(&cleared));
+    ensure!(cleared.status.success(), "{}", describe(&cleared));
     let verified = images(paths, "verify", &image)?;
-    ensure!(verified.status.success(), "{}", said(&verified));
+    ensure!(verified.status.success(), "{}", describe(&verified));
     let whole: Vec<String> = verified
         .text()
         .lines()
         .filter_map(|line| Some(line.strip_prefix("checkpoint ")?.split_once(": whole")?.0.to_owned()))
         .collect();
-    ensure!(whole.len() == 2 && !whole.contains(&"1".to_owned()), "{}", said(&verified));
+    ensure!(whole.len() == 2 && !whole.contains(&"1".to_owned()), "{}", describe(&verified));
     for number in whole {
         let mut job = stage.restore("often", "image", &["--at", &number])?;
         job.wait_for("step ")?;

@@ -16,7 +16,7 @@ use katydid_tests::watch::WAIT_TIMEOUT;
 use tempfile::TempDir;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, way_to};
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] =
     [("an_image_outlives_the_installation_it_was_made_with", another_installation)];
@@ -47,7 +47,7 @@ impl Installation {
         let dist = folder.path().join("katydid");
         let outcome =
             program::run(Command::new("cp").args(["--archive", "--link"]).arg(&paths.dist).arg(&dist), WAIT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "{}", said(&outcome));
+        ensure!(outcome.status.success(), "{}", describe(&outcome));
         Ok(Self { paths: Paths { dist, ..paths.clone() }, folder })
     }
 
@@ -95,7 +95,7 @@ fn another_installation(paths: &Paths, way: &str) -> Result<()> {
     let mut job = Job::restore(&second.paths, &stage.home, &to, "upgraded", &stage.image("image"), &plan)?;
     ensure!(job.holds_itself()?, "the restored job ended before its point: {}", job.errors_so_far()?);
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
-    ensure!(outcome.status.success(), "the second checkpoint failed: {}", said(&outcome));
+    ensure!(outcome.status.success(), "the second checkpoint failed: {}", describe(&outcome));
     let written = before + job.output_so_far()?.len();
     was_stopped(job)?;
     server.workers_of(0)?;
@@ -156,8 +156,8 @@ fn another_interface(paths: &Paths, way: &str) -> Result<()> {
     let before = files(&stage.image("image"))?;
     let outcome = stage.restore("other", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let errors = outcome.errors();
-    ensure!(!outcome.status.success() && errors.contains("interface eeeeeeee"), "{}", said(&outcome));
-    ensure!(errors.contains("restore it with"), "no remedy: {}", said(&outcome));
+    ensure!(!outcome.status.success() && errors.contains("interface eeeeeeee"), "{}", describe(&outcome));
+    ensure!(errors.contains("restore it with"), "no remedy: {}", describe(&outcome));
     ensure!(files(&stage.image("image"))? == before, "the image has changed");
     stage.is_clean()
 }

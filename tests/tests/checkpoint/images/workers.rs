@@ -19,9 +19,9 @@ use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::programs::shown;
+use crate::programs::show;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, kept_of, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, kept_of, way_to};
 
 const NO_REPLAY: Option<&str> = Some("no-replay");
 /// Frames of programs at which they are checkpointed, each in the worker that the checkpoint before has brought back.
@@ -72,7 +72,7 @@ pub(crate) fn trials(paths: &Paths, apps: &[App]) -> Vec<Trial> {
         let (paths, name, variant) = (paths.clone(), app.name.clone(), app.variants()[0]);
         let is_missing = paths.why_not_built(&name, variant).is_some();
         let trial = trial::test(format!("{way}::{VARIANT}::{name}"), move || {
-            program(&paths, way, (&name, variant)).map_err(shown)
+            program(&paths, way, (&name, variant)).map_err(show)
         });
         trial.with_ignored_flag(is_missing)
     };
@@ -91,18 +91,22 @@ fn plan<'a>(points: &'a [u64]) -> Plan<'a> {
 }
 
 /// Checkpoints a job, which ends; it is kept by its worker's process, and says so. How much was written by then.
-fn kept(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
+fn checkpoint_as_process(stage: &Stage, job: Job<'_>, image: &str) -> Result<usize> {
     let outcome = job.checkpoint(&stage.image(image), &[])?;
     let (server, errors) = (stage.server.log(), job.errors_so_far()?);
     ensure!(
         outcome.status.success(),
         "the checkpoint failed: {}--- the job\n{errors}--- the server\n{server}",
-        said(&outcome)
+        describe(&outcome)
     );
     let view: Value = serde_json::from_str(&outcome.text())?;
     let sessions = view["worker_images"].as_array().map_or(0, Vec::len);
-    ensure!(sessions > 0, "no worker was kept as a process: {}", said(&outcome));
-    ensure!(outcome.errors().contains("is kept as the process of its worker"), "it says nothing: {}", said(&outcome));
+    ensure!(sessions > 0, "no worker was kept as a process: {}", describe(&outcome));
+    ensure!(
+        outcome.errors().contains("is kept as the process of its worker"),
+        "it says nothing: {}",
+        describe(&outcome)
+    );
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     Ok(written)
@@ -118,10 +122,10 @@ fn program(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<()> {
         if !job.holds_itself()? {
             break;
         }
-        written += kept(&stage, job, "image")?;
+        written += checkpoint_as_process(&stage, job, "image")?;
         taken += 1;
         let verified = images(paths, "verify", &stage.image("image"))?;
-        ensure!(verified.status.success(), "the image: {}", said(&verified));
+        ensure!(verified.status.success(), "the image: {}", describe(&verified));
         job = stage.restore_by("job", "image", &plan(&POINTS))?;
     }
     ensure!(taken > 0, "it ended before its first point");
@@ -146,7 +150,7 @@ fn looped_to<'a>(stage: &'a Stage, fault: &str, points: &[u64]) -> Result<Job<'a
 /// The checkpoint is refused for this, and the job goes on.
 fn goes_on(paths: &Paths, stage: &Stage, job: Job<'_>, why: &str) -> Result<()> {
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
-    ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(why), "{}", said(&outcome));
+    ensure!(outcome.status.code() == Some(1) && outcome.errors().contains(why), "{}", describe(&outcome));
     went_on(paths, job).with_context(|| format!("the server said: {}", stage.server.log()))?;
     stage.is_clean()
 }
@@ -189,7 +193,7 @@ fn killed_at(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     let worker = stage.server.workers_of(1)?;
     let processes = [tree(job.pid()), worker].concat();
     let outcome = job.checkpoint(&stage.image("image"), &[])?;
-    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "the checkpoint succeeded: {}", describe(&outcome));
     until("program and worker are gone", || !processes.iter().any(|pid| runs(*pid)))
         .with_context(|| format!("the server said: {}", stage.server.log()))?;
     drop(job);
@@ -197,7 +201,7 @@ fn killed_at(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     let second = stage.image("image").join("checkpoints/000002/manifest.json");
     ensure!(!second.exists(), "there is a second checkpoint");
     let verified = images(paths, "verify", &stage.image("image"))?;
-    ensure!(verified.status.success(), "the image: {}", said(&verified));
+    ensure!(verified.status.success(), "the image: {}", describe(&verified));
     let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
@@ -213,11 +217,11 @@ fn pointed(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: way_to(way, &server)?, server, ..open_stage(paths, way)? };
     let program = ("kept_variables", Variant::Plain);
     let undisturbed = stage.start("undisturbed", program, &STEPS, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(undisturbed.status.success(), "undisturbed: {}", said(&undisturbed));
+    ensure!(undisturbed.status.success(), "undisturbed: {}", describe(&undisturbed));
     let mut job = stage.start("told", program, &STEPS, &[40])?;
     ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
     fs::write(&file, "8192\n")?;
-    let written = kept(&stage, job, "image")?;
+    let written = checkpoint_as_process(&stage, job, "image")?;
     let outcome = stage.restore("told", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&undisturbed.text(), (written, written), &outcome)?;
     stage.is_clean()
@@ -245,7 +249,7 @@ fn without_criu(paths: &Paths, way: &str) -> Result<()> {
 /// The second one finds the ids of the worker taken, and has namespaces of its own.
 fn twice(paths: &Paths, way: &str) -> Result<()> {
     let stage = open_stage(paths, way)?;
-    let written = kept(&stage, looped_to(&stage, "no-replay", &[60, 90])?, "image")?;
+    let written = checkpoint_as_process(&stage, looped_to(&stage, "no-replay", &[60, 90])?, "image")?;
     let mut first = stage.restore_by("loop", "image", &plan(&[90]))?;
     ensure!(first.holds_itself()?, "the first one ended: {}", first.errors_so_far()?);
     let second = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
@@ -254,7 +258,7 @@ fn twice(paths: &Paths, way: &str) -> Result<()> {
     } else {
         // NVIDIA's driver has a unix socket whose name the kernel chose, and CRIU gives it that name back.
         let is_refused = !second.status.success() && second.errors().contains("Address already in use");
-        ensure!(is_refused, "the second: {}", said(&second));
+        ensure!(is_refused, "the second: {}", describe(&second));
     }
     // It goes on without a checkpoint: its supervisor lets it.
     drop(first);
@@ -263,7 +267,7 @@ fn twice(paths: &Paths, way: &str) -> Result<()> {
 
 fn another_server(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = open_stage(paths, way)?;
-    let written = kept(&stage, looped(&stage, "no-replay")?, "image")?;
+    let written = checkpoint_as_process(&stage, looped(&stage, "no-replay")?, "image")?;
     let server = Server::start(paths, &driver_under_test(), &OPEN)?;
     stage.way = Way::through(&server)[0].clone();
     stage.server = server;
@@ -275,7 +279,7 @@ fn another_server(paths: &Paths, way: &str) -> Result<()> {
 fn private(paths: &Paths, way: &str) -> Result<()> {
     let mut stage = Stage::new(paths, way)?;
     stage.way = Way::Private { driver: driver_under_test() };
-    let written = kept(&stage, looped(&stage, "no-replay")?, "image")?;
+    let written = checkpoint_as_process(&stage, looped(&stage, "no-replay")?, "image")?;
     let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept_of(paths, LOOP.0)?, (written, written), &outcome)?;
     ensure!(has_worker(&stage.image("image"))?, "the manifest names no worker");

@@ -33,7 +33,7 @@ use katydid_tests::way::Way;
 
 use crate::programs::{Random, number};
 use crate::scenarios::{LOOP, Scenario, Small, images, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, opencl_server, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe, opencl_server, way_to};
 
 /// Rounds on each way unless told otherwise.
 const ROUND_COUNT: u64 = 4;
@@ -263,7 +263,7 @@ impl Field {
             return Ok(text.clone());
         }
         let outcome = self.start(subject, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success(), "undisturbed: {}", said(&outcome));
+        ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
         self.right.insert(subject, outcome.text());
         Ok(outcome.text())
     }
@@ -300,9 +300,9 @@ impl Field {
         let path = image.display().to_string();
         let every = ["--image", path.as_str(), "--every", "100ms", "--keep", "2"];
         let job = match round.action {
-            Action::Running => self.begun(round.subject, &[], right)?,
+            Action::Running => self.start_job(round.subject, &[], right)?,
             Action::Every => {
-                let job = self.begun(round.subject, &every, right)?;
+                let job = self.start_job(round.subject, &every, right)?;
                 until("there is a checkpoint", || image.join("latest").exists() || !runs(job.pid()))?;
                 job
             }
@@ -325,7 +325,7 @@ impl Field {
     }
 
     /// A job that has said its first line.
-    fn begun(&self, subject: Subject, options: &[&str], right: &str) -> Result<Job<'_>> {
+    fn start_job(&self, subject: Subject, options: &[&str], right: &str) -> Result<Job<'_>> {
         let mut job = self.start(subject, options)?;
         let first = right.lines().next().context("it says nothing")?;
         job.wait_for(&format!("{first}\n"))?;
@@ -336,14 +336,14 @@ impl Field {
     /// checkpoint does, and another one is taken then.
     fn first_checkpoint(&self, subject: Subject, image: &Path, options: &[&str], right: &str) -> Result<Job<'_>> {
         for _ in 0..MAX_ATTEMPTS {
-            let job = self.begun(subject, &[], right)?;
+            let job = self.start_job(subject, &[], right)?;
             let asked = job.checkpoint(image, options)?;
             if asked.status.success() {
                 return Ok(job);
             }
-            ensure!(outcome_came_first(&asked), "the first checkpoint: {}", said(&asked));
+            ensure!(outcome_came_first(&asked), "the first checkpoint: {}", describe(&asked));
             let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-            ensure!(outcome.status.success() && outcome.text() == right, "before a checkpoint: {}", said(&outcome));
+            ensure!(outcome.status.success() && outcome.text() == right, "before a checkpoint: {}", describe(&outcome));
         }
         bail!("no job of {MAX_ATTEMPTS} lived to be checkpointed")
     }
@@ -428,7 +428,8 @@ impl Field {
 
     /// The job has come to an end that it may come to.
     fn judge(&self, round: &Round, outcome: &Outcome, asked: Option<&Outcome>, right: &str) -> Result<()> {
-        let told = || format!("the job: {}\n=== the asker: {}", said(outcome), asked.map(said).unwrap_or_default());
+        let told =
+            || format!("the job: {}\n=== the asker: {}", describe(outcome), asked.map(describe).unwrap_or_default());
         let text = outcome.text();
         let is_right = |text: &str| match round.action {
             Action::Restore => right.ends_with(text),
@@ -475,7 +476,7 @@ impl Field {
     fn is_whole(&self, round: &Round, image: &Path, right: &str) -> Result<()> {
         if round.action != Action::Running && (round.action != Action::Every || image.join("latest").exists()) {
             let outcome = images(&self.stage.paths, "verify", image)?;
-            ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
+            ensure!(outcome.status.success(), "the image is damaged: {}", describe(&outcome));
             let outcome = self.restore(image)?.finish(CHECKPOINT_TIMEOUT)?;
             let mut is_right = outcome.status.success() && right.ends_with(&outcome.text());
             // A process that was killed is missing in later checkpoints, and the others may have no use for their lives.
@@ -483,10 +484,10 @@ impl Field {
             if has_several && round.fault == Fault::Kill(Victim::Program) {
                 is_right |= right.contains(&outcome.text());
             }
-            ensure!(is_right, "it did not come to the right end: {}", said(&outcome));
+            ensure!(is_right, "it did not come to the right end: {}", describe(&outcome));
         } else {
             let outcome = self.start(round.subject, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-            ensure!(outcome.status.success() && outcome.text() == right, "the next program: {}", said(&outcome));
+            ensure!(outcome.status.success() && outcome.text() == right, "the next program: {}", describe(&outcome));
         }
         Ok(())
     }

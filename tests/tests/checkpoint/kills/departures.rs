@@ -16,7 +16,7 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::{WAIT_TIMEOUT, kill, runs, tree, until};
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
 /// Steps by which a program is known from another that makes fewer.
 const MANY_STEPS: &str = "100000";
@@ -53,7 +53,7 @@ fn the_only_one(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     moves_without(&stage, &job, &paths.program(LOOP.0, LOOP.1))?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(KILLED_STATUS), "not as its program ended: {}", said(&outcome));
+    ensure!(outcome.status.code() == Some(KILLED_STATUS), "not as its program ended: {}", describe(&outcome));
     stage.is_clean()
 }
 
@@ -76,7 +76,7 @@ fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
         }
     })?;
     let outcome = program::run(&mut job.migrate_command(gate.address(), &[]), WAIT_TIMEOUT)?;
-    ensure!(!outcome.status.success() && !outcome.errors().is_empty(), "it moved: {}", said(&outcome));
+    ensure!(!outcome.status.success() && !outcome.errors().is_empty(), "it moved: {}", describe(&outcome));
     other.workers_of(0)?;
     Ok(())
 }

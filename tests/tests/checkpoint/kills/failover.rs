@@ -10,7 +10,7 @@ use katydid_tests::program::Outcome;
 use katydid_tests::watch::{kill, runs, until};
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 /// All of them are tried on every way.
 pub(crate) const ON_EVERY_WAY: [(&str, Scenario); 5] = [
@@ -72,9 +72,9 @@ fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
 /// Without a checkpoint, and with one that is a frame old.
 fn told_what_was_lost(paths: &Paths, way: &str) -> Result<()> {
     let outcome = lost(paths, way, &[60])?;
-    ensure!(outcome.errors().contains("no checkpoint to rebuild it from"), "{}", said(&outcome));
+    ensure!(outcome.errors().contains("no checkpoint to rebuild it from"), "{}", describe(&outcome));
     let outcome = lost(paths, way, &[60, 61])?;
-    ensure!(outcome.errors().contains("1 messages were sent to it since checkpoint 1"), "{}", said(&outcome));
+    ensure!(outcome.errors().contains("1 messages were sent to it since checkpoint 1"), "{}", describe(&outcome));
     Ok(())
 }
 
@@ -89,7 +89,7 @@ fn lost(paths: &Paths, way: &str, points: &[u64]) -> Result<Outcome> {
     ensure!(job.holds_itself()?, "the job ended before its last point");
     kill_workers(&stage, 1)?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code().is_some_and(|code| code != 0), "it went on: {}", said(&outcome));
+    ensure!(outcome.status.code().is_some_and(|code| code != 0), "it went on: {}", describe(&outcome));
     stage.is_clean()?;
     Ok(outcome)
 }
@@ -109,7 +109,7 @@ fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     }
     let kept = crate::stage::kept_of(paths, "kept_processes")?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == kept, "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == kept, "{}", describe(&outcome));
     stage.is_clean()
 }
 

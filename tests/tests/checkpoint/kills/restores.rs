@@ -14,7 +14,7 @@ use katydid_tests::watch::{children, runs, tree, until};
 
 use crate::jobs::in_place_of_criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, said, way_to};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, way_to};
 
 const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_lock_each_other_out", locked)];
 
@@ -89,7 +89,7 @@ fn locked(paths: &Paths, way: &str) -> Result<()> {
     let hasty = Plan { fault: Some("impatience"), ..Plan::default() };
     let outcome = stage.restore_by("hasty", "image", &hasty)?.finish(CHECKPOINT_TIMEOUT)?;
     let is_told = outcome.errors().contains("has held the lock") && outcome.errors().contains(&us);
-    ensure!(!outcome.status.success() && is_told, "{}", said(&outcome));
+    ensure!(!outcome.status.success() && is_told, "{}", describe(&outcome));
     lock.unlock()?;
     continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
@@ -114,7 +114,7 @@ fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
     if outcome.status.success() {
         continues(&kept, (written, written), &outcome)?;
     } else if victim != "program" && !ENDS_THE_SUPERVISOR.contains(&victim) {
-        ensure!(!outcome.errors().is_empty(), "it failed without a word: {}", said(&outcome));
+        ensure!(!outcome.errors().is_empty(), "it failed without a word: {}", describe(&outcome));
     }
     if victim == "server" {
         let server = Server::start(paths, &driver_under_test(), &[])?;
@@ -124,7 +124,7 @@ fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
         stage.is_clean()?;
     }
     let outcome = images(paths, "verify", &stage.image("image"))?;
-    ensure!(outcome.status.success(), "the image is damaged: {}", said(&outcome));
+    ensure!(outcome.status.success(), "the image is damaged: {}", describe(&outcome));
     continues(&kept, (written, written), &stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?)
         .context("again")?;
     stage.is_clean()

@@ -22,7 +22,7 @@ use katydid_tests::way::Way;
 
 use crate::images::stores::{credentials, s3};
 use crate::scenarios::{LOOP, Scenario, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, describe};
 
 /// Starts a command under a umask that takes nothing away.
 const OPEN: [&str; 3] = ["sh", "-c", "umask 000; exec \"$0\" \"$@\""];
@@ -112,7 +112,7 @@ fn owners_alone(paths: &Paths, way: &str) -> Result<()> {
             let mut job = stage.start_by("killed", LOOP, &Plan { fault: Some("write:kill"), ..plan })?;
             ensure!(job.holds_itself()?, "the job ended before its point");
             let refused = job.checkpoint(&killed, &[])?;
-            ensure!(refused.errors().contains("supervisor has ended"), "{}", said(&refused));
+            ensure!(refused.errors().contains("supervisor has ended"), "{}", describe(&refused));
             drop(job.finish(WAIT_TIMEOUT)?);
             Ok(())
         })?;
@@ -139,16 +139,16 @@ fn taken_and_restored(stage: &Stage, image: &Path, plan: &Plan<'_>) -> Result<()
     let mut job = stage.start_by("modes", LOOP, plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let taken = job.checkpoint(image, &[])?;
-    ensure!(taken.status.success(), "{}", said(&taken));
+    ensure!(taken.status.success(), "{}", describe(&taken));
     was_stopped(job)?;
     // Held at its second point, it is looked at for sure.
     let mut restored = stage.restore_from("modes", image, plan)?;
     ensure!(restored.holds_itself()?, "the restored job ended before its point");
     sleep(100 * POLL_INTERVAL);
     let taken = restored.checkpoint(image, &["--leave-running"])?;
-    ensure!(taken.status.success(), "{}", said(&taken));
+    ensure!(taken.status.success(), "{}", describe(&taken));
     let outcome = restored.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     Ok(())
 }
 
@@ -158,6 +158,6 @@ fn traced(stage: &Stage, variables: &[(&str, &str)]) -> Result<()> {
     command.args(&OPEN[1..]).arg(katydid.get_program()).args(katydid.get_args());
     command.arg(stage.paths.program(LOOP.0, LOOP.1)).envs(variables.iter().copied());
     let outcome = program::run(&mut command, WAIT_TIMEOUT)?;
-    ensure!(outcome.status.success(), "{}", said(&outcome));
+    ensure!(outcome.status.success(), "{}", describe(&outcome));
     Ok(())
 }

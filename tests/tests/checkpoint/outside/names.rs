@@ -16,7 +16,7 @@ use katydid_tests::watch::until;
 use crate::is_sweep;
 use crate::jobs::{KILLED_CRIU, guard_of, in_place_of_criu};
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, kept_of, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, kept_of};
 
 const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_restore_that_fails_gives_its_turn_back", failed_restore),
@@ -65,7 +65,7 @@ fn twins(paths: &Paths, way: &str) -> Result<()> {
     }
     for name in ["named", "named-2"] {
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", said(&outcome));
+        ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", describe(&outcome));
     }
     stage.is_clean()
 }
@@ -133,7 +133,7 @@ fn killed(paths: &Paths, way: &str) -> Result<()> {
     ensure!(
         outcome.status.success() || outcome.errors().contains("CRIU was killed"),
         "a killed CRIU is not named: {}",
-        said(&outcome)
+        describe(&outcome)
     );
     ensure!(names(&stage.image("files"))? == ["other"], "{:?} are left", names(&stage.image("files"))?);
     // What becomes of the program then is another test's.
@@ -169,7 +169,7 @@ fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
     until("the name is gone", || names(&files).is_ok_and(|names| names == ["other"]))
         .with_context(|| format!("there are {:?}", names(&files)))?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.status.success(), "a killed supervisor has come to its end: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "a killed supervisor has come to its end: {}", describe(&outcome));
     let seen = fs::read_to_string(stage.image("seen"))?;
     ensure!(seen.contains("link_remap."), "CRIU has found no name of its own: {seen}");
     fs::remove_file(stage.image("armed"))?;
@@ -189,11 +189,11 @@ fn written_again(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
     ensure!(fs::read_to_string(&other)? == kept, "the program that went on wrote something else");
     fs::OpenOptions::new().append(true).open(&other)?.write_all(b"of another run")?;
     let outcome = stage.restore("writes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", said(&outcome));
+    ensure!(outcome.status.success() && outcome.text() == "over\n", "{}", describe(&outcome));
     ensure!(fs::read_to_string(&other)? == kept, "the restored program wrote something else");
     ensure!(!first.exists(), "the first name is back");
     stage.is_clean()
@@ -219,7 +219,7 @@ fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
     fs::write(stage.image("armed"), "")?;
     let plan = Plan { variables: &variables, ..Plan::default() };
     let outcome = stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(!outcome.status.success() && outcome.errors().contains("CRIU"), "{}", said(&outcome));
+    ensure!(!outcome.status.success() && outcome.errors().contains("CRIU"), "{}", describe(&outcome));
     ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
     fs::remove_file(stage.image("armed"))?;
     continues(&kept, (written, written), &stage.restore_by("opens", "image", &plan)?.finish(CHECKPOINT_TIMEOUT)?)?;
@@ -250,7 +250,7 @@ fn left_behind(paths: &Paths, way: &str) -> Result<()> {
     fs::write(stage.image("guard"), guard_of(&job)?.to_string())?;
     fs::write(stage.image("armed"), "")?;
     let outcome = job.checkpoint(&stage.image("lost"), &["--leave-running"])?;
-    ensure!(!outcome.status.success(), "no process was killed: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "no process was killed: {}", describe(&outcome));
     job.finish(CHECKPOINT_TIMEOUT)?;
     let left = names(&files)?;
     ensure!(left.iter().any(|name| name.starts_with("link_remap.")), "nothing was left: {left:?}");
@@ -324,18 +324,18 @@ fn no_turn(paths: &Paths, way: &str) -> Result<()> {
         !outcome.status.success() && text.contains(&us) && text.contains(&files.display().to_string())
     };
     let outcome = job.checkpoint(&stage.image("image"), &["--leave-running"])?;
-    ensure!(is_told(&outcome), "{}", said(&outcome));
+    ensure!(is_told(&outcome), "{}", describe(&outcome));
     lock.unlock()?;
     ensure!(job.holds_itself()?, "the job ended before its second point");
     let outcome = taken_late(&stage, &job, &lock)?;
-    ensure!(is_told(&outcome), "while it stands still: {}", said(&outcome));
+    ensure!(is_told(&outcome), "while it stands still: {}", describe(&outcome));
     lock.unlock()?;
     ensure!(job.holds_itself()?, "the job ended before its third point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     lock.lock()?;
     went_on(paths, job)?;
     let outcome = stage.restore_by("opens", "image", &Plan { points: &[], ..hasty })?.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(is_told(&outcome), "{}", said(&outcome));
+    ensure!(is_told(&outcome), "{}", describe(&outcome));
     lock.unlock()?;
     ensure!(names(&files)? == ["other"], "{:?} are left", names(&files)?);
     stage.is_clean()

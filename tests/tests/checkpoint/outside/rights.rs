@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::images::upgrades::Installation;
 use crate::scenarios::{LOOP, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, continues, describe};
 
 /// An id that belongs to no user.
 const USER: u32 = 65534;
@@ -144,7 +144,7 @@ impl User {
         for options in [&["--leave-running"][..], &[]] {
             ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
             let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), options))?;
-            ensure!(outcome.status.success(), "{}--- the job\n{}", said(&outcome), job.errors_so_far()?);
+            ensure!(outcome.status.success(), "{}--- the job\n{}", describe(&outcome), job.errors_so_far()?);
         }
         let written = job.output_so_far()?.len();
         was_stopped(job)?;
@@ -167,10 +167,10 @@ impl User {
         ensure!(job.holds_itself()?, "the job ended before its point: {}", job.errors_so_far()?);
         let outcome = self.run(&job.checkpoint_command(&self.home.image("image"), &[]))?;
         let errors = outcome.errors();
-        ensure!(!outcome.status.success() && errors.contains("CAP_CHECKPOINT_RESTORE"), "{}", said(&outcome));
+        ensure!(!outcome.status.success() && errors.contains("CAP_CHECKPOINT_RESTORE"), "{}", describe(&outcome));
         // The refused checkpoint counts as the one that the program waited for.
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && outcome.text() == kept_loop(&self.paths)?, "{}", said(&outcome));
+        ensure!(outcome.status.success() && outcome.text() == kept_loop(&self.paths)?, "{}", describe(&outcome));
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, said};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
 const ON_ONE_WAY: [(&str, Scenario); 3] = [
     ("files_and_folders_whose_mode_has_changed_are_opened_again", changed_modes),
@@ -100,10 +100,10 @@ fn unfit_folders(paths: &Paths, _: &str) -> Result<()> {
         }
         !is_unknown
     })?;
-    let (said_of_it, written) = (said(&outcome), job.output_so_far()?.len());
+    let (said_of_it, written) = (describe(&outcome), job.output_so_far()?.len());
     ensure!(outcome.status.success(), "{said_of_it}");
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "{}", said(&outcome));
+    ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "{}", describe(&outcome));
     let mut command = way.restore(paths, &image, &[]);
     unfit(&mut command);
     continues(&kept_loop(paths)?, (0, written), &program::run(&mut command, CHECKPOINT_TIMEOUT)?)

@@ -24,7 +24,7 @@ struct Pair {
 
 impl Pair {
     /// As the table shows it: a time, or a share in percent.
-    fn shown(&self) -> String {
+    fn show(&self) -> String {
         if self.unit.is_empty() { format!("{:.0} %", self.katydid * 100.0) } else { with_unit(self.katydid, self.unit) }
     }
 
@@ -40,14 +40,14 @@ pub(super) fn table(files: &BTreeMap<String, Value>, run: &str) -> Result<String
     let rows = file.get("rows").and_then(Value::as_array).context("the budgets have no rows")?;
     let rows = rows.iter().map(|row| filled(row, files, run)).collect::<Result<Vec<_>>>()?;
     let columns = [
-        Column::left("work", "work"),
-        Column::left("budget", "budget"),
+        Column::left_aligned("work", "work"),
+        Column::left_aligned("budget", "budget"),
         Column::right("native", "native"),
-        Column::left("katydid", "Katydid"),
-        Column::left("ratio", "ratio"),
-        Column::left("met", "met"),
-        Column::left("note", "note"),
-        Column::left("taken", "taken elsewhere"),
+        Column::left_aligned("katydid", "Katydid"),
+        Column::left_aligned("ratio", "ratio"),
+        Column::left_aligned("met", "met"),
+        Column::left_aligned("note", "note"),
+        Column::left_aligned("taken", "taken elsewhere"),
     ];
     Ok(markdown(&columns, &rows))
 }
@@ -73,7 +73,7 @@ fn filled(row: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Val
 /// Puts the figures into a row, several with a semicolon between.
 fn show(row: &mut Map<String, Value>, pairs: &[Pair]) {
     let joined = |texts: Vec<String>| Value::from(texts.join("; "));
-    row.insert("katydid".to_owned(), joined(pairs.iter().map(Pair::shown).collect()));
+    row.insert("katydid".to_owned(), joined(pairs.iter().map(Pair::show).collect()));
     let natives: Vec<String> = pairs.iter().filter_map(|pair| Some(with_unit(pair.native?, pair.unit))).collect();
     row.insert("native".to_owned(), joined(natives));
     row.insert("ratio".to_owned(), joined(pairs.iter().filter_map(Pair::ratio).map(significant).collect()));

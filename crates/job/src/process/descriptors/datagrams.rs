@@ -392,7 +392,7 @@ mod tests {
     }
 
     /// Of one socket of ours.
-    fn noted(socket: &UnixDatagram) -> Result<Option<Queue>, &'static str> {
+    fn queue_of_socket(socket: &UnixDatagram) -> Result<Option<Queue>, &'static str> {
         let all = sockets(&us());
         let found = all.iter().find(|it| it.number == socket.as_raw_fd()).unwrap();
         queue_of(found, &senders(&found.fd), &all)
@@ -412,14 +412,14 @@ mod tests {
             let here = abstract_socket("here");
             let (gone, file) = (abstract_socket("gone"), UnixDatagram::bind(folder.path().join("from")).unwrap());
             let address = to.local_addr().unwrap();
-            assert_eq!(noted(&to), Ok(None), "nothing was sent");
+            assert_eq!(queue_of_socket(&to), Ok(None), "nothing was sent");
             // Only root can have the name of a file again.
             let all = [&UnixDatagram::unbound().unwrap(), &here, &gone, if is_root { &file } else { &gone }, &here];
             for (sender, text) in all.into_iter().zip(["one", "two", "three", "four", "five"]) {
                 sender.send_to_addr(text.as_bytes(), &address).unwrap();
             }
             drop((gone, file));
-            let queue = noted(&to).unwrap().unwrap();
+            let queue = queue_of_socket(&to).unwrap().unwrap();
             let own = OwnedFd::from(to.try_clone().unwrap());
             assert_eq!(senders(&own), queue.senders, "they stay unread");
             queue.send_again(std::process::id(), &own, &sockets(&us()), &mut |error| panic!("{error}")).unwrap();
@@ -435,7 +435,7 @@ mod tests {
     fn a_sender_whose_name_is_taken_is_said_and_its_datagram_comes() {
         let (to, from) = (abstract_socket("untaken"), abstract_socket("taken"));
         from.send_to_addr(b"text", &to.local_addr().unwrap()).unwrap();
-        let queue = noted(&to).unwrap().unwrap();
+        let queue = queue_of_socket(&to).unwrap().unwrap();
         let mut said = Vec::new();
         let own = OwnedFd::from(to.try_clone().unwrap());
         queue.send_again(std::process::id(), &own, &[], &mut |error| said.push(error.kind())).unwrap();
@@ -447,22 +447,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (UnixDatagram::bind(folder.path().join("to")).unwrap(), abstract_socket("refused"));
         from.send_to(b"text", folder.path().join("to")).unwrap();
-        assert!(noted(&to).is_ok_and(|noted| noted.is_some()));
+        assert!(queue_of_socket(&to).is_ok_and(|noted| noted.is_some()));
         set_socket_passcred(&to, true).unwrap();
-        assert_eq!(noted(&to), Err("their socket asks for the credentials of senders (SO_PASSCRED)"));
+        assert_eq!(queue_of_socket(&to), Err("their socket asks for the credentials of senders (SO_PASSCRED)"));
         set_socket_passcred(&to, false).unwrap();
         fs::remove_file(folder.path().join("to")).unwrap();
-        assert_eq!(noted(&to), Err("their socket has no name by which it is reached"));
+        assert_eq!(queue_of_socket(&to), Err("their socket has no name by which it is reached"));
         let other = abstract_socket("other");
         to.connect_addr(&other.local_addr().unwrap()).unwrap();
-        assert_eq!(noted(&to), Err("their sender is not the one that their socket is connected to now"));
+        assert_eq!(queue_of_socket(&to), Err("their sender is not the one that their socket is connected to now"));
     }
 
     #[test]
     fn datagrams_of_a_connection_are_criu_s() {
         let (one, other) = UnixDatagram::pair().unwrap();
         other.send(b"text").unwrap();
-        assert_eq!(noted(&one), Ok(None));
+        assert_eq!(queue_of_socket(&one), Ok(None));
     }
 
     #[test]

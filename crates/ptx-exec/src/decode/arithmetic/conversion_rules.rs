@@ -128,7 +128,7 @@ fn allows(words: &Words<'_>, to: Ty, from: Ty) -> bool {
 mod tests {
     use super::*;
 
-    fn taken(name: &str) -> bool {
+    fn is_accepted(name: &str) -> bool {
         let modifiers = name.split('.').skip(1).collect();
         exists(&Instruction { guard: None, opcode: "cvt", modifiers, operands: Vec::new(), line: 1 })
     }
@@ -145,6 +145,6 @@ mod tests {
             "cvt.rn.rn.f32.f64",
             "cvt.f32",
         ];
-        assert!(good.into_iter().all(taken) && !bad.into_iter().any(taken));
+        assert!(good.into_iter().all(is_accepted) && !bad.into_iter().any(is_accepted));
     }
 }

@@ -13,7 +13,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::device::gather;
 use crate::handlers::code::module::name;
-use crate::handlers::{Called, Enqueued, done};
+use crate::handlers::{Called, Enqueued, success};
 use crate::memory::holdings::CodeOrigin;
 use crate::state::Session;
 
@@ -42,7 +42,12 @@ impl Code {
 
     /// The one of the two ids that is not 0, loaded by the driver in the current context if it was not yet, to answer about
     /// it.
-    pub(crate) fn asked(session: &mut Session, head: &FrameHead, function: u32, kernel: u32) -> Result<Self, Fault> {
+    pub(crate) fn requested(
+        session: &mut Session,
+        head: &FrameHead,
+        function: u32,
+        kernel: u32,
+    ) -> Result<Self, Fault> {
         let code = Self::of(session, head, function, kernel)?;
         session.journal.used(kernel, session.current, head.sequence);
         Ok(code)
@@ -71,7 +76,7 @@ pub(crate) fn kdModuleFunction(
     let facts = gather::function(session.driver(), function);
     session.hold_function(CodeOrigin::Module(message.module), &facts)?;
     session.bind(message.function, function)?;
-    done(kdModuleFunctionReply { facts: facts.encode() })
+    success(kdModuleFunctionReply { facts: facts.encode() })
 }
 
 /// Finds a kernel of a library.
@@ -88,7 +93,7 @@ pub(crate) fn kdLibraryKernel(
     let facts = gather::kernel(session.driver(), kernel);
     session.hold_function(CodeOrigin::Library(message.library), &facts)?;
     session.tables.kernels.set(message.kernel, kernel, 0)?;
-    done(kdLibraryKernelReply { facts: facts.encode() })
+    success(kdLibraryKernelReply { facts: facts.encode() })
 }
 
 /// The function that a kernel is in the current context.
@@ -102,7 +107,7 @@ pub(crate) fn kdKernelFunction(
     // SAFETY: the output is a local.
     let function = ask(|out| unsafe { session.driver().cuKernelGetFunction(out, kernel) })?;
     session.bind(message.function, function)?;
-    done(kdKernelFunctionReply { facts: gather::function(session.driver(), function).encode() })
+    success(kdKernelFunctionReply { facts: gather::function(session.driver(), function).encode() })
 }
 
 /// Describes a function or kernel anew, in the current context.
@@ -111,12 +116,12 @@ pub(crate) fn kdFunctionFacts(
     head: &FrameHead,
     message: kdFunctionFacts,
 ) -> Called<kdFunctionFactsReply> {
-    let code = Code::asked(session, head, message.function, message.kernel)?;
+    let code = Code::requested(session, head, message.function, message.kernel)?;
     let facts = match code {
         Code::Function(function) => gather::function(session.driver(), function),
         Code::Kernel(kernel) => gather::kernel(session.driver(), kernel),
     };
-    done(kdFunctionFactsReply { facts: facts.encode() })
+    success(kdFunctionFactsReply { facts: facts.encode() })
 }
 
 /// What is set for a kernel on a device loads its library in all contexts there.

@@ -18,7 +18,7 @@ use crate::device::ask::ask;
 use crate::handlers::code::module::{MAX_NAMES, name, note_variable, owned};
 use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::journal::Attachment;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
@@ -60,7 +60,7 @@ pub(crate) fn kdLibraryLoad(
     session.tables.libraries.set(message.library, library, 0)?;
     session.images.keep(message.library, Arc::clone(&image));
     session.journal.attach(Attachment::Image(image));
-    done(kdLibraryLoadReply {})
+    success(kdLibraryLoadReply {})
 }
 
 /// Address and size of a variable in the current context.
@@ -83,7 +83,7 @@ pub(crate) fn kdLibraryGlobal(
     status.ok()?;
     let owner = VariableOwner::Library { library: message.library, context: session.current };
     let isManaged = u32::from(note_variable(session, address, size as u64, owner));
-    done(kdLibraryGlobalReply { address, size: size as u64, isManaged })
+    success(kdLibraryGlobalReply { address, size: size as u64, isManaged })
 }
 
 /// The library as a module of the current context.
@@ -98,7 +98,7 @@ pub(crate) fn kdLibraryModule(
     let module = ask(|out| unsafe { session.driver().cuLibraryGetModule(out, library) })?;
     session.bind(message.module, module)?;
     session.tables.library_modules.insert(message.module, message.library);
-    done(kdLibraryModuleReply {})
+    success(kdLibraryModuleReply {})
 }
 
 /// The names of a library's kernels, in the driver's order.
@@ -115,7 +115,7 @@ pub(crate) fn kdLibraryKernelNames(
     // SAFETY: the array has `count` entries.
     unsafe { driver.cuLibraryEnumerateKernels(kernels.as_mut_ptr(), count, library) }.ok()?;
     let names = kernels.iter().map(|kernel| kernel_name(driver, *kernel)).collect::<Result<Vec<_>, _>>()?;
-    done(kdLibraryKernelNamesReply { names: encode_names(&names) })
+    success(kdLibraryKernelNamesReply { names: encode_names(&names) })
 }
 
 fn kernel_name(driver: &Driver, kernel: CUkernel) -> Result<String, CUresult> {

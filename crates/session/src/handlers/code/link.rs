@@ -12,7 +12,7 @@ use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
@@ -104,7 +104,7 @@ pub(crate) fn kdLinked(session: &mut Session, head: &FrameHead, message: kdLinke
     if end == image.len() as u64 {
         session.linked.remove(&head.thread);
     }
-    done(kdLinkedReply { image: piece })
+    success(kdLinkedReply { image: piece })
 }
 
 /// Takes apart what the program sent: the number of inputs, then kind, lengths, name and data of each.

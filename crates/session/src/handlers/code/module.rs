@@ -17,7 +17,7 @@ use crate::calls::fault::Fault;
 use crate::device::ask::ask;
 use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::journal::Attachment;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
@@ -69,7 +69,7 @@ pub(crate) fn kdModuleGlobal(
     let owner =
         VariableOwner::Module { module: message.module, context: session.tables.modules.context(message.module)? };
     let isManaged = u32::from(note_variable(session, address, size as u64, owner));
-    done(kdModuleGlobalReply { address, size: size as u64, isManaged })
+    success(kdModuleGlobalReply { address, size: size as u64, isManaged })
 }
 
 /// From here on copies may name a variable. Whether it is managed memory, which the program has pages of its own of.
@@ -105,7 +105,7 @@ pub(crate) fn kdModuleFunctionNames(
     // SAFETY: the array has `count` entries.
     unsafe { driver.cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module) }.ok()?;
     let names = functions.iter().map(|function| function_name(driver, *function)).collect::<Result<Vec<_>, _>>()?;
-    done(kdModuleFunctionNamesReply { names: encode_names(&names) })
+    success(kdModuleFunctionNamesReply { names: encode_names(&names) })
 }
 
 fn function_name(driver: &Driver, function: CUfunction) -> Result<String, CUresult> {

@@ -9,7 +9,7 @@ use katydid_wire::message::{
 };
 
 use crate::calls::fault::Fault;
-use crate::handlers::{Called, Enqueued, done};
+use crate::handlers::{Called, Enqueued, success};
 use crate::state::Session;
 
 /// Whether a call uses what its thread has sent in pieces.
@@ -38,7 +38,7 @@ pub(crate) fn kdImageRecall(
     } else {
         session.unstored.insert(head.thread);
     }
-    done(kdImageRecallReply { known: u32::from(stored.is_some()) })
+    success(kdImageRecallReply { known: u32::from(stored.is_some()) })
 }
 
 /// Keeps an image that a program asked for by its hash. A store that fails is used no more: it only saves time.

@@ -10,19 +10,19 @@ use katydid_wire::message::{
 
 use crate::device::ask::ask;
 use crate::handlers::code::function::Code;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::state::Session;
 
 /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`; sizes in bytes.
 pub(crate) fn kdOccupancy(session: &mut Session, head: &FrameHead, message: kdOccupancy) -> Called<kdOccupancyReply> {
-    let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
+    let function = Code::requested(session, head, message.function, message.kernel)?.as_function();
     let (block, dynamic, flags) = (message.blockSize, message.dynamicSize as usize, message.flags);
     let driver = session.driver();
     let blocks = ask(|out| {
         // SAFETY: the output is a local, the handle alive.
         unsafe { driver.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out, function, block, dynamic, flags) }
     })?;
-    done(kdOccupancyReply { blocks })
+    success(kdOccupancyReply { blocks })
 }
 
 /// Answers `cuOccupancyAvailableDynamicSMemPerBlock`, in bytes.
@@ -31,19 +31,19 @@ pub(crate) fn kdAvailableSharedMemory(
     head: &FrameHead,
     message: kdAvailableSharedMemory,
 ) -> Called<kdAvailableSharedMemoryReply> {
-    let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
+    let function = Code::requested(session, head, message.function, message.kernel)?.as_function();
     let (blocks, block) = (message.blocks, message.blockSize);
     let driver = session.driver();
     let size = ask::<usize>(|out| {
         // SAFETY: the output is a local, the handle alive.
         unsafe { driver.cuOccupancyAvailableDynamicSMemPerBlock(out, function, blocks, block) }
     })?;
-    done(kdAvailableSharedMemoryReply { size: size as u64 })
+    success(kdAvailableSharedMemoryReply { size: size as u64 })
 }
 
 /// Answers `cuOccupancyMaxActiveClusters` or `cuOccupancyMaxPotentialClusterSize`.
 pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClusters) -> Called<kdClustersReply> {
-    let function = Code::asked(session, head, message.function, message.kernel)?.as_function();
+    let function = Code::requested(session, head, message.function, message.kernel)?.as_function();
     let mut attribute = CUlaunchAttribute { id: launch_attribute::CLUSTER_DIMENSION, ..CUlaunchAttribute::default() };
     attribute.value[0] = u64::from(message.clusterX) | u64::from(message.clusterY) << 32;
     attribute.value[1] = u64::from(message.clusterZ);
@@ -70,5 +70,5 @@ pub(crate) fn kdClusters(session: &mut Session, head: &FrameHead, message: kdClu
             }
         }
     })?;
-    done(kdClustersReply { answer })
+    success(kdClustersReply { answer })
 }

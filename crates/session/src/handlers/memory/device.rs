@@ -15,7 +15,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::Fault;
 use crate::device::ask::memory_info;
-use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::handlers::{Called, Detached, Enqueued, success};
 use crate::state::Session;
 
 /// Backs a range of a device arena. `ERROR_NOT_READY`: there will be memory when a snapshot has given it back.
@@ -34,8 +34,8 @@ pub(crate) fn kdDeviceGrow(
         }
         grown => grown?,
     }
-    session.shared.usage.set_memory(session.device.held());
-    done(kdDeviceGrowReply {})
+    session.shared.usage.set_memory(session.device.backed_bytes());
+    success(kdDeviceGrowReply {})
 }
 
 /// Gives ranges back. Unmapping does not wait for the GPU by itself, so what runs is waited for first.
@@ -46,7 +46,7 @@ pub(crate) fn kdDeviceShrink(
 ) -> Detached<kdDeviceShrinkReply> {
     let gone = session.device.shrink(message.device, message.address, message.size)?;
     gone.iter().for_each(|(address, size)| session.shares.end_in(*address, *size));
-    session.shared.usage.set_memory(session.device.held());
+    session.shared.usage.set_memory(session.device.backed_bytes());
     Ok(Box::new(move |driver| (unmap(driver, &gone), kdDeviceShrinkReply {})))
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn kdManagedHold(
 ) -> Called<kdManagedHoldReply> {
     let context = if head.context == 0 { 0 } else { session.owner(head.context) };
     session.hold_managed(message.address, message.size, context)?;
-    done(kdManagedHoldReply {})
+    success(kdManagedHoldReply {})
 }
 
 /// Counts it no more.
@@ -85,7 +85,7 @@ pub(crate) fn kdManagedDrop(session: &mut Session, _head: &FrameHead, message: k
 pub(crate) fn kdReclaim(session: &mut Session, _head: &FrameHead, message: kdReclaim) -> Detached<kdReclaimReply> {
     let device = u32::try_from(message.device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
     let total = session.facts.devices.get(device as usize).map_or(0, |facts| facts.total_memory);
-    if message.size > session.device.left().min(total) {
+    if message.size > session.device.bytes_left().min(total) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
     let reclaim = session.reclaim();
@@ -111,7 +111,7 @@ pub(crate) fn kdReclaimDevices(
     _head: &FrameHead,
     _message: kdReclaimDevices,
 ) -> Called<kdReclaimDevicesReply> {
-    done(kdReclaimDevicesReply { devices: session.shared.reclaim.take_wanted() })
+    success(kdReclaimDevicesReply { devices: session.shared.reclaim.take_wanted() })
 }
 
 /// The program has done what a reclaim notice asked.
@@ -127,10 +127,10 @@ pub(crate) fn kdDeviceInfo(
     _message: kdDeviceInfo,
 ) -> Called<kdDeviceInfoReply> {
     let (free, total) = memory_info(session.driver())?;
-    let free = free + session.snapshots.held();
+    let free = free + session.snapshots.held_bytes();
     let (free, total) =
-        (free.min(session.device.left()), session.device.limit().map_or(total, |limit| total.min(limit)));
-    done(kdDeviceInfoReply { free, total })
+        (free.min(session.device.bytes_left()), session.device.limit().map_or(total, |limit| total.min(limit)));
+    success(kdDeviceInfoReply { free, total })
 }
 
 /// Atomics of one device on the memory of another.
@@ -147,5 +147,5 @@ pub(crate) fn kdPeerAtomics(
     // SAFETY: both arrays have `count` entries.
     unsafe { driver.cuDeviceGetP2PAtomicCapabilities(told.as_mut_ptr(), operations.as_ptr(), count, source, target) }
         .ok()?;
-    done(kdPeerAtomicsReply { capabilities: told.into_iter().flat_map(u32::to_le_bytes).collect() })
+    success(kdPeerAtomicsReply { capabilities: told.into_iter().flat_map(u32::to_le_bytes).collect() })
 }

@@ -13,7 +13,7 @@ use katydid_wire::ranges;
 use crate::calls::executor::{Job, Task, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
-use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::handlers::{Called, Detached, Enqueued, success};
 use crate::memory::host_memory::{HostMemory, PAGE_BYTES, PageWords, out_of_range};
 use crate::state::Session;
 
@@ -30,7 +30,7 @@ pub(crate) fn kdHostRegister(
     let context = session.current;
     arena(session)?.register(&driver, context, message.address, message.size)?;
     session.address_check.admit_pinned(message.address, message.size);
-    done(kdHostRegisterReply {})
+    success(kdHostRegisterReply {})
 }
 
 /// Ends a registration, which waits until the GPU has done with the block.

@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::calls::fault::Fault;
 use crate::device::ask::ask;
-use crate::handlers::{Called, Detached, done};
+use crate::handlers::{Called, Detached, success};
 use crate::memory::shares::{Loans, SharedObject, block_of, descriptor};
 use crate::memory::virtual_memory::Memory;
 use crate::state::Session;
@@ -39,7 +39,7 @@ pub(crate) fn kdMemoryLend(
     } else {
         ((SharedObject::Block(memory), 0), 0, session.virtual_memory.block_and_size(memory)?.1)
     };
-    done(kdMemoryLendReply { offset, size, name: session.lend(generation, subject)?.to_vec() })
+    success(kdMemoryLendReply { offset, size, name: session.lend(generation, subject)?.to_vec() })
 }
 
 /// Lends memory of an arena no more: the program has freed it.
@@ -49,7 +49,7 @@ pub(crate) fn kdMemoryTakeBack(
     message: kdMemoryTakeBack,
 ) -> Called<kdMemoryTakeBackReply> {
     session.shares.end(SharedObject::Range(message.address));
-    done(kdMemoryTakeBackReply {})
+    success(kdMemoryTakeBackReply {})
 }
 
 impl Session {
@@ -85,7 +85,7 @@ impl Session {
         Ok(match subject {
             SharedObject::Range(address) => {
                 let ranges = self.device.pieces(address, length)?;
-                ranges.iter().map(|(start, size)| lent(&driver, *start, *size)).collect::<Result<_, _>>()?
+                ranges.iter().map(|(start, size)| export_piece(&driver, *start, *size)).collect::<Result<_, _>>()?
             }
             SharedObject::Block(memory) => {
                 let (block, size) = self.virtual_memory.block_and_size(memory)?;
@@ -128,7 +128,7 @@ fn in_file(bytes: &[u8]) -> std::io::Result<Lent> {
 }
 
 /// A descriptor of the piece that is mapped at an address.
-fn lent(driver: &Driver, address: u64, size: u64) -> Result<Lent, CUresult> {
+fn export_piece(driver: &Driver, address: u64, size: u64) -> Result<Lent, CUresult> {
     let place = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the output is a local; the driver looks the address up.
     let block = ask(|out| unsafe { driver.cuMemRetainAllocationHandle(out, place) })?;
@@ -148,7 +148,7 @@ pub(crate) fn kdMemoryBorrow(
     let borrowed = session.shares.borrow(message.name)?;
     let [(piece, size)] = borrowed.pieces.as_slice() else { return Err(CUresult::ERROR_INVALID_HANDLE.into()) };
     let (driver, size) = (Arc::clone(&session.shared.driver), *size);
-    if size > session.device.left() {
+    if size > session.device.bytes_left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
     let block = block_of(&driver, piece)?;
@@ -163,8 +163,8 @@ pub(crate) fn kdMemoryBorrow(
     session.virtual_memory.add(message.memory, block, size, Memory::Device);
     session.device.charge(size);
     session.shares.keep_block(message.memory, borrowed.lease);
-    session.shared.usage.set_memory(session.device.held());
-    done(kdMemoryBorrowReply { size, device })
+    session.shared.usage.set_memory(session.device.backed_bytes());
+    success(kdMemoryBorrowReply { size, device })
 }
 
 /// Maps all that a name stands for into a reservation of the program, for the device and those that reach it.
@@ -207,7 +207,7 @@ pub(crate) fn kdForeignMap(
         return Err(code.into());
     }
     session.shares.map(address, size, borrowed.lease);
-    done(kdForeignMapReply {})
+    success(kdForeignMapReply {})
 }
 
 fn map_piece(driver: &Driver, address: u64, (piece, size): &Lent) -> Result<(), CUresult> {
@@ -242,7 +242,7 @@ pub(crate) fn kdForeignUnmap(
 /// Lends an event: its borrowers get the driver's handle.
 pub(crate) fn kdEventLend(session: &mut Session, _head: &FrameHead, message: kdEventLend) -> Called<kdEventLendReply> {
     let name = session.lend(message.generation, (SharedObject::Event(message.event), 0))?;
-    done(kdEventLendReply { name: name.to_vec() })
+    success(kdEventLendReply { name: name.to_vec() })
 }
 
 /// An event of another program.
@@ -259,7 +259,7 @@ pub(crate) fn kdEventBorrow(
     let event = ask(|out| unsafe { driver.cuIpcOpenEventHandle(out, handle) })?;
     session.bind(message.event, event)?;
     session.shares.keep_event(message.event, borrowed.lease);
-    done(kdEventBorrowReply {})
+    success(kdEventBorrowReply {})
 }
 
 /// The driver's handle that a lender of an event gives; none in what stands for something else.

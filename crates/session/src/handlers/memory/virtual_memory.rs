@@ -18,7 +18,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
-use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::handlers::{Called, Detached, Enqueued, success};
 use crate::memory::shares::{HANDLE_TYPE_FILE_DESCRIPTOR, SharedObject};
 use crate::memory::stand_in::{block_for, map_over};
 use crate::memory::virtual_memory::Memory;
@@ -46,7 +46,7 @@ pub(crate) fn kdAddressReserve(
     reserve_at(&driver, wanted, size)?;
     if session.virtual_memory.reserve(wanted, message.size) {
         session.address_check.add_reservation(wanted, message.size);
-        return done(kdAddressReserveReply {});
+        return success(kdAddressReserveReply {});
     }
     give_back(&driver, wanted, size);
     Err(CUresult::ERROR_ALREADY_MAPPED.into())
@@ -87,7 +87,7 @@ pub(crate) fn kdAddressFree(
     session.address_check.remove_reservation(message.address);
     // SAFETY: reserved for the program, and nothing is mapped there by the session's tables.
     unsafe { session.driver().cuMemAddressFree(message.address, driver_size(message.size)?) }.ok()?;
-    done(kdAddressFreeReply {})
+    success(kdAddressFreeReply {})
 }
 
 /// Makes a block; out of memory is told here, for the device or the limit. `ERROR_NOT_READY` as in `kdDeviceGrow`.
@@ -101,7 +101,7 @@ pub(crate) fn kdMemoryCreate(
     let is_rehearsal = session.device.is_rehearsal();
     let size = if is_rehearsal { block_for(message.size) } else { message.size } as usize;
     let (driver, memory) = (Arc::clone(&session.shared.driver), memory_of(&requested));
-    if memory != Memory::Host && message.size > session.device.left() {
+    if memory != Memory::Host && message.size > session.device.bytes_left() {
         return Err(CUresult::ERROR_OUT_OF_MEMORY.into());
     }
     // SAFETY: `requested` and the output outlive the call.
@@ -114,9 +114,9 @@ pub(crate) fn kdMemoryCreate(
     session.virtual_memory.add(message.memory, handle, message.size, memory);
     if memory != Memory::Host {
         session.device.charge(message.size);
-        session.shared.usage.set_memory(session.device.held());
+        session.shared.usage.set_memory(session.device.backed_bytes());
     }
-    done(kdMemoryCreateReply {})
+    success(kdMemoryCreateReply {})
 }
 
 /// What a block with these properties is made of: the driver does not tell later what one is used for.
@@ -148,12 +148,12 @@ pub(crate) fn kdMemoryMap(session: &mut Session, _head: &FrameHead, message: kdM
     if session.device.is_rehearsal() {
         map_over(session.driver(), (handle, block_for(whole)), address, size)?;
         session.virtual_memory.map(address, size, memory);
-        return done(kdMemoryMapReply {});
+        return success(kdMemoryMapReply {});
     }
     // SAFETY: inside a reservation of the program in which, by the session's tables, nothing is mapped.
     unsafe { session.driver().cuMemMap(address, size as usize, offset as usize, handle, 0) }.ok()?;
     session.virtual_memory.map(address, size, memory);
-    done(kdMemoryMapReply {})
+    success(kdMemoryMapReply {})
 }
 
 /// Unmaps whole mappings; the driver may wait for the GPU.
@@ -188,7 +188,7 @@ pub(crate) fn kdMemorySetAccess(
     for grant in grants.iter().filter(|grant| is_host(grant.location)) {
         open(session, message.address, message.size, grant.flags == access_flags::READ_WRITE);
     }
-    done(kdMemorySetAccessReply {})
+    success(kdMemorySetAccessReply {})
 }
 
 /// Whole mappings of the host's blocks are, or are not, the program's to use.
@@ -208,7 +208,7 @@ pub(crate) fn kdMemoryAccess(
     let driver = session.driver();
     // SAFETY: both pointers are locals' for the call.
     let flags = ask(|out| unsafe { driver.cuMemGetAccess(out, &raw const location, message.address) })?;
-    done(kdMemoryAccessReply { flags })
+    success(kdMemoryAccessReply { flags })
 }
 
 /// What sizes and addresses must be multiples of.
@@ -222,7 +222,7 @@ pub(crate) fn kdMemoryGranularity(
     // SAFETY: both pointers are locals' for the call.
     let granularity =
         ask::<usize>(|out| unsafe { driver.cuMemGetAllocationGranularity(out, &raw const requested, option) })?;
-    done(kdMemoryGranularityReply { granularity: granularity as u64 })
+    success(kdMemoryGranularityReply { granularity: granularity as u64 })
 }
 
 /// Bytes are free again.

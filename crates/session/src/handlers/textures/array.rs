@@ -21,7 +21,7 @@ use katydid_wire::message::{
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
-use crate::handlers::{Called, Detached, Enqueued, done};
+use crate::handlers::{Called, Detached, Enqueued, success};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
@@ -67,7 +67,7 @@ pub(crate) fn kdArrayCreate(
         return Err(fault);
     }
     session.tables.arrays.add(message.array, ArrayObject::Array(array), session.current, bytes);
-    done(kdArrayCreateReply {})
+    success(kdArrayCreateReply {})
 }
 
 /// Makes a mipmap; all its levels together take at most twice what the first one does.
@@ -96,7 +96,7 @@ pub(crate) fn kdMipmapCreate(
         return Err(fault);
     }
     session.tables.arrays.add(message.mipmap, ArrayObject::Mipmap(mipmap), session.current, bytes);
-    done(kdMipmapCreateReply {})
+    success(kdMipmapCreateReply {})
 }
 
 /// Gives a level of a mipmap an id of its own.
@@ -112,7 +112,7 @@ pub(crate) fn kdMipmapLevel(
     // SAFETY: a mipmap of the session; the output outlives the call.
     let level = ask(|out| unsafe { session.driver().cuMipmappedArrayGetLevel(out, mipmap, message.level) })?;
     session.tables.arrays.add(message.array, ArrayObject::Level(level, message.mipmap), session.current, 0);
-    done(kdMipmapLevelReply {})
+    success(kdMipmapLevelReply {})
 }
 
 /// Ends an array or a mipmap; the driver may wait for the GPU. A level has nothing that ends.
@@ -155,7 +155,7 @@ pub(crate) fn kdArraySparse(
     };
     let [width, height, depth] = told.tileExtent;
     let (first, tail, flags) = (told.miptailFirstLevel, told.miptailSize, told.flags);
-    done(kdArraySparseReply { width, height, depth, first, tail, flags })
+    success(kdArraySparseReply { width, height, depth, first, tail, flags })
 }
 
 /// The memory that an array needs which is mapped as a whole.
@@ -175,7 +175,7 @@ pub(crate) fn kdArrayNeeds(
             ask(|out| unsafe { driver.cuArrayGetMemoryRequirements(out, array, device) })?
         }
     };
-    done(kdArrayNeedsReply { size: told.size as u64, alignment: told.alignment as u64 })
+    success(kdArrayNeedsReply { size: told.size as u64, alignment: told.alignment as u64 })
 }
 
 /// One change with handles in the place of ids.
@@ -213,7 +213,7 @@ pub(crate) fn kdArrayMap(session: &mut Session, head: &FrameHead, message: kdArr
     let count = infos.len() as u32;
     // SAFETY: arrays and blocks of the session; the list has so many entries and outlives the call.
     unsafe { session.driver().cuMemMapArrayAsync(infos.as_mut_ptr(), count, stream) }.ok()?;
-    done(kdArrayMapReply {})
+    success(kdArrayMapReply {})
 }
 
 /// Bytes from the first to the last of a side that is memory; None beyond all bounds.

@@ -14,7 +14,7 @@ use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, sampler
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
 use crate::handlers::code::module;
-use crate::handlers::{Called, Enqueued, done};
+use crate::handlers::{Called, Enqueued, success};
 use crate::objects::arrays::ArrayObject;
 use crate::objects::references::Reference;
 use crate::state::Session;
@@ -41,7 +41,7 @@ pub(crate) fn kdTextureReference(
     let facts = facts(driver, reference).encode();
     let context = session.current;
     session.tables.references.add(message.reference, Reference::Texture(reference), message.module, context);
-    done(kdTextureReferenceReply { facts })
+    success(kdTextureReferenceReply { facts })
 }
 
 /// What the driver says of a reference; nothing of what it refuses to tell before it was set.
@@ -103,7 +103,7 @@ pub(crate) fn kdTextureReferenceSet(
     if has_array {
         set_format(driver, reference, &it)?;
     }
-    done(kdTextureReferenceSetReply { offset, facts: facts(driver, reference).encode() })
+    success(kdTextureReferenceSetReply { offset, facts: facts(driver, reference).encode() })
 }
 
 fn set_format(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> Result<(), CUresult> {
@@ -201,7 +201,7 @@ pub(crate) fn kdSurfaceReference(
     let reference = ask(|out| unsafe { driver.cuModuleGetSurfRef(out, owner, name.as_ptr()) })?;
     let context = session.current;
     session.tables.references.add(message.reference, Reference::Surface(reference), message.module, context);
-    done(kdSurfaceReferenceReply {})
+    success(kdSurfaceReferenceReply {})
 }
 
 /// Binds a surface reference to an array.
@@ -214,7 +214,7 @@ pub(crate) fn kdSurfaceReferenceSet(
     let array = session.tables.arrays.array(message.array)?;
     // SAFETY: both are alive, by the session's tables.
     unsafe { session.driver().cuSurfRefSetArray(reference, array, 0) }.ok()?;
-    done(kdSurfaceReferenceSetReply {})
+    success(kdSurfaceReferenceSetReply {})
 }
 
 /// Ends a texture reference that is in no module.

@@ -10,7 +10,7 @@ use katydid_wire::texture::TextureArguments;
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
-use crate::handlers::{Called, done};
+use crate::handlers::{Called, success};
 use crate::objects::arrays::ArrayObject;
 use crate::state::Session;
 
@@ -96,7 +96,7 @@ pub(crate) fn kdTextureCreate(
     // SAFETY: descriptors and output outlive the call; the memory that is named is the session's.
     let texture =
         ask(|out| unsafe { driver.cuTexObjectCreate(out, &raw const resource, &raw const description, viewed) })?;
-    done(kdTextureCreateReply { texture })
+    success(kdTextureCreateReply { texture })
 }
 
 /// Makes a surface object of an array.
@@ -111,5 +111,5 @@ pub(crate) fn kdSurfaceCreate(
     let driver = session.driver();
     // SAFETY: descriptor and output outlive the call; the array is the session's.
     let surface = ask(|out| unsafe { driver.cuSurfObjectCreate(out, &raw const resource) })?;
-    done(kdSurfaceCreateReply { surface })
+    success(kdSurfaceCreateReply { surface })
 }

@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 
 use katydid_cuda_sys::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
-use katydid_driver_rules::cluster::asked;
+use katydid_driver_rules::cluster::requested_cluster;
 use katydid_driver_rules::launch::{attributes, check_distinct, cooperative, multi_device};
 
 use crate::code::launch::{Shape, events, is_cooperative, launch};
@@ -92,7 +92,7 @@ api! {
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
             cooperative: is_cooperative(&attributes),
-            cluster: asked(&attributes),
+            cluster: requested_cluster(&attributes),
         };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, config.hStream, (values, extra), &attributes) }?;

@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "functions of the driver API take raw pointers")]
 
 use katydid_cuda_sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize};
-use katydid_driver_rules::cluster::asked;
+use katydid_driver_rules::cluster::requested_cluster;
 use katydid_driver_rules::launch::{attributes, threads};
 use katydid_driver_rules::occupancy::check_flags;
 
@@ -44,7 +44,7 @@ unsafe fn clusters_of(function: CUfunction, config: &CUlaunchConfig) -> Outcome<
     // SAFETY: the contract of this function.
     let attributes: Vec<_> = unsafe { attributes(config) }?.collect();
     let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
-    let cluster = clusters::of_launch(asked(&attributes), grid, &kernel, &settings)?;
+    let cluster = clusters::of_launch(requested_cluster(&attributes), grid, &kernel, &settings)?;
     let threads = i32::try_from(threads([config.blockDimX, config.blockDimY, config.blockDimZ])).unwrap_or(i32::MAX);
     let each = Needs::of(&kernel, &settings).blocks(threads, config.sharedMemBytes as usize)?;
     let blocks = each.saturating_mul(context.device.multiprocessors());

@@ -89,7 +89,7 @@ pub(super) fn keep_until_empty(pool: Arc<Pool>) {
 }
 
 /// The pool that had this handle.
-pub(super) fn kept(handle: usize) -> Option<Arc<Pool>> {
+pub(super) fn ended_pool(handle: usize) -> Option<Arc<Pool>> {
     choice().ended.iter().find(|pool| pool.handle == handle).cloned()
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
 /// The pool that a range came from, also one whose handle has ended.
 fn owner(region: &Region) -> Outcome<Arc<Pool>> {
     let RangeKind::Pooled { pool, .. } = region.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
-    let found = POOLS.get(pool).or_else(|| choice::kept(pool));
+    let found = POOLS.get(pool).or_else(|| choice::ended_pool(pool));
     found.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 

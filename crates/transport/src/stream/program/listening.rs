@@ -51,10 +51,10 @@ impl StreamProgram {
 
     /// Waits until something has come or a reclaim notice was signalled; or for a notice alone, so long at most.
     fn wait_for_word(&self, limit: Option<Duration>) -> Result<(), LinkError> {
-        let bell = self.reclaim_requests.fd().ok_or(LinkError::Closed)?;
+        let notify_fd = self.reclaim_requests.fd().ok_or(LinkError::Closed)?;
         let has_socket = limit.is_none() && self.socket.is_connected();
-        let socket = if has_socket { self.socket.get()? } else { bell };
-        let mut both = [socket, bell].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let socket = if has_socket { self.socket.get()? } else { notify_fd };
+        let mut both = [socket, notify_fd].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(&mut both, limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -64,7 +64,7 @@ impl StreamProgram {
         if both.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) {
             return Err(LinkError::Closed);
         }
-        hush(bell);
+        drain_notifications(notify_fd);
         Ok(())
     }
 
@@ -73,8 +73,8 @@ impl StreamProgram {
         let mut desk = self.desk();
         desk.is_listened = false;
         // A thread that has put a reclaim notice there rings afterwards.
-        if let Some(bell) = self.reclaim_requests.fd() {
-            hush(bell);
+        if let Some(notify_fd) = self.reclaim_requests.fd() {
+            drain_notifications(notify_fd);
         }
         desk.reclaim_notice.is_some()
     }
@@ -90,6 +90,6 @@ impl StreamProgram {
 }
 
 /// Resets a notification; one that was not is as good.
-fn hush(bell: BorrowedFd<'_>) {
+fn drain_notifications(bell: BorrowedFd<'_>) {
     let _ = rustix::io::read(bell, &mut [0; 8]);
 }
