@@ -2,7 +2,9 @@
 //!
 //! A row of the table names a word, what to write instead, and where the word is refused: everywhere, or only as the name of a module, a
 //! type or a constant, where the word has ordinary meanings too. Code, pages and subjects of commits are checked. The changelog and
-//! docs/evidence may keep old words.
+//! docs/evidence may keep old words. Names that say nothing by themselves have tables of their own ([`names`]).
+
+mod names;
 
 use std::collections::HashMap;
 use std::fs;
@@ -65,7 +67,6 @@ const OLD_WORDS: &[(&str, &str, Scope)] = &[
     ("aside", "capture", Names),
     ("company", "watched_processes", Names),
     ("Books", "the table's or the lock's name", Names),
-    ("Places", "Paths", Names),
     ("LanePlace", "LaneAddress", Names),
     ("CodePlace", "CodeLocation", Names),
     ("EntryPlace", "EntryPosition", Names),
@@ -107,6 +108,7 @@ pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
     if !faults.is_empty() {
         faults.push("The table of words is in xtask/src/checks/words.rs".to_owned());
     }
+    faults.extend(names::faults(tree)?);
     Ok(faults)
 }
 

@@ -1,0 +1,158 @@
+//! Names that say nothing of what they name.
+//!
+//! A row of a table has a name, and what to write instead. It is refused as the whole name of a type, or of a function or a field; as a
+//! part of a longer name, and in prose, it is an ordinary word. Tests are checked as well. Names of messages and their fields come
+//! from `spec`, and are no part of this.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use syn::visit::{self, Visit};
+
+use crate::shell;
+use crate::tree::Tree;
+
+/// Names of types, and what to write instead.
+const VAGUE_TYPES: &[(&str, &str)] = &[
+    ("Kept", "what is kept: an entry, a cached image, returned pages"),
+    ("Part", "what it is a part of: a session part, a report part"),
+    ("Parts", "what they are parts of"),
+    ("Place", "an address, a slot, an offset, a position, a path"),
+    ("Places", "addresses, slots, offsets, positions, paths"),
+    ("Shared", "what is shared, and by whom: a session's shared state"),
+    ("Turn", "a lock, a permit, a time slice, a round"),
+    ("Turns", "locks, permits, time slices, rounds"),
+];
+
+/// Names of functions and fields, and what to write instead.
+const VAGUE_MEMBERS: &[(&str, &str)] = &[
+    ("kept", "what is kept: a hash, an entry, the expected text"),
+    ("turn", "lock, permit, time slice, round"),
+    ("turns", "locks, permits, time slices, rounds"),
+];
+
+/// Participles that name no function by themselves, since they say neither what it does nor what it returns.
+const PARTICIPLES: &[&str] = &[
+    "asked", "attended", "begun", "came", "given", "heard", "held", "lent", "noted", "said", "seen", "shown", "taken",
+    "untold", "wanted",
+];
+
+/// Each name of the tables that is declared in a Rust file of the tree.
+pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    let files = shell::git(&tree.root, &["ls-files", "*.rs"])?;
+    for path in files.lines() {
+        // A file may be gone from the checkout before it is gone from the index.
+        let Ok(text) = fs::read_to_string(tree.root.join(path)) else { continue };
+        let found = vague(&text).with_context(|| format!("{path} is no Rust"))?;
+        faults.extend(found.into_iter().map(|fault| format!("{path}:{fault}")));
+    }
+    if !faults.is_empty() {
+        faults.push("The tables of names are in xtask/src/checks/words/names.rs".to_owned());
+    }
+    Ok(faults)
+}
+
+/// The vague names of a text, each with its line and what to write instead.
+fn vague(text: &str) -> syn::Result<Vec<String>> {
+    let mut visitor = Declarations::default();
+    visitor.visit_file(&syn::parse_file(text)?);
+    Ok(visitor.faults)
+}
+
+/// Walks the declarations of one file.
+#[derive(Default)]
+struct Declarations {
+    faults: Vec<String>,
+}
+
+impl Declarations {
+    fn check(&mut self, kind: &str, name: &syn::Ident, table: &[(&str, &str)]) {
+        if let Some((_, instead)) = table.iter().find(|(known, _)| name == known) {
+            self.refuse(kind, name, instead);
+        }
+    }
+
+    fn check_function(&mut self, name: &syn::Ident) {
+        self.check("function", name, VAGUE_MEMBERS);
+        if PARTICIPLES.iter().any(|known| name == known) {
+            self.refuse("function", name, "a verb for what it does, or a noun for what it returns");
+        }
+    }
+
+    fn refuse(&mut self, kind: &str, name: &syn::Ident, instead: &str) {
+        let line = name.span().start().line;
+        self.faults.push(format!("{line}: a {kind} \"{name}\" says nothing: {instead}"));
+    }
+}
+
+impl<'ast> Visit<'ast> for Declarations {
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.check("type", &item.ident, VAGUE_TYPES);
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.check("type", &item.ident, VAGUE_TYPES);
+        visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.check("type", &item.ident, VAGUE_TYPES);
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.check("type", &item.ident, VAGUE_TYPES);
+        visit::visit_item_type(self, item);
+    }
+
+    fn visit_item_union(&mut self, item: &'ast syn::ItemUnion) {
+        self.check("type", &item.ident, VAGUE_TYPES);
+        visit::visit_item_union(self, item);
+    }
+
+    fn visit_trait_item_type(&mut self, item: &'ast syn::TraitItemType) {
+        self.check("type", &item.ident, VAGUE_TYPES);
+        visit::visit_trait_item_type(self, item);
+    }
+
+    fn visit_signature(&mut self, signature: &'ast syn::Signature) {
+        self.check_function(&signature.ident);
+        visit::visit_signature(self, signature);
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        if let Some(name) = &field.ident {
+            self.check("field", name, VAGUE_MEMBERS);
+        }
+        visit::visit_field(self, field);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_alone_is_refused_where_it_is_declared() {
+        let found =
+            vague("struct Place;\nenum Kind { A { kept: u32 } }\ntrait Api {\n    type Shared;\n    fn turn();\n}\n");
+        let lines: Vec<String> =
+            found.unwrap().iter().map(|fault| fault.split(" says").next().unwrap().into()).collect();
+        let wanted = ["1: a type \"Place\"", "2: a field \"kept\"", "4: a type \"Shared\"", "5: a function \"turn\""];
+        assert_eq!(lines, wanted);
+    }
+
+    #[test]
+    fn a_function_is_no_participle_alone() {
+        assert_eq!(vague("impl A {\n    fn heard() {}\n}\n").unwrap().len(), 1);
+        assert!(vague("fn heard_at() {}\nfn hear() {}\nstruct A { heard: bool }\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn parts_of_names_uses_and_prose_are_ordinary() {
+        let text = "/// The place that is kept.\nstruct JobPlace { place_of: u32 }\nfn f(place: u32) { g(place) }\n";
+        assert!(vague(text).unwrap().is_empty());
+    }
+}
