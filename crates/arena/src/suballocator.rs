@@ -95,7 +95,7 @@ impl Suballocator {
     /// multiple of `align`, a power of two; none: grow first, see [`Suballocator::growth_for`].
     pub fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let (length, align) = shape(size, align)?;
-        let address = self.place(length, align)?;
+        let address = self.allocate_run(length, align)?;
         self.used.insert(address, length);
         self.used_bytes += length;
         self.most_used_bytes = self.most_used_bytes.max(self.used_bytes);
@@ -103,7 +103,7 @@ impl Suballocator {
     }
 
     /// Takes a block out of what is free: a run of its size, a gap between others, a part of a longer run.
-    fn place(&mut self, length: u64, align: u64) -> Option<u64> {
+    fn allocate_run(&mut self, length: u64, align: u64) -> Option<u64> {
         let Some(runs) = self.runs.as_mut().filter(|_| length >= LARGE_BLOCK_BYTES) else {
             return self.free.take(length, align);
         };

@@ -15,11 +15,11 @@ use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
 pub(crate) static TABLE: WordTable<17> = WordTable::sized::<{ catalogue::SM_MAP }>(
-    &[(4, places as *const () as Word), (13, give_back as *const () as Word)],
+    &[(4, map_pointers as *const () as Word), (13, give_back as *const () as Word)],
     &[],
 );
 
-unsafe extern "C" fn places(first: *mut *mut u8, second: *mut *mut u8) -> Status {
+unsafe extern "C" fn map_pointers(first: *mut *mut u8, second: *mut *mut u8) -> Status {
     guard(|| {
         if first.is_null() || second.is_null() {
             return Err(status::INVALID_VALUE);

@@ -204,9 +204,9 @@ impl Drawn<'_> {
         };
         let (short, long) = kind(copy);
         let source =
-            place(copy.srcMemoryType, copy.srcHost.addr() as u64, copy.srcDevice, copy.srcArray.0.addr() as u64);
+            side_address(copy.srcMemoryType, copy.srcHost.addr() as u64, copy.srcDevice, copy.srcArray.0.addr() as u64);
         let target =
-            place(copy.dstMemoryType, copy.dstHost.addr() as u64, copy.dstDevice, copy.dstArray.0.addr() as u64);
+            side_address(copy.dstMemoryType, copy.dstHost.addr() as u64, copy.dstDevice, copy.dstArray.0.addr() as u64);
         format!(
             "style=\"solid\" shape=\"record\" label=\"{{\nMEMCPY\n| {{{{ID{title}}} | {{{at}{order}{handle}}}}}\n\
              | {{kind | {short} ({long})}}\n\
@@ -258,7 +258,7 @@ fn kind(copy: &CUDA_MEMCPY3D) -> (String, String) {
 }
 
 /// The address of one side of a copy.
-fn place(kind: u32, host: u64, device: u64, array: u64) -> String {
+fn side_address(kind: u32, host: u64, device: u64, array: u64) -> String {
     hexadecimal(match kind {
         memory_type::HOST => host,
         memory_type::ARRAY => array,

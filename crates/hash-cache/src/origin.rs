@@ -42,7 +42,7 @@ impl Origin {
     /// The origin of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
         let mappings = maps::of_parts(parts)?;
-        let places: Option<Vec<FileRange>> = parts.iter().map(|part| place(part, &mappings)).collect();
+        let places: Option<Vec<FileRange>> = parts.iter().map(|part| file_range(part, &mappings)).collect();
         let origin = Self(places?);
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         parts.iter().all(|part| is_unchanged(&pagemap, part) == Some(true)).then_some(origin)
@@ -76,7 +76,7 @@ impl Origin {
 }
 
 /// The bytes of a file that a part shows, through one mapping or several that follow each other.
-fn place(part: &Range<u64>, mappings: &[Mapping]) -> Option<FileRange> {
+fn file_range(part: &Range<u64>, mappings: &[Mapping]) -> Option<FileRange> {
     let mut here = mappings.iter().skip_while(|mapping| mapping.range.end <= part.start);
     let first = here.next().filter(|first| first.range.start <= part.start)?;
     let mut last = first;

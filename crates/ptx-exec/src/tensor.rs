@@ -265,7 +265,7 @@ impl Field {
     }
 
     /// The word that holds it, the place of its lowest bit there, and how many bits it has.
-    fn place(self, dimension: u64) -> (u64, u64, u32) {
+    fn bit_range(self, dimension: u64) -> (u64, u64, u32) {
         let packed = |word| (word, 12 * (MAX_RANK as u64 - 1).saturating_sub(dimension), 12);
         match self {
             Self::Address => (0, 0, 64),
@@ -283,7 +283,7 @@ impl Field {
 
     /// The word of a map with the field changed, and which it is.
     fn change(self, dimension: u64, value: u64) -> (u64, impl Fn(u64) -> u64) {
-        let (word, shift, bits) = self.place(dimension);
+        let (word, shift, bits) = self.bit_range(dimension);
         let value = match self {
             Self::Rank => value.wrapping_add(1),
             Self::Type => REPLACED_TYPES.get(value as usize).copied().unwrap_or(value),

@@ -169,7 +169,7 @@ impl Listener {
 
 /// A server that cannot show its certificates would refuse every process.
 fn check_certificates(address: &Address, folder: Option<&Path>) -> Result<PathBuf, ListenError> {
-    let failed = |source| ListenError::Certificates { address: address.place(), source };
+    let failed = |source| ListenError::Certificates { address: address.without_certs(), source };
     let folder = folder.ok_or(TlsError::NoFolder).map_err(failed)?;
     katydid_transport::Identity::read(folder).and_then(|identity| identity.check_as_server()).map_err(failed)?;
     Ok(folder.to_owned())

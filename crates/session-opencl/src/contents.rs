@@ -226,7 +226,7 @@ impl Session {
         let copiers = self.copiers(&areas)?;
         for area in &areas {
             let Some(place) = self.place_in_host(area.object as u32) else { continue };
-            let place = self.host.as_ref().map_or(Err(Code::INVALID_VALUE), |host| host.place(place, area.bytes));
+            let place = self.host.as_ref().map_or(Err(Code::INVALID_VALUE), |host| host.pointer_to(place, area.bytes));
             area.write(copiers.get(&area.context).map(Arc::as_ref), place.map_err(area.failed())?)?;
         }
         Ok(())

@@ -216,12 +216,12 @@ impl Session {
     pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
         let task = task(*head, job);
         expect_reply(head, &Cuda::MESSAGES)?;
-        let place = self.place()?;
+        let place = self.task_context()?;
         Ok(self.main_loop.run(&self.shared, head.thread, place, task)?)
     }
 
     /// The current context, for an executor.
-    fn place(&self) -> Result<TaskContext, Fault> {
+    fn task_context(&self) -> Result<TaskContext, Fault> {
         if self.entered == 0 {
             // What needs a context is refused by the driver.
             return Ok(Cuda::NO_CONTEXT);

@@ -210,7 +210,7 @@ impl NamedServer {
     pub fn unreachable(&self, error: ConnectError) -> Result<ReachError, ConnectError> {
         match error {
             ConnectError::Unreachable { source, .. } => {
-                Ok(ReachError { address: self.address.place(), origin: self.origin.clone(), source })
+                Ok(ReachError { address: self.address.without_certs(), origin: self.origin.clone(), source })
             }
             other => Err(other),
         }
@@ -240,7 +240,7 @@ impl NamedServer {
         if driver != SOFTCUDA_DRIVER || !requires_gpu {
             return Ok(());
         }
-        let (address, origin) = (self.address.place(), &self.origin);
+        let (address, origin) = (self.address.without_certs(), &self.origin);
         let flag = if let Origin::Flag(flag) = origin { flag } else { SERVER_FLAG };
         Err(Failure::server(format!(
             "a GPU is required (--require-gpu or {REQUIRE_GPU_VARIABLE}=1), and the driver of {address} (from {origin}) is softcuda: give \

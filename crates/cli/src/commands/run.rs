@@ -404,7 +404,7 @@ fn describe(command: &mut Command, session: &SessionFlags) {
 fn check_link(link: Option<Link>, known: Option<&NamedServer>) -> Result<(), Failure> {
     match known {
         Some(NamedServer { address, .. }) if link == Some(Link::Shm) && !matches!(address, Address::Unix(_)) => {
-            let address = address.place();
+            let address = address.without_certs();
             Err(Failure::usage(format!(
                 "--link shm does not work with {address}: use --link stream, or a unix: address on one machine"
             )))

@@ -18,7 +18,7 @@ pub fn map_all(reservation: &Reservation, memory: impl AsFd) -> Result<(), Reser
     reservation.map_shared(0, end - start, memory, 0)?;
     // A kernel without this advice writes slow dumps, no more.
     // SAFETY: changes what a dump holds, not what the memory does; the mapping was just made.
-    let _ = unsafe { madvise(place(start), (end - start) as usize, Advice::LinuxDontDump) };
+    let _ = unsafe { madvise(page_pointer(start), (end - start) as usize, Advice::LinuxDontDump) };
     Ok(())
 }
 
@@ -30,9 +30,9 @@ pub fn map_all(reservation: &Reservation, memory: impl AsFd) -> Result<(), Reser
 /// No code refers to a byte of the range, which is mapped by [`map_all`].
 pub unsafe fn remove(range: &Range<u64>) {
     // SAFETY: by the contract.
-    let _ = unsafe { madvise(place(range.start), (range.end - range.start) as usize, Advice::LinuxRemove) };
+    let _ = unsafe { madvise(page_pointer(range.start), (range.end - range.start) as usize, Advice::LinuxRemove) };
 }
 
-fn place(address: u64) -> *mut std::ffi::c_void {
+fn page_pointer(address: u64) -> *mut std::ffi::c_void {
     ptr::with_exposed_provenance_mut(address as usize)
 }

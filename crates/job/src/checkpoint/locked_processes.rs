@@ -114,7 +114,7 @@ impl LockedProcesses {
     }
 
     /// Notes the GPUs that a member was restored to.
-    pub(crate) fn place(&self, id: u64, devices: String) {
+    pub(crate) fn note_devices(&self, id: u64, devices: String) {
         lock(&self.0).placed.insert(id, devices);
     }
 

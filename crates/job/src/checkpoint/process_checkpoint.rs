@@ -292,7 +292,7 @@ impl JobState {
         let devices = placed(&known, &self.locked_processes.devices(member.id), gpus)?;
         let given = self.give_worker(member, &reader, Rejoin::Held, &devices);
         given.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
-        self.locked_processes.place(member.id, devices);
+        self.locked_processes.note_devices(member.id, devices);
         self.locked_processes.put(member, None);
         Ok(())
     }

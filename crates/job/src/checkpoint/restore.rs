@@ -401,7 +401,7 @@ impl Opened {
     ) -> Result<libraries::RestoreFiles, RestoreError> {
         let known_folder = self.notes.folder.as_path();
         let folders = Folders { files: &self.files, folder: folder.path(), known_folder, work: around.work };
-        let placed = libraries::place(&self.manifest().libraries, &self.reader, &folders);
+        let placed = libraries::restore_files(&self.manifest().libraries, &self.reader, &folders);
         placed.map_err(|source| RestoreError::Library { number: self.number(), source })
     }
 

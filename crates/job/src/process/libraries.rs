@@ -272,7 +272,7 @@ pub(crate) struct Folders<'a> {
 /// # Errors
 ///
 /// See [`LibraryError`]. What was written lies in the job's folder, and goes with it.
-pub(crate) fn place(
+pub(crate) fn restore_files(
     libraries: &[Library],
     source: &dyn ImageSource,
     folders: &Folders<'_>,
@@ -444,7 +444,7 @@ mod tests {
         let reader = image.checkpoint(Which::Latest).unwrap();
         let known_folder = Path::new("/known");
         let folders = Folders { files: Path::new("/none"), folder: folder.path(), known_folder, work: work.path() };
-        let placed = place(&libraries, &reader, &folders).unwrap();
+        let placed = restore_files(&libraries, &reader, &folders).unwrap();
         assert_eq!((placed.files.as_path(), placed.missing.len()), (Path::new("/none"), 0));
         fs::write(&path, vec![8; COPY_BYTES + 5]).unwrap();
         assert!(!is_there(&library));

@@ -419,7 +419,7 @@ fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
         SharedFileKind::Folder => make_folder(segment)?,
         SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
             let (fresh, file) = beside(&segment.path, private::create_new)?;
-            let placed = fill(file, segment, folder).and_then(|()| place(&fresh, &segment.path));
+            let placed = fill(file, segment, folder).and_then(|()| name_file(&fresh, &segment.path));
             // What failed first is told.
             let placed = placed.inspect_err(|_| drop(fs::remove_file(&fresh)))?;
             placed.into_iter().for_each(|aside| made.note_aside(&segment.path, aside));
@@ -437,7 +437,7 @@ fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
 }
 
 /// Gives a new file its name; where the file is then that had the name, if there was one.
-fn place(fresh: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+fn name_file(fresh: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return fs::rename(fresh, path).map(|()| None),
         Ok(stat) if stat.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),

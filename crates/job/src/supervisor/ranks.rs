@@ -205,13 +205,13 @@ impl Launcher {
         let system = |source| FolderError::System { path: jobs.clone(), source };
         let lock = File::open(&jobs).map_err(system)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| system(error.into()))?;
-        if self.place(&jobs)?.is_none() {
+        if self.job_address(&jobs)?.is_none() {
             start()?;
         }
-        Ok(self.place(&jobs)?)
+        Ok(self.job_address(&jobs)?)
     }
 
-    fn place(self, jobs: &Path) -> Result<Option<JobAddress>, FolderError> {
+    fn job_address(self, jobs: &Path) -> Result<Option<JobAddress>, FolderError> {
         let entry = folder::running()?.into_iter().find(|entry| entry.program == self.pid);
         Ok(entry.map(|entry| {
             let folder = jobs.join(entry.name);

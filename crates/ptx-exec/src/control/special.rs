@@ -169,7 +169,7 @@ fn cluster_word(machine: &Machine<'_>, number: u64) -> u32 {
     match number {
         33..=35 => axis(env.order.cluster_of(index)),
         36..=38 => axis(env.order.clusters()),
-        39..=41 => axis(env.order.place(index)),
+        39..=41 => axis(env.order.index_in_cluster(index)),
         42..=44 => axis(env.order.cluster),
         45 => env.order.rank(index),
         46 => env.order.size(),

@@ -73,7 +73,7 @@ fn check(name: &str) {
     let text = std::fs::read_to_string(folder.join(format!("{name}.ptx"))).unwrap();
     let modules = [katydid_ptx::parse(&text).unwrap()];
     let linked = Linked::new(&modules).unwrap();
-    let globals = globals::place(&linked, &mut Addresses(0x1000)).unwrap();
+    let globals = globals::allocate(&linked, &mut Addresses(0x1000)).unwrap();
     let code = decode(&linked, &globals, &[]).unwrap_or_else(|error| panic!("{error}")).code;
     let (listing, path) = (listing(&text, &code), folder.join(format!("{name}.txt")));
     if std::env::var_os("KATYDID_BLESS").is_some() {

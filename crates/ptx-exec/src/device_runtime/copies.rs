@@ -150,16 +150,18 @@ fn fill_3d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 
 /// Does a copy; the kind of the fault says which address is not there.
 pub(crate) fn run_copy(host: &dyn Host, to: Area, from: Area, extent: [u64; 3]) -> Result<(), FaultKind> {
-    rows(extent, |row, slice, width| stretch::copy(host, place(to, row, slice), place(from, row, slice), width))
+    rows(extent, |row, slice, width| {
+        stretch::copy(host, row_address(to, row, slice), row_address(from, row, slice), width)
+    })
 }
 
 /// Does a fill.
 pub(crate) fn run_fill(host: &dyn Host, to: Area, byte: u8, extent: [u64; 3]) -> Result<(), FaultKind> {
-    rows(extent, |row, slice, width| stretch::fill(host, place(to, row, slice), byte, width))
+    rows(extent, |row, slice, width| stretch::fill(host, row_address(to, row, slice), byte, width))
 }
 
 /// The first byte of a row.
-fn place(area: Area, row: u64, slice: u64) -> u64 {
+fn row_address(area: Area, row: u64, slice: u64) -> u64 {
     let skipped = slice.wrapping_mul(area.slice).wrapping_add(row.wrapping_mul(area.pitch));
     area.address.wrapping_add(skipped)
 }

@@ -39,13 +39,13 @@ impl BlockOrder {
     }
 
     /// Index of a block in its cluster.
-    pub(crate) fn place(self, index: [u32; 3]) -> [u32; 3] {
+    pub(crate) fn index_in_cluster(self, index: [u32; 3]) -> [u32; 3] {
         std::array::from_fn(|axis| index[axis] % self.cluster[axis].max(1))
     }
 
     /// Number of a block in its cluster.
     pub(crate) fn rank(self, index: [u32; 3]) -> u32 {
-        together(self.place(index), self.cluster) as u32
+        together(self.index_in_cluster(index), self.cluster) as u32
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Globals {
 }
 
 /// Allocates and initialises every `.global` and `.const` variable.
-pub(crate) fn place(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -> Result<Globals, LoadError> {
+pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -> Result<Globals, LoadError> {
     let mut globals = Globals::default();
     for known in &linked.variables {
         let variable = known.variable;
@@ -162,7 +162,7 @@ mod tests {
         let text = format!(".version 9.0 .target sm_90 .address_size 64 {text}");
         let modules = [katydid_ptx::parse(&text).unwrap()];
         let mut memory = Bytes::default();
-        let globals = place(&Linked::new(&modules)?, &mut memory)?;
+        let globals = allocate(&Linked::new(&modules)?, &mut memory)?;
         Ok((globals, memory.0))
     }
 

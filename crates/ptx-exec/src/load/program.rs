@@ -98,7 +98,7 @@ impl Program {
         let texts: Vec<PtxSource<'_>> = sources.iter().copied().chain(provided(sources)).collect();
         let modules = texts.iter().map(|source| parse(source.text, target)).collect::<Result<Vec<_>, _>>()?;
         let linked = Linked::new(&modules)?;
-        let globals = globals::place(&linked, memory)?;
+        let globals = globals::allocate(&linked, memory)?;
         check_const(globals.const_bytes)?;
         let options: Vec<TextOptions> = modules
             .iter()

@@ -66,7 +66,7 @@ impl Fragment {
     }
 
     /// The line and the position in it of element `index` of a lane's register.
-    pub(crate) fn place(self, bits: u32, register: u32, lane: u32, index: u32) -> (u32, u32) {
+    pub(crate) fn position(self, bits: u32, register: u32, lane: u32, index: u32) -> (u32, u32) {
         let (group, thread) = (lane / 4, lane % 4);
         let per = per_register(bits);
         let along = |steps: u32| per * thread + index + 4 * per * steps;
@@ -120,7 +120,10 @@ mod tests {
         for register in 0..fragment.registers(bits) {
             for lane in 0..WARP_LANES {
                 for index in 0..per_register(bits) {
-                    assert!(seen.insert(fragment.place(bits, register, lane, index)), "{fragment:?} {register} {lane}");
+                    assert!(
+                        seen.insert(fragment.position(bits, register, lane, index)),
+                        "{fragment:?} {register} {lane}"
+                    );
                 }
             }
         }
@@ -145,12 +148,15 @@ mod tests {
     fn wmma_fragments_are_where_an_h200_has_them() {
         let left = Fragment::Left { lines: 32, depth: 16 };
         assert_eq!(
-            (left.place(16, 1, 1, 1), left.place(16, 2, 0, 0), left.place(16, 4, 4, 0)),
+            (left.position(16, 1, 1, 1), left.position(16, 2, 0, 0), left.position(16, 4, 4, 0)),
             ((8, 3), (0, 8), (17, 0))
         );
         let right = Fragment::Right { lines: 16, depth: 16 };
-        assert_eq!((right.place(16, 1, 1, 0), right.place(16, 2, 0, 0)), ((0, 10), (8, 0)));
+        assert_eq!((right.position(16, 1, 1, 0), right.position(16, 2, 0, 0)), ((0, 10), (8, 0)));
         let sum = Fragment::Accumulator { rows: 16, columns: 16 };
-        assert_eq!((sum.place(32, 1, 1, 0), sum.place(32, 2, 0, 0), sum.place(32, 4, 0, 0)), ((0, 3), (8, 0), (0, 8)));
+        assert_eq!(
+            (sum.position(32, 1, 1, 0), sum.position(32, 2, 0, 0), sum.position(32, 4, 0, 0)),
+            ((0, 3), (8, 0), (0, 8))
+        );
     }
 }

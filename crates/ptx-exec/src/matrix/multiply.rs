@@ -61,7 +61,7 @@ fn elements(
         let row = machine.registers.row::<u32>(machine.env.code.list(list + register));
         for (lane, word) in row.iter().enumerate() {
             for index in 0..per {
-                let (line, position) = fragment.place(bits, register, lane as u32, index);
+                let (line, position) = fragment.position(bits, register, lane as u32, index);
                 visit(lane, line, position as usize, word >> (bits * index));
             }
         }
@@ -73,7 +73,7 @@ fn doubles(machine: &Machine<'_>, fragment: Fragment, list: u32, mut visit: impl
     for register in 0..fragment.registers(64) {
         let row = machine.registers.row::<u64>(machine.env.code.list(list + register));
         for (lane, value) in row.iter().enumerate() {
-            let (line, position) = fragment.place(64, register, lane as u32, 0);
+            let (line, position) = fragment.position(64, register, lane as u32, 0);
             visit(line as usize, position as usize, f64::from_bits(*value));
         }
     }
@@ -102,7 +102,7 @@ fn store(machine: &mut Machine<'_>, multiply: &Multiply, list: u32, sums: &[u32;
         let mut row = [0_u32; WARP_LANES];
         for (lane, word) in row.iter_mut().enumerate() {
             for index in 0..per {
-                let (line, column) = fragment.place(bits, register, lane as u32, index);
+                let (line, column) = fragment.position(bits, register, lane as u32, index);
                 let raw = sums[at(multiply, line as usize, column as usize)];
                 *word |= (if per == 2 { raw & 0xffff } else { raw }) << (bits * index % 32);
             }
@@ -379,7 +379,7 @@ impl Rule for Bits {
             for register in 0..fragment.registers(1) {
                 let row = machine.registers.row::<u32>(machine.env.code.list(list + register));
                 for (lane, word) in row.iter().enumerate() {
-                    let (line, position) = fragment.place(1, register, lane as u32, 0);
+                    let (line, position) = fragment.position(1, register, lane as u32, 0);
                     lines[line as usize % 16][position as usize / 32 % 8] = *word;
                 }
             }
@@ -438,7 +438,7 @@ impl Rule for Doubles {
         for register in 0..sum.registers(64) {
             let mut row = [0_u64; WARP_LANES];
             for (lane, value) in row.iter_mut().enumerate() {
-                let (line, column) = sum.place(64, register, lane as u32, 0);
+                let (line, column) = sum.position(64, register, lane as u32, 0);
                 let (line, column) = (line as usize, column as usize);
                 let products = a[line % MAX_MATRIX_LINES].iter().zip(&b[column % MAX_MATRIX_LINES]).take(depth);
                 let total = products
@@ -488,7 +488,7 @@ impl Rule for Quads {
         for register in 0..sum.registers(bits) {
             let row: [u32; WARP_LANES] = std::array::from_fn(|lane| {
                 (0..per).fold(0, |word, index| {
-                    let (line, column) = sum.place(bits, register, lane as u32, index);
+                    let (line, column) = sum.position(bits, register, lane as u32, index);
                     let (line, column, quad) = (line as usize % 8, column as usize % 8, quad(lane));
                     let value = quad_sum(multiply, a[quad][line], b[quad][column], addend[quad][line][column]);
                     word | value << (bits * index % 32)

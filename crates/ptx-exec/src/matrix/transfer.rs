@@ -53,13 +53,13 @@ fn pieces(
     let (bits, per) = (transfer.bits, per_register(transfer.bits));
     let base = transfer.address(machine, inst, lane);
     let stride = machine.registers.row::<u32>(inst.b)[lane];
-    let (line, position) = fragment.place(bits, register, lane as u32, 0);
+    let (line, position) = fragment.position(bits, register, lane as u32, 0);
     let first = transfer.element(base, stride, line, position);
     if transfer.along || per == 1 {
         return visit(machine, first, bits * per, 0);
     }
     for index in 0..per {
-        let (line, position) = fragment.place(bits, register, lane as u32, index);
+        let (line, position) = fragment.position(bits, register, lane as u32, index);
         visit(machine, transfer.element(base, stride, line, position), bits, bits * index)?;
     }
     Ok(())

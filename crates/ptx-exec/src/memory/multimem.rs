@@ -68,7 +68,7 @@ impl<T: Small> Reduction for WidePair<T> {
 }
 
 /// The places that the address of a lane stands for. A vector is aligned to its whole size.
-fn places(machine: &Machine<'_>, inst: &Inst, lane: usize, size: u64) -> Result<Vec<u64>, FaultKind> {
+fn replicas_of(machine: &Machine<'_>, inst: &Inst, lane: usize, size: u64) -> Result<Vec<u64>, FaultKind> {
     let address = machine.registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm);
     if !address.is_multiple_of(size) {
         return Err(FaultKind::MisalignedAddress(address));
@@ -88,7 +88,7 @@ fn load<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 }
 
 fn load_lane<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), FaultKind> {
-    let places = places(machine, inst, lane, R::Word::SIZE * u64::from(inst.c))?;
+    let places = replicas_of(machine, inst, lane, R::Word::SIZE * u64::from(inst.c))?;
     let mut values = Vec::with_capacity(places.len());
     for index in 0..inst.c {
         let at = u64::from(index) * R::Word::SIZE;
@@ -110,7 +110,7 @@ fn each<O: Operation>(
 ) -> Flow {
     machine.spinning = true;
     for lane in lanes_of(machine.mask) {
-        let places = match places(machine, inst, lane, O::Word::SIZE * u64::from(inst.c)) {
+        let places = match replicas_of(machine, inst, lane, O::Word::SIZE * u64::from(inst.c)) {
             Ok(places) => places,
             Err(kind) => return machine.fail(kind, lane),
         };

@@ -18,7 +18,7 @@ pub(crate) struct FacePoint {
 }
 
 /// Where a direction meets the cube. Of equally long components z counts before y, and y before x.
-pub(crate) fn place([x, y, z]: [f32; 3]) -> FacePoint {
+pub(crate) fn face_point([x, y, z]: [f32; 3]) -> FacePoint {
     let (ax, ay, az) = (x.abs(), y.abs(), z.abs());
     let (face, s, t, major) = if az >= ax && az >= ay {
         if z >= 0.0 { (4, x, -y, az) } else { (5, -x, -y, az) }
@@ -58,7 +58,7 @@ pub(crate) fn texel(face: u32, x: i64, y: i64, level: &Level) -> Option<[u32; 3]
         _ => {
             // Seen from the middle, a texel beyond the edge covers the middle of its neighbour across the edge.
             let centre = |index: i64| (index as f32 + 0.5) / size as f32;
-            let there = place(direction(face, centre(x), centre(y)));
+            let there = face_point(direction(face, centre(x), centre(y)));
             let axis = Axis { extent: level.extent[0], address: Address::Clamp, normalized: true };
             Some([there.face, axis.nearest(there.s)?, axis.nearest(there.t)?])
         }
@@ -73,15 +73,15 @@ mod tests {
 
     #[test]
     fn of_equal_components_the_last_one_counts() {
-        let face = |direction: [f32; 3]| place(direction).face;
+        let face = |direction: [f32; 3]| face_point(direction).face;
         assert_eq!([[-1.0, -1.0, -1.0], [-1.0, -1.0, 0.0], [-1.0, 0.0, 0.5]].map(face), [5, 3, 1]);
-        assert_eq!(place([0.0; 3]), FacePoint { face: 4, s: 0.5, t: 0.5 });
+        assert_eq!(face_point([0.0; 3]), FacePoint { face: 4, s: 0.5, t: 0.5 });
     }
 
     #[test]
     fn a_direction_leads_back_to_its_place() {
         for face in 0..CUBE_FACES {
-            assert_eq!(place(direction(face, 0.25, 0.75)), FacePoint { face, s: 0.25, t: 0.75 });
+            assert_eq!(face_point(direction(face, 0.25, 0.75)), FacePoint { face, s: 0.25, t: 0.75 });
         }
     }
 

@@ -194,7 +194,7 @@ impl Texture {
     fn on_face(&self, point: &SamplePoint) -> ([f32; 3], u32) {
         match self.image.shape {
             Shape::Cube | Shape::CubeLayers => {
-                let place = cube::place(point.at);
+                let place = cube::face_point(point.at);
                 ([place.s, place.t, 0.0], place.face)
             }
             _ => (point.at, 0),

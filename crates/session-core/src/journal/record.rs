@@ -122,7 +122,7 @@ impl MessageTable {
     }
 
     /// The place of a message, which is added where it is new.
-    fn place(&mut self, opcode: u16) -> u16 {
+    fn opcode_index(&mut self, opcode: u16) -> u16 {
         let known = self.opcodes.iter().position(|other| *other == opcode);
         let place = known.unwrap_or_else(|| {
             self.opcodes.push(opcode);
@@ -166,7 +166,7 @@ impl JournalRecord {
         self.order.put(out);
         self.thread.put(out);
         self.context.put(out);
-        if self.step == ReplayStep::Frame { names.place(self.opcode) } else { 0 }.put(out);
+        if self.step == ReplayStep::Frame { names.opcode_index(self.opcode) } else { 0 }.put(out);
         self.image.map_or(0, |image| image + 1).put(out);
         for bytes in [self.steps.as_deref(), self.told.as_ref()] {
             u8::from(bytes.is_some()).put(out);

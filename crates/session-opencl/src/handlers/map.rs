@@ -44,7 +44,7 @@ impl Region {
         let extent: Extent = arguments.take("extent")?;
         let memory = session.shared.objects.get_of(command.api(), memory)?;
         let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.place(address, extent.region[0])?;
+        let place = host.pointer_to(address, extent.region[0])?;
         Ok(Self { command, memory, place, offset: extent.origin[0] as usize, size: extent.region[0] as usize })
     }
 
@@ -98,7 +98,7 @@ impl ImageRegion {
         let (row, slice) = u64::take(&mut rest).zip(u64::take(&mut rest)).ok_or_else(bad)?;
         let reach = transfer.reach(row, slice).ok_or(Code::INVALID_VALUE)?;
         let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = Host { start: host.place(address, reach)?, row: row as usize, slice: slice as usize };
+        let place = Host { start: host.pointer_to(address, reach)?, row: row as usize, slice: slice as usize };
         Ok(Self { command, transfer, place })
     }
 

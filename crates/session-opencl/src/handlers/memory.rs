@@ -62,7 +62,7 @@ impl Session {
         let bad = || SessionError::BadPart { message: "a memory object", part: "place" };
         let host = self.host.as_ref().ok_or_else(bad)?;
         let (address, length) = u64::take(&mut own).zip(u64::take(&mut own)).ok_or_else(bad)?;
-        Ok(InitialData::Shared(host.place(address, length)?, length as usize))
+        Ok(InitialData::Shared(host.pointer_to(address, length)?, length as usize))
     }
 
     /// Flags and memory for the driver: a buffer uses memory, begins with it, or with data.
@@ -76,7 +76,7 @@ impl Session {
             return Ok((message.flags | MEM_USE_HOST_PTR, place));
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        host.place(message.place, message.size)?;
+        host.pointer_to(message.place, message.size)?;
         if host.is_unshared(message.place) {
             return Err(Code::MEM_OBJECT_ALLOCATION_FAILURE.into());
         }
@@ -291,7 +291,7 @@ impl Session {
             return Err(Code::INVALID_IMAGE_SIZE.into());
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.place(message.place, bytes as u64)?;
+        let place = host.pointer_to(message.place, bytes as u64)?;
         Ok(filled(message.flags, &InitialData::Shared(place, bytes)))
     }
 

@@ -100,7 +100,7 @@ impl Session {
     fn check_fine(&self, message: &message::kdclSvmAlloc) -> Result<(), Code> {
         let bytes = message.size.checked_next_multiple_of(PAGE_BYTES).ok_or(Code::INVALID_VALUE)?;
         let host = self.host.as_ref().filter(|_| self.is_of_processors(message.context)).ok_or(Code::INVALID_VALUE)?;
-        host.place(message.place, bytes)?;
+        host.pointer_to(message.place, bytes)?;
         if host.is_unshared(message.place) || !message.place.is_multiple_of(PAGE_BYTES) {
             Err(Code::INVALID_VALUE)
         } else {

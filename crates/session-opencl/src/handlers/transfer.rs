@@ -230,7 +230,7 @@ fn write_from_host(
     let (address, word) = u64::take(&mut places).zip(u64::take(&mut places)).ok_or_else(bad)?;
     let held = host.hold(word).ok_or_else(bad)?;
     let (command, transfer) = read?;
-    let place = host.place(address, transfer.bytes)?;
+    let place = host.pointer_to(address, transfer.bytes)?;
     transfer.enqueue_write(session, (&command, message), Host::packed(place), held)
 }
 
@@ -245,7 +245,9 @@ fn place_of(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) ->
         4 => u32::take(&mut rest)
             .zip(session.staging.as_ref())
             .and_then(|(number, area)| area.pointer(number.checked_sub(1)?, size)),
-        8 => u64::take(&mut rest).zip(session.host.as_ref()).and_then(|(address, host)| host.place(address, size).ok()),
+        8 => u64::take(&mut rest)
+            .zip(session.host.as_ref())
+            .and_then(|(address, host)| host.pointer_to(address, size).ok()),
         _ => None,
     };
     Ok(Some(Host::packed(place.ok_or_else(bad)?)))

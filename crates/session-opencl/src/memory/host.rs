@@ -107,7 +107,7 @@ impl HostMemory {
     /// Takes over what a command reads, until the result is dropped: the program knows it by a word at this address. None if
     /// no word can be there.
     pub(crate) fn hold(&self, word: u64) -> Option<Lease> {
-        let place = self.place(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
+        let place = self.pointer_to(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
         Some(Lease::new(place.expose_provenance(), &self.held))
     }
 
@@ -148,7 +148,7 @@ impl HostMemory {
     ///
     /// The pages at the address are the caller's to give away, and no thread refers to them.
     pub(crate) unsafe fn lend(&self, place: u64, address: u64, bytes: u64) -> Result<(), Code> {
-        self.place(place, bytes)?;
+        self.pointer_to(place, bytes)?;
         let Some(file) = &self.shared else { return Ok(()) };
         let (start, flags) = (pointer(address), MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: by the contract.
@@ -161,7 +161,7 @@ impl HostMemory {
     /// # Errors
     ///
     /// `CL_INVALID_VALUE` if not all of them are memory of the program's.
-    pub(crate) fn place(&self, address: u64, size: u64) -> Result<*mut void, Code> {
+    pub(crate) fn pointer_to(&self, address: u64, size: u64) -> Result<*mut void, Code> {
         let Range { start, end } = self.arena.range();
         // Beyond the file's end there would be a signal.
         let length =
@@ -232,13 +232,13 @@ mod tests {
         let offer = ArenaRange { kind: ArenaKind::PINNED, base: 0x3f00_0000_0000, length: 1 << 20 };
         let mut memory = HostMemory::new(&offer, None).unwrap();
         assert_eq!(memory.range(), offer);
-        assert!(memory.place(offer.base + 4096, offer.length - 4096).is_ok());
+        assert!(memory.pointer_to(offer.base + 4096, offer.length - 4096).is_ok());
         let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 8192).unwrap();
         memory.join(file.as_fd()).unwrap();
-        assert_eq!(memory.place(offer.base + 4096, 4096).map(<*mut void>::addr), Ok(offer.base as usize + 4096));
+        assert_eq!(memory.pointer_to(offer.base + 4096, 4096).map(<*mut void>::addr), Ok(offer.base as usize + 4096));
         for (address, size) in [(offer.base + 4096, 4097), (offer.base - 1, 2), (offer.base, u64::MAX)] {
-            assert_eq!(memory.place(address, size), Err(Code::INVALID_VALUE), "{address:x} {size}");
+            assert_eq!(memory.pointer_to(address, size), Err(Code::INVALID_VALUE), "{address:x} {size}");
         }
         assert!(memory.has(offer.base) && !memory.has(offer.base + offer.length));
         assert!(HostMemory::new(&offer, None).is_err());

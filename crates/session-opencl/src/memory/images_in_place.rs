@@ -63,7 +63,7 @@ impl Session {
             return Ok(None);
         }
         let host = self.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.place(message.place, message.room)?;
+        let place = host.pointer_to(message.place, message.room)?;
         let others = message.flags & !(MEM_ALLOC_HOST_PTR | MEM_COPY_HOST_PTR);
         Ok(Some((others | MEM_USE_HOST_PTR, place)))
     }

@@ -47,7 +47,7 @@ impl CompactEntry {
 }
 
 /// The place of an id in the vector; far beyond its end for 0.
-fn place(id: u64) -> usize {
+fn index_of(id: u64) -> usize {
     (id as usize).wrapping_sub(1)
 }
 
@@ -56,7 +56,7 @@ impl CompactEntries {
     #[inline]
     pub(super) fn make(&mut self, id: u64, head: &FrameHead, context: u32, payload: &[u8]) -> bool {
         let Some((first, rest)) = payload.split_first_chunk() else { return false };
-        let Some(words) = self.words.get_mut(place(id)) else { return self.grow(id, head, context, payload) };
+        let Some(words) = self.words.get_mut(index_of(id)) else { return self.grow(id, head, context, payload) };
         match (rest, rest.first_chunk()) {
             ([], _) => {}
             ([_, _, _, _], Some(last)) => words.last = *last,
@@ -85,7 +85,7 @@ impl CompactEntries {
     /// The object with this id is gone.
     #[inline]
     pub(super) fn end(&mut self, id: u64) {
-        match self.words.get_mut(place(id)) {
+        match self.words.get_mut(index_of(id)) {
             Some(words) if words.length > 0 => words.length = 0,
             _ => self.forget(id),
         }
@@ -102,14 +102,14 @@ impl CompactEntries {
     }
 
     pub(super) fn get(&self, id: u64) -> Option<Cow<'_, ObjectEntry>> {
-        let compact = self.words.get(place(id)).and_then(CompactEntry::entry);
+        let compact = self.words.get(index_of(id)).and_then(CompactEntry::entry);
         compact.map(Cow::Owned).or_else(|| self.whole.get(&id).map(Cow::Borrowed))
     }
 
     /// The context in which an object was made.
     #[inline]
     pub(super) fn context(&self, id: u64) -> Option<u32> {
-        match self.words.get(place(id)) {
+        match self.words.get(index_of(id)) {
             Some(words) if words.length > 0 => Some(words.context),
             _ => self.whole.get(&id).map(|entry| entry.made.context),
         }
@@ -122,7 +122,7 @@ impl CompactEntries {
 
     /// The entry, which is a whole one from now on.
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut ObjectEntry> {
-        if let Some(entry) = self.words.get(place(id)).and_then(CompactEntry::entry) {
+        if let Some(entry) = self.words.get(index_of(id)).and_then(CompactEntry::entry) {
             self.insert(id, entry);
         }
         self.whole.get_mut(&id)

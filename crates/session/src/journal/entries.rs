@@ -45,7 +45,7 @@ impl Journal {
     }
 
     pub(super) fn insert(&mut self, kind: ObjectKind, id: u64, entry: ObjectEntry) {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].insert(id, entry),
             EntryPosition::Dense(at) => {
                 // The tables of handles have bounded the id.
@@ -60,7 +60,7 @@ impl Journal {
     }
 
     pub(crate) fn get(&self, kind: ObjectKind, id: u64) -> Option<Cow<'_, ObjectEntry>> {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].get(id),
             EntryPosition::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref().map(Cow::Borrowed),
             EntryPosition::Sparse(at) => self.sparse[at].get(&id).map(Cow::Borrowed),
@@ -68,7 +68,7 @@ impl Journal {
     }
 
     pub(super) fn get_mut(&mut self, kind: ObjectKind, id: u64) -> Option<&mut ObjectEntry> {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].get_mut(id),
             EntryPosition::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.as_mut(),
             EntryPosition::Sparse(at) => self.sparse[at].get_mut(&id),
@@ -76,7 +76,7 @@ impl Journal {
     }
 
     pub(crate) fn take(&mut self, kind: ObjectKind, id: u64) -> Option<ObjectEntry> {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].take(id),
             EntryPosition::Dense(at) => self.dense[at].get_mut((id as usize).checked_sub(1)?)?.take(),
             EntryPosition::Sparse(at) => self.sparse[at].remove(&id),
@@ -85,7 +85,7 @@ impl Journal {
 
     /// All entries of a kind.
     pub(crate) fn of(&self, kind: ObjectKind) -> Box<dyn Iterator<Item = (u64, Cow<'_, ObjectEntry>)> + '_> {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => Box::new(self.compact[at].iter()),
             EntryPosition::Dense(at) => {
                 let numbered = (1..).zip(&self.dense[at]);
@@ -99,7 +99,7 @@ impl Journal {
 
     /// Keeps those entries of a kind for which `keep` holds.
     pub(super) fn retain(&mut self, kind: ObjectKind, mut keep: impl FnMut(u64, &mut ObjectEntry) -> bool) {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].retain(keep),
             EntryPosition::Dense(at) => (1..).zip(&mut self.dense[at]).for_each(|(id, slot)| {
                 if slot.as_mut().is_some_and(|entry| !keep(id, entry)) {
@@ -112,7 +112,7 @@ impl Journal {
 
     /// What few objects have, if this one does.
     pub(super) fn more(&self, kind: ObjectKind, id: u64) -> Option<&RareFields> {
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].whole(id)?.more(),
             EntryPosition::Dense(at) => self.dense[at].get((id as usize).checked_sub(1)?)?.as_ref()?.more(),
             EntryPosition::Sparse(at) => self.sparse[at].get(&id)?.more(),

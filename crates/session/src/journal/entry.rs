@@ -82,7 +82,7 @@ impl ObjectKind {
         Self::Object,
     ];
 
-    pub(super) const fn place(self) -> EntryPosition {
+    pub(super) const fn position(self) -> EntryPosition {
         match self as usize {
             at if at < Self::DENSE => EntryPosition::Compact(at),
             at if at < Self::SPARSE => EntryPosition::Dense(at - Self::DENSE),

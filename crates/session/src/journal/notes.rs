@@ -212,7 +212,7 @@ impl Journal {
         if kind == ObjectKind::Stream {
             self.end_stream(ids.start);
         }
-        match kind.place() {
+        match kind.position() {
             EntryPosition::Compact(at) => self.compact[at].end(ids.start),
             EntryPosition::Dense(_) => drop(self.take(kind, ids.start)),
             EntryPosition::Sparse(at) => {

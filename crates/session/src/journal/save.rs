@@ -329,8 +329,8 @@ impl Session {
         if !may_name {
             drop_needless_sketches(&mut records);
         }
-        borrowed.sort_by_key(place);
-        records.sort_by_key(place);
+        borrowed.sort_by_key(replay_key);
+        records.sort_by_key(replay_key);
         let waits = |kind: ObjectKind, record: &JournalRecord| match kind {
             _ if record.step == ReplayStep::Sketch => false,
             ObjectKind::Pinned => is_programs(kind, record),
@@ -385,7 +385,7 @@ impl Session {
 
 /// Where a record comes: textures and surfaces by their numbers, after everything else; that a library is used before the frame
 /// that uses it, which would load it otherwise.
-fn place((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool) {
+fn replay_key((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool) {
     match kind {
         ObjectKind::Texture | ObjectKind::Surface => (true, number_told(record), true),
         _ => (false, record.order, record.step != ReplayStep::Use),

@@ -327,7 +327,7 @@ impl<'a> StoppedCapture<'a> {
         let mut spares = BTreeMap::new();
         for (number, carrier) in self.carriers.iter().enumerate() {
             if let Some(spare) = self.spare_for(number, ready.remove(&carrier.device))? {
-                self.place(number, &spare);
+                self.assign_spare(number, &spare);
                 self.run_copies(number)?;
                 spares.insert(carrier.device, spare);
             }
@@ -351,7 +351,7 @@ impl<'a> StoppedCapture<'a> {
     }
 
     /// Gives chunks their places in spare memory.
-    fn place(&mut self, number: usize, spare: &Scratch) {
+    fn assign_spare(&mut self, number: usize, spare: &Scratch) {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.chunks.len() {
             let chunk = self.chunks[index];

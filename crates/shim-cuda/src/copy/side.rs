@@ -42,7 +42,7 @@ pub(crate) fn locate(claim: DeclaredMemory, address: u64, size: u64) -> Result<C
         mapped.size = address - mapped.start + size;
     }
     let shared = pinned::get().is_some_and(|pinned| pinned.is_shared);
-    place(claim, address, size, region, shared, is_arena(shim, address))
+    declared_side(claim, address, size, region, shared, is_arena(shim, address))
 }
 
 /// Whether an address lies where only blocks of ours can be.
@@ -50,7 +50,7 @@ fn is_arena(shim: &Shim, address: u64) -> bool {
     shim.arenas.map.device_of(address).is_some() || shim.arenas.map.is_pinned(address)
 }
 
-fn place(
+fn declared_side(
     claim: DeclaredMemory,
     address: u64,
     size: u64,
@@ -124,39 +124,42 @@ mod tests {
     #[test]
     fn a_range_that_leaves_its_block_is_refused() {
         let device = region(RegionKind::Device);
-        assert_eq!(place(DeclaredMemory::Device, 0x1000, 1000, device, true, true), Ok(CopySide::Gpu(0x1000)));
-        assert_eq!(place(DeclaredMemory::Device, 0x1000, 1001, device, true, true), INVALID_SIDE);
-        assert_eq!(place(DeclaredMemory::Any, 0x1000 + 990, 11, device, true, true), INVALID_SIDE);
+        assert_eq!(declared_side(DeclaredMemory::Device, 0x1000, 1000, device, true, true), Ok(CopySide::Gpu(0x1000)));
+        assert_eq!(declared_side(DeclaredMemory::Device, 0x1000, 1001, device, true, true), INVALID_SIDE);
+        assert_eq!(declared_side(DeclaredMemory::Any, 0x1000 + 990, 11, device, true, true), INVALID_SIDE);
     }
 
     #[test]
     fn memory_of_the_program_is_no_device_memory() {
-        assert_eq!(place(DeclaredMemory::Device, 0x5555, 4, None, true, false), INVALID_SIDE);
-        assert_eq!(place(DeclaredMemory::Host, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
-        assert_eq!(place(DeclaredMemory::Any, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
-        assert_eq!(place(DeclaredMemory::Host, 0, 4, None, true, false), INVALID_SIDE);
+        assert_eq!(declared_side(DeclaredMemory::Device, 0x5555, 4, None, true, false), INVALID_SIDE);
+        assert_eq!(declared_side(DeclaredMemory::Host, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
+        assert_eq!(declared_side(DeclaredMemory::Any, 0x5555, 4, None, true, false), Ok(CopySide::Own(0x5555)));
+        assert_eq!(declared_side(DeclaredMemory::Host, 0, 4, None, true, false), INVALID_SIDE);
     }
 
     #[test]
     fn freed_blocks_have_no_owner() {
         for claim in [DeclaredMemory::Device, DeclaredMemory::Host, DeclaredMemory::Any] {
-            assert_eq!(place(claim, 0x2000_0000_0000, 4, None, true, true), INVALID_SIDE);
+            assert_eq!(declared_side(claim, 0x2000_0000_0000, 4, None, true, true), INVALID_SIDE);
         }
     }
 
     #[test]
     fn pinned_memory_is_shared_or_the_programs() {
         let host = region(RegionKind::Host { flags: 2 });
-        assert_eq!(place(DeclaredMemory::Host, 0x1000, 4, host, true, true), Ok(CopySide::Shared(0x1000)));
-        assert_eq!(place(DeclaredMemory::Device, 0x1000, 4, host, false, true), Ok(CopySide::Own(0x1000)));
+        assert_eq!(declared_side(DeclaredMemory::Host, 0x1000, 4, host, true, true), Ok(CopySide::Shared(0x1000)));
+        assert_eq!(declared_side(DeclaredMemory::Device, 0x1000, 4, host, false, true), Ok(CopySide::Own(0x1000)));
         let registered = region(RegionKind::Registered { flags: 2 });
-        assert_eq!(place(DeclaredMemory::Device, 0x1000, 4, registered, true, false), Ok(CopySide::Own(0x1000)));
+        assert_eq!(
+            declared_side(DeclaredMemory::Device, 0x1000, 4, registered, true, false),
+            Ok(CopySide::Own(0x1000))
+        );
     }
 
     #[test]
     fn a_host_address_that_equals_a_variables_is_the_hosts() {
         let global = region(RegionKind::Global { owner: 1 });
-        assert_eq!(place(DeclaredMemory::Host, 0x1000, 4, global, true, false), Ok(CopySide::Own(0x1000)));
-        assert_eq!(place(DeclaredMemory::Device, 0x1000, 4, global, true, false), Ok(CopySide::Gpu(0x1000)));
+        assert_eq!(declared_side(DeclaredMemory::Host, 0x1000, 4, global, true, false), Ok(CopySide::Own(0x1000)));
+        assert_eq!(declared_side(DeclaredMemory::Device, 0x1000, 4, global, true, false), Ok(CopySide::Gpu(0x1000)));
     }
 }

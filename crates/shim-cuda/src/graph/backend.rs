@@ -86,7 +86,7 @@ impl Backend for Remote {
     }
 
     fn stream(&self, stream: CUstream) -> Outcome<CaptureStream> {
-        stream::place(stream)
+        stream::capture_stream(stream)
     }
 
     unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code> {

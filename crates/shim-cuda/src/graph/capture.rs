@@ -18,7 +18,7 @@ fn is_quiet() -> bool {
 
 /// The context of a stream, and the model's word on whether `make` became a node.
 fn take(stream: CUstream, make: impl FnOnce(CUcontext) -> Result<Params, CUresult>) -> Result<bool, CUresult> {
-    let place = stream::place(stream)?;
+    let place = stream::capture_stream(stream)?;
     let context = CUcontext(std::ptr::with_exposed_provenance_mut(place.context));
     Ok(of_process().take(place, || make(context))? == CaptureOutcome::Yes)
 }
@@ -32,7 +32,7 @@ pub(crate) unsafe fn launch(stream: CUstream, launch: impl FnOnce() -> Launch) -
     if is_quiet() {
         return Ok(false);
     }
-    let place = stream::place(stream)?;
+    let place = stream::capture_stream(stream)?;
     let make = || {
         let launch = Launch { context: place.context, ..launch() };
         // SAFETY: handed on.
@@ -92,7 +92,7 @@ pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUr
         return Ok(None);
     }
     let device = stream::context_of(stream)?.device as i32;
-    let taken = of_process().take_alloc(stream::place(stream)?, size, device)?;
+    let taken = of_process().take_alloc(stream::capture_stream(stream)?, size, device)?;
     if taken.is_none() {
         model::forbid()?;
     }
@@ -102,7 +102,7 @@ pub(crate) fn allocate(stream: CUstream, size: usize) -> Result<Option<u64>, CUr
 /// A stream-ordered free: whether it became a node, or freed memory of a graph.
 pub(crate) fn free(stream: CUstream, address: u64) -> Result<bool, CUresult> {
     if !is_quiet() {
-        if of_process().take_free(stream::place(stream)?, address)? == CaptureOutcome::Yes {
+        if of_process().take_free(stream::capture_stream(stream)?, address)? == CaptureOutcome::Yes {
             return Ok(true);
         }
         model::forbid()?;

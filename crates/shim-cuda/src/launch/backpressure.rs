@@ -30,7 +30,7 @@ pub(crate) fn take_slots(stream: CUstream, slots: u64) -> Result<(), CUresult> {
     if !upcalls.are_functions_due() {
         return Ok(());
     }
-    let (streams, key) = (upcalls.streams(), stream::place(stream)?.key);
+    let (streams, key) = (upcalls.streams(), stream::capture_stream(stream)?.key);
     while !streams.take(key, slots) {
         streams.wait(key);
         if streams.take(key, slots) {

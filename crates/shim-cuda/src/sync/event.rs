@@ -135,7 +135,7 @@ fn is_captured(event: CUevent, stream: CUstream, is_external: bool) -> Result<bo
         return Ok(false);
     }
     object(event)?;
-    Ok(model::of_process().record(event, stream::place(stream)?, is_external)? == CaptureOutcome::Yes)
+    Ok(model::of_process().record(event, stream::capture_stream(stream)?, is_external)? == CaptureOutcome::Yes)
 }
 
 /// Refuses to ask or wait for an event of a capture, and anything of the sort while a capture forbids it. The event, and

@@ -235,7 +235,7 @@ pub(crate) fn asked_in(stream: CUstream) -> Result<u32, CUresult> {
 }
 
 /// What stream capture knows a stream by. A thread's default streams have keys of their own, above all ids.
-pub(crate) fn place(stream: CUstream) -> Result<CaptureStream, CUresult> {
+pub(crate) fn capture_stream(stream: CUstream) -> Result<CaptureStream, CUresult> {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +266,7 @@ pub(crate) fn context_of(stream: CUstream) -> Result<Arc<Context>, CUresult> {
 /// Refuses what cannot be captured, in a stream that is; the legacy stream while blocking ones are.
 pub(crate) fn refuse_captured(stream: CUstream) -> Result<(), CUresult> {
     let graphs = model::of_process();
-    if graphs.is_quiet() { Ok(()) } else { graphs.refuse_captured(place(stream)?) }
+    if graphs.is_quiet() { Ok(()) } else { graphs.refuse_captured(capture_stream(stream)?) }
 }
 
 /// # Safety

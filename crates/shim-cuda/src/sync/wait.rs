@@ -33,7 +33,7 @@ struct DrainedStream {
 /// Refuses to wait for a stream, or to ask how it is, while a stream capture forbids it.
 fn forbid(stream: CUstream) -> Result<(), CUresult> {
     let graphs = model::of_process();
-    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(UncapturedCall::Stream(stream::place(stream)?)) }
+    if graphs.is_quiet() { Ok(()) } else { graphs.forbid(UncapturedCall::Stream(stream::capture_stream(stream)?)) }
 }
 
 /// Waits for everything in the stream.
@@ -107,7 +107,9 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
     let is_external = is_external(flags)?;
     if !model::of_process().is_quiet() {
         let was_recorded = waited.was_recorded.load(Ordering::Relaxed);
-        if model::of_process().wait(event, stream::place(stream)?, is_external, was_recorded)? == CaptureOutcome::Yes {
+        if model::of_process().wait(event, stream::capture_stream(stream)?, is_external, was_recorded)?
+            == CaptureOutcome::Yes
+        {
             return Ok(());
         }
     }

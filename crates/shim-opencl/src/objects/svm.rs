@@ -189,7 +189,11 @@ fn unmap_pages(address: usize, size: usize) {
 }
 
 /// An allocation of the worker's at an address where the program has nothing, and pages there.
-fn place(context: &Context, (flags, size, alignment): (u64, usize, u32), block: Option<&Block>) -> Result<usize, Code> {
+fn allocate_mapped(
+    context: &Context,
+    (flags, size, alignment): (u64, usize, u32),
+    block: Option<&Block>,
+) -> Result<usize, Code> {
     let (mut taken, mut found) = (Vec::new(), None);
     while found.is_none() && taken.len() < ADDRESS_ATTEMPTS {
         let place = block.map_or(0, |block| block.address as u64);
@@ -217,7 +221,7 @@ pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment:
         return Err(Code::INVALID_VALUE);
     }
     let block = is_fine.then(|| arena::allocate(size).ok_or(Code::OUT_OF_HOST_MEMORY)).transpose()?;
-    match place(&context, (flags, size, alignment), block.as_ref()) {
+    match allocate_mapped(&context, (flags, size, alignment), block.as_ref()) {
         Ok(address) => {
             RANGES.add(address, Allocation { size, block });
             Ok(ptr::with_exposed_provenance_mut(address))

@@ -54,13 +54,13 @@ impl Variables<'_> {
 
 impl GlobalMemory for Variables<'_> {
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
-        let at = allocation::place(self.context, size, align).ok()?;
+        let at = allocation::allocate_aligned(self.context, size, align).ok()?;
         self.places.push(at);
         self.clear(at, size)
     }
 
     fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
-        let at = managed::place(self.context, size, align).ok()?;
+        let at = managed::allocate_aligned(self.context, size, align).ok()?;
         self.places.push(at);
         self.clear(at, size)
     }
@@ -163,7 +163,7 @@ fn displace(context: &Context) {
         let bytes = settings::displacement();
         if bytes > 0 {
             // It goes with the context. Without the room nothing is displaced.
-            let _ = allocation::place(context, bytes, 1);
+            let _ = allocation::allocate_aligned(context, bytes, 1);
         }
     });
 }

@@ -71,7 +71,7 @@ impl Backend for Soft {
     }
 
     fn stream(&self, stream: CUstream) -> Outcome<CaptureStream> {
-        resolve(stream).map(|stream| Stream::place(&stream))
+        resolve(stream).map(|stream| Stream::capture_stream(&stream))
     }
 
     unsafe fn kernel(&self, launch: &Launch) -> Outcome<Code> {
@@ -119,7 +119,7 @@ impl Backend for Soft {
         if params.location.id != context.device.ordinal {
             return Err(unsupported("memory of another device in a graph"));
         }
-        let address = allocation::place(&context, params.bytesize as u64, GRAPH_MEMORY_ALIGN_BYTES)?;
+        let address = allocation::allocate_aligned(&context, params.bytesize as u64, GRAPH_MEMORY_ALIGN_BYTES)?;
         Ok((address, KeepAlive(Arc::new(Memory(address)))))
     }
 

@@ -33,7 +33,7 @@ pub(crate) unsafe fn launch(stream: &Stream, launch: &Launch) -> Outcome<bool> {
         // SAFETY: handed on.
         unsafe { of_process().kernel_params(&launch) }
     };
-    of_process().take_or_invalidate(stream.place(), make).map(is_captured)
+    of_process().take_or_invalidate(stream.capture_stream(), make).map(is_captured)
 }
 
 /// A copy of one row. What the program calls a side decides how the node names it.
@@ -54,13 +54,13 @@ pub(crate) fn copy(stream: &Stream, to: (CopySide, u64), from: (CopySide, u64), 
         memory_type::HOST => it.dstHost = std::ptr::with_exposed_provenance_mut(to.1 as usize),
         _ => it.dstDevice = to.1,
     }
-    of_process().take(stream.place(), || of_process().copy_params(&it, context(stream)?)).map(is_captured)
+    of_process().take(stream.capture_stream(), || of_process().copy_params(&it, context(stream)?)).map(is_captured)
 }
 
 /// A copy of rows.
 pub(crate) fn rows(stream: &Stream, it: &CUDA_MEMCPY2D) -> Outcome<bool> {
     let copy = CUDA_MEMCPY3D::from(it);
-    of_process().take(stream.place(), || of_process().copy_params(&copy, context(stream)?)).map(is_captured)
+    of_process().take(stream.capture_stream(), || of_process().copy_params(&copy, context(stream)?)).map(is_captured)
 }
 
 /// A copy of rows and slices; one of nothing is no node.
@@ -68,23 +68,23 @@ pub(crate) fn volume(stream: &Stream, copy: &CUDA_MEMCPY3D) -> Outcome<bool> {
     if copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0 {
         return Ok(false);
     }
-    of_process().take(stream.place(), || of_process().copy_params(copy, context(stream)?)).map(is_captured)
+    of_process().take(stream.capture_stream(), || of_process().copy_params(copy, context(stream)?)).map(is_captured)
 }
 
 /// Captures a memset (`cuMemsetD*Async`).
 pub(crate) fn fill(stream: &Stream, fill: &CUDA_MEMSET_NODE_PARAMS) -> Outcome<bool> {
-    of_process().take(stream.place(), || of_process().fill_params(fill, context(stream)?)).map(is_captured)
+    of_process().take(stream.capture_stream(), || of_process().fill_params(fill, context(stream)?)).map(is_captured)
 }
 
 /// A function of the program.
 pub(crate) fn host(stream: &Stream, function: usize, data: usize) -> Outcome<bool> {
-    of_process().take(stream.place(), || Ok(Params::Host(Host { function, data }))).map(is_captured)
+    of_process().take(stream.capture_stream(), || Ok(Params::Host(Host { function, data }))).map(is_captured)
 }
 
 /// Operations of one batch, all checked.
 pub(crate) fn words(stream: &Stream, list: Vec<CUstreamBatchMemOpParams>) -> Outcome<bool> {
     let make = || Ok(Params::Batch(Batch { operations: list.into(), flags: 0, context: stream.context()?.handle }));
-    of_process().take(stream.place(), make).map(is_captured)
+    of_process().take(stream.capture_stream(), make).map(is_captured)
 }
 
 /// An operation on a word.
@@ -94,5 +94,5 @@ pub(crate) fn word(stream: &Stream, operation: CUstreamBatchMemOpParams) -> Outc
         Operation::of_batch(&context, &operation)?;
         Ok(Params::Batch(Batch { operations: vec![operation].into(), flags: 0, context: context.handle }))
     };
-    of_process().take(stream.place(), make).map(is_captured)
+    of_process().take(stream.capture_stream(), make).map(is_captured)
 }

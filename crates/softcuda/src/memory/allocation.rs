@@ -23,11 +23,11 @@ pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
     if size == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    place(context, size, 1)
+    allocate_aligned(context, size, 1)
 }
 
 /// Memory for `context`, also for variables of modules.
-pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
+pub(crate) fn allocate_aligned(context: &Context, size: u64, align: u64) -> Outcome<u64> {
     place_as(context, size, RangeKind::Device, |memory| memory.allocate(size, align))
 }
 

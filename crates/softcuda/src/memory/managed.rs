@@ -31,12 +31,12 @@ pub(crate) fn memory() -> &'static DeviceMemory {
 /// `cuMemAllocManaged`: to be used by all streams, or by the host alone until it is attached to a stream.
 pub(crate) fn allocate(context: &Context, size: u64, flags: u32) -> Outcome<u64> {
     check_managed(size, flags)?;
-    place(context, size, 1)
+    allocate_aligned(context, size, 1)
 }
 
 /// Managed memory for `context`, also for variables of modules. It shares no page with other memory: advice holds for
 /// whole pages, and is forgotten with them.
-pub(crate) fn place(context: &Context, size: u64, align: u64) -> Outcome<u64> {
+pub(crate) fn allocate_aligned(context: &Context, size: u64, align: u64) -> Outcome<u64> {
     let pages = size
         .checked_next_multiple_of(katydid_driver_rules::mem_advise::PAGE_BYTES)
         .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

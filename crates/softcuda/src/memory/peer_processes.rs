@@ -95,7 +95,7 @@ impl PeerProcesses {
     }
 
     fn write(&self, device: usize, used: u64) -> io::Result<()> {
-        self.own.write_all_at(&used.to_le_bytes(), place(device))
+        self.own.write_all_at(&used.to_le_bytes(), usage_offset(device))
     }
 
     fn others(&self, device: usize) -> io::Result<u64> {
@@ -118,7 +118,7 @@ impl PeerProcesses {
                 continue;
             }
             let mut used = [0; NUMBER_BYTES];
-            if file.read_exact_at(&mut used, place(device)).is_ok() {
+            if file.read_exact_at(&mut used, usage_offset(device)).is_ok() {
                 sum = sum.saturating_add(u64::from_le_bytes(used));
             }
         }
@@ -147,7 +147,7 @@ fn is_ours(file: &File, length: u64) -> bool {
 }
 
 /// Where a file says how much its process has of a device.
-fn place(device: usize) -> u64 {
+fn usage_offset(device: usize) -> u64 {
     (MAGIC.len() + device * NUMBER_BYTES) as u64
 }
 

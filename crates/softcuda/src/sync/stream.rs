@@ -132,7 +132,7 @@ impl Stream {
     }
 
     /// What stream capture knows it by.
-    pub(crate) fn place(&self) -> CaptureStream {
+    pub(crate) fn capture_stream(&self) -> CaptureStream {
         let context = self.context.upgrade().map_or(0, |context| context.handle);
         let (is_legacy, is_blocking) = (self.role == Role::Legacy, self.is_blocking());
         CaptureStream { key: self.id, is_legacy, is_blocking, context }
@@ -177,7 +177,7 @@ impl Stream {
     fn push(self: &Arc<Self>, job: Job, caller_waits: bool) -> Outcome<(u64, Option<ClaimedJob>)> {
         let context = self.context()?;
         // Whatever gets here is carried out: what can be part of a graph was taken into it before.
-        captures::refuse_captured(self.place())?;
+        captures::refuse_captured(self.capture_stream())?;
         self.wait_for_slot();
         let order = context.streams.lock();
         let after = order.before(self);

@@ -101,7 +101,7 @@ fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Leve
     let mut levels = Vec::new();
     for format in formats {
         let start = end.next_multiple_of(ALIGN);
-        let level = format.place(start).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let level = format.level_at(start).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let slices = u64::from(level.extent[2]) * u64::from(level.layers);
         let stop = level.slice.checked_mul(slices).and_then(|size| start.checked_add(size));
         end = stop.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;

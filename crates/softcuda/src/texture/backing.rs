@@ -48,7 +48,7 @@ fn pitch_of(row: u64) -> u64 {
 /// Where the levels of a sparse array lie behind each other: level 0 in tiles, the others packed in a tail for each layer.
 fn lay_out(formats: &[Format]) -> Option<(Vec<Level>, (u64, u64), u64)> {
     let (first, smaller) = formats.split_first()?;
-    let mut level = first.place(0)?;
+    let mut level = first.level_at(0)?;
     let row = u64::from(level.extent[0]) * first.texel_bytes();
     level.pitch = pitch_of(row);
     level.slice = level.pitch.checked_mul(u64::from(level.extent[1]))?.checked_next_multiple_of(TILE_BYTES)?;
@@ -56,7 +56,7 @@ fn lay_out(formats: &[Format]) -> Option<(Vec<Level>, (u64, u64), u64)> {
     let end = level.slice.checked_mul(u64::from(level.extent[2]).checked_mul(layers)?)?;
     let (mut levels, mut tail) = (vec![level], 0_u64);
     for format in smaller {
-        let level = format.place(end + tail)?;
+        let level = format.level_at(end + tail)?;
         tail = (tail + level.slice.checked_mul(u64::from(level.extent[2]))?).next_multiple_of(16);
         levels.push(level);
     }

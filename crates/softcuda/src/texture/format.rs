@@ -153,7 +153,7 @@ impl Format {
     }
 
     /// Where its texels are, when the first is at `address`; `None` beyond all bounds.
-    pub(crate) fn place(&self, address: u64) -> Option<Level> {
+    pub(crate) fn level_at(&self, address: u64) -> Option<Level> {
         let [width, height, depth] = self.extent.map(|size| u32::try_from(size.max(1)).ok());
         let (width, height, depth) = (width?, height?, depth?);
         let pitch = u64::from(width) * self.texel_bytes();

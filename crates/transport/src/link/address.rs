@@ -113,7 +113,7 @@ impl Address {
 
     /// The address for people: where, and not with which certificates.
     #[must_use]
-    pub fn place(&self) -> Self {
+    pub fn without_certs(&self) -> Self {
         match self {
             Self::Tls { host, port, .. } => Self::Tls { host: host.clone(), port: *port, certs: None },
             other => other.clone(),
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(with("tls://h:1"), "tls://h:1?certs=/c");
         assert_eq!(with("tls://h:1?certs=/d"), "tls://h:1?certs=/d");
         assert_eq!(with("tcp://h:1"), "tcp://h:1");
-        assert_eq!(parse("tls://h:1?certs=/d").unwrap().place().to_string(), "tls://h:1");
+        assert_eq!(parse("tls://h:1?certs=/d").unwrap().without_certs().to_string(), "tls://h:1");
     }
 
     #[test]

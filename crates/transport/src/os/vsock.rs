@@ -32,7 +32,7 @@ unsafe impl SocketAddrArg for SockaddrVm {
     }
 }
 
-fn place(cid: u32, port: u32) -> SockaddrVm {
+fn socket_address(cid: u32, port: u32) -> SockaddrVm {
     SockaddrVm { family: AddressFamily::VSOCK.as_raw(), cid, port, ..SockaddrVm::default() }
 }
 
@@ -43,7 +43,7 @@ fn socket() -> io::Result<OwnedFd> {
 /// Connects to a port of a machine. The system bounds the wait by itself, with two seconds.
 pub(crate) fn open(cid: u32, port: u32) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    rustix::net::connect(&socket, &place(cid, port))?;
+    rustix::net::connect(&socket, &socket_address(cid, port))?;
     Ok(socket)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn open(cid: u32, port: u32) -> io::Result<OwnedFd> {
 /// What the system says: most machines have no such sockets.
 pub fn bind_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    bind(&socket, &place(cid, if port == 0 { VMADDR_ANY } else { port }))?;
+    bind(&socket, &socket_address(cid, if port == 0 { VMADDR_ANY } else { port }))?;
     listen(&socket, backlog)?;
     Ok(socket)
 }

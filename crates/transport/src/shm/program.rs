@@ -263,7 +263,7 @@ impl ShmProgram {
     }
 
     /// The place for replies to a thread, which may be touched from now on.
-    fn place(&self, thread: u32) -> Result<usize, LinkError> {
+    fn open_slot(&self, thread: u32) -> Result<usize, LinkError> {
         let place = reply_slot(thread).ok_or(WRONG_REPLY)?;
         if self.open_places.load(Ordering::Acquire) < thread {
             self.open_places_up_to(thread)?;
@@ -325,7 +325,7 @@ impl CallLink for ShmProgram {
         let is_over =
             |thread| reply_slot(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
         self.telling(self.thread_ids.call(is_over, |thread| {
-            let place = self.place(thread)?;
+            let place = self.open_slot(thread)?;
             ReplyWords::new(&self.shared, place).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
             let sequence = self.put(head, parts, false)?;

@@ -128,14 +128,14 @@ impl Staging {
     /// Copies `bytes` to `offset` in the piece; false (and nothing copied) if they do not fit, or the link has ended.
     #[must_use]
     pub fn write(&self, piece: StagingPiece, offset: usize, bytes: &[u8]) -> bool {
-        let place = piece.place(offset, bytes.len());
+        let place = piece.offset_of(offset, bytes.len());
         place.is_some_and(|place| self.map.with(|memory| memory.copy_in(place, bytes)).is_ok())
     }
 
     /// Copies out of the piece; false (and nothing copied) if that passes its end, or the link has ended.
     #[must_use]
     pub fn read(&self, piece: StagingPiece, offset: usize, bytes: &mut [u8]) -> bool {
-        let place = piece.place(offset, bytes.len());
+        let place = piece.offset_of(offset, bytes.len());
         place.is_some_and(|place| self.map.with(|memory| memory.copy_out(place, bytes)).is_ok())
     }
 

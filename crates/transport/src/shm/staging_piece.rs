@@ -34,7 +34,7 @@ impl StagingPiece {
     }
 
     /// Offset in the memory of the pieces, if the bytes lie in this one.
-    pub(crate) fn place(self, offset: usize, length: usize) -> Option<usize> {
+    pub(crate) fn offset_of(self, offset: usize, length: usize) -> Option<usize> {
         offset.checked_add(length).filter(|end| *end <= PIECE_BYTES).map(|_| self.start() + offset)
     }
 }

@@ -102,8 +102,8 @@ impl Soft {
                 self.found(|device| spelled(&device.uuid).as_bytes() == without_nul(wanted))
             }
             ("nvmlDeviceGetHandleByPciBusId" | "nvmlDeviceGetHandleByPciBusId_v2", [Argument::Text(wanted), _]) => {
-                let wanted = std::str::from_utf8(without_nul(wanted)).ok().and_then(place);
-                self.found(|device| wanted.is_some() && place(&device.pci_bus_id) == wanted)
+                let wanted = std::str::from_utf8(without_nul(wanted)).ok().and_then(pci_address);
+                self.found(|device| wanted.is_some() && pci_address(&device.pci_bus_id) == wanted)
             }
             _ => Err(code::NOT_SUPPORTED),
         }
@@ -221,7 +221,7 @@ fn spelled(uuid: &[u8; 16]) -> String {
 }
 
 /// Domain, bus and device of `domain:bus:device.function`.
-fn place(text: &str) -> Option<[u32; 3]> {
+fn pci_address(text: &str) -> Option<[u32; 3]> {
     let (place, _) = text.split_once('.').unwrap_or((text, ""));
     let numbers: Option<Vec<u32>> = place.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
     match numbers?.as_slice() {
@@ -233,7 +233,7 @@ fn place(text: &str) -> Option<[u32; 3]> {
 
 /// `nvmlPciInfo_t` of a length: an older address, five numbers, and in the newer one the address again.
 fn pci(device: &DeviceFacts, length: usize) -> Vec<u8> {
-    let [domain, bus, slot] = place(&device.pci_bus_id).unwrap_or_default();
+    let [domain, bus, slot] = pci_address(&device.pci_bus_id).unwrap_or_default();
     let mut bytes = format!("{domain:04X}:{bus:02X}:{slot:02X}.0").into_bytes();
     bytes.resize(16, 0);
     bytes.extend([domain, bus, slot, 0, 0].map(u32::to_le_bytes).as_flattened());

@@ -31,6 +31,12 @@ const VAGUE_MEMBERS: &[(&str, &str)] = &[
     ("turns", "locks, permits, time slices, rounds"),
 ];
 
+/// Names of functions alone, and what to write instead.
+const VAGUE_FUNCTIONS: &[(&str, &str)] = &[
+    ("place", "a verb, such as allocate or locate, or what it returns: address, slot, offset, position"),
+    ("places", "what it returns: addresses, slots, offsets, positions"),
+];
+
 /// Participles that name no function by themselves, since they say neither what it does nor what it returns.
 const PARTICIPLES: &[&str] = &[
     "asked", "attended", "begun", "came", "given", "heard", "held", "lent", "noted", "said", "seen", "shown", "taken",
@@ -75,6 +81,7 @@ impl Declarations {
 
     fn check_function(&mut self, name: &syn::Ident) {
         self.check("function", name, VAGUE_MEMBERS);
+        self.check("function", name, VAGUE_FUNCTIONS);
         if PARTICIPLES.iter().any(|known| name == known) {
             self.refuse("function", name, "a verb for what it does, or a noun for what it returns");
         }
@@ -146,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_function_is_no_participle_alone() {
-        assert_eq!(vague("impl A {\n    fn heard() {}\n}\n").unwrap().len(), 1);
+        assert_eq!(vague("impl A {\n    fn heard() {}\n    fn place() {}\n}\n").unwrap().len(), 2);
         assert!(vague("fn heard_at() {}\nfn hear() {}\nstruct A { heard: bool }\n").unwrap().is_empty());
     }
 

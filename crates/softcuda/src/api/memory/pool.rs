@@ -47,7 +47,7 @@ api! {
     fn cuMemAllocAsync(address: Out<u64>, size: usize, stream: CUstream) {
         let stream = streams::resolve(stream)?;
         let device = stream.context()?.device.ordinal;
-        if let Some(captured) = graphs::of_process().take_alloc(stream.place(), size, device)? {
+        if let Some(captured) = graphs::of_process().take_alloc(stream.capture_stream(), size, device)? {
             address.set(captured);
             return Ok(());
         }
@@ -59,7 +59,7 @@ api! {
     fn cuMemAllocFromPoolAsync(address: Out<u64>, size: usize, pool: CUmemoryPool, stream: CUstream) {
         let (pool, stream) = (resolve(pool)?, streams::resolve(stream)?);
         let device = stream.context()?.device.ordinal;
-        if let Some(captured) = graphs::of_process().take_alloc(stream.place(), size, device)? {
+        if let Some(captured) = graphs::of_process().take_alloc(stream.capture_stream(), size, device)? {
             address.set(captured);
             return Ok(());
         }
@@ -70,7 +70,7 @@ api! {
     /// Memory of `cuMemAlloc` can be freed in a stream as well; null is nothing to free.
     fn cuMemFreeAsync(address: u64, stream: CUstream) {
         let stream = streams::resolve(stream)?;
-        if graphs::of_process().take_free(stream.place(), address)? == CaptureOutcome::Yes {
+        if graphs::of_process().take_free(stream.capture_stream(), address)? == CaptureOutcome::Yes {
             return Ok(());
         }
         graphs::forbid()?;

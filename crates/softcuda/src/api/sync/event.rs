@@ -20,7 +20,7 @@ use crate::sync::{event, synchronise};
 /// The event stands for this point of the stream, or of the graph that the stream is captured into.
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Outcome {
     let (found, stream) = (event::resolve(event)?, resolve(stream)?);
-    match graphs::of_process().record(event, stream.place(), is_external)? {
+    match graphs::of_process().record(event, stream.capture_stream(), is_external)? {
         CaptureOutcome::Yes => Ok(()),
         CaptureOutcome::No => found.record(&stream),
     }

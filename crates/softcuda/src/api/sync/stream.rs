@@ -27,7 +27,7 @@ fn handle(number: usize) -> CUstream {
 fn destroy(stream: CUstream) -> Outcome {
     state::ready()?;
     if let Ok(stream) = streams::created(stream) {
-        graphs::of_process().forget_stream(stream.place().key);
+        graphs::of_process().forget_stream(stream.capture_stream().key);
     }
     streams::destroy(stream)
 }
@@ -83,14 +83,14 @@ api! {
     /// The legacy default stream waits for all blocking streams.
     fn cuStreamSynchronize(stream: CUstream) {
         let stream = resolve(stream)?;
-        graphs::of_process().forbid(UncapturedCall::Stream(stream.place()))?;
+        graphs::of_process().forbid(UncapturedCall::Stream(stream.capture_stream()))?;
         synchronise::stream(&stream)?;
     }
 
     /// 600 while anything is pending.
     fn cuStreamQuery(stream: CUstream) {
         let stream = resolve(stream)?;
-        graphs::of_process().forbid(UncapturedCall::Stream(stream.place()))?;
+        graphs::of_process().forbid(UncapturedCall::Stream(stream.capture_stream()))?;
         stream.query()?;
     }
 
@@ -98,7 +98,7 @@ api! {
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) {
         let (stream, found) = (resolve(stream)?, event::resolve(event)?);
         let (is_external, was_recorded) = (is_external(flags)?, found.was_recorded());
-        if graphs::of_process().wait(event, stream.place(), is_external, was_recorded)? == CaptureOutcome::No {
+        if graphs::of_process().wait(event, stream.capture_stream(), is_external, was_recorded)? == CaptureOutcome::No {
             found.hold_back(&stream)?;
         }
     }

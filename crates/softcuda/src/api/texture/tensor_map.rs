@@ -35,7 +35,7 @@ impl Arrays {
 }
 
 /// Passes a place where a map can lie.
-fn place(map: *mut CUtensorMap) -> Outcome<*mut CUtensorMap> {
+fn checked_target(map: *mut CUtensorMap) -> Outcome<*mut CUtensorMap> {
     state::ready()?;
     check_place(map).map(|()| map)
 }
@@ -56,7 +56,7 @@ api! {
         promotion: u32,
         fill: u32,
     ) {
-        let place = place(map)?;
+        let place = checked_target(map)?;
         // SAFETY: as many entries as the rank asks for, by the contract of the function; a place for a map.
         unsafe {
             let gathered = Gathered::Tiles(take(tile, rank(tensor_rank, 1)?)?);
@@ -83,7 +83,7 @@ api! {
         promotion: u32,
         fill: u32,
     ) {
-        let place = place(map)?;
+        let place = checked_target(map)?;
         let count = rank(tensor_rank, 1)?.saturating_sub(2).min(MAX_PIXEL_RANK);
         // SAFETY: as above.
         unsafe {
@@ -113,7 +113,7 @@ api! {
         promotion: u32,
         fill: u32,
     ) {
-        let place = place(map)?;
+        let place = checked_target(map)?;
         let (lower, upper) = ([lower, 0, 0], [upper, 0, 0]);
         let gathered = Gathered::Columns { lower, upper, channels, pixels, wide: Some(mode) };
         // SAFETY: as above.
