@@ -162,7 +162,7 @@ impl Deadline {
         }
         let most = limit * MAX_WORK_IN_LIMITS;
         // The speed is measured only where it matters.
-        (used > most && used > most * *SLOWNESS).then_some(GivenUp::Spinning { used, elapsed })
+        (used > most && used > most * *MACHINE_SLOWNESS).then_some(GivenUp::Spinning { used, elapsed })
     }
 }
 
@@ -198,7 +198,7 @@ fn total_of(text: &str) -> Option<u64> {
 /// How much slower this machine is than that for which limits of processor time are written; 1 for a faster one.
 ///
 /// Other work on the same core, and a host that takes processors away, are in it.
-static SLOWNESS: LazyLock<u32> = LazyLock::new(|| slowness(measured_loop()));
+static MACHINE_SLOWNESS: LazyLock<u32> = LazyLock::new(|| slowness(measured_loop()));
 
 /// What [`measured_loop`] takes on the reference machine.
 const REFERENCE_LOOP: Duration = Duration::from_millis(20);
@@ -276,7 +276,7 @@ mod tests {
     fn a_slow_machine_has_more_processor_time() {
         assert_eq!(slowness(REFERENCE_LOOP / 2), 1);
         assert_eq!(slowness(REFERENCE_LOOP * 3), 3);
-        assert!(measured_loop() > Duration::ZERO && *SLOWNESS >= 1);
+        assert!(measured_loop() > Duration::ZERO && *MACHINE_SLOWNESS >= 1);
     }
 
     /// What became of a wait for a shell script, which is looked at every second until the wait is over or `seconds` have passed.
@@ -308,7 +308,7 @@ mod tests {
         let mut deadline = Deadline::after(limit);
         deadline.used = limit * MAX_WORK_IN_LIMITS;
         assert_eq!(deadline.verdict(limit), None);
-        deadline.used = limit * (MAX_WORK_IN_LIMITS + 1) * *SLOWNESS;
+        deadline.used = limit * (MAX_WORK_IN_LIMITS + 1) * *MACHINE_SLOWNESS;
         let verdict = deadline.verdict(limit);
         assert!(matches!(verdict, Some(GivenUp::Spinning { .. })), "{verdict:?}");
     }

@@ -32,7 +32,7 @@ use crate::{jobs, shell};
 type Check = (&'static str, fn(&Tree) -> Result<()>);
 
 /// All of them, quickest first.
-const CHECKS: [Check; 8] = [
+const STATIC_CHECKS: [Check; 8] = [
     ("formatting", formatting),
     ("layers", layers::run),
     ("dependencies", deny::run),
@@ -57,14 +57,14 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         })
         .collect();
     if !failed.is_empty() {
-        bail!("{} of {} checks failed: {}", failed.len(), CHECKS.len(), failed.join(", "));
+        bail!("{} of {} checks failed: {}", failed.len(), STATIC_CHECKS.len(), failed.join(", "));
     }
     Ok(())
 }
 
 /// What each check found, in their order.
 pub(crate) fn results(tree: &Tree) -> Vec<(&'static str, Result<()>)> {
-    jobs::each(CHECKS.to_vec(), CHECKS_AT_A_TIME, |(name, check)| (name, check(tree)))
+    jobs::each(STATIC_CHECKS.to_vec(), CHECKS_AT_A_TIME, |(name, check)| (name, check(tree)))
 }
 
 fn formatting(tree: &Tree) -> Result<()> {

@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 /// When the first step began.
-static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+static RUN_START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Names the step that begins, and says how many minutes and seconds after the first one.
 pub(crate) fn step(text: &str) {
-    let seconds = BEGUN.elapsed().as_secs();
+    let seconds = RUN_START.elapsed().as_secs();
     println!("==> {:02}:{:02} {text}", seconds / 60, seconds % 60);
 }
 

@@ -25,9 +25,9 @@ const AT_A_TIME: usize = 2;
 /// How often a suite that says nothing is asked whether it has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The folder of the package whose suites test the whole system. They take longest, so they come first.
-const SYSTEM: &str = "tests";
+const SYSTEM_PACKAGE: &str = "tests";
 /// The first of these: it takes longer than any other.
-const LONGEST: &str = "checkpoint";
+const LONGEST_SUITE: &str = "checkpoint";
 
 /// A test binary.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +51,9 @@ pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Re
     }
     let told = String::from_utf8(output.stdout).context("cargo's messages are no text")?;
     let mut suites = told.lines().filter_map(|message| built_suite(message, filter)).collect::<Result<Vec<Suite>>>()?;
-    suites.sort_by_key(|suite| (suite.name != LONGEST, !suite.folder.ends_with(SYSTEM), suite.name.clone()));
+    suites.sort_by_key(|suite| {
+        (suite.name != LONGEST_SUITE, !suite.folder.ends_with(SYSTEM_PACKAGE), suite.name.clone())
+    });
     Ok(suites)
 }
 
@@ -65,7 +67,7 @@ fn built_suite(message: &str, filter: &'static str) -> Option<Result<Suite>> {
         let folder = Path::new(manifest).parent().context("a manifest in no folder")?.to_owned();
         let target = message["target"]["name"].as_str().context("cargo named no target")?;
         let package = folder.file_name().unwrap_or_default().to_string_lossy();
-        let is_unique = message["target"]["kind"][0] != "test" || package == SYSTEM;
+        let is_unique = message["target"]["kind"][0] != "test" || package == SYSTEM_PACKAGE;
         let name = if is_unique { target.to_owned() } else { format!("{package} {target}") };
         Ok(Suite { name, binary, folder, filter })
     };

@@ -22,9 +22,9 @@ use crate::{apps, dist};
 /// 1: that no checkpoint can be tested is a failure (`tests/tests/checkpoint`). Set to 0 by a user without the rights.
 const CHECKPOINTS_WANTED: &str = "KATYDID_CHECKPOINTS_WANTED";
 /// All test binaries. Examples in doc comments are not among them: there are none, and rustdoc takes a minute to say so.
-const WORKSPACE: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
+const WORKSPACE_FLAGS: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 /// The shared-memory ring's own tests, built against loom's atomics: every interleaving.
-const LOOM: [&str; 5] = ["--package", "katydid-transport", "--features", "loom", "--lib"];
+const LOOM_FLAGS: [&str; 5] = ["--package", "katydid-transport", "--features", "loom", "--lib"];
 
 /// How many tests and checks did what.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -103,7 +103,9 @@ fn run_suites(tree: &Tree, all: bool, count: &mut Count) {
 
 fn build_suites(tree: &Tree, count: &mut Count) -> Vec<Suite> {
     let mut suites = Vec::new();
-    for (name, arguments, filter) in [("test binaries", &WORKSPACE[..], ""), ("tests by loom", &LOOM, "loom")] {
+    for (name, arguments, filter) in
+        [("test binaries", &WORKSPACE_FLAGS[..], ""), ("tests by loom", &LOOM_FLAGS, "loom")]
+    {
         let built = suites::build(tree, arguments, filter);
         count.note(name, built.map(|built| suites.extend(built)));
     }

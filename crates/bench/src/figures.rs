@@ -27,7 +27,7 @@ const KIB_64: u64 = 64 << 10;
 const MIB_16: u64 = 16 << 20;
 const MIB_64: u64 = 64 << 20;
 const MIB_256: u64 = 256 << 20;
-const GIB: u64 = 1 << 30;
+const BYTES_PER_GIB: u64 = 1 << 30;
 /// Bytes of the rows, and of the box, without their gaps.
 const ROWS_BYTES: u64 = 4_000 * 4_001;
 const SLICES_BYTES: u64 = 40 * 400 * 1_001;
@@ -75,7 +75,7 @@ pub(super) const FIGURES: [Figure; 71] = [
     copy("htod_64k_pageable", "HtoD 64 KiB pageable", KIB_64),
     copy("htod_64m_pageable", "HtoD 64 MiB pageable", MIB_64),
     copy("htod_256m_pageable", "HtoD 256 MiB pageable", MIB_256),
-    copy("htod_1g_pageable", "HtoD 1 GiB pageable", GIB),
+    copy("htod_1g_pageable", "HtoD 1 GiB pageable", BYTES_PER_GIB),
     copy("htod_4x16m_pageable", "HtoD 16 MiB pageable by 4 threads", MIB_64),
     copy("htod_odd_pageable", "HtoD 16 MiB pageable, odd addresses", MIB_16),
     copy("htod_2d_pageable", "HtoD 4,000 rows of 4,001 B, pageable", ROWS_BYTES),
@@ -84,12 +84,12 @@ pub(super) const FIGURES: [Figure; 71] = [
     copy("htod_64k_pinned", "HtoD 64 KiB pinned", KIB_64),
     copy("htod_64m_pinned", "HtoD 64 MiB pinned", MIB_64),
     copy("htod_256m_pinned", "HtoD 256 MiB pinned", MIB_256),
-    copy("htod_1g_pinned", "HtoD 1 GiB pinned", GIB),
+    copy("htod_1g_pinned", "HtoD 1 GiB pinned", BYTES_PER_GIB),
     copy("dtoh_4_pageable", "DtoH 4 B pageable", 4),
     copy("dtoh_64k_pageable", "DtoH 64 KiB pageable", KIB_64),
     copy("dtoh_64m_pageable", "DtoH 64 MiB pageable", MIB_64),
     copy("dtoh_256m_pageable", "DtoH 256 MiB pageable", MIB_256),
-    copy("dtoh_1g_pageable", "DtoH 1 GiB pageable", GIB),
+    copy("dtoh_1g_pageable", "DtoH 1 GiB pageable", BYTES_PER_GIB),
     copy("dtoh_4x16m_pageable", "DtoH 16 MiB pageable by 4 threads", MIB_64),
     copy("dtoh_odd_pageable", "DtoH 16 MiB pageable, odd addresses", MIB_16),
     copy("dtoh_2d_pageable", "DtoH 4,000 rows of 4,001 B, pageable", ROWS_BYTES),
@@ -98,7 +98,7 @@ pub(super) const FIGURES: [Figure; 71] = [
     copy("dtoh_64k_pinned", "DtoH 64 KiB pinned", KIB_64),
     copy("dtoh_64m_pinned", "DtoH 64 MiB pinned", MIB_64),
     copy("dtoh_256m_pinned", "DtoH 256 MiB pinned", MIB_256),
-    copy("dtoh_1g_pinned", "DtoH 1 GiB pinned", GIB),
+    copy("dtoh_1g_pinned", "DtoH 1 GiB pinned", BYTES_PER_GIB),
     copy("both_64m_pinned", "64 MiB each way at once, pinned", 2 * MIB_64),
     figure("htod_4_async", "enqueue HtoD 4 B async"),
     copy("plain_64m_1", "plain TCP, 64 MiB over 1 connection", MIB_64),

@@ -28,10 +28,10 @@ const ENDING_SIGNALS: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 type Watch = (Handle, JoinHandle<Vec<Origin>>);
 
 /// What is watched with, and what goes on without us.
-static WATCH: Mutex<(Option<Watch>, &str)> = Mutex::new((None, ""));
+static SIGNAL_WATCH: Mutex<(Option<Watch>, &str)> = Mutex::new((None, ""));
 
 fn state() -> MutexGuard<'static, (Option<Watch>, &'static str)> {
-    WATCH.lock().unwrap_or_else(PoisonError::into_inner)
+    SIGNAL_WATCH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// From now on signals are ours, but for those that our caller ignored.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use katydid_transport::compression::{CompressionMode, CompressionPolicy};
 
-static CHOSEN: OnceLock<CompressionMode> = OnceLock::new();
+static CHOSEN_MODE: OnceLock<CompressionMode> = OnceLock::new();
 
 /// Bulk to the server.
 pub static RECEIVING: CompressionPolicy = CompressionPolicy::new();
@@ -17,10 +17,10 @@ pub static SENDING: CompressionPolicy = CompressionPolicy::new();
 
 /// What the environment of the process says; the first word counts.
 pub(crate) fn choose(packing: CompressionMode) {
-    let _ = CHOSEN.set(packing);
+    let _ = CHOSEN_MODE.set(packing);
 }
 
 /// Whether this program packs bulk.
 pub fn compression_mode() -> CompressionMode {
-    CHOSEN.get().copied().unwrap_or(CompressionMode::Off)
+    CHOSEN_MODE.get().copied().unwrap_or(CompressionMode::Off)
 }

@@ -20,9 +20,9 @@ use rustix::net::{Shutdown, shutdown};
 use crate::life::Handler;
 
 /// What forks wait for, and what a child does.
-static FORKS: Mutex<ForkRegistry> = Mutex::new(ForkRegistry { descriptors: Vec::new(), handlers: Vec::new() });
+static FORK_REGISTRY: Mutex<ForkRegistry> = Mutex::new(ForkRegistry { descriptors: Vec::new(), handlers: Vec::new() });
 /// The lock of a thread that holds forks, or is in one.
-static HELD: ForkLock = ForkLock(UnsafeCell::new(None));
+static HELD_FORK_LOCK: ForkLock = ForkLock(UnsafeCell::new(None));
 
 thread_local! {
     /// How often this thread holds forks: it may do so again within.
@@ -65,9 +65,9 @@ pub fn in_children(handler: Handler) {
 
 extern "C" fn enter() {
     if DEPTH.get() == 0 {
-        let lock = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = FORK_REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: this thread has the lock, and no thread reads this without it.
-        unsafe { *HELD.0.get() = Some(lock) };
+        unsafe { *HELD_FORK_LOCK.0.get() = Some(lock) };
     }
     DEPTH.set(DEPTH.get() + 1);
 }
@@ -76,7 +76,7 @@ extern "C" fn leave() {
     DEPTH.set(DEPTH.get().saturating_sub(1));
     if DEPTH.get() == 0 {
         // SAFETY: this thread has the lock, which it gives back after the last look.
-        drop(unsafe { (*HELD.0.get()).take() });
+        drop(unsafe { (*HELD_FORK_LOCK.0.get()).take() });
     }
 }
 
@@ -95,7 +95,7 @@ extern "C" fn in_child() {
 /// Only between `enter` and `leave` of this thread.
 fn with_known(work: impl FnOnce(&mut ForkRegistry)) {
     // SAFETY: as said; nothing that is called here holds or forks.
-    if let Some(known) = unsafe { (*HELD.0.get()).as_mut() } {
+    if let Some(known) = unsafe { (*HELD_FORK_LOCK.0.get()).as_mut() } {
         work(known);
     }
 }

@@ -28,16 +28,16 @@ pub enum Life {
 }
 
 /// How far the process is; [`Life::Fresh`] in a child.
-static LIFE: WipedByte = WipedByte::new();
+static PROCESS_LIFE: WipedByte = WipedByte::new();
 /// A session has been up, in this process or in one that it is a child of.
-static STARTED: AtomicBool = AtomicBool::new(false);
+static SESSION_STARTED: AtomicBool = AtomicBool::new(false);
 /// What is to be done at a turning point of the process.
 pub type Handler = fn();
 /// In a child, and at the exit.
-static HANDLERS: OnceLock<(Handler, Handler)> = OnceLock::new();
+static FORK_AND_EXIT_HANDLERS: OnceLock<(Handler, Handler)> = OnceLock::new();
 
 fn life() -> &'static AtomicU8 {
-    LIFE.get()
+    PROCESS_LIFE.get()
 }
 
 /// What the process is doing now.
@@ -55,7 +55,7 @@ pub fn now() -> Life {
 /// A process that has begun nothing, or a child of which no handler has heard before.
 #[cold]
 fn fresh_or_child() -> Life {
-    if !STARTED.load(Ordering::Acquire) {
+    if !SESSION_STARTED.load(Ordering::Acquire) {
         return Life::Fresh;
     }
     // Another thread may have started meanwhile: where it has noted that, the state is there too, unless it was wiped.
@@ -68,7 +68,7 @@ fn fresh_or_child() -> Life {
 /// Notes that a session is up, and watches for fork and exit from now on: a child runs `after_fork`, which may only do
 /// what is safe in a signal handler, and the process runs `at_exit` once its exit handlers have begun.
 pub fn start(after_fork: Handler, at_exit: Handler) {
-    HANDLERS.get_or_init(|| {
+    FORK_AND_EXIT_HANDLERS.get_or_init(|| {
         // SAFETY: both handlers are functions of this library, which is linked to stay loaded (-z nodelete). Failure
         // would need the C library to be out of memory; then a child is merely not stopped.
         unsafe {
@@ -76,11 +76,11 @@ pub fn start(after_fork: Handler, at_exit: Handler) {
             libc::atexit(exiting);
         }
         // Where the system does not do that (before Linux 4.14), a child made past the C library is merely not stopped.
-        let _ = LIFE.wipe_in_children();
+        let _ = PROCESS_LIFE.wipe_in_children();
         (after_fork, at_exit)
     });
     life().store(Life::Running as u8, Ordering::Release);
-    STARTED.store(true, Ordering::Release);
+    SESSION_STARTED.store(true, Ordering::Release);
 }
 
 /// Whether a session is up; pairs with [`start`].
@@ -94,9 +94,9 @@ pub fn lose() -> bool {
 }
 
 extern "C" fn forked() {
-    let is_child = STARTED.load(Ordering::Relaxed) && leave(Life::Fresh, Life::Forked);
+    let is_child = SESSION_STARTED.load(Ordering::Relaxed) && leave(Life::Fresh, Life::Forked);
     if (is_child || leave(Life::Running, Life::Forked) || leave(Life::Lost, Life::Forked))
-        && let Some((after_fork, _)) = HANDLERS.get()
+        && let Some((after_fork, _)) = FORK_AND_EXIT_HANDLERS.get()
     {
         after_fork();
     }
@@ -104,7 +104,7 @@ extern "C" fn forked() {
 
 extern "C" fn exiting() {
     if (leave(Life::Running, Life::Exiting) || leave(Life::Lost, Life::Exiting))
-        && let Some((_, at_exit)) = HANDLERS.get()
+        && let Some((_, at_exit)) = FORK_AND_EXIT_HANDLERS.get()
     {
         at_exit();
     }

@@ -66,7 +66,7 @@ const HELPER_STACK_BYTES: usize = 256 << 10;
 pub struct Helpers(usize);
 
 /// Helping threads that other copies have.
-static HELPERS: AtomicUsize = AtomicUsize::new(0);
+static HELPER_THREADS: AtomicUsize = AtomicUsize::new(0);
 
 impl Helpers {
     /// How many are worth it for so many bytes: `threads` in all at most, with the one that a copy has.
@@ -79,9 +79,9 @@ impl Helpers {
     /// has to wait for its turn takes them only then.
     #[must_use]
     pub fn take(wanted: usize) -> Self {
-        let before = HELPERS.fetch_add(wanted, Ordering::Relaxed);
+        let before = HELPER_THREADS.fetch_add(wanted, Ordering::Relaxed);
         let granted = wanted.min(MAX_HELPER_THREADS.saturating_sub(before));
-        HELPERS.fetch_sub(wanted - granted, Ordering::Relaxed);
+        HELPER_THREADS.fetch_sub(wanted - granted, Ordering::Relaxed);
         Self(granted)
     }
 
@@ -159,7 +159,7 @@ impl Helpers {
 
 impl Drop for Helpers {
     fn drop(&mut self) {
-        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
+        HELPER_THREADS.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) static TABLE: WordTable<13> = WordTable::sized::<{ catalogue::CUDART 
 
 /// Modules of slot 6 by the address of their wrapper, which is all that slot 7 is given. A wrapper can be loaded into
 /// several contexts; each unload takes the newest.
-static REGISTERED: Mutex<Option<HashMap<usize, Vec<Handle>>>> = Mutex::new(None);
+static REGISTERED_HANDLES: Mutex<Option<HashMap<usize, Vec<Handle>>>> = Mutex::new(None);
 
 unsafe extern "C" fn primary_context(out: *mut Handle, device: i32) -> Status {
     guard(|| {
@@ -59,7 +59,7 @@ unsafe extern "C" fn load_registered(out: *mut Handle, wrapper: *const c_void) -
     guard(|| {
         // SAFETY: slot 6 has the contract of `load`.
         let module = unsafe { load(out, wrapper) }?;
-        let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = REGISTERED_HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
         registered.get_or_insert_default().entry(wrapper.addr()).or_default().push(module);
         Ok(())
     })
@@ -67,7 +67,7 @@ unsafe extern "C" fn load_registered(out: *mut Handle, wrapper: *const c_void) -
 
 extern "C" fn unload_registered(wrapper: *const c_void) -> Status {
     guard(|| {
-        let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = REGISTERED_HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
         let modules = registered.get_or_insert_default().get_mut(&wrapper.addr()).ok_or(status::INVALID_HANDLE)?;
         let module = modules.pop().ok_or(status::INVALID_HANDLE)?;
         drop(registered);

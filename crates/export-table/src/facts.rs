@@ -87,14 +87,14 @@ pub trait DriverFacts: Sync {
     fn unload_module(&self, module: Handle) -> Result<(), Status>;
 }
 
-static FACTS: OnceLock<&'static dyn DriverFacts> = OnceLock::new();
+static DRIVER_FACTS: OnceLock<&'static dyn DriverFacts> = OnceLock::new();
 
 /// Installs the answers of the embedding library. The first one stays; later calls change nothing.
 pub fn install(facts: &'static dyn DriverFacts) {
-    FACTS.get_or_init(|| facts);
+    DRIVER_FACTS.get_or_init(|| facts);
 }
 
 /// The installed answers, or `NOT_INITIALIZED`.
 pub(crate) fn facts() -> Result<&'static dyn DriverFacts, Status> {
-    FACTS.get().copied().ok_or(status::NOT_INITIALIZED)
+    DRIVER_FACTS.get().copied().ok_or(status::NOT_INITIALIZED)
 }

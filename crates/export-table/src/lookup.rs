@@ -22,7 +22,7 @@ use crate::{
 type Address = fn() -> *const c_void;
 
 /// The tables that are served, by their places in the catalogue.
-static SERVED: [Address; 10] = [
+static SERVED_TABLES: [Address; 10] = [
     || cudart::TABLE.address(),
     || hooks::TABLE.address(),
     || thread_context::TABLE.address(),
@@ -38,7 +38,7 @@ static SERVED: [Address; 10] = [
 /// The table with this id, or `None` if it is unknown or refused. Works before `cuInit`.
 pub fn lookup(id: &Id) -> Option<*const c_void> {
     let place = CATALOGUE.iter().position(|entry| entry.id.to_be_bytes() == *id)?;
-    SERVED.get(place).map(|address| address())
+    SERVED_TABLES.get(place).map(|address| address())
 }
 
 /// The whole of `cuGetExportTable`: 0 and the table, or 1 and NULL.
@@ -57,7 +57,7 @@ pub unsafe fn get(out: *mut *const c_void, id: *const Id) -> Status {
         // SAFETY: writable, as the caller promises; null was refused above.
         unsafe { out.write(table.unwrap_or(ptr::null())) };
         table.map(drop).ok_or_else(|| {
-            if let Some(line) = refusal(&id, *LOGGED) {
+            if let Some(line) = refusal(&id, *LOG_IS_ON) {
                 let _ = writeln!(std::io::stderr(), "katydid: {line}");
             }
             status::INVALID_VALUE
@@ -66,7 +66,7 @@ pub unsafe fn get(out: *mut *const c_void, id: *const Id) -> Status {
 }
 
 /// Whether the user asked for a log.
-static LOGGED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
+static LOG_IS_ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LOG").is_some_and(|it| !it.is_empty()));
 
 /// What is said of an id that is not served: once, and of a known one only in a log.
 fn refusal(id: &Id, is_logged: bool) -> Option<String> {

@@ -36,17 +36,17 @@ struct NvrtcCacheState {
     outputs: HashMap<usize, Box<[u8]>>,
 }
 
-static HELD: LazyLock<Mutex<NvrtcCacheState>> = LazyLock::new(Mutex::default);
+static CACHE_STATE: LazyLock<Mutex<NvrtcCacheState>> = LazyLock::new(Mutex::default);
 
 fn state() -> MutexGuard<'static, NvrtcCacheState> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    CACHE_STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The cache that the environment names; none while `CUDA_CACHE_DISABLE` is set.
-static CACHE: LazyLock<Option<Cache>> = LazyLock::new(Cache::of_environment);
+static COMPILE_CACHE: LazyLock<Option<Cache>> = LazyLock::new(Cache::of_environment);
 
 fn cache() -> Result<&'static Cache, Status> {
-    CACHE.as_ref().ok_or(status::NOT_INITIALIZED)
+    COMPILE_CACHE.as_ref().ok_or(status::NOT_INITIALIZED)
 }
 
 /// The bytes of a string of the caller's; none for null.

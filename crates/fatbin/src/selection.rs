@@ -11,7 +11,7 @@ use crate::image::{Image, ImageKind};
 /// Changes with what is left out, and with the flat form: what was known of a selection before is not true of it then.
 pub const SELECTION_RULES: u32 = 1;
 /// Zeros that bring a part to a multiple of 8 bytes.
-const PADDING: &[u8] = &[0; 8];
+const ZERO_PADDING: &[u8] = &[0; 8];
 
 /// What is left of an image, not copied.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl SelectedPart<'_> {
             Self::Whole(part) => (*part, &[][..]),
             Self::Cut { header, entries } => (&header[..], &entries[..]),
         };
-        let padding = &PADDING[..self.length().next_multiple_of(8) - self.length()];
+        let padding = &ZERO_PADDING[..self.length().next_multiple_of(8) - self.length()];
         [first].into_iter().chain(more.iter().copied()).chain([padding])
     }
 }

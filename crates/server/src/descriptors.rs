@@ -26,7 +26,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 const MIN_SLOTS_PER_LISTENER: u64 = 16;
 
 /// What a process of this user may have open, before it was raised for the server.
-static BEFORE: OnceLock<Rlimit> = OnceLock::new();
+static LIMIT_BEFORE_RAISE: OnceLock<Rlimit> = OnceLock::new();
 
 /// Lets this process have as many descriptors open as it may: a server needs some for each session and each connection, and as
 /// many may be on their way to its workers. Workers are started with what was allowed before.
@@ -35,13 +35,13 @@ pub fn raise_descriptors() {
     let raised = Rlimit { current: before.maximum, maximum: before.maximum };
     // Where it cannot be raised, fewer sessions have room.
     if setrlimit(Resource::Nofile, raised).is_ok() {
-        let _ = BEFORE.set(before);
+        let _ = LIMIT_BEFORE_RAISE.set(before);
     }
 }
 
 /// What was allowed before that.
 pub(crate) fn before_raise() -> Option<Rlimit> {
-    BEFORE.get().copied()
+    LIMIT_BEFORE_RAISE.get().copied()
 }
 
 /// What there is room for.

@@ -14,14 +14,14 @@ const MAX_DEVICES: usize = 256;
 const MAX_STRUCT_BYTES: usize = 1 << 16;
 
 /// A handle is the address of an entry: anything else is recognised.
-static HANDLES: [u64; MAX_DEVICES] = [0; MAX_DEVICES];
+static HANDLE_TARGETS: [u64; MAX_DEVICES] = [0; MAX_DEVICES];
 
 pub(crate) fn handle(number: u32) -> Option<usize> {
-    HANDLES.get(number as usize).map(|entry| std::ptr::from_ref(entry).addr())
+    HANDLE_TARGETS.get(number as usize).map(|entry| std::ptr::from_ref(entry).addr())
 }
 
 pub(crate) fn number(handle: usize) -> Option<u32> {
-    let offset = handle.wrapping_sub(HANDLES.as_ptr().addr());
+    let offset = handle.wrapping_sub(HANDLE_TARGETS.as_ptr().addr());
     let size = size_of::<u64>();
     (offset.is_multiple_of(size) && offset / size < MAX_DEVICES).then_some((offset / size) as u32)
 }

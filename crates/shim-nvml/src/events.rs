@@ -15,7 +15,7 @@ use katydid_wire::nvml::code;
 use crate::call;
 
 /// Sets that there are, by handle.
-static SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, living: BTreeSet::new() });
+static EVENT_SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, living: BTreeSet::new() });
 /// Handles are numbers that no other handle of this library has.
 const FIRST_HANDLE: usize = 0x4b44_0000;
 /// Sets that a program may have at a time.
@@ -27,7 +27,7 @@ struct Sets {
 }
 
 fn sets() -> MutexGuard<'static, Sets> {
-    SETS.lock().unwrap_or_else(PoisonError::into_inner)
+    EVENT_SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a handle is a set's.

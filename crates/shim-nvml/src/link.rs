@@ -43,8 +43,8 @@ struct LibraryState {
 }
 
 /// Children are told.
-static WATCHED: Once = Once::new();
-static STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, said: None });
+static FORK_WATCH: Once = Once::new();
+static LIBRARY_STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, said: None });
 
 /// The state, while no thread forks: a child finds it whole.
 struct LockedState {
@@ -68,12 +68,12 @@ impl DerefMut for LockedState {
 
 fn state() -> LockedState {
     let forks = fork::hold();
-    LockedState { state: STATE.lock().unwrap_or_else(PoisonError::into_inner), _forks: forks }
+    LockedState { state: LIBRARY_STATE.lock().unwrap_or_else(PoisonError::into_inner), _forks: forks }
 }
 
 /// In the child of a fork: the connection is the parent's, and ends with the parent's.
 fn after_fork() {
-    if let Ok(state) = STATE.try_lock()
+    if let Ok(state) = LIBRARY_STATE.try_lock()
         && let Some(open) = &state.open
     {
         open.link.abandon();
@@ -130,7 +130,7 @@ impl LibraryState {
         }
         self.open.take_if(|open| open.since.elapsed() >= CONNECTION_LINGER);
         if self.open.is_none() {
-            WATCHED.call_once(|| fork::in_children(after_fork));
+            FORK_WATCH.call_once(|| fork::in_children(after_fork));
             let mut job = Job::from_environment().ok().flatten();
             if let Some(job) = &mut job {
                 job.announce();

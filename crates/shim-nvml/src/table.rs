@@ -74,7 +74,7 @@ macro_rules! row {
 
 const FIRST_SLOTS: [TableFunction; 16] = row!(0);
 
-static TABLE: FunctionTable = FunctionTable {
+static FUNCTION_TABLE: FunctionTable = FunctionTable {
     bytes: TABLE_WORDS * size_of::<usize>(),
     first: {
         let [_, first @ ..] = FIRST_SLOTS;
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn nvmlInternalGetExportTable(table: *mut *const u8, id: *
         return code::NOT_SUPPORTED;
     }
     // SAFETY: not null, so the caller's place for a pointer.
-    unsafe { table.write(std::ptr::from_ref(&TABLE).cast()) };
+    unsafe { table.write(std::ptr::from_ref(&FUNCTION_TABLE).cast()) };
     code::SUCCESS
 }
 
@@ -248,8 +248,13 @@ mod tests {
         let place = std::ptr::from_mut(&mut handle).expose_provenance();
         // Row 5 begins with slot 80. Without a server nothing is started.
         // SAFETY: a number and a place for a handle; the other takes nothing.
-        let answers =
-            unsafe { [TABLE.rows[4][1](0, place, 0x22, 0), TABLE.rows[4][2](0, 0, 0, 0), TABLE.first[0](0, 0, 0, 0)] };
+        let answers = unsafe {
+            [
+                FUNCTION_TABLE.rows[4][1](0, place, 0x22, 0),
+                FUNCTION_TABLE.rows[4][2](0, 0, 0, 0),
+                FUNCTION_TABLE.first[0](0, 0, 0, 0),
+            ]
+        };
         assert_eq!(answers, [code::UNINITIALIZED, code::NOT_SUPPORTED, code::NOT_SUPPORTED]);
     }
 

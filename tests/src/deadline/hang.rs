@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const WATCHDOG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits of this process for a state.
-static WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static RUNNING_WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// A limit for a function under test that nothing but a hang reaches: the watchdog is there before.
 pub fn hang_limit() -> Duration {
@@ -40,7 +40,7 @@ pub fn until(what: &str, mut state: impl FnMut() -> bool) {
         return;
     }
     let entry = format!("{what} (thread {})", thread::current().name().unwrap_or("?"));
-    let waits = || WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let waits = || RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner);
     waits().push(entry.clone());
     while !state() {
         thread::sleep(POLL_INTERVAL);
@@ -58,7 +58,7 @@ fn watch(limit: Duration) {
     loop {
         match deadline.over() {
             Some(why @ GivenUp::Still { .. }) => {
-                let waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner).join(", ");
+                let waits = RUNNING_WAITS.lock().unwrap_or_else(PoisonError::into_inner).join(", ");
                 eprintln!("the tests of this process {why}; they wait for: {waits}\n{}", deadline.stacks());
                 process::abort();
             }
@@ -80,7 +80,7 @@ mod tests {
         let looks = AtomicUsize::new(0);
         until("the third look", || looks.fetch_add(1, Ordering::Relaxed) >= 2);
         assert_eq!(looks.load(Ordering::Relaxed), 3);
-        assert!(WAITS.lock().unwrap().iter().all(|wait| !wait.starts_with("the third look")));
+        assert!(RUNNING_WAITS.lock().unwrap().iter().all(|wait| !wait.starts_with("the third look")));
     }
 
     #[test]

@@ -24,7 +24,7 @@ struct Entry {
     thread: ThreadId,
 }
 
-static STARTED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static STARTED_PROCESSES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// A process that a test started; forgotten when this is dropped.
 #[derive(Debug)]
@@ -33,20 +33,20 @@ pub(crate) struct Started(Entry);
 impl Started {
     pub(crate) fn remember(pid: u32, role: Role) -> Self {
         let entry = Entry { pid, role, thread: thread::current().id() };
-        STARTED.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         Self(entry)
     }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
-        STARTED.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| *entry != self.0);
+        STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| *entry != self.0);
     }
 }
 
 /// Processes that a thread started: its programs and servers, and all servers where it has none.
 fn roots_of(thread: ThreadId) -> Vec<u32> {
-    let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let started = STARTED_PROCESSES.lock().unwrap_or_else(PoisonError::into_inner);
     let has_server = started.iter().any(|entry| entry.thread == thread && entry.role == Role::Server);
     let is_root = |entry: &&Entry| entry.thread == thread || (entry.role == Role::Server && !has_server);
     started.iter().filter(is_root).map(|entry| entry.pid).collect()

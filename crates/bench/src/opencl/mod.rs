@@ -30,7 +30,7 @@ const QUICK_ROUNDS: u32 = 2;
 const LARGE_BYTES: f64 = (64 << 20) as f64;
 
 /// One figure: its key, what it is, and how it is shown.
-const FIGURES: [(&str, &str, Unit); 12] = [
+const OPENCL_FIGURES: [(&str, &str, Unit); 12] = [
     ("enqueue", "an argument set, a launch enqueued", Unit::Microseconds),
     ("launch", "the same until it is done, many at a time", Unit::Microseconds),
     ("query", "the state of an event asked for", Unit::Microseconds),
@@ -149,7 +149,7 @@ impl Best {
         columns.extend(ways.iter().map(|way| (way.name, Align::Right)));
         columns.push(("native : shm", Align::Right));
         let mut table = Table::new(&columns);
-        for (key, title, unit) in FIGURES {
+        for (key, title, unit) in OPENCL_FIGURES {
             let mut cells = vec![title.to_owned()];
             cells
                 .extend(ways.iter().map(|way| self.figure(way.name, key).map_or_else(String::new, |it| unit.show(it))));

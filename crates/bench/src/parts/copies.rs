@@ -7,17 +7,22 @@ use crate::cuda::{Cuda, CudaError, Pinned};
 use crate::noise::noise;
 use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches, each};
 
-const MIB: usize = 1 << 20;
+const BYTES_PER_MIB: usize = 1 << 20;
 /// Source of the small asynchronous copy.
-static FOUR: [u8; 4] = [1, 2, 3, 4];
+static FOUR_BYTES: [u8; 4] = [1, 2, 3, 4];
 /// The sizes of copies, with their names in the keys.
-const COPY_SIZES: [(usize, &str); 5] =
-    [(4, "4"), (64 << 10, "64k"), (64 * MIB, "64m"), (256 * MIB, "256m"), (1024 * MIB, "1g")];
+const COPY_SIZES: [(usize, &str); 5] = [
+    (4, "4"),
+    (64 << 10, "64k"),
+    (64 * BYTES_PER_MIB, "64m"),
+    (256 * BYTES_PER_MIB, "256m"),
+    (1024 * BYTES_PER_MIB, "1g"),
+];
 /// Larger ones are left out of quick runs, and of all rounds but the first one.
-const LIGHT_BYTES: usize = 64 * MIB;
+const LIGHT_BYTES: usize = 64 * BYTES_PER_MIB;
 /// Threads that copy at once, and what each of them copies.
 const COPYING_THREADS: usize = 4;
-const BYTES_PER_THREAD: usize = 16 * MIB;
+const BYTES_PER_THREAD: usize = 16 * BYTES_PER_MIB;
 /// Rows as programs have them whose width is not one that a GPU likes, and a box of such rows.
 const ROWS_SHAPE: Shape = Shape { width: 4_001, pitch: 4_608, rows: 4_000, slices: 1 };
 const SLICES_SHAPE: Shape = Shape { width: 1_001, pitch: 1_024, rows: 400, slices: 40 };
@@ -29,7 +34,7 @@ pub(super) fn measure(body: &mut Body) {
     let (often, rarely) = (body.plan.repetitions, body.plan.large);
     let small = small_async(often / CALLS_PER_BATCH, &body.cuda);
     let beside = small_beside(often, &body.cuda);
-    let at_once = at_once(&body.cuda, rarely, 64 * MIB);
+    let at_once = at_once(&body.cuda, rarely, 64 * BYTES_PER_MIB);
     let [into, out] = by_threads(&body.cuda, rarely);
     let odd = at_odd_addresses(&body.cuda, rarely);
     let (rows, slices) = (of_rows(&body.cuda, rarely, &ROWS_SHAPE), of_rows(&body.cuda, rarely, &SLICES_SHAPE));
@@ -62,7 +67,7 @@ pub(super) fn measure_large(body: &mut Body) {
 /// A size, from and to both kinds of host memory.
 fn alone(body: &mut Body, bytes: usize, size: &str) {
     let repetitions = match bytes {
-        small if small <= MIB => body.plan.repetitions,
+        small if small <= BYTES_PER_MIB => body.plan.repetitions,
         middle if middle <= LIGHT_BYTES => body.plan.large,
         _ => 3,
     };
@@ -79,17 +84,17 @@ fn alone(body: &mut Body, bytes: usize, size: &str) {
 
 /// The copy that a program may enqueue without waiting: its four bytes live as long as the program.
 fn small_async(number: u32, cuda: &Cuda) -> Samples {
-    let device = cuda.allocate(FOUR.len())?;
-    let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR));
+    let device = cuda.allocate(FOUR_BYTES.len())?;
+    let samples = batches(number, cuda, || cuda.copy_in_async(device, &FOUR_BYTES));
     cuda.free(device)?;
     samples
 }
 
 /// A copy that the work of another stream could overtake.
 fn small_beside(repetitions: u32, cuda: &Cuda) -> Samples {
-    let device = cuda.allocate(FOUR.len())?;
+    let device = cuda.allocate(FOUR_BYTES.len())?;
     let other = cuda.new_stream()?;
-    let samples = each(repetitions, || cuda.copy_in(device, &FOUR));
+    let samples = each(repetitions, || cuda.copy_in(device, &FOUR_BYTES));
     drop(other);
     cuda.free(device)?;
     samples

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::cuda::{Cuda, CudaError};
 use crate::sampling::{Body, CALLS_PER_BATCH, Samples, batches, each};
 
-const MIB: usize = 1 << 20;
+const BYTES_PER_MIB: usize = 1 << 20;
 /// What the caching allocator of PyTorch asks a driver for while a model grows: small pools, large ones, and blocks of
 /// their own for what is larger.
 const POOL_BLOCKS_MIB: [usize; 16] = [2, 2, 20, 2, 20, 20, 2, 34, 2, 20, 66, 2, 20, 130, 2, 258];
@@ -43,21 +43,23 @@ pub(super) fn measure(body: &mut Body) {
     let pinned = |bytes| move || cuda.pinned(bytes).map(drop);
     let mut noted = vec![
         ("malloc_256", each(often, pair(256))),
-        ("malloc_64m", each(rarely * 4, pair(64 * MIB))),
-        ("malloc_pools", pattern(cuda, rarely, &POOL_BLOCKS_MIB.map(|size| size * MIB))),
+        ("malloc_64m", each(rarely * 4, pair(64 * BYTES_PER_MIB))),
+        ("malloc_pools", pattern(cuda, rarely, &POOL_BLOCKS_MIB.map(|size| size * BYTES_PER_MIB))),
         ("malloc_cupy", pattern(cuda, rarely, &ARRAY_BYTES.map(|size| size.next_multiple_of(ROUNDING_BYTES)))),
-        ("malloc_jax", pattern(cuda, rarely, &REGION_MIB.map(|size| size * MIB))),
+        ("malloc_jax", pattern(cuda, rarely, &REGION_MIB.map(|size| size * BYTES_PER_MIB))),
         ("malloc_mixed", pattern(cuda, rarely * 4, &SIZE_SHIFTS.flat_map(|shift| [1 << shift; 3]).collect::<Vec<_>>())),
         ("malloc_host_64k", each(rarely * 8, pinned(64 << 10))),
-        ("malloc_host_64m", each(rarely / 3, pinned(64 * MIB))),
+        ("malloc_host_64m", each(rarely / 3, pinned(64 * BYTES_PER_MIB))),
         ("memset_4k", filled(cuda, 4096, |at| batches(often / CALLS_PER_BATCH, cuda, || cuda.clear(at, 4096)))),
         (
             "memset_64m",
-            filled(cuda, 64 * MIB, |at| each(rarely, || cuda.clear(at, 64 * MIB).and_then(|()| cuda.synchronise()))),
+            filled(cuda, 64 * BYTES_PER_MIB, |at| {
+                each(rarely, || cuda.clear(at, 64 * BYTES_PER_MIB).and_then(|()| cuda.synchronise()))
+            }),
         ),
     ];
     if body.plan.heavy {
-        noted.push(("malloc_1g", each(rarely, pair(1024 * MIB))));
+        noted.push(("malloc_1g", each(rarely, pair(1024 * BYTES_PER_MIB))));
     }
     noted.into_iter().for_each(|(key, samples)| body.note(key, samples));
 }

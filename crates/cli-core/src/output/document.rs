@@ -65,10 +65,10 @@ enum Sink {
     File(File, String),
 }
 
-static STATE: Mutex<DocumentState> = Mutex::new(DocumentState::None);
+static DOCUMENT_STATE: Mutex<DocumentState> = Mutex::new(DocumentState::None);
 
 fn state() -> MutexGuard<'static, DocumentState> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    DOCUMENT_STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sink {

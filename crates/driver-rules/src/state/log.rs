@@ -27,7 +27,7 @@ const TRUNCATED_TEXT: &str =
 const LOG_LEVEL_ERROR: u32 = 0;
 
 /// The lines so far.
-static LOG: Mutex<Log> = Mutex::new(Log { lines: VecDeque::new(), count: 0, listeners: Vec::new(), next: 1 });
+static ERROR_LOG: Mutex<Log> = Mutex::new(Log { lines: VecDeque::new(), count: 0, listeners: Vec::new(), next: 1 });
 
 #[derive(Debug)]
 struct Log {
@@ -42,7 +42,7 @@ struct Log {
 }
 
 fn log() -> MutexGuard<'static, Log> {
-    LOG.lock().unwrap_or_else(PoisonError::into_inner)
+    ERROR_LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes a failed call and tells those who asked to be told. "Not ready" is an answer, no failure.

@@ -6,7 +6,7 @@ const BLOCK_BYTES: usize = 16;
 
 /// The substitution table of RFC 1319.
 #[rustfmt::skip]
-const SUBSTITUTION: [u8; 256] = [
+const SUBSTITUTION_BYTES: [u8; 256] = [
     0x29, 0x2e, 0x43, 0xc9, 0xa2, 0xd8, 0x7c, 0x01, 0x3d, 0x36, 0x54, 0xa1, 0xec, 0xf0, 0x06, 0x13,
     0x62, 0xa7, 0x05, 0xf3, 0xc0, 0xc7, 0x73, 0x8c, 0x98, 0x93, 0x2b, 0xd9, 0xbc, 0x4c, 0x82, 0xca,
     0x1e, 0x9b, 0x57, 0x3c, 0xfd, 0xd4, 0xe0, 0x16, 0x67, 0x42, 0x6f, 0x18, 0x8a, 0x17, 0xe5, 0x12,
@@ -36,7 +36,7 @@ impl Md2State {
     /// Carries `block` into the checksum.
     fn sum(&mut self, block: [u8; BLOCK_BYTES]) {
         for (sum, byte) in self.checksum.iter_mut().zip(block) {
-            *sum ^= SUBSTITUTION[usize::from(byte ^ self.last)];
+            *sum ^= SUBSTITUTION_BYTES[usize::from(byte ^ self.last)];
             self.last = *sum;
         }
     }
@@ -50,7 +50,7 @@ impl Md2State {
         let mut t = 0_u8;
         for round in 0..18 {
             for byte in &mut self.x {
-                *byte ^= SUBSTITUTION[usize::from(t)];
+                *byte ^= SUBSTITUTION_BYTES[usize::from(t)];
                 t = *byte;
             }
             t = t.wrapping_add(round);

@@ -19,7 +19,7 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const RETURN_ERROR_ACTION: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
 /// Refuses `io_uring_setup` with ENOSYS, as a kernel that has none, and lets every other call be.
-static FILTER: [sock_filter; 6] = [
+static IO_URING_FILTER: [sock_filter; 6] = [
     statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(seccomp_data, arch) as u32),
     skip_unless(AUDIT_ARCH_X86_64, 3),
     statement(BPF_LD | BPF_W | BPF_ABS, offset_of!(seccomp_data, nr) as u32),
@@ -51,7 +51,7 @@ pub fn refuse(command: &mut Command) {
 
 /// From here on, for this thread and the threads and processes that it starts.
 fn install() -> io::Result<()> {
-    let program = sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };
+    let program = sock_fprog { len: IO_URING_FILTER.len() as u16, filter: IO_URING_FILTER.as_ptr().cast_mut() };
     // SAFETY: the kernel reads the program and its statements, which outlive the call, and writes nothing.
     let done = unsafe {
         libc::syscall(

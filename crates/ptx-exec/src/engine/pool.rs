@@ -22,9 +22,9 @@ struct Pool {
     threads: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { invitations: VecDeque::new(), idle: 0, threads: 0 });
+static HELPER_POOL: Mutex<Pool> = Mutex::new(Pool { invitations: VecDeque::new(), idle: 0, threads: 0 });
 /// Told of each invitation.
-static INVITED: Condvar = Condvar::new();
+static HELPERS_INVITED: Condvar = Condvar::new();
 
 /// Work that several threads do together, and who does it now.
 struct Task {
@@ -106,22 +106,22 @@ pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
 /// Asks for helpers, and makes those that are missing.
 fn invite(task: &Arc<Task>, helpers: usize) {
     prepare_threads(helpers);
-    let mut pool = lock(&POOL);
+    let mut pool = lock(&HELPER_POOL);
     // What is over would only delay what is not.
     pool.invitations.retain(|task| !lock(&task.state).closed);
     pool.invitations.extend(std::iter::repeat_n(task, helpers).cloned());
     let sleepers = pool.idle.min(helpers);
     drop(pool);
     for _ in 0..sleepers {
-        INVITED.notify_one();
+        HELPERS_INVITED.notify_one();
     }
 }
 
 /// Makes sure that there are `helpers` threads to help with launches, as far as the system gives any. They inherit the
 /// signal mask of the calling thread and stay for the life of the process.
 pub fn prepare_threads(helpers: usize) {
-    while lock(&POOL).threads < helpers {
-        let mut pool = lock(&POOL);
+    while lock(&HELPER_POOL).threads < helpers {
+        let mut pool = lock(&HELPER_POOL);
         if pool.threads >= helpers {
             return;
         }
@@ -146,13 +146,13 @@ fn serve() {
 
 /// Waits for an invitation.
 fn next() -> Arc<Task> {
-    let mut pool = lock(&POOL);
+    let mut pool = lock(&HELPER_POOL);
     loop {
         if let Some(task) = pool.invitations.pop_front() {
             return task;
         }
         pool.idle += 1;
-        pool = INVITED.wait(pool).unwrap_or_else(PoisonError::into_inner);
+        pool = HELPERS_INVITED.wait(pool).unwrap_or_else(PoisonError::into_inner);
         pool.idle -= 1;
     }
 }

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn nothing_of_context(_: cl_context, _: *mut void) 
 
 /// Whom errors of contexts are told, by what their drivers are given as user data: a driver may have a context, and call, for longer
 /// than the program has.
-static LISTENERS: Mutex<BTreeMap<usize, Notify>> = Mutex::new(BTreeMap::new());
+static CONTEXT_LISTENERS: Mutex<BTreeMap<usize, Notify>> = Mutex::new(BTreeMap::new());
 
 /// A context's place among the listeners, until it is dropped.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Drop for Listener {
 }
 
 fn listeners() -> MutexGuard<'static, BTreeMap<usize, Notify>> {
-    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+    CONTEXT_LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The callback of a context's errors: may be called at any time, also when no thread listens any more.
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn context(text: *const char, _: *const void, _: us
 }
 
 /// Builds whose ends drivers are to tell, by what the drivers are given as user data: a driver may refuse a build and call, or not.
-static BUILDS: Mutex<BTreeMap<usize, Arc<BuildResult>>> = Mutex::new(BTreeMap::new());
+static PENDING_BUILDS: Mutex<BTreeMap<usize, Arc<BuildResult>>> = Mutex::new(BTreeMap::new());
 
 /// What a driver has told of a build.
 #[derive(Debug, Default)]
@@ -190,7 +190,7 @@ impl BuildResult {
 }
 
 fn builds() -> MutexGuard<'static, BTreeMap<usize, Arc<BuildResult>>> {
-    BUILDS.lock().unwrap_or_else(PoisonError::into_inner)
+    PENDING_BUILDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The callback of a build or link: called once, or never if the driver refuses it.

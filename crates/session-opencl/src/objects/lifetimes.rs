@@ -126,12 +126,12 @@ struct SubDevice {
 unsafe impl Send for SubDevice {}
 
 /// Parts that no object of a session uses, each with whether its driver was seen to have no use for it either.
-static RETIRED: Mutex<Vec<(SubDevice, bool)>> = Mutex::new(Vec::new());
+static RETIRED_SUB_DEVICES: Mutex<Vec<(SubDevice, bool)>> = Mutex::new(Vec::new());
 
 /// Keeps a part until its driver has no use for it. A thread of the driver's may still be about to free a queue when the command of
 /// which it was last is known to have ended: so a part is given back when it was found unused before.
 fn retire(part: SubDevice) {
-    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut retired = RETIRED_SUB_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let mut unused = Vec::new();
     for (part, was_unused) in std::mem::take(&mut *retired) {
         let is_unused = part.references() <= 1;

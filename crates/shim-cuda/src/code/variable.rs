@@ -21,10 +21,10 @@ use crate::memory::{pinned, pinned_sync};
 use crate::process::session::shim;
 
 /// Pages that were mapped for them, by address.
-static PAGES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+static VARIABLE_PAGES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn pages() -> MutexGuard<'static, BTreeSet<u64>> {
-    PAGES.lock().unwrap_or_else(PoisonError::into_inner)
+    VARIABLE_PAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A variable as the worker tells of it.

@@ -15,7 +15,7 @@ use crate::ffi::arguments::out;
 use crate::process::session::shim;
 
 /// Who asked for notifications: numbers, ascending, and devices.
-static NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
+static GREEN_NOTIFICATIONS: Mutex<Vec<(usize, CUdevice)>> = Mutex::new(Vec::new());
 
 /// A device of the program.
 fn check(device: CUdevice) -> Result<(), CUresult> {
@@ -124,7 +124,7 @@ pub(crate) unsafe fn register_notification(
     if function.is_none() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let mut registered = NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = GREEN_NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let number = registered.last().map_or(1, |(last, _)| last + 1);
     registered.push((number, device));
     callback.write(CUasyncCallbackHandle(std::ptr::without_provenance_mut(number)));
@@ -134,7 +134,7 @@ pub(crate) unsafe fn register_notification(
 /// Ends what [`register_notification`] began.
 pub(crate) fn unregister_notification(device: CUdevice, callback: CUasyncCallbackHandle) -> Result<(), CUresult> {
     check(device)?;
-    let mut registered = NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = GREEN_NOTIFICATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = registered.iter().position(|one| *one == (callback.0.addr(), device));
     registered.remove(known.ok_or(CUresult::ERROR_INVALID_VALUE)?);
     Ok(())

@@ -15,7 +15,7 @@ use crate::process::session::shim;
 /// The state of a context that was not begun, or has ended.
 const CONTEXT_ENDED: u32 = CUresult::ERROR_CONTEXT_IS_DESTROYED.0;
 /// Contexts that were begun and have not ended.
-static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+static ACTIVE_CONTEXTS: AtomicUsize = AtomicUsize::new(0);
 /// The id that a driver's first stream, the legacy one, has.
 static NEXT_STREAM_ID: AtomicU64 = AtomicU64::new(7);
 
@@ -185,21 +185,21 @@ impl Context {
             id.store(next_stream_id(), Ordering::Relaxed);
         }
         if self.state.swap(CUresult::SUCCESS.0, Ordering::Release) == CONTEXT_ENDED {
-            ACTIVE.fetch_add(1, Ordering::Relaxed);
+            ACTIVE_CONTEXTS.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     pub(super) fn set_ended(&self) {
         if self.state.swap(CONTEXT_ENDED, Ordering::Release) != CONTEXT_ENDED {
-            ACTIVE.fetch_sub(1, Ordering::Relaxed);
+            ACTIVE_CONTEXTS.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 /// Whether there is work of more than one context, which nothing puts in order.
 pub(crate) fn are_several() -> bool {
-    ACTIVE.load(Ordering::Relaxed) > 1
+    ACTIVE_CONTEXTS.load(Ordering::Relaxed) > 1
 }
 
 /// An error has ruined a context: from now on its calls return that error.

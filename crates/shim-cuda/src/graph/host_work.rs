@@ -64,11 +64,11 @@ struct HostWorkState {
     once: HashMap<u64, u64>,
 }
 
-static OPERATIONS: LazyLock<HostOperations> = LazyLock::new(HostOperations::default);
+static HOST_OPERATIONS: LazyLock<HostOperations> = LazyLock::new(HostOperations::default);
 
 /// What the program does in its graphs, by token.
 pub(crate) fn operations() -> &'static HostOperations {
-    &OPERATIONS
+    &HOST_OPERATIONS
 }
 
 impl HostOperations {

@@ -35,12 +35,12 @@ pub(crate) struct Registry {
     graph_count: AtomicUsize,
 }
 
-static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::default);
+static HOST_FUNCTIONS: LazyLock<Registry> = LazyLock::new(Registry::default);
 
 /// What was registered in this process and has not run yet.
 #[inline]
 pub(crate) fn upcalls() -> &'static Registry {
-    &REGISTRY
+    &HOST_FUNCTIONS
 }
 
 impl Registry {

@@ -30,7 +30,7 @@ use crate::process::session::shim;
 use crate::sync::stream;
 
 /// What the program has advised of ranges.
-static BOOK: Book = Book::new();
+static ADVICE_BOOK: Book = Book::new();
 /// Some code has atomic operations of system scope, and managed memory is not for host and device at once.
 static SYSTEM_ATOMICS: AtomicBool = AtomicBool::new(false);
 /// Bytes of the largest image that is searched for them: what a compiler makes of a program is smaller, what is larger comes
@@ -129,7 +129,7 @@ fn tell_of_atomics() {
 
 /// What is known of a block goes with it.
 pub(crate) fn forget(region: &Region) {
-    BOOK.forget(region.start, region.size);
+    ADVICE_BOOK.forget(region.start, region.size);
     MANAGED.end();
 }
 
@@ -147,14 +147,14 @@ pub(crate) fn target(location: CUmemLocation) -> Result<AdviceTarget, CUresult> 
 
 /// Remembers where a range that was checked is wanted.
 pub(crate) fn note_prefetch(start: u64, size: u64, target: AdviceTarget) {
-    BOOK.prefetch(start, size, target);
+    ADVICE_BOOK.prefetch(start, size, target);
 }
 
 /// Kept and told back.
 pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUdevice) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;
-    BOOK.advise(start, size as u64, Advice::with_ordinal(advice, ordinal, devices()?)?);
+    ADVICE_BOOK.advise(start, size as u64, Advice::with_ordinal(advice, ordinal, devices()?)?);
     Ok(())
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn advise(start: CUdeviceptr, size: usize, advice: u32, ordinal: CUde
 pub(crate) fn advise_at(start: CUdeviceptr, size: usize, advice: u32, location: CUmemLocation) -> Result<(), CUresult> {
     stack::active()?;
     check(start, size as u64)?;
-    BOOK.advise(start, size as u64, Advice::with_location(advice, location, devices()?)?);
+    ADVICE_BOOK.advise(start, size as u64, Advice::with_location(advice, location, devices()?)?);
     Ok(())
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn prefetch(start: CUdeviceptr, size: usize, ordinal: CUdevice, strea
     stream::wire(stream)?;
     let target = AdviceTarget::of_ordinal(ordinal, devices()?)?;
     check(start, size as u64)?;
-    BOOK.prefetch(start, size as u64, target);
+    ADVICE_BOOK.prefetch(start, size as u64, target);
     Ok(())
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn prefetch_to(
     check_no_flags(flags.into())?;
     let target = AdviceTarget::of_location(location, devices()?)?;
     check(start, size as u64)?;
-    BOOK.prefetch(start, size as u64, target);
+    ADVICE_BOOK.prefetch(start, size as u64, target);
     Ok(())
 }
 
@@ -207,7 +207,7 @@ pub(crate) unsafe fn range_attribute(
 ) -> Result<(), CUresult> {
     let room = range_answers(data, size)?;
     check(start, length as u64)?;
-    let values = BOOK.attribute(start, length as u64, attribute, room)?;
+    let values = ADVICE_BOOK.attribute(start, length as u64, attribute, room)?;
     for (at, value) in values.into_iter().enumerate() {
         // SAFETY: the book gives no more values than there is room for.
         unsafe { data.cast::<i32>().add(at).write_unaligned(value) };

@@ -60,17 +60,17 @@ pub(crate) struct Pinned {
     flag_count: AtomicUsize,
 }
 
-static PINNED: OnceLock<Pinned> = OnceLock::new();
+static PINNED_MEMORY: OnceLock<Pinned> = OnceLock::new();
 
 /// Sets the pinned arena, unless it is known.
 pub(crate) fn fill(pinned: Pinned) {
-    let _ = PINNED.set(pinned);
+    let _ = PINNED_MEMORY.set(pinned);
 }
 
 /// The pinned arena; none when the two sides found no common range for it.
 #[inline]
 pub(crate) fn get() -> Option<&'static Pinned> {
-    PINNED.get()
+    PINNED_MEMORY.get()
 }
 
 type PageCopies = BTreeMap<u64, PageCopy>;

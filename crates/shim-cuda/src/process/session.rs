@@ -21,7 +21,7 @@ pub(crate) struct Shim {
     pub(crate) arenas: Settled,
 }
 
-static SHIM: OnceLock<Shim> = OnceLock::new();
+static PROCESS_SHIM: OnceLock<Shim> = OnceLock::new();
 
 /// The session of this process, and what came with it.
 ///
@@ -30,10 +30,10 @@ static SHIM: OnceLock<Shim> = OnceLock::new();
 /// `ERROR_NOT_INITIALIZED` before `cuInit`.
 #[inline]
 pub(crate) fn shim() -> Result<&'static Shim, CUresult> {
-    SHIM.get().ok_or(CUresult::ERROR_NOT_INITIALIZED)
+    PROCESS_SHIM.get().ok_or(CUresult::ERROR_NOT_INITIALIZED)
 }
 
 /// Sets the session, unless there is one; returns the one that there is.
 pub(crate) fn fill(shim: Shim) -> &'static Shim {
-    SHIM.get_or_init(|| shim)
+    PROCESS_SHIM.get_or_init(|| shim)
 }

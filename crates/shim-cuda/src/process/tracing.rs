@@ -25,13 +25,13 @@ const TRACING_UNKNOWN: u8 = 0;
 const TRACING_OFF: u8 = 1;
 const TRACING_ON: u8 = 2;
 
-static STATE: AtomicU8 = AtomicU8::new(TRACING_UNKNOWN);
-static WRITER: OnceLock<Option<TraceWriter>> = OnceLock::new();
+static TRACING_STATE: AtomicU8 = AtomicU8::new(TRACING_UNKNOWN);
+static TRACE_WRITER: OnceLock<Option<TraceWriter>> = OnceLock::new();
 
 /// Whether calls need not be recorded.
 #[inline]
 pub(crate) fn is_off() -> bool {
-    STATE.load(Ordering::Relaxed) == TRACING_OFF
+    TRACING_STATE.load(Ordering::Relaxed) == TRACING_OFF
 }
 
 /// What the parameters of a call say of its work; made by the generated entry points, when calls are recorded.
@@ -191,19 +191,19 @@ pub(crate) fn traced(function: Function, detail: Option<Detail>, call: impl FnOn
 
 /// Cuts the file to its length, for the end of the process.
 pub(crate) fn finish() {
-    if let Some(Some(writer)) = WRITER.get() {
+    if let Some(Some(writer)) = TRACE_WRITER.get() {
         gpu_time::collect(writer);
         writer.finish();
     }
 }
 
 fn writer() -> Option<&'static TraceWriter> {
-    let writer = WRITER.get_or_init(|| {
+    let writer = TRACE_WRITER.get_or_init(|| {
         let path = variable("KATYDID_TRACE")?;
         TraceWriter::create(Path::new(&path), &program_name())
             .inspect_err(|error| say(format_args!("KATYDID_TRACE={path}: {error}; calls are not recorded")))
             .ok()
     });
-    STATE.store(if writer.is_some() { TRACING_ON } else { TRACING_OFF }, Ordering::Relaxed);
+    TRACING_STATE.store(if writer.is_some() { TRACING_ON } else { TRACING_OFF }, Ordering::Relaxed);
     writer.as_ref()
 }

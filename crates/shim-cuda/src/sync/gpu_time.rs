@@ -50,11 +50,11 @@ struct TimedContexts(HashMap<u32, TimedContext>);
 // SAFETY: the handles in it are names, which any thread may use.
 unsafe impl Send for TimedContexts {}
 
-static ALL: LazyLock<Mutex<TimedContexts>> = LazyLock::new(|| Mutex::new(TimedContexts(HashMap::new())));
-static PENDING: AtomicUsize = AtomicUsize::new(0);
+static TIMED_CONTEXTS: LazyLock<Mutex<TimedContexts>> = LazyLock::new(|| Mutex::new(TimedContexts(HashMap::new())));
+static PENDING_SPANS: AtomicUsize = AtomicUsize::new(0);
 
 fn all() -> MutexGuard<'static, TimedContexts> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    TIMED_CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Work whose beginning is marked.
@@ -86,7 +86,7 @@ pub(crate) fn end(begun: BegunSpan, stream: CUstream, of: CallId, has_succeeded:
     match if has_succeeded { mark(context, stream) } else { None } {
         Some(end) => {
             context.pending.push_back(Span { begin: begun.event, end, of });
-            PENDING.fetch_add(1, Ordering::Relaxed);
+            PENDING_SPANS.fetch_add(1, Ordering::Relaxed);
         }
         None => context.spare.push(begun.event),
     }
@@ -94,12 +94,12 @@ pub(crate) fn end(begun: BegunSpan, stream: CUstream, of: CallId, has_succeeded:
 
 /// Whether so much waits that it is to be asked about now.
 pub(crate) fn is_much() -> bool {
-    PENDING.load(Ordering::Relaxed) >= MAX_WAITING_SPANS
+    PENDING_SPANS.load(Ordering::Relaxed) >= MAX_WAITING_SPANS
 }
 
 /// Writes down what has come to pass.
 pub(crate) fn collect(writer: &TraceWriter) {
-    if PENDING.load(Ordering::Relaxed) == 0 {
+    if PENDING_SPANS.load(Ordering::Relaxed) == 0 {
         return;
     }
     let mut all = all();
@@ -114,13 +114,13 @@ pub(crate) fn collect(writer: &TraceWriter) {
                 // Its context is gone, or the GPU is.
                 Err(_) => {}
             }
-            PENDING.fetch_sub(1, Ordering::Relaxed);
+            PENDING_SPANS.fetch_sub(1, Ordering::Relaxed);
         }
     }
     if is_much() {
         // Work that does not end must not have every later call ask about it.
         all.0.values_mut().for_each(|context| context.pending.clear());
-        PENDING.store(0, Ordering::Relaxed);
+        PENDING_SPANS.store(0, Ordering::Relaxed);
     }
 }
 

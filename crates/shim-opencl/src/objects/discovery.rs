@@ -17,16 +17,16 @@ use crate::process::session;
 use crate::process::start::start;
 
 /// Whether the server's platforms have their handles.
-static LISTED: AtomicBool = AtomicBool::new(false);
+static PLATFORMS_LISTED: AtomicBool = AtomicBool::new(false);
 
 /// All platforms, in the server's order. The first call begins the session.
 fn all() -> Result<Vec<Arc<Platform>>, Code> {
     static LISTING: Mutex<()> = Mutex::new(());
-    if !LISTED.load(Ordering::Acquire) {
+    if !PLATFORMS_LISTED.load(Ordering::Acquire) {
         let _alone = LISTING.lock().unwrap_or_else(PoisonError::into_inner);
         if start()? {
             list().map_err(|_| Code::PLATFORM_NOT_FOUND_KHR)?;
-            LISTED.store(true, Ordering::Release);
+            PLATFORMS_LISTED.store(true, Ordering::Release);
         }
     }
     Ok(Platform::table().live())

@@ -9,16 +9,16 @@ use katydid_wire::codec::Message;
 /// A session of OpenCL.
 pub(crate) type Session = katydid_client::session::Session<Code>;
 
-static SESSION: OnceLock<Session> = OnceLock::new();
+static PROCESS_SESSION: OnceLock<Session> = OnceLock::new();
 
 /// Makes a session that of the process.
 pub(crate) fn begin(session: Session) -> &'static Session {
-    SESSION.get_or_init(|| session)
+    PROCESS_SESSION.get_or_init(|| session)
 }
 
 /// The session, if it has begun.
 pub(crate) fn if_started() -> Option<&'static Session> {
-    SESSION.get()
+    PROCESS_SESSION.get()
 }
 
 /// The session. Every object comes out of one, so a thread that holds an object has it.

@@ -45,24 +45,24 @@ impl CallbackCall {
 }
 
 /// What was registered and has not run yet.
-static CALLS: LazyLock<Registry<CallbackCall>> = LazyLock::new(Registry::default);
+static CALLBACK_CALLS: LazyLock<Registry<CallbackCall>> = LazyLock::new(Registry::default);
 
 /// Notes a function, and sees to it that the thread runs. The token is never 0.
 pub(crate) fn register(call: CallbackCall) -> Result<u64, Code> {
-    if !CALLS.run_thread(serve) {
+    if !CALLBACK_CALLS.run_thread(serve) {
         return Err(Code::OUT_OF_HOST_MEMORY);
     }
-    Ok(CALLS.add(call))
+    Ok(CALLBACK_CALLS.add(call))
 }
 
 /// Forgets a function that the worker was not told of.
 pub(crate) fn forget(token: u64) {
-    drop(CALLS.take(token));
+    drop(CALLBACK_CALLS.take(token));
 }
 
 /// Runs a function on this thread, of which the worker has said in a reply that it is due.
 pub(crate) fn run_now(token: u64) {
-    if let Some(call) = CALLS.take(token) {
+    if let Some(call) = CALLBACK_CALLS.take(token) {
         call.run(0, Vec::new());
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn run_now(token: u64) {
 fn serve() {
     while let Ok(next) = session::call(&kdclUpcallNext {}) {
         let _ = pending_reads::settle();
-        if let Some(call) = CALLS.copy_or_take(next.token, CallbackCall::again) {
+        if let Some(call) = CALLBACK_CALLS.copy_or_take(next.token, CallbackCall::again) {
             call.run(next.status, next.text);
         }
     }

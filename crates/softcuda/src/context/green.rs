@@ -51,8 +51,8 @@ pub(crate) struct Green {
     count: u32,
 }
 
-static GREENS: Registry<Green> = Registry::new();
-static DESCRIPTIONS: Registry<SmResource> = Registry::new();
+static GREEN_CONTEXTS: Registry<Green> = Registry::new();
+static RESOURCE_DESCRIPTIONS: Registry<SmResource> = Registry::new();
 
 impl SmResource {
     /// All that a device has.
@@ -116,27 +116,27 @@ pub(crate) fn describe(parts: &[SmResource]) -> Outcome<usize> {
     }
     let handle = mint();
     let count = parts.iter().map(|part| part.count).sum();
-    DESCRIPTIONS.insert(handle, Arc::new(SmResource { count, ..*first }));
+    RESOURCE_DESCRIPTIONS.insert(handle, Arc::new(SmResource { count, ..*first }));
     Ok(handle)
 }
 
 /// Makes a green context; the primary context of its device stays at least as long.
 pub(crate) fn create(description: usize, device: &'static Device, flags: u32) -> Outcome<usize> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let part = DESCRIPTIONS.get(description).ok_or(INVALID_VALUE)?;
+    let part = RESOURCE_DESCRIPTIONS.get(description).ok_or(INVALID_VALUE)?;
     if flags != GREEN_CTX_DEFAULT_STREAM || part.device != device.ordinal {
         return Err(INVALID_VALUE);
     }
     primary::of(device).retain(device)?;
     let (handle, id) = (mint(), NEXT.fetch_add(1, Ordering::Relaxed));
     contexts::add_name(handle, device.primary_handle);
-    GREENS.insert(handle, Arc::new(Green { handle, id, device, count: part.count }));
+    GREEN_CONTEXTS.insert(handle, Arc::new(Green { handle, id, device, count: part.count }));
     Ok(handle)
 }
 
 /// Ends a green context and the handles of its streams.
 pub(crate) fn destroy(handle: usize) -> Outcome {
-    let green = GREENS.remove(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    let green = GREEN_CONTEXTS.remove(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     contexts::remove_name(handle);
     if let Some(primary) = contexts::living(green.device.primary_handle) {
         primary.drain();
@@ -148,12 +148,12 @@ pub(crate) fn destroy(handle: usize) -> Outcome {
 /// The green context of a handle.
 pub(crate) fn resolve(handle: usize) -> Outcome<Arc<Green>> {
     state::ready()?;
-    GREENS.get(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    GREEN_CONTEXTS.get(handle).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
 /// A handle if it is a green context's, else 0.
 pub(crate) fn or_none(handle: usize) -> usize {
-    if GREENS.get(handle).is_some() { handle } else { 0 }
+    if GREEN_CONTEXTS.get(handle).is_some() { handle } else { 0 }
 }
 
 impl Green {
@@ -171,7 +171,7 @@ impl Green {
 
 /// The part of a context: a green one's own, else its device's.
 pub(crate) fn part_of(handle: usize) -> Outcome<SmResource> {
-    match GREENS.get(handle) {
+    match GREEN_CONTEXTS.get(handle) {
         Some(green) => Ok(green.part()),
         None => Ok(SmResource::of_device(device::get(stack::device_of(handle)?.ordinal)?)),
     }

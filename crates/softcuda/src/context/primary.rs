@@ -113,12 +113,12 @@ impl Primary {
 }
 
 /// The primary contexts of all devices, by ordinal.
-static PRIMARIES: LazyLock<Vec<Primary>> =
+static PRIMARY_CONTEXTS: LazyLock<Vec<Primary>> =
     LazyLock::new(|| device::all().iter().map(|device| Primary::new(device.primary_handle)).collect());
 
 /// The primary context of a device.
 pub(crate) fn of(device: &Device) -> &'static Primary {
-    &PRIMARIES[device.ordinal as usize]
+    &PRIMARY_CONTEXTS[device.ordinal as usize]
 }
 
 /// The first device's primary context, made active if it is not.

@@ -35,10 +35,10 @@ use crate::sync::synchronise;
 const GRAPH_MEMORY_ALIGN_BYTES: u64 = 512;
 
 /// Where the latest launch of each executable graph ends; those that were never launched have none.
-static LAST: Mutex<Option<HashMap<u32, Arc<EventMark>>>> = Mutex::new(None);
+static LATEST_LAUNCHES: Mutex<Option<HashMap<u32, Arc<EventMark>>>> = Mutex::new(None);
 
 fn last() -> MutexGuard<'static, Option<HashMap<u32, Arc<EventMark>>>> {
-    LAST.lock().unwrap_or_else(PoisonError::into_inner)
+    LATEST_LAUNCHES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// This library, as graphs see it.

@@ -6,14 +6,14 @@ use katydid_graph::{CaptureStream, Store};
 
 use crate::ffi::Outcome;
 
-static STORE: LazyLock<Arc<Store>> = LazyLock::new(Arc::default);
+static GRAPH_STORE: LazyLock<Arc<Store>> = LazyLock::new(Arc::default);
 
 /// All that there are.
 pub(crate) fn store() -> Arc<Store> {
-    Arc::clone(&STORE)
+    Arc::clone(&GRAPH_STORE)
 }
 
 /// Refuses what cannot be captured at all, which invalidates a capture that the stream is in.
 pub(crate) fn refuse_captured(stream: CaptureStream) -> Outcome {
-    STORE.refuse_captured(stream)
+    GRAPH_STORE.refuse_captured(stream)
 }

@@ -14,10 +14,10 @@ use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
 /// What was allocated here, by address.
-static ALLOCATED: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+static HOST_ALLOCATIONS: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
 fn allocated() -> MutexGuard<'static, BTreeMap<u64, Range>> {
-    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner)
+    HOST_ALLOCATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `cuMemHostAlloc`.

@@ -53,10 +53,10 @@ struct Opened {
 }
 
 /// By the address that the program knows.
-static OPENED: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
+static OPENED_MEMORY: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
 
 fn opened() -> MutexGuard<'static, BTreeMap<u64, Opened>> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+    OPENED_MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a handle says.

@@ -20,12 +20,12 @@ use crate::memory::space::{self, RangeKind, Region};
 use crate::process::settings;
 
 /// The arena of managed memory: the place behind those of devices.
-static MEMORY: LazyLock<DeviceMemory> =
+static MANAGED_MEMORY: LazyLock<DeviceMemory> =
     LazyLock::new(|| DeviceMemory::new(settings::MAX_DEVICES, settings::MAX_DEVICES, settings::host_memory()));
 
 /// The host's memory as devices share it; also what pools of the host take from.
 pub(crate) fn memory() -> &'static DeviceMemory {
-    &MEMORY
+    &MANAGED_MEMORY
 }
 
 /// `cuMemAllocManaged`: to be used by all streams, or by the host alone until it is attached to a stream.

@@ -19,11 +19,11 @@ use crate::process::settings::{self, MAX_DEVICES};
 /// The lock of a folder; files of processes are named by their numbers.
 const LOCK_FILE: &str = "lock";
 /// What a file of a process begins with; another layout has another number.
-const MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
+const PROCESS_FILE_MAGIC: &[u8; 32] = b"katydid softcuda process file 1\n";
 /// Bytes of a number in a file.
 const NUMBER_BYTES: usize = 8;
-/// Bytes of a file: [`MAGIC`], and how much the process has of each device.
-const FILE_BYTES: usize = MAGIC.len() + MAX_DEVICES * NUMBER_BYTES;
+/// Bytes of a file: [`PROCESS_FILE_MAGIC`], and how much the process has of each device.
+const FILE_BYTES: usize = PROCESS_FILE_MAGIC.len() + MAX_DEVICES * NUMBER_BYTES;
 
 /// The folder, as one process sees it.
 pub(crate) struct PeerProcesses {
@@ -61,7 +61,7 @@ impl PeerProcesses {
             .ok_or(io::ErrorKind::NotFound)??;
         own.lock()?;
         let mut whole = [0; FILE_BYTES];
-        whole[..MAGIC.len()].copy_from_slice(MAGIC);
+        whole[..PROCESS_FILE_MAGIC.len()].copy_from_slice(PROCESS_FILE_MAGIC);
         own.write_all_at(&whole, 0)?;
         lock.unlock()?;
         Ok(Self { folder: folder.to_owned(), lock, own })
@@ -142,13 +142,13 @@ fn is_of_process(path: &Path) -> bool {
 
 /// Whether a file of so many bytes is one that a process has made here.
 fn is_ours(file: &File, length: u64) -> bool {
-    let mut words = [0; MAGIC.len()];
-    length == FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *MAGIC
+    let mut words = [0; PROCESS_FILE_MAGIC.len()];
+    length == FILE_BYTES as u64 && file.read_exact_at(&mut words, 0).is_ok() && words == *PROCESS_FILE_MAGIC
 }
 
 /// Where a file says how much its process has of a device.
 fn usage_offset(device: usize) -> u64 {
-    (MAGIC.len() + device * NUMBER_BYTES) as u64
+    (PROCESS_FILE_MAGIC.len() + device * NUMBER_BYTES) as u64
 }
 
 fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
@@ -177,7 +177,7 @@ mod tests {
     fn what_has_the_name_of_a_process_s_file_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let path = |count: u32| folder.path().join(format!("{}.{count}", std::process::id()));
-        let words = std::str::from_utf8(MAGIC).unwrap();
+        let words = std::str::from_utf8(PROCESS_FILE_MAGIC).unwrap();
         let texts = [String::new(), words.to_owned(), "a".repeat(FILE_BYTES)];
         texts.iter().zip(0..).for_each(|(text, count)| fs::write(path(count), text).unwrap());
         let target = folder.path().join("notes");
@@ -213,7 +213,7 @@ mod tests {
         for name in names {
             fs::write(folder.join(name), [255; FILE_BYTES]).unwrap();
         }
-        let whole = [&MAGIC[..], &[0; MAX_DEVICES * NUMBER_BYTES]].concat();
+        let whole = [&PROCESS_FILE_MAGIC[..], &[0; MAX_DEVICES * NUMBER_BYTES]].concat();
         fs::write(folder.join("4194304.0"), whole).unwrap();
         let one = PeerProcesses::open(&folder).unwrap();
         assert!(one.take(0, 100, 100) && one.used_by_others(0) == 0);

@@ -48,7 +48,7 @@ pub(crate) struct Block {
 }
 
 /// Blocks whose handle is alive.
-static BLOCKS: Registry<Block> = Registry::new();
+static PHYSICAL_BLOCKS: Registry<Block> = Registry::new();
 
 impl Block {
     /// The file with the block's bytes, and their offset.
@@ -124,7 +124,7 @@ pub(crate) fn create(size: u64, properties: &CUmemAllocationProp) -> Outcome<Arc
     let holds = Mutex::new(1);
     let block = Block { handle: mint(), device, size, offset, own, location, is_tiles, charged, holds };
     let block = Arc::new(block);
-    BLOCKS.insert(block.handle, Arc::clone(&block));
+    PHYSICAL_BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)
 }
 
@@ -157,13 +157,13 @@ pub(crate) fn import(file: OwnedFd) -> Outcome<Arc<Block>> {
     let (location, holds) = (CUmemLocation { type_: location_type::DEVICE, id: device.ordinal }, Mutex::new(1));
     let block = Block { handle: mint(), device, size, offset: 0, own, location, is_tiles, charged: 0, holds };
     let block = Arc::new(block);
-    BLOCKS.insert(block.handle, Arc::clone(&block));
+    PHYSICAL_BLOCKS.insert(block.handle, Arc::clone(&block));
     Ok(block)
 }
 
 /// The block behind a handle.
 pub(crate) fn get(handle: u64) -> Outcome<Arc<Block>> {
-    BLOCKS.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)
+    PHYSICAL_BLOCKS.get(handle as usize).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// `cuMemRelease`: the handle ends with its last hold, the memory with its last mapping.
@@ -172,7 +172,7 @@ pub(crate) fn release(handle: u64) -> Outcome {
     let mut holds = block.holds.lock().unwrap_or_else(PoisonError::into_inner);
     *holds -= 1;
     if *holds == 0 {
-        BLOCKS.remove(block.handle);
+        PHYSICAL_BLOCKS.remove(block.handle);
     }
     Ok(())
 }
@@ -180,7 +180,7 @@ pub(crate) fn release(handle: u64) -> Outcome {
 /// `cuMemRetainAllocationHandle`: the handle lives (again) until one more release.
 pub(crate) fn retain(block: &Arc<Block>) -> u64 {
     *block.holds.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    BLOCKS.insert(block.handle, Arc::clone(block));
+    PHYSICAL_BLOCKS.insert(block.handle, Arc::clone(block));
     block.handle as u64
 }
 

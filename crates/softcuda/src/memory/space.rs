@@ -316,34 +316,34 @@ impl Space {
 }
 
 /// The address space of this process.
-static SPACE: RwLock<Space> = RwLock::new(Space::new());
+static ADDRESS_SPACE: RwLock<Space> = RwLock::new(Space::new());
 /// Read by threads that touch memory, written by a thread that has taken a range away. Never read twice by one thread: between
 /// the two a writer may be waiting.
-static WORKING: RwLock<()> = RwLock::new(());
+static MEMORY_IN_USE: RwLock<()> = RwLock::new(());
 
 /// The map, to look into.
 pub(crate) fn read() -> RwLockReadGuard<'static, Space> {
-    SPACE.read().unwrap_or_else(PoisonError::into_inner)
+    ADDRESS_SPACE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The map, to change.
 pub(crate) fn write() -> RwLockWriteGuard<'static, Space> {
-    SPACE.write().unwrap_or_else(PoisonError::into_inner)
+    ADDRESS_SPACE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Held by an operation while it touches memory that it has looked up.
 pub(crate) fn working() -> RwLockReadGuard<'static, ()> {
-    WORKING.read().unwrap_or_else(PoisonError::into_inner)
+    MEMORY_IN_USE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Held by who moves memory to other pages: no operation touches any meanwhile.
 pub(crate) fn still() -> RwLockWriteGuard<'static, ()> {
-    WORKING.write().unwrap_or_else(PoisonError::into_inner)
+    MEMORY_IN_USE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until every operation that may know a range taken away before is done.
 pub(crate) fn quiet() {
-    drop(WORKING.write().unwrap_or_else(PoisonError::into_inner));
+    drop(MEMORY_IN_USE.write().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// The range that holds `address`, copied out; one that was freed is none, wherever its stream stands.

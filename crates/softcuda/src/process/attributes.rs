@@ -55,7 +55,7 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
     match id {
         16 => i32::try_from(device.multiprocessors).ok(),
         33 => i32::try_from(device.bus).ok(),
-        _ => ROWS.iter().find_map(|(first, values)| values.get(id.checked_sub(*first)? as usize)).copied(),
+        _ => ATTRIBUTE_ROWS.iter().find_map(|(first, values)| values.get(id.checked_sub(*first)? as usize)).copied(),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn value(id: u32, device: &Variable) -> Option<i32> {
 /// launches and everything that needs hardware of a GPU are 0, so that careful programs keep
 /// away from them.
 #[rustfmt::skip]
-static ROWS: &[(u32, &[i32])] = &[
+static ATTRIBUTE_ROWS: &[(u32, &[i32])] = &[
     // Threads, block and grid extents, shared and constant memory, warp, pitch, registers, clock in kHz, alignment.
     (1, &[BLOCK_THREADS as i32, 1024, 1024, 64, i32::MAX, 65535, 65535, DEFAULT_BLOCK_SHARED_BYTES as i32, CONSTANT_BYTES as i32]),
     (10, &[32, i32::MAX, MULTIPROCESSOR_REGISTERS as i32, 1_000_000, PITCH_ALIGN_BYTES as i32, 1]),
@@ -105,8 +105,10 @@ mod tests {
     fn every_id_of_driver_13_0_and_no_other_has_one_value() {
         let device = Variable { multiprocessors: 4, bus: 1 };
         for id in 0..200 {
-            let rows =
-                ROWS.iter().filter(|(first, values)| (*first..*first + values.len() as u32).contains(&id)).count();
+            let rows = ATTRIBUTE_ROWS
+                .iter()
+                .filter(|(first, values)| (*first..*first + values.len() as u32).contains(&id))
+                .count();
             let known = usize::from((1..148).contains(&id));
             assert_eq!(rows + usize::from(id == 16 || id == 33), known, "{id}");
             assert_eq!(value(id, &device).is_some(), (1..148).contains(&id), "{id}");

@@ -21,18 +21,18 @@ const STATE_FORKED: u8 = 2;
 const STATE_EXITED: u8 = 3;
 
 /// One of the four.
-static STATE: WipedByte = WipedByte::new();
+static PROCESS_STATE: WipedByte = WipedByte::new();
 /// The process that has the handlers for fork and exit; its children have them too.
-static HANDLERS: OnceLock<u32> = OnceLock::new();
+static FORK_HANDLERS: OnceLock<u32> = OnceLock::new();
 
 fn state() -> &'static AtomicU8 {
-    STATE.get()
+    PROCESS_STATE.get()
 }
 
 /// Whether `cuInit` may make the process ready: not after a fork or when the process ends.
 pub(crate) fn may_begin() -> bool {
     match state().load(Ordering::Acquire) {
-        STATE_FRESH if HANDLERS.get().is_some_and(|process| *process != std::process::id()) => {
+        STATE_FRESH if FORK_HANDLERS.get().is_some_and(|process| *process != std::process::id()) => {
             forked();
             true
         }
@@ -43,7 +43,7 @@ pub(crate) fn may_begin() -> bool {
 
 /// Registers the handlers for fork and exit, and runs `first`, once a process.
 pub(crate) fn watch(first: impl FnOnce()) {
-    HANDLERS.get_or_init(|| {
+    FORK_HANDLERS.get_or_init(|| {
         register_handlers();
         first();
         std::process::id()
@@ -73,7 +73,7 @@ fn register_handlers() {
         libc::atexit(exited);
     }
     // Where the system cannot, a child made past the C library is merely not stopped.
-    let _ = STATE.wipe_in_children();
+    let _ = PROCESS_STATE.wipe_in_children();
 }
 
 /// The executor's threads do not exist in a child, so nothing can be served there any more.

@@ -43,11 +43,11 @@ struct Launches {
     paused: BTreeMap<u64, PausedLaunch>,
 }
 
-static LAUNCHES: LazyLock<Mutex<Launches>> = LazyLock::new(Mutex::default);
+static RUNNING_LAUNCHES: LazyLock<Mutex<Launches>> = LazyLock::new(Mutex::default);
 /// Told when a launch stops running, when the hold ends, and when a switch was thrown.
-static CHANGED: Condvar = Condvar::new();
+static LAUNCHES_CHANGED: Condvar = Condvar::new();
 /// Warp instructions of all launches.
-static EXECUTED: AtomicU64 = AtomicU64::new(0);
+static EXECUTED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,7 +62,7 @@ pub(crate) fn run(
     switch: &Arc<Switch>,
 ) -> Result<(), Fault> {
     let number = {
-        let mut launches = lock(&LAUNCHES);
+        let mut launches = lock(&RUNNING_LAUNCHES);
         launches.last += 1;
         launches.last
     };
@@ -72,7 +72,7 @@ pub(crate) fn run(
         let mut running = lock(&grid);
         let before = running.executed();
         let outcome = running.run(host, limits, switch);
-        EXECUTED.fetch_add(running.executed() - before, Ordering::Relaxed);
+        EXECUTED_INSTRUCTIONS.fetch_add(running.executed() - before, Ordering::Relaxed);
         drop(running);
         let paused = outcome == Ok(Progress::Paused);
         stop(number, paused.then(|| PausedLaunch { origin, grid: Arc::clone(&grid), switch: Arc::clone(switch) }));
@@ -85,20 +85,20 @@ pub(crate) fn run(
 /// Takes a launch from those that run. One that goes on later is listed as paused at the same moment, so that a thread
 /// that holds everything finds it there.
 fn stop(number: u64, paused: Option<PausedLaunch>) {
-    let mut launches = lock(&LAUNCHES);
+    let mut launches = lock(&RUNNING_LAUNCHES);
     launches.running.remove(&number);
     launches.paused.extend(paused.map(|paused| (number, paused)));
     drop(launches);
-    CHANGED.notify_all();
+    LAUNCHES_CHANGED.notify_all();
 }
 
 /// Counts a launch as running; waits as paused before, as long as everything is held and the launch is not to end.
 fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Switch>) {
-    let mut launches = lock(&LAUNCHES);
+    let mut launches = lock(&RUNNING_LAUNCHES);
     if launches.held {
         launches.paused.insert(number, PausedLaunch { origin, grid: Arc::clone(grid), switch: Arc::clone(switch) });
         let waits = |launches: &mut Launches| launches.held && switch.request() != Request::Cancel;
-        launches = CHANGED.wait_while(launches, waits).unwrap_or_else(PoisonError::into_inner);
+        launches = LAUNCHES_CHANGED.wait_while(launches, waits).unwrap_or_else(PoisonError::into_inner);
     }
     launches.paused.remove(&number);
     // A launch that ended just when it was asked to pause has left the request behind.
@@ -108,41 +108,45 @@ fn start(number: u64, origin: LaunchOrigin, grid: &SharedGrid, switch: &Arc<Swit
 
 /// Holds everything: returns when no kernel runs. That takes each thread `Switch::LATENCY` instructions at most.
 pub(crate) fn hold() {
-    let mut launches = lock(&LAUNCHES);
+    let mut launches = lock(&RUNNING_LAUNCHES);
     launches.held = true;
     launches.running.values().for_each(|switch| switch.pause());
-    drop(CHANGED.wait_while(launches, |launches| !launches.running.is_empty()).unwrap_or_else(PoisonError::into_inner));
+    drop(
+        LAUNCHES_CHANGED
+            .wait_while(launches, |launches| !launches.running.is_empty())
+            .unwrap_or_else(PoisonError::into_inner),
+    );
 }
 
 /// Lets everything go on.
 pub(crate) fn release() {
-    lock(&LAUNCHES).held = false;
-    CHANGED.notify_all();
+    lock(&RUNNING_LAUNCHES).held = false;
+    LAUNCHES_CHANGED.notify_all();
 }
 
 /// Ends every launch whose turn has come, wherever it is.
 pub(crate) fn cancel() {
-    let launches = lock(&LAUNCHES);
+    let launches = lock(&RUNNING_LAUNCHES);
     let paused = launches.paused.values().map(|paused| &paused.switch);
     launches.running.values().chain(paused).for_each(|switch| switch.cancel());
     drop(launches);
-    CHANGED.notify_all();
+    LAUNCHES_CHANGED.notify_all();
 }
 
 /// Paused launches look at their switches again.
 pub(crate) fn wake() {
     // A thread that looked at its switch before it was thrown is waiting once the lock is free.
-    drop(lock(&LAUNCHES));
-    CHANGED.notify_all();
+    drop(lock(&RUNNING_LAUNCHES));
+    LAUNCHES_CHANGED.notify_all();
 }
 
 /// The state of every paused launch, in the order in which their turns came.
 pub(crate) fn states() -> Vec<(LaunchOrigin, Vec<u8>)> {
-    let launches = lock(&LAUNCHES);
+    let launches = lock(&RUNNING_LAUNCHES);
     launches.paused.values().map(|paused| (paused.origin, lock(&paused.grid).to_bytes())).collect()
 }
 
 /// Warp instructions that kernels of this process have run.
 pub(crate) fn executed() -> u64 {
-    EXECUTED.load(Ordering::Relaxed)
+    EXECUTED_INSTRUCTIONS.load(Ordering::Relaxed)
 }

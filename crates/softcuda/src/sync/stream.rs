@@ -84,7 +84,7 @@ pub(crate) type Ticket = (Arc<Stream>, u64);
 type ClaimedJob = (Job, Arc<LiveContext>);
 
 /// The threads that run streams.
-static EXECUTOR: Executor<Stream> = Executor::new();
+static STREAM_EXECUTOR: Executor<Stream> = Executor::new();
 
 impl Stream {
     /// A stream of `context`, in a green context if that is not 0; the caller adds it to the context's set.
@@ -192,7 +192,7 @@ impl Stream {
         queue.jobs.push_back(Queued { job, after });
         drop((queue, order));
         if idle {
-            EXECUTOR.run(Arc::clone(self));
+            STREAM_EXECUTOR.run(Arc::clone(self));
         }
         Ok((ticket, None))
     }
@@ -216,7 +216,7 @@ impl Stream {
         };
         self.reached.notify_all();
         if more {
-            EXECUTOR.run(Arc::clone(self));
+            STREAM_EXECUTOR.run(Arc::clone(self));
         }
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct Object {
 pub(crate) type Bindings = Arc<HashMap<u64, Arc<Object>>>;
 
 /// Objects by number, from 1.
-static OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new());
+static TEXTURE_OBJECTS: RwLock<Vec<Option<Arc<Object>>>> = RwLock::new(Vec::new());
 
 const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
@@ -177,7 +177,7 @@ fn apply_view(
 
 /// Gives an object the lowest free number.
 fn register(object: Object) -> u64 {
-    let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut objects = TEXTURE_OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     let free = objects.iter().position(Option::is_none).unwrap_or(objects.len());
     if free == objects.len() {
         objects.push(None);
@@ -188,7 +188,7 @@ fn register(object: Object) -> u64 {
 
 /// The object with a number; `INVALID_VALUE` if there is none.
 fn find(number: u64) -> Outcome<Arc<Object>> {
-    let objects = OBJECTS.read().unwrap_or_else(PoisonError::into_inner);
+    let objects = TEXTURE_OBJECTS.read().unwrap_or_else(PoisonError::into_inner);
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     index.and_then(|index| objects.get(index)?.clone()).ok_or(INVALID_VALUE)
 }
@@ -248,7 +248,7 @@ pub(crate) fn create_surface(resource: CUDA_RESOURCE_DESC) -> Outcome<u64> {
 
 /// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: as on a GPU, a number without an object is no error.
 pub(crate) fn destroy(number: u64) {
-    let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut objects = TEXTURE_OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     if let Some(place) = index.and_then(|index| objects.get_mut(index)) {
         *place = None;
@@ -340,7 +340,7 @@ pub(crate) fn bound(number: u64, device: i32, peers: u32, references: &Bindings)
     if let Some(object) = references.get(&number) {
         return object.bound(device, peers);
     }
-    let given = OBJECTS.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
+    let given = TEXTURE_OBJECTS.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
     if number > given {
         return None;
     }

@@ -24,15 +24,15 @@ const TEXTURE_ALIGN_BYTES: u64 = 512;
 const INVALID_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Replaced as a whole: launches hold the ones before.
-static BINDINGS: RwLock<Option<Bindings>> = RwLock::new(None);
+static REFERENCE_BINDINGS: RwLock<Option<Bindings>> = RwLock::new(None);
 
 /// Those of this moment.
 pub(crate) fn bindings() -> Bindings {
-    BINDINGS.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    REFERENCE_BINDINGS.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
 }
 
 fn change_bindings(change: impl FnOnce(&mut HashMap<u64, Arc<Object>>)) {
-    let mut all = BINDINGS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = REFERENCE_BINDINGS.write().unwrap_or_else(PoisonError::into_inner);
     change(Arc::make_mut(all.get_or_insert_default()));
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct Reference {
 }
 
 /// References that have been asked for.
-static REFERENCES: Registry<Reference> = Registry::new();
+static TEXTURE_REFERENCES: Registry<Reference> = Registry::new();
 
 /// The reference at an address in a module (its handle) of a context (its id); always the same handle.
 pub(crate) fn of_module(module: usize, address: u64, context: u64, is_surface: bool) -> Arc<Reference> {
     let known = |it: &Arc<Reference>| it.module == (module, address) && it.is_surface == is_surface;
-    let found = REFERENCES.all().into_iter().find(known);
+    let found = TEXTURE_REFERENCES.all().into_iter().find(known);
     found.unwrap_or_else(|| register((module, address), context, is_surface))
 }
 
@@ -77,14 +77,14 @@ pub(crate) fn create(context: u64) -> Arc<Reference> {
 fn register(module: (usize, u64), context: u64, is_surface: bool) -> Arc<Reference> {
     let (handle, state) = (mint(), Mutex::default());
     let reference = Arc::new(Reference { handle, is_surface, module, context, state });
-    REFERENCES.insert(handle, Arc::clone(&reference));
+    TEXTURE_REFERENCES.insert(handle, Arc::clone(&reference));
     reference
 }
 
 /// The reference behind a handle.
 pub(crate) fn resolve(handle: u64, is_surface: bool) -> Outcome<Arc<Reference>> {
     state::ready()?;
-    let found = REFERENCES.get(handle as usize).filter(|reference| reference.is_surface == is_surface);
+    let found = TEXTURE_REFERENCES.get(handle as usize).filter(|reference| reference.is_surface == is_surface);
     found.ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn destroy(handle: u64) -> Outcome {
     if resolve(handle, false)?.module.0 != 0 {
         return Err(INVALID_VALUE);
     }
-    REFERENCES.remove(handle as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    TEXTURE_REFERENCES.remove(handle as usize).map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
 /// Ends what a module declared.
@@ -107,7 +107,7 @@ pub(crate) fn forget(context: u64) {
 }
 
 fn end(which: impl Fn(&Reference) -> bool) {
-    let gone = REFERENCES.remove_if(which);
+    let gone = TEXTURE_REFERENCES.remove_if(which);
     if !gone.is_empty() {
         change_bindings(|all| gone.iter().for_each(|reference| drop(all.remove(&reference.module.1))));
     }

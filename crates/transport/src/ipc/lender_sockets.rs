@@ -45,7 +45,7 @@ struct Broker {
 }
 
 /// None in a worker that makes its sockets itself.
-static BROKER: OnceLock<Broker> = OnceLock::new();
+static SOCKET_BROKER: OnceLock<Broker> = OnceLock::new();
 
 /// The two ends between a server and a worker, the server's first. Both are closed on exec.
 ///
@@ -65,18 +65,18 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// What the system says of the server.
 pub fn ask(server: OwnedFd) -> io::Result<()> {
     let user = socket_peercred(&server)?.uid;
-    let _ = BROKER.set(Broker { socket: Mutex::new(server), user });
+    let _ = SOCKET_BROKER.set(Broker { socket: Mutex::new(server), user });
     Ok(())
 }
 
 /// The user whose sockets are those of lenders and borrowers.
 pub(crate) fn user() -> Uid {
-    BROKER.get().map_or_else(geteuid, |broker| broker.user)
+    SOCKET_BROKER.get().map_or_else(geteuid, |broker| broker.user)
 }
 
 /// A listening socket of a lender.
 pub(crate) fn listen(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixListener> {
-    match BROKER.get() {
+    match SOCKET_BROKER.get() {
         Some(broker) => Ok(broker.request(LISTENING_SOCKET, lender_id, generation)?.into()),
         None => UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
     }
@@ -84,7 +84,7 @@ pub(crate) fn listen(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixList
 
 /// A socket that is connected to a lender.
 pub(crate) fn connect(lender_id: &[u8], generation: &[u8]) -> io::Result<UnixStream> {
-    match BROKER.get() {
+    match SOCKET_BROKER.get() {
         Some(broker) => Ok(broker.request(CONNECTED_SOCKET, lender_id, generation)?.into()),
         None => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(lender_id, generation))?),
     }

@@ -18,7 +18,7 @@ const SHORTEST_PAUSE_NS: u64 = 50_000_000;
 const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What this process has seen of others.
-static CONTENTION: Contention = Contention::new();
+static LOCK_CONTENTION: Contention = Contention::new();
 
 /// What yields have shown. Threads that learn at once may undo what another one learnt.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Contention {
 
     /// That of this process.
     pub(crate) fn of_process() -> &'static Self {
-        &CONTENTION
+        &LOCK_CONTENTION
     }
 
     /// Whether others want the processors.
@@ -81,7 +81,7 @@ impl Contention {
 
 /// Lets others run between two looks. False where that costs a slice of a processor: who waits is to sleep.
 pub fn yield_unless_contended() -> bool {
-    CONTENTION.yield_now()
+    LOCK_CONTENTION.yield_now()
 }
 
 /// Nanoseconds since this process first asked.

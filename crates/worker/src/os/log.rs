@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 /// What descriptor 2 was when the process began.
-static FIRST: OnceLock<OwnedFd> = OnceLock::new();
+static FIRST_STDERR: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Keeps what descriptor 2 is now, for what is to be said when it is the program's.
 ///
@@ -19,12 +19,12 @@ static FIRST: OnceLock<OwnedFd> = OnceLock::new();
 pub(crate) fn keep_first() -> io::Result<()> {
     let first = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
     // Of two times the first one counts.
-    let _ = FIRST.set(first);
+    let _ = FIRST_STDERR.set(first);
     Ok(())
 }
 
 fn first() -> BorrowedFd<'static> {
-    FIRST.get().map_or(rustix::stdio::stderr(), AsFd::as_fd)
+    FIRST_STDERR.get().map_or(rustix::stdio::stderr(), AsFd::as_fd)
 }
 
 /// Destination of the worker's log lines.

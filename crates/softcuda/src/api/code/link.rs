@@ -24,12 +24,12 @@ use crate::process::state;
 const MAX_INPUT_BYTES: usize = 1 << 32;
 
 /// Options of living linkings, by handle: their logs are written whenever an input is added.
-static OPTIONS: Mutex<Option<HashMap<usize, (Options, Instant)>>> = Mutex::new(None);
+static LINK_OPTIONS: Mutex<Option<HashMap<usize, (Options, Instant)>>> = Mutex::new(None);
 
 /// Runs `body` on a linking, then writes what it had to say into the program's buffers.
 fn with_logs<T>(linker: &Linker, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let outcome = body();
-    let options = OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = LINK_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((options, start)) = options.as_ref().and_then(|all| all.get(&linker.handle)) {
         options.answer_time(start.elapsed());
         options.answer_logs("", &linker.errors());
@@ -47,7 +47,7 @@ unsafe fn create(count: u32, kinds: *mut CUjit_option, values: *mut *mut c_void,
     // SAFETY: the contract.
     let options = unsafe { Options::new(count, kinds, values) }?;
     let linker = linker::create(options.compilation());
-    let mut all = OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = LINK_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     all.get_or_insert_default().insert(linker.handle, (options, Instant::now()));
     state.set(CUlinkState(std::ptr::without_provenance_mut(linker.handle)));
     Ok(())
@@ -195,6 +195,6 @@ api! {
     fn cuLinkDestroy(state: CUlinkState) {
         state::ready()?;
         linker::destroy(state)?;
-        OPTIONS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().remove(&(state.address() as usize));
+        LINK_OPTIONS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().remove(&(state.address() as usize));
     }
 }

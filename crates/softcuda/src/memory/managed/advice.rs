@@ -7,7 +7,7 @@ pub(crate) use katydid_driver_rules::mem_advise::{Advice, AdviceTarget};
 use crate::ffi::Outcome;
 use crate::memory::space::{self, Region};
 
-static BOOK: Book = Book::new();
+static ADVICE_BOOK: Book = Book::new();
 
 /// Refuses ranges that are not wholly in one managed allocation.
 pub(crate) fn check(start: u64, size: u64) -> Outcome {
@@ -19,24 +19,24 @@ pub(crate) fn check(start: u64, size: u64) -> Outcome {
 /// `cuMemAdvise`.
 pub(crate) fn advise(start: u64, size: u64, advice: Advice) -> Outcome {
     check(start, size)?;
-    BOOK.advise(start, size, advice);
+    ADVICE_BOOK.advise(start, size, advice);
     Ok(())
 }
 
 /// `cuMemPrefetchAsync`: the memory is there already; where it was wanted is remembered.
 pub(crate) fn prefetch(start: u64, size: u64, target: AdviceTarget) -> Outcome {
     check(start, size)?;
-    BOOK.prefetch(start, size, target);
+    ADVICE_BOOK.prefetch(start, size, target);
     Ok(())
 }
 
 /// Forgets what was said about freed memory.
 pub(crate) fn forget(start: u64, size: u64) {
-    BOOK.forget(start, size);
+    ADVICE_BOOK.forget(start, size);
 }
 
 /// `cuMemRangeGetAttribute`: the numbers that answer, for a caller with room for `room` of them.
 pub(crate) fn attribute(start: u64, size: u64, attribute: u32, room: usize) -> Outcome<Vec<i32>> {
     check(start, size)?;
-    BOOK.attribute(start, size, attribute, room)
+    ADVICE_BOOK.attribute(start, size, attribute, room)
 }

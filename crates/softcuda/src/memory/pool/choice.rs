@@ -29,10 +29,10 @@ struct Choice {
     ended: Vec<Arc<Pool>>,
 }
 
-static CHOICE: Mutex<Choice> = Mutex::new(Choice { defaults: Vec::new(), current: Vec::new(), ended: Vec::new() });
+static POOL_CHOICE: Mutex<Choice> = Mutex::new(Choice { defaults: Vec::new(), current: Vec::new(), ended: Vec::new() });
 
 fn choice() -> MutexGuard<'static, Choice> {
-    CHOICE.lock().unwrap_or_else(PoisonError::into_inner)
+    POOL_CHOICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pool of `list` for a place.

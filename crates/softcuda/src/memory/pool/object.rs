@@ -26,11 +26,11 @@ pub(crate) struct Pool {
 /// Pools whose handle is alive.
 pub(super) static POOLS: Registry<Pool> = Registry::new();
 /// Whether there was ever a pool: most programs have none, and their synchronisations need not look.
-static ANY: AtomicBool = AtomicBool::new(false);
+static EVER_HAD_POOLS: AtomicBool = AtomicBool::new(false);
 
 /// Whether there may be a pool.
 pub(super) fn may_be_any() -> bool {
-    ANY.load(Ordering::Acquire)
+    EVER_HAD_POOLS.load(Ordering::Acquire)
 }
 
 impl Pool {
@@ -44,7 +44,7 @@ impl Pool {
         let state = Mutex::new(PoolState::new(budget, limit, granted));
         let pool = Arc::new(Self { handle: mint(), location, state });
         POOLS.insert(pool.handle, Arc::clone(&pool));
-        ANY.store(true, Ordering::Release);
+        EVER_HAD_POOLS.store(true, Ordering::Release);
         Ok(pool)
     }
 

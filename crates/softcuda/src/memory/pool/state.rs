@@ -49,14 +49,14 @@ struct Addresses {
 }
 
 /// Ranges of pools that have ended: addresses are kept mapped for good, as late work of a stream may still touch them.
-static SPARE: Mutex<Vec<Range>> = Mutex::new(Vec::new());
+static SPARE_RANGES: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 
 impl Addresses {
     /// Twice the memory there is, so that holes do not hinder large places.
     fn new(capacity: u64) -> Outcome<Self> {
         let size = capacity.checked_next_multiple_of(POOL_BLOCK_BYTES).and_then(|size| size.checked_mul(2));
         let size = size.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = SPARE_RANGES.lock().unwrap_or_else(PoisonError::into_inner);
         let range = match spare.iter().position(|range| range.size() == size) {
             Some(at) => spare.swap_remove(at),
             // A limit on address space leaves room for the memory itself at best.
@@ -215,7 +215,7 @@ impl Drop for PoolState {
             for block in &self.blocks {
                 let _ = addresses.range.discard(*block, block + POOL_BLOCK_BYTES);
             }
-            SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(addresses.range);
+            SPARE_RANGES.lock().unwrap_or_else(PoisonError::into_inner).push(addresses.range);
         }
     }
 }
