@@ -109,9 +109,9 @@ pub struct Intel {
     pub paths: Paths,
 }
 
-/// Its programs: SPIR-V, which PoCL 3.1 does not have, fine-grained shared virtual memory, which does not come from the heap, and
-/// formats of images that kernels only read.
-pub const OF_INTEL: [&str; 3] = ["kept_spirv", "kept_fine_svm", "image_accesses"];
+/// Its programs: SPIR-V, which PoCL 3.1 does not have, fine-grained shared virtual memory, which does not come from the heap, formats
+/// of images that kernels only read, and programs that it returns although their links have failed.
+pub const OF_INTEL: [&str; 4] = ["kept_spirv", "kept_fine_svm", "image_accesses", "separate_compilation"];
 
 /// The driver that `cargo xtask setup` fetches beside PoCL.
 #[must_use]

@@ -76,6 +76,12 @@ int main(void) {
         CHECK(clReleaseProgram(part));
     }
     printf("compiled without their headers: %d\n", right);
+    // A driver may return what it could not link, for its log.
+    size_t logged = 0;
+    cl_program without = clLinkProgram(context, 1, &device, "", 1, &a, NULL, NULL, &code);
+    if (without) CHECK(clGetProgramBuildInfo(without, device, CL_PROGRAM_BUILD_LOG, 0, NULL, &logged));
+    printf("linked without a part: %s, a program: %s, a log: %s\n", code_name(code), without ? "yes" : "no", logged > 1 ? "yes" : "no");
+    if (without) CHECK(clReleaseProgram(without));
     // The text comes back as it was given.
     char text[256];
     CHECK(clGetProgramInfo(b, CL_PROGRAM_SOURCE, sizeof text, text, NULL));

@@ -18,18 +18,46 @@ pub(crate) trait Null {
     const NULL: Self;
 }
 
+/// What a function gives that returns an object and a code: the object alone, or both, where one that is there has failed.
+pub(crate) trait Returned {
+    type Handle: Null;
+
+    fn into_parts(self) -> (Self::Handle, Code);
+}
+
 macro_rules! nulls {
-    ($($handle:ident)*) => {$(
+    ($($handle:ty: $null:expr),* $(,)?) => {$(
         impl Null for $handle {
-            const NULL: Self = Self(ptr::null_mut());
+            const NULL: Self = $null;
+        }
+
+        impl Returned for $handle {
+            type Handle = Self;
+
+            fn into_parts(self) -> (Self, Code) {
+                (self, Code::SUCCESS)
+            }
         }
     )*};
 }
 
-nulls! { cl_context cl_command_queue cl_mem cl_program cl_kernel cl_event cl_sampler }
+nulls! {
+    cl_context: Self(ptr::null_mut()),
+    cl_command_queue: Self(ptr::null_mut()),
+    cl_mem: Self(ptr::null_mut()),
+    cl_program: Self(ptr::null_mut()),
+    cl_kernel: Self(ptr::null_mut()),
+    cl_event: Self(ptr::null_mut()),
+    cl_sampler: Self(ptr::null_mut()),
+    *mut void: ptr::null_mut(),
+}
 
-impl Null for *mut void {
-    const NULL: Self = ptr::null_mut();
+impl<H: Null> Returned for (H, Code) {
+    type Handle = H;
+
+    fn into_parts(self) -> Self {
+        self
+    }
 }
 
 fn run<R>(function: Function, body: impl FnOnce() -> Result<R, Code>) -> Result<R, Code> {
@@ -56,10 +84,14 @@ pub(crate) unsafe fn entry(function: Function, body: impl FnOnce() -> Result<(),
 /// # Safety
 ///
 /// `place` is null or writable; and what `body` needs.
-pub(crate) unsafe fn object<H: Null>(function: Function, place: *mut i32, body: impl FnOnce() -> Result<H, Code>) -> H {
+pub(crate) unsafe fn object<R: Returned>(
+    function: Function,
+    place: *mut i32,
+    body: impl FnOnce() -> Result<R, Code>,
+) -> R::Handle {
     let (object, code) = match run(function, body) {
-        Ok(object) => (object, Code::SUCCESS),
-        Err(code) => (H::NULL, code),
+        Ok(returned) => returned.into_parts(),
+        Err(code) => (R::Handle::NULL, code),
     };
     // SAFETY: by the contract.
     unsafe { write_if_given(place, code.0) };
@@ -116,6 +148,9 @@ mod tests {
             assert_eq!((made, code), (cl_mem::NULL, -61));
             let made = object(Function::clCreateBuffer, ptr::null_mut(), || Ok(cl_mem(ptr::without_provenance_mut(8))));
             assert_eq!(made.0.addr(), 8);
+            let failed = (cl_program(ptr::without_provenance_mut(8)), Code::LINK_PROGRAM_FAILURE);
+            let linked = object(Function::clLinkProgram, &raw mut code, || Ok(failed));
+            assert_eq!((linked, code), (failed.0, -17));
             assert_eq!(entry(Function::clFlush, || panic!("on purpose")), Code::OUT_OF_HOST_MEMORY.0);
         }
         assert_eq!(refused_entry(Function::clEnqueueNativeKernel), Code::INVALID_OPERATION.0);

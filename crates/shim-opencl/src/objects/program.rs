@@ -339,6 +339,8 @@ pub(crate) unsafe fn compile_program(
     build(&program, callback(&program, pfn_notify, user_data)?, &bytes)
 }
 
+/// The program, and the code of the link. The driver may return a program whose link has failed, for its log.
+///
 /// # Safety
 ///
 /// As [`build_program`].
@@ -352,7 +354,7 @@ pub(crate) unsafe fn link_program(
     input_programs: *const cl_program,
     pfn_notify: cl_program_notify,
     user_data: *mut void,
-) -> Result<cl_program, Code> {
+) -> Result<(cl_program, Code), Code> {
     let context = object::<Context>(context)?;
     // SAFETY: handed on.
     let (mut bytes, inputs, devices) = unsafe {
@@ -376,12 +378,12 @@ pub(crate) unsafe fn link_program(
         // SAFETY: by the contract; the standard leaves open on which thread.
         unsafe { function(program.handle(), user_data) };
     }
-    if code != Code::SUCCESS {
-        // A program that keeps only a log is there for the callback alone.
+    if code != Code::SUCCESS && pfn_notify.is_some() {
+        // The driver may have named it to its callback, and returned none.
         handle::release::<Program>(program.handle())?;
         return Err(code);
     }
-    Ok(program.handle())
+    Ok((program.handle(), code))
 }
 
 /// # Safety
