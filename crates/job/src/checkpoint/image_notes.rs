@@ -83,7 +83,7 @@ mod tests {
             servers: vec!["unix:/s".into()],
             generations: Generations::default().and_next(),
             stdio: [Standard::Other, Standard::Pipe { inode: 5 }, Standard::File { path: "/e".into() }],
-            written: vec![Written { path: "/o".into(), inode: 3, length: 9 }],
+            written: vec![Written { path: "/o".into(), inode: 3, birth: Some(4), length: 9 }],
             shared: Vec::new(),
             terminals: vec![2],
             connections: vec![("0100007F:A3E1".to_owned(), "0100007F:0050".to_owned())],

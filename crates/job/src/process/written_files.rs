@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::criu::link_remap;
 use crate::process::descriptors::remote;
 use crate::process::file_id::FileId;
+use crate::process::file_identity::{birth, is_same_birth};
 use crate::process::tcp;
 use crate::process::tree::Process;
 
@@ -36,6 +37,10 @@ pub struct Written {
     pub path: String,
     /// `st_ino`: a file that was replaced since is another one. The device's number may differ on another host.
     pub inode: u64,
+    /// When the file was made, in nanoseconds since 1970: one that was made later may have its inode number. None where the file system
+    /// does not know, and in images of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub birth: Option<u64>,
     /// Bytes at the checkpoint.
     pub length: u64,
 }
@@ -54,7 +59,8 @@ fn of_process(pid: u32) -> Vec<Written> {
     let files = files.filter(|open| open.flags & ACCESS_MODE_BITS != 0 && open.flags & APPEND_FLAG == 0);
     files
         .filter_map(|OpenFile { path, stat, .. }| {
-            Some(Written { path: path.into_os_string().into_string().ok()?, inode: stat.ino(), length: stat.len() })
+            let path = path.into_os_string().into_string().ok()?;
+            Some(Written { path, inode: stat.ino(), birth: birth(&stat), length: stat.len() })
         })
         .collect()
 }
@@ -220,7 +226,7 @@ fn opened_to_cut(then: &Written) -> io::Result<Option<File>> {
 
 /// Whether it is the same file, and has become longer.
 fn is_longer(then: &Written, now: &fs::Metadata) -> bool {
-    now.ino() == then.inode && now.len() > then.length
+    now.ino() == then.inode && is_same_birth(then.birth, birth(now)) && now.len() > then.length
 }
 
 #[cfg(test)]
@@ -262,7 +268,7 @@ mod tests {
             let path = folder.path().join(name);
             fs::write(&path, "before and after").unwrap();
             let inode = fs::metadata(&path).unwrap().ino();
-            Written { path: path.into_os_string().into_string().unwrap(), inode, length: 6 }
+            Written { path: path.into_os_string().into_string().unwrap(), inode, birth: None, length: 6 }
         };
         let files = [file("one"), file("program")];
         fs::copy("/bin/sleep", &files[1].path).unwrap();
@@ -272,6 +278,18 @@ mod tests {
         assert_eq!(fs::read_to_string(&files[0].path).unwrap(), "before and after");
         running.kill().unwrap();
         running.wait().unwrap();
+    }
+
+    #[test]
+    fn a_file_of_an_image_of_before_is_known_by_its_inode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        fs::write(&path, "before and after").unwrap();
+        let inode = fs::metadata(&path).unwrap().ino();
+        let noted = serde_json::json!({"path": path, "inode": inode, "length": 6});
+        let file: Written = serde_json::from_value(noted).unwrap();
+        assert_eq!(cut_back(std::slice::from_ref(&file), &[]).unwrap(), [&file]);
+        assert_eq!(fs::read(&path).unwrap(), b"before");
     }
 
     #[test]
@@ -287,7 +305,7 @@ mod tests {
 
     #[test]
     fn criu_s_lengths_count() {
-        let file = |path: &str, length| Written { path: path.into(), inode: 1, length };
+        let file = |path: &str, length| Written { path: path.into(), inode: 1, birth: None, length };
         let lengths = [("/a".to_owned(), 7)].into();
         assert_eq!(at_rest(vec![file("/a", 5), file("/b", 5)], &lengths), [file("/a", 7)]);
     }
@@ -302,8 +320,11 @@ mod tests {
         assert!(!ours().iter().any(|written| Path::new(&written.path).starts_with(folder.path())));
         let stat = fs::metadata(&data).unwrap();
         let path = data.to_str().unwrap().to_owned();
-        let replaced = Written { path, inode: stat.ino() + 1, length: 0 };
-        assert!(cut_back(&[replaced], &[]).unwrap().is_empty());
+        let replaced = Written { path, inode: stat.ino() + 1, birth: birth(&stat), length: 0 };
+        // Its inode was given to this file when it was gone.
+        let reused = Written { inode: stat.ino(), birth: birth(&stat).map(|birth| birth - 1), ..replaced.clone() };
+        assert!(birth(&stat).is_some(), "the file system of temporary files tells no birth: try another TMPDIR");
+        assert!(cut_back(&[replaced, reused], &[]).unwrap().is_empty());
         assert_eq!(fs::read(&data).unwrap(), b"x");
     }
 }
