@@ -431,6 +431,9 @@ pub(crate) struct NamespaceFlags {
     /// The list of the job's shared memory.
     #[arg(long)]
     pub(crate) shared: PathBuf,
+    /// The journal of what of it was made.
+    #[arg(long)]
+    pub(crate) made: PathBuf,
     /// Numbers of the job's pseudo-terminals.
     #[arg(long = "terminal")]
     pub(crate) terminals: Vec<u32>,

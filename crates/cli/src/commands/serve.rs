@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use katydid_job::process::shared_memory;
 use katydid_job::supervisor::folder;
 use katydid_job::supervisor::registry::Registered;
 use katydid_server::{Server, ServerConfig, Verbosity, raise_descriptors};
@@ -36,6 +37,7 @@ pub(crate) fn main(flags: ServeFlags) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::server)?;
     let is_signalled = flagged([SIGTERM, SIGINT]).map_err(Failure::server)?;
     folder::clear_away();
+    shared_memory::undo_abandoned();
     let wants_mps = flags.mps;
     let (module_cache, module_cache_size) = (flags.module_cache.clone(), flags.module_cache_size);
     // The service of MPS is the server's user's, and so are its clients.

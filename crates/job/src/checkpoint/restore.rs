@@ -38,7 +38,7 @@ use crate::criu::tool::{Criu, CriuError};
 use crate::criu::{filelocks_img, files_img};
 use crate::process::descriptors::{datagrams, leases, watches};
 use crate::process::libraries::{Folders, LibraryError};
-use crate::process::shared_memory::{MadeFiles, Segment};
+use crate::process::shared_memory::{Journal, MadeFiles, Segment};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
@@ -176,6 +176,9 @@ impl RestoreError {
     }
 }
 
+/// What fails where the journal of the restore cannot be written.
+const NOTE_FILES_STEP: &str = "note the files that the restore makes";
+
 fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreError {
     move |source| RestoreError::System { doing, source: source.into() }
 }
@@ -282,6 +285,7 @@ impl Opened {
         tell: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Restored, RestoreError> {
         self.check(around)?;
+        shared_memory::undo_abandoned();
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
         let (folder, apart) = self.take_folder()?;
         self.check_written()?;
@@ -603,13 +607,13 @@ impl Raised {
         }
         let given: Vec<&Path> = shared_memory::given_names(&opened.notes.shared).collect();
         let link_remap_lock = lock_link_remap(opened, &given, around.waits)?;
-        let made = shared_memory::make(&opened.notes.shared, &opened.files);
+        let made = shared_memory::make(&opened.notes.shared, &opened.files, None);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
         let personality = attributes::personality(&opened.notes.attributes);
         match criu.restore(around.katydid, images, around.work, &given, &inherit, personality) {
             Ok((guard, program)) => {
-                let made = Some(made.restored());
+                let made = Some(made.restored().map_err(system(NOTE_FILES_STEP))?);
                 Ok(Self { program, child: program, guard, made, is_apart: false })
             }
             Err(endless @ CriuError::Endless { .. }) => Err(endless.into()),
@@ -636,6 +640,7 @@ impl Raised {
         Criu::make_statistics(around.work).map_err(system("prepare the restore"))?;
         let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
         let highest = opened.notes.ids.iter().copied().max().unwrap_or(0);
+        let journal = Journal::create().map_err(system(NOTE_FILES_STEP))?;
         let namespaces = JobNamespaces {
             known_folder: opened.notes.folder.clone(),
             folder: target.folder.path().to_owned(),
@@ -643,6 +648,7 @@ impl Raised {
             last_id: highest.saturating_add(ID_GAP).min(highest_id()),
             files: opened.files.clone(),
             shared: around.work.join("shared.json"),
+            made: journal.path().to_owned(),
             terminals: opened.notes.terminals.clone(),
         };
         let shared = serde_json::to_vec(&opened.notes.shared).map_err(io::Error::from);
@@ -653,8 +659,9 @@ impl Raised {
         let command = namespace::keeper(around.katydid, &namespaces, &restore);
         let raised = Self::kept_apart(opened, criu, around, (&command, &names));
         // No keeper is left where it has failed.
-        let made = MadeFiles::handed_over(&namespaces.created_list_path(), &namespaces.own_folders());
-        raised.map(|raised| Self { made: Some(made), ..raised })
+        let made = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
+        let raised = raised?;
+        Ok(Self { made: Some(made.restored().map_err(system(NOTE_FILES_STEP))?), ..raised })
     }
 
     /// By the `keeper` of namespaces of its own.

@@ -132,9 +132,11 @@ fn split(
         last_id: highest.saturating_add(ID_GAP),
         files: folders.files.clone(),
         shared: folders.work.join("shared.json"),
+        made: folders.work.join("made.json"),
         terminals: Vec::new(),
     };
     fs::write(&namespaces.shared, "[]").map_err(&failed)?;
+    fs::write(&namespaces.made, "").map_err(&failed)?;
     let _lent = criu.lend();
     let keeper = namespace::keeper(katydid, &namespaces, &restore);
     let guard = Guard::spawn(katydid, &keeper, &[], |command| {

@@ -15,6 +15,7 @@
 //! A file that has lost the name under which it was opened comes back under its others, and for as long as CRIU restores
 //! under that by which CRIU finds it (`criu/link_remap.rs`).
 
+mod change_journal;
 mod made_files;
 
 use std::collections::BTreeMap;
@@ -31,12 +32,14 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::made_files::MadeFiles;
-pub use self::made_files::leave_none;
-use self::made_files::{beside, move_aside};
+pub(crate) use self::change_journal::Journal;
+use self::made_files::beside;
+pub(crate) use self::made_files::{MadeFiles, undo_behind};
+pub use self::made_files::{leave_none, undo_abandoned};
 use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
 use crate::process::file_id::FileId;
+use crate::process::file_identity::FileIdentity;
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
@@ -323,13 +326,17 @@ fn copied_up_to(length: u64, from: &mut File, to: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the files anew from their copies in `folder`.
+/// Makes the files anew from their copies in `folder`. What is changed is noted in the `journal`, or in a new one.
 ///
 /// # Errors
 ///
 /// With the file's name; all is as it was then.
-pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (PathBuf, io::Error)> {
-    let made = MadeFiles::new();
+pub(crate) fn make(
+    segments: &[Segment],
+    folder: &Path,
+    journal: Option<Journal>,
+) -> Result<MadeFiles, (PathBuf, io::Error)> {
+    let made = MadeFiles::new(journal);
     for segment in segments {
         make_all(segment, folder, &made).map_err(|error| (segment.path.clone(), error))?;
     }
@@ -342,7 +349,7 @@ pub(crate) fn make(segments: &[Segment], folder: &Path) -> Result<MadeFiles, (Pa
 fn hold_sockets(folder: &Path, made: &MadeFiles) {
     for name in files_img::bound_names(folder).unwrap_or_default() {
         if fs::symlink_metadata(&name).is_ok_and(|stat| stat.file_type().is_socket()) {
-            made.hold_socket(name);
+            made.hold_socket(&name);
         }
     }
 }
@@ -364,21 +371,20 @@ fn make_all(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
         if fs::symlink_metadata(name).is_ok_and(|stat| stat.is_dir()) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        match move_aside(name) {
-            Ok(aside) => made.note_aside(name, aside),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        match made.move_aside(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        made.note(name, FileIdentity::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
-        made.note(name);
     }
     for name in segment.given.iter().filter(|name| **name != segment.path) {
         match fs::remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+        made.note_given(name, FileIdentity::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
-        made.note_given(name);
     }
     Ok(())
 }
@@ -411,7 +417,7 @@ fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
     if let Some(above) = segment.path.parent() {
         let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
         let created = DirBuilder::new().recursive(true).mode(0o755).create(above);
-        missing.iter().rev().for_each(|folder| made.note(folder));
+        missing.iter().rev().try_for_each(|folder| made.note_new(folder))?;
         created?;
     }
     match segment.kind {
@@ -419,14 +425,13 @@ fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
         SharedFileKind::Folder => make_folder(segment)?,
         SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
             let (fresh, file) = beside(&segment.path, private::create_new)?;
-            let placed = fill(file, segment, folder).and_then(|()| name_file(&fresh, &segment.path));
-            // What failed first is told.
-            let placed = placed.inspect_err(|_| drop(fs::remove_file(&fresh)))?;
-            placed.into_iter().for_each(|aside| made.note_aside(&segment.path, aside));
+            let id = FileIdentity::new(&file.metadata()?);
+            made.note(&fresh, id)?;
+            fill(file, segment, folder)?;
+            return name_file(&fresh, id, &segment.path, made);
         }
     }
-    made.note(&segment.path);
-    Ok(())
+    made.note_new(&segment.path)
 }
 
 fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
@@ -436,21 +441,25 @@ fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(segment.mode))
 }
 
-/// Gives a new file its name; where the file is then that had the name, if there was one.
-fn name_file(fresh: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+/// Gives a new file its name. What had it lies beside it then.
+fn name_file(fresh: &Path, id: FileIdentity, path: &Path, made: &MadeFiles) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return fs::rename(fresh, path).map(|()| None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            made.note(path, id)?;
+            return fs::rename(fresh, path);
+        }
         Ok(stat) if stat.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        _ => {}
+        Ok(stat) => made.note_aside(path, fresh, FileIdentity::new(&stat))?,
+        Err(error) => return Err(error),
     }
+    made.note(path, id)?;
     if renameat_with(CWD, fresh, CWD, path, RenameFlags::EXCHANGE).is_ok() {
-        return Ok(Some(fresh.to_owned()));
+        return Ok(());
     }
     // Not every file system can (NFS).
-    let aside = move_aside(path)?;
-    let placed = fs::rename(fresh, path);
-    placed.inspect_err(|_| drop(fs::rename(&aside, path)))?;
-    Ok(Some(aside))
+    made.move_aside(path)?;
+    made.note(path, id)?;
+    fs::rename(fresh, path)
 }
 
 fn make_fifo(segment: &Segment) -> io::Result<()> {
@@ -538,7 +547,7 @@ mod tests {
         let (links, given) = (Vec::new(), Vec::new());
         let (copy, kind) = ("copy".into(), SharedFileKind::Mapped);
         let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, given };
-        let made = make(&[segment], folder.path()).unwrap();
+        let made = make(&[segment], folder.path(), None).unwrap();
         let file = File::open(&path).unwrap();
         let (mut first, mut last) = ([0; 5], [0; 4]);
         file.read_exact_at(&mut first, 0).unwrap();
@@ -565,10 +574,10 @@ mod tests {
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 2, "{saved:?}");
         written.write_all(b" and now").unwrap();
-        assert!(make(&saved, image.path()).unwrap().is_empty(), "what is there stays");
+        assert!(make(&saved, image.path(), None).unwrap().is_empty(), "what is there stays");
         assert_eq!(fs::read(path("written")).unwrap(), b"then and now");
         fs::remove_dir_all(folder.path().join("session")).unwrap();
-        make(&saved, image.path()).unwrap().keep();
+        make(&saved, image.path(), None).unwrap().keep();
         assert_eq!(fs::read(path("written")).unwrap(), b"then");
         assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
     }
@@ -588,29 +597,75 @@ mod tests {
             assert_eq!((text("data"), text("link")), ("now".into(), "now".into()));
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
         };
-        let made = make(&segments, image.path()).unwrap();
+        let made = make(&segments, image.path(), None).unwrap();
         assert_eq!(
             (text("data"), text("link"), text("none/below/data")),
             ("then".into(), "then".into(), "then".into())
         );
         drop(made);
         is_as_before();
-        let made = make(&segments, image.path()).unwrap();
+        let made = make(&segments, image.path(), None).unwrap();
         made.interrupt();
         is_as_before();
         drop(made);
         is_as_before();
-        let note = image.path().join("note");
-        make(&segments, image.path()).unwrap().hand_over(&note).unwrap();
+        let journal = Journal::create_below(&image.path().join("journals")).unwrap();
+        make(&segments, image.path(), Some(Journal::open(journal.path()).unwrap())).unwrap().hand_over();
         assert_eq!(text("data"), "then");
-        drop(MadeFiles::handed_over(&note, &[]));
+        drop(MadeFiles::handed_over(journal).unwrap());
         is_as_before();
         let missing = Segment { path: path("other"), copy: "none".into(), ..segment_of(&stat) };
-        assert!(make(&[segments.to_vec(), vec![missing]].concat(), image.path()).is_err());
+        assert!(make(&[segments.to_vec(), vec![missing]].concat(), image.path(), None).is_err());
         is_as_before();
-        make(&segments, image.path()).unwrap().keep();
+        make(&segments, image.path(), None).unwrap().keep();
         assert_eq!((text("data"), text("link")), ("then".into(), "then".into()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was there is gone");
+    }
+
+    #[test]
+    fn what_a_killed_restore_has_changed_is_undone_by_its_journal() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, journals) = (|name: &str| folder.path().join(name), image.path().join("journals"));
+        let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
+        fs::write(image.path().join("copy"), "then").unwrap();
+        let stat = fs::metadata(image.path().join("copy")).unwrap();
+        let linked = Segment { path: path("data"), links: vec![path("link")], ..segment_of(&stat) };
+        let segments = [linked, Segment { path: path("none/below/data"), ..segment_of(&stat) }];
+        fs::write(path("data"), "now").unwrap();
+        fs::hard_link(path("data"), path("link")).unwrap();
+        let made = || make(&segments, image.path(), Some(Journal::create_below(&journals).unwrap())).unwrap();
+        let undo = || change_journal::abandoned_below(&journals).map(made_files::undo_journal).count();
+        let living = made();
+        assert_eq!((undo(), text("data")), (0, "then".into()), "it lives");
+        living.kill();
+        assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
+        assert_eq!(fs::read_dir(&journals).unwrap().count(), 0);
+        // Killed while it noted a change, which it had not made yet.
+        let journal = made().kill();
+        File::options().append(true).open(&journal).unwrap().write_all(b"{\"made\":{\"path\":\"/").unwrap();
+        assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
+        // Its job went on.
+        let made = made();
+        made.note_kept().unwrap();
+        made.kill();
+        assert_eq!((undo(), text("data"), text("link")), (1, "then".into(), "then".into()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was there is gone");
+    }
+
+    #[test]
+    fn what_another_process_has_made_since_a_restore_was_killed_stays() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, journals) = (folder.path().join("data"), image.path().join("journals"));
+        fs::write(image.path().join("copy"), "then").unwrap();
+        let stat = fs::metadata(image.path().join("copy")).unwrap();
+        let segment = Segment { path: path.clone(), ..segment_of(&stat) };
+        make(&[segment], image.path(), Some(Journal::create_below(&journals).unwrap())).unwrap().kill();
+        // Such a file gets the inode number at once in most file systems.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "newer").unwrap();
+        assert_eq!(change_journal::abandoned_below(&journals).map(made_files::undo_journal).count(), 1);
+        assert_eq!(fs::read_to_string(path).unwrap(), "newer");
     }
 
     #[test]
@@ -629,33 +684,33 @@ mod tests {
         let first = inode();
         let is_alone = || assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
         // CRIU has not come to it, or has failed behind it.
-        drop(make(&[], image.path()).unwrap());
+        drop(make(&[], image.path(), None).unwrap());
         assert_eq!(inode(), first);
         is_alone();
-        let made = make(&[], image.path()).unwrap();
+        let made = make(&[], image.path(), None).unwrap();
         drop(bind());
         drop(made);
         assert_eq!(inode(), first);
         is_alone();
         // It has restored.
-        let made = make(&[], image.path()).unwrap();
+        let made = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
-        drop(made.restored());
+        drop(made.restored().unwrap());
         assert_eq!(inode(), first);
         is_alone();
         // The owner has made another one meanwhile.
-        let made = make(&[], image.path()).unwrap();
+        let made = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
-        let made = made.restored();
+        let made = made.restored().unwrap();
         let _second = bind();
         let second = inode();
         drop(made);
         assert_eq!(inode(), second);
         is_alone();
-        let made = make(&[], image.path()).unwrap();
+        let made = make(&[], image.path(), None).unwrap();
         let _of_the_job = bind();
         let of_the_job = inode();
-        made.restored().keep();
+        made.restored().unwrap().keep();
         assert_eq!(inode(), of_the_job);
         is_alone();
     }
@@ -671,7 +726,7 @@ mod tests {
         // Another user knows the name beside it.
         let beside = path(&format!("data.katydid-{}-0", std::process::id()));
         std::os::unix::fs::symlink(image.path().join("copy"), &beside).unwrap();
-        let made = make(&[segment], image.path()).unwrap();
+        let made = make(&[segment], image.path(), None).unwrap();
         assert_eq!(fs::read_to_string(path("data")).unwrap(), "then");
         fs::write(path("saved"), "newer").unwrap();
         fs::rename(path("saved"), path("data")).unwrap();
@@ -701,9 +756,9 @@ mod tests {
         let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 1, "{saved:?}");
-        assert!(make(&saved, image.path()).unwrap().is_empty(), "what is there stays");
+        assert!(make(&saved, image.path(), None).unwrap().is_empty(), "what is there stays");
         fs::remove_dir_all(&place).unwrap();
-        let made = make(&saved, image.path()).unwrap();
+        let made = make(&saved, image.path(), None).unwrap();
         assert_eq!(fs::metadata(&place).unwrap().mode() & 0o170_777, 0o40_770);
         drop(made);
         assert!(!place.exists(), "a restore that fails leaves nothing");
@@ -729,12 +784,12 @@ mod tests {
         fs::remove_file(path("link_remap.9")).unwrap();
         // What is there stays.
         file.write_all(b" and now").unwrap();
-        drop(make(&saved, image.path()).unwrap());
+        drop(make(&saved, image.path(), None).unwrap());
         assert!(!path("link_remap.9").exists());
         assert_eq!(fs::read(path("one")).unwrap(), b"then and now");
         fs::remove_file(path("one")).unwrap();
         fs::remove_file(path("other")).unwrap();
-        let made = make(&saved, image.path()).unwrap();
+        let made = make(&saved, image.path(), None).unwrap();
         let inodes: Vec<u64> =
             ["one", "other", "link_remap.9"].map(|name| fs::metadata(path(name)).unwrap().ino()).into();
         assert!(inodes.iter().all(|inode| *inode == inodes[0]));

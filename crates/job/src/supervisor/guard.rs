@@ -24,8 +24,9 @@
 //! | `end` | supervisor | processes that are left are to be killed |
 //!
 //! A restore may need names of files that no process is to find later (`criu/link_remap.rs`). The guard knows them until they are taken
-//! away, and does that itself should the supervisor be killed before. What else a killed supervisor leaves, its folder and
-//! what it has among temporary files, is abandoned from then on: the guard clears that away, as any process may (`supervisor/folder.rs`).
+//! away, and does that itself should the supervisor be killed before. Then it also undoes what a restore has changed whose job has not gone
+//! on (`process/shared_memory/made_files.rs`). What else a killed supervisor leaves, its folder and what it has among temporary files, is
+//! abandoned from then on: the guard clears that away, as any process may (`supervisor/folder.rs`).
 
 #![expect(unsafe_code, reason = "descriptors are taken over from, and passed to, another process by their numbers")]
 
@@ -50,7 +51,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::criu::link_remap_lock::LinkRemapLock;
-use crate::process::{inherited_fds, tree, unix_session};
+use crate::process::{inherited_fds, shared_memory, tree, unix_session};
 use crate::supervisor::folder;
 
 /// The hidden command whose body is [`keep`].
@@ -408,6 +409,7 @@ pub fn keep(
         take_away(&names);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
         outlive(supervisor, deadline);
+        shared_memory::undo_behind(supervisor, deadline);
         folder::clear_away_behind(supervisor, deadline);
     }
     Ok(())

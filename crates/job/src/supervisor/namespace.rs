@@ -26,7 +26,7 @@ use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, sets
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::criu::watchdog::{PROGRESS_TIMEOUT, signs, wait_with_progress};
-use crate::process::shared_memory::Segment;
+use crate::process::shared_memory::{Journal, MadeFiles, Segment};
 use crate::process::{shared_memory, terminals, tree};
 use crate::system::why;
 
@@ -48,6 +48,8 @@ pub struct JobNamespaces {
     pub files: PathBuf,
     /// A list of that shared memory, as JSON.
     pub shared: PathBuf,
+    /// The journal of what of it was made: the supervisor knows whether the job goes on.
+    pub made: PathBuf,
     /// Numbers of the job's pseudo-terminals.
     pub terminals: Vec<u32>,
 }
@@ -75,12 +77,14 @@ pub fn keep(namespaces: &JobNamespaces, mut init: Command) -> Result<u8, Namespa
     die_with_parent()?;
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }.map_err(failed(MAKE_NAMESPACES_STEP))?;
+    // It may be out of sight once the job's own file systems are mounted.
+    let journal = Journal::open(&namespaces.made).map_err(failed("open the journal of the restore"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(failed("make mounts private"))?;
     if namespaces.folder != namespaces.known_folder {
         show(&namespaces.folder, &namespaces.known_folder).map_err(failed("mount the job's folder"))?;
     }
-    make_shared(namespaces)?;
+    make_shared(namespaces, journal)?;
     if !namespaces.terminals.is_empty() {
         terminals::mount_own().map_err(failed("mount /dev/pts"))?;
     }
@@ -100,15 +104,14 @@ fn show(folder: &Path, known: &Path) -> io::Result<()> {
 }
 
 /// Makes the job's shared memory anew, where no other process sees it.
-fn make_shared(namespaces: &JobNamespaces) -> Result<(), NamespaceError> {
+fn make_shared(namespaces: &JobNamespaces, journal: Journal) -> Result<(), NamespaceError> {
     let list = fs::read(&namespaces.shared).and_then(|text| Ok(serde_json::from_slice::<Vec<Segment>>(&text)?));
     let list = list.map_err(failed("read the list of the job's shared memory"))?;
     if shared_memory::is_posix(&list) {
         mount_shared(namespaces).map_err(failed("mount /dev/shm"))?;
     }
-    let made = shared_memory::make(&list, &namespaces.files);
-    let handed = made.map_err(|(_, source)| source).and_then(|made| made.hand_over(&namespaces.created_list_path()));
-    handed.map_err(failed("make the job's shared memory anew"))
+    let made = shared_memory::make(&list, &namespaces.files, Some(journal)).map_err(|(_, source)| source);
+    made.map(MadeFiles::hand_over).map_err(failed("make the job's shared memory anew"))
 }
 
 /// Mounts an empty `/dev/shm`, with nothing in it but what CRIU needs, if that lies there.
@@ -209,29 +212,19 @@ pub fn entering(katydid: &Path, pid: u32) -> Vec<OsString> {
 }
 
 impl JobNamespaces {
-    /// Folders that the job sees as its own, and other processes do not.
-    pub(crate) fn own_folders(&self) -> Vec<&Path> {
-        let shown = self.known_folder.parent().filter(|_| self.folder != self.known_folder);
-        [Path::new(shared_memory::SHM_FOLDER)].into_iter().chain(shown).collect()
-    }
-
-    /// Where the keeper notes which of that shared memory it has made: the supervisor knows whether the job goes on.
-    pub(crate) fn created_list_path(&self) -> PathBuf {
-        self.shared.with_file_name("made.json")
-    }
-
     /// Arguments of the hidden commands that set up or enter the namespaces.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
         let last_id = self.last_id.to_string();
-        let pairs: [(&str, &OsStr); 6] = [
+        let pairs: [(&str, &OsStr); 7] = [
             ("--known-folder", self.known_folder.as_os_str()),
             ("--folder", self.folder.as_os_str()),
             ("--note", self.note.as_os_str()),
             ("--last-id", last_id.as_ref()),
             ("--files", self.files.as_os_str()),
             ("--shared", self.shared.as_os_str()),
+            ("--made", self.made.as_os_str()),
         ];
         for (name, value) in pairs {
             arguments.push(name.into());

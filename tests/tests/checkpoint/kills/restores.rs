@@ -16,7 +16,10 @@ use crate::jobs::in_place_of_criu;
 use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, way_to};
 
-const ON_ONE_WAY: [(&str, Scenario); 1] = [("restores_of_files_without_a_name_lock_each_other_out", locked)];
+const ON_ONE_WAY: [(&str, Scenario); 2] = [
+    ("restores_of_files_without_a_name_lock_each_other_out", locked),
+    ("a_restore_that_is_killed_leaves_files_as_they_were", leaves_files),
+];
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] = [("a_kill_during_a_restore_leaves_the_image_and_nothing_else", kills)];
 
@@ -93,6 +96,47 @@ fn locked(paths: &Paths, way: &str) -> Result<()> {
     lock.unlock()?;
     continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
+}
+
+/// Maps a file for others to see, until the process that it was started by ends.
+const MAPPER: &str = r#"python3 -c '
+import mmap, os, sys, time
+above = os.getppid()
+file = open(sys.argv[1], "r+b")
+mapped = mmap.mmap(file.fileno(), 0)
+open(sys.argv[1] + ".up", "w").close()
+while os.getppid() == above:
+    time.sleep(0.05)
+' "$1" & while ! [ -e "$1.up" ]; do sleep 0.05; done; exec "$2""#;
+
+/// A file that the job maps is replaced before CRIU restores. A supervisor that is killed then puts nothing back: its guard does.
+fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
+    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (file, program) = (stage.image("mapped"), paths.program(LOOP.0, LOOP.1));
+    fs::write(&file, "then")?;
+    let arguments = ["-c", MAPPER, "sh", &file.display().to_string(), &program.display().to_string()];
+    let plan = Plan { arguments: &arguments, points: &[60], ..Plan::default() };
+    let mut job = Job::start(paths, &stage.home, &stage.way, "disturbed", Path::new("/bin/sh"), &plan)?;
+    ensure!(job.holds_itself()?, "the job ended before its point");
+    let written = job.output_so_far()?.len();
+    stage.checkpoint(&job, "image", &[])?;
+    was_stopped(job)?;
+    fs::write(&file, "now!")?;
+    let outcome = disturbed(&stage, "supervisor", "early")?;
+    ensure!(!outcome.status.success(), "it was not killed: {}", said(&outcome));
+    let is_as_before = || fs::read_to_string(&file).is_ok_and(|text| text == "now!") && beside(&file) == 2;
+    until("the file is as it was", is_as_before)?;
+    let outcome = stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    continues(&kept, (written, written), &outcome)?;
+    ensure!(fs::read_to_string(&file)? == "then" && beside(&file) == 2, "the job has the file of the checkpoint");
+    stage.is_clean()
+}
+
+/// How many files of its folder have names that begin with that of a file.
+fn beside(file: &Path) -> usize {
+    let begin = file.file_name().unwrap_or_default().as_encoded_bytes();
+    let entries = file.parent().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(begin)).count()
 }
 
 fn kills(paths: &Paths, way: &str) -> Result<()> {

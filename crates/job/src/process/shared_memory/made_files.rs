@@ -1,7 +1,8 @@
 //! Files that were made for a restore, and what had their names before.
 //!
-//! The rule: until the job goes on, all of it can be undone, by whatever way the restore ends: it fails, or a signal ends this process
-//! ([`leave_none`]). What another process has put under a name meanwhile is that process's, and stays.
+//! The rule: until the job goes on, all of it can be undone, by whatever way the restore ends: it fails, a signal ends this process
+//! ([`leave_none`]), or it is killed ([`undo_abandoned`]). So a change is noted in a journal before it is made, with the identity of the file
+//! that it is about. What another process has put under a name meanwhile is that process's, and stays.
 
 use std::fs;
 use std::io;
@@ -9,202 +10,267 @@ use std::mem;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use katydid_scratch::private;
-use serde::{Deserialize, Serialize};
-
+use super::change_journal::{Change, Journal, abandoned, has_one};
 use crate::criu::link_remap_lock::rename_to_free;
-use crate::process::file_id::FileId;
+use crate::process::file_identity::FileIdentity;
 
 /// Names beside a file that are tried.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
+/// Between two looks for journals whose locks are about to be free.
+const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// All that a restore has made. Dropped, all is as it was, unless the files are kept.
 #[derive(Debug)]
-pub(crate) struct MadeFiles(Arc<Mutex<Changes>>);
+pub(crate) struct MadeFiles(Arc<Mutex<ChangeLog>>);
 
-/// What was changed, in order.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Changes {
-    made: Vec<MadeFile>,
-    /// Names that CRIU takes away when it has restored the job.
-    given: Vec<PathBuf>,
-    /// Files whose names are the job's now: the name, and where the file is meanwhile.
-    aside: Vec<(PathBuf, PathBuf)>,
-    /// Sockets whose names CRIU may take.
-    sockets: Vec<NamedSocket>,
+/// What was changed, in order, here and in the journal.
+#[derive(Debug, Default)]
+struct ChangeLog {
+    changes: Vec<Change>,
+    /// None before the first change, and once all is settled.
+    journal: Option<Journal>,
 }
 
-/// A socket with a second name, until the job goes on.
-#[derive(Debug, Serialize, Deserialize)]
-struct NamedSocket {
-    path: PathBuf,
-    second: PathBuf,
-    /// Device and inode of what had the name when CRIU had restored.
-    restored: Option<FileId>,
-}
-
-impl NamedSocket {
-    /// Whether the socket has lost its name to one of the job, and to no socket that its owner has made since.
-    fn has_lost_its_name(&self) -> bool {
-        match (id_of(&self.path), self.restored) {
-            (None, _) => true,
-            (now, _) if now == id_of(&self.second) => false,
-            (now, Some(restored)) => now == Some(restored),
-            // CRIU has failed, and no process of the job is left.
-            (_, None) => !is_listened_at(&self.path),
-        }
+impl ChangeLog {
+    fn add(&mut self, change: Change) -> io::Result<()> {
+        let journal = match &mut self.journal {
+            Some(journal) => journal,
+            none => none.insert(Journal::create()?),
+        };
+        journal.add(&change)?;
+        self.changes.push(change);
+        Ok(())
     }
 }
 
-/// A file as it was made, by device and inode.
-#[derive(Debug, Serialize, Deserialize)]
-struct MadeFile {
-    path: PathBuf,
-    id: FileId,
-}
-
-/// Device and inode of what has the name now; a symbolic link's own.
-fn id_of(path: &Path) -> Option<FileId> {
-    fs::symlink_metadata(path).ok().map(|stat| FileId::of(&stat))
-}
-
 /// The changes of this process that may still be undone.
-fn pending() -> MutexGuard<'static, Vec<Arc<Mutex<Changes>>>> {
-    static PENDING: Mutex<Vec<Arc<Mutex<Changes>>>> = Mutex::new(Vec::new());
+fn pending() -> MutexGuard<'static, Vec<Arc<Mutex<ChangeLog>>>> {
+    static PENDING: Mutex<Vec<Arc<Mutex<ChangeLog>>>> = Mutex::new(Vec::new());
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Undoes what restores of this process have made whose jobs do not go on: for one that a signal is about to end.
 pub fn leave_none() {
     let pending = mem::take(&mut *pending());
-    pending.iter().for_each(|changes| take(changes).undo());
+    pending.iter().for_each(|log| settle(&take(log).changes));
 }
 
-fn lock(changes: &Mutex<Changes>) -> MutexGuard<'_, Changes> {
-    changes.lock().unwrap_or_else(PoisonError::into_inner)
+/// Undoes what restores of this user have changed that were killed before their jobs went on.
+pub fn undo_abandoned() {
+    abandoned().for_each(undo_journal);
 }
 
-fn take(changes: &Mutex<Changes>) -> Changes {
-    mem::take(&mut lock(changes))
+/// As [`undo_abandoned`], right behind the end of a process `supervisor`: until a `deadline`, should its journal still be locked.
+pub(crate) fn undo_behind(supervisor: u32, deadline: Instant) {
+    undo_abandoned();
+    while has_one(supervisor) && Instant::now() < deadline {
+        thread::sleep(CLAIM_POLL_INTERVAL);
+        undo_abandoned();
+    }
+}
+
+pub(super) fn undo_journal(mut journal: Journal) {
+    settle(&journal.changes().unwrap_or_default());
+}
+
+fn lock(log: &Mutex<ChangeLog>) -> MutexGuard<'_, ChangeLog> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The changes, and their journal, which goes when it is dropped: only once they are settled.
+fn take(log: &Mutex<ChangeLog>) -> ChangeLog {
+    mem::take(&mut lock(log))
 }
 
 impl MadeFiles {
-    /// Nothing is made yet.
-    pub(super) fn new() -> Self {
-        Self::of(Changes::default())
+    /// Nothing is made yet. The changes are noted in this journal, or in a new one.
+    pub(super) fn new(journal: Option<Journal>) -> Self {
+        Self::of(ChangeLog { changes: Vec::new(), journal })
     }
 
-    fn of(changes: Changes) -> Self {
-        let changes = Arc::new(Mutex::new(changes));
-        pending().push(Arc::clone(&changes));
-        Self(changes)
+    fn of(log: ChangeLog) -> Self {
+        let log = Arc::new(Mutex::new(log));
+        pending().push(Arc::clone(&log));
+        Self(log)
+    }
+
+    fn add(&self, change: Change) -> io::Result<()> {
+        lock(&self.0).add(change)
+    }
+
+    /// Notes what is about to get the name, or has just been made under it.
+    pub(super) fn note(&self, path: &Path, id: FileIdentity) -> io::Result<()> {
+        self.add(Change::Made { path: path.to_owned(), id })
     }
 
     /// Notes what was just made under the name.
-    pub(super) fn note(&self, path: &Path) {
-        lock(&self.0).made.extend(id_of(path).map(|id| MadeFile { path: path.to_owned(), id }));
+    pub(super) fn note_new(&self, path: &Path) -> io::Result<()> {
+        FileIdentity::of(path).map_or(Ok(()), |id| self.note(path, id))
     }
 
-    /// Notes a name that CRIU needs, and takes away when it has restored the job.
-    pub(super) fn note_given(&self, name: &Path) {
-        lock(&self.0).given.push(name.to_owned());
+    /// Notes a name that CRIU needs, and takes away when it has restored the job: one that a file is about to get.
+    pub(super) fn note_given(&self, name: &Path, id: FileIdentity) -> io::Result<()> {
+        self.add(Change::Given { path: name.to_owned(), id })
     }
 
-    /// Notes where the file is now that had the name.
-    pub(super) fn note_aside(&self, path: &Path, aside: PathBuf) {
-        lock(&self.0).aside.push((path.to_owned(), aside));
+    /// Notes what is about to lose its name for another one.
+    pub(super) fn note_aside(&self, path: &Path, aside: &Path, id: FileIdentity) -> io::Result<()> {
+        self.add(Change::Aside { path: path.to_owned(), aside: aside.to_owned(), id })
     }
 
-    /// Gives a socket a second name: CRIU may take its own for one of the job.
-    pub(super) fn hold_socket(&self, path: PathBuf) {
-        if let Ok((second, ())) = beside(&path, |second| fs::hard_link(&path, second)) {
-            lock(&self.0).sockets.push(NamedSocket { path, second, restored: None });
-        }
+    /// Gives a file another name beside its own.
+    pub(super) fn move_aside(&self, path: &Path) -> io::Result<()> {
+        let id = FileIdentity::of(path).ok_or(io::ErrorKind::NotFound)?;
+        beside(path, |aside| {
+            self.note_aside(path, aside, id)?;
+            rename_to_free(path, aside)
+        })
+        .map(drop)
+    }
+
+    /// Gives a socket a second name: CRIU may take its own for one of the job. One of another user may not get any.
+    pub(super) fn hold_socket(&self, path: &Path) {
+        let Some(id) = FileIdentity::of(path) else { return };
+        let _ = beside(path, |second| {
+            self.add(Change::Socket { path: path.to_owned(), second: second.to_owned(), id })?;
+            fs::hard_link(path, second)
+        });
     }
 
     /// The job has them now.
     pub(crate) fn keep(self) {
-        let changes = take(&self.0);
-        let second_names = changes.sockets.into_iter().map(|socket| socket.second);
-        for aside in changes.aside.into_iter().map(|(_, aside)| aside).chain(second_names) {
-            // The job does not need it gone.
-            let _ = fs::remove_file(aside);
-        }
+        // A process that is killed from here on has what is aside removed.
+        let _ = self.note_kept();
+        let log = take(&self.0);
+        log.changes.iter().rev().for_each(Change::keep);
+    }
+
+    pub(super) fn note_kept(&self) -> io::Result<()> {
+        if self.is_empty() { Ok(()) } else { self.add(Change::Kept) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).changes.is_empty()
     }
 
     /// CRIU has taken away the names that it needed; others may have them from here on.
-    pub(crate) fn restored(self) -> Self {
-        let mut changes = lock(&self.0);
-        changes.given.clear();
-        changes.sockets.iter_mut().for_each(|socket| socket.restored = id_of(&socket.path));
-        drop(changes);
-        self
+    pub(crate) fn restored(self) -> io::Result<Self> {
+        let mut log = lock(&self.0);
+        let sockets = log.changes.iter().filter_map(|change| match change {
+            Change::Socket { path, .. } => Some((path.clone(), FileIdentity::of(path))),
+            _ => None,
+        });
+        let sockets = sockets.collect();
+        if !log.changes.is_empty() {
+            log.add(Change::Restored { sockets })?;
+        }
+        drop(log);
+        Ok(self)
     }
 
-    /// Leaves all that to another process, which finds it in the file `note`.
-    pub(crate) fn hand_over(self, note: &Path) -> io::Result<()> {
-        private::write(note, serde_json::to_vec(&*lock(&self.0))?)?;
+    /// Leaves all that to the process that reads the journal.
+    pub(crate) fn hand_over(self) {
         take(&self.0);
-        Ok(())
     }
 
-    /// What a process of other namespaces has left to us, as far as we see those files: it had the folders `hidden` for itself.
-    pub(crate) fn handed_over(note: &Path, hidden: &[&Path]) -> Self {
-        let text = fs::read(note).unwrap_or_default();
-        // A process that made nothing has written no note.
-        let mut changes: Changes = serde_json::from_slice(&text).unwrap_or_default();
-        let _ = fs::remove_file(note);
-        let is_seen = |path: &Path| !hidden.iter().any(|folder| path.starts_with(folder));
-        changes.made.retain(|made| is_seen(&made.path));
-        changes.aside.retain(|(path, _)| is_seen(path));
-        changes.sockets.retain(|socket| is_seen(&socket.path));
-        Self::of(changes).restored()
+    /// What a process of other namespaces has left to us in the journal. What it had for itself there is gone with it.
+    pub(crate) fn handed_over(mut journal: Journal) -> io::Result<Self> {
+        let changes = journal.changes()?;
+        Ok(Self::of(ChangeLog { changes, journal: Some(journal) }))
     }
 
     /// As [`leave_none`], for these alone: other tests of the process have some too.
     #[cfg(test)]
     pub(super) fn interrupt(&self) {
         assert!(pending().iter().any(|pending| Arc::ptr_eq(pending, &self.0)));
-        take(&self.0).undo();
+        settle(&take(&self.0).changes);
     }
 
+    /// Leaves all as a process that is killed does, with the journal; where that is.
     #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        lock(&self.0).made.is_empty()
+    pub(super) fn kill(self) -> PathBuf {
+        let log = take(&self.0);
+        let journal = log.journal.unwrap();
+        let path = journal.path().to_owned();
+        journal.abandon();
+        path
     }
 }
 
 impl Drop for MadeFiles {
     fn drop(&mut self) {
         pending().retain(|pending| !Arc::ptr_eq(pending, &self.0));
-        take(&self.0).undo();
+        settle(&take(&self.0).changes);
     }
 }
 
-impl Changes {
-    /// Makes all as it was. The restore has failed for a reason that matters more than what fails here.
-    fn undo(self) {
-        for name in self.given.iter().rev() {
-            let _ = fs::remove_file(name);
+/// Makes all as it was, unless the job goes on. The restore has ended for a reason that matters more than what fails here.
+fn settle(changes: &[Change]) {
+    if changes.contains(&Change::Kept) {
+        return changes.iter().rev().for_each(Change::keep);
+    }
+    let restored = changes.iter().rev().find_map(|change| match change {
+        Change::Restored { sockets } => Some(sockets.as_slice()),
+        _ => None,
+    });
+    // What lies in a folder goes before it.
+    changes.iter().rev().for_each(|change| change.undo(restored));
+}
+
+/// Takes a name away, if it is still that of this file.
+fn remove(path: &Path, id: FileIdentity) {
+    if FileIdentity::of(path) == Some(id) {
+        let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    }
+}
+
+impl Change {
+    /// The job goes on, and does not need it undone.
+    fn keep(&self) {
+        match self {
+            Self::Aside { aside: name, id, .. } | Self::Socket { second: name, id, .. } => remove(name, *id),
+            Self::Made { .. } | Self::Given { .. } | Self::Restored { .. } | Self::Kept => {}
         }
-        // What lies in a folder goes before it.
-        for MadeFile { path, id } in self.made.iter().rev() {
-            if id_of(path) == Some(*id) {
-                let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    }
+
+    /// What has the names of sockets since CRIU has `restored` the job; none where it has not.
+    fn undo(&self, restored: Option<&[(PathBuf, Option<FileIdentity>)]>) {
+        match self {
+            Self::Made { path, id } => remove(path, *id),
+            Self::Given { path, id } if restored.is_none() => remove(path, *id),
+            Self::Aside { path, aside, id } if FileIdentity::of(aside) == Some(*id) => {
+                if FileIdentity::of(path) == Some(*id) {
+                    return remove(aside, *id);
+                }
+                // Where the name is another file's by now, both stay.
+                let _ = rename_to_free(aside, path);
             }
-        }
-        for (path, aside) in self.aside.iter().rev() {
-            // Where the name is another file's by now, both stay.
-            let _ = rename_to_free(aside, path);
-        }
-        for socket in self.sockets.iter().rev() {
-            if socket.has_lost_its_name() {
-                let _ = fs::rename(&socket.second, &socket.path);
+            Self::Socket { path, second, id } if FileIdentity::of(second) == Some(*id) => {
+                let now =
+                    restored.map(|sockets| sockets.iter().find(|(socket, _)| socket == path).and_then(|(_, id)| *id));
+                if has_lost_its_name(path, *id, now.flatten()) {
+                    let _ = fs::rename(second, path);
+                }
+                // A rename to another name of the same socket does nothing.
+                remove(second, *id);
             }
-            // A rename to another name of the same socket does nothing.
-            let _ = fs::remove_file(&socket.second);
+            Self::Given { .. } | Self::Aside { .. } | Self::Socket { .. } | Self::Restored { .. } | Self::Kept => {}
         }
+    }
+}
+
+/// Whether a socket has lost its name to one of the job, and to no socket that its owner has made since. `restored` had it when CRIU
+/// had restored.
+fn has_lost_its_name(path: &Path, id: FileIdentity, restored: Option<FileIdentity>) -> bool {
+    match (FileIdentity::of(path), restored) {
+        (None, _) => true,
+        (Some(now), _) if now == id => false,
+        (now, Some(_)) => now == restored,
+        // CRIU has failed, and no process of the job is left.
+        (_, None) => !is_listened_at(path),
     }
 }
 
@@ -228,9 +294,4 @@ pub(super) fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> i
             made => return made.map(|made| (name.into(), made)),
         }
     }
-}
-
-/// Gives a file another name beside its own.
-pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
-    beside(path, |aside| rename_to_free(path, aside)).map(|(aside, ())| aside)
 }

@@ -1,0 +1,170 @@
+//! The journal of a restore: what it changes outside of its job, a line a change, written before the change is made.
+//!
+//! A restore that is killed outright undoes nothing. Its guard then does so by the journal, or the next restore of this user, if it had no
+//! guard yet.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/katydid/restores/PID-N      or /tmp/katydid-UID/restores/PID-N; mode 0600
+//! ```
+//!
+//! The rule: the restore holds a lock on its journal (`flock`) for as long as it lives. A journal whose lock is free is of one that is gone,
+//! and the holder of the lock undoes what it says. Only journals of this user's count, in folders that no other user may enter.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use katydid_scratch::private;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::process::file_identity::FileIdentity;
+use crate::supervisor::{folder, runtime_dirs};
+
+/// The folder of journals, beside that of jobs.
+const JOURNALS_FOLDER: &str = "restores";
+/// Most bytes of a journal that are read.
+const MAX_JOURNAL_BYTES: u64 = 64 << 20;
+
+/// What a restore changes, or has come to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Change {
+    /// Something of its own gets this name.
+    Made { path: PathBuf, id: FileIdentity },
+    /// What has the name `path` gets another one.
+    Aside { path: PathBuf, aside: PathBuf, id: FileIdentity },
+    /// CRIU needs this name, and takes it away when it has restored the job.
+    Given { path: PathBuf, id: FileIdentity },
+    /// A socket gets a second name: CRIU may take its own.
+    Socket { path: PathBuf, second: PathBuf, id: FileIdentity },
+    /// CRIU has restored the job. What has the names of sockets now.
+    Restored { sockets: Vec<(PathBuf, Option<FileIdentity>)> },
+    /// The job goes on: what was made is its own.
+    Kept,
+}
+
+/// A journal that changes can be added to.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    /// None: it is another process's, which removes it.
+    path: Option<PathBuf>,
+}
+
+impl Journal {
+    /// Makes a journal, and locks it.
+    ///
+    /// # Errors
+    ///
+    /// There is no place for it.
+    pub(crate) fn create() -> io::Result<Self> {
+        let above = folder::cache().ok_or_else(|| io::Error::other("there is no folder for its journal"))?;
+        Self::create_below(&above.join(JOURNALS_FOLDER))
+    }
+
+    pub(super) fn create_below(folder: &Path) -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        private::folders(folder)?;
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("{}-{number}", std::process::id()));
+            let options = File::options().read(true).append(true).create_new(true).mode(0o600).open(&path);
+            match options {
+                // Of a process of another namespace, or of one that had this id before.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                // One that was not locked yet may have been taken for abandoned.
+                Ok(file) if is_locked(&file, &path) => return Ok(Self { file, path: Some(path) }),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Opens the journal of the process that started this one.
+    ///
+    /// # Errors
+    ///
+    /// Error that the system returned.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::options().read(true).append(true).open(path)?, path: None })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.path.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// Leaves it to the next process that looks for it.
+    #[cfg(test)]
+    pub(super) fn abandon(mut self) {
+        self.path = None;
+    }
+
+    /// Notes a change that is about to be made.
+    pub(super) fn add(&mut self, change: &Change) -> io::Result<()> {
+        let mut line = serde_json::to_vec(change)?;
+        line.push(b'\n');
+        self.file.write_all(&line)
+    }
+
+    /// All changes that it has. The last line may be a part of one, whose change was not made.
+    pub(super) fn changes(&mut self) -> io::Result<Vec<Change>> {
+        self.file.rewind()?;
+        let mut text = Vec::new();
+        Read::by_ref(&mut self.file).take(MAX_JOURNAL_BYTES).read_to_end(&mut text)?;
+        let lines = text.split_inclusive(|byte| *byte == b'\n');
+        Ok(lines.map_while(|line| serde_json::from_slice(line.strip_suffix(b"\n")?).ok()).collect())
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Takes the lock on a journal of this user's that still has its name; whether it is had.
+fn is_locked(file: &File, path: &Path) -> bool {
+    let is_ours = |stat: fs::Metadata| stat.is_file() && stat.uid() == geteuid().as_raw();
+    file.metadata().is_ok_and(is_ours)
+        && flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && file.metadata().is_ok_and(|stat| FileIdentity::of(path) == Some(FileIdentity::new(&stat)))
+}
+
+/// The journal, if the process that it is of is gone.
+fn claim(path: &Path) -> Option<Journal> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).ok()?;
+    let file = File::options().read(true).append(true).custom_flags(flags).open(path).ok()?;
+    let is_ours = is_locked(&file, path);
+    is_ours.then(|| Journal { file, path: Some(path.to_owned()) })
+}
+
+/// Journals of this user's restores that are gone, each locked.
+pub(super) fn abandoned() -> impl Iterator<Item = Journal> {
+    let us = geteuid().as_raw();
+    let is_own = move |above: &PathBuf| fs::symlink_metadata(above).is_ok_and(|stat| stat.uid() == us);
+    let folders = runtime_dirs::all().into_iter().filter(is_own);
+    folders.flat_map(|above| abandoned_below(&above.join(JOURNALS_FOLDER)))
+}
+
+pub(super) fn abandoned_below(folder: &Path) -> impl Iterator<Item = Journal> + use<> {
+    journals(folder).filter_map(|path| claim(&path))
+}
+
+/// Whether a process has a journal yet. A child that it has just forked has a copy of its locks for a moment.
+pub(super) fn has_one(process: u32) -> bool {
+    let of_process = |path: PathBuf| {
+        let pid = path.file_name().and_then(|name| name.to_str()?.split_once('-')).map(|(pid, _)| pid.to_owned());
+        pid.is_some_and(|pid| pid == process.to_string())
+    };
+    folder::cache().is_some_and(|above| journals(&above.join(JOURNALS_FOLDER)).any(of_process))
+}
+
+fn journals(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
