@@ -37,7 +37,7 @@ use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 const MAX_ACCEPTS_PER_WAKE: usize = 32;
 /// Refusal text when no slot is free.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
-/// How long a program waits for a worker; a driver with many GPUs takes seconds to start.
+/// How long a program waits while no worker starts. One that does is waited for as long as it gets on.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers tried for one program; one that was ready can have died unnoticed.
 const WORKER_ATTEMPTS: usize = 3;
@@ -254,7 +254,7 @@ fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot)
 /// Tells a peer which driver workers have, or why a program would get none now.
 fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
     let known = shared.sessions.check_room(Some(peer.origin), &pending.hello().reservation).map_err(Refusal::from);
-    match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT)?)) {
+    match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT, &|| is_gone(&pending))?)) {
         Ok(driver) => drop(tell_driver(shared, pending, peer, driver.name, SessionKey::NONE)),
         Err(refusal) => pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
     }
@@ -284,7 +284,7 @@ fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSl
     };
     // From here on it counts as a session, unless its slot was kept before: then it counts as a greeting to its end.
     let _slot = id.is_none().then_some(slot);
-    match shared.pool.driver(WORKER_TIMEOUT) {
+    match shared.pool.driver(WORKER_TIMEOUT, &|| is_gone(&pending)) {
         Ok(driver) => {
             let connection = tell_driver(shared, pending, peer, driver.name, key);
             if let Some(connection) = connection.filter(|_| id.is_some()) {
@@ -398,11 +398,12 @@ fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer
     let note = Note { memory_limit: shared.session_memory, key, processors }.encode();
     let mut last = AssignError::Dead;
     for _ in 0..WORKER_ATTEMPTS {
-        let worker = shared.pool.take(pending.hello().session, WORKER_TIMEOUT)?;
+        let taken = shared.pool.take(pending.hello().session, WORKER_TIMEOUT, &|| is_gone(pending));
         if is_gone(pending) {
-            shared.pool.put_back(worker);
+            taken.into_iter().for_each(|worker| shared.pool.put_back(worker));
             return Err(Refusal::Gone);
         }
+        let worker = taken?;
         shared.sessions.serve(id, &worker);
         shared.sessions.open(id, key, worker.clone());
         match worker.assign(id, |control| pending.hand_over(control, &shared.build, &note)) {

@@ -27,8 +27,8 @@ pub(crate) enum PoolError {
     /// A worker was started for the program and died.
     #[error("no worker could be started: {0}")]
     Failed(String),
-    /// The driver takes longer than any should.
-    #[error("no worker became ready within {} s; see the server's messages", .0.as_secs())]
+    /// The server starts none.
+    #[error("no worker was started within {} s; see the server's messages", .0.as_secs())]
     Slow(Duration),
     /// The server was told to stop.
     #[error("the server is stopping; connect again when it is back")]
@@ -181,10 +181,15 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// Takes a ready worker for a program, or waits for one.
-    pub(crate) fn take(&self, session: SessionKind, patience: Duration) -> Result<WorkerHandle, PoolError> {
+    /// Takes a ready worker for a program, or waits for one, unless the wait `is_given_up`.
+    pub(crate) fn take(
+        &self,
+        session: SessionKind,
+        patience: Duration,
+        is_given_up: &dyn Fn() -> bool,
+    ) -> Result<WorkerHandle, PoolError> {
         self.lock().loads_opencl = session == SessionKind::OPENCL;
-        self.wait_for_worker(patience, &|| false, |state| &mut state.waiting, |ready| ready.pop_front())
+        self.wait_for_worker(patience, is_given_up, |state| &mut state.waiting, |ready| ready.pop_front())
     }
 
     /// Gives a worker back that was taken and not used.
@@ -197,22 +202,14 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// The driver of a ready worker, which stays, or of the next one.
-    pub(crate) fn driver(&self, patience: Duration) -> Result<DriverFound, PoolError> {
-        self.driver_unless(patience, &|| false)
-    }
-
-    /// The driver of a ready worker, or of the next one, unless the wait `is_given_up`.
-    pub(crate) fn driver_unless(
-        &self,
-        patience: Duration,
-        is_given_up: &dyn Fn() -> bool,
-    ) -> Result<DriverFound, PoolError> {
+    /// The driver of a ready worker, which stays, or of the next one, unless the wait `is_given_up`.
+    pub(crate) fn driver(&self, patience: Duration, is_given_up: &dyn Fn() -> bool) -> Result<DriverFound, PoolError> {
         let pick = |ready: &mut VecDeque<WorkerHandle>| ready.front()?.driver().cloned();
         self.wait_for_worker(patience, is_given_up, |state| &mut state.inquiring, pick)
     }
 
-    /// Waits for a worker that `pick` takes something from, among those that `count` counts.
+    /// Waits for a worker that `pick` takes something from, among those that `count` counts. `patience` is for a time in which no worker
+    /// starts: one that does comes up, or fails, or its supervisor ends it.
     fn wait_for_worker<T>(
         &self,
         patience: Duration,
@@ -220,7 +217,7 @@ impl Pool {
         count: impl Fn(&mut PoolState) -> &mut usize,
         pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
     ) -> Result<T, PoolError> {
-        let deadline = Instant::now() + patience;
+        let mut idle_since = Instant::now();
         let mut state = self.lock();
         *count(&mut state) += 1;
         state.rest_until = None;
@@ -230,12 +227,15 @@ impl Pool {
             if let Some(outcome) = outcome(&mut state, failures, &pick) {
                 break outcome;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break Err(PoolError::Slow(patience));
-            }
             if is_given_up() {
                 break Err(PoolError::Stopping);
+            }
+            if !state.warming.is_empty() {
+                idle_since = Instant::now();
+            }
+            let left = patience.saturating_sub(idle_since.elapsed());
+            if left.is_zero() {
+                break Err(PoolError::Slow(patience));
             }
             state = self.wait(state, |_| Some(left.min(GIVEN_UP_POLL_INTERVAL)));
         };
@@ -305,7 +305,7 @@ fn outcome<T>(
 
 #[cfg(test)]
 mod tests {
-    use katydid_tests::deadline::hang::hang_limit;
+    use katydid_tests::deadline::hang::{hang_limit, until};
 
     use super::*;
 
@@ -325,7 +325,7 @@ mod tests {
     fn after_opencl(target: usize, driver: &str) -> Pool {
         let pool = Pool::new(target);
         pool.lock().driver = Some(DriverFound { name: driver.to_owned(), passed_over: None });
-        assert!(pool.take(SessionKind::OPENCL, Duration::ZERO).is_err());
+        assert!(pool.take(SessionKind::OPENCL, Duration::ZERO, &|| true).is_err());
         pool
     }
 
@@ -333,7 +333,7 @@ mod tests {
     fn a_worker_in_reserve_loads_opencl_where_the_last_program_used_it() {
         let pool = after_opencl(1, SOFTCUDA_DRIVER);
         assert_eq!(pool.wait_for_need(), Some(LOADER));
-        assert!(pool.take(SessionKind::CUDA, Duration::ZERO).is_err());
+        assert!(pool.take(SessionKind::CUDA, Duration::ZERO, &|| true).is_err());
         assert!(!pool.lock().need().loads_opencl);
         assert!(!after_opencl(1, "NVIDIA 580.159.04").lock().need().loads_opencl, "beside a GPU's driver");
     }
@@ -355,7 +355,7 @@ mod tests {
         let pool = after_opencl(1, SOFTCUDA_DRIVER);
         let loader = pool.wait_for_need().unwrap();
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(SessionKind::OPENCL, hang_limit()).map(|_| ()));
+            let program = scope.spawn(|| pool.take(SessionKind::OPENCL, hang_limit(), &|| false).map(|_| ()));
             let own = pool.wait_for_need().unwrap();
             assert_eq!((loader, own), (LOADER, PLAIN));
             assert!(pool.stop_loading_opencl() && !pool.stop_loading_opencl());
@@ -373,7 +373,7 @@ mod tests {
         assert!(pool.stop_loading_opencl());
         assert_eq!(pool.failed("a broken library", loader), FIRST_BACKOFF);
         assert!(!pool.lock().wants_another(1), "it rests");
-        assert!(pool.take(SessionKind::OPENCL, Duration::ZERO).is_err());
+        assert!(pool.take(SessionKind::OPENCL, Duration::ZERO, &|| true).is_err());
         assert_eq!((pool.wait_for_need(), pool.lock().loading()), (Some(PLAIN), 0));
     }
 
@@ -395,7 +395,7 @@ mod tests {
     fn a_program_that_waits_learns_of_the_failure_of_its_own_attempt() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit()).map(|_| ()));
+            let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit(), &|| false).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.failed("no driver", PLAIN);
             assert_eq!(program.join().unwrap(), Err(PoolError::Failed("no driver".into())));
@@ -403,9 +403,30 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_starts_is_waited_for_however_long_that_takes() {
+        let pool = Pool::new(0);
+        let (patience, starts) = (Duration::from_millis(1), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(pool.wait_for_need().is_some());
+                starts.wait();
+                until("a peer waits", || pool.lock().inquiring == 2);
+                std::thread::sleep(patience * 50);
+                pool.failed("no driver", PLAIN);
+            });
+            pool.lock().inquiring = 1;
+            pool.changed.notify_all();
+            starts.wait();
+            let outcome = pool.driver(patience, &|| false);
+            assert_eq!(outcome, Err(PoolError::Failed("no driver".into())));
+            assert_eq!(pool.driver(patience, &|| false), Err(PoolError::Slow(patience)), "none starts");
+        });
+    }
+
+    #[test]
     fn a_wait_that_is_given_up_ends() {
         let pool = Pool::new(0);
-        assert_eq!(pool.driver_unless(hang_limit(), &|| true), Err(PoolError::Stopping));
+        assert_eq!(pool.driver(hang_limit(), &|| true), Err(PoolError::Stopping));
     }
 
     #[test]
@@ -422,7 +443,7 @@ mod tests {
     fn stopping_wakes_all_threads_that_wait() {
         let pool = Pool::new(0);
         std::thread::scope(|scope| {
-            let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit()).map(|_| ()));
+            let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit(), &|| false).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
             pool.stop();
             assert_eq!(program.join().unwrap(), Err(PoolError::Stopping));

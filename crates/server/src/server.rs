@@ -164,13 +164,13 @@ impl Server {
         self.shared.pool.view().0
     }
 
-    /// Waits until a worker is up, until the wait `is_given_up`, or as long as `patience` says.
+    /// Waits until a worker is up, until the wait `is_given_up`, or until none has been starting for as long as `patience` says.
     ///
     /// # Errors
     ///
     /// Why none is.
     pub fn wait_for_driver(&self, patience: Duration, is_given_up: &dyn Fn() -> bool) -> Result<(), String> {
-        let driver = self.shared.pool.driver_unless(patience, is_given_up);
+        let driver = self.shared.pool.driver(patience, is_given_up);
         driver.map(drop).map_err(|error| match error {
             PoolError::Failed(reason) => reason,
             other => other.to_string(),

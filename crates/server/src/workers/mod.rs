@@ -5,5 +5,6 @@ pub(crate) mod handle;
 pub(crate) mod host_memory;
 pub(crate) mod output;
 pub(crate) mod spawn;
+mod start_progress;
 pub(crate) mod supervisor;
 pub(crate) mod users;

@@ -15,8 +15,9 @@ use crate::report::{LineKind, LineSource};
 use crate::shared::ServerState;
 use crate::workers::handle::{Assignment, DriverFound, Need, SessionId, WorkerHandle};
 use crate::workers::spawn::Worker;
+use crate::workers::start_progress::StartProgress;
 
-/// A driver that takes longer than this to start never will.
+/// How long a worker that starts its driver may stand still.
 const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a worker that closed its control socket may take to exit. NVIDIA's driver gives contexts back one after the other
 /// on a busy GPU, and 2 s were too few there.
@@ -34,6 +35,8 @@ struct WorkerSupervisor<'a> {
     silent: bool,
     /// When patience ends, if it is limited now.
     deadline: Option<Instant>,
+    /// None where it never was of the pool.
+    start: Option<StartProgress>,
     /// The worker's own last word on why it ends.
     reason: Option<String>,
 }
@@ -42,9 +45,10 @@ struct WorkerSupervisor<'a> {
 pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: Need) {
     let handle = WorkerHandle::new(&worker, need);
     let deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
-    let (warm, passed_over) = (false, None);
+    let (warm, silent, passed_over, reason) = (false, false, None, None);
+    let start = Some(StartProgress::new(worker.pid()));
     let mut supervisor =
-        WorkerSupervisor { shared, worker, handle, warm, passed_over, silent: false, deadline, reason: None };
+        WorkerSupervisor { shared, worker, handle, warm, passed_over, silent, deadline, start, reason };
     while supervisor.step() {}
     supervisor.finish();
 }
@@ -52,15 +56,29 @@ pub(crate) fn supervise(shared: &ServerState, worker: Worker, need: Need) {
 /// Supervises a process that has a session already, and was never of the pool, until it is dead and reaped.
 pub(crate) fn supervise_session(shared: &ServerState, worker: Worker, handle: WorkerHandle) {
     let (warm, silent, deadline, passed_over, reason) = (true, false, None, None, None);
-    let mut supervisor = WorkerSupervisor { shared, worker, handle, warm, passed_over, silent, deadline, reason };
+    let start = None;
+    let mut supervisor =
+        WorkerSupervisor { shared, worker, handle, warm, passed_over, silent, deadline, start, reason };
     while supervisor.step() {}
     supervisor.finish();
 }
 
 impl WorkerSupervisor<'_> {
+    /// Whether it starts its driver, and gets on: then it has more time.
+    fn starts_yet(&mut self) -> bool {
+        let starts = !self.warm && !self.silent && self.start.as_mut().is_some_and(StartProgress::gets_on);
+        if starts {
+            self.deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
+        }
+        starts
+    }
+
     /// Waits for the next event and deals with it; false when the worker is to be reaped.
     fn step(&mut self) -> bool {
         let Some([control, exit, stop, lending, output]) = self.wait() else {
+            if self.starts_yet() {
+                return true;
+            }
             self.reason
                 .get_or_insert_with(|| "its worker took too long to start or to exit, and was killed".to_owned());
             return false;

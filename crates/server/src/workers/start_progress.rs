@@ -1,0 +1,138 @@
+//! Whether a worker that starts its driver gets on, however slow the machine is.
+//!
+//! It gets on while it computes, waits for a processor that others have, or reads. The rule: only a worker that stands still is given up,
+//! or one that has computed for longer than any driver needs.
+
+use std::fs;
+use std::time::Duration;
+
+/// Work or waiting for a processor that shows that a worker gets on.
+const LEAST_WORK: Duration = Duration::from_millis(250);
+/// Bytes that show the same.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Processor time that is more than any driver needs to start.
+const MAX_START_WORK: Duration = Duration::from_secs(1200);
+/// A tick of `/proc/PID/stat`.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What a worker has done since it began.
+#[derive(Debug, Clone, Copy, Default)]
+struct Effort {
+    /// Processor time, that of children which have ended too.
+    used: Duration,
+    /// Time in which its threads wanted a processor and had none.
+    delayed: Duration,
+    /// Bytes that it has read; 0 where the server may not see it.
+    bytes: u64,
+}
+
+impl Effort {
+    /// Of a process that is gone: nothing.
+    fn of(pid: u32) -> Self {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let delayed = threads.filter_map(|thread| delay(&fs::read_to_string(thread.path().join("schedstat")).ok()?));
+        let delayed = delayed.sum();
+        Self { used: processor_time(&read("stat")), delayed, bytes: bytes_read(&read("io")) }
+    }
+
+    /// Whether it has done enough since `before`.
+    fn gets_on_since(&self, before: &Self) -> bool {
+        // Threads that have ended take their delays with them.
+        let work = self.used.saturating_sub(before.used) + self.delayed.saturating_sub(before.delayed);
+        work >= LEAST_WORK || self.bytes.saturating_sub(before.bytes) >= LEAST_BYTES
+    }
+}
+
+/// A worker that starts, from one look to the next.
+#[derive(Debug)]
+pub(crate) struct StartProgress {
+    pid: u32,
+    looked: Effort,
+}
+
+impl StartProgress {
+    pub(crate) fn new(pid: u32) -> Self {
+        Self { pid, looked: Effort::of(pid) }
+    }
+
+    /// Whether it has got on since the last look, and may go on.
+    pub(crate) fn gets_on(&mut self) -> bool {
+        let now = Effort::of(self.pid);
+        let before = std::mem::replace(&mut self.looked, now);
+        now.gets_on_since(&before) && now.used < MAX_START_WORK
+    }
+}
+
+/// Time in user and kernel mode, of the process and of children that it has waited for. Its name may hold anything.
+fn processor_time(stat: &str) -> Duration {
+    let words = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    let ticks: u64 = words.skip(11).take(4).filter_map(|word| word.parse::<u64>().ok()).sum();
+    TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+}
+
+/// `5034 1290 17`: nanoseconds on a processor, nanoseconds of waiting for one, turns.
+fn delay(schedstat: &str) -> Option<Duration> {
+    schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Bytes read by calls, and those that a disk gave for mappings.
+fn bytes_read(io: &str) -> u64 {
+    let counted = |line: &str| line.strip_prefix("rchar: ").or(line.strip_prefix("read_bytes: "))?.parse::<u64>().ok();
+    io.lines().filter_map(counted).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use katydid_tests::deadline::hang::until;
+
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn work_waiting_for_a_processor_and_reading_show_that_a_worker_gets_on() {
+        let none = Effort::default();
+        assert!(!none.gets_on_since(&none));
+        assert!(Effort { used: LEAST_WORK, ..none }.gets_on_since(&none));
+        assert!(Effort { delayed: LEAST_WORK, ..none }.gets_on_since(&none));
+        assert!(Effort { bytes: LEAST_BYTES, ..none }.gets_on_since(&none));
+        assert!(!Effort { used: LEAST_WORK / 4, bytes: 4096, ..none }.gets_on_since(&none));
+    }
+
+    #[test]
+    fn the_kernel_s_figures_are_read() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0 9 1 1";
+        assert_eq!(processor_time(stat), Duration::from_millis(1270));
+        assert_eq!(delay("5034 1290 17\n"), Some(Duration::from_nanos(1290)));
+        assert_eq!(bytes_read("rchar: 5\nwchar: 9\nread_bytes: 4096\nwrite_bytes: 1\n"), 4101);
+        assert_eq!((processor_time(""), delay(""), bytes_read("")), (Duration::ZERO, None, 0));
+    }
+
+    #[test]
+    fn a_process_that_computes_gets_on_and_one_that_sleeps_does_not() {
+        let mut computes = shell("while :; do :; done");
+        let mut progress = StartProgress::new(computes.id());
+        until("a process gets on", || {
+            let before = progress.looked;
+            progress.gets_on() || {
+                progress.looked = before;
+                false
+            }
+        });
+        computes.kill().unwrap();
+        computes.wait().unwrap();
+        assert!(!progress.gets_on(), "it is gone");
+        let mut sleeps = shell("exec sleep 600");
+        let asleep = format!("/proc/{}/wchan", sleeps.id());
+        until("it sleeps", || fs::read_to_string(&asleep).is_ok_and(|wchan| wchan.contains("sleep")));
+        let mut progress = StartProgress::new(sleeps.id());
+        assert!(!progress.gets_on());
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+    }
+}
