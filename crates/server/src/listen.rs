@@ -19,10 +19,9 @@ use rustix::process::geteuid;
 
 use crate::slots::Origin;
 
-/// Programs that may wait to be accepted.
-const MAX_LISTEN_BACKLOG: i32 = 128;
-/// The same of TCP: hostile peers may make many while the server gets no time. The system's limit is below (`net.core.somaxconn`).
-const TCP_BACKLOG: i32 = 4096;
+/// Connections that may wait to be accepted: hostile peers may make many while the server gets no time. The system's limit may be below
+/// (`net.core.somaxconn`).
+const LISTEN_BACKLOG: i32 = 4096;
 
 /// Why a server cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +115,7 @@ impl Listener {
                 if *cid != VMADDR_CID_LOCAL && !insecure {
                     return Err(ListenError::BeyondMachine { address: address.clone() });
                 }
-                let bound = bind_vsock(*cid, *port, MAX_LISTEN_BACKLOG);
+                let bound = bind_vsock(*cid, *port, LISTEN_BACKLOG);
                 let bound = bound.map_err(|source| ListenError::Bind {
                     address: address.to_string(),
                     source,
@@ -292,7 +291,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listen(&socket, MAX_LISTEN_BACKLOG)?;
+    listen(&socket, LISTEN_BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
 
@@ -331,7 +330,7 @@ fn bind_tcp(address: &Address, host: &str, port: u16, insecure: bool) -> Result<
         return Err(ListenError::BeyondLoopback { address: address.clone(), ip: beyond.ip() });
     }
     let bound = TcpListener::bind(resolved.as_slice());
-    let bound = bound.and_then(|listener| Ok(listen(&listener, TCP_BACKLOG).map(|()| listener)?));
+    let bound = bound.and_then(|listener| Ok(listen(&listener, LISTEN_BACKLOG).map(|()| listener)?));
     bound.map_err(|source| {
         let remedy = match source.kind() {
             io::ErrorKind::AddrInUse => "stop the other server, or choose another port",
@@ -359,6 +358,16 @@ mod tests {
         let number = listener.local_addr().unwrap();
         let connect = |_| TcpStream::connect_timeout(&number, Duration::from_millis(900));
         let crowd = (0..300).map(connect).collect::<io::Result<Vec<_>>>();
+        assert_eq!(crowd.unwrap().len(), 300);
+        // A socket with a queue that is full has such a caller try again later.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let _bound = bind_unix(&path).unwrap();
+        let connect = |_| {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?).map(|()| socket)
+        };
+        let crowd = (0..300).map(connect).collect::<Result<Vec<_>, _>>();
         assert_eq!(crowd.unwrap().len(), 300);
     }
 
