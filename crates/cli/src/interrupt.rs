@@ -6,10 +6,10 @@
 //! once, since the reader of its document may not read.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Origin;
@@ -54,6 +54,15 @@ pub(crate) fn watch() -> Result<(), Failure> {
     let thread = thread::Builder::new().name("signals".to_owned()).spawn(attend).map_err(failed)?;
     state().0 = Some((handle, thread));
     Ok(())
+}
+
+/// From now on a file that may grow no more (`ulimit -f`) is an error of what writes to it, as a full disk is, and no signal that ends the
+/// command without a word. Programs that it starts get the signal as usual: only what is ignored is passed on.
+pub(crate) fn take_full_files_for_errors() {
+    if !is_ignored(SIGXFSZ) {
+        // Without it the signal ends us, as any command.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
 }
 
 /// From now on they are the program's, or are dropped; those that have come by now. Does not return where one is about to end us.

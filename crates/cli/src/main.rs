@@ -55,6 +55,7 @@ fn run(command: Command) -> Outcome {
         output::document::want(&JsonDestination::Output)?;
         return Err(failure);
     }
+    interrupt::take_full_files_for_errors();
     if command.is_interruptible() {
         interrupt::watch()?;
     }

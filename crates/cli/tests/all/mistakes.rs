@@ -164,6 +164,22 @@ fn what_cannot_be_written_is_a_failure_and_a_reader_that_has_enough_is_none() {
 }
 
 #[test]
+fn a_limit_of_the_size_of_files_ends_no_command_without_a_word() {
+    let home = Home::new();
+    let limited = |line: &[&str]| {
+        let inner = home.katydid(line);
+        let mut outer = Command::new("sh");
+        outer.args(["-c", "ulimit -f 0; exec \"$@\"", "sh"]).arg(inner.get_program()).args(inner.get_args());
+        outer.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        outer.output().unwrap()
+    };
+    let output = limited(&["doctor", "--json"]);
+    assert!(output.status.code().is_some(), "{output:?}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document.is_array() || document["status"] == output.status.code().unwrap(), "{document}");
+}
+
+#[test]
 fn what_begins_as_an_address_of_an_object_store_is_no_folder() {
     let home = Home::new();
     for place in ["s3:bucket", "s3:/bucket/image", "S3:bucket", "s3://"] {
