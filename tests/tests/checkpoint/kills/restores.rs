@@ -123,7 +123,7 @@ fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
     was_stopped(job)?;
     fs::write(&file, "now!")?;
     let outcome = disturbed(&stage, "supervisor", "early")?;
-    ensure!(!outcome.status.success(), "it was not killed: {}", said(&outcome));
+    ensure!(!outcome.status.success(), "it was not killed: {}", describe(&outcome));
     let is_as_before = || fs::read_to_string(&file).is_ok_and(|text| text == "now!") && beside(&file) == 2;
     until("the file is as it was", is_as_before)?;
     let outcome = stage.restore("disturbed", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
