@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 use katydid_session::device_memory::DeviceMemory;
 use katydid_session::{HostMemory, Session, SessionError, Setup};
 use katydid_session_core::{Capture, Usage};
-use katydid_transport::{Event, Hangup, LinkError, OutgoingReply, Replier, Staging, WorkerLink};
+use katydid_transport::{Hangup, LinkError, LinkEvent, OutgoingReply, Replier, Staging, WorkerLink};
 use katydid_wire::codec::Message;
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
 use katydid_wire::frame::FrameHead;
@@ -140,8 +140,8 @@ impl Replier for Mute {
 }
 
 impl WorkerLink for Mute {
-    fn next(&mut self) -> Result<Event<'_>, LinkError> {
-        Ok(Event::Closed)
+    fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
+        Ok(LinkEvent::Closed)
     }
 
     fn replier(&self) -> Arc<dyn Replier> {
@@ -192,7 +192,7 @@ impl Program {
     }
 
     fn begin(&mut self) -> Result<(), SessionError> {
-        let image = Image::from_bytes(b".version 8.0\n").map(|image| image.encode()).unwrap_or_default();
+        let image = ModuleImage::from_bytes(b".version 8.0\n").map(|image| image.encode()).unwrap_or_default();
         self.say(0, true, &kdContextRetain { context: 1, device: 0, flags: 0 })?;
         self.say(1, false, &cuStreamCreate { phStream: 3, Flags: 0 })?;
         self.say(1, false, &cuEventCreate { phEvent: 1, Flags: 0 })?;

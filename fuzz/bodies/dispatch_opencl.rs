@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use katydid_session_core::{Capture, Checkpointable, QuiesceError, Usage};
 use katydid_session_opencl::{HostMemory, Session, SessionError};
-use katydid_transport::{Event, Frame, Hangup, LinkError, OutgoingReply, Replier, Staging, WorkerLink};
+use katydid_transport::{Frame, Hangup, LinkError, LinkEvent, OutgoingReply, Replier, Staging, WorkerLink};
 use katydid_wire::codec::{Field, Message, Reply};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::handshake::{ArenaKind, ArenaRange};
@@ -148,9 +148,9 @@ struct Single<'a> {
 }
 
 impl WorkerLink for Single<'_> {
-    fn next(&mut self) -> Result<Event<'_>, LinkError> {
-        let frame = self.frame.take().map(|(head, payload)| Event::Frame(Frame { head, payload, buffer: None }));
-        Ok(frame.unwrap_or(Event::Closed))
+    fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
+        let frame = self.frame.take().map(|(head, payload)| LinkEvent::Frame(Frame { head, payload, buffer: None }));
+        Ok(frame.unwrap_or(LinkEvent::Closed))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {

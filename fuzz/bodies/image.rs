@@ -3,13 +3,14 @@
 //! Shared by the fuzz target `image` and by the test of kept and damaged images. What is accepted must stay what it is when
 //! it is written and read again.
 
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 
 /// Does all of it; returns how many readings of the bytes were accepted.
 pub(crate) fn take_apart(bytes: &[u8]) -> usize {
-    let images: Vec<Image<'_>> = [Image::from_bytes(bytes), Image::decode(bytes)].into_iter().flatten().collect();
+    let images: Vec<ModuleImage<'_>> =
+        [ModuleImage::from_bytes(bytes), ModuleImage::decode(bytes)].into_iter().flatten().collect();
     for image in &images {
-        assert_eq!(Image::decode(&image.encode()).as_ref(), Ok(image));
+        assert_eq!(ModuleImage::decode(&image.encode()).as_ref(), Ok(image));
         let _ = (image.ptx(None), image.ptx(Some(90)));
         for container in image.containers().unwrap_or_default() {
             for entry in container.entries().flatten() {

@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use katydid_ptx_exec::{
-    AddressRange, GlobalMemory, Grid, Host, Kernel, Launch, Limits, Pool, Program, Progress, Switch, TargetDevice,
+    AddressRange, DeviceHeap, GlobalMemory, Grid, Host, Kernel, Launch, Program, Progress, RunLimits, Switch,
+    TargetDevice,
 };
 
 /// Bytes of the device's memory: variables, then one buffer that kernels get, then their heap.
@@ -55,7 +56,7 @@ impl Host for Device {
 
     fn assert_failed(&self, _: &str) {}
 
-    fn allocate(&self, _: Pool, size: u64, align: u64) -> Option<u64> {
+    fn allocate(&self, _: DeviceHeap, size: u64, align: u64) -> Option<u64> {
         self.take(size, align)
     }
 }
@@ -102,7 +103,7 @@ fn run(device: &Device, kernel: &Arc<Kernel>, buffer: u64) {
     };
     let Ok(mut grid) = Grid::new(launch) else { return };
     for _ in 0..PAUSES {
-        let limits = Limits { threads: 1, budget: BUDGET };
+        let limits = RunLimits { threads: 1, budget: BUDGET };
         let Ok(Progress::Paused) = grid.run(device, limits, &Switch::new()) else { return };
         let bytes = grid.to_bytes();
         grid = match Grid::from_bytes(&bytes, |_, _| Some(Arc::clone(kernel))) {

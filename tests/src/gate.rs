@@ -14,12 +14,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 /// Connections to one address and on to another. They live on with the code that made them; new ones pass as long as this process
 /// lives.
 #[derive(Debug)]
-pub struct Gate {
+pub struct ProxyGate {
     address: String,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
-impl Gate {
+impl ProxyGate {
     /// A way to the server at `to`, `tcp://…`. `before` each connection is let through, it is told how many there were.
     ///
     /// # Errors
@@ -72,12 +72,12 @@ fn both_ways(near: TcpStream, far: TcpStream) {
 
 /// An address where no process listens, and none can as long as this lives.
 #[derive(Debug)]
-pub struct Silence {
+pub struct SilentAddress {
     address: SocketAddr,
     _socket: OwnedFd,
 }
 
-impl Silence {
+impl SilentAddress {
     /// On loopback.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn no_peer_is_reached_in_silence_and_none_breaks_it() {
-        let silence = Silence::new().unwrap();
+        let silence = SilentAddress::new().unwrap();
         assert_eq!(TcpStream::connect(silence.address()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(TcpListener::bind(silence.address()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }

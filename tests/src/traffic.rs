@@ -35,13 +35,13 @@ pub struct Traffic {
     pub received: AtomicU64,
     /// How often replies that had been held back were let go.
     pub rounds: AtomicU64,
-    held: Mutex<Held>,
+    held: Mutex<HeldTraffic>,
     more: Condvar,
 }
 
 /// What is held back, and when something was last heard.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldTraffic {
     /// Bytes, where they go, and whether they are a reply.
     frames: Vec<(TcpStream, Vec<u8>, bool)>,
     heard: Option<Instant>,

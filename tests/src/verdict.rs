@@ -11,7 +11,7 @@ use crate::program::Outcome;
 
 /// What was wrong with a run.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum RunFault {
     /// It did not end well.
     #[error("{ending}\n--- stdout\n{stdout}--- stderr\n{stderr}")]
     Failed {
@@ -79,19 +79,19 @@ pub fn kept_path(paths: &Paths, name: &str) -> io::Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// See [`Fault`].
-pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), Fault> {
+/// See [`RunFault`].
+pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), RunFault> {
     if !outcome.status.success() {
         let (ending, stdout, stderr) = (outcome.ending(), outcome.text(), outcome.errors());
-        return Err(Fault::Failed { ending, stdout, stderr });
+        return Err(RunFault::Failed { ending, stdout, stderr });
     }
     let path = kept_path(paths, name)?;
-    let kept = fs::read(&path).map_err(|source| Fault::NothingKept { path: path.clone(), source })?;
+    let kept = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
     if kept == outcome.stdout {
         return Ok(());
     }
     let (line, kept, came) = first_difference(&String::from_utf8_lossy(&kept), &outcome.text());
-    Err(Fault::Differs { path, line, expected: kept, came, stderr: outcome.errors() })
+    Err(RunFault::Differs { path, line, expected: kept, came, stderr: outcome.errors() })
 }
 
 /// Judges one run of the program `name` beside another of it, on the same driver without Katydid: each line has to be the
@@ -99,14 +99,14 @@ pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), Fault> 
 ///
 /// # Errors
 ///
-/// See [`Fault`].
-pub fn judge_beside(paths: &Paths, name: &str, outcome: &Outcome, direct: &Outcome) -> Result<(), Fault> {
+/// See [`RunFault`].
+pub fn judge_beside(paths: &Paths, name: &str, outcome: &Outcome, direct: &Outcome) -> Result<(), RunFault> {
     let Err(fault) = judge(paths, name, outcome) else { return Ok(()) };
-    let Fault::Differs { path, stderr, .. } = fault else { return Err(fault) };
-    let kept = fs::read(&path).map_err(|source| Fault::NothingKept { path: path.clone(), source })?;
+    let RunFault::Differs { path, stderr, .. } = fault else { return Err(fault) };
+    let kept = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
     match first_unknown(&outcome.text(), &String::from_utf8_lossy(&kept), &direct.text()) {
         None => Ok(()),
-        Some((line, lines)) => Err(Fault::DiffersFromBoth { path, line, lines: Box::new(lines), stderr }),
+        Some((line, lines)) => Err(RunFault::DiffersFromBoth { path, line, lines: Box::new(lines), stderr }),
     }
 }
 

@@ -29,7 +29,7 @@ const SLACK_KIB: u64 = 2 << 10;
 
 /// What a server holds while it has no session and its worker is ready.
 #[derive(Debug)]
-struct Held {
+struct HeldResources {
     descriptors: usize,
     memory_files: usize,
     threads: usize,
@@ -37,7 +37,7 @@ struct Held {
     memory_kib: u64,
 }
 
-impl Held {
+impl HeldResources {
     fn by(server: &Server) -> Self {
         let pid = server.pid();
         Self {
@@ -98,13 +98,13 @@ fn a_server_holds_no_more_after_many_sessions_than_after_a_few() -> Result<()> {
     };
     some(sessions / 3)?;
     settle(&server)?;
-    let before = Held::by(&server);
+    let before = HeldResources::by(&server);
     some(sessions - sessions / 3)?;
     settle(&server)?;
-    let mut after = Held::by(&server);
+    let mut after = HeldResources::by(&server);
     // Threads that asked or minded a worker may be about to end.
     let is_flat = until("the server holds no more", || {
-        after = Held::by(&server);
+        after = HeldResources::by(&server);
         after.is_no_more_than(&before)
     });
     is_flat.with_context(|| format!("before: {before:?}; after {sessions} sessions: {after:?}"))?;
@@ -211,13 +211,13 @@ fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions()
     // Once around, since an allocator keeps what the largest crowd has had.
     together(&server, &paths, &Span::new(None, minutes.is_some()), count)?;
     settle(&server)?;
-    let before = Held::by(&server);
+    let before = HeldResources::by(&server);
     let span = Span::new(minutes, minutes.is_some());
     together(&server, &paths, &span, count)?;
     settle(&server)?;
-    let mut after = Held::by(&server);
+    let mut after = HeldResources::by(&server);
     let is_flat = until("the server holds no more", || {
-        after = Held::by(&server);
+        after = HeldResources::by(&server);
         after.is_no_more_than(&before)
     });
     let [sessions, refused, attacks] =

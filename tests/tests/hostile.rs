@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 use katydid_tests::catalog::Variant;
 use katydid_tests::deadline::Patient;
 use katydid_tests::paths::{Paths, driver_under_test};
@@ -444,7 +444,7 @@ fn launch(stream: u32, gridX: u32, address: u64) -> (u16, bool, Vec<u8>) {
 fn made_up_messages_end_sessions_and_their_workers_by_no_fault() -> Result<()> {
     let count = std::env::var("KATYDID_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MADE_UP);
     let target = Target::new()?;
-    let image = Image::from_bytes(KERNEL)?.encode();
+    let image = ModuleImage::from_bytes(KERNEL)?.encode();
     for seed in 1..=count {
         let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (seed as u64) << 20);
         let mut program = Program::with_pinned(&target, PINNED_BYTES)?;

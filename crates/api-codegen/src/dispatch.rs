@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Class, Function, Journal, ParameterKind, Sort};
+use katydid_api_spec::{Class, Function, JournalRule, ParameterKind, Sort};
 
 use crate::journal;
 use crate::source::SpecFiles;
@@ -150,7 +150,7 @@ fn bookkeeping(out: &mut String, function: &Function) {
                 let _ = writeln!(out, "    if status == sys::CUresult::SUCCESS {{");
                 let _ = writeln!(out, "        session.bind(message.{name}, {name})?;\n    }}");
             }
-            (ParameterKind::Value(ty), Journal::Destroy(ended))
+            (ParameterKind::Value(ty), JournalRule::Destroy(ended))
                 if ty.is_handle() && ended.kind.is_none() && &ended.param == name =>
             {
                 let _ = writeln!(out, "    session.forget::<{}>(message.{name});", c_type(ty));

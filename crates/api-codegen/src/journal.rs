@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Function, Journal, Object, ParameterKind};
+use katydid_api_spec::{Function, JournalRule, Object, ParameterKind};
 
 use crate::text::wire_type;
 
@@ -15,9 +15,9 @@ pub(crate) fn notes(function: &Function) -> String {
     let Some(object) = function.journal.object() else { return String::new() };
     let subject = subject(function, object);
     let note = match &function.journal {
-        Journal::Create(_) => format!("session.made(head, {subject}, payload);"),
-        Journal::Set(_) => format!("session.changed(head, {subject}, {}, payload);", selector(function, object)),
-        Journal::Answer(_) => format!("session.told(head, {subject}, {}, payload);", selector(function, object)),
+        JournalRule::Create(_) => format!("session.made(head, {subject}, payload);"),
+        JournalRule::Set(_) => format!("session.changed(head, {subject}, {}, payload);", selector(function, object)),
+        JournalRule::Answer(_) => format!("session.told(head, {subject}, {}, payload);", selector(function, object)),
         _ => {
             return format!(
                 "    session.ended(head, {}, {}, payload);\n",
@@ -35,20 +35,22 @@ pub(crate) fn opencl_note(function: &Function) -> String {
     let Some(object) = function.journal.object() else { return String::new() };
     let id = number(function, &object.param);
     match &function.journal {
-        Journal::Create(_) => format!("session.journal.made(head, {id}, payload);"),
-        Journal::Set(_) => {
+        JournalRule::Create(_) => format!("session.journal.made(head, {id}, payload);"),
+        JournalRule::Set(_) => {
             let property = object.selector.as_ref().map_or_else(|| "0".to_owned(), |name| number(function, name));
             format!("session.journal.changed(head, {id}, {property}, payload);")
         }
-        Journal::Destroy(_) => format!("session.journal.ended({id});"),
+        JournalRule::Destroy(_) => format!("session.journal.ended({id});"),
         _ => String::new(),
     }
 }
 
 /// Two functions by which a journal that was read is checked: it may hold no other messages.
 pub(crate) fn journal_checks<'a>(out: &mut String, messages: impl Iterator<Item = (u16, &'a Function)> + Clone) {
-    let is_kept = |journal: &Journal| matches!(journal, Journal::Create(_) | Journal::Set(_) | Journal::Answer(_));
-    let is_end = |journal: &Journal| matches!(journal, Journal::Destroy(_));
+    let is_kept = |journal: &JournalRule| {
+        matches!(journal, JournalRule::Create(_) | JournalRule::Set(_) | JournalRule::Answer(_))
+    };
+    let is_end = |journal: &JournalRule| matches!(journal, JournalRule::Destroy(_));
     let _ = writeln!(out, "/// Whether a message makes, changes or tells something that the journal keeps.");
     list(out, "is_kept", messages.clone(), is_kept);
     let _ = writeln!(out, "\n/// Whether a message ends what the journal keeps.");
@@ -59,7 +61,7 @@ fn list<'a>(
     out: &mut String,
     name: &str,
     messages: impl Iterator<Item = (u16, &'a Function)>,
-    holds: impl Fn(&Journal) -> bool,
+    holds: impl Fn(&JournalRule) -> bool,
 ) {
     let _ = writeln!(out, "pub(crate) fn {name}(opcode: u16) -> bool {{\n    matches!(opcode,");
     let opcodes = messages.filter(|(_, function)| holds(&function.journal));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use katydid_api_spec::{Class, Function, Journal, ParameterKind};
+use katydid_api_spec::{Class, Function, JournalRule, ParameterKind};
 
 use crate::source::SpecFiles;
 use crate::text::{reply_field, request_field};
@@ -46,7 +46,7 @@ fn request(out: &mut String, opcode: u16, function: &Function) {
     let elided = if tail.is_some() { "<'_>" } else { "" };
     let _ = writeln!(out, "}}\n\nimpl Message for {name}{elided} {{");
     let _ = writeln!(out, "    const OPCODE: u16 = {opcode};\n    const NAME: &'static str = \"{name}\";");
-    if matches!(function.journal, Journal::Create(_) | Journal::Destroy(_) | Journal::Set(_)) {
+    if matches!(function.journal, JournalRule::Create(_) | JournalRule::Destroy(_) | JournalRule::Set(_)) {
         out.push_str("    const CHANGES_OBJECTS: bool = true;\n");
     }
     let reply = if function.class == Class::Enqueue { "()".to_owned() } else { format!("{name}Reply") };
@@ -139,7 +139,7 @@ fn names(out: &mut String, messages: &[(u16, &Function)]) {
 /// work that was added before.
 fn stream_at(function: &Function) -> Option<usize> {
     let adds = match function.class {
-        Class::Enqueue => !matches!(function.journal, Journal::Destroy(_)),
+        Class::Enqueue => !matches!(function.journal, JournalRule::Destroy(_)),
         Class::Blocking => function.name.starts_with("kd"),
         _ => false,
     };

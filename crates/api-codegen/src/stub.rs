@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use katydid_api_spec::{Api, Body, Class, Context, Function, Journal, Param, ParameterKind, Sort};
+use katydid_api_spec::{Api, Body, Class, Context, Function, JournalRule, Param, ParameterKind, Sort};
 
 use crate::text::{c_signature, c_type, function_path, names, wire_type};
 
@@ -252,7 +252,7 @@ fn object_parameter(function: &Function) -> Option<&String> {
 
 /// The parameter whose object the function ends, if generated code keeps that.
 fn ended(function: &Function) -> Option<&String> {
-    let Journal::Destroy(object) = &function.journal else { return None };
+    let JournalRule::Destroy(object) = &function.journal else { return None };
     let is_kept = |kind: &ParameterKind| matches!(kind, ParameterKind::Value(ty) if ty.object().is_some());
     function.params.iter().find(|param| param.name == object.param && is_kept(&param.kind)).map(|param| &param.name)
 }

@@ -9,13 +9,13 @@ pub struct SpecError {
     /// Line number, from 1.
     pub line: usize,
     /// What is wrong with the line.
-    pub fault: Fault,
+    pub fault: LineError,
 }
 
 /// What can be wrong with a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum LineError {
     /// The line has no parameter list in parentheses.
     #[error("expected `name (parameters) class journal version`")]
     Shape,

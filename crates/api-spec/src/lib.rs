@@ -9,8 +9,9 @@ mod error;
 mod model;
 mod parse;
 
-pub use error::{Fault, SpecError};
+pub use error::{LineError, SpecError};
 pub use model::{
-    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Object, Param, ParameterKind, Sort, Type, Types,
+    Alias, Api, ApiVersion, Body, Class, Context, Function, JournalRule, Object, Param, ParameterKind, Sort, Type,
+    Types,
 };
 pub use parse::{parse, parse_with};

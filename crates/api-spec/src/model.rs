@@ -51,7 +51,7 @@ pub struct Function {
     /// Where the shim's body comes from.
     pub body: Body,
     /// What the call leaves behind for a checkpoint.
-    pub journal: Journal,
+    pub journal: JournalRule,
     /// First version at which `cuGetProcAddress` answers with this symbol.
     pub version: Option<ApiVersion>,
     /// Set when this line declares a per-thread-default-stream variant.
@@ -214,7 +214,7 @@ impl fmt::Display for Class {
 
 /// What a call leaves behind for a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Journal {
+pub enum JournalRule {
     /// The call leaves nothing behind.
     None,
     /// Makes the named parameter's object.
@@ -266,7 +266,7 @@ impl fmt::Display for Object {
     }
 }
 
-impl Journal {
+impl JournalRule {
     /// The object that the class names, if any.
     pub fn object(&self) -> Option<&Object> {
         match self {
@@ -276,7 +276,7 @@ impl Journal {
     }
 }
 
-impl fmt::Display for Journal {
+impl fmt::Display for JournalRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),

@@ -2,16 +2,17 @@
 //! moved alone.
 
 use crate::check::check;
-use crate::error::{Fault, SpecError};
+use crate::error::{LineError, SpecError};
 use crate::model::{
-    Alias, Api, ApiVersion, Body, Class, Context, Function, Journal, Object, Param, ParameterKind, Sort, Type, Types,
+    Alias, Api, ApiVersion, Body, Class, Context, Function, JournalRule, Object, Param, ParameterKind, Sort, Type,
+    Types,
 };
 
 /// Parses and checks one spec file. `file` is its name as error messages show it.
 ///
 /// # Errors
 ///
-/// The first line that breaks the grammar or a rule of [`crate::Fault`].
+/// The first line that breaks the grammar or a rule of [`crate::LineError`].
 pub fn parse(file: &str, text: &str) -> Result<Api, SpecError> {
     parse_with(file, text, &Types::default())
 }
@@ -36,13 +37,13 @@ pub fn parse_with(file: &str, text: &str, known: &Types) -> Result<Api, SpecErro
 }
 
 /// `handle type…`, `object type…` or `structure type…`; whether the line is one of these.
-fn declares(line: &str, types: &mut Types) -> Result<bool, Fault> {
+fn declares(line: &str, types: &mut Types) -> Result<bool, LineError> {
     let mut words = line.split_whitespace();
     let Some(what @ ("handle" | "object" | "structure")) = words.next() else { return Ok(false) };
     for word in words {
         let name = identifier(word)?;
         if types.sort(&name) != Sort::Value {
-            return Err(Fault::TypeTwice(name));
+            return Err(LineError::TypeTwice(name));
         }
         match what {
             "structure" => types.structures.push(name),
@@ -62,8 +63,8 @@ fn sort(function: &mut Function, types: &Types) {
     params.chain(&mut function.returns).for_each(|ty| ty.1 = types.sort(&ty.0));
 }
 
-fn function(text: &str, line: usize) -> Result<Function, Fault> {
-    let (name, rest) = text.split_once(char::is_whitespace).ok_or(Fault::Shape)?;
+fn function(text: &str, line: usize) -> Result<Function, LineError> {
+    let (name, rest) = text.split_once(char::is_whitespace).ok_or(LineError::Shape)?;
     let name = identifier(name)?;
     let rest = rest.trim_start();
     match rest.strip_prefix('=') {
@@ -73,9 +74,9 @@ fn function(text: &str, line: usize) -> Result<Function, Fault> {
 }
 
 /// `ptsz of base version`; parameters and class are copied from the base when the file is checked.
-fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
+fn variant(name: String, text: &str, line: usize) -> Result<Function, LineError> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [suffix @ ("ptsz" | "ptds"), "of", base, version_word] = words[..] else { return Err(Fault::Shape) };
+    let [suffix @ ("ptsz" | "ptds"), "of", base, version_word] = words[..] else { return Err(LineError::Shape) };
     let alias = Some(Alias { base: base.to_owned(), suffix: suffix.to_owned() });
     let version = version(version_word)?;
     Ok(Function {
@@ -86,16 +87,16 @@ fn variant(name: String, text: &str, line: usize) -> Result<Function, Fault> {
         class: Class::Refused,
         context: Context::Current,
         body: Body::Generated,
-        journal: Journal::None,
+        journal: JournalRule::None,
         version,
         alias,
     })
 }
 
 /// `(parameters) [-> type] class [in context | by|via path | always code] journal version`.
-fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
-    let inside = text.strip_prefix('(').ok_or(Fault::Shape)?;
-    let (params, rest) = inside.split_once(") ").ok_or(Fault::Unclosed)?;
+fn plain(name: String, text: &str, line: usize) -> Result<Function, LineError> {
+    let inside = text.strip_prefix('(').ok_or(LineError::Shape)?;
+    let (params, rest) = inside.split_once(") ").ok_or(LineError::Unclosed)?;
     let (returns, rest) = returns(rest)?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let mut context = Context::Current;
@@ -107,11 +108,11 @@ fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
         [class, "by", path, journal, version] => (class, Body::By(path.to_owned()), journal, version),
         [class, "via", path, journal, version] => (class, Body::Via(path.to_owned()), journal, version),
         [class, "always", code, journal, version] => {
-            let code = code.parse().map_err(|_| Fault::Code(code.to_owned()))?;
+            let code = code.parse().map_err(|_| LineError::Code(code.to_owned()))?;
             (class, Body::Always(code), journal, version)
         }
         [class, journal, version] => (class, Body::Generated, journal, version),
-        _ => return Err(Fault::Shape),
+        _ => return Err(LineError::Shape),
     };
     Ok(Function {
         name,
@@ -127,7 +128,7 @@ fn plain(name: String, text: &str, line: usize) -> Result<Function, Fault> {
     })
 }
 
-fn context(word: &str) -> Result<Context, Fault> {
+fn context(word: &str) -> Result<Context, LineError> {
     Ok(match word {
         "any" => Context::Any,
         "none" => Context::None,
@@ -136,22 +137,22 @@ fn context(word: &str) -> Result<Context, Fault> {
 }
 
 /// What stands after the arrow, and the rest of the line.
-fn returns(text: &str) -> Result<(Option<Type>, &str), Fault> {
+fn returns(text: &str) -> Result<(Option<Type>, &str), LineError> {
     let Some(rest) = text.trim_start().strip_prefix("-> ") else { return Ok((None, text)) };
-    let (word, rest) = rest.split_once(' ').ok_or(Fault::Shape)?;
+    let (word, rest) = rest.split_once(' ').ok_or(LineError::Shape)?;
     Ok((Some(ty(word)?), rest))
 }
 
-fn params(text: &str) -> Result<Vec<Param>, Fault> {
+fn params(text: &str) -> Result<Vec<Param>, LineError> {
     text.split(',').map(str::trim).filter(|param| !param.is_empty()).map(param).collect()
 }
 
-fn param(text: &str) -> Result<Param, Fault> {
-    let (name, kind) = text.split_once(':').ok_or_else(|| Fault::ParamWithoutKind(text.to_owned()))?;
+fn param(text: &str) -> Result<Param, LineError> {
+    let (name, kind) = text.split_once(':').ok_or_else(|| LineError::ParamWithoutKind(text.to_owned()))?;
     Ok(Param { name: identifier(name.trim())?, kind: self::kind(kind.trim())? })
 }
 
-fn kind(text: &str) -> Result<ParameterKind, Fault> {
+fn kind(text: &str) -> Result<ParameterKind, LineError> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         ["in", "bytes"] => Ok(ParameterKind::InBytes),
@@ -161,53 +162,57 @@ fn kind(text: &str) -> Result<ParameterKind, Fault> {
         ["new", ty] => Ok(ParameterKind::New(self::ty(ty)?)),
         [value] if !value.starts_with('*') => Ok(ParameterKind::Value(ty(value)?)),
         [ref levels @ .., target] if !levels.is_empty() => pointer(levels, target),
-        _ => Err(Fault::Kind(text.to_owned())),
+        _ => Err(LineError::Kind(text.to_owned())),
     }
 }
 
-fn pointer(levels: &[&str], target: &str) -> Result<ParameterKind, Fault> {
+fn pointer(levels: &[&str], target: &str) -> Result<ParameterKind, LineError> {
     let levels = levels
         .iter()
         .map(|level| match *level {
             "*mut" => Ok(true),
             "*const" => Ok(false),
-            other => Err(Fault::Kind(other.to_owned())),
+            other => Err(LineError::Kind(other.to_owned())),
         })
         .collect::<Result<_, _>>()?;
     Ok(ParameterKind::Pointer { levels, target: ty(target)? })
 }
 
-fn ty(text: &str) -> Result<Type, Fault> {
-    identifier(text).map(|name| Type(name, Sort::Value)).map_err(|_| Fault::Kind(text.to_owned()))
+fn ty(text: &str) -> Result<Type, LineError> {
+    identifier(text).map(|name| Type(name, Sort::Value)).map_err(|_| LineError::Kind(text.to_owned()))
 }
 
 /// Names become Rust identifiers unchanged, so a word that Rust reserves is refused here.
-fn identifier(text: &str) -> Result<String, Fault> {
+fn identifier(text: &str) -> Result<String, LineError> {
     const RESERVED: [&str; 9] = ["type", "ref", "in", "fn", "mod", "match", "move", "self", "impl"];
     let mut bytes = text.bytes();
     let starts = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
     let goes_on = bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if starts && goes_on && !RESERVED.contains(&text) { Ok(text.to_owned()) } else { Err(Fault::Name(text.to_owned())) }
+    if starts && goes_on && !RESERVED.contains(&text) {
+        Ok(text.to_owned())
+    } else {
+        Err(LineError::Name(text.to_owned()))
+    }
 }
 
-fn class(word: &str) -> Result<Class, Fault> {
-    Class::ALL.into_iter().find(|class| class.word() == word).ok_or_else(|| Fault::Class(word.to_owned()))
+fn class(word: &str) -> Result<Class, LineError> {
+    Class::ALL.into_iter().find(|class| class.word() == word).ok_or_else(|| LineError::Class(word.to_owned()))
 }
 
-fn journal(word: &str) -> Result<Journal, Fault> {
-    let bad = || Fault::Journal(word.to_owned());
+fn journal(word: &str) -> Result<JournalRule, LineError> {
+    let bad = || LineError::Journal(word.to_owned());
     match word {
-        "none" => return Ok(Journal::None),
-        "data" => return Ok(Journal::Data),
+        "none" => return Ok(JournalRule::None),
+        "data" => return Ok(JournalRule::Data),
         _ => {}
     }
     let (verb, rest) = word.split_once('(').ok_or_else(bad)?;
     let object = rest.strip_suffix(')').and_then(object).ok_or_else(bad)?;
     match verb {
-        "create" => Ok(Journal::Create(object)),
-        "destroy" => Ok(Journal::Destroy(object)),
-        "set" => Ok(Journal::Set(object)),
-        "answer" => Ok(Journal::Answer(object)),
+        "create" => Ok(JournalRule::Create(object)),
+        "destroy" => Ok(JournalRule::Destroy(object)),
+        "set" => Ok(JournalRule::Set(object)),
+        "answer" => Ok(JournalRule::Answer(object)),
         _ => Err(bad()),
     }
 }
@@ -222,8 +227,8 @@ fn object(text: &str) -> Option<Object> {
     Some(Object { kind: optional(kind)?, param: word(param)?, other: optional(other)?, selector: optional(selector)? })
 }
 
-fn version(word: &str) -> Result<Option<ApiVersion>, Fault> {
-    let bad = || Fault::Version(word.to_owned());
+fn version(word: &str) -> Result<Option<ApiVersion>, LineError> {
+    let bad = || LineError::Version(word.to_owned());
     if word == "-" {
         return Ok(None);
     }
@@ -245,7 +250,7 @@ mod tests {
         Type(name.to_owned(), Sort::Value)
     }
 
-    fn fault(text: &str) -> Fault {
+    fn fault(text: &str) -> LineError {
         parse("test.api", text).unwrap_err().fault
     }
 
@@ -279,7 +284,7 @@ mod tests {
         let f = only("clCreateUserEvent (c: cl_context, e: *mut i32) -> cl_event call by event::user none 1.1");
         assert_eq!((f.returns, f.class), (Some(value("cl_event")), Class::Call));
         assert_eq!(only("f (x: u32) call none 2.0").returns, None);
-        assert_eq!(fault("f (x: u32) -> cl_event"), Fault::Shape);
+        assert_eq!(fault("f (x: u32) -> cl_event"), LineError::Shape);
     }
 
     #[test]
@@ -290,10 +295,10 @@ mod tests {
         assert_eq!(api.types.handles, ["CUa", "CUx", "CUb"]);
         let other = parse_with("u", "g (b: new CUb) call create(b) -", &api.types).unwrap();
         assert_eq!(other.functions[0].params[0].kind, ParameterKind::New(Type("CUb".into(), Sort::Object(1))));
-        assert_eq!(fault("handle CUa\nobject CUa"), Fault::TypeTwice("CUa".into()));
+        assert_eq!(fault("handle CUa\nobject CUa"), LineError::TypeTwice("CUa".into()));
         let told = parse("t", "f (a: out CUdevprop) call none 2.0\nstructure CUdevprop").unwrap();
         assert_eq!(told.functions[0].params[0].kind, ParameterKind::Out(Type("CUdevprop".into(), Sort::Structure)));
-        assert_eq!(fault("f (a: CUdevprop) call none 2.0\nstructure CUdevprop"), Fault::NeedsHand("a".into()));
+        assert_eq!(fault("f (a: CUdevprop) call none 2.0\nstructure CUdevprop"), LineError::NeedsHand("a".into()));
     }
 
     #[test]
@@ -302,7 +307,7 @@ mod tests {
         assert_eq!(only("f (x: u32) call in any none 2.0").context, Context::Any);
         assert_eq!(only("f (x: u32) call in none none 2.0").context, Context::None);
         assert_eq!(only("f (x: CUa) call in x none 2.0\nhandle CUa").context, Context::Of("x".into()));
-        assert_eq!(fault("f (x: u32) call in x none 2.0"), Fault::NoContext("x".into()));
+        assert_eq!(fault("f (x: u32) call in x none 2.0"), LineError::NoContext("x".into()));
     }
 
     #[test]
@@ -330,25 +335,25 @@ mod tests {
 
     #[test]
     fn every_fault_is_found() {
-        assert_eq!(fault("f"), Fault::Shape);
-        assert_eq!(fault("f (x: u32"), Fault::Unclosed);
-        assert_eq!(fault("f (x) call none 2.0"), Fault::ParamWithoutKind("x".into()));
-        assert_eq!(fault("f (type: u32) call none 2.0"), Fault::Name("type".into()));
-        assert_eq!(fault("f (x: in out u32) call none 2.0"), Fault::Kind("in".into()));
-        assert_eq!(fault("f (x: u32) call maybe 2.0"), Fault::Journal("maybe".into()));
-        assert_eq!(fault("f (x: u32) call set(y) 2.0"), Fault::JournalParam("y".into()));
-        assert_eq!(fault("f (x: u32) call set(x,y) 2.0"), Fault::JournalParam("y".into()));
-        assert_eq!(fault("f (x: u32) call set(x:) 2.0"), Fault::Journal("set(x:)".into()));
-        assert_eq!(fault("f (x: u32) call none 2"), Fault::Version("2".into()));
-        assert_eq!(fault("f (x: u32, x: u32) call none 2.0"), Fault::ParamTwice("x".into()));
-        assert_eq!(fault("f () call none 2.0\nf () call none 2.0"), Fault::Twice { name: "f".into(), first: 1 });
-        assert_eq!(fault("f_ptsz = ptsz of f 7.0"), Fault::Base("f".into()));
-        assert_eq!(fault("f (x: *const void) call none 2.0"), Fault::NeedsHand("x".into()));
+        assert_eq!(fault("f"), LineError::Shape);
+        assert_eq!(fault("f (x: u32"), LineError::Unclosed);
+        assert_eq!(fault("f (x) call none 2.0"), LineError::ParamWithoutKind("x".into()));
+        assert_eq!(fault("f (type: u32) call none 2.0"), LineError::Name("type".into()));
+        assert_eq!(fault("f (x: in out u32) call none 2.0"), LineError::Kind("in".into()));
+        assert_eq!(fault("f (x: u32) call maybe 2.0"), LineError::Journal("maybe".into()));
+        assert_eq!(fault("f (x: u32) call set(y) 2.0"), LineError::JournalParam("y".into()));
+        assert_eq!(fault("f (x: u32) call set(x,y) 2.0"), LineError::JournalParam("y".into()));
+        assert_eq!(fault("f (x: u32) call set(x:) 2.0"), LineError::Journal("set(x:)".into()));
+        assert_eq!(fault("f (x: u32) call none 2"), LineError::Version("2".into()));
+        assert_eq!(fault("f (x: u32, x: u32) call none 2.0"), LineError::ParamTwice("x".into()));
+        assert_eq!(fault("f () call none 2.0\nf () call none 2.0"), LineError::Twice { name: "f".into(), first: 1 });
+        assert_eq!(fault("f_ptsz = ptsz of f 7.0"), LineError::Base("f".into()));
+        assert_eq!(fault("f (x: *const void) call none 2.0"), LineError::NeedsHand("x".into()));
         let makes = "f (x: out new CUa) call create(x) 2.0";
-        assert_eq!(fault(&format!("{makes}\nhandle CUa")), Fault::NeedsHand("x".into()));
+        assert_eq!(fault(&format!("{makes}\nhandle CUa")), LineError::NeedsHand("x".into()));
         assert!(parse("t", &format!("{makes}\nobject CUa")).is_ok());
-        assert_eq!(fault("f () local none 2.0"), Fault::NeedsPath(Class::Local));
-        assert_eq!(fault("f (x: in bytes, y: u32) call none -"), Fault::BytesNotLast("x".into()));
+        assert_eq!(fault("f () local none 2.0"), LineError::NeedsPath(Class::Local));
+        assert_eq!(fault("f (x: in bytes, y: u32) call none -"), LineError::BytesNotLast("x".into()));
     }
 
     /// Cuts and byte changes of a good file: each is a model or an error, never a panic.

@@ -41,7 +41,7 @@ use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome};
 use katydid_cli_core::output::terminal::Progress;
-use katydid_cli_core::probe::{DriverFacts, Probe, probe_apart};
+use katydid_cli_core::probe::{Probe, ProbedDriver, probe_apart};
 use katydid_cli_core::server::mps::Mps;
 use katydid_cli_core::server::private_server::PrivateServer;
 use network::PLAIN_COPIES;
@@ -161,7 +161,7 @@ pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure
 }
 
 /// Native first, then one server's two addresses: the shim makes shared memory of the unix socket unless it is told not to.
-fn ways(flags: &BenchFlags, layout: &Layout, driver: &DriverFacts, server: &PrivateServer) -> Vec<Setup> {
+fn ways(flags: &BenchFlags, layout: &Layout, driver: &ProbedDriver, server: &PrivateServer) -> Vec<Setup> {
     let search = native_search(layout, &driver.path);
     let native = Setup { way: Way::Native, search, server: None, stream: false };
     let through = |way, at: usize, stream| {

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use katydid_cli_core::probe::DriverFacts;
+use katydid_cli_core::probe::ProbedDriver;
 use katydid_machine::Machine;
 
 /// What NVIDIA's kernel module says of its release.
 const DRIVER_VERSION_FILE: &str = "/proc/driver/nvidia/version";
 
 /// Asks the system and the driver; what they cannot say is empty.
-pub(super) fn describe(driver: &DriverFacts) -> Machine {
+pub(super) fn describe(driver: &ProbedDriver) -> Machine {
     let gpu = driver.devices.first().map_or_else(String::new, |(name, _)| name.clone());
     let module = fs::read_to_string(DRIVER_VERSION_FILE).unwrap_or_default();
     Machine::with_device(gpu, if driver.soft { "softcuda".to_owned() } else { release(&module).to_owned() })

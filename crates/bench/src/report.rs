@@ -13,7 +13,7 @@ use super::sampling::{Outcomes, Report};
 use super::setup::Way;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::table::{Align, Table};
-use katydid_cli_core::probe::DriverFacts;
+use katydid_cli_core::probe::ProbedDriver;
 use katydid_machine::Machine;
 
 /// Copies that are held against plain ones of as many bytes.
@@ -23,7 +23,7 @@ const BULK_FIGURES: [&str; 4] = ["htod_64m_pageable", "htod_64m_pinned", "dtoh_6
 #[derive(Debug)]
 pub(super) struct Comparison {
     /// The driver, which is the same under all ways.
-    driver: DriverFacts,
+    driver: ProbedDriver,
     rounds: u32,
     /// One report a round, and those of what is measured beside the rounds.
     runs: BTreeMap<Way, Vec<Report>>,
@@ -35,7 +35,7 @@ pub(super) struct Comparison {
 #[derive(Serialize)]
 struct Json<'a> {
     machine: Machine,
-    driver: &'a DriverFacts,
+    driver: &'a ProbedDriver,
     runs: u32,
     figures: Vec<JsonFigure>,
     idle: BTreeMap<Way, Idle>,
@@ -60,7 +60,7 @@ struct JsonFigure {
 
 impl Comparison {
     /// A comparison without runs.
-    pub(super) fn new(driver: DriverFacts, ways: impl Iterator<Item = Way>) -> Self {
+    pub(super) fn new(driver: ProbedDriver, ways: impl Iterator<Item = Way>) -> Self {
         Self { driver, rounds: 0, runs: ways.map(|way| (way, Vec::new())).collect(), journal: Costs::new() }
     }
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn comparison() -> Comparison {
-        let driver = DriverFacts {
+        let driver = ProbedDriver {
             path: "/soft/libcuda.so.1".into(),
             soft: true,
             version: 13000,

@@ -18,14 +18,14 @@ use crate::output::failure::{Failure, Outcome};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Probe {
     /// A library that works.
-    Works(DriverFacts),
+    Works(ProbedDriver),
     /// No library works; the text says why.
     Fails(String),
 }
 
 /// A working driver library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverFacts {
+pub struct ProbedDriver {
     /// The name it was loaded by.
     pub path: PathBuf,
     /// Whether it is softcuda.
@@ -54,14 +54,14 @@ fn probe(driver: &str) -> Probe {
 }
 
 /// Asks a library that has initialised for what people know a driver by.
-fn facts(library: OpenLibrary) -> DriverFacts {
+fn facts(library: OpenLibrary) -> ProbedDriver {
     let (path, soft, count) = (library.path().to_owned(), library.is_soft(), library.devices());
     let driver = Driver::new(library);
     let mut version = 0;
     // SAFETY: `version` is writable for the call. A driver that refuses leaves it 0, which is shown as it is.
     let _ = unsafe { driver.cuDriverGetVersion(&raw mut version) };
     let devices = (0..i32::try_from(count).unwrap_or(i32::MAX)).map(|ordinal| device(&driver, ordinal)).collect();
-    DriverFacts { path, soft, version, devices }
+    ProbedDriver { path, soft, version, devices }
 }
 
 /// Name and memory; a device that does not answer has an empty name.

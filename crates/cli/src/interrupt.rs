@@ -25,12 +25,12 @@ use katydid_job::supervisor::{folder, guard};
 const ENDING_SIGNALS: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 
 /// A thread that waits for signals, and what ends its wait. The thread returns the signals that came before its end.
-type Watch = (Handle, JoinHandle<Vec<Origin>>);
+type SignalWatch = (Handle, JoinHandle<Vec<Origin>>);
 
 /// What is watched with, and what goes on without us.
-static SIGNAL_WATCH: Mutex<(Option<Watch>, &str)> = Mutex::new((None, ""));
+static SIGNAL_WATCH: Mutex<(Option<SignalWatch>, &str)> = Mutex::new((None, ""));
 
-fn state() -> MutexGuard<'static, (Option<Watch>, &'static str)> {
+fn state() -> MutexGuard<'static, (Option<SignalWatch>, &'static str)> {
     SIGNAL_WATCH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -25,7 +25,7 @@ use crate::session::{FaultHandler, Session, session_mark};
 use crate::{compression, threads};
 
 /// A session that has begun, and what was agreed on.
-pub struct Opened {
+pub struct OpenedSession {
     /// Carries the session's calls.
     pub session: Session<CUresult>,
     /// The agreed address map, and the reservations that keep its ranges free.
@@ -74,7 +74,7 @@ fn server() -> Result<Address, OpenError> {
 /// # Errors
 ///
 /// [`OpenError`], whose text says what to do.
-pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
+pub fn open(on_fault: FaultHandler<CUresult>) -> Result<OpenedSession, OpenError> {
     tell_unknown();
     let address = server()?;
     let offers = Offers::reserve()?;
@@ -99,14 +99,14 @@ pub fn open(on_fault: FaultHandler<CUresult>) -> Result<Opened, OpenError> {
     let arenas = offers.settle(&connection.ready.arenas)?;
     let session = Session::new(connection.link, on_fault, || ());
     session_mark::set();
-    Ok(Opened { session, arenas, pinned: connection.pinned, address, link: hello.link })
+    Ok(OpenedSession { session, arenas, pinned: connection.pinned, address, link: hello.link })
 }
 
 /// Memory that the worker has at the same addresses: the range, and the file of which it is to be a view.
 pub type PinnedMemory = (Reservation, OwnedFd);
 
 /// A session that has begun without agreed addresses of devices.
-pub struct Plain {
+pub struct PlainSession {
     /// Carries the session's calls.
     pub link: Box<dyn ProgramLink>,
     /// Address of the server that accepted the session.
@@ -122,7 +122,7 @@ pub struct Plain {
 /// # Errors
 ///
 /// [`OpenError`], whose text says what to do.
-pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
+pub fn open_plain(session: SessionKind) -> Result<PlainSession, OpenError> {
     tell_unknown();
     let address = server()?;
     let kind = link_kind(&address)?;
@@ -145,7 +145,7 @@ pub fn open_plain(session: SessionKind) -> Result<Plain, OpenError> {
     let chosen = &connection.ready.arenas;
     let range = offers.map_or(Ok(None), |offers| offers.settle_pinned(chosen))?;
     session_mark::set();
-    Ok(Plain { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
+    Ok(PlainSession { link: connection.link, address, kind, pinned: range.zip(connection.pinned) })
 }
 
 /// Most connections for bulk beside the first one, unless the environment says otherwise: on an H200's machine 8 carry

@@ -52,14 +52,14 @@ const RESUME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a program of a job knows of it.
 #[derive(Debug)]
-pub struct Job {
+pub struct JobMembership {
     path: PathBuf,
     stops: Vec<u64>,
     /// The supervisor, while it does not know more than that there is a program.
     announced: Option<ProcessOwned<ControlChannel>>,
 }
 
-impl Job {
+impl JobMembership {
     /// The job whose socket is at `path`. The program is to stop before each frame of `stops`, which count from 0 and
     /// ascend.
     pub fn new(path: PathBuf, stops: Vec<u64>) -> Self {
@@ -118,7 +118,7 @@ fn read_stops(text: &str) -> Option<Vec<u64>> {
 
 /// Where the program's session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MemberState {
+enum SessionLocation {
     /// Connected to its worker.
     Present,
     /// Let go of its worker.
@@ -155,10 +155,10 @@ pub trait SupervisedSession: Sync {
 pub struct JobThread<'a> {
     session: &'a dyn SupervisedSession,
     link: &'a dyn QuiesceGate,
-    job: Job,
+    job: JobMembership,
     address: String,
     kind: LinkKind,
-    state: MemberState,
+    state: SessionLocation,
     is_held: bool,
     attempts: u32,
     /// For the way back, while the program is away.
@@ -167,9 +167,14 @@ pub struct JobThread<'a> {
 
 impl<'a> JobThread<'a> {
     /// For a session at `address`; none if its link cannot be held.
-    pub fn new(session: &'a dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) -> Option<Self> {
+    pub fn new(
+        session: &'a dyn SupervisedSession,
+        job: JobMembership,
+        address: &Address,
+        kind: LinkKind,
+    ) -> Option<Self> {
         let link = session.quiesce_gate()?;
-        let (address, state) = (address.to_string(), MemberState::Present);
+        let (address, state) = (address.to_string(), SessionLocation::Present);
         let mut job_thread = Self {
             session,
             link,
@@ -193,7 +198,7 @@ impl<'a> JobThread<'a> {
                     self.spare = SpareDescriptors::default();
                     self.serve(&channel);
                 }
-                None if self.state == MemberState::Present => thread::sleep(RECONNECT_INTERVAL),
+                None if self.state == SessionLocation::Present => thread::sleep(RECONNECT_INTERVAL),
                 None => self.wait_eagerly(),
             }
             self.do_without();
@@ -230,10 +235,10 @@ impl<'a> JobThread<'a> {
     /// There is no supervisor at this moment.
     fn do_without(&mut self) {
         match self.state {
-            MemberState::Present if self.is_held || self.link.reached().is_some() => self.release(),
-            MemberState::Present if self.link.is_lost() => self.give_up("its worker has ended"),
-            MemberState::WorkerLost => self.give_up("its worker has ended, and so has the supervisor of its job"),
-            MemberState::Present | MemberState::Away => {}
+            SessionLocation::Present if self.is_held || self.link.reached().is_some() => self.release(),
+            SessionLocation::Present if self.link.is_lost() => self.give_up("its worker has ended"),
+            SessionLocation::WorkerLost => self.give_up("its worker has ended, and so has the supervisor of its job"),
+            SessionLocation::Present | SessionLocation::Away => {}
         }
     }
 
@@ -256,7 +261,7 @@ impl<'a> JobThread<'a> {
                         self.release();
                     }
                 }
-                if before == MemberState::Present && self.state == MemberState::Away {
+                if before == SessionLocation::Present && self.state == SessionLocation::Away {
                     return Ok(());
                 }
             }
@@ -275,9 +280,9 @@ impl<'a> JobThread<'a> {
             address: self.address.clone(),
             link: self.kind.0,
             state: match self.state {
-                MemberState::Present => 0,
-                MemberState::Away => 1,
-                MemberState::WorkerLost => 2,
+                SessionLocation::Present => 0,
+                SessionLocation::Away => 1,
+                SessionLocation::WorkerLost => 2,
             },
             frames: self.link.frames(),
             program: program_name(),
@@ -292,7 +297,7 @@ impl<'a> JobThread<'a> {
     fn wait(&mut self, channel: &ControlChannel) -> Result<bool, ControlError> {
         let supervisor = PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN);
         let notify_fd = self.link.notify_fd().map(|notify_fd| PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
-        let watched = self.link.socket().filter(|_| self.state == MemberState::Present);
+        let watched = self.link.socket().filter(|_| self.state == SessionLocation::Present);
         let worker = watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
         let mut all: Vec<PollFd<'_>> = [Some(supervisor), notify_fd, worker].into_iter().flatten().collect();
         // An interrupted wait is repeated by the caller.
@@ -301,8 +306,8 @@ impl<'a> JobThread<'a> {
         if let Some(notify_fd) = self.link.notify_fd() {
             quiet(notify_fd);
         }
-        if self.state == MemberState::Present && self.link.is_lost() {
-            self.state = MemberState::WorkerLost;
+        if self.state == SessionLocation::Present && self.link.is_lost() {
+            self.state = SessionLocation::WorkerLost;
             self.tell(channel, &FromProgram::Lost { frames: self.link.hold() })?;
         }
         if let Some(frames) = self.link.reached() {
@@ -314,21 +319,21 @@ impl<'a> JobThread<'a> {
     /// Carries an order out, but for letting frames flow; the answer says how that went.
     fn obey(&mut self, order: ToProgram) -> Option<FromProgram> {
         match (order, self.state) {
-            (ToProgram::Hold {}, MemberState::Present) => {
+            (ToProgram::Hold {}, SessionLocation::Present) => {
                 self.is_held = true;
                 Some(FromProgram::Held { frames: self.link.hold() })
             }
-            (ToProgram::Leave {}, MemberState::Present) if self.is_held => Some(self.leave()),
-            (ToProgram::Resume { address, key }, MemberState::Away | MemberState::WorkerLost) => Some(
+            (ToProgram::Leave {}, SessionLocation::Present) if self.is_held => Some(self.leave()),
+            (ToProgram::Resume { address, key }, SessionLocation::Away | SessionLocation::WorkerLost) => Some(
                 self.resume(address, key)
                     .map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Resumed {}),
             ),
-            (ToProgram::Rejoin { address, key }, MemberState::Away | MemberState::WorkerLost) => {
+            (ToProgram::Rejoin { address, key }, SessionLocation::Away | SessionLocation::WorkerLost) => {
                 let rejoined = self.resume(address, key).map(|()| self.is_held = true);
                 Some(rejoined.map_or_else(|text| FromProgram::Failed { text }, |()| FromProgram::Rejoined {}))
             }
-            (ToProgram::Release {}, MemberState::Present) => Some(FromProgram::Released {}),
-            (ToProgram::GiveUp { text }, MemberState::Away | MemberState::WorkerLost) => {
+            (ToProgram::Release {}, SessionLocation::Present) => Some(FromProgram::Released {}),
+            (ToProgram::GiveUp { text }, SessionLocation::Away | SessionLocation::WorkerLost) => {
                 self.give_up(&text);
                 None
             }
@@ -346,7 +351,7 @@ impl<'a> JobThread<'a> {
         let forks = fork::hold();
         self.link.resume(&server, key, RESUME_TIMEOUT).map_err(|error| error.to_string())?;
         drop(forks);
-        (self.address, self.state) = (address, MemberState::Present);
+        (self.address, self.state) = (address, SessionLocation::Present);
         self.session.resumed();
         Ok(())
     }
@@ -359,7 +364,7 @@ impl<'a> JobThread<'a> {
         self.session.leaving();
         match self.link.leave() {
             Ok(frames) => {
-                (self.state, self.spare) = (MemberState::Away, spare);
+                (self.state, self.spare) = (SessionLocation::Away, spare);
                 FromProgram::Left { frames }
             }
             Err(error) => {
@@ -389,7 +394,7 @@ pub(crate) const JOB_THREAD_NAME: &str = "katydid-job";
 const THREAD_STACK_BYTES: usize = 1 << 20;
 
 /// Starts the thread that does what the supervisor of the program's job asks for.
-pub fn keep(session: &'static dyn SupervisedSession, job: Job, address: &Address, kind: LinkKind) {
+pub fn keep(session: &'static dyn SupervisedSession, job: JobMembership, address: &Address, kind: LinkKind) {
     let Some(job_thread) = JobThread::new(session, job, address, kind) else { return };
     let name = if session.kind() == SessionKind::CUDA { JOB_THREAD_NAME } else { "katydid-job-cl" };
     if threads::start(name, THREAD_STACK_BYTES, move || job_thread.run()).is_err() {

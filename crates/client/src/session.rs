@@ -38,7 +38,7 @@ pub type FaultHandler<C> = fn(u32, C);
 /// What the driver answered, and the reply, if it is one.
 type Answered<C, M> = (C, Option<<M as Message>::Reply>);
 
-type Buffers = (Vec<u8>, Vec<u8>);
+type CallBuffers = (Vec<u8>, Vec<u8>);
 
 thread_local! {
     /// Replies that this thread has waited for.
@@ -46,7 +46,7 @@ thread_local! {
     /// The encoded message and the reply of the call in progress, kept for their memory. Boxed, so that taking them out and
     /// putting them back moves one word: more words are read in larger pieces than they were written in, which takes longer
     /// than all the rest of queueing a message.
-    static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
+    static BUFFERS: Cell<Option<Box<CallBuffers>>> = const { Cell::new(None) };
 }
 
 /// How often the calling thread has waited for a worker, modulo 2³²: what a call costs on a network is the difference

@@ -2,12 +2,12 @@
 
 use std::error::Error;
 
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 
 fn main() -> Result<(), Box<dyn Error>> {
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path)?;
-        let image = Image::from_bytes(&bytes)?;
+        let image = ModuleImage::from_bytes(&bytes)?;
         println!("{path}: {:?}, {} of {} bytes", image.kind(), image.parts()[0].len(), bytes.len());
         for container in image.containers()? {
             for entry in container.entries() {

@@ -8,7 +8,7 @@
 //! |      8 |     8 | bytes of all entries         |
 
 use crate::entry::{EntryKind, FatbinEntry};
-use crate::error::{ImageError, check_limit, check_there};
+use crate::error::{ModuleImageError, check_limit, check_there};
 
 /// First word of a container.
 pub(crate) const CONTAINER_MAGIC: u32 = 0xba55_ed50;
@@ -31,10 +31,10 @@ impl<'a> Container<'a> {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, ImageError> {
+    pub fn new(bytes: &'a [u8]) -> Result<Self, ModuleImageError> {
         let available = bytes.len() as u64;
         let needed = CONTAINER_HEADER_BYTES as u64;
-        let header = bytes.first_chunk().ok_or(ImageError::CutOff { what: "a container", needed, available })?;
+        let header = bytes.first_chunk().ok_or(ModuleImageError::CutOff { what: "a container", needed, available })?;
         let length = container_length(header)?;
         check_there("a container", length, available)?;
         let header_size = usize::from(u16::from_le_bytes([header[6], header[7]]));
@@ -59,7 +59,7 @@ impl<'a> Container<'a> {
     ///
     /// # Errors
     /// An entry is damaged.
-    pub fn best_ptx(&self, sm: Option<u32>) -> Result<Option<FatbinEntry<'a>>, ImageError> {
+    pub fn best_ptx(&self, sm: Option<u32>) -> Result<Option<FatbinEntry<'a>>, ModuleImageError> {
         let entries: Vec<FatbinEntry<'a>> = self.entries().collect::<Result<_, _>>()?;
         let usable = |entry: &FatbinEntry<'_>| entry.kind == EntryKind::PTX && sm.is_none_or(|sm| entry.suits(sm));
         Ok(entries.into_iter().filter(usable).max_by_key(|entry| entry.sm))
@@ -73,7 +73,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<FatbinEntry<'a>, ImageError>;
+    type Item = Result<FatbinEntry<'a>, ModuleImageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -86,18 +86,18 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Bytes of the container that starts with this header.
-pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER_BYTES]) -> Result<u64, ImageError> {
+pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER_BYTES]) -> Result<u64, ModuleImageError> {
     let [m0, m1, m2, m3, v0, v1, h0, h1, body @ ..] = *header;
     let (magic, version) = (u32::from_le_bytes([m0, m1, m2, m3]), u16::from_le_bytes([v0, v1]));
     let header_size = u16::from_le_bytes([h0, h1]);
     if magic != CONTAINER_MAGIC {
-        return Err(ImageError::Field { field: "the first word of a container", value: magic.into() });
+        return Err(ModuleImageError::Field { field: "the first word of a container", value: magic.into() });
     }
     if version != 1 {
-        return Err(ImageError::Field { field: "the version of a container", value: version.into() });
+        return Err(ModuleImageError::Field { field: "the version of a container", value: version.into() });
     }
     if usize::from(header_size) < CONTAINER_HEADER_BYTES {
-        return Err(ImageError::Field { field: "the header size of a container", value: header_size.into() });
+        return Err(ModuleImageError::Field { field: "the header size of a container", value: header_size.into() });
     }
     let length = u64::from_le_bytes(body).saturating_add(header_size.into());
     check_limit("a container", length, MAX_CONTAINER_BYTES)?;

@@ -3,7 +3,7 @@
 //! Compilers put the program headers behind the section headers, and sections behind those, so the length is the
 //! maximum over both tables, every section with bytes in the file, and every segment.
 
-use crate::error::{ImageError, check_limit};
+use crate::error::{ModuleImageError, check_limit};
 
 /// First word of an ELF file.
 pub(crate) const ELF_MAGIC: u32 = 0x464c_457f;
@@ -19,11 +19,13 @@ const PROGRAM_HEADER_BYTES: u64 = 56;
 /// The length of the ELF64 file whose bytes `read(offset, length)` gives.
 ///
 /// Reads only tables that the header points to, so that a reader over bare memory touches nothing outside the file.
-pub(crate) fn elf_length<'a>(read: impl Fn(u64, u64) -> Result<&'a [u8], ImageError>) -> Result<u64, ImageError> {
+pub(crate) fn elf_length<'a>(
+    read: impl Fn(u64, u64) -> Result<&'a [u8], ModuleImageError>,
+) -> Result<u64, ModuleImageError> {
     let header = read(0, ELF_HEADER_BYTES)?;
     let class = u64::from(header[4]);
     if class != 2 {
-        return Err(ImageError::Field { field: "the ELF class", value: class });
+        return Err(ModuleImageError::Field { field: "the ELF class", value: class });
     }
     let segments = ElfTable { start: u64_at(header, 32), entry: u16_at(header, 54), count: u16_at(header, 56) };
     let sections = ElfTable { start: u64_at(header, 40), entry: u16_at(header, 58), count: u16_at(header, 60) };
@@ -53,16 +55,16 @@ pub(crate) struct Section<'a> {
 }
 
 /// The sections with bytes in a file; a name that is no text is empty.
-pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
+pub(crate) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, ModuleImageError> {
     let slice = |offset: u64, length: u64| {
         let end = offset.checked_add(length).filter(|end| *end <= file.len() as u64);
         let needed = offset.saturating_add(length);
-        let end = end.ok_or(ImageError::CutOff { what: "an ELF file", needed, available: file.len() as u64 })?;
+        let end = end.ok_or(ModuleImageError::CutOff { what: "an ELF file", needed, available: file.len() as u64 })?;
         Ok(&file[offset as usize..end as usize])
     };
     elf_length(slice)?;
     if u64_at(file, 0) as u32 != ELF_MAGIC {
-        return Err(ImageError::Field { field: "the first word of an ELF file", value: u64_at(file, 0) });
+        return Err(ModuleImageError::Field { field: "the first word of an ELF file", value: u64_at(file, 0) });
     }
     let table = ElfTable { start: u64_at(file, 40), entry: u16_at(file, 58), count: u16_at(file, 60) };
     let entries = (0..table.count).map(|index| slice(table.start + index * table.entry, table.entry));
@@ -95,12 +97,12 @@ struct ElfTable {
 
 impl ElfTable {
     /// Where it ends; 0 if it is empty.
-    fn end(&self, least: u64) -> Result<u64, ImageError> {
+    fn end(&self, least: u64) -> Result<u64, ModuleImageError> {
         if self.count == 0 {
             return Ok(0);
         }
         if self.entry < least {
-            return Err(ImageError::Field { field: "the size of an ELF table's entries", value: self.entry });
+            return Err(ModuleImageError::Field { field: "the size of an ELF table's entries", value: self.entry });
         }
         Ok(self.start.saturating_add(self.count * self.entry))
     }
@@ -128,10 +130,14 @@ fn u16_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn length_of(file: &[u8]) -> Result<u64, ImageError> {
+    fn length_of(file: &[u8]) -> Result<u64, ModuleImageError> {
         elf_length(|offset, length| {
             let found = file.get(offset as usize..).and_then(|rest| rest.get(..length as usize));
-            found.ok_or(ImageError::CutOff { what: "a cubin", needed: offset + length, available: file.len() as u64 })
+            found.ok_or(ModuleImageError::CutOff {
+                what: "a cubin",
+                needed: offset + length,
+                available: file.len() as u64,
+            })
         })
     }
 
@@ -163,11 +169,11 @@ mod tests {
 
     #[test]
     fn lengths_that_overflow_are_refused() {
-        assert!(matches!(length_of(&file((1, u64::MAX, 8), (0, 8))), Err(ImageError::TooLarge { .. })));
+        assert!(matches!(length_of(&file((1, u64::MAX, 8), (0, 8))), Err(ModuleImageError::TooLarge { .. })));
         let mut far = file((1, 0, 0), (0, 0));
         far[40..48].fill(0xff);
-        assert!(matches!(length_of(&far), Err(ImageError::TooLarge { .. })));
+        assert!(matches!(length_of(&far), Err(ModuleImageError::TooLarge { .. })));
         far[58] = 8;
-        assert!(matches!(length_of(&far), Err(ImageError::Field { .. })));
+        assert!(matches!(length_of(&far), Err(ModuleImageError::Field { .. })));
     }
 }

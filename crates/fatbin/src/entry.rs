@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::io::Read;
 
 use crate::compilation::Compilation;
-use crate::error::{ImageError, check_limit, check_there};
+use crate::error::{ModuleImageError, check_limit, check_there};
 
 /// Smallest header of an entry.
 pub(crate) const MIN_ENTRY_HEADER_BYTES: usize = 64;
@@ -66,9 +66,9 @@ pub struct FatbinEntry<'a> {
 
 impl<'a> FatbinEntry<'a> {
     /// Reads the entry at the start of `bytes`, and what follows it.
-    pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ImageError> {
+    pub(crate) fn split_from(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ModuleImageError> {
         let there = bytes.len() as u64;
-        let cut_off = ImageError::CutOff {
+        let cut_off = ModuleImageError::CutOff {
             what: "the header of an entry",
             needed: MIN_ENTRY_HEADER_BYTES as u64,
             available: there,
@@ -76,7 +76,7 @@ impl<'a> FatbinEntry<'a> {
         let fixed: &[u8; MIN_ENTRY_HEADER_BYTES] = bytes.first_chunk().ok_or(cut_off)?;
         let (header_size, payload_size) = (u32_at(fixed, 0x04), u64_at(fixed, 0x08));
         if (header_size as usize) < MIN_ENTRY_HEADER_BYTES {
-            return Err(ImageError::Field { field: "the header size of an entry", value: header_size.into() });
+            return Err(ModuleImageError::Field { field: "the header size of an entry", value: header_size.into() });
         }
         check_there("an entry", payload_size.saturating_add(header_size.into()), there)?;
         let (whole, next) = bytes.split_at(header_size as usize + payload_size as usize);
@@ -87,7 +87,7 @@ impl<'a> FatbinEntry<'a> {
         fixed: &[u8; MIN_ENTRY_HEADER_BYTES],
         bytes: &'a [u8],
         header_size: usize,
-    ) -> Result<Self, ImageError> {
+    ) -> Result<Self, ModuleImageError> {
         let (header, payload) = bytes.split_at(header_size);
         let compressed_size = u32_at(fixed, 0x10);
         check_there("the compressed data of an entry", compressed_size.into(), payload.len() as u64)?;
@@ -145,8 +145,8 @@ impl<'a> FatbinEntry<'a> {
     /// The contents, unfolded.
     ///
     /// # Errors
-    /// [`ImageError::Compressed`], [`ImageError::TooLarge`], [`ImageError::Field`].
-    pub fn contents(&self) -> Result<Cow<'a, [u8]>, ImageError> {
+    /// [`ModuleImageError::Compressed`], [`ModuleImageError::TooLarge`], [`ModuleImageError::Field`].
+    pub fn contents(&self) -> Result<Cow<'a, [u8]>, ModuleImageError> {
         if !self.compressed {
             return Ok(Cow::Borrowed(self.stored));
         }
@@ -154,7 +154,7 @@ impl<'a> FatbinEntry<'a> {
         let contents = match self.flags & (FLAG_LZ4 | FLAG_ZSTD) {
             FLAG_LZ4 => unfold_lz4(self.stored, self.uncompressed),
             FLAG_ZSTD => unfold_zstd(self.stored, self.uncompressed),
-            value => Err(ImageError::Field { field: "the compression method", value }),
+            value => Err(ModuleImageError::Field { field: "the compression method", value }),
         };
         contents.map(Cow::Owned)
     }
@@ -163,7 +163,7 @@ impl<'a> FatbinEntry<'a> {
     ///
     /// # Errors
     /// As [`FatbinEntry::contents`].
-    pub fn text(&self) -> Result<Cow<'a, str>, ImageError> {
+    pub fn text(&self) -> Result<Cow<'a, str>, ModuleImageError> {
         Ok(match self.contents()? {
             Cow::Borrowed(bytes) => String::from_utf8_lossy(until_nul(bytes)),
             Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(until_nul(&bytes)).into_owned()),
@@ -191,10 +191,10 @@ fn options(header: &[u8], at: u32) -> &[u8] {
     name(header, offset, length)
 }
 
-fn unfold_lz4(block: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {
+fn unfold_lz4(block: &[u8], length: u64) -> Result<Vec<u8>, ModuleImageError> {
     check_limit("an LZ4 entry", length, (block.len() as u64).saturating_mul(MAX_LZ4_RATIO))?;
     let mut contents = vec![0; length as usize];
-    let wrong = |reason| ImageError::Compressed { method: "LZ4", reason };
+    let wrong = |reason| ModuleImageError::Compressed { method: "LZ4", reason };
     let written = lz4_flex::block::decompress_into(block, &mut contents).map_err(|error| wrong(error.to_string()))?;
     if written as u64 != length {
         return Err(wrong(format!("{written} bytes instead of {length}")));
@@ -203,8 +203,8 @@ fn unfold_lz4(block: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {
 }
 
 /// Grows with what the decoder really gives, so that a false length costs nothing.
-fn unfold_zstd(frame: &[u8], length: u64) -> Result<Vec<u8>, ImageError> {
-    let wrong = |reason| ImageError::Compressed { method: "zstd", reason };
+fn unfold_zstd(frame: &[u8], length: u64) -> Result<Vec<u8>, ModuleImageError> {
+    let wrong = |reason| ModuleImageError::Compressed { method: "zstd", reason };
     let decoder = ruzstd::decoding::StreamingDecoder::new(frame).map_err(|error| wrong(error.to_string()))?;
     let mut contents = Vec::new();
     decoder.take(length + 1).read_to_end(&mut contents).map_err(|error| wrong(error.to_string()))?;

@@ -1,12 +1,12 @@
 //! Why bytes are no module image. A driver answers all of these with `CUDA_ERROR_INVALID_IMAGE` (200), except
-//! [`ImageError::NoPtx`] (209, `CUDA_ERROR_NO_BINARY_FOR_GPU`).
+//! [`ModuleImageError::NoPtx`] (209, `CUDA_ERROR_NO_BINARY_FOR_GPU`).
 
 use thiserror::Error;
 
 /// Why an image was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum ImageError {
+pub enum ModuleImageError {
     /// The pointer is null.
     #[error("the image is a null pointer")]
     Null,
@@ -68,11 +68,11 @@ pub enum ImageError {
 }
 
 /// Whether `needed` bytes are there.
-pub(crate) fn check_there(what: &'static str, needed: u64, available: u64) -> Result<(), ImageError> {
-    if needed <= available { Ok(()) } else { Err(ImageError::CutOff { what, needed, available }) }
+pub(crate) fn check_there(what: &'static str, needed: u64, available: u64) -> Result<(), ModuleImageError> {
+    if needed <= available { Ok(()) } else { Err(ModuleImageError::CutOff { what, needed, available }) }
 }
 
 /// Whether a length is below a limit.
-pub(crate) fn check_limit(what: &'static str, length: u64, limit: u64) -> Result<(), ImageError> {
-    if length <= limit { Ok(()) } else { Err(ImageError::TooLarge { what, length, limit }) }
+pub(crate) fn check_limit(what: &'static str, length: u64, limit: u64) -> Result<(), ModuleImageError> {
+    if length <= limit { Ok(()) } else { Err(ModuleImageError::TooLarge { what, length, limit }) }
 }

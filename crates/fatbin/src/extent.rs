@@ -6,8 +6,8 @@ use std::slice;
 
 use crate::container::{CONTAINER_HEADER_BYTES, CONTAINER_MAGIC, container_length};
 use crate::elf::{ELF_MAGIC, elf_length};
-use crate::error::{ImageError, check_limit};
-use crate::image::{ANCIENT_MAGIC, Image, ImageKind, MAX_PARTS, WRAPPER_MAGIC};
+use crate::error::{ModuleImageError, check_limit};
+use crate::image::{ANCIENT_MAGIC, MAX_PARTS, ModuleImage, ModuleImageKind, WRAPPER_MAGIC};
 
 /// Longest PTX text looked at.
 const MAX_TEXT_BYTES: usize = 1 << 30;
@@ -23,26 +23,26 @@ const MAX_TEXT_BYTES: usize = 1 << 30;
 ///
 /// # Errors
 /// Why it is none.
-pub unsafe fn image_at<'a>(pointer: *const u8) -> Result<Image<'a>, ImageError> {
+pub unsafe fn image_at<'a>(pointer: *const u8) -> Result<ModuleImage<'a>, ModuleImageError> {
     if pointer.is_null() {
-        return Err(ImageError::Null);
+        return Err(ModuleImageError::Null);
     }
     // SAFETY: the caller vouches for an image at `pointer`, so its first bytes are there.
     match unsafe { first_word(pointer) } {
         // SAFETY: the caller vouches for an image, and these bytes announce a wrapper.
         Some(WRAPPER_MAGIC) => unsafe { wrapper_at(pointer) },
         // SAFETY: as above, a container.
-        Some(CONTAINER_MAGIC) => unsafe { container_at(pointer) }.map(|part| alone(ImageKind::Container, part)),
+        Some(CONTAINER_MAGIC) => unsafe { container_at(pointer) }.map(|part| alone(ModuleImageKind::Container, part)),
         // SAFETY: as above, a cubin.
-        Some(ELF_MAGIC) => unsafe { elf_at(pointer) }.map(|part| alone(ImageKind::Elf, part)),
-        Some(ANCIENT_MAGIC) => Err(ImageError::Ancient),
+        Some(ELF_MAGIC) => unsafe { elf_at(pointer) }.map(|part| alone(ModuleImageKind::Elf, part)),
+        Some(ANCIENT_MAGIC) => Err(ModuleImageError::Ancient),
         // SAFETY: as above; what is none of the others is text with a NUL.
-        _ => unsafe { text_at(pointer) }.map(|part| alone(ImageKind::Ptx, part)),
+        _ => unsafe { text_at(pointer) }.map(|part| alone(ModuleImageKind::Ptx, part)),
     }
 }
 
-fn alone(kind: ImageKind, part: &[u8]) -> Image<'_> {
-    Image::new(kind, vec![part])
+fn alone(kind: ModuleImageKind, part: &[u8]) -> ModuleImage<'_> {
+    ModuleImage::new(kind, vec![part])
 }
 
 /// The first word; none if a NUL comes before its end, because then a text of less than four bytes ends there.
@@ -63,17 +63,17 @@ unsafe fn first_word(pointer: *const u8) -> Option<u32> {
 
 /// # Safety
 /// A wrapper lies at `pointer`, 24 bytes, with what it points to.
-unsafe fn wrapper_at<'a>(pointer: *const u8) -> Result<Image<'a>, ImageError> {
+unsafe fn wrapper_at<'a>(pointer: *const u8) -> Result<ModuleImage<'a>, ModuleImageError> {
     // SAFETY: a wrapper has 24 bytes; the caller vouches for them. It may be unaligned in damaged programs.
     let [head, data, array] = unsafe { pointer.cast::<[u64; 3]>().read_unaligned() };
     let version = head >> 32;
     if !(1..=2).contains(&version) {
-        return Err(ImageError::Field { field: "the version of a wrapper", value: version });
+        return Err(ModuleImageError::Field { field: "the version of a wrapper", value: version });
     }
     // SAFETY: the second field points to a container, by the caller's promise.
     let mut parts = vec![unsafe { container_at(pointer_to(data)) }?];
     if version == 1 {
-        return Ok(Image::new(ImageKind::Wrapper, parts));
+        return Ok(ModuleImage::new(ModuleImageKind::Wrapper, parts));
     }
     let array = pointer_to(array).cast::<u64>();
     // SAFETY: the third field of a version 2 wrapper is null or such an array, by the caller's promise.
@@ -82,7 +82,7 @@ unsafe fn wrapper_at<'a>(pointer: *const u8) -> Result<Image<'a>, ImageError> {
         // SAFETY: members of the array before its end point to containers.
         parts.push(unsafe { container_at(object) }?);
     }
-    Ok(Image::new(ImageKind::LinkedWrapper, parts))
+    Ok(ModuleImage::new(ModuleImageKind::LinkedWrapper, parts))
 }
 
 /// Member `index` of a NULL-ended array; none at its end, or if there is no array.
@@ -104,9 +104,9 @@ fn pointer_to(address: u64) -> *const u8 {
 
 /// # Safety
 /// `pointer` is null, or a container lies there for `'a`.
-unsafe fn container_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
+unsafe fn container_at<'a>(pointer: *const u8) -> Result<&'a [u8], ModuleImageError> {
     if pointer.is_null() {
-        return Err(ImageError::Null);
+        return Err(ModuleImageError::Null);
     }
     // SAFETY: a container starts with a header of this size; the caller vouches for it.
     let header = unsafe { pointer.cast::<[u8; CONTAINER_HEADER_BYTES]>().read_unaligned() };
@@ -117,7 +117,7 @@ unsafe fn container_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
 
 /// # Safety
 /// A cubin lies at `pointer` for `'a`.
-unsafe fn elf_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
+unsafe fn elf_at<'a>(pointer: *const u8) -> Result<&'a [u8], ModuleImageError> {
     let length = elf_length(|offset, length| {
         // SAFETY: `elf_length` asks for the header, and for entries of tables that the header says are there.
         Ok(unsafe { slice::from_raw_parts(pointer.add(offset as usize), length as usize) })
@@ -128,7 +128,7 @@ unsafe fn elf_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
 
 /// # Safety
 /// Text lies at `pointer` for `'a` and ends with a NUL.
-unsafe fn text_at<'a>(pointer: *const u8) -> Result<&'a [u8], ImageError> {
+unsafe fn text_at<'a>(pointer: *const u8) -> Result<&'a [u8], ModuleImageError> {
     // SAFETY: reads up to the NUL that the caller vouches for (whole words, but only within its page).
     let length = unsafe { libc::strnlen(pointer.cast(), MAX_TEXT_BYTES) };
     check_limit("PTX text", length as u64, MAX_TEXT_BYTES as u64 - 1)?;

@@ -7,7 +7,7 @@ use crate::compilation::Compilation;
 use crate::container::{CONTAINER_MAGIC, Container};
 use crate::elf::{ELF_MAGIC, elf_length};
 use crate::entry::until_nul;
-use crate::error::{ImageError, check_limit, check_there};
+use crate::error::{ModuleImageError, check_limit, check_there};
 use crate::linked::linked_texts;
 use crate::ptx::Ptx;
 
@@ -21,7 +21,7 @@ pub(crate) const MAX_PARTS: usize = 1 << 16;
 /// What an image is; the numbers are those of the flat form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum ImageKind {
+pub enum ModuleImageKind {
     /// Text, without a NUL at its end here.
     Ptx = 1,
     /// A cubin: an ELF file.
@@ -34,23 +34,26 @@ pub enum ImageKind {
     LinkedWrapper = 5,
 }
 
-impl ImageKind {
-    fn from_number(number: u32) -> Result<Self, ImageError> {
+impl ModuleImageKind {
+    fn from_number(number: u32) -> Result<Self, ModuleImageError> {
         let kinds = [Self::Ptx, Self::Elf, Self::Container, Self::Wrapper, Self::LinkedWrapper];
         let field = "the kind";
-        kinds.into_iter().find(|kind| *kind as u32 == number).ok_or(ImageError::Field { field, value: number.into() })
+        kinds
+            .into_iter()
+            .find(|kind| *kind as u32 == number)
+            .ok_or(ModuleImageError::Field { field, value: number.into() })
     }
 }
 
 /// A module image: PTX, cubin or fatbin, as `cuModuleLoadData` takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image<'a> {
-    pub(crate) kind: ImageKind,
+pub struct ModuleImage<'a> {
+    pub(crate) kind: ModuleImageKind,
     pub(crate) parts: Vec<&'a [u8]>,
 }
 
-impl<'a> Image<'a> {
-    pub(crate) fn new(kind: ImageKind, parts: Vec<&'a [u8]>) -> Self {
+impl<'a> ModuleImage<'a> {
+    pub(crate) fn new(kind: ModuleImageKind, parts: Vec<&'a [u8]>) -> Self {
         Self { kind, parts }
     }
 
@@ -58,23 +61,23 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, ImageError> {
+    pub fn from_bytes(bytes: &'a [u8]) -> Result<Self, ModuleImageError> {
         match bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) {
-            Some(WRAPPER_MAGIC) => Err(ImageError::WrapperInFile),
-            Some(ANCIENT_MAGIC) => Err(ImageError::Ancient),
-            Some(CONTAINER_MAGIC) => Ok(Self::new(ImageKind::Container, vec![whole_container(bytes)?])),
-            Some(ELF_MAGIC) => Ok(Self::new(ImageKind::Elf, vec![whole_elf(bytes)?])),
-            _ => Ok(Self::new(ImageKind::Ptx, vec![until_nul(bytes)])),
+            Some(WRAPPER_MAGIC) => Err(ModuleImageError::WrapperInFile),
+            Some(ANCIENT_MAGIC) => Err(ModuleImageError::Ancient),
+            Some(CONTAINER_MAGIC) => Ok(Self::new(ModuleImageKind::Container, vec![whole_container(bytes)?])),
+            Some(ELF_MAGIC) => Ok(Self::new(ModuleImageKind::Elf, vec![whole_elf(bytes)?])),
+            _ => Ok(Self::new(ModuleImageKind::Ptx, vec![until_nul(bytes)])),
         }
     }
 
     /// Form of the image.
     #[must_use]
-    pub fn kind(&self) -> ImageKind {
+    pub fn kind(&self) -> ModuleImageKind {
         self.kind
     }
 
-    /// Bytes of each part; [`ImageKind`] says what the parts are.
+    /// Bytes of each part; [`ModuleImageKind`] says what the parts are.
     #[must_use]
     pub fn parts(&self) -> &[&'a [u8]] {
         &self.parts
@@ -84,9 +87,9 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// One of them is damaged.
-    pub fn containers(&self) -> Result<Vec<Container<'a>>, ImageError> {
+    pub fn containers(&self) -> Result<Vec<Container<'a>>, ModuleImageError> {
         match self.kind {
-            ImageKind::Ptx | ImageKind::Elf => Ok(Vec::new()),
+            ModuleImageKind::Ptx | ModuleImageKind::Elf => Ok(Vec::new()),
             _ => self.parts.iter().map(|part| Container::new(part)).collect(),
         }
     }
@@ -95,12 +98,12 @@ impl<'a> Image<'a> {
     /// separately compiled programs one for each object file, to be linked.
     ///
     /// # Errors
-    /// [`ImageError::NoPtx`], or the image is damaged.
-    pub fn ptx(&self, sm: Option<u32>) -> Result<Vec<Ptx<'a>>, ImageError> {
-        if let (ImageKind::Ptx, [text, ..]) = (self.kind, &self.parts[..]) {
+    /// [`ModuleImageError::NoPtx`], or the image is damaged.
+    pub fn ptx(&self, sm: Option<u32>) -> Result<Vec<Ptx<'a>>, ModuleImageError> {
+        if let (ModuleImageKind::Ptx, [text, ..]) = (self.kind, &self.parts[..]) {
             return Ok(vec![Ptx { sm: 0, text: String::from_utf8_lossy(text), compilation: Compilation::default() }]);
         }
-        if let (ImageKind::Elf, [file, ..]) = (self.kind, &self.parts[..]) {
+        if let (ModuleImageKind::Elf, [file, ..]) = (self.kind, &self.parts[..]) {
             let linked = linked_texts(file)?;
             return if linked.is_empty() { Err(no_ptx_in_cubin(file, sm)) } else { Ok(linked) };
         }
@@ -126,13 +129,13 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// Why the bytes are no image.
-    pub fn decode(flat: &'a [u8]) -> Result<Self, ImageError> {
+    pub fn decode(flat: &'a [u8]) -> Result<Self, ModuleImageError> {
         let mut rest = flat;
-        let kind = ImageKind::from_number(u32::from_le_bytes(take(&mut rest)?))?;
+        let kind = ModuleImageKind::from_number(u32::from_le_bytes(take(&mut rest)?))?;
         let count = u32::from_le_bytes(take(&mut rest)?) as usize;
-        let expected = if kind == ImageKind::LinkedWrapper { 1..=MAX_PARTS } else { 1..=1 };
+        let expected = if kind == ModuleImageKind::LinkedWrapper { 1..=MAX_PARTS } else { 1..=1 };
         if !expected.contains(&count) {
-            return Err(ImageError::Field { field: "the number of parts", value: count as u64 });
+            return Err(ModuleImageError::Field { field: "the number of parts", value: count as u64 });
         }
         check_there("the table of parts", count as u64 * 8, rest.len() as u64)?;
         let (table, mut rest) = rest.split_at(count * 8);
@@ -149,16 +152,16 @@ impl<'a> Image<'a> {
     }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ImageError> {
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ModuleImageError> {
     let (needed, available) = (N as u64, rest.len() as u64);
     let (field, behind) =
-        rest.split_first_chunk().ok_or(ImageError::CutOff { what: "the flat form", needed, available })?;
+        rest.split_first_chunk().ok_or(ModuleImageError::CutOff { what: "the flat form", needed, available })?;
     *rest = behind;
     Ok(*field)
 }
 
-fn whole_container(bytes: &[u8]) -> Result<&[u8], ImageError> {
-    let header = bytes.first_chunk().ok_or(ImageError::CutOff {
+fn whole_container(bytes: &[u8]) -> Result<&[u8], ModuleImageError> {
+    let header = bytes.first_chunk().ok_or(ModuleImageError::CutOff {
         what: "a container",
         needed: crate::container::CONTAINER_HEADER_BYTES as u64,
         available: bytes.len() as u64,
@@ -167,32 +170,32 @@ fn whole_container(bytes: &[u8]) -> Result<&[u8], ImageError> {
     slice_of(bytes, "a container", 0, length)
 }
 
-fn whole_elf(bytes: &[u8]) -> Result<&[u8], ImageError> {
+fn whole_elf(bytes: &[u8]) -> Result<&[u8], ModuleImageError> {
     let length = elf_length(|offset, length| slice_of(bytes, "a cubin", offset, length))?;
     slice_of(bytes, "a cubin", 0, length)
 }
 
-fn slice_of<'a>(bytes: &'a [u8], what: &'static str, offset: u64, length: u64) -> Result<&'a [u8], ImageError> {
+fn slice_of<'a>(bytes: &'a [u8], what: &'static str, offset: u64, length: u64) -> Result<&'a [u8], ModuleImageError> {
     let end = offset.saturating_add(length);
     check_there(what, end, bytes.len() as u64)?;
     Ok(&bytes[offset as usize..end as usize])
 }
 
-fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ImageError {
+fn no_ptx(containers: &[Container<'_>], sm: Option<u32>) -> ModuleImageError {
     let entries = containers.iter().flat_map(Container::entries).flatten();
     let mut names: Vec<String> = entries.map(|entry| entry_name(&entry)).collect();
     names.sort();
     names.dedup();
     let found = if names.is_empty() { String::new() } else { format!(" (it has {})", names.join(", ")) };
     let sm = sm.unwrap_or(0);
-    ImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+    ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
 }
 
 /// A cubin alone: machine code for the architecture that its header names.
-fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ImageError {
+fn no_ptx_in_cubin(file: &[u8], sm: Option<u32>) -> ModuleImageError {
     let sm = sm.unwrap_or(0);
     let found = machine_of(file).map_or_else(String::new, |made| format!(" (it is machine code for {made})"));
-    ImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
+    ModuleImageError::NoPtx { major: sm / 10, minor: sm % 10, found }
 }
 
 /// The architecture in the flags of an ELF header: their second byte since version 8 of the binary interface, before that

@@ -5,9 +5,9 @@
 //!                   └──▶ NULL-ended array of further containers (version 2: separately compiled objects)
 //! ```
 //!
-//! An API call gives a bare pointer; [`image_at`] finds out what lies there and how long it is. An [`Image`] is a view
-//! of the parts, wherever they lie; it has a flat form for the wire ([`Image::encode`], [`Image::decode`]) and can be
-//! built up again as a driver wants it ([`Image::rebuild`]). [`Image::for_devices`] leaves out what no device there can use, [`Image::ptx`] picks the text a software device runs.
+//! An API call gives a bare pointer; [`image_at`] finds out what lies there and how long it is. An [`ModuleImage`] is a view
+//! of the parts, wherever they lie; it has a flat form for the wire ([`ModuleImage::encode`], [`ModuleImage::decode`]) and can be
+//! built up again as a driver wants it ([`ModuleImage::rebuild`]). [`ModuleImage::for_devices`] leaves out what no device there can use, [`ModuleImage::ptx`] picks the text a software device runs.
 //!
 //! Apart from [`image_at`], which has to trust its caller, nothing here believes a length: damaged images are errors.
 
@@ -30,9 +30,9 @@ mod variables;
 pub use compilation::Compilation;
 pub use container::{Container, Entries};
 pub use entry::{EntryKind, FatbinEntry};
-pub use error::ImageError;
+pub use error::ModuleImageError;
 pub use extent::image_at;
-pub use image::{Image, ImageKind};
+pub use image::{ModuleImage, ModuleImageKind};
 pub use linked::linked_image;
 pub use object::{containers_of_object, members_of_library};
 pub use ptx::Ptx;

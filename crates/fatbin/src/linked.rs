@@ -16,7 +16,7 @@ use std::borrow::Cow;
 
 use crate::compilation::Compilation;
 use crate::elf::{Section, sections};
-use crate::error::{ImageError, check_there};
+use crate::error::{ModuleImageError, check_there};
 use crate::ptx::Ptx;
 
 /// Name of the section with the texts.
@@ -89,7 +89,7 @@ fn section(name: u32, kind: u32, offset: usize, size: usize) -> [u8; 64] {
 }
 
 /// The texts in an image of [`linked_image`]; none in any other ELF file.
-pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
+pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ModuleImageError> {
     let Some(Section { mut bytes, .. }) = sections(file)?.into_iter().find(|section| section.name == TEXTS_SECTION)
     else {
         return Ok(Vec::new());
@@ -100,7 +100,8 @@ pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
         let length = head & ((1 << LENGTH_BITS) - 1);
         check_there("a linked text", length, rest.len() as u64)?;
         let (text, behind) = rest.split_at(length as usize);
-        let text = std::str::from_utf8(text).map_err(|_| ImageError::Field { field: "a linked text", value: 0 })?;
+        let text =
+            std::str::from_utf8(text).map_err(|_| ModuleImageError::Field { field: "a linked text", value: 0 })?;
         texts.push(Ptx { sm: 0, text: Cow::Borrowed(text), compilation: decode(head >> LENGTH_BITS) });
         bytes = behind;
     }
@@ -110,7 +111,7 @@ pub(crate) fn linked_texts(file: &[u8]) -> Result<Vec<Ptx<'_>>, ImageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Image, ImageKind};
+    use crate::image::{ModuleImage, ModuleImageKind};
 
     #[test]
     fn texts_come_out_as_they_went_in_and_the_image_is_whole() {
@@ -122,8 +123,8 @@ mod tests {
         let texts: Vec<_> = texts.iter().map(|ptx| (ptx.text.as_ref(), ptx.compilation)).collect();
         assert_eq!(texts, given);
         let padded = [&file[..], &[1; 10]].concat();
-        let image = Image::from_bytes(&padded).unwrap();
-        assert_eq!((image.kind(), image.parts()), (ImageKind::Elf, &[&file[..]][..]));
+        let image = ModuleImage::from_bytes(&padded).unwrap();
+        assert_eq!((image.kind(), image.parts()), (ModuleImageKind::Elf, &[&file[..]][..]));
         assert_eq!(image.ptx(Some(90)).unwrap().len(), 3);
     }
 

@@ -2,7 +2,7 @@
 
 use crate::container::{CONTAINER_HEADER_BYTES, CONTAINER_MAGIC, container_length};
 use crate::elf::sections;
-use crate::error::ImageError;
+use crate::error::ModuleImageError;
 
 /// Sections that compilers put containers into: of whole and of relocatable device code.
 const FATBIN_SECTIONS: [&str; 2] = [".nv_fatbin", "__nv_relfatbin"];
@@ -16,7 +16,7 @@ const MEMBER_SIZE_RANGE: std::ops::Range<usize> = 48..58;
 ///
 /// # Errors
 /// It is no ELF file, or damaged.
-pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
+pub fn containers_of_object(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
     let mut containers = Vec::new();
     for section in sections(file)?.iter().filter(|section| FATBIN_SECTIONS.contains(&section.name)) {
         let mut rest = section.bytes;
@@ -38,23 +38,23 @@ fn next_container(bytes: &[u8]) -> Option<usize> {
     bytes.chunks(8).position(|chunk| chunk.starts_with(&magic)).map(|index| index * 8)
 }
 
-fn cut_off(available: usize) -> ImageError {
-    ImageError::CutOff { what: "a container", needed: CONTAINER_HEADER_BYTES as u64, available: available as u64 }
+fn cut_off(available: usize) -> ModuleImageError {
+    ModuleImageError::CutOff { what: "a container", needed: CONTAINER_HEADER_BYTES as u64, available: available as u64 }
 }
 
 /// The members of a library that are files of their own, names and symbols left out.
 ///
 /// # Errors
 /// It is no library, or damaged.
-pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
+pub fn members_of_library(file: &[u8]) -> Result<Vec<&[u8]>, ModuleImageError> {
     let mut rest =
-        file.strip_prefix(ARCHIVE_MAGIC).ok_or(ImageError::Field { field: "the head of a library", value: 0 })?;
+        file.strip_prefix(ARCHIVE_MAGIC).ok_or(ModuleImageError::Field { field: "the head of a library", value: 0 })?;
     let mut members = Vec::new();
     while rest.len() >= MEMBER_HEADER_BYTES {
         let (header, behind) = rest.split_at(MEMBER_HEADER_BYTES);
         let size =
             std::str::from_utf8(&header[MEMBER_SIZE_RANGE]).ok().and_then(|text| text.trim().parse::<usize>().ok());
-        let size = size.ok_or(ImageError::Field { field: "the size of a library's member", value: 0 })?;
+        let size = size.ok_or(ModuleImageError::Field { field: "the size of a library's member", value: 0 })?;
         let member = behind.get(..size).ok_or(cut_off(behind.len()))?;
         // A name that begins with a slash, and nothing but blanks or another slash behind it, is a table.
         if !(header.starts_with(b"/ ") || header.starts_with(b"//")) {

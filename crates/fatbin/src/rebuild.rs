@@ -2,14 +2,14 @@
 
 #![expect(unsafe_code, reason = "reads units of storage as the bytes they are")]
 
-use crate::image::{Image, ImageKind, WRAPPER_MAGIC};
+use crate::image::{ModuleImage, ModuleImageKind, WRAPPER_MAGIC};
 
 /// Unit of storage, so that parts start where any loader could want them to.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-impl Image<'_> {
+impl ModuleImage<'_> {
     /// A copy as a driver wants it, with wrapper and array built up again.
     #[must_use]
     pub fn rebuild(&self) -> OwnedImage {
@@ -21,7 +21,7 @@ impl Image<'_> {
 /// is moved; a driver that was told that the image stays ("is preserved") needs it as long as the library.
 #[derive(Debug)]
 pub struct OwnedImage {
-    kind: ImageKind,
+    kind: ModuleImageKind,
     /// Bytes of each part.
     lengths: Vec<usize>,
     /// Bytes of each part, in aligned lines.
@@ -33,14 +33,14 @@ pub struct OwnedImage {
 }
 
 impl OwnedImage {
-    pub(crate) fn new(kind: ImageKind, parts: &[&[u8]]) -> Self {
+    pub(crate) fn new(kind: ModuleImageKind, parts: &[&[u8]]) -> Self {
         let lengths = parts.iter().map(|part| part.len()).collect();
-        let parts: Vec<Vec<Line>> = parts.iter().map(|part| copy(part, kind == ImageKind::Ptx)).collect();
+        let parts: Vec<Vec<Line>> = parts.iter().map(|part| copy(part, kind == ModuleImageKind::Ptx)).collect();
         let address = |part: &Vec<Line>| part.as_ptr().expose_provenance() as u64;
         let mut addresses = parts.iter().map(address);
         let (array, wrapper) = match (kind, addresses.next()) {
-            (ImageKind::Wrapper, Some(container)) => (Vec::new(), vec![magic_and_version(1), container, 0]),
-            (ImageKind::LinkedWrapper, Some(container)) => {
+            (ModuleImageKind::Wrapper, Some(container)) => (Vec::new(), vec![magic_and_version(1), container, 0]),
+            (ModuleImageKind::LinkedWrapper, Some(container)) => {
                 let array: Vec<u64> = addresses.chain([0]).collect();
                 let array_address = array.as_ptr().expose_provenance() as u64;
                 (array, vec![magic_and_version(2), container, array_address])
@@ -61,9 +61,9 @@ impl OwnedImage {
 
     /// The view that this is a copy of.
     #[must_use]
-    pub fn image(&self) -> Image<'_> {
+    pub fn image(&self) -> ModuleImage<'_> {
         let parts = self.parts.iter().zip(&self.lengths);
-        Image::new(self.kind, parts.map(|(part, length)| bytes(part, *length)).collect())
+        ModuleImage::new(self.kind, parts.map(|(part, length)| bytes(part, *length)).collect())
     }
 
     /// Bytes of all parts.

@@ -6,7 +6,7 @@
 
 use crate::container::Container;
 use crate::entry::{EntryKind, FatbinEntry};
-use crate::image::{Image, ImageKind};
+use crate::image::{ModuleImage, ModuleImageKind};
 
 /// Changes with what is left out, and with the flat form: what was known of a selection before is not true of it then.
 pub const SELECTION_RULES: u32 = 1;
@@ -16,7 +16,7 @@ const ZERO_PADDING: &[u8] = &[0; 8];
 /// What is left of an image, not copied.
 #[derive(Debug)]
 pub struct Selection<'a> {
-    kind: ImageKind,
+    kind: ModuleImageKind,
     parts: Vec<SelectedPart<'a>>,
 }
 
@@ -31,11 +31,11 @@ enum SelectedPart<'a> {
     },
 }
 
-impl<'a> Image<'a> {
+impl<'a> ModuleImage<'a> {
     /// The image for devices of these architectures (such as 90), or all of it for none.
     #[must_use]
     pub fn for_devices(&self, devices: &[u32]) -> Selection<'a> {
-        let is_whole = devices.is_empty() || matches!(self.kind(), ImageKind::Ptx | ImageKind::Elf);
+        let is_whole = devices.is_empty() || matches!(self.kind(), ModuleImageKind::Ptx | ModuleImageKind::Elf);
         let part =
             |part: &&'a [u8]| if is_whole { None } else { cut(part, devices) }.unwrap_or(SelectedPart::Whole(part));
         Selection { kind: self.kind(), parts: self.parts().iter().map(part).collect() }

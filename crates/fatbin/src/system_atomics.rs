@@ -4,8 +4,8 @@
 //! says of `ptxas`' output for sm_75 to sm_120.
 
 use crate::elf::sections;
-use crate::error::ImageError;
-use crate::image::Image;
+use crate::error::ModuleImageError;
+use crate::image::ModuleImage;
 use crate::variables::MachineCode;
 
 /// Bytes of an instruction, of sm_70 and later.
@@ -17,12 +17,12 @@ const SCOPE_SHIFT: u32 = 13;
 /// System scope, up to sm_79 and from sm_80 on.
 const OF_SYSTEM: [u64; 2] = [0xb, 0xa];
 
-impl Image<'_> {
+impl ModuleImage<'_> {
     /// Whether the code that a device of architecture `sm` (such as 90) runs has such operations. What cannot be read has none.
     ///
     /// # Errors
     /// The image is damaged.
-    pub fn has_system_atomics(&self, sm: u32) -> Result<bool, ImageError> {
+    pub fn has_system_atomics(&self, sm: u32) -> Result<bool, ModuleImageError> {
         let in_code = match self.machine_code(sm)? {
             Some((file, MachineCode::For(sm))) => of_code(&file, sm)?,
             Some((file, _)) => of_code(&file, sm)?,
@@ -38,7 +38,7 @@ fn of_text(text: &str) -> bool {
         .any(|word| ["atom.", "red."].iter().any(|start| word.starts_with(start)) && word.contains(".sys"))
 }
 
-fn of_code(file: &[u8], sm: u32) -> Result<bool, ImageError> {
+fn of_code(file: &[u8], sm: u32) -> Result<bool, ModuleImageError> {
     let system = OF_SYSTEM[usize::from(sm >= 80)];
     let is_one = |bytes: &[u8; INSTRUCTION_BYTES]| {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn machine_code_tells_its_scopes() {
         for (sm, system, device) in CODE {
-            let has = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().has_system_atomics(sm).unwrap();
+            let has = |bytes: &[u8]| ModuleImage::from_bytes(bytes).unwrap().has_system_atomics(sm).unwrap();
             assert!(has(system) && !has(device), "sm_{sm}");
         }
     }
@@ -81,7 +81,7 @@ mod tests {
     fn text_tells_its_scopes() {
         let has = |text: &str| {
             let text = format!(".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() {{ {text} ret; }}");
-            Image::from_bytes(&linked_image(&[(&text, Compilation::default())]))
+            ModuleImage::from_bytes(&linked_image(&[(&text, Compilation::default())]))
                 .unwrap()
                 .has_system_atomics(90)
                 .unwrap()

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use crate::declarations::declarations;
 use crate::elf::{Section, sections};
 use crate::entry::until_nul;
-use crate::error::ImageError;
-use crate::image::{Image, ImageKind};
+use crate::error::ModuleImageError;
+use crate::image::{ModuleImage, ModuleImageKind};
 use crate::{Container, EntryKind};
 
 /// Section type of a symbol table.
@@ -117,12 +117,12 @@ impl Variables<'_> {
     }
 }
 
-impl Image<'_> {
+impl ModuleImage<'_> {
     /// The variables of the code that a device of architecture `sm` (such as 90) runs; a software device runs text only.
     ///
     /// # Errors
     /// The image is damaged, or has no code for the device.
-    pub fn variables(&self, sm: u32, is_soft: bool) -> Result<Variables<'static>, ImageError> {
+    pub fn variables(&self, sm: u32, is_soft: bool) -> Result<Variables<'static>, ModuleImageError> {
         if !is_soft && let Some((file, code)) = self.machine_code(sm)? {
             return Ok(Variables { code, ..of_code(&file)?.into_owned() });
         }
@@ -131,7 +131,7 @@ impl Image<'_> {
             found.extend(of_text(&ptx.text).into_owned());
         }
         // A driver that compiles one text fixes its pointers to functions, as ptxas does; a linker leaves them to loading.
-        found.relocates_functions &= is_soft || self.kind() == ImageKind::LinkedWrapper;
+        found.relocates_functions &= is_soft || self.kind() == ModuleImageKind::LinkedWrapper;
         Ok(found)
     }
 
@@ -140,17 +140,17 @@ impl Image<'_> {
     ///
     /// # Errors
     /// The image is damaged.
-    pub fn calls_by_pointer(&self) -> Result<bool, ImageError> {
+    pub fn calls_by_pointer(&self) -> Result<bool, ModuleImageError> {
         match self.ptx(None) {
             Ok(texts) => Ok(texts.iter().any(|ptx| has_indirect_call(&ptx.text))),
-            Err(ImageError::NoPtx { .. }) => Ok(true),
+            Err(ModuleImageError::NoPtx { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
     /// The machine code that a driver prefers for a device: of the nearest architecture of its family.
-    pub(crate) fn machine_code(&self, sm: u32) -> Result<Option<Code<'_>>, ImageError> {
-        if let (ImageKind::Elf, [file, ..]) = (self.kind(), self.parts()) {
+    pub(crate) fn machine_code(&self, sm: u32) -> Result<Option<Code<'_>>, ModuleImageError> {
+        if let (ModuleImageKind::Elf, [file, ..]) = (self.kind(), self.parts()) {
             return Ok(Some((Cow::Borrowed(*file), MachineCode::Image)));
         }
         // The first container of a linked program is all of it, linked.
@@ -159,7 +159,7 @@ impl Image<'_> {
     }
 }
 
-fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>, ImageError> {
+fn best_code<'a>(container: &Container<'a>, sm: u32) -> Result<Option<Code<'a>>, ModuleImageError> {
     let entries = container.entries().collect::<Result<Vec<_>, _>>()?;
     let usable = entries.into_iter().filter(|entry| entry.kind == EntryKind::CUBIN && entry.suits(sm));
     let best = usable.max_by_key(|entry| entry.sm);
@@ -182,7 +182,7 @@ fn has_indirect_call(text: &str) -> bool {
 }
 
 /// The variables of machine code.
-fn of_code(file: &[u8]) -> Result<Variables<'_>, ImageError> {
+fn of_code(file: &[u8]) -> Result<Variables<'_>, ModuleImageError> {
     let sections = sections(file)?;
     let code_bytes = sections.iter().filter(|section| is_code(section)).map(|section| section.bytes.len() as u64).sum();
     let relocates_functions = relocates_functions(&sections);
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn machine_code_and_its_text_declare_the_same() {
-        let code = Image::from_bytes(CUBIN).unwrap().variables(90, false).unwrap();
-        let text = Image::from_bytes(TEXT.as_bytes()).unwrap().variables(90, false).unwrap();
+        let code = ModuleImage::from_bytes(CUBIN).unwrap().variables(90, false).unwrap();
+        let text = ModuleImage::from_bytes(TEXT.as_bytes()).unwrap().variables(90, false).unwrap();
         let expected = [
             "$str",
             "$str$1",
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn pointers_to_functions_are_told_by_the_text_or_supposed() {
-        let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().calls_by_pointer().unwrap();
+        let of = |bytes: &[u8]| ModuleImage::from_bytes(bytes).unwrap().calls_by_pointer().unwrap();
         let (direct, indirect) = ("call f;", "P: .callprototype _ (.param .b32 _); call %rd1, (a), P;");
         assert!(of(CUBIN) && of(TEXT.as_bytes()));
         let linked = |texts: [&str; 2]| linked_image(&texts.map(|text| (text, Compilation::default())));
@@ -330,11 +330,12 @@ mod tests {
 
     #[test]
     fn functions_whose_addresses_are_patched_at_loading_are_told() {
-        let of = |bytes: &[u8]| Image::from_bytes(bytes).unwrap().variables(90, false).unwrap().relocates_functions;
+        let of =
+            |bytes: &[u8]| ModuleImage::from_bytes(bytes).unwrap().variables(90, false).unwrap().relocates_functions;
         assert!(!of(CUBIN), "its pointers are offsets, fixed by the compiler");
         assert!(of(LINKED));
         assert!(!of(TEXT.as_bytes()), "a driver compiles it as one");
-        let soft = Image::from_bytes(TEXT.as_bytes()).unwrap().variables(90, true).unwrap();
+        let soft = ModuleImage::from_bytes(TEXT.as_bytes()).unwrap().variables(90, true).unwrap();
         assert!(soft.relocates_functions, "a software device may place them anew");
         let mut stripped = LINKED.to_vec();
         let symbols = u32::to_le_bytes(SHT_SYMTAB);
@@ -346,7 +347,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_machine_code_are_told() {
-        let of = |bytes: &[u8], is_soft| Image::from_bytes(bytes).unwrap().variables(90, is_soft).unwrap().code_bytes;
+        let of =
+            |bytes: &[u8], is_soft| ModuleImage::from_bytes(bytes).unwrap().variables(90, is_soft).unwrap().code_bytes;
         // Its section `.text._Z1kPii`.
         assert_eq!(of(CUBIN, false), 2304);
         assert_eq!([false, true].map(|is_soft| of(TEXT.as_bytes(), is_soft)), [0; 2]);
@@ -354,7 +356,7 @@ mod tests {
 
     #[test]
     fn the_code_of_a_device_is_told() {
-        let code = |bytes: &[u8], is_soft| Image::from_bytes(bytes).unwrap().variables(90, is_soft).unwrap().code;
+        let code = |bytes: &[u8], is_soft| ModuleImage::from_bytes(bytes).unwrap().variables(90, is_soft).unwrap().code;
         assert_eq!(code(CUBIN, false), MachineCode::Image);
         assert_eq!(
             (code(TEXT.as_bytes(), false), code(TEXT.as_bytes(), true)),
@@ -364,12 +366,12 @@ mod tests {
 
     #[test]
     fn a_software_device_runs_the_text_alone() {
-        assert!(Image::from_bytes(CUBIN).unwrap().variables(90, true).is_err());
+        assert!(ModuleImage::from_bytes(CUBIN).unwrap().variables(90, true).is_err());
         let linked = linked_image(&[
             (".global .u32 a;", Compilation::default()),
             (".visible .global .u32 b; .extern .global .u32 a;", Compilation::default()),
         ]);
-        let found = Image::from_bytes(&linked).unwrap().variables(90, true).unwrap();
+        let found = ModuleImage::from_bytes(&linked).unwrap().variables(90, true).unwrap();
         assert_eq!(names(&found), ["a", "b"]);
     }
 

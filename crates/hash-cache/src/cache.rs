@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, openat, renameat, statat, unlinkat};
 use rustix::process::geteuid;
 
-use crate::origin::Origin;
+use crate::origin::MappedOrigin;
 
 /// Changes with everything that a name stands for, and with the form of entries.
 const CACHE_VERSION: &[u8] = b"katydid memo 1";
@@ -62,7 +62,7 @@ pub struct Lookup<'m> {
     cache: &'m HashCache,
     parts: Vec<Range<u64>>,
     about: Vec<u8>,
-    origin: Origin,
+    origin: MappedOrigin,
     hash: Option<ImageHash>,
 }
 
@@ -76,7 +76,7 @@ impl HashCache {
     /// What is known of parts of this process's memory, which stay as they are while the answer lives; `about` is all else
     /// that decides it. None where these are not bytes of files.
     pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Lookup<'_>> {
-        let origin = Origin::of(&parts)?;
+        let origin = MappedOrigin::of(&parts)?;
         let kept = self.get(&whole(&origin, &about));
         Some(Lookup { cache: self, parts, about, origin, hash: kept })
     }
@@ -138,14 +138,14 @@ impl Lookup<'_> {
 
     fn keep_at(&self, found: ImageHash, now: SystemTime) {
         let is_new = self.hash != Some(found);
-        if is_new && self.origin.is_settled(now) && Origin::of(&self.parts).as_ref() == Some(&self.origin) {
+        if is_new && self.origin.is_settled(now) && MappedOrigin::of(&self.parts).as_ref() == Some(&self.origin) {
             let _ = self.cache.put(&whole(&self.origin, &self.about), &found);
         }
     }
 }
 
 /// All that decides what is known, in a form that nothing else has.
-fn whole(origin: &Origin, about: &[u8]) -> Vec<u8> {
+fn whole(origin: &MappedOrigin, about: &[u8]) -> Vec<u8> {
     let length = (about.len() as u64).to_le_bytes();
     [CACHE_VERSION, &length, about, &origin.bytes()].concat()
 }
@@ -399,7 +399,7 @@ mod tests {
     }
 
     fn whole_of(range: Range<u64>) -> Vec<u8> {
-        super::whole(&Origin::of(&[range]).unwrap(), &[2])
+        super::whole(&MappedOrigin::of(&[range]).unwrap(), &[2])
     }
 
     #[test]

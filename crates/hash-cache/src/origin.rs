@@ -36,9 +36,9 @@ struct FileRange {
 
 /// Where the bytes of some parts of memory come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin(Vec<FileRange>);
+pub(crate) struct MappedOrigin(Vec<FileRange>);
 
-impl Origin {
+impl MappedOrigin {
     /// The origin of parts of this process's memory; none unless all are bytes of files, unchanged in memory.
     pub(crate) fn of(parts: &[Range<u64>]) -> Option<Self> {
         let mappings = maps::of_parts(parts)?;
@@ -131,7 +131,7 @@ mod tests {
     fn times_of_change_that_tell_nothing_are_not_believed() {
         let is_settled = |changed: [i64; 4], now: u64| {
             let place = FileRange { file: [1, 2, 3], changed, offset: 0, length: 3 };
-            Origin(vec![place]).is_settled(UNIX_EPOCH + Duration::from_millis(now))
+            MappedOrigin(vec![place]).is_settled(UNIX_EPOCH + Duration::from_millis(now))
         };
         assert!(is_settled([5, 7, 1000, 500_000_000], 1_002_500));
         assert!(!is_settled([5, 7, 1000, 500_000_000], 1_002_499));

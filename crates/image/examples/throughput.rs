@@ -84,7 +84,7 @@ fn put(writer: &Writer, memory: &mut [u8], threads: usize) -> Result<Vec<ChunkId
     })
 }
 
-fn read(reader: &katydid_image::Reader, memory: &mut [u8], threads: usize) -> Result<()> {
+fn read(reader: &katydid_image::CheckpointReader, memory: &mut [u8], threads: usize) -> Result<()> {
     let chunks = &reader.manifest().sessions[0].regions[0].chunks;
     let share = chunks.len().div_ceil(threads);
     std::thread::scope(|scope| {

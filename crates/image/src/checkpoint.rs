@@ -20,7 +20,7 @@ use crate::image::latest;
 use crate::image::{CHECKPOINTS_FOLDER, Image, LATEST_FILE, MANIFEST_FILE, folder_of};
 use crate::index::{Index, PACKS_FOLDER, located};
 use crate::manifest::{FileEntry, Identity, Manifest, PackUse, Session, Sizes, seal};
-use crate::reader::Reader;
+use crate::reader::CheckpointReader;
 use crate::store::{Guard, Lock};
 
 /// Where chunks and states of a session go: an image, or a connection to the process that writes it.
@@ -141,10 +141,10 @@ impl Writer {
 
     /// The checkpoint as a reader will find it once this manifest is committed: what it would be good for can be found out
     /// before that. Nothing of it is written.
-    pub fn draft(&self, mut manifest: Manifest) -> Result<Reader> {
+    pub fn draft(&self, mut manifest: Manifest) -> Result<CheckpointReader> {
         self.chunks.finish()?;
         manifest.identity = Some(Identity { image: self.image.id, number: self.number, parent: self.parent });
-        Reader::draft(&self.image, self.number, manifest)
+        CheckpointReader::draft(&self.image, self.number, manifest)
     }
 
     /// Makes the checkpoint: all chunks that the manifest names must have been put, by this process or a part.

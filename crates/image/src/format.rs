@@ -19,7 +19,7 @@ const CHUNK_MAGIC: &[u8; 4] = b"KCHK";
 
 /// What is wrong with some bytes; the caller adds where they lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum FormatFault {
     /// The version of a newer format.
     TooNew(u32),
     /// The file is damaged; the text says how.
@@ -91,17 +91,17 @@ fn unit(fields: &[&[u8]]) -> [u8; BLOCK_BYTES] {
 }
 
 /// Looked at before anything behind it.
-fn version(found: u32) -> Result<(), Fault> {
+fn version(found: u32) -> Result<(), FormatFault> {
     match found {
-        0 => Err(Fault::Damaged("format 0 was never written")),
-        found if found > FORMAT_VERSION => Err(Fault::TooNew(found)),
+        0 => Err(FormatFault::Damaged("format 0 was never written")),
+        found if found > FORMAT_VERSION => Err(FormatFault::TooNew(found)),
         _ => Ok(()),
     }
 }
 
 /// What must hold, or the bytes are damaged in this way.
-fn expect(holds: bool, fault: &'static str) -> Result<(), Fault> {
-    if holds { Ok(()) } else { Err(Fault::Damaged(fault)) }
+fn expect(holds: bool, fault: &'static str) -> Result<(), FormatFault> {
+    if holds { Ok(()) } else { Err(FormatFault::Damaged(fault)) }
 }
 
 /// The whole file `katydid-image`.
@@ -113,7 +113,7 @@ pub(crate) fn image_file(id: ImageId) -> [u8; BLOCK_BYTES] {
 }
 
 /// Reads the file `katydid-image`, which holds the image's id.
-pub(crate) fn read_image_file(bytes: &[u8; BLOCK_BYTES]) -> Result<ImageId, Fault> {
+pub(crate) fn read_image_file(bytes: &[u8; BLOCK_BYTES]) -> Result<ImageId, FormatFault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == IMAGE_MAGIC, "does not begin with KATYDIMG")?;
     version(fields.u32())?;
@@ -128,7 +128,7 @@ pub(crate) fn pack_header(image: ImageId, number: u32) -> [u8; BLOCK_BYTES] {
 }
 
 /// Checks that a pack is the one of this number in this image.
-pub(crate) fn check_pack_header(bytes: &[u8; BLOCK_BYTES], image: ImageId, number: u32) -> Result<(), Fault> {
+pub(crate) fn check_pack_header(bytes: &[u8; BLOCK_BYTES], image: ImageId, number: u32) -> Result<(), FormatFault> {
     let mut fields = Fields(bytes);
     expect(&fields.take() == PACK_MAGIC, "does not begin with KATYPACK")?;
     version(fields.u32())?;
@@ -147,12 +147,12 @@ impl Codec {
     }
 
     /// A number that no version of this format has is damage, not a reason to guess.
-    fn from_number(number: u32) -> Result<Self, Fault> {
+    fn from_number(number: u32) -> Result<Self, FormatFault> {
         match number {
             0 => Ok(Self::Raw),
             1 => Ok(Self::Zstd),
             2 => Ok(Self::Zero),
-            _ => Err(Fault::Damaged("a chunk is kept in an unknown way")),
+            _ => Err(FormatFault::Damaged("a chunk is kept in an unknown way")),
         }
     }
 }
@@ -184,7 +184,7 @@ impl PackEntry {
     }
 
     /// Reads a line of an index; `end` is where the chunks of the pack end.
-    pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], end: u64) -> Result<Self, Fault> {
+    pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], end: u64) -> Result<Self, FormatFault> {
         let mut fields = Fields(bytes);
         let entry = Self {
             id: ChunkId::from_bytes(fields.take()),
@@ -200,7 +200,7 @@ impl PackEntry {
     }
 
     /// Lengths that the way of keeping allows.
-    fn check_lengths(&self) -> Result<(), Fault> {
+    fn check_lengths(&self) -> Result<(), FormatFault> {
         expect(self.raw > 0 && self.raw as usize <= MAX_CHUNK_BYTES, "a chunk of impossible length")?;
         let right = match self.codec {
             Codec::Raw => self.stored == self.raw,
@@ -230,7 +230,7 @@ impl Trailer {
     }
 
     /// Reads the trailer of a pack of `size` bytes, and checks that header, chunks, index and trailer fill it.
-    pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], size: u64) -> Result<Self, Fault> {
+    pub(crate) fn read(bytes: &[u8; BLOCK_BYTES], size: u64) -> Result<Self, FormatFault> {
         let mut fields = Fields(bytes);
         let trailer = Self { index_hash: fields.take(), index_offset: fields.u64(), entries: fields.u32() };
         fields.take::<12>();
@@ -246,7 +246,7 @@ impl Trailer {
     }
 
     /// Reads the index after its hash has been found right.
-    pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<PackEntry>, Fault> {
+    pub(crate) fn read_index(&self, index: &[u8]) -> Result<Vec<PackEntry>, FormatFault> {
         expect(blake3::hash(index).as_bytes() == &self.index_hash, "the hash of its index is another")?;
         let (lines, rest) = index.as_chunks::<BLOCK_BYTES>();
         expect(rest.is_empty() && lines.len() as u64 == u64::from(self.entries), "its index is cut off")?;

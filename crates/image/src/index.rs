@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::error::{ImageError, Result};
 use crate::format;
-use crate::format::{BLOCK_BYTES, Fault, PackEntry, Trailer};
+use crate::format::{BLOCK_BYTES, FormatFault, PackEntry, Trailer};
 use crate::id::{ChunkId, ImageId};
 use crate::store::{Input, Store};
 
@@ -198,10 +198,12 @@ impl Announce for HashMap<ChunkId, ChunkKnowledge> {
 }
 
 /// Adds where the bytes lie to what is wrong with them.
-pub(crate) fn located(place: &str, fault: Fault) -> ImageError {
+pub(crate) fn located(place: &str, fault: FormatFault) -> ImageError {
     match fault {
-        Fault::TooNew(found) => ImageError::TooNew { place: place.to_owned(), found, newest: format::FORMAT_VERSION },
-        Fault::Damaged(what) => ImageError::damaged(place, what),
+        FormatFault::TooNew(found) => {
+            ImageError::TooNew { place: place.to_owned(), found, newest: format::FORMAT_VERSION }
+        }
+        FormatFault::Damaged(what) => ImageError::damaged(place, what),
     }
 }
 

@@ -42,8 +42,8 @@ pub use manifest::{
     Arena, Build, Criu, Device, FileEntry, Identity, Job, Library, Manifest, PackUse, Program, Region, Session, Sizes,
     Times, WorkerImage,
 };
-pub use reader::{ImageSource, Reader};
-pub use store::faults::{Fault, Faults};
+pub use reader::{CheckpointReader, ImageSource};
+pub use store::faults::{Faults, InjectedFault};
 #[cfg(feature = "objects")]
 pub use store::lease_terms::Terms;
 pub use verify::{Progress, Report};

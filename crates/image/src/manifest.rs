@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::format::{FORMAT_VERSION, Fault};
+use crate::format::{FORMAT_VERSION, FormatFault};
 use crate::id::{CheckpointNumber, ChunkId, ImageId};
 
 /// Most bytes of a manifest that is read: chunk names of 4 TiB in chunks of 2 MiB, and as much again.
@@ -311,40 +311,41 @@ pub(crate) fn seal(content: &(impl Serialize + ?Sized)) -> serde_json::Result<Ve
 }
 
 /// Reads what [`seal`] wrote: version, then hash, then contents.
-pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FormatFault> {
     let version: VersionOnly =
-        serde_json::from_slice(bytes).map_err(|_| Fault::Damaged("it is no JSON with a format"))?;
+        serde_json::from_slice(bytes).map_err(|_| FormatFault::Damaged("it is no JSON with a format"))?;
     if version.format > FORMAT_VERSION {
-        return Err(Fault::TooNew(version.format));
+        return Err(FormatFault::TooNew(version.format));
     }
     let envelope: Envelope<'_> =
-        serde_json::from_slice(bytes).map_err(|_| Fault::Damaged("hash or content is not there"))?;
+        serde_json::from_slice(bytes).map_err(|_| FormatFault::Damaged("hash or content is not there"))?;
     if ChunkId::of(envelope.content.get().as_bytes()) != envelope.blake3 {
-        return Err(Fault::Damaged("hash mismatch"));
+        return Err(FormatFault::Damaged("hash mismatch"));
     }
-    serde_json::from_str(envelope.content.get()).map_err(|_| Fault::Damaged("a field is missing or of another kind"))
+    serde_json::from_str(envelope.content.get())
+        .map_err(|_| FormatFault::Damaged("a field is missing or of another kind"))
 }
 
 impl Manifest {
     /// Reads the bytes of a `manifest.json`.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatFault> {
         let manifest: Self = unseal(bytes)?;
         manifest.check().map(|()| manifest)
     }
 
     /// What readers rely on, so that they need not look again.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    pub(crate) fn check(&self) -> Result<(), FormatFault> {
         if !self.regions().all(Region::is_consistent) {
-            return Err(Fault::Damaged("a region has another number of chunks than its length takes"));
+            return Err(FormatFault::Damaged("a region has another number of chunks than its length takes"));
         }
         let named = self.files.iter().chain(self.sessions.iter().flat_map(|session| session.states.values()));
         if !named.into_iter().all(|file| is_file_name(&file.name)) {
-            return Err(Fault::Damaged("a file name leads out of the checkpoint"));
+            return Err(FormatFault::Damaged("a file name leads out of the checkpoint"));
         }
         let workers = self.sessions.iter().filter_map(|session| session.worker.as_ref());
         let is_own = |file: &Region| is_file_name(&file.name) && !file.name.contains('/');
         if !workers.flat_map(|worker| &worker.files).all(is_own) {
-            return Err(Fault::Damaged("a file of a worker has a name that leads out of its folder"));
+            return Err(FormatFault::Damaged("a file of a worker has a name that leads out of its folder"));
         }
         Ok(())
     }

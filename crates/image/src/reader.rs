@@ -26,8 +26,8 @@ pub trait ImageSource: Send + Sync {
 
 impl Image {
     /// Opens a checkpoint for reading.
-    pub fn checkpoint(&self, which: Which) -> Result<Reader> {
-        Reader::open(self, which)
+    pub fn checkpoint(&self, which: Which) -> Result<CheckpointReader> {
+        CheckpointReader::open(self, which)
     }
 
     /// What a checkpoint consists of; whether its chunks are there is not looked at.
@@ -38,7 +38,7 @@ impl Image {
 
 /// A checkpoint, all of whose chunks are there; what it needs is not cleared away while it is open.
 #[derive(Debug)]
-pub struct Reader {
+pub struct CheckpointReader {
     store: Arc<dyn Store>,
     number: CheckpointNumber,
     manifest: Manifest,
@@ -60,7 +60,7 @@ pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<M
     }
 }
 
-impl Reader {
+impl CheckpointReader {
     /// Opens a checkpoint, and finds every one of its chunks before the caller has changed anything anywhere.
     pub(crate) fn open(image: &Image, which: Which) -> Result<Self> {
         let guard = image.store.lock(Lock::Reader)?;
@@ -175,7 +175,7 @@ impl Reader {
     }
 }
 
-impl ImageSource for Reader {
+impl ImageSource for CheckpointReader {
     fn read(&self, id: &ChunkId, buffer: &mut [u8]) -> Result<()> {
         read_chunk(&self.find(id, buffer.len())?, buffer)
     }

@@ -10,7 +10,7 @@ use crate::format::BLOCK_BYTES;
 use crate::id::{CheckpointNumber, ChunkId};
 use crate::image::{Image, LATEST_FILE, Which, latest};
 use crate::index::FoundChunk;
-use crate::reader::{Reader, read_chunk};
+use crate::reader::{CheckpointReader, read_chunk};
 
 /// Threads that read and hash side by side, each with a chunk in memory.
 const VERIFY_THREADS: usize = 16;
@@ -72,7 +72,7 @@ impl Image {
         let mut readers = Vec::new();
         for number in numbers {
             let faults = report.checkpoints.entry(number).or_default();
-            match Reader::open(self, Which::Number(number)) {
+            match CheckpointReader::open(self, Which::Number(number)) {
                 Ok(reader) => readers.push(reader),
                 Err(locked @ ImageError::Locked { .. }) => return Err(locked),
                 Err(error) => faults.push(error.to_string()),
@@ -119,7 +119,7 @@ impl Image {
     /// What is wrong with each chunk of these checkpoints.
     fn read_chunks(
         &self,
-        readers: &[Reader],
+        readers: &[CheckpointReader],
         report: &mut Report,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> HashMap<ChunkId, String> {
@@ -175,7 +175,7 @@ fn wrong_header(found: &FoundChunk) -> Option<String> {
 }
 
 /// Files of the processes and states, one after the other: they are few.
-fn wrong_files(reader: &Reader) -> Vec<String> {
+fn wrong_files(reader: &CheckpointReader) -> Vec<String> {
     let files = reader.manifest().files.iter();
     files.filter_map(|file| reader.check_file(file).err()).map(|error| error.to_string()).collect()
 }

@@ -27,7 +27,7 @@ use rustix::net::{SendFlags, send};
 use crate::keeper::revived::Revived;
 use crate::keeper::saved::SavedWorker;
 pub use crate::keeper::supervisor::KeeperOptions;
-use crate::keeper::supervisor::{KeeperError, Supervisor};
+use crate::keeper::supervisor::{OrderError, SupervisorConnection};
 
 /// What the server hears before a worker that was saved is ended.
 const SAVED_MESSAGE: &[u8] = b"saved";
@@ -42,7 +42,7 @@ pub fn run(options: KeeperOptions) -> ExitCode {
     let channel =
         line.and_then(|line| ControlChannel::over(line, MAX_MESSAGE_BYTES).map_err(|error| error.to_string()));
     let Ok(channel) = channel else { return ExitCode::FAILURE };
-    let supervisor = Supervisor::over(channel);
+    let supervisor = SupervisorConnection::over(channel);
     match options.saves {
         Some(pid) => save(&supervisor, &options, pid),
         None => restore(supervisor, options),
@@ -50,7 +50,7 @@ pub fn run(options: KeeperOptions) -> ExitCode {
 }
 
 /// Saves, until the supervisor is gone.
-fn save(supervisor: &Supervisor, options: &KeeperOptions, pid: u32) -> ExitCode {
+fn save(supervisor: &SupervisorConnection, options: &KeeperOptions, pid: u32) -> ExitCode {
     let mut saved: Option<SavedWorker> = None;
     while let Ok(order) = supervisor.hear() {
         let done = match (order, saved.take()) {
@@ -66,7 +66,7 @@ fn save(supervisor: &Supervisor, options: &KeeperOptions, pid: u32) -> ExitCode 
             }
             (order, kept) => {
                 saved = kept;
-                Err(KeeperError::new(format_args!("{order:?} makes no sense now")))
+                Err(OrderError::new(format_args!("{order:?} makes no sense now")))
             }
         };
         let word = done.unwrap_or_else(|error| FromWorker::Failed { text: error.to_string() });
@@ -80,10 +80,10 @@ fn save(supervisor: &Supervisor, options: &KeeperOptions, pid: u32) -> ExitCode 
 }
 
 /// Restores, and waits for the worker's end.
-fn restore(supervisor: Supervisor, options: KeeperOptions) -> ExitCode {
+fn restore(supervisor: SupervisorConnection, options: KeeperOptions) -> ExitCode {
     let revived = match supervisor.hear() {
         Ok(ToWorker::Revive { part, devices }) => Revived::new(options, &part, &devices, &supervisor),
-        Ok(order) => Err(KeeperError::new(format_args!("{order:?} makes no sense now"))),
+        Ok(order) => Err(OrderError::new(format_args!("{order:?} makes no sense now"))),
         Err(_) => return ExitCode::FAILURE,
     };
     match revived {

@@ -138,7 +138,7 @@ pub struct Launch {
 
 /// How much of a grid to run before pausing.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct RunLimits {
     /// Interpreter threads; at least 1 is used.
     pub threads: usize,
     /// Warp instructions that each thread may run before it pauses.

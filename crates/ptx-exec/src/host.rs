@@ -16,7 +16,7 @@ pub struct AddressRange {
 
 /// Heaps that device code allocates from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pool {
+pub enum DeviceHeap {
     /// Heap of `malloc` in kernels, whose size the program sets.
     Malloc,
     /// What the device runtime itself needs: parameters of launches, its strings.
@@ -77,7 +77,7 @@ pub trait Host: Sync {
     fn assert_failed(&self, text: &str);
     /// Memory for device code that stays allocated until it is freed, whatever launch asked for it. `align` is a power of
     /// two. `None` when there is no room, which is what a host without heaps always says.
-    fn allocate(&self, _pool: Pool, _size: u64, _align: u64) -> Option<u64> {
+    fn allocate(&self, _pool: DeviceHeap, _size: u64, _align: u64) -> Option<u64> {
         None
     }
     /// The answer to a question of device code; `None` when there is none.
@@ -85,7 +85,7 @@ pub trait Host: Sync {
         None
     }
     /// Frees what `allocate` gave; any other address is left alone.
-    fn free(&self, _pool: Pool, _address: u64) {}
+    fn free(&self, _pool: DeviceHeap, _address: u64) {}
     /// Whether races are looked for, and what decides in which order warps and blocks take turns then. Such a launch runs on one
     /// thread.
     fn race_seed(&self) -> Option<u64> {

@@ -40,7 +40,7 @@ pub mod texture;
 mod types;
 pub mod window;
 
-pub use api::{GlobalMemory, Kernel, Launch, Limits, LoadError, Progress, TargetDevice};
+pub use api::{GlobalMemory, Kernel, Launch, LoadError, Progress, RunLimits, TargetDevice};
 pub use code::{KernelInfo, Param};
 pub use engine::fault::{Fault, FaultKind};
 pub use engine::grid::{Grid, run};
@@ -48,7 +48,7 @@ pub use engine::order::MAX_CLUSTER_BLOCKS;
 pub use engine::pool::prepare_threads;
 pub use engine::races::{Race, RaceSide};
 pub use engine::switch::{Request, Switch};
-pub use host::{AddressRange, Host, Pool, Question};
+pub use host::{AddressRange, DeviceHeap, Host, Question};
 pub use load::accept::strong_names;
 pub use load::program::{Program, PtxSource, ReferenceKind};
 pub use state::StateError;

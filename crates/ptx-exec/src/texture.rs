@@ -65,7 +65,7 @@ impl Channel {
 
 /// What the indices of an image mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum TextureShape {
     /// Plain memory: only whole indices reach it, and what is outside reads as zero.
     Linear,
     /// An array of 1 to 3 dimensions, or pitched memory.
@@ -78,7 +78,7 @@ pub enum Shape {
     CubeLayers,
 }
 
-impl Shape {
+impl TextureShape {
     /// Dimensions of one layer or face.
     pub(crate) fn dimensions(self) -> u32 {
         match self {
@@ -106,20 +106,20 @@ pub struct Level {
 
 /// Texels in memory. All of every level must stay readable (and writable, for a surface) while the launch runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Image {
+pub struct TextureImage {
     /// What a channel is.
     pub channel: Channel,
     /// Channels of a texel: 1, 2 or 4.
     pub channels: u32,
     /// Number and meaning of the indices, such as 2D or cube.
-    pub shape: Shape,
+    pub shape: TextureShape,
     /// Level 0 first; at least one.
     pub levels: Vec<Level>,
     /// What queries say, where that is not what `levels` hold: width, height and depth as the image was made.
     pub queried: [u32; 3],
 }
 
-impl Image {
+impl TextureImage {
     /// Bytes of a texel.
     pub(crate) fn texel_bytes(&self) -> u64 {
         u64::from(self.channel.bytes() * self.channels)
@@ -128,7 +128,7 @@ impl Image {
 
 /// What happens to coordinates outside an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Address {
+pub enum AddressMode {
     /// The image repeats (normalised coordinates only; else it is clamped).
     Wrap,
     /// The nearest texel of the edge counts.
@@ -143,7 +143,7 @@ pub enum Address {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
     /// How indices outside of the image are treated, for each direction.
-    pub address: [Address; 3],
+    pub address: [AddressMode; 3],
     /// Whether neighbouring texels are mixed.
     pub linear: bool,
     /// Whether neighbouring mipmap levels are mixed.
@@ -160,7 +160,7 @@ pub struct Sampler {
     pub level_bias: f32,
     /// The lowest and the highest level.
     pub level_clamp: [f32; 2],
-    /// Colour outside of the image, for `Address::Border`.
+    /// Colour outside of the image, for `AddressMode::Border`.
     pub border: [f32; 4],
 }
 
@@ -168,7 +168,7 @@ pub struct Sampler {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Texture {
     /// The texels that are read.
-    pub image: Image,
+    pub image: TextureImage,
     /// How they are read.
     pub sampler: Sampler,
 }
@@ -179,7 +179,7 @@ pub enum Bound {
     /// A texture: read through a sampler.
     Texture(Arc<Texture>),
     /// A surface: level 0 of an image, read and written by byte.
-    Surface(Arc<Image>),
+    Surface(Arc<TextureImage>),
     /// Nothing, but reading it is allowed: every texel is zero. On a GPU, the handles of destroyed objects are such.
     Nothing,
 }

@@ -10,7 +10,7 @@
 mod common;
 
 use common::{HEADER, TARGET, busy};
-use katydid_ptx_exec::{AddressRange, GlobalMemory, Grid, Host, Launch, Limits, Program, Progress, Switch};
+use katydid_ptx_exec::{AddressRange, GlobalMemory, Grid, Host, Launch, Program, Progress, RunLimits, Switch};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -113,7 +113,7 @@ fn part(folder: &Path, number: u32) {
         Grid::from_bytes(&bytes, |name, _| program.kernel(name)).unwrap()
     };
     for _ in 0..20 {
-        if grid.run(&memory, Limits { threads: 2, budget: 150 }, &Switch::new()).unwrap() == Progress::Done {
+        if grid.run(&memory, RunLimits { threads: 2, budget: 150 }, &Switch::new()).unwrap() == Progress::Done {
             fs::remove_file(folder.join("state")).unwrap();
             return;
         }

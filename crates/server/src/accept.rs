@@ -23,7 +23,7 @@ use rustix::net::{SendFlags, send};
 
 use crate::control::{name, printable_name};
 use crate::hello_queue::{HelloQueue, NewConnection};
-use crate::keepers::{self, KeeperError};
+use crate::keepers::{self, NoKeeperError};
 use crate::listen::{Listener, Peer};
 use crate::nvml_service::{self, WatchError};
 use crate::pool::PoolError;
@@ -44,7 +44,7 @@ const WORKER_ATTEMPTS: usize = 3;
 
 /// Why a program got no session.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum AdmissionRefusal {
     #[error("this server serves CUDA and OpenCL only; start the program with the same release of Katydid")]
     OtherKind,
     #[error("unknown role {0} of a connection; use the same release of Katydid on both sides")]
@@ -68,10 +68,10 @@ enum Refusal {
     #[error(transparent)]
     Watch(WatchError),
     #[error(transparent)]
-    Keeper(KeeperError),
+    Keeper(NoKeeperError),
 }
 
-impl Refusal {
+impl AdmissionRefusal {
     /// What a program can tell apart; the text is for people.
     fn code(&self) -> RefusalCode {
         match self {
@@ -83,9 +83,9 @@ impl Refusal {
             Self::HandOver(_) | Self::Gone | Self::NoKey(_) | Self::NoConnection(_) | Self::Watch(_) => {
                 RefusalCode::INTERNAL
             }
-            Self::Keeper(KeeperError::Admission(_)) => RefusalCode::BUSY,
-            Self::Keeper(KeeperError::Tenants | KeeperError::Network) => RefusalCode::NOT_ALLOWED,
-            Self::Keeper(KeeperError::NoSession) => RefusalCode::NO_SESSION,
+            Self::Keeper(NoKeeperError::Admission(_)) => RefusalCode::BUSY,
+            Self::Keeper(NoKeeperError::Tenants | NoKeeperError::Network) => RefusalCode::NOT_ALLOWED,
+            Self::Keeper(NoKeeperError::NoSession) => RefusalCode::NO_SESSION,
             Self::Keeper(_) => RefusalCode::INTERNAL,
             Self::NoSession | Self::Visit(_) => RefusalCode::NO_SESSION,
         }
@@ -192,7 +192,7 @@ fn greet(socket: OwnedFd, peer: &Peer, certs: Option<&Path>, slot: GreetingSlot,
     }
     match pending.hello() {
         hello if !is_in_role(hello) => {
-            let refusal = Refusal::OtherRole(hello.claim.role.0);
+            let refusal = AdmissionRefusal::OtherRole(hello.claim.role.0);
             refuse(shared, pending, peer, &refusal);
         }
         hello if hello.claim.role == Role::INQUIRY => inform(shared, pending, peer),
@@ -220,7 +220,7 @@ fn is_in_role(hello: &Hello) -> bool {
 }
 
 /// Tells a program, and the operator, why it got nothing.
-fn refuse(shared: &ServerState, pending: Pending, peer: &Peer, refusal: &Refusal) {
+fn refuse(shared: &ServerState, pending: Pending, peer: &Peer, refusal: &AdmissionRefusal) {
     let line = format_args!("{}: refused: {refusal}", printable_name(&pending.hello().program));
     shared.reporter.problem_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
     pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
@@ -233,7 +233,7 @@ fn watch(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot
             drop((pending, slot));
             watching.wait(shared);
         }
-        Err(error) => refuse(shared, pending, peer, &Refusal::Watch(error)),
+        Err(error) => refuse(shared, pending, peer, &AdmissionRefusal::Watch(error)),
     }
 }
 
@@ -247,13 +247,14 @@ fn keep(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSlot)
     };
     if let Err(refused) = kept {
         let (pending, error) = *refused;
-        refuse(shared, pending, peer, &Refusal::Keeper(error));
+        refuse(shared, pending, peer, &AdmissionRefusal::Keeper(error));
     }
 }
 
 /// Tells a peer which driver workers have, or why a program would get none now.
 fn inform(shared: &ServerState, pending: Pending, peer: &Peer) {
-    let known = shared.sessions.check_room(Some(peer.origin), &pending.hello().reservation).map_err(Refusal::from);
+    let known =
+        shared.sessions.check_room(Some(peer.origin), &pending.hello().reservation).map_err(AdmissionRefusal::from);
     match known.and_then(|()| Ok(shared.pool.driver(WORKER_TIMEOUT, &|| is_gone(&pending))?)) {
         Ok(driver) => drop(tell_driver(shared, pending, peer, driver.name, SessionKey::NONE)),
         Err(refusal) => pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string())),
@@ -292,7 +293,7 @@ fn reserve(shared: &ServerState, pending: Pending, peer: &Peer, slot: GreetingSl
             }
         }
         Err(error) => {
-            let refusal = Refusal::Pool(error);
+            let refusal = AdmissionRefusal::Pool(error);
             pending.refuse(&shared.build, &Refused::new(refusal.code(), refusal.to_string()));
         }
     }
@@ -306,10 +307,10 @@ fn begin_reservation(
     shared: &ServerState,
     pending: &Pending,
     peer: &Peer,
-) -> Result<(Option<SessionId>, SessionKey), Refusal> {
+) -> Result<(Option<SessionId>, SessionKey), AdmissionRefusal> {
     let (program, known) = (describe(pending.hello(), peer), pending.hello().reservation);
-    let key = new_key().map_err(Refusal::NoKey)?;
-    let keeper = pending.socket().try_clone_to_owned().map_err(Refusal::NoConnection)?;
+    let key = new_key().map_err(AdmissionRefusal::NoKey)?;
+    let keeper = pending.socket().try_clone_to_owned().map_err(AdmissionRefusal::NoConnection)?;
     let id = shared.sessions.reserve(program, &known, key, keeper)?;
     Ok((id, id.map_or(known, |_| key)))
 }
@@ -330,9 +331,9 @@ fn wait_for_end(shared: &ServerState, connection: &Connection) {
 }
 
 /// Gives the program a slot in the table and a worker, or takes the slot away again.
-fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlot) -> Result<(), Refusal> {
+fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlot) -> Result<(), AdmissionRefusal> {
     if ![SessionKind::CUDA, SessionKind::OPENCL].contains(&pending.hello().session) {
-        return Err(Refusal::OtherKind);
+        return Err(AdmissionRefusal::OtherKind);
     }
     if !pending.hello().claim.key.is_none() {
         return visit(shared, pending, peer);
@@ -360,9 +361,9 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
 }
 
 /// Passes a peer that knows the key of a session on to its worker.
-fn visit(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), Refusal> {
-    let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(Refusal::NoSession)?;
-    worker.visit(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(Refusal::Visit)?;
+fn visit(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), AdmissionRefusal> {
+    let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(AdmissionRefusal::NoSession)?;
+    worker.visit(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Visit)?;
     if pending.hello().claim.role == Role::PROGRAM {
         // It may be another process than before, or the first one that this server sees of a restored session.
         shared.sessions.describe(id, describe(pending.hello(), peer));
@@ -392,8 +393,13 @@ fn is_gone(pending: &Pending) -> bool {
 }
 
 /// Passes the program to the next ready worker that is alive, and says which.
-fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer) -> Result<WorkerHandle, Refusal> {
-    let key = new_key().map_err(Refusal::NoKey)?;
+fn hand_over(
+    shared: &ServerState,
+    id: SessionId,
+    pending: &Pending,
+    peer: &Peer,
+) -> Result<WorkerHandle, AdmissionRefusal> {
+    let key = new_key().map_err(AdmissionRefusal::NoKey)?;
     let processors = peer.is_own() || shared.cpu_opencl;
     let note = Note { memory_limit: shared.session_memory, key, processors }.encode();
     let mut last = AssignError::Dead;
@@ -401,7 +407,7 @@ fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer
         let taken = shared.pool.take(pending.hello().session, WORKER_TIMEOUT, &|| is_gone(pending));
         if is_gone(pending) {
             taken.into_iter().for_each(|worker| shared.pool.put_back(worker));
-            return Err(Refusal::Gone);
+            return Err(AdmissionRefusal::Gone);
         }
         let worker = taken?;
         shared.sessions.serve(id, &worker);
@@ -411,5 +417,5 @@ fn hand_over(shared: &ServerState, id: SessionId, pending: &Pending, peer: &Peer
             Err(error) => last = error,
         }
     }
-    Err(Refusal::HandOver(last))
+    Err(AdmissionRefusal::HandOver(last))
 }

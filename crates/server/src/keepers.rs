@@ -22,7 +22,7 @@ use crate::workers::users::RunsAs;
 
 /// Why there is no keeper.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KeeperError {
+pub(crate) enum NoKeeperError {
     /// Others use the server too.
     #[error(
         "workers of this server serve several users and run in a sandbox that no image of a process keeps; use a server that listens \
@@ -56,7 +56,7 @@ pub(crate) enum KeeperError {
 }
 
 /// Has a process save the worker of the session that the supervisor has the key of; returns with its end.
-pub(crate) fn save(shared: &ServerState, pending: Pending, is_own: bool) -> Result<(), Box<(Pending, KeeperError)>> {
+pub(crate) fn save(shared: &ServerState, pending: Pending, is_own: bool) -> Result<(), Box<(Pending, NoKeeperError)>> {
     match may_keep(shared, is_own).and_then(|()| begin_save(shared, &pending)) {
         Ok(keeper) => {
             drop(pending);
@@ -67,12 +67,12 @@ pub(crate) fn save(shared: &ServerState, pending: Pending, is_own: bool) -> Resu
     }
 }
 
-fn begin_save(shared: &ServerState, pending: &Pending) -> Result<Worker, KeeperError> {
+fn begin_save(shared: &ServerState, pending: &Pending) -> Result<Worker, NoKeeperError> {
     let command = command(shared);
-    let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(KeeperError::NoSession)?;
+    let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(NoKeeperError::NoSession)?;
     let saves = ["--saves".into(), worker.pid().to_string().into()];
     let command = WorkerCommand { arguments: [command.arguments, saves.into()].concat(), ..command };
-    let keeper = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start)?;
+    let keeper = spawn(&command, &shared.memory_limits).map_err(NoKeeperError::Start)?;
     pending.hand_over(&*keeper.control, &shared.build, &[])?;
     shared.sessions.is_saved_by(id, &keeper.control);
     Ok(keeper)
@@ -103,7 +103,7 @@ pub(crate) fn restore(
     pending: Pending,
     program: Program,
     is_own: bool,
-) -> Result<(), Box<(Pending, KeeperError)>> {
+) -> Result<(), Box<(Pending, NoKeeperError)>> {
     match may_keep(shared, is_own).and_then(|()| begin_restore(shared, &pending, program)) {
         Ok((keeper, handle)) => {
             drop(pending);
@@ -118,11 +118,11 @@ fn begin_restore(
     shared: &ServerState,
     pending: &Pending,
     program: Program,
-) -> Result<(Worker, WorkerHandle), KeeperError> {
+) -> Result<(Worker, WorkerHandle), NoKeeperError> {
     let command = command(shared);
-    let key = new_key().map_err(KeeperError::NoKey)?;
+    let key = new_key().map_err(NoKeeperError::NoKey)?;
     let id = shared.sessions.admit(program, &pending.hello().reservation)?;
-    let begun = spawn(&command, &shared.memory_limits).map_err(KeeperError::Start).and_then(|keeper| {
+    let begun = spawn(&command, &shared.memory_limits).map_err(NoKeeperError::Start).and_then(|keeper| {
         let handle = WorkerHandle::new(&keeper, Need::default());
         shared.sessions.serve(id, &handle);
         shared.sessions.open(id, key, handle.clone());
@@ -134,11 +134,11 @@ fn begin_restore(
 }
 
 /// Whether a peer may have keepers.
-fn may_keep(shared: &ServerState, is_own: bool) -> Result<(), KeeperError> {
+fn may_keep(shared: &ServerState, is_own: bool) -> Result<(), NoKeeperError> {
     if shared.worker.serves_tenants {
-        return Err(KeeperError::Tenants);
+        return Err(NoKeeperError::Tenants);
     }
-    if is_own || shared.worker_images { Ok(()) } else { Err(KeeperError::Network) }
+    if is_own || shared.worker_images { Ok(()) } else { Err(NoKeeperError::Network) }
 }
 
 /// As a worker, with one argument more, the server's rights and all of its environment.

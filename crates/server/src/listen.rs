@@ -17,7 +17,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
 
-use crate::slots::Origin;
+use crate::slots::PeerOrigin;
 
 /// Connections that may wait to be accepted: hostile peers may make many while the server gets no time. The system's limit may be below
 /// (`net.core.somaxconn`).
@@ -182,7 +182,7 @@ pub(crate) struct Peer {
     /// Its process, where the system tells.
     pub(crate) pid: Option<u32>,
     /// Whose it is, as far as limits are concerned.
-    pub(crate) origin: Origin,
+    pub(crate) origin: PeerOrigin,
     /// Whether it may use this server.
     pub(crate) allowed: bool,
 }
@@ -190,7 +190,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Whether it came by the server's unix socket, so that it is the server's own user, or root.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.origin, Origin::User(_))
+        matches!(self.origin, PeerOrigin::User(_))
     }
 }
 
@@ -203,7 +203,7 @@ impl Listener {
                 Ok((socket.into(), peer))
             }),
             Self::Tcp(listener) | Self::Tls(listener, _) => listener.accept().map(|(socket, address)| {
-                let origin = Origin::of(address.ip());
+                let origin = PeerOrigin::of(address.ip());
                 (socket.into(), Peer { name: address.to_string(), pid: None, origin, allowed: true })
             }),
             Self::Vsock(socket, _) => accept_vsock(socket),
@@ -220,7 +220,7 @@ fn accept_vsock(listener: &OwnedFd) -> io::Result<(OwnedFd, Peer)> {
     let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
     let peer = vsock_peer(&socket);
     let name = peer.map_or_else(|| "vsock".to_owned(), |(cid, port)| format!("vsock {cid}:{port}"));
-    let origin = Origin::Machine(peer.map_or(0, |(cid, _)| cid));
+    let origin = PeerOrigin::Machine(peer.map_or(0, |(cid, _)| cid));
     Ok((socket, Peer { name, pid: None, origin, allowed: true }))
 }
 
@@ -229,7 +229,7 @@ fn unix_peer(socket: &UnixStream) -> io::Result<Peer> {
     let credentials = socket_peercred(socket)?;
     let allowed = credentials.uid.is_root() || credentials.uid == geteuid();
     let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).ok();
-    Ok(Peer { name: "unix".to_owned(), pid, origin: Origin::User(credentials.uid.as_raw()), allowed })
+    Ok(Peer { name: "unix".to_owned(), pid, origin: PeerOrigin::User(credentials.uid.as_raw()), allowed })
 }
 
 /// The peer's doing, not the system's.

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::slots::Origin;
+use crate::slots::PeerOrigin;
 
 /// Such processes at a time.
 pub(crate) const MAX_PROCESSES: usize = 64;
@@ -15,13 +15,13 @@ pub(crate) const MAX_PROCESSES_PER_PEER: usize = 16;
 
 /// For whom there are such processes.
 #[derive(Debug, Default)]
-pub(crate) struct NvmlProcesses(Mutex<Vec<Origin>>);
+pub(crate) struct NvmlProcesses(Mutex<Vec<PeerOrigin>>);
 
 /// One of the places; free again when this is dropped.
-pub(crate) struct ProcessSlot<'a>(&'a NvmlProcesses, Origin);
+pub(crate) struct ProcessSlot<'a>(&'a NvmlProcesses, PeerOrigin);
 
 impl NvmlProcesses {
-    pub(crate) fn take(&self, origin: Origin) -> Option<ProcessSlot<'_>> {
+    pub(crate) fn take(&self, origin: PeerOrigin) -> Option<ProcessSlot<'_>> {
         let mut all = self.lock();
         let of_peer = all.iter().filter(|known| **known == origin).count();
         let remote = all.iter().filter(|known| known.is_limited()).count();
@@ -33,7 +33,7 @@ impl NvmlProcesses {
         Some(ProcessSlot(self, origin))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Origin>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<PeerOrigin>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

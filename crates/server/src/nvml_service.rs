@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::nvml_processes::ProcessSlot;
 use crate::shared::ServerState;
-use crate::slots::Origin;
+use crate::slots::PeerOrigin;
 use crate::workers::spawn::{Worker, WorkerCommand, spawn};
 
 /// Why a program is not answered.
@@ -41,7 +41,7 @@ pub(crate) struct NvmlProcess<'a> {
 pub(crate) fn begin<'a>(
     shared: &'a ServerState,
     pending: &Pending,
-    origin: Origin,
+    origin: PeerOrigin,
 ) -> Result<NvmlProcess<'a>, WatchError> {
     let _slot = shared.watchers.take(origin).ok_or(WatchError::Full)?;
     let worker = spawn(&command(&shared.worker), &shared.memory_limits).map_err(WatchError::Start)?;
@@ -102,13 +102,13 @@ mod tests {
     #[test]
     fn no_peer_has_all_places_and_they_come_back() {
         let watchers = NvmlProcesses::default();
-        let address = |last| Origin::of(std::net::IpAddr::from([10, 0, 0, last]));
+        let address = |last| PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]));
         let of = |origin| std::iter::from_fn(|| watchers.take(origin)).collect::<Vec<_>>();
         let remote: Vec<_> = (0..8).map(|last| of(address(last))).collect();
         assert_eq!(remote.iter().map(Vec::len).collect::<Vec<_>>(), [16, 16, 16, 0, 0, 0, 0, 0]);
-        let own = of(Origin::User(0));
+        let own = of(PeerOrigin::User(0));
         assert_eq!(own.len(), MAX_PROCESSES - MAX_REMOTE_PROCESSES);
         drop(remote);
-        assert_eq!(of(Origin::User(0)).len(), MAX_REMOTE_PROCESSES);
+        assert_eq!(of(PeerOrigin::User(0)).len(), MAX_REMOTE_PROCESSES);
     }
 }

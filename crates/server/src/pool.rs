@@ -37,14 +37,14 @@ pub(crate) enum PoolError {
 
 /// Workers that serve no process yet.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct WorkerPool {
     target: usize,
-    state: Mutex<PoolState>,
+    state: Mutex<WorkerPoolState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct PoolState {
+struct WorkerPoolState {
     /// Workers of an earlier one are of no use.
     era: u64,
     ready: VecDeque<WorkerHandle>,
@@ -67,7 +67,7 @@ struct PoolState {
     stopping: bool,
 }
 
-impl PoolState {
+impl WorkerPoolState {
     fn wants_another(&self, target: usize) -> bool {
         let inquiring = self.inquiring.min(1);
         let all = self.ready.len() + self.warming.len();
@@ -105,7 +105,7 @@ impl PoolState {
     }
 }
 
-impl Pool {
+impl WorkerPool {
     /// A pool that keeps `target` workers ready.
     pub(crate) fn new(target: usize) -> Self {
         Self { target, state: Mutex::default(), changed: Condvar::new() }
@@ -214,7 +214,7 @@ impl Pool {
         &self,
         patience: Duration,
         is_given_up: &dyn Fn() -> bool,
-        count: impl Fn(&mut PoolState) -> &mut usize,
+        count: impl Fn(&mut WorkerPoolState) -> &mut usize,
         pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
     ) -> Result<T, PoolError> {
         let mut idle_since = Instant::now();
@@ -268,9 +268,9 @@ impl Pool {
     /// Waits for a change, at most as long as `limit` says.
     fn wait<'a>(
         &self,
-        state: MutexGuard<'a, PoolState>,
-        limit: impl Fn(&PoolState) -> Option<Duration>,
-    ) -> MutexGuard<'a, PoolState> {
+        state: MutexGuard<'a, WorkerPoolState>,
+        limit: impl Fn(&WorkerPoolState) -> Option<Duration>,
+    ) -> MutexGuard<'a, WorkerPoolState> {
         match limit(&state) {
             Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -278,18 +278,18 @@ impl Pool {
     }
 
     /// The counters are adjusted in single statements, so a panic elsewhere leaves them consistent.
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
+    fn lock(&self) -> MutexGuard<'_, WorkerPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn state_rest(state: &PoolState) -> Option<Duration> {
+fn state_rest(state: &WorkerPoolState) -> Option<Duration> {
     state.rest()
 }
 
 /// What a program that waits learns now, if anything. `failures` is the count when it began to wait.
 fn outcome<T>(
-    state: &mut PoolState,
+    state: &mut WorkerPoolState,
     failures: u64,
     pick: impl Fn(&mut VecDeque<WorkerHandle>) -> Option<T>,
 ) -> Option<Result<T, PoolError>> {
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn as_many_workers_are_started_as_are_wanted() {
-        let pool = Pool::new(2);
+        let pool = WorkerPool::new(2);
         assert!(pool.wait_for_need().is_some() && pool.wait_for_need().is_some());
         assert!(!pool.lock().wants_another(2));
         pool.lock().waiting = 1;
@@ -322,8 +322,8 @@ mod tests {
     const LOADER: Need = Need { era: 0, loads_opencl: true };
 
     /// A pool that keeps so many workers, and whose last program used OpenCL, beside this driver.
-    fn after_opencl(target: usize, driver: &str) -> Pool {
-        let pool = Pool::new(target);
+    fn after_opencl(target: usize, driver: &str) -> WorkerPool {
+        let pool = WorkerPool::new(target);
         pool.lock().driver = Some(DriverFound { name: driver.to_owned(), passed_over: None });
         assert!(pool.take(SessionKind::OPENCL, Duration::ZERO, &|| true).is_err());
         pool
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_failure_makes_the_next_start_wait_longer_each_time() {
-        let pool = Pool::new(1);
+        let pool = WorkerPool::new(1);
         let rests: Vec<_> = (0..8)
             .map(|_| {
                 pool.lock().warming.push(PLAIN);
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_program_that_waits_learns_of_the_failure_of_its_own_attempt() {
-        let pool = Pool::new(0);
+        let pool = WorkerPool::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit(), &|| false).map(|_| ()));
             assert!(pool.wait_for_need().is_some());
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_starts_is_waited_for_however_long_that_takes() {
-        let pool = Pool::new(0);
+        let pool = WorkerPool::new(0);
         let (patience, starts) = (Duration::from_millis(1), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -425,13 +425,13 @@ mod tests {
 
     #[test]
     fn a_wait_that_is_given_up_ends() {
-        let pool = Pool::new(0);
+        let pool = WorkerPool::new(0);
         assert_eq!(pool.driver(hang_limit(), &|| true), Err(PoolError::Stopping));
     }
 
     #[test]
     fn peers_that_ask_for_the_driver_have_one_worker_started_among_them() {
-        let pool = Pool::new(0);
+        let pool = WorkerPool::new(0);
         pool.lock().inquiring = 3;
         assert!(pool.wait_for_need().is_some());
         assert!(!pool.lock().wants_another(0));
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn stopping_wakes_all_threads_that_wait() {
-        let pool = Pool::new(0);
+        let pool = WorkerPool::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| pool.take(SessionKind::CUDA, hang_limit(), &|| false).map(|_| ()));
             assert!(pool.wait_for_need().is_some());

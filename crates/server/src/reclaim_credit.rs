@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::slots::Origin;
+use crate::slots::PeerOrigin;
 use crate::workers::handle::SessionId;
 
 /// How long others wait at most for a peer that has not been late, or for a session that is about to end: what a worker that ends may
@@ -21,12 +21,12 @@ const RECOVERY_SECONDS_PER_CHARGED_SECOND: u32 = 30;
 /// Whose history counts: that of a peer over a network, whatever sessions it begins, or of one session of the server's own user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Payer {
-    Peer(Origin),
+    Peer(PeerOrigin),
     Session(SessionId),
 }
 
 impl Payer {
-    pub(crate) fn of(id: SessionId, origin: Option<Origin>) -> Self {
+    pub(crate) fn of(id: SessionId, origin: Option<PeerOrigin>) -> Self {
         origin.filter(|origin| origin.is_limited()).map_or(Self::Session(id), Self::Peer)
     }
 }
@@ -102,7 +102,7 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn peer(last: u8) -> Payer {
-        Payer::of(9, Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last]))))
+        Payer::of(9, Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]))))
     }
 
     fn session(id: SessionId) -> Payer {

@@ -21,14 +21,14 @@ pub(crate) struct ReclaimRequests {
     /// Who has yet to give back what lies idle.
     pending: BTreeMap<ReclaimRequest, AskedSessions>,
     /// Sessions that are about to end, or owe an answer to a request.
-    silent: BTreeMap<SessionId, Silence>,
+    silent: BTreeMap<SessionId, SilentSession>,
     /// How long others have waited for answers.
     credit: ReclaimCredit,
 }
 
 /// A session that is about to end, or owes an answer to a request.
 #[derive(Debug)]
-struct Silence {
+struct SilentSession {
     payer: Payer,
     /// When it was asked, or began to end.
     since: Instant,
@@ -38,7 +38,7 @@ struct Silence {
     owed: Option<ReclaimRequest>,
 }
 
-impl Silence {
+impl SilentSession {
     fn on_request(payer: Payer, request: ReclaimRequest, sent: Instant) -> Self {
         Self { payer, since: sent, waited_since: Some(sent), owed: Some(request) }
     }
@@ -115,7 +115,7 @@ impl ReclaimRequests {
         let mut asked = AskedSessions::new(now);
         for &(other, payer) in others {
             // One that stands still is waited for once, and not by each that is short.
-            let silence = self.silent.entry(other).or_insert_with(|| Silence::on_request(payer, request, now));
+            let silence = self.silent.entry(other).or_insert_with(|| SilentSession::on_request(payer, request, now));
             let wait = self.credit.wait_for(payer, silence.since, silences.get(&payer).copied(), now);
             if !wait.is_zero() {
                 silence.waited_since.get_or_insert(now);
@@ -139,13 +139,14 @@ impl ReclaimRequests {
             asked.on_reply(id, is_given, now);
         }
         // A worker answers in order. Words on another request are none of those that it owes.
-        let Some(&Silence { payer, .. }) = self.silent.get(&id).filter(|silence| silence.owed == Some(request)) else {
+        let Some(&SilentSession { payer, .. }) = self.silent.get(&id).filter(|silence| silence.owed == Some(request))
+        else {
             return;
         };
         self.end_silence(id, now);
         let owed = self.pending.iter().filter(|(_, asked)| asked.workers.contains_key(&id));
         if let Some((next, asked)) = owed.min_by_key(|(_, asked)| asked.sent) {
-            self.silent.insert(id, Silence::on_request(payer, *next, asked.sent));
+            self.silent.insert(id, SilentSession::on_request(payer, *next, asked.sent));
         }
     }
 
@@ -154,7 +155,7 @@ impl ReclaimRequests {
         let now = Instant::now();
         self.end_silence(id, now);
         let is_awaited = self.pending.values().any(|asked| asked.workers.contains_key(&id));
-        let silence = Silence { payer, since: now, waited_since: is_awaited.then_some(now), owed: None };
+        let silence = SilentSession { payer, since: now, waited_since: is_awaited.then_some(now), owed: None };
         self.silent.insert(id, silence);
     }
 
@@ -180,7 +181,7 @@ impl ReclaimRequests {
 
     /// What others have waited for a session counts.
     fn end_silence(&mut self, id: SessionId, now: Instant) {
-        if let Some(Silence { payer, waited_since: Some(since), .. }) = self.silent.remove(&id) {
+        if let Some(SilentSession { payer, waited_since: Some(since), .. }) = self.silent.remove(&id) {
             self.credit.charge(payer, since, now);
         }
     }

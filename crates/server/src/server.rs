@@ -26,7 +26,7 @@ use crate::admin;
 use crate::descriptors::Shares;
 use crate::listen::{ListenError, Listener, SocketFile, bind_unix};
 use crate::nvml_processes::NvmlProcesses;
-use crate::pool::{Pool, PoolError};
+use crate::pool::{PoolError, WorkerPool};
 use crate::report::{Reporter, Verbosity};
 use crate::sessions::{Sessions, now};
 use crate::shared::ServerState;
@@ -230,7 +230,7 @@ fn share(config: ServerConfig, listeners: &[Listener]) -> Result<ServerState, St
     let shares = shares(&config, listeners.len(), &reporter);
     let memory_limits = memory_limits(&config);
     Ok(ServerState {
-        pool: Pool::new(config.warm),
+        pool: WorkerPool::new(config.warm),
         sessions: Sessions::new(shares.sessions, config.peer_sessions),
         reporter,
         build: config.build,

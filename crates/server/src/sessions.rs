@@ -15,7 +15,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::control::{self, Message};
 use crate::reclaim_credit::Payer;
 use crate::reclaim_requests::{ReclaimRequest, ReclaimRequests};
-use crate::slots::Origin;
+use crate::slots::PeerOrigin;
 use crate::view::{ReservedView, SessionView, SessionsView};
 use crate::workers::handle::{SessionId, WorkerHandle};
 
@@ -52,7 +52,7 @@ pub(crate) struct Program {
     pub(crate) peer: String,
     pub(crate) link: &'static str,
     /// None of no process that counts.
-    pub(crate) origin: Option<Origin>,
+    pub(crate) origin: Option<PeerOrigin>,
 }
 
 /// All sessions, and those that wait for their worker.
@@ -71,7 +71,7 @@ struct Inner {
     last: SessionId,
     table: BTreeMap<SessionId, SessionView>,
     /// Whose each is, where that counts.
-    origins: BTreeMap<SessionId, Origin>,
+    origins: BTreeMap<SessionId, PeerOrigin>,
     /// By which key a session can be taken up, and by whom it is served.
     served: BTreeMap<SessionId, (SessionKey, WorkerHandle)>,
     /// Whose program is gone, and whose worker is about to end.
@@ -120,7 +120,7 @@ impl Inner {
 
     /// The slot that is kept by this key. Every key is looked at, whether or not one before it matched. A peer that is limited
     /// takes no slot of another one, which would count for neither.
-    fn reserved(&self, key: &SessionKey, origin: Option<Origin>) -> Option<SessionId> {
+    fn reserved(&self, key: &SessionKey, origin: Option<PeerOrigin>) -> Option<SessionId> {
         let matching = self.reserved.iter().filter(|(_, (known, _))| known.matches(key) && !key.is_none());
         let limited = origin.filter(|origin| origin.is_limited());
         let is_theirs = |id: &SessionId| limited.is_none_or(|limited| self.origins.get(id) == Some(&limited));
@@ -128,7 +128,7 @@ impl Inner {
     }
 
     /// Takes the slot that is kept by this key; the process that has it kept need not any more.
-    fn claim(&mut self, key: &SessionKey, origin: Option<Origin>) -> Option<SessionId> {
+    fn claim(&mut self, key: &SessionKey, origin: Option<PeerOrigin>) -> Option<SessionId> {
         let id = self.reserved(key, origin).filter(|_| !self.stopping)?;
         if let Some((_, keeper)) = self.reserved.remove(&id) {
             let _ = shutdown(&*keeper, Shutdown::Both);
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     /// The number of another slot, if there is one for this peer.
-    fn new_slot(&mut self, limits: &Sessions, origin: Option<Origin>) -> Result<SessionId, AdmissionError> {
+    fn new_slot(&mut self, limits: &Sessions, origin: Option<PeerOrigin>) -> Result<SessionId, AdmissionError> {
         match self.refusal(limits, origin) {
             Some(refusal) => Err(refusal),
             None => {
@@ -148,7 +148,7 @@ impl Inner {
     }
 
     /// Why there is no slot for a session of this peer.
-    fn refusal(&self, limits: &Sessions, origin: Option<Origin>) -> Option<AdmissionError> {
+    fn refusal(&self, limits: &Sessions, origin: Option<PeerOrigin>) -> Option<AdmissionError> {
         let of_peer = |origin| self.origins.values().filter(|known| **known == origin).count();
         match origin.filter(|origin| origin.is_limited()) {
             _ if self.stopping => Some(AdmissionError::Stopping),
@@ -189,7 +189,7 @@ impl Sessions {
     }
 
     /// Whether a program of this peer would be let in now; so is one for which a slot is kept.
-    pub(crate) fn check_room(&self, origin: Option<Origin>, slot: &SessionKey) -> Result<(), AdmissionError> {
+    pub(crate) fn check_room(&self, origin: Option<PeerOrigin>, slot: &SessionKey) -> Result<(), AdmissionError> {
         let inner = self.wait_for_ends(origin, slot);
         match inner.refusal(self, origin).filter(|_| inner.reserved(slot, origin).is_none()) {
             Some(refusal) => Err(refusal),
@@ -240,7 +240,7 @@ impl Sessions {
 
     /// Natively a process has ended when its memory is there again: who begins after it finds it. Here a program may begin
     /// while the worker of one before it ends, and waits as long as that holds much, or has the last slot.
-    fn wait_for_ends(&self, origin: Option<Origin>, slot: &SessionKey) -> MutexGuard<'_, Inner> {
+    fn wait_for_ends(&self, origin: Option<PeerOrigin>, slot: &SessionKey) -> MutexGuard<'_, Inner> {
         let inner = self.lock();
         let before = inner.ending.clone();
         let is_held_up = |inner: &mut Inner| {
@@ -339,7 +339,7 @@ impl Sessions {
     }
 
     /// Whose session it is.
-    pub(crate) fn origin(&self, id: SessionId) -> Option<Origin> {
+    pub(crate) fn origin(&self, id: SessionId) -> Option<PeerOrigin> {
         self.lock().origins.get(&id).copied()
     }
 
@@ -448,7 +448,7 @@ mod tests {
     fn a_peer_of_a_network_has_its_share_and_others_the_rest() {
         let sessions = Sessions::new(4, 2);
         let of = |origin| sessions.admit(Program { origin: Some(origin), ..Program::default() }, &SessionKey::NONE);
-        let address = |last| Origin::of(std::net::IpAddr::from([10, 0, 0, last]));
+        let address = |last| PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]));
         assert_eq!((of(address(1)), of(address(1))), (Ok(1), Ok(2)));
         assert_eq!(of(address(1)), Err(AdmissionError::PeerFull { most: 2 }));
         assert_eq!(of(address(2)), Ok(3));
@@ -460,7 +460,7 @@ mod tests {
     fn a_user_of_this_machine_may_have_all_sessions() {
         let sessions = Sessions::new(2, 1);
         let of = |user| {
-            sessions.admit(Program { origin: Some(Origin::User(user)), ..Program::default() }, &SessionKey::NONE)
+            sessions.admit(Program { origin: Some(PeerOrigin::User(user)), ..Program::default() }, &SessionKey::NONE)
         };
         assert_eq!((of(0), of(0), of(0)), (Ok(1), Ok(2), Err(AdmissionError::Full { most: 2 })));
     }
@@ -521,7 +521,7 @@ mod tests {
     }
 
     /// One more session with a worker, and the end at which that hears.
-    fn serve_next(sessions: &Sessions, origin: Option<Origin>) -> OwnedFd {
+    fn serve_next(sessions: &Sessions, origin: Option<PeerOrigin>) -> OwnedFd {
         let (ours, theirs) = control::pair().unwrap();
         let id = sessions.admit(Program { origin, ..Program::default() }, &SessionKey::NONE).unwrap();
         sessions.open(id, SessionKey([7; 16]), WorkerHandle::of_session(ours, id));
@@ -656,7 +656,7 @@ mod tests {
 
     #[test]
     fn what_others_wait_for_a_worker_counts_at_its_end_too() {
-        let peer = Some(Origin::of(std::net::IpAddr::from([10, 0, 0, 1])));
+        let peer = Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, 1])));
         for (before_end, within_end) in [(19, 0), (0, 19), (10, 9)] {
             let (sessions, workers) = served(1);
             let _late = serve_next(&sessions, peer);
@@ -675,7 +675,7 @@ mod tests {
 
     #[test]
     fn an_end_for_which_no_session_waits_costs_nothing() {
-        let peer = Some(Origin::of(std::net::IpAddr::from([10, 0, 0, 1])));
+        let peer = Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, 1])));
         let (sessions, workers) = served(1);
         let _ending = serve_next(&sessions, peer);
         sessions.is_ending(2);
@@ -688,7 +688,7 @@ mod tests {
 
     #[test]
     fn a_new_session_of_a_peer_that_is_silent_is_not_waited_for_as_long() {
-        let peer = |last| Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last])));
+        let peer = |last| Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last])));
         for (other, is_limited) in [(1, true), (2, false)] {
             let (sessions, workers) = served(1);
             let _silent = serve_next(&sessions, peer(1));
@@ -732,8 +732,10 @@ mod tests {
     #[test]
     fn a_slot_that_is_kept_for_one_address_is_not_another_s() {
         let sessions = Sessions::new(3, 1);
-        let of =
-            |last| Program { origin: Some(Origin::of(std::net::IpAddr::from([10, 0, 0, last]))), ..Program::default() };
+        let of = |last| Program {
+            origin: Some(PeerOrigin::of(std::net::IpAddr::from([10, 0, 0, last]))),
+            ..Program::default()
+        };
         let (key, (ours, _theirs)) = (new_key().unwrap(), control::pair().unwrap());
         assert_eq!(sessions.reserve(of(1), &SessionKey::NONE, key, ours), Ok(Some(1)));
         assert_eq!(sessions.admit(of(2), &key), Ok(2), "a slot of its own");

@@ -10,7 +10,7 @@ use katydid_transport::Address;
 use katydid_wire::handshake::Build;
 
 use crate::nvml_processes::NvmlProcesses;
-use crate::pool::Pool;
+use crate::pool::WorkerPool;
 use crate::report::Reporter;
 use crate::sessions::Sessions;
 use crate::slots::{Greetings, SlotLimits};
@@ -25,7 +25,7 @@ const LOADS_NO_MORE: &str = "a worker ended that was to load OpenCL drivers befo
 /// What all threads of a server use.
 #[derive(Debug)]
 pub(crate) struct ServerState {
-    pub(crate) pool: Pool,
+    pub(crate) pool: WorkerPool,
     pub(crate) sessions: Sessions,
     pub(crate) reporter: Reporter,
     pub(crate) build: Build,

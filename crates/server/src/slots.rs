@@ -23,7 +23,7 @@ pub(crate) struct SlotLimits {
 
 /// Where a connection comes from, as far as limits are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Origin {
+pub(crate) enum PeerOrigin {
     /// A user of this machine, over a unix socket.
     User(u32),
     /// An address. Of IPv6 the first half: one host may have all addresses that begin so.
@@ -32,7 +32,7 @@ pub(crate) enum Origin {
     Machine(u32),
 }
 
-impl Origin {
+impl PeerOrigin {
     /// The origin of a peer with this address.
     pub(crate) fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
@@ -51,7 +51,7 @@ impl Origin {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotOwner {
     pub(crate) listener: usize,
-    pub(crate) origin: Origin,
+    pub(crate) origin: PeerOrigin,
     /// It may be closed for another one.
     pub(crate) may_go: bool,
 }
@@ -66,10 +66,10 @@ pub(crate) enum Admission {
 }
 
 /// Finds a slot for a newcomer among those who hold one, oldest first.
-pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, limits: SlotLimits) -> Admission {
+pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: PeerOrigin, limits: SlotLimits) -> Admission {
     let here = || holders.iter().enumerate().filter(move |(_, holder)| holder.listener == listener);
-    let count = |of: Origin| here().filter(|(_, holder)| holder.origin == of).count();
-    let oldest = |of: Origin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
+    let count = |of: PeerOrigin| here().filter(|(_, holder)| holder.origin == of).count();
+    let oldest = |of: PeerOrigin| here().find(|(_, holder)| holder.origin == of && holder.may_go);
     let of = |found: Option<(usize, &SlotOwner)>| found.map_or(Admission::None, |(at, _)| Admission::Of(at));
     if origin.is_limited() && count(origin) >= limits.of_peer {
         return of(oldest(origin));
@@ -78,7 +78,7 @@ pub(crate) fn room(holders: &[SlotOwner], listener: usize, origin: Origin, limit
         return Admission::Free;
     }
     // The newcomer counts as its peer's. Of equals, the one whose connection is the oldest gives way.
-    let weight = |of: Origin| count(of) + usize::from(of == origin);
+    let weight = |of: PeerOrigin| count(of) + usize::from(of == origin);
     let candidates = here().filter(|(_, holder)| holder.may_go).rev();
     let heaviest = candidates.max_by_key(|(_, holder)| weight(holder.origin)).map(|(_, holder)| holder.origin);
     of(heaviest.and_then(oldest))
@@ -115,7 +115,7 @@ impl Greetings {
     /// that has to go is closed, once `farewell` was said to it.
     pub(crate) fn take(
         &self,
-        (listener, origin): (usize, Origin),
+        (listener, origin): (usize, PeerOrigin),
         socket: OwnedFd,
         limits: SlotLimits,
         farewell: impl FnOnce(&OwnedFd),
@@ -168,11 +168,11 @@ fn lock(all: &Mutex<GreetingTable>) -> MutexGuard<'_, GreetingTable> {
 mod tests {
     use super::*;
 
-    fn address(last: u8) -> Origin {
-        Origin::of(IpAddr::from([10, 0, 0, last]))
+    fn address(last: u8) -> PeerOrigin {
+        PeerOrigin::of(IpAddr::from([10, 0, 0, last]))
     }
 
-    fn holders(of: &[(Origin, usize)]) -> Vec<SlotOwner> {
+    fn holders(of: &[(PeerOrigin, usize)]) -> Vec<SlotOwner> {
         let holder = |origin| SlotOwner { listener: 0, origin, may_go: true };
         of.iter().flat_map(|(origin, count)| vec![holder(*origin); *count]).collect()
     }
@@ -195,8 +195,8 @@ mod tests {
         assert_eq!(room(&held, 0, address(3), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
         assert_eq!(room(&held, 0, address(1), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
         assert_eq!(room(&held, 0, address(2), limits(MAX_SLOTS_PER_LISTENER)), Admission::Of(1));
-        let user = holders(&[(Origin::User(0), MAX_SLOTS_PER_LISTENER)]);
-        assert_eq!(room(&user, 0, Origin::User(0), limits(1)), Admission::Of(0));
+        let user = holders(&[(PeerOrigin::User(0), MAX_SLOTS_PER_LISTENER)]);
+        assert_eq!(room(&user, 0, PeerOrigin::User(0), limits(1)), Admission::Of(0));
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_host_of_ipv6_is_one_peer_whatever_its_address() {
-        let of = |text: &str| Origin::of(text.parse().unwrap());
+        let of = |text: &str| PeerOrigin::of(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.7"), address(7));

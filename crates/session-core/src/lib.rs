@@ -56,7 +56,7 @@ pub use journal::format::{
     SavedProgress, StateFormat, Unfinished, put_all, put_kept, put_uploads, take_all, take_kept, take_uploads,
     upcall_head,
 };
-pub use journal::frame::Frame;
+pub use journal::frame::JournalFrame;
 pub use journal::record::{JournalRecord, MessageTable, Messages, ReplayStep, StateError};
 pub use journal::replay::{ReplayError, Replayed, execute_quietly, replay, replaying};
 pub use output::{Capture, Printed};

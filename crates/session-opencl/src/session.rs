@@ -14,7 +14,7 @@ use katydid_wire::opencl::{id, kind};
 
 use crate::calls::busy_poll::main_loop;
 use crate::calls::event_poller::EventPoller;
-use crate::calls::executor::{Job, task};
+use crate::calls::executor::{ExecutorCall, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 use crate::drivers::devices;
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Has a call that may wait executed elsewhere, and answered from there.
-    pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
+    pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: ExecutorCall<R>) -> Result<(), Fault> {
         if let Err(error) = expect_reply(head, &OpenCl::MESSAGES) {
             // The driver may have begun to use what it holds.
             std::mem::forget(job);

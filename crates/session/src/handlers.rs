@@ -20,7 +20,7 @@ mod upcall;
 
 use katydid_cuda_sys::CUresult;
 
-use crate::calls::executor::Job;
+use crate::calls::executor::ExecutorCall;
 use crate::calls::fault::Fault;
 
 pub(crate) use code::*;
@@ -41,7 +41,7 @@ type Enqueued = Result<CUresult, Fault>;
 /// What a handler of a call returns.
 type Called<R> = Result<(CUresult, R), Fault>;
 /// What a handler of a blocking call returns.
-type Detached<R> = Result<Job<R>, Fault>;
+type Detached<R> = Result<ExecutorCall<R>, Fault>;
 
 /// Success, with a reply.
 fn success<R>(reply: R) -> Called<R> {

@@ -37,7 +37,7 @@ mod stream_replay;
 mod tombstones;
 
 pub(crate) use entries::Journal;
-pub(crate) use entry::{Attachment, ObjectKind, Selector, Steps, either, only, span};
+pub(crate) use entry::{ObjectKind, Selector, Steps, TakenUpload, either, only, span};
 pub use error::{JournalError, RebuildError};
 pub(crate) use event_times::EventTimes;
 pub(crate) use graphs::needs;

@@ -18,7 +18,7 @@ use katydid_wire::facts::Facts;
 use katydid_wire::frame::FrameHead;
 
 use crate::calls::busy_poll::main_loop;
-use crate::calls::executor::{Job, task};
+use crate::calls::executor::{ExecutorCall, task};
 use crate::calls::fault::Fault;
 use crate::calls::session_shared::{Cuda, CudaSessionShared, TaskContext};
 use crate::code::module_images::ModuleImages;
@@ -213,7 +213,7 @@ impl Session {
     }
 
     /// Has a call that may wait executed elsewhere, and answered from there; or looked at first.
-    pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: Job<R>) -> Result<(), Fault> {
+    pub(crate) fn detach<R: Reply + 'static>(&mut self, head: &FrameHead, job: ExecutorCall<R>) -> Result<(), Fault> {
         let task = task(*head, job);
         expect_reply(head, &Cuda::MESSAGES)?;
         let place = self.task_context()?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use katydid_client::connect::open_nvml;
 use katydid_client::fork::{self, NoFork};
-use katydid_client::job::Job;
+use katydid_client::job::JobMembership;
 use katydid_client::output::say;
 use katydid_transport::ProgramLink;
 use katydid_wire::nvml::code;
@@ -27,7 +27,7 @@ const CONNECTION_LINGER: Duration = Duration::from_millis(100);
 struct OpenConnection {
     link: Box<dyn ProgramLink>,
     /// Announced as long as this is there.
-    _job: Option<Job>,
+    _job: Option<JobMembership>,
     since: Instant,
     /// Whose it is: a child of a fork must not use its parent's.
     process: u32,
@@ -131,7 +131,7 @@ impl LibraryState {
         self.open.take_if(|open| open.since.elapsed() >= CONNECTION_LINGER);
         if self.open.is_none() {
             FORK_WATCH.call_once(|| fork::in_children(after_fork));
-            let mut job = Job::from_environment().ok().flatten();
+            let mut job = JobMembership::from_environment().ok().flatten();
             if let Some(job) = &mut job {
                 job.announce();
             }

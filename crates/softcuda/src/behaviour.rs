@@ -72,7 +72,7 @@ fn device_memory(size: usize) -> u64 {
 }
 
 /// A host function that stops its stream until it is told to go on, and tells when it has been reached.
-struct Gate {
+struct StreamGate {
     go: Sender<()>,
     reached: Receiver<()>,
 }
@@ -80,13 +80,13 @@ struct Gate {
 type Inside = (Receiver<()>, Sender<()>);
 
 extern "C" fn stop(inside: *mut c_void) {
-    // SAFETY: `Gate::new` made the box for exactly this call.
+    // SAFETY: `StreamGate::new` made the box for exactly this call.
     let (go, reached) = *unsafe { Box::from_raw(inside.cast::<Inside>()) };
     let _ = reached.send(());
     let _ = go.recv();
 }
 
-impl Gate {
+impl StreamGate {
     /// Puts the gate into `stream`, closed.
     fn new(stream: CUstream) -> Self {
         let ((go, wait), (tell, reached)) = (channel(), channel());

@@ -44,7 +44,7 @@ pub use link::link_control::{AttachError, LinkControl};
 pub use link::pending::{AcceptError, Delivery, Hangup, Pending};
 pub use link::program::{BatchLink, CallLink, ProgramLink, QuiesceLink, ReclaimLink};
 pub use link::reply_buffer::ReplyBuffer;
-pub use link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink};
+pub use link::worker::{Frame, LinkEvent, OutgoingReply, Replier, WorkerLink};
 pub use os::vsock::{bind_vsock, vsock_peer, vsock_port};
 pub use shm::layout::{PIECE_BYTES, STAGING_PIECES};
 pub use shm::staging::{Staging, ZERO_COPY_EPOCH_OFFSET, ZERO_COPY_WRITERS_OFFSET, ZeroCopyMemory};

@@ -25,7 +25,7 @@ use katydid_wire::handshake::{Build, Ready, RefusalCode, Refused};
 
 use self::preparation::Preparation;
 use self::snapshot::{CurrentSnapshot, PendingSnapshots, SnapshotOrder};
-use self::store::{ImageClient, Input, Output};
+use self::store::{ImageClient, RemoteInput, RemoteOutput};
 use self::suspended::Suspension;
 use self::writer::{CompanionWriter, failed};
 use crate::os::exit::leave;
@@ -209,7 +209,7 @@ impl CompanionSession {
                 }
             }
             ToWorker::Prepare { store, checkpoint, full, level } => {
-                let output = Output::open(store, folder, checkpoint, level, &self.companion.asker);
+                let output = RemoteOutput::open(store, folder, checkpoint, level, &self.companion.asker);
                 match self.prepare(control, output, full != 0) {
                     Ok(()) => return None,
                     Err(error) => failed(format_args!("cannot start a thread: {error}")),
@@ -236,13 +236,18 @@ impl CompanionSession {
             return Some(failed("the session is suspended"));
         };
         self.is_paused = true;
-        let input = Input::open(store, folder, checkpoint, &self.companion.asker);
+        let input = RemoteInput::open(store, folder, checkpoint, &self.companion.asker);
         let begun = self.companion.slot.suspension.end(control, &self.companion.voice, input, (session, &key));
         begun.err().map(failed)
     }
 
     /// Takes an image at hand, and does what can be done before the session stands still.
-    fn prepare(&mut self, control: &Control, output: katydid_image::Result<Output>, full: bool) -> io::Result<()> {
+    fn prepare(
+        &mut self,
+        control: &Control,
+        output: katydid_image::Result<RemoteOutput>,
+        full: bool,
+    ) -> io::Result<()> {
         // No process looks ahead in a session that stands still already, nor for an image that is not there.
         let ahead = if self.is_paused || output.is_err() { None } else { control.precopy(full) };
         self.has_leftovers |= ahead.is_some();

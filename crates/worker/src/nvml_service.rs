@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use katydid_driver::DriverChoice;
-use katydid_transport::{Event, OutgoingReply, Pending, WorkerLink};
+use katydid_transport::{LinkEvent, OutgoingReply, Pending, WorkerLink};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::facts::{DeviceFacts, Facts};
 use katydid_wire::frame::Output;
@@ -99,9 +99,9 @@ fn answer_all(link: &mut dyn WorkerLink, source: &mut dyn NvmlSource) -> Result<
     let activity = idle::start().map_err(|error| format!("cannot start a thread: {error}"))?;
     loop {
         let frame = match link.next().map_err(|error| error.to_string())? {
-            Event::Frame(frame) => frame,
-            Event::Interrupted => continue,
-            Event::Closed => return Ok(()),
+            LinkEvent::Frame(frame) => frame,
+            LinkEvent::Interrupted => continue,
+            LinkEvent::Closed => return Ok(()),
         };
         let _answering = activity.begin();
         let head = frame.head;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use katydid_arena::{choose_pinned, pinned_at};
 use katydid_image::Session as SessionPart;
 use katydid_session_core::{Capture, Usage};
-use katydid_session_opencl::driver::{self, DriverError, Opened, Platform};
+use katydid_session_opencl::driver::{self, NoDriverError, OpenedDrivers, Platform};
 use katydid_session_opencl::{HostMemory, MEMORY_LIMIT_NOTE, Session, SessionError, host_base};
 pub(crate) use katydid_session_opencl::{is_kept_in, is_outline};
 use katydid_transport::{AcceptError, Pending};
@@ -71,10 +71,10 @@ pub(crate) fn serve(warm: WarmDriver, program: Pending, note: &Note, build: &Bui
 
 /// The machine's OpenCL drivers, in place of the CUDA driver. Of those that do not work beside others the log says why. Processors
 /// are there only for programs that may run code of their own as this user.
-fn open(warm: &WarmDriver, note: &Note) -> Result<Vec<Platform>, DriverError> {
+fn open(warm: &WarmDriver, note: &Note) -> Result<Vec<Platform>, NoDriverError> {
     give_back(warm);
     layout::unsettle();
-    let Opened { platforms, tried } = driver::open()?;
+    let OpenedDrivers { platforms, tried } = driver::open()?;
     // What no process has named may be missing: a machine need not have every driver that is known.
     for reason in tried.iter().filter(|_| driver::is_chosen()) {
         Log::early().line(format_args!("an OpenCL driver is left out: {reason}"));

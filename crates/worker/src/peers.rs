@@ -19,12 +19,12 @@ pub(crate) struct SessionPeers {
 }
 
 /// The server, as the session asks it for memory.
-struct Server {
+struct ServerConnection {
     control: OwnedFd,
     devices: Arc<[String]>,
 }
 
-impl ReclaimPeers for Server {
+impl ReclaimPeers for ServerConnection {
     fn send_request(&self, device: u32, number: u64) -> bool {
         let device = self.devices.get(device as usize);
         device.is_some_and(|device| control::short(self.control.as_fd(), number, device))
@@ -49,7 +49,7 @@ impl SessionPeers {
     /// The session can send reclaim requests from here on.
     pub(crate) fn connect(&self, control: OwnedFd) {
         if let Some(reclaim) = &self.reclaim {
-            reclaim.connect(Box::new(Server { control, devices: Arc::clone(&self.devices) }));
+            reclaim.connect(Box::new(ServerConnection { control, devices: Arc::clone(&self.devices) }));
         }
     }
 

@@ -29,7 +29,7 @@ use katydid_wire::note::Note;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::companion::store::{ImageClient, Input};
+use crate::companion::store::{ImageClient, RemoteInput};
 use crate::companion::writer::{CompanionWriter, failed};
 use crate::companion::{Companion, CompanionSlot};
 use crate::control;
@@ -183,7 +183,7 @@ fn hear(
 struct RebuiltSession {
     session: &'static mut dyn Restorable,
     part: SessionPart,
-    input: Input,
+    input: RemoteInput,
     name: String,
     ranges: Vec<ArenaRange>,
     driver: String,
@@ -205,7 +205,7 @@ fn rebuild(
         return Err(failed("there is no session yet"));
     };
     let options = RestoreOptions { rehearsal: rehearsal != 0, exact: device_only != 0 };
-    let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
+    let input = RemoteInput::open(store, folder, checkpoint, asker).map_err(failed)?;
     let part = input.part(&name).map_err(failed)?;
     let blank = match opencl::is_kept_in(&part) {
         true => opencl::blank(&warm, note, &part, &devices),
@@ -239,7 +239,7 @@ fn complete(
     loop {
         match hearing.orders.recv_timeout(PROGRESS_INTERVAL) {
             Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
-                let input = Input::open(store, folder, checkpoint, asker).map_err(failed)?;
+                let input = RemoteInput::open(store, folder, checkpoint, asker).map_err(failed)?;
                 let part = input.part(&name).map_err(failed)?;
                 if !opencl::is_of(&part, &outline) {
                     return Err(failed("what was made ahead was made for another session"));
@@ -261,7 +261,7 @@ fn blank(
     warm: WarmDriver,
     note: &Note,
     part: &SessionPart,
-    input: &Input,
+    input: &RemoteInput,
     generations: &[u8],
 ) -> Result<EmptySession, String> {
     let state = journal_of(part, input.source()).map_err(|error| error.to_string())?;
@@ -291,7 +291,7 @@ fn restored(session: &dyn Restorable) -> FromWorker {
 /// Restores, with words on how far that is. Meanwhile the server is answered.
 fn restore(
     session: &mut dyn Restorable,
-    (part, input): (&SessionPart, &Input),
+    (part, input): (&SessionPart, &RemoteInput),
     options: RestoreOptions,
     voice: &CompanionWriter,
     (attach_point, peers): (&AttachPoint<'_>, &SessionPeers),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::gate::Silence;
+use katydid_tests::gate::SilentAddress;
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
 use katydid_tests::watch::WAIT_TIMEOUT;
@@ -36,7 +36,7 @@ fn a_socket_that_is_not_there_is_named() -> Result<()> {
 
 #[test]
 fn a_port_without_a_listener_is_named() -> Result<()> {
-    let silence = Silence::new()?;
+    let silence = SilentAddress::new()?;
     let address = silence.address().to_string();
     run_fails(&["--server", &format!("tcp://{address}")], &address)
 }

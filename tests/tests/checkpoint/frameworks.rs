@@ -24,7 +24,7 @@ use katydid_tests::watch::until;
 use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Failed, Trial};
 
-use crate::programs::{Run, Start, Taken, Wanted, choice, show};
+use crate::programs::{Run, Start, TakenCheckpoint, WantedOutput, choice, show};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 /// What stands for the variant in the names of items' tests.
@@ -131,7 +131,7 @@ impl<'a> Undisturbed<'a> {
 
     /// A restored program said the rest. How much it had said when it was dumped is known but for what its other threads
     /// and processes wrote meanwhile: it must fit in one place.
-    pub(crate) fn is_continued(&self, taken: &Taken, restored: &Outcome) -> Result<()> {
+    pub(crate) fn is_continued(&self, taken: &TakenCheckpoint, restored: &Outcome) -> Result<()> {
         ensure!(restored.status.success(), "the restored program: {}", describe(restored));
         let (before, after) = taken.written;
         let ends = taken.printed.match_indices('\n').map(|(at, _)| at + 1);
@@ -175,7 +175,7 @@ fn checked(paths: &Paths, item: &Item, way: &str) -> Result<Completion> {
         return Ok(Completion::ignored_with(format!("it sends {frames} frames")));
     }
     let choice = choice(&format!("{way}{}", item.name))?;
-    let wanted = Wanted::Words(&undisturbed);
+    let wanted = WantedOutput::Words(&undisturbed);
     let run = Run::of_known(&item.name, wanted, choice, frames, limit);
     run.through(&stage, &start).with_context(|| format!("of {frames} frames"))?;
     Ok(Completion::Completed)

@@ -55,20 +55,20 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 /// A job that holds itself at a point, and where it puts what is temporary.
-struct Held<'a> {
+struct HeldJob<'a> {
     stage: &'a Stage,
     job: Job<'a>,
     process: String,
     temporary: PathBuf,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldJob<'a> {
     /// One that comes to its end if it can.
     fn new(stage: &'a Stage, fault: Option<&str>) -> Result<Self> {
         Self::of(stage, LOOP, &Plan { points: &[60], fault, ..Plan::default() })
     }
 
-    /// One that waits for [`Held::farewell`] when a call has failed.
+    /// One that waits for [`HeldJob::farewell`] when a call has failed.
     fn outliving(stage: &'a Stage, fault: Option<&str>) -> Result<Self> {
         let farewell = stage.image("farewell");
         let arguments = ["outlives", farewell.to_str().context("a file without a name")?];
@@ -223,7 +223,7 @@ fn is_empty(temporary: &PathBuf) -> Result<()> {
 /// Each step is another process's, of another job. While it lasts, the job is not checkpointed, and says why.
 fn aside(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let held = Held::new(&stage, None)?;
+    let held = HeldJob::new(&stage, None)?;
     held.asked_by_job("state", (0, 0))?;
     held.asked_by_job("lock", (0, 1))?;
     let outcome = held.job.checkpoint(&stage.image("image"), &["--device-only"])?;
@@ -240,7 +240,7 @@ fn aside(paths: &Paths, way: &str) -> Result<()> {
 
 fn lost(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let held = Held::outliving(&stage, None)?;
+    let held = HeldJob::outliving(&stage, None)?;
     held.ask("lock", (0, 1))?;
     held.kill_worker()?;
     held.has_failed()
@@ -250,7 +250,7 @@ fn lost(paths: &Paths, way: &str) -> Result<()> {
 fn lost_within(paths: &Paths, way: &str) -> Result<()> {
     for at in STAGES {
         let stage = Stage::new(paths, way)?;
-        let held = Held::outliving(&stage, Some(&format!("{at}:stop")))?;
+        let held = HeldJob::outliving(&stage, Some(&format!("{at}:stop")))?;
         held.ask("lock", (0, 1))?;
         let asker = held.meanwhile("checkpoint", |_| held.kill_worker().map(drop))?;
         ensure!(asker.text().starts_with("checkpoint 304,"), "{at}: {}", describe(&asker));
@@ -263,7 +263,7 @@ fn lost_within(paths: &Paths, way: &str) -> Result<()> {
 fn replaced(paths: &Paths, way: &str) -> Result<()> {
     for fault in [None, Some("leave:stop")] {
         let stage = Stage::new(paths, way)?;
-        let mut held = Held::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
+        let mut held = HeldJob::of(&stage, LOOP, &Plan { points: &[60, 60], fault, ..Plan::default() })?;
         // That of the job has no such stage.
         stage.checkpoint(&held.job, "image", &["--device-only"])?;
         ensure!(held.job.holds_itself()?, "the job did not come to its point again");
@@ -318,7 +318,7 @@ fn moved_about(
     last: &Pairs,
 ) -> Result<()> {
     const PROGRAM: (&str, Variant) = ("kept_devices", Variant::Plain);
-    let held = Held::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
+    let held = HeldJob::of(stage, PROGRAM, &Plan { points: &[200], ..Plan::default() })?;
     held.ask("lock", (0, 1))?;
     held.ask("checkpoint", (0, 2))?;
     for pairs in wrong {
@@ -342,7 +342,7 @@ fn moved_about(
 fn restored_late(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let ballast = Plan { arguments: &["60", "0", "48"], points: &[70], ..Plan::default() };
-    let held = Held::of(&stage, LOOP, &ballast)?;
+    let held = HeldJob::of(&stage, LOOP, &ballast)?;
     held.ask("lock", (0, 1))?;
     held.ask("checkpoint", (0, 2))?;
     kill(stage.server.pid());
@@ -374,7 +374,7 @@ fn asker_killed(paths: &Paths, way: &str) -> Result<()> {
     for middle in MIDDLES.iter().zip(STEPS) {
         let (at, (killed, _)) = middle;
         let stage = Stage::new(paths, way)?;
-        let held = Held::new(&stage, Some(&format!("{at}:stop")))?;
+        let held = HeldJob::new(&stage, Some(&format!("{at}:stop")))?;
         for (what, state) in STEPS {
             if what == killed {
                 let asker = held.meanwhile(what, |asker| {
@@ -402,7 +402,7 @@ fn itself(paths: &Paths, way: &str) -> Result<()> {
 /// machine with much to do needs at times.
 fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let mut held = Held::new(&stage, Some("lock"))?;
+    let mut held = HeldJob::new(&stage, Some("lock"))?;
     for _ in 0..2 {
         held.ask("lock", (304, 0))?;
         let view = held.job.view().context("the job has no view")?;
@@ -417,7 +417,7 @@ fn failing_to_lock(paths: &Paths, way: &str) -> Result<()> {
 fn failing(paths: &Paths, way: &str) -> Result<()> {
     for fault in STAGES {
         let stage = Stage::new(paths, way)?;
-        let held = Held::new(&stage, Some(fault))?;
+        let held = HeldJob::new(&stage, Some(fault))?;
         held.ask("lock", (0, 1))?;
         held.ask("checkpoint", (304, 1)).context(fault)?;
         stage.server.workers_of(1)?;
@@ -430,7 +430,7 @@ fn failing(paths: &Paths, way: &str) -> Result<()> {
 /// The worker that has its session already ends again.
 fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let held = Held::new(&stage, Some("rejoin"))?;
+    let held = HeldJob::new(&stage, Some("rejoin"))?;
     held.ask("lock", (0, 1))?;
     held.ask("checkpoint", (0, 2))?;
     for _ in 0..2 {
@@ -448,7 +448,7 @@ fn failing_to_restore(paths: &Paths, way: &str) -> Result<()> {
 fn killed(paths: &Paths, way: &str) -> Result<()> {
     for steps in [&["lock"][..], &["lock", "checkpoint"]] {
         let stage = Stage::new(paths, way)?;
-        let held = Held::new(&stage, None)?;
+        let held = HeldJob::new(&stage, None)?;
         for (step, state) in steps.iter().zip(1..) {
             held.ask(step, (0, state))?;
         }
@@ -465,7 +465,7 @@ fn killed(paths: &Paths, way: &str) -> Result<()> {
 fn supervisor_killed(paths: &Paths, way: &str) -> Result<()> {
     for fault in [Some("commit:kill"), None, Some("write:kill")] {
         let stage = Stage::new(paths, way)?;
-        let held = Held::new(&stage, fault)?;
+        let held = HeldJob::new(&stage, fault)?;
         let processes = tree(held.job.pid());
         if fault == Some("write:kill") {
             let address = stage.server.unix();

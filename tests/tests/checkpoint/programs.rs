@@ -171,7 +171,7 @@ fn one_on(
     variables: &[(&str, &str)],
 ) -> Result<(), Failed> {
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, variant), &Plan { variables, ..*plan });
-    let wanted = Wanted::Text(undisturbed_output(&stage.paths, app)?);
+    let wanted = WantedOutput::Text(undisturbed_output(&stage.paths, app)?);
     Run::of(&app.name, wanted, random, count).through(stage, &start).map_err(show)
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn one_of_opencl(
     let (random, count) = choice(&format!("{way}opencl{name}"))?;
     let stage = Stage::with_opencl(paths, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
-    let wanted = Wanted::Text(stage.kept_of_opencl(name).map_err(show)?);
+    let wanted = WantedOutput::Text(stage.kept_of_opencl(name).map_err(show)?);
     let may_move = name.ends_with("svm") && !is_pocl(paths);
     let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(show)
@@ -217,7 +217,7 @@ fn random_calls(paths: &Paths, way: &str, variables: &[(&str, &str)], seed: u64)
     let undisturbed = start(&Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(undisturbed.status.success(), "undisturbed: {}", describe(&undisturbed));
     let frames = most_calls(&stage)?;
-    Run::of_known(RANDOM_PROGRAM, Wanted::Text(undisturbed.text()), choice(&title)?, frames, CHECKPOINT_TIMEOUT)
+    Run::of_known(RANDOM_PROGRAM, WantedOutput::Text(undisturbed.text()), choice(&title)?, frames, CHECKPOINT_TIMEOUT)
         .through(&stage, &start)
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn show(error: anyhow::Error) -> Failed {
 }
 
 /// A checkpoint that was taken, and how much was written when.
-pub(crate) struct Taken {
+pub(crate) struct TakenCheckpoint {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) written: (usize, usize),
     /// What was written until then.
@@ -253,14 +253,14 @@ pub(crate) struct Taken {
 }
 
 /// What a program is to print.
-pub(crate) enum Wanted<'a> {
+pub(crate) enum WantedOutput<'a> {
     /// This very text, whenever it is run.
     Text(String),
     /// What an undisturbed run of an item said.
     Words(&'a Undisturbed<'a>),
 }
 
-impl Wanted<'_> {
+impl WantedOutput<'_> {
     /// Of a program that was not cut in two.
     fn whole(&self, outcome: &Outcome) -> Result<()> {
         ensure!(outcome.status.success(), "the program that went on: {}", describe(outcome));
@@ -274,7 +274,7 @@ impl Wanted<'_> {
     }
 
     /// Of a restored one.
-    fn rest(&self, taken: &Taken, outcome: &Outcome) -> Result<()> {
+    fn rest(&self, taken: &TakenCheckpoint, outcome: &Outcome) -> Result<()> {
         match self {
             Self::Text(kept) => continues(kept, taken.written, outcome),
             Self::Words(undisturbed) => undisturbed.is_continued(taken, outcome),
@@ -284,10 +284,10 @@ impl Wanted<'_> {
 
 pub(crate) struct Run<'a> {
     name: &'a str,
-    wanted: Wanted<'a>,
+    wanted: WantedOutput<'a>,
     random: Random,
     points: Vec<u64>,
-    taken: Vec<Taken>,
+    taken: Vec<TakenCheckpoint>,
     refusals: usize,
     /// Whether its points are among the frames that it is known to send.
     is_known: bool,
@@ -300,7 +300,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(name: &'a str, wanted: Wanted<'a>, random: Random, points: Vec<u64>) -> Self {
+    fn new(name: &'a str, wanted: WantedOutput<'a>, random: Random, points: Vec<u64>) -> Self {
         let taken = Vec::new();
         Self {
             name,
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
     }
 
     /// Of a program of which it is not known how many frames it sends.
-    pub(crate) fn of(name: &'a str, wanted: Wanted<'a>, mut random: Random, count: usize) -> Self {
+    pub(crate) fn of(name: &'a str, wanted: WantedOutput<'a>, mut random: Random, count: usize) -> Self {
         let points = random.points(count);
         Self::new(name, wanted, random, points)
     }
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
     /// Of a program that sends about so many `frames`: a point in each of `count` equal parts of them.
     pub(crate) fn of_known(
         name: &'a str,
-        wanted: Wanted<'a>,
+        wanted: WantedOutput<'a>,
         (mut random, count): (Random, usize),
         frames: u64,
         limit: Duration,
@@ -397,7 +397,7 @@ impl<'a> Run<'a> {
         let checkpoint = Checkpoint::read(&outcome)?;
         // Threads that had not come to a call of the GPU may have written until the process was dumped.
         let printed = job.output_so_far()?;
-        self.taken.push(Taken { checkpoint, written: (before, printed.len()), printed });
+        self.taken.push(TakenCheckpoint { checkpoint, written: (before, printed.len()), printed });
         Ok(true)
     }
 

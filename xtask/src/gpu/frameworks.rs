@@ -143,7 +143,7 @@ fn run(
     let stage = Stage { paths, python, native, ways, driver, variables, deadline };
     step(&format!("{} items, {} ways beside the native one", items.len(), stage.ways.len()));
     let (timed, others): (Vec<Item>, Vec<Item>) = items.into_iter().partition(Item::is_timed);
-    let journal = Journal::begin(report, &machine)?;
+    let journal = ResultJournal::begin(report, &machine)?;
     let mut told = all(&stage, others, at_a_time(options), &journal);
     told.extend(all(&stage, timed, 1, &journal));
     fs::write(report.join("server.log"), server.log()).context("cannot write to the report")?;
@@ -162,9 +162,9 @@ fn at_a_time(options: &Options) -> usize {
 }
 
 /// The results as they come: a line of JSON each.
-struct Journal(Mutex<File>);
+struct ResultJournal(Mutex<File>);
 
-impl Journal {
+impl ResultJournal {
     fn begin(report: &Path, machine: &Value) -> Result<Self> {
         let path = report.join("frameworks.jsonl");
         let mut file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -183,7 +183,7 @@ impl Journal {
 }
 
 /// Runs all items, several at a time; results come back in the order of the list.
-fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &Journal) -> Vec<Told> {
+fn all(stage: &Stage, items: Vec<Item>, at_a_time: usize, journal: &ResultJournal) -> Vec<Told> {
     let run = |item: Item| {
         let told = Mutex::new(Vec::new());
         stage.run(&item, &|result| {

@@ -14,13 +14,13 @@ use crate::flags::Against;
 use crate::setup::wait_until_warm;
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::terminal::Progress;
-use katydid_cli_core::probe::DriverFacts;
+use katydid_cli_core::probe::ProbedDriver;
 use katydid_cli_core::server::private_server::PrivateServer;
 
 /// What every measurement needs.
 pub(super) struct Bench<'a> {
     pub(super) layout: &'a Layout,
-    pub(super) driver: &'a DriverFacts,
+    pub(super) driver: &'a ProbedDriver,
     pub(super) server: &'a PrivateServer,
     pub(super) place: &'a Path,
     pub(super) limits: Limits,

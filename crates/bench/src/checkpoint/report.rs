@@ -10,7 +10,7 @@ use crate::figures::median;
 use crate::machine;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::table::{Align, Table};
-use katydid_cli_core::probe::DriverFacts;
+use katydid_cli_core::probe::ProbedDriver;
 use katydid_machine::Machine;
 
 /// One checkpoint, as the command reported it.
@@ -120,7 +120,7 @@ const NOT_YET: &str = "what comes before it failed";
 #[derive(Debug, Serialize)]
 pub(super) struct Report<'a> {
     machine: Machine,
-    driver: &'a DriverFacts,
+    driver: &'a ProbedDriver,
     /// What the bytes are that the holder of memory holds.
     content: &'static str,
     programs: Vec<ProgramRow>,
@@ -129,7 +129,7 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// The rows of both tables.
-    pub(super) fn new(driver: &'a DriverFacts, programs: Vec<ProgramRow>, rows: Vec<SizeRow>) -> Self {
+    pub(super) fn new(driver: &'a ProbedDriver, programs: Vec<ProgramRow>, rows: Vec<SizeRow>) -> Self {
         let machine = machine::describe(driver);
         Self { machine, driver, content: "noise, which nothing compresses; no two chunks are the same", programs, rows }
     }
@@ -289,8 +289,8 @@ mod tests {
         }
     }
 
-    fn driver() -> DriverFacts {
-        DriverFacts { path: "/soft/libcuda.so.1".into(), soft: true, version: 13000, devices: Vec::new() }
+    fn driver() -> ProbedDriver {
+        ProbedDriver { path: "/soft/libcuda.so.1".into(), soft: true, version: 13000, devices: Vec::new() }
     }
 
     #[test]

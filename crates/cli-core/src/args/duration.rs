@@ -37,9 +37,9 @@ impl FromStr for DurationArg {
 
 /// The limit for a link's silence, where nothing stands for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silence(pub Duration);
+pub struct SilenceLimit(pub Duration);
 
-impl FromStr for Silence {
+impl FromStr for SilenceLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -68,13 +68,13 @@ mod tests {
     #[test]
     fn a_limit_for_silence_is_three_seconds_or_none() {
         for text in ["0s", "0"] {
-            assert_eq!(text.parse(), Ok(Silence(Duration::ZERO)), "{text}");
+            assert_eq!(text.parse(), Ok(SilenceLimit(Duration::ZERO)), "{text}");
         }
-        assert_eq!("1m".parse(), Ok(Silence(Duration::from_secs(60))));
+        assert_eq!("1m".parse(), Ok(SilenceLimit(Duration::from_secs(60))));
         for (text, remedy) in
             [("60", "60s"), ("2s", "3s or more"), ("999999h", "277h or less"), ("-5s", "negative"), ("x", "90s")]
         {
-            let error = text.parse::<Silence>().unwrap_err();
+            let error = text.parse::<SilenceLimit>().unwrap_err();
             assert!(error.contains(remedy) && error.len() < 80, "{text}: {error}");
         }
     }

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use katydid_bench::flags::{BenchBodyFlags, BenchFlags, BenchHolderFlags, BenchOpenclBodyFlags, BenchSoftBodyFlags};
 
 use crate::trace::Filter;
-use katydid_cli_core::args::duration::{DurationArg, Silence};
+use katydid_cli_core::args::duration::{DurationArg, SilenceLimit};
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::output::document::JsonDestination;
 use katydid_cli_core::server::isolation::{IsolationFlags, SandboxReach};
@@ -220,7 +220,7 @@ pub(crate) struct SessionFlags {
     ///
     /// 3s at least, 277h at most; 60s unless given. A worker that is busy, with a long kernel too, gives one each second.
     #[arg(long, value_name = "TIME")]
-    pub(crate) link_timeout: Option<Silence>,
+    pub(crate) link_timeout: Option<SilenceLimit>,
     /// Connections that large copies may use beside the first one, where there is no shared memory; 0 for none.
     ///
     /// At most 16. Half as many as this machine has processors unless given, but 4 at least and 8 at most. They are opened

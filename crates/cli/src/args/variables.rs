@@ -89,7 +89,7 @@ fn may_be_folder(path: &Path) -> bool {
 mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
-    use katydid_driver_rules::state::settings::Reader;
+    use katydid_driver_rules::state::settings::SettingReader;
     use katydid_wire::handshake::MAX_TEXT_BYTES;
 
     use super::*;
@@ -102,7 +102,7 @@ mod tests {
     /// No value of another kind gets by without a word; what a kind takes besides is in its row of docs/reference/environment.md.
     #[test]
     fn each_variable_for_users_refuses_what_it_cannot_hold() {
-        let of_users = |reader| !matches!(reader, Reader::Own | Reader::Tests);
+        let of_users = |reader| !matches!(reader, SettingReader::Own | SettingReader::Tests);
         let long = "x".repeat(5000);
         let values: [&[u8]; 5] = [b"a\xff", b"-1", b"99999999999999999999999", b"5parsecs", long.as_bytes()];
         for setting in settings::SETTINGS.iter().filter(|setting| of_users(setting.reader)) {

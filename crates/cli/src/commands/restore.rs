@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use katydid_image::{CheckpointNumber, Which};
-use katydid_job::checkpoint::restore::{Opened, Restored, Surroundings};
+use katydid_job::checkpoint::restore::{OpenedCheckpoint, Restored, Surroundings};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use serde_json::json;
@@ -38,7 +38,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     }
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let image = checkpoint::whole_path(&flags.image)?;
-    let opened = Opened::open(&image, which).map_err(Failure::work)?;
+    let opened = OpenedCheckpoint::open(&image, which).map_err(Failure::work)?;
     if let Some(newer) = opened.passed_over() {
         let (place, number) = (image.display(), opened.number());
         say(format_args!(
@@ -57,7 +57,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
 }
 
 /// Restores, and waits for the end.
-fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) -> Outcome {
+fn attend(flags: &RestoreFlags, image: &Path, opened: OpenedCheckpoint, server: &Address) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let work = Scratch::new("restore").map_err(|error| {
         Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
@@ -105,7 +105,7 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: Opened, server: &Address) 
 }
 
 /// Standard output is the program's; what is worth knowing goes to standard error, and only if another process reads it there.
-fn announce(json: bool, opened: &Opened, restored: &Restored) {
+fn announce(json: bool, opened: &OpenedCheckpoint, restored: &Restored) {
     use std::io::IsTerminal;
     let (name, number) = (restored.job.name(), opened.number());
     if json {

@@ -16,8 +16,8 @@ use katydid_job::process::stdio::Standard;
 use katydid_job::supervisor::folder;
 use katydid_job::supervisor::folder::{Folder, FolderError};
 use katydid_job::supervisor::generations::Generations;
-use katydid_job::supervisor::job::{Job, JobError, Settings};
-use katydid_job::supervisor::ranks::{JobAddress, Launcher, Task};
+use katydid_job::supervisor::job::{Job, JobError, JobSettings};
+use katydid_job::supervisor::ranks::{JobAddress, Launcher, LauncherTask};
 use katydid_transport::{Address, ExpectedProgram, Reservation};
 use katydid_wire::handshake::SOFTCUDA_DRIVER;
 use katydid_wire::job;
@@ -255,7 +255,7 @@ impl Launch {
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let name = flags.session.name.as_deref().unwrap_or(&name);
         let command = flags.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match self.open(name, command, Standard::ours(), Task::ours()) {
+        match self.open(name, command, Standard::ours(), LauncherTask::ours()) {
             Ok(job) => {
                 self.set(job::JOB_VARIABLE, job.socket());
                 tell_name(flags.session.name.as_deref(), &job.name());
@@ -274,10 +274,10 @@ impl Launch {
         name: &str,
         command: Vec<String>,
         stdio: [Standard; 3],
-        task: Option<Task>,
+        task: Option<LauncherTask>,
     ) -> Result<Job, JobError> {
         let folder = Folder::take(name)?;
-        Job::open(Settings {
+        Job::open(JobSettings {
             known_folder: folder.path().to_owned(),
             folder,
             command,

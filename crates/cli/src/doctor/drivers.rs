@@ -7,7 +7,7 @@ use crate::doctor::finding::Finding;
 use katydid_cli_core::args::size::Size;
 use katydid_cli_core::layout::{Layout, OPENCL_LOADER, has_loader};
 use katydid_cli_core::opencl::Drivers;
-use katydid_cli_core::probe::{DriverFacts, Probe, opencl_apart, probe_apart};
+use katydid_cli_core::probe::{Probe, ProbedDriver, opencl_apart, probe_apart};
 
 /// Where the kernel module says its version.
 const NVIDIA_VERSION: &str = "/sys/module/nvidia/version";
@@ -124,7 +124,7 @@ fn soft(probe: &Probe) -> Finding {
 }
 
 /// `CUDA 13.0, 2 devices: NVIDIA H200 (139 GiB), …`.
-fn devices(facts: &DriverFacts) -> String {
+fn devices(facts: &ProbedDriver) -> String {
     let names = facts.devices.iter().map(|(name, memory)| format!("{name} ({})", Size(*memory)));
     let (major, minor) = (facts.version / 1000, facts.version % 1000 / 10);
     format!("CUDA {major}.{minor}, {}", names.collect::<Vec<_>>().join(", "))
@@ -137,7 +137,7 @@ mod tests {
 
     fn works(soft: bool) -> Probe {
         let devices = vec![("H200".to_owned(), 139 << 30)];
-        Probe::Works(DriverFacts { path: "/x/libcuda.so.1".into(), soft, version: 13000, devices })
+        Probe::Works(ProbedDriver { path: "/x/libcuda.so.1".into(), soft, version: 13000, devices })
     }
 
     #[test]

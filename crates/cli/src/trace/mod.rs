@@ -26,7 +26,7 @@ pub(crate) use filter::Filter;
 use katydid_cli_core::output::document::{self, JsonDestination};
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::output::report::report;
-use summary::Summary;
+use summary::TraceSummary;
 
 /// Runs the command; its status is the program's.
 pub(crate) fn main(flags: &TraceFlags) -> Outcome {
@@ -129,7 +129,7 @@ fn readable(name: &str) -> String {
 
 /// Standard output is the program's, so ours goes to standard error, or where the flags say.
 fn tell(flags: &TraceFlags, file: Option<File>, traces: &[Trace]) -> Result<(), Failure> {
-    let summary = Summary::of(traces);
+    let summary = TraceSummary::of(traces);
     if flags.json.is_some() {
         document::write(&summary)?;
     }

@@ -11,7 +11,7 @@ use katydid_cli_core::output::table::{Align, Table};
 
 /// What a program spent in CUDA.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Summary {
+pub(super) struct TraceSummary {
     /// Most total time first.
     functions: Vec<FunctionLine>,
     /// Number of calls of all functions.
@@ -24,7 +24,7 @@ pub(super) struct Summary {
     /// What the driver was asked for by name, in order of the names.
     lookups: Vec<LookupLine>,
     /// Processes that the trace covers.
-    processes: Vec<Process>,
+    processes: Vec<TracedProcess>,
 }
 
 /// A function or private table that was looked up.
@@ -50,7 +50,7 @@ struct GpuWork {
 
 /// A process that the trace covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Process {
+struct TracedProcess {
     pid: u32,
     program: String,
     calls: usize,
@@ -141,7 +141,7 @@ fn lookups(traces: &[Trace]) -> Vec<LookupLine> {
     counts.into_iter().map(line).collect()
 }
 
-impl Summary {
+impl TraceSummary {
     /// Adds up all calls of all processes.
     pub(super) fn of(traces: &[Trace]) -> Self {
         let mut lines: BTreeMap<u16, FunctionLine> = BTreeMap::new();
@@ -156,7 +156,7 @@ impl Summary {
         let sum = |field: fn(&FunctionLine) -> u64| functions.iter().map(field).fold(0, u64::saturating_add);
         let [calls, errors] = [sum(|line| line.calls), sum(|line| line.errors)];
         let [round_trips, total_ns] = [sum(|line| line.round_trips), sum(|line| line.total_ns)];
-        let process = |Trace { pid, program, calls, left_out, .. }: &Trace| Process {
+        let process = |Trace { pid, program, calls, left_out, .. }: &Trace| TracedProcess {
             pid: *pid,
             program: program.clone(),
             calls: calls.len(),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn calls_add_up_by_function_most_time_first() {
-        let summary = Summary::of(&traces());
+        let summary = TraceSummary::of(&traces());
         let names: Vec<_> = summary.functions.iter().map(|line| line.function).collect();
         assert_eq!(names, ["cuMemAlloc_v2", "cuInit", "cuStreamQuery"]);
         let (errors, round_trips, total_ns) = (1, 4, 7_000);
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn the_table_shows_microseconds_and_shares() {
         let mut text = Vec::new();
-        Summary::of(&traces()).write(&mut text).unwrap();
+        TraceSummary::of(&traces()).write(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(line, ["cuMemAlloc_v2", "2", "1", "4", "7.00", "3.50", "6.00", "66.7"]);
@@ -299,7 +299,7 @@ mod tests {
             lookup("table OTHER", 0, false),
         ];
         traces[0].details.extend(asked.into_iter().enumerate().map(|(at, detail)| ((2, at as u64), detail)));
-        let summary = Summary::of(&traces);
+        let summary = TraceSummary::of(&traces);
         let counts: Vec<_> = summary.lookups.iter().map(|line| (line.name.as_str(), line.count)).collect();
         assert_eq!(counts, [("cuInit", 1), ("cuNew", 2), ("table OTHER", 1)]);
         let mut text = Vec::new();

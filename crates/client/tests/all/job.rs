@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use katydid_client::job::{Job, JobThread};
+use katydid_client::job::{JobMembership, JobThread};
 use katydid_client::session::Session;
 use katydid_client::session::api_code::ApiCode;
 use katydid_cuda_sys::CUresult;
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
-use katydid_transport::{Address, ControlChannel, Event, LinkControl, OutgoingReply, Pending};
+use katydid_transport::{Address, ControlChannel, LinkControl, LinkEvent, OutgoingReply, Pending};
 use katydid_wire::frame::Output;
 use katydid_wire::handshake::{Build, Hello, LINK_TIMEOUT_SECONDS, LinkKind, Ready, SessionClaim, SessionKind};
 use katydid_wire::job::{FromProgram, MAX_MESSAGE_BYTES, ToProgram};
@@ -82,7 +82,8 @@ impl Stage {
         let listener = Some(UnixListener::bind(folder.path().join("job")).unwrap());
         let lock = Some(File::create(folder.path().join("lock")).unwrap());
         flock(lock.as_ref().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
-        let job_thread = JobThread::new(session, Job::new(folder.path().join("job"), stops), &address, kind).unwrap();
+        let job_thread =
+            JobThread::new(session, JobMembership::new(folder.path().join("job"), stops), &address, kind).unwrap();
         thread::spawn(move || job_thread.run());
         Self { folder, session, server, link_control, taken: Mutex::new(taken), listener, lock }
     }
@@ -115,7 +116,7 @@ impl Stage {
 /// Takes frames, and answers those that want it, until the program closes.
 fn work(mut link: Box<dyn katydid_transport::WorkerLink>, tell: &Sender<u64>) {
     let replier = link.replier();
-    while let Ok(Event::Frame(frame)) = link.next() {
+    while let Ok(LinkEvent::Frame(frame)) = link.next() {
         let (thread, sequence) = (frame.head.thread, frame.head.sequence);
         if frame.head.wants_reply {
             let answer = OutgoingReply {

@@ -25,12 +25,12 @@ const GENERATION_FLAGS: u32 = 7;
 const MAX_TEXT_BYTES: usize = 1024;
 
 /// What was set; context 0 stands for all that have no setting of their own.
-static COREDUMP_SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+static COREDUMP_SETTINGS: Mutex<Option<CoredumpSettings>> = Mutex::new(None);
 
 /// Values by context and attribute.
-type Settings = HashMap<(usize, u32), Vec<u8>>;
+type CoredumpSettings = HashMap<(usize, u32), Vec<u8>>;
 
-fn settings() -> MutexGuard<'static, Option<Settings>> {
+fn settings() -> MutexGuard<'static, Option<CoredumpSettings>> {
     COREDUMP_SETTINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -35,7 +35,7 @@ const MAX_EDIT_DISTANCE: usize = 4;
 
 /// Processes that read a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reader {
+pub enum SettingReader {
     /// The libraries in a program, and the commands that start one.
     Program,
     /// The `katydid` command itself.
@@ -50,7 +50,7 @@ pub enum Reader {
     Tests,
 }
 
-impl Reader {
+impl SettingReader {
     fn title(self) -> &'static str {
         match self {
             Self::Program => "programs",
@@ -167,14 +167,14 @@ pub struct Setting {
     /// Name of the variable, such as `KATYDID_SERVER`.
     pub name: &'static str,
     /// Which processes read it.
-    pub reader: Reader,
+    pub reader: SettingReader,
     /// Values that the variable may have.
     pub value: SettingValue,
     /// Meaning of the variable, for the reference page.
     pub meaning: &'static str,
 }
 
-const fn setting(name: &'static str, reader: Reader, value: SettingValue, meaning: &'static str) -> Setting {
+const fn setting(name: &'static str, reader: SettingReader, value: SettingValue, meaning: &'static str) -> Setting {
     Setting { name, reader, value, meaning }
 }
 
@@ -183,224 +183,244 @@ const VALUE_ONE: SettingValue = SettingValue::Words(&["1"]);
 
 /// The variables of Katydid, in the order of the reference page.
 pub const SETTINGS: &[Setting] = &[
-    setting("KATYDID_SERVER", Reader::Program, SettingValue::Address, "the server, unless `--server` names one"),
+    setting("KATYDID_SERVER", SettingReader::Program, SettingValue::Address, "the server, unless `--server` names one"),
     setting(
         "KATYDID_CERTS",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Folder,
         "the folder of certificates for `tls://`, unless `--certs` names one",
     ),
-    setting("KATYDID_NAME", Reader::Program, SettingValue::Name, "the session's name, as `--name`"),
+    setting("KATYDID_NAME", SettingReader::Program, SettingValue::Name, "the session's name, as `--name`"),
     setting(
         "KATYDID_MEMORY",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::DeviceMemory,
         "most device memory of the program, as `--memory`",
     ),
-    setting("KATYDID_LINK", Reader::Program, SettingValue::Words(&["shm", "stream"]), "how calls travel, as `--link`"),
+    setting(
+        "KATYDID_LINK",
+        SettingReader::Program,
+        SettingValue::Words(&["shm", "stream"]),
+        "how calls travel, as `--link`",
+    ),
     setting(
         "KATYDID_LINK_TIMEOUT",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Silence,
         "how long a link may be silent, as `--link-timeout`",
     ),
     setting(
         "KATYDID_CONNECT_TIMEOUT",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Silence,
         "how long a server may take to give a session; 20s unless set",
     ),
     setting(
         "KATYDID_LANES",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Number(0, 16),
         "bulk connections, which carry large copies over sockets, as `--lanes`; 0 for none; unless set, as many as half \
          the processors, 4 to 8 ([Transport](../explanation/transport.md#bulk-on-sockets))",
     ),
     setting(
         "KATYDID_PACKING",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Words(&["off", "auto", "always"]),
         "whether large copies are packed, as `--packing`",
     ),
     setting(
         "KATYDID_REQUIRE_GPU",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Words(&["0", "1"]),
         "softcuda will not do, as `--require-gpu`",
     ),
     setting(
         "KATYDID_CACHE",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::AbsoluteFolder,
         "the folder of what is kept for later programs; `$XDG_CACHE_HOME/katydid` or `~/.cache/katydid` unless set",
     ),
     setting(
         "KATYDID_LOG",
-        Reader::Program,
+        SettingReader::Program,
         SettingValue::Text,
         "anything: more is told on standard error, of missing tables and faults",
     ),
     setting(
         "KATYDID_LIB",
-        Reader::Command,
+        SettingReader::Command,
         SettingValue::Folder,
         "the folder that holds `shim/` and `soft/`, in place of `../lib/katydid`",
     ),
     setting(
         "KATYDID_CRIU",
-        Reader::Command,
+        SettingReader::Command,
         SettingValue::FileOrFolder,
         "another CRIU: a program, or a folder such as `lib/katydid/criu`",
     ),
     setting(
         "KATYDID_OPENCL_DRIVERS",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Libraries,
         "libraries of OpenCL drivers, and no others; the loader looks for a name without a folder",
     ),
     setting(
         "KATYDID_OPENCL_UNSHARE",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Words(&["off"]),
         "`off`: do not unshare zero-copy buffers before a dump; only for measurements ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_COPIES",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Words(&["process", "device", "host"]),
         "the one way by which contents are copied aside, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_MAPS",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Words(&["driver", "copy"]),
         "the one way by which buffers are mapped, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_ZERO_COPY",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Words(&["off"]),
         "buffers lie in the driver's own memory, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_OPENCL_STAGING",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Words(&["plain", "pinned"]),
         "whether drivers know the staging area, to compare ([OpenCL](../explanation/opencl.md))",
     ),
     setting(
         "KATYDID_SNAPSHOT_HASH",
-        Reader::Server,
+        SettingReader::Server,
         SettingValue::Words(&["kernel"]),
         "kernels hash the memory of software devices too",
     ),
-    setting("KATYDID_SOFT_DEVICES", Reader::Soft, SettingValue::Number(1, 16), "number of devices; 1 unless set"),
+    setting(
+        "KATYDID_SOFT_DEVICES",
+        SettingReader::Soft,
+        SettingValue::Number(1, 16),
+        "number of devices; 1 unless set",
+    ),
     setting(
         "KATYDID_SOFT_MEMORY",
-        Reader::Soft,
+        SettingReader::Soft,
         SettingValue::Size,
         "bytes of each device, cut to 2 MiB at least and 256 GiB at most; half of the machine's memory unless set",
     ),
     setting(
         "KATYDID_SOFT_SHARED",
-        Reader::Soft,
+        SettingReader::Soft,
         SettingValue::NewFolder,
         "the folder of processes that share the memory of the devices; each has its own unless set",
     ),
     setting(
         "KATYDID_SOFT_RACES",
-        Reader::Soft,
+        SettingReader::Soft,
         ANY_NUMBER,
         "races of kernels are told; the number decides the order of warps ([softcuda](../explanation/softcuda.md))",
     ),
     setting(
         "KATYDID_SOFT_DISPLACE",
-        Reader::Soft,
+        SettingReader::Soft,
         SettingValue::File,
         "a file that says how far variables of modules are displaced, for tests",
     ),
-    setting("KATYDID_JOB", Reader::Own, SettingValue::Path, "the socket of the program's job"),
+    setting("KATYDID_JOB", SettingReader::Own, SettingValue::Path, "the socket of the program's job"),
     setting(
         "KATYDID_TRACE",
-        Reader::Own,
+        SettingReader::Own,
         SettingValue::Path,
         "where the program records its calls, for `katydid trace`",
     ),
     setting(
         "KATYDID_TRACE_GPU",
-        Reader::Own,
+        SettingReader::Own,
         SettingValue::Words(&["0", "1"]),
         "whether a trace has times of the GPU, as `trace --no-gpu`",
     ),
-    setting("KATYDID_WORKER", Reader::Own, SettingValue::Text, "this process is a worker"),
+    setting("KATYDID_WORKER", SettingReader::Own, SettingValue::Text, "this process is a worker"),
     setting(
         "KATYDID_WORKER_NOTE",
-        Reader::Own,
+        SettingReader::Own,
         SettingValue::Text,
         "hand-over note that a worker passes to itself when it re-executes",
     ),
     setting(
         RESERVATION_VARIABLE,
-        Reader::Own,
+        SettingReader::Own,
         SettingValue::Text,
         "the key of the reservation at the server for the program's first session",
     ),
-    setting(TOLD_VARIABLE, Reader::Own, SettingValue::Text, "unknown variables that the command has named already"),
+    setting(
+        TOLD_VARIABLE,
+        SettingReader::Own,
+        SettingValue::Text,
+        "unknown variables that the command has named already",
+    ),
     setting(
         "KATYDID_CHECKPOINT_AT",
-        Reader::Tests,
+        SettingReader::Tests,
         SettingValue::Text,
         "messages before which a program holds itself ([Contributing](../../CONTRIBUTING.md))",
     ),
     setting(
         "KATYDID_FAULT",
-        Reader::Tests,
+        SettingReader::Tests,
         SettingValue::Text,
         "the stage at which a checkpoint fails ([Contributing](../../CONTRIBUTING.md))",
     ),
     setting(
         "KATYDID_BLESS",
-        Reader::Tests,
+        SettingReader::Tests,
         SettingValue::Text,
         "golden files are written anew; `cargo xtask bless` sets it",
     ),
-    setting("KATYDID_CHAOS_ROUNDS", Reader::Tests, ANY_NUMBER, "rounds of kills"),
-    setting("KATYDID_CHAOS_SEED", Reader::Tests, ANY_NUMBER, "the seed of their moments"),
+    setting("KATYDID_CHAOS_ROUNDS", SettingReader::Tests, ANY_NUMBER, "rounds of kills"),
+    setting("KATYDID_CHAOS_SEED", SettingReader::Tests, ANY_NUMBER, "the seed of their moments"),
     setting(
         "KATYDID_CHECKPOINTS_WANTED",
-        Reader::Tests,
+        SettingReader::Tests,
         SettingValue::Words(&["0", "1"]),
         "whether a machine without checkpoints fails",
     ),
-    setting("KATYDID_CHECKPOINT_COUNT", Reader::Tests, ANY_NUMBER, "checkpoints of a program"),
-    setting("KATYDID_CHECKPOINT_SEED", Reader::Tests, ANY_NUMBER, "the seed of their calls"),
-    setting("KATYDID_CHECKPOINT_SWEEP", Reader::Tests, VALUE_ONE, "checkpoints of every program"),
-    setting("KATYDID_CHECKPOINT_WAYS", Reader::Tests, SettingValue::Words(&["all"]), "every program on every way"),
-    setting("KATYDID_CUDART_ALL", Reader::Tests, SettingValue::Text, "all versions of the CUDA runtime"),
-    setting("KATYDID_ENDURANCE_CHECKPOINTS", Reader::Tests, ANY_NUMBER, "checkpoints of one job"),
-    setting("KATYDID_ENDURANCE_GOOD", Reader::Tests, ANY_NUMBER, "good sessions beside hostile clients"),
-    setting("KATYDID_ENDURANCE_MINUTES", Reader::Tests, ANY_NUMBER, "minutes of hostile clients"),
-    setting("KATYDID_ENDURANCE_SESSIONS", Reader::Tests, ANY_NUMBER, "sessions of one server"),
-    setting("KATYDID_FAKE", Reader::Tests, SettingValue::Text, "what a worker without a GPU does"),
-    setting("KATYDID_IMAGE", Reader::Tests, SettingValue::Path, "the image of a test with a limit"),
-    setting("KATYDID_MUTATIONS", Reader::Tests, ANY_NUMBER, "mutations of each input"),
+    setting("KATYDID_CHECKPOINT_COUNT", SettingReader::Tests, ANY_NUMBER, "checkpoints of a program"),
+    setting("KATYDID_CHECKPOINT_SEED", SettingReader::Tests, ANY_NUMBER, "the seed of their calls"),
+    setting("KATYDID_CHECKPOINT_SWEEP", SettingReader::Tests, VALUE_ONE, "checkpoints of every program"),
+    setting(
+        "KATYDID_CHECKPOINT_WAYS",
+        SettingReader::Tests,
+        SettingValue::Words(&["all"]),
+        "every program on every way",
+    ),
+    setting("KATYDID_CUDART_ALL", SettingReader::Tests, SettingValue::Text, "all versions of the CUDA runtime"),
+    setting("KATYDID_ENDURANCE_CHECKPOINTS", SettingReader::Tests, ANY_NUMBER, "checkpoints of one job"),
+    setting("KATYDID_ENDURANCE_GOOD", SettingReader::Tests, ANY_NUMBER, "good sessions beside hostile clients"),
+    setting("KATYDID_ENDURANCE_MINUTES", SettingReader::Tests, ANY_NUMBER, "minutes of hostile clients"),
+    setting("KATYDID_ENDURANCE_SESSIONS", SettingReader::Tests, ANY_NUMBER, "sessions of one server"),
+    setting("KATYDID_FAKE", SettingReader::Tests, SettingValue::Text, "what a worker without a GPU does"),
+    setting("KATYDID_IMAGE", SettingReader::Tests, SettingValue::Path, "the image of a test with a limit"),
+    setting("KATYDID_MUTATIONS", SettingReader::Tests, ANY_NUMBER, "mutations of each input"),
     setting(
         "KATYDID_OPENCL_SEEDS",
-        Reader::Tests,
+        SettingReader::Tests,
         SettingValue::Text,
         "seeds of random calls of OpenCL, such as 100-199",
     ),
-    setting("KATYDID_TEST_ALL", Reader::Tests, VALUE_ONE, "every slice of long matrices"),
-    setting("KATYDID_TEST_ALONE", Reader::Tests, SettingValue::Text, "this process runs one test"),
-    setting("KATYDID_TEST_DEVICES", Reader::Tests, SettingValue::Text, "devices of OpenCL"),
-    setting("KATYDID_TEST_DRIVER", Reader::Tests, SettingValue::Text, "the driver under test"),
-    setting("KATYDID_TEST_FOLDER", Reader::Tests, SettingValue::Path, "the folder of a test of two processes"),
-    setting("KATYDID_TEST_HALF", Reader::Tests, SettingValue::Text, "which of its two processes this is"),
-    setting("KATYDID_TEST_MARK", Reader::Tests, SettingValue::Text, "by which a test knows its processes"),
-    setting("KATYDID_TEST_OPENCL", Reader::Tests, SettingValue::Text, "the OpenCL driver under test"),
-    setting("KATYDID_TEST_PACK", Reader::Tests, SettingValue::Path, "the folder of a pack"),
-    setting("KATYDID_TEST_WORKER", Reader::Tests, SettingValue::Path, "the worker under test"),
+    setting("KATYDID_TEST_ALL", SettingReader::Tests, VALUE_ONE, "every slice of long matrices"),
+    setting("KATYDID_TEST_ALONE", SettingReader::Tests, SettingValue::Text, "this process runs one test"),
+    setting("KATYDID_TEST_DEVICES", SettingReader::Tests, SettingValue::Text, "devices of OpenCL"),
+    setting("KATYDID_TEST_DRIVER", SettingReader::Tests, SettingValue::Text, "the driver under test"),
+    setting("KATYDID_TEST_FOLDER", SettingReader::Tests, SettingValue::Path, "the folder of a test of two processes"),
+    setting("KATYDID_TEST_HALF", SettingReader::Tests, SettingValue::Text, "which of its two processes this is"),
+    setting("KATYDID_TEST_MARK", SettingReader::Tests, SettingValue::Text, "by which a test knows its processes"),
+    setting("KATYDID_TEST_OPENCL", SettingReader::Tests, SettingValue::Text, "the OpenCL driver under test"),
+    setting("KATYDID_TEST_PACK", SettingReader::Tests, SettingValue::Path, "the folder of a pack"),
+    setting("KATYDID_TEST_WORKER", SettingReader::Tests, SettingValue::Path, "the worker under test"),
 ];
 
 /// The variable of that name.
@@ -494,7 +514,7 @@ pub fn unknown_here() -> Vec<Unknown> {
 
 /// The name of a variable for users that the fewest changes lead to.
 fn nearest(name: &str) -> Option<&'static str> {
-    let meant = SETTINGS.iter().filter(|setting| !matches!(setting.reader, Reader::Own | Reader::Tests));
+    let meant = SETTINGS.iter().filter(|setting| !matches!(setting.reader, SettingReader::Own | SettingReader::Tests));
     let distances = meant
         .map(|setting| (changes(&name[VARIABLE_PREFIX.len()..], &setting.name[VARIABLE_PREFIX.len()..]), setting.name));
     let (distance, nearest) = distances.min()?;

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::{CUBIN, PTX, Stored, container, entry, entry_with_flags, ptx};
-use katydid_fatbin::{Container, EntryKind, Image, ImageError};
+use katydid_fatbin::{Container, EntryKind, ModuleImage, ModuleImageError};
 
 #[test]
 fn entries_come_in_order_with_their_fields() {
@@ -17,7 +17,7 @@ fn entries_come_in_order_with_their_fields() {
 fn every_way_of_storing_unfolds_to_the_same_text() {
     for stored in [Stored::Plain, Stored::Lz4, Stored::Zstd] {
         let bytes = container(&[entry(PTX, 90, &ptx("kernel"), stored)]);
-        let image = Image::from_bytes(&bytes).unwrap();
+        let image = ModuleImage::from_bytes(&bytes).unwrap();
         let texts = image.ptx(Some(90)).unwrap();
         assert_eq!(texts[0].text.as_bytes(), &ptx("kernel")[..ptx("kernel").len() - 1], "{stored:?}");
     }
@@ -27,7 +27,7 @@ fn every_way_of_storing_unfolds_to_the_same_text() {
 fn the_highest_ptx_that_the_device_can_run_is_chosen() {
     let of = |sm| entry(PTX, sm, &ptx(&format!("for_{sm}")), Stored::Plain);
     let bytes = container(&[of(75), of(120), of(90), entry(CUBIN, 90, b"code", Stored::Plain)]);
-    let image = Image::from_bytes(&bytes).unwrap();
+    let image = ModuleImage::from_bytes(&bytes).unwrap();
     let chosen = |sm| image.ptx(sm).unwrap()[0].sm;
     assert_eq!((chosen(Some(90)), chosen(Some(100)), chosen(Some(80)), chosen(None)), (90, 90, 75, 120));
 }
@@ -51,9 +51,9 @@ fn code_for_one_architecture_suits_no_other() {
 /// What is left of a container of these entries for these devices, by kind and architecture.
 fn remaining_entries(entries: &[Vec<u8>], devices: &[u32]) -> Vec<(u16, u32)> {
     let bytes = container(entries);
-    let image = Image::from_bytes(&bytes).unwrap();
+    let image = ModuleImage::from_bytes(&bytes).unwrap();
     let flat = image.for_devices(devices).encode();
-    let cut = Image::decode(&flat).unwrap();
+    let cut = ModuleImage::decode(&flat).unwrap();
     cut.containers().unwrap()[0].entries().map(Result::unwrap).map(|entry| (entry.kind.0, entry.sm)).collect()
 }
 
@@ -84,7 +84,7 @@ fn machine_code_for_other_devices_is_left_out_and_nothing_else() {
 fn where_nothing_is_to_be_left_out_the_image_stays_as_it_is() {
     let (code, other) = (entry(CUBIN, 90, b"code", Stored::Zstd), entry(CUBIN, 80, b"code", Stored::Plain));
     let whole = |bytes: &[u8], devices: &[u32]| {
-        let image = Image::from_bytes(bytes).unwrap();
+        let image = ModuleImage::from_bytes(bytes).unwrap();
         image.for_devices(devices).encode() == image.encode()
     };
     let both = container(&[code.clone(), other.clone()]);
@@ -104,8 +104,8 @@ fn a_longer_header_of_a_container_keeps_what_it_says() {
     let mut bytes = container(&[entry(CUBIN, 80, b"other", Stored::Plain), code.clone()]);
     bytes[6] = 24;
     bytes.splice(16..16, [9; 8]);
-    let flat = Image::from_bytes(&bytes).unwrap().for_devices(&[90]).encode();
-    let cut = Image::decode(&flat).unwrap();
+    let flat = ModuleImage::from_bytes(&bytes).unwrap().for_devices(&[90]).encode();
+    let cut = ModuleImage::decode(&flat).unwrap();
     let expected = [&bytes[..8], &(code.len() as u64).to_le_bytes(), &[9; 8], &code].concat();
     assert_eq!(cut.parts(), [&expected[..]]);
 }
@@ -113,9 +113,9 @@ fn a_longer_header_of_a_container_keeps_what_it_says() {
 #[test]
 fn an_image_without_ptx_says_what_it_has() {
     let bytes = container(&[entry(CUBIN, 90, b"code", Stored::Plain), entry(PTX, 120, &ptx("x"), Stored::Plain)]);
-    let error = Image::from_bytes(&bytes).unwrap().ptx(Some(90)).unwrap_err();
+    let error = ModuleImage::from_bytes(&bytes).unwrap().ptx(Some(90)).unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, ImageError::NoPtx { major: 9, minor: 0, .. }));
+    assert!(matches!(error, ModuleImageError::NoPtx { major: 9, minor: 0, .. }));
     assert!(text.contains("it has PTX for 120, machine code for 90"), "{text}");
 }
 
@@ -125,25 +125,25 @@ fn a_cubin_alone_says_what_it_was_made_for_and_what_to_ask_a_compiler_for() {
     for (version, flags, made) in [(8, 0x0600_5a04_u32, 90), (8, 0x0600_6402, 100), (7, 0x0050_054b, 75)] {
         file[8] = version;
         file[48..52].copy_from_slice(&flags.to_le_bytes());
-        let text = Image::from_bytes(&file).unwrap().ptx(Some(90)).unwrap_err().to_string();
+        let text = ModuleImage::from_bytes(&file).unwrap().ptx(Some(90)).unwrap_err().to_string();
         assert!(text.contains(&format!("machine code for {made}")) && text.contains("compute_XX (NVRTC)"), "{text}");
     }
 }
 
 #[test]
 fn text_ends_at_its_nul_wherever_that_is() {
-    let image = Image::from_bytes(b"\n.version 9.0\0garbage").unwrap();
+    let image = ModuleImage::from_bytes(b"\n.version 9.0\0garbage").unwrap();
     assert_eq!(image.ptx(Some(90)).unwrap()[0].text, "\n.version 9.0");
-    assert_eq!(Image::from_bytes(b"").unwrap().parts(), [b""]);
+    assert_eq!(ModuleImage::from_bytes(b"").unwrap().parts(), [b""]);
 }
 
 #[test]
 fn files_that_are_no_images_are_refused() {
-    assert_eq!(Image::from_bytes(&[0xb1, 0x43, 0x62, 0x46, 1, 0, 0, 0]), Err(ImageError::WrapperInFile));
-    assert_eq!(Image::from_bytes(&[0x01, 0x5a, 0xe5, 0x1e]), Err(ImageError::Ancient));
+    assert_eq!(ModuleImage::from_bytes(&[0xb1, 0x43, 0x62, 0x46, 1, 0, 0, 0]), Err(ModuleImageError::WrapperInFile));
+    assert_eq!(ModuleImage::from_bytes(&[0x01, 0x5a, 0xe5, 0x1e]), Err(ModuleImageError::Ancient));
     let cut = &container(&[entry(PTX, 90, &ptx("x"), Stored::Plain)])[..40];
-    assert!(matches!(Image::from_bytes(cut), Err(ImageError::CutOff { .. })));
-    assert!(matches!(Image::from_bytes(b"\x7fELF\x02\x01"), Err(ImageError::CutOff { .. })));
+    assert!(matches!(ModuleImage::from_bytes(cut), Err(ModuleImageError::CutOff { .. })));
+    assert!(matches!(ModuleImage::from_bytes(b"\x7fELF\x02\x01"), Err(ModuleImageError::CutOff { .. })));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_false_uncompressed_size_is_an_error_and_no_allocation() {
         for size in [0_u64, 5, 1 << 29, 1 << 40, u64::MAX] {
             let mut bytes = container(&[entry(PTX, 90, &ptx("x"), stored)]);
             bytes[16 + 56..16 + 64].copy_from_slice(&size.to_le_bytes());
-            assert!(Image::from_bytes(&bytes).unwrap().ptx(None).is_err(), "{stored:?} {size}");
+            assert!(ModuleImage::from_bytes(&bytes).unwrap().ptx(None).is_err(), "{stored:?} {size}");
         }
     }
 }
@@ -172,8 +172,9 @@ fn random_damage_never_panics() {
             copy[(state >> 33) as usize % whole.len()] = (state >> 24) as u8;
         }
         copy.truncate(copy.len() - (state >> 60) as usize);
-        let Ok(image) = Image::from_bytes(&copy) else { continue };
-        let _ = (image.ptx(None), image.ptx(Some(90)), Image::decode(&image.for_devices(&[90]).encode()).unwrap());
+        let Ok(image) = ModuleImage::from_bytes(&copy) else { continue };
+        let _ =
+            (image.ptx(None), image.ptx(Some(90)), ModuleImage::decode(&image.for_devices(&[90]).encode()).unwrap());
         for container in image.containers().unwrap_or_default() {
             container.entries().flatten().for_each(|entry| drop((entry.contents(), entry.name())));
         }

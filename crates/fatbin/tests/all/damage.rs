@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 use image::take_apart;
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 
 /// The images that are kept: what nvcc makes of one small kernel, with each of its compressions.
 fn corpus() -> Vec<Vec<u8>> {
@@ -24,7 +24,7 @@ fn kept_images_hold_the_same_text_whatever_their_compression() {
     let texts: Vec<String> = images
         .iter()
         .map(|bytes| {
-            Image::from_bytes(bytes)
+            ModuleImage::from_bytes(bytes)
                 .unwrap()
                 .ptx(Some(90))
                 .unwrap()

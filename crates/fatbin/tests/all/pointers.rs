@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::{CUBIN, PTX, Stored, container, entry, ptx};
-use katydid_fatbin::{Image, ImageError, ImageKind, OwnedImage, image_at};
+use katydid_fatbin::{ModuleImage, ModuleImageError, ModuleImageKind, OwnedImage, image_at};
 
 /// A cubin of 184 bytes whose last bytes belong to its program header.
 fn cubin() -> Vec<u8> {
@@ -20,15 +20,15 @@ fn cubin() -> Vec<u8> {
     file
 }
 
-fn image_of(owned: &OwnedImage) -> Image<'_> {
+fn image_of(owned: &OwnedImage) -> ModuleImage<'_> {
     // SAFETY: `owned` holds an image at its pointer, for as long as it is borrowed.
     unsafe { image_at(owned.as_ptr()) }.unwrap()
 }
 
 /// To the flat form, back, built up again, and found there by pointer.
-fn carried(image: &Image<'_>) -> (ImageKind, Vec<Vec<u8>>) {
+fn carried(image: &ModuleImage<'_>) -> (ModuleImageKind, Vec<Vec<u8>>) {
     let flat = image.encode();
-    let decoded = Image::decode(&flat).unwrap();
+    let decoded = ModuleImage::decode(&flat).unwrap();
     assert_eq!(&decoded, image);
     let owned = decoded.rebuild();
     let moved = Box::new(owned);
@@ -44,13 +44,13 @@ fn wrapper(version: u64, container: &[u8], second: u64) -> [u64; 3] {
 fn a_single_part_of_each_kind_arrives_whole() {
     let container = container(&[entry(PTX, 90, &ptx("x"), Stored::Zstd), entry(CUBIN, 90, &cubin(), Stored::Plain)]);
     for (bytes, kind) in [
-        (cubin(), ImageKind::Elf),
-        (container, ImageKind::Container),
-        (b".version 9.0".to_vec(), ImageKind::Ptx),
-        (vec![b' '; 64], ImageKind::Ptx),
-        (b"".to_vec(), ImageKind::Ptx),
+        (cubin(), ModuleImageKind::Elf),
+        (container, ModuleImageKind::Container),
+        (b".version 9.0".to_vec(), ModuleImageKind::Ptx),
+        (vec![b' '; 64], ModuleImageKind::Ptx),
+        (b"".to_vec(), ModuleImageKind::Ptx),
     ] {
-        assert_eq!(carried(&Image::from_bytes(&bytes).unwrap()), (kind, vec![bytes]));
+        assert_eq!(carried(&ModuleImage::from_bytes(&bytes).unwrap()), (kind, vec![bytes]));
     }
 }
 
@@ -60,7 +60,7 @@ fn a_wrapper_brings_its_container() {
     let wrapper = wrapper(1, &container, 0);
     // SAFETY: `wrapper` is one, and it and the container outlive the image.
     let image = unsafe { image_at(wrapper.as_ptr().cast()) }.unwrap();
-    assert_eq!(carried(&image), (ImageKind::Wrapper, vec![container.clone()]));
+    assert_eq!(carried(&image), (ModuleImageKind::Wrapper, vec![container.clone()]));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_linked_wrapper_brings_every_object_and_its_ptx() {
     assert!(texts.len() == 2 && texts[0].text.contains(" a()") && texts[1].text.contains(" b()"));
     assert_eq!(image.rebuild().objects(), 2);
     let parts = vec![linked.clone(), objects[0].clone(), objects[1].clone()];
-    assert_eq!(carried(&image), (ImageKind::LinkedWrapper, parts));
+    assert_eq!(carried(&image), (ModuleImageKind::LinkedWrapper, parts));
 }
 
 #[test]
@@ -90,13 +90,13 @@ fn a_linked_wrapper_without_array_has_its_own_container() {
 #[test]
 fn pointers_to_nothing_are_refused() {
     // SAFETY: null is allowed.
-    assert_eq!(unsafe { image_at(std::ptr::null()) }, Err(ImageError::Null));
+    assert_eq!(unsafe { image_at(std::ptr::null()) }, Err(ModuleImageError::Null));
     let wrapper = [0x4662_43b1 | 1 << 32, 0, 0_u64];
     // SAFETY: a wrapper whose container is null.
-    assert_eq!(unsafe { image_at(wrapper.as_ptr().cast()) }, Err(ImageError::Null));
+    assert_eq!(unsafe { image_at(wrapper.as_ptr().cast()) }, Err(ModuleImageError::Null));
     let future = [0x4662_43b1 | 3 << 32, 0, 0_u64];
     // SAFETY: a wrapper of an unknown version, of which only the first word is looked at.
-    assert!(matches!(unsafe { image_at(future.as_ptr().cast()) }, Err(ImageError::Field { value: 3, .. })));
+    assert!(matches!(unsafe { image_at(future.as_ptr().cast()) }, Err(ModuleImageError::Field { value: 3, .. })));
 }
 
 #[test]
@@ -111,17 +111,17 @@ fn short_text_is_not_read_past_its_nul() {
 
 #[test]
 fn a_damaged_flat_form_is_refused() {
-    let flat = Image::from_bytes(&cubin()).unwrap().encode();
+    let flat = ModuleImage::from_bytes(&cubin()).unwrap().encode();
     for end in 0..flat.len() {
-        assert!(Image::decode(&flat[..end]).is_err(), "{end}");
+        assert!(ModuleImage::decode(&flat[..end]).is_err(), "{end}");
     }
     let with_field = |at: usize, value: u32| {
         let mut copy = flat.clone();
         copy[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        Image::decode(&copy).map(|image| image.kind()).is_err()
+        ModuleImage::decode(&copy).map(|image| image.kind()).is_err()
     };
     assert!(with_field(0, 0) && with_field(0, 6) && with_field(4, 0) && with_field(4, 2) && with_field(4, u32::MAX));
     assert!(with_field(8, u32::MAX) && with_field(12, u32::MAX));
     let longer = [flat.clone(), vec![0]].concat();
-    assert!(Image::decode(&longer).is_err());
+    assert!(ModuleImage::decode(&longer).is_err());
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Kinds of failure that a test injects into a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// The process ends: this change is half done, later ones are not done.
     Crash,
     /// This change and later ones find no room; removing works.
@@ -24,7 +24,7 @@ pub struct Faults {
     changes: AtomicU64,
     /// Number of the change that fails first.
     first: u64,
-    fault: Fault,
+    fault: InjectedFault,
     unsynced: Mutex<BTreeSet<String>>,
 }
 
@@ -59,11 +59,11 @@ pub(crate) enum Verdict {
 impl Faults {
     /// A plan without failures; [`Faults::changes`] counts.
     pub fn none() -> Self {
-        Self::at(u64::MAX, Fault::Crash)
+        Self::at(u64::MAX, InjectedFault::Crash)
     }
 
     /// Change number `first`, counted from 0, goes wrong.
-    pub fn at(first: u64, fault: Fault) -> Self {
+    pub fn at(first: u64, fault: InjectedFault) -> Self {
         Self { changes: AtomicU64::new(0), first, fault, unsynced: Mutex::default() }
     }
 
@@ -86,10 +86,10 @@ impl Faults {
         let number = self.changes.fetch_add(1, Ordering::SeqCst);
         let verdict = match (self.fault, change) {
             _ if number < self.first => Verdict::Done,
-            (Fault::Crash, _) if number == self.first => Verdict::Half,
-            (Fault::Crash, _) => Verdict::Refused(io::ErrorKind::BrokenPipe),
-            (Fault::Full, Change::Remove(_)) => Verdict::Done,
-            (Fault::Full, _) => Verdict::Refused(io::ErrorKind::StorageFull),
+            (InjectedFault::Crash, _) if number == self.first => Verdict::Half,
+            (InjectedFault::Crash, _) => Verdict::Refused(io::ErrorKind::BrokenPipe),
+            (InjectedFault::Full, Change::Remove(_)) => Verdict::Done,
+            (InjectedFault::Full, _) => Verdict::Refused(io::ErrorKind::StorageFull),
         };
         self.note(change, verdict);
         verdict

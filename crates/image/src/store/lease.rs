@@ -31,13 +31,13 @@ const RENEWAL_MARK: &str = "renewed ";
 
 /// Contents of a lock object.
 #[derive(Debug)]
-struct Ticket {
+struct LockObject {
     holder: String,
     /// Random id of the holder, different for each.
     id: String,
 }
 
-impl Ticket {
+impl LockObject {
     /// A store may know an object by its contents: no two renewals are alike.
     fn text(&self, count: u64) -> String {
         format!("{}\n{RENEWAL_MARK}{} {count}\n", self.holder, self.id)
@@ -123,8 +123,8 @@ impl Bucket {
     }
 
     /// Takes the lock for a holder with this name, which no other holder has.
-    pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<Lease> {
-        let (ticket, began) = (Ticket { holder, id }, Moment::now());
+    pub(super) fn lock(self: &Arc<Self>, holder: String, id: String) -> Result<WriterLock> {
+        let (ticket, began) = (LockObject { holder, id }, Moment::now());
         let unusable = |error| failed(&self.location(LOCK_OBJECT), "make this object", error);
         let version = match self.put_lock(ticket.text(0), PutMode::Create) {
             Ok(version) => version,
@@ -141,7 +141,7 @@ impl Bucket {
         let (stop, stopped) = mpsc::channel();
         let ticket = Arc::new(ticket);
         let renewing = Renewing { shared: Arc::clone(self), ticket: Arc::clone(&ticket), version };
-        let mut lease = Lease { shared: Arc::clone(self), ticket, stop: Some(stop), thread: None };
+        let mut lease = WriterLock { shared: Arc::clone(self), ticket, stop: Some(stop), thread: None };
         let thread = std::thread::Builder::new().name("lease".into()).spawn(move || renewing.run(&stopped));
         let thread = thread
             .map_err(|error| ImageError::io(&self.location(LOCK_OBJECT), "start a thread for this lock", error))?;
@@ -151,14 +151,14 @@ impl Bucket {
 }
 
 /// The writer's lock, until it is dropped.
-pub(super) struct Lease {
+pub(super) struct WriterLock {
     shared: Arc<Bucket>,
-    ticket: Arc<Ticket>,
+    ticket: Arc<LockObject>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Lease {
+impl Drop for WriterLock {
     fn drop(&mut self) {
         drop(self.stop.take());
         // One that has panicked renews nothing either.
@@ -175,7 +175,7 @@ impl Drop for Lease {
 /// Renews a lock in a thread until it is dropped.
 struct Renewing {
     shared: Arc<Bucket>,
-    ticket: Arc<Ticket>,
+    ticket: Arc<LockObject>,
     version: UpdateVersion,
 }
 

@@ -483,7 +483,7 @@ impl Input for Reading {
 
 #[cfg(test)]
 mod tests {
-    use super::super::faults::Fault;
+    use super::super::faults::InjectedFault;
     use super::*;
 
     /// Making a file and its room, writing, giving the rest back, syncing, renaming; and making the lock's file and its note.
@@ -504,7 +504,7 @@ mod tests {
             (faults.changes(), written.is_ok(), locked.is_ok())
         };
         assert_eq!(act(Faults::none()), (8, true, true));
-        let full: Vec<_> = (0..8).map(|at| act(Faults::at(at, Fault::Full))).map(|(_, a, b)| (a, b)).collect();
+        let full: Vec<_> = (0..8).map(|at| act(Faults::at(at, InjectedFault::Full))).map(|(_, a, b)| (a, b)).collect();
         // Up to the renaming; then the lock's file; the note is only for people.
         assert_eq!(full[..6], [(false, false); 6]);
         assert_eq!(full[6..], [(true, false), (true, true)]);

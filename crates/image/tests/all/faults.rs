@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::common::{self, CHUNK_BYTES, contents, folder, noise, put_session};
 use katydid_image::{
-    CheckpointNumber, Compression, Fault, Faults, Image, ImageError, Keep, Manifest, Options, Result, Which,
+    CheckpointNumber, Compression, Faults, Image, ImageError, InjectedFault, Keep, Manifest, Options, Result, Which,
 };
 
 const FIRST: CheckpointNumber = CheckpointNumber(1);
@@ -58,7 +58,12 @@ fn lose(folder: &Path, faults: &Faults) {
 }
 
 /// Does it once to count the changes, then with each change failing, on an image that has one checkpoint.
-fn at_every_change(fault: Fault, power_cut: bool, act: impl Fn(&Image) -> Result<()>, check: impl Fn(&Image, bool)) {
+fn at_every_change(
+    fault: InjectedFault,
+    power_cut: bool,
+    act: impl Fn(&Image) -> Result<()>,
+    check: impl Fn(&Image, bool),
+) {
     let mut changes = 1;
     let mut at = 0;
     while at < changes {
@@ -101,12 +106,12 @@ fn assert_first_untouched(image: &Image, done: bool) {
 
 #[test]
 fn a_process_that_ends_at_any_change_leaves_the_last_checkpoint() {
-    at_every_change(Fault::Crash, false, |image| save(image, 2).map(drop), assert_first_untouched);
+    at_every_change(InjectedFault::Crash, false, |image| save(image, 2).map(drop), assert_first_untouched);
 }
 
 #[test]
 fn a_machine_that_stops_at_any_change_leaves_the_last_checkpoint() {
-    at_every_change(Fault::Crash, true, |image| save(image, 2).map(drop), assert_first_untouched);
+    at_every_change(InjectedFault::Crash, true, |image| save(image, 2).map(drop), assert_first_untouched);
 }
 
 #[test]
@@ -120,7 +125,7 @@ fn a_full_disk_is_said_and_leaves_the_last_checkpoint() {
         let next = common::save(image, &noise(9, 5 * CHUNK_BYTES)).unwrap();
         assert!(next.number > FIRST);
     };
-    at_every_change(Fault::Full, false, save, check);
+    at_every_change(InjectedFault::Full, false, save, check);
 }
 
 #[test]
@@ -141,8 +146,8 @@ fn clearing_up_can_end_at_any_change() {
         let next = save(image, 3).unwrap();
         assert_holds(image, next, 3);
     };
-    at_every_change(Fault::Crash, false, act, check);
-    at_every_change(Fault::Crash, true, act, check);
+    at_every_change(InjectedFault::Crash, false, act, check);
+    at_every_change(InjectedFault::Crash, true, act, check);
 }
 
 #[test]
@@ -150,7 +155,7 @@ fn an_image_whose_making_ended_early_is_made_again() {
     let mut at = 0;
     loop {
         let folder = folder();
-        let faults = Arc::new(Faults::at(at, Fault::Crash));
+        let faults = Arc::new(Faults::at(at, InjectedFault::Crash));
         let made = Image::create_with_faults(folder.path(), Arc::clone(&faults));
         lose(folder.path(), &faults);
         let image = Image::create_or_open(folder.path()).unwrap();

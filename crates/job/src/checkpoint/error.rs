@@ -10,7 +10,7 @@ use crate::checkpoint::fault_injection::Injected;
 use crate::criu::tool::CriuError;
 use crate::supervisor::companion::CompanionError;
 use crate::supervisor::member_error::MemberError;
-use crate::supervisor::ranks::Task;
+use crate::supervisor::ranks::LauncherTask;
 use crate::system::why;
 
 /// How often a checkpoint is begun anew because a program came to the job while it was taken.
@@ -289,7 +289,7 @@ pub enum Obstacle {
     )]
     Task {
         /// The environment variable, and what it says.
-        task: Task,
+        task: LauncherTask,
     },
     /// Memory of the system's.
     #[error(

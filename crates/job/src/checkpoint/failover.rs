@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 
-use katydid_image::Reader;
+use katydid_image::CheckpointReader;
 use katydid_wire::job::ToProgram;
 use katydid_wire::sharing::LENDS_NOTE;
 
@@ -79,7 +79,7 @@ impl JobState {
     pub(crate) fn give_worker(
         &self,
         member: &Member,
-        reader: &Reader,
+        reader: &CheckpointReader,
         how: Rejoin,
         devices: &str,
     ) -> Result<(), CheckpointError> {

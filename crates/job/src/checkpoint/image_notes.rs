@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::attributes::Attributes;
-use crate::process::descriptors::datagrams::Queue;
-use crate::process::descriptors::watches::Watch;
+use crate::process::attributes::ProcessAttributes;
+use crate::process::descriptors::datagrams::DatagramQueue;
+use crate::process::descriptors::watches::InotifyWatch;
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
 use crate::process::written_files::Written;
@@ -41,10 +41,10 @@ pub(crate) struct ImageNotes {
     pub(crate) connections: Vec<(String, String)>,
     /// By whom datagrams were sent that it had not read.
     #[serde(default)]
-    pub(crate) datagrams: Vec<Queue>,
+    pub(crate) datagrams: Vec<DatagramQueue>,
     /// Watches of files of which CRIU forgets a part.
     #[serde(default)]
-    pub(crate) watches: Vec<Watch>,
+    pub(crate) watches: Vec<InotifyWatch>,
     /// Unix sockets whose process makes their other end too, by inodes.
     #[serde(default)]
     pub(crate) makers: Vec<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct ImageNotes {
     pub(crate) stopped: Vec<u32>,
     /// What CRIU does not bring back of processes and threads.
     #[serde(default)]
-    pub(crate) attributes: Vec<Attributes>,
+    pub(crate) attributes: Vec<ProcessAttributes>,
 }
 
 impl ImageNotes {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use katydid_image::{Compression, Image, Manifest, Options, Reader, Times, Which, Writer};
+use katydid_image::{CheckpointReader, Compression, Image, Manifest, Options, Times, Which, Writer};
 use katydid_scratch::Scratch;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
@@ -259,7 +259,7 @@ impl<'a> MoveRun<'a> {
     fn rebuild(
         &self,
         stop: &QuiescedJob<'_>,
-        reader: &Reader,
+        reader: &CheckpointReader,
         catalogue: &Catalogue<'_>,
         rehearsed: &mut Vec<Companion>,
     ) -> Result<Vec<Companion>, CheckpointError> {

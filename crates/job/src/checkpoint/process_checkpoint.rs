@@ -54,9 +54,9 @@ mod code {
 
 /// Why something was not done: a result code, and words for the user.
 #[derive(Debug)]
-struct Refusal(u32, String);
+struct CallRefusal(u32, String);
 
-impl Refusal {
+impl CallRefusal {
     fn new(code: u32, text: impl Display) -> Self {
         Self(code, text.to_string())
     }
@@ -67,7 +67,7 @@ impl Refusal {
     }
 }
 
-impl From<CheckpointError> for Refusal {
+impl From<CheckpointError> for CallRefusal {
     /// What a worker refuses to keep is not supported; anything else is the system's.
     fn from(error: CheckpointError) -> Self {
         let is_refused = matches!(
@@ -78,7 +78,7 @@ impl From<CheckpointError> for Refusal {
     }
 }
 
-impl From<MemberError> for Refusal {
+impl From<MemberError> for CallRefusal {
     fn from(error: MemberError) -> Self {
         Self::new(code::OPERATING_SYSTEM, error)
     }
@@ -93,13 +93,13 @@ pub(crate) fn answer(job: &Arc<JobState>) {
         };
         let done = job.handle(question);
         let state = job.state_of(question.process).unwrap_or(state::RUNNING);
-        let Refusal(code, text) = done.err().unwrap_or(Refusal::plain(code::SUCCESS));
+        let CallRefusal(code, text) = done.err().unwrap_or(CallRefusal::plain(code::SUCCESS));
         ToProgram::Told { code, state, text }
     })));
 }
 
 impl JobState {
-    fn handle(&self, question: &Question) -> Result<(), Refusal> {
+    fn handle(&self, question: &Question) -> Result<(), CallRefusal> {
         drop(self.locked_processes.swept(&self.members));
         if question.what == ask::STATE {
             return self.state_of(question.process).map(drop);
@@ -108,7 +108,7 @@ impl JobState {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(Refusal::new(
+                return Err(CallRefusal::new(
                     code::NOT_READY,
                     "a checkpoint of its job, or another call like this, is under way",
                 ));
@@ -118,10 +118,10 @@ impl JobState {
             ask::LOCK => state::RUNNING,
             ask::CHECKPOINT | ask::UNLOCK => state::LOCKED,
             ask::RESTORE => state::CHECKPOINTED,
-            other => return Err(Refusal::new(code::NOT_SUPPORTED, format_args!("request {other} is not known"))),
+            other => return Err(CallRefusal::new(code::NOT_SUPPORTED, format_args!("request {other} is not known"))),
         };
         if self.state_of(question.process)? != wanted {
-            return Err(Refusal::plain(code::ILLEGAL_STATE));
+            return Err(CallRefusal::plain(code::ILLEGAL_STATE));
         }
         let member = self.member_of(question.process)?;
         match question.what {
@@ -133,18 +133,18 @@ impl JobState {
     }
 
     /// The session of CUDA that a process has.
-    fn member_of(&self, process: u32) -> Result<Member, Refusal> {
+    fn member_of(&self, process: u32) -> Result<Member, CallRefusal> {
         let is_it = |member: &Member| (member.pid, member.session) == (process, SessionKind::CUDA);
         let mut found: Vec<Member> = self.members.list().into_iter().filter(is_it).collect();
         if found.len() > 1 {
             let text = format!("{} processes of the job have the id {process}, in different namespaces", found.len());
-            return Err(Refusal::new(code::NOT_SUPPORTED, text));
+            return Err(CallRefusal::new(code::NOT_SUPPORTED, text));
         }
-        found.pop().ok_or(Refusal::plain(code::NOT_INITIALIZED))
+        found.pop().ok_or(CallRefusal::plain(code::NOT_INITIALIZED))
     }
 
     /// How a process stands.
-    fn state_of(&self, process: u32) -> Result<u32, Refusal> {
+    fn state_of(&self, process: u32) -> Result<u32, CallRefusal> {
         match self.member_of(process) {
             Ok(member) => Ok(self.locked_processes.state(member.id)),
             // What it had a session with is no member any more.
@@ -161,9 +161,9 @@ impl JobState {
     }
 
     /// Keeps the program from calling, and waits for what it has submitted. When that takes too long it goes on.
-    fn lock_member(&self, member: Member, patience: Duration) -> Result<(), Refusal> {
+    fn lock_member(&self, member: Member, patience: Duration) -> Result<(), CallRefusal> {
         if member.state != MemberState::Present {
-            return Err(Refusal::new(code::NOT_READY, "it is not with its worker"));
+            return Err(CallRefusal::new(code::NOT_READY, "it is not with its worker"));
         }
         let mut stop = QuiescedJob::of(&self.members, vec![member.clone()])?;
         let begun = Instant::now();
@@ -179,11 +179,11 @@ impl JobState {
         // calls.
         let is_at_point = self.members.list().iter().any(|now| now.id == member.id && now.reached.is_some());
         let _ = if is_at_point { stop.go_back(Questions::Refused) } else { stop.go_on(Questions::Refused) };
-        Err(if is_late { Refusal::new(code::NOT_READY, error) } else { error.into() })
+        Err(if is_late { CallRefusal::new(code::NOT_READY, error) } else { error.into() })
     }
 
     /// Lets it call again.
-    fn unlock_member(&self, member: &Member) -> Result<(), Refusal> {
+    fn unlock_member(&self, member: &Member) -> Result<(), CallRefusal> {
         fault_injection::inject_at("unlock").map_err(CheckpointError::from)?;
         // From here on it may be waited for at a point of its own.
         self.locked_processes.remove(member.id);
@@ -192,9 +192,9 @@ impl JobState {
     }
 
     /// Takes its session aside, and has its worker end.
-    fn checkpoint_member(&self, member: Member) -> Result<(), Refusal> {
+    fn checkpoint_member(&self, member: Member) -> Result<(), CallRefusal> {
         let image = Scratch::new("process");
-        let image = image.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        let image = image.map_err(|error| CallRefusal::new(code::OPERATING_SYSTEM, error))?;
         let request = Request {
             image: image.path().to_owned(),
             leave_running: true,
@@ -283,15 +283,15 @@ impl JobState {
     }
 
     /// Rebuilds its session in another worker of its server.
-    fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), Refusal> {
-        let saved = self.locked_processes.saved(member.id).ok_or(Refusal::plain(code::ILLEGAL_STATE))?;
+    fn restore_member(&self, member: &Member, gpus: &[u8]) -> Result<(), CallRefusal> {
+        let saved = self.locked_processes.saved(member.id).ok_or(CallRefusal::plain(code::ILLEGAL_STATE))?;
         let opened = Image::open(saved.image.path()).and_then(|image| image.checkpoint(Which::Number(saved.number)));
         let reader = opened.map_err(CheckpointError::from)?;
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
         let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();
         let devices = placed(&known, &self.locked_processes.devices(member.id), gpus)?;
         let given = self.give_worker(member, &reader, Rejoin::Held, &devices);
-        given.map_err(|error| Refusal::new(code::OPERATING_SYSTEM, error))?;
+        given.map_err(|error| CallRefusal::new(code::OPERATING_SYSTEM, error))?;
         self.locked_processes.note_devices(member.id, devices);
         self.locked_processes.put(member, None);
         Ok(())
@@ -309,14 +309,14 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<
 
 /// The GPUs for a session that knows the ones of `known`, and was on those of `now` if that says something: what the pairs say
 /// of these. Empty: the ones that it knows.
-fn placed(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, Refusal> {
-    let invalid = || Refusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
+fn placed(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, CallRefusal> {
+    let invalid = || CallRefusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
     let hex = |uuid: &[u8]| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let now: Vec<&str> = if now.is_empty() { known.to_vec() } else { now.lines().collect() };
     let position = |uuid: &[u8]| now.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
     let (mut placed, mut moved) = (now.clone(), HashSet::new());
     for pair in gpus.chunks(2 * UUID_BYTES) {
-        let (old, new) = pair.split_at_checked(UUID_BYTES).ok_or(Refusal::plain(code::INVALID_VALUE))?;
+        let (old, new) = pair.split_at_checked(UUID_BYTES).ok_or(CallRefusal::plain(code::INVALID_VALUE))?;
         let at = position(old)?;
         placed[at] = now[position(new)?];
         if !moved.insert(at) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::quiesce::QuiescedJob;
-use katydid_image::{CheckpointNumber, Image, ImageId, Reader, Which};
+use katydid_image::{CheckpointNumber, CheckpointReader, Image, ImageId, Which};
 
 /// The last checkpoint after which the job went on, or out of which it was restored.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ impl Recovery {
     }
 
     /// The checkpoint, if its image is still where it was.
-    pub(crate) fn reader(&self) -> Result<Reader, CheckpointError> {
+    pub(crate) fn reader(&self) -> Result<CheckpointReader, CheckpointError> {
         let image = Image::open(&self.image)?;
         if image.id() != self.id {
             return Err(CheckpointError::Replaced { path: self.image.clone(), number: self.number });

@@ -2,7 +2,7 @@
 //! brought together and the processes go on.
 //!
 //! The rule: a restore that fails leaves the image as it was, no process, no session and no folder. Files and the terminal change only
-//! when the sessions are rebuilt and the processes made, right before these go on ([`Opened::commit`]).
+//! when the sessions are rebuilt and the processes made, right before these go on ([`OpenedCheckpoint::commit`]).
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, Image, ImageError, Manifest, Reader, Session, Which};
+use katydid_image::{CheckpointNumber, CheckpointReader, Image, ImageError, Manifest, Session, Which};
 use katydid_scratch::private;
 use katydid_transport::Address;
 use katydid_wire::handshake::SessionKind;
@@ -32,7 +32,7 @@ use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::worker_images;
 use crate::criu::files_img::{FilesImage, RemappedFile};
 use crate::criu::link_remap_lock::{LinkRemapLock, LinkRemapLockError};
-use crate::criu::net_lock::Silence;
+use crate::criu::net_lock::SilencedConnections;
 use crate::criu::restore_images::{Offered, RestoreImages};
 use crate::criu::tool::{Criu, CriuError};
 use crate::criu::{filelocks_img, files_img};
@@ -47,7 +47,7 @@ use crate::supervisor::companion::{Catalogue, Companion, CompanionError, Progres
 use crate::supervisor::folder::{Folder, FolderError};
 use crate::supervisor::generations::Generations;
 use crate::supervisor::guard::Guard;
-use crate::supervisor::job::{Job, JobError, Settings};
+use crate::supervisor::job::{Job, JobError, JobSettings};
 use crate::supervisor::member_error::MemberError;
 use crate::supervisor::members::Member;
 use crate::supervisor::namespace::JobNamespaces;
@@ -185,9 +185,9 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> RestoreE
 
 /// A checkpoint that can be restored.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedCheckpoint {
     image: PathBuf,
-    reader: Reader,
+    reader: CheckpointReader,
     notes: ImageNotes,
     files: PathBuf,
     passed_over: Option<CheckpointNumber>,
@@ -227,7 +227,7 @@ pub struct Restored {
     pub missing: Vec<PathBuf>,
 }
 
-impl Opened {
+impl OpenedCheckpoint {
     /// Opens a checkpoint and verifies the files of its processes.
     ///
     /// # Errors
@@ -313,7 +313,7 @@ impl Opened {
         let mut companions = companions?;
         let mut raised = raised?;
         let enter = raised.enter(around.katydid);
-        let job = Job::open(Settings {
+        let job = Job::open(JobSettings {
             stdio: streams.of_program(&self.notes.stdio, raised.is_apart),
             folder,
             known_folder: self.notes.folder.clone(),
@@ -502,7 +502,7 @@ impl Opened {
     }
 }
 
-impl Opened {
+impl OpenedCheckpoint {
     /// Has processes that a terminal's signal had stopped be so by that one, before a process that could ask about it runs.
     fn stop_by_terminals(&self, processes: &[Process]) {
         let ran: Vec<u32> = self.that_ran(processes).iter().map(|process| process.pid).collect();
@@ -570,7 +570,7 @@ impl Raised {
     /// As [`Raised::once`], and again while the kernel keeps ports of connections that have just ended: listeners that were
     /// killed leave such, and CRIU cannot have the port before. Not when the sessions `is_refused`.
     fn new(
-        opened: &Opened,
+        opened: &OpenedCheckpoint,
         criu: &Criu,
         around: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
@@ -596,12 +596,12 @@ impl Raised {
 
     /// In the namespaces that we are in, unless that is impossible or `apart` is wanted.
     fn once(
-        opened: &Opened,
+        opened: &OpenedCheckpoint,
         criu: &Criu,
         around: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
-        let _silence = Silence::begin(&opened.files, &opened.notes.connections);
+        let _silence = SilencedConnections::begin(&opened.files, &opened.notes.connections);
         if target.apart {
             return Self::split(opened, criu, around, target);
         }
@@ -630,7 +630,7 @@ impl Raised {
 
     /// In namespaces of its own.
     fn split(
-        opened: &Opened,
+        opened: &OpenedCheckpoint,
         criu: &Criu,
         around: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
@@ -666,7 +666,7 @@ impl Raised {
 
     /// By the `keeper` of namespaces of its own.
     fn kept_apart(
-        opened: &Opened,
+        opened: &OpenedCheckpoint,
         criu: &Criu,
         around: &Surroundings<'_>,
         (keeper, names): (&Command, &[&Path]),
@@ -708,7 +708,7 @@ impl Raised {
 /// moment in every restore of the job, and a file that had lost one of several names the name that the dump gave. So
 /// restores with such files lock each other out, until the value is dropped.
 fn lock_link_remap(
-    opened: &Opened,
+    opened: &OpenedCheckpoint,
     given: &[&Path],
     tell: fn(&str),
 ) -> Result<Option<LinkRemapLock>, LinkRemapLockError> {
@@ -729,7 +729,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn new(opened: &Opened, files: &Path, work: &Path) -> Result<Self, RestoreError> {
+    fn new(opened: &OpenedCheckpoint, files: &Path, work: &Path) -> Result<Self, RestoreError> {
         let folder = work.join("streams");
         private::folder(&folder).map_err(system("make a folder for CRIU's files"))?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());

@@ -41,12 +41,12 @@ use crate::criu::files_img::FilesImage;
 use crate::criu::options::After;
 use crate::criu::tool::{Criu, Dumper};
 use crate::criu::{dump_progress, files_img, link_remap, sk_queues_img};
-use crate::process::attributes::Attributes;
+use crate::process::attributes::ProcessAttributes;
 use crate::process::descriptors::datagrams::Unsendable;
 use crate::process::descriptors::{datagrams, peers, watches};
 use crate::process::shared_memory::Segment;
 use crate::process::stdio::Standard;
-use crate::process::tcp::Connections;
+use crate::process::tcp::TcpConnections;
 use crate::process::tree::Process;
 use crate::process::written_files::Written;
 use crate::process::{attributes, libraries, shared_memory, stdio, terminals, tree, unix_session, written_files};
@@ -217,7 +217,7 @@ pub(crate) struct Attempt<'j, 'a> {
     /// Katydid's libraries that the image has already.
     pub(crate) libraries: OnceLock<Vec<Library>>,
     /// What CRIU does not bring back of the processes, as it was while they ran.
-    pub(crate) attributes: OnceLock<Vec<Attributes>>,
+    pub(crate) attributes: OnceLock<Vec<ProcessAttributes>>,
 }
 
 /// All that the manifest takes, in the image already.
@@ -435,7 +435,7 @@ impl<'j> Attempt<'j, '_> {
                 return Err(error.into());
             }
         };
-        let connections = Connections::of(&after);
+        let connections = TcpConnections::of(&after);
         let is_stopped = keeps_stopped(self.request);
         let mut frozen = Frozen::new(dumper, after.clone(), is_stopped, connections.have_others());
         obstacles::still_all_are_known(self.job, &after)?;
@@ -569,7 +569,7 @@ pub(crate) fn find_processes(root: u32, stop: &mut QuiescedJob<'_>) -> Result<()
 }
 
 /// What a restore has to know beside CRIU's files. The lengths of files are not final: the processes run.
-fn notes(job: &JobState, processes: &[Process], earlier: &[Attributes]) -> ImageNotes {
+fn notes(job: &JobState, processes: &[Process], earlier: &[ProcessAttributes]) -> ImageNotes {
     // Standard streams are the restoring side's, so the files behind the old ones are none of its business.
     let is_standard = |file: &Written| stdio::is_replaced(&job.stdio, Path::new(&file.path));
     ImageNotes {

@@ -78,11 +78,11 @@ pub(crate) fn table(folder: &Path) -> Option<String> {
 
 /// Connections that stay silent while they are restored. Dropped: they talk, as far as CRIU has not let them yet.
 #[derive(Debug)]
-pub(crate) struct Silence {
+pub(crate) struct SilencedConnections {
     table: Option<String>,
 }
 
-impl Silence {
+impl SilencedConnections {
     /// Of the dump in a folder, with these ends: the address of each, and of the other one, as the kernel lists them. Nothing is
     /// done where the dump's own table is there yet, or where it is not allowed.
     pub(crate) fn begin(folder: &Path, ends: &[(String, String)]) -> Self {
@@ -100,7 +100,7 @@ impl Silence {
     }
 }
 
-impl Drop for Silence {
+impl Drop for SilencedConnections {
     fn drop(&mut self) {
         if let Some(table) = &self.table {
             let _ = end(table);
@@ -152,10 +152,10 @@ fn order(orders: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
 }
 
 /// An address, as it is in a packet, and its port.
-type Address = (Vec<u8>, [u8; 2]);
+type PacketAddress = (Vec<u8>, [u8; 2]);
 
 /// Reads `0100007F:A3E1`: words of the address in the machine's order, and the port.
-fn address(text: &str) -> Option<Address> {
+fn address(text: &str) -> Option<PacketAddress> {
     let (address, port) = text.split_once(':')?;
     let words = (0..address.len()).step_by(8).map(|at| u32::from_str_radix(address.get(at..at + 8)?, 16).ok());
     let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -168,7 +168,7 @@ fn address(text: &str) -> Option<Address> {
 }
 
 /// A rule that drops what goes from one address to the other over TCP, unless it has CRIU's mark.
-fn rule(table: &str, chain: &str, from: &Address, to: &Address) -> Vec<u8> {
+fn rule(table: &str, chain: &str, from: &PacketAddress, to: &PacketAddress) -> Vec<u8> {
     let family = if from.0.len() == 4 { AddressFamily::INET } else { AddressFamily::INET6 };
     let family = u8::try_from(family.as_raw()).unwrap_or(NFPROTO_UNSPEC);
     let meta = |key: u32| expression("meta", &[number(1, 1), number(2, key)].concat());
@@ -292,13 +292,13 @@ mod tests {
             let process = [crate::process::tree::Process { pid: std::process::id(), parent: 0, state: 'R' }];
             let local = stream.local_addr().unwrap().port();
             let is_its = |port: &str| u16::from_str_radix(port, 16) == Ok(local);
-            let mut ends = tcp::Connections::of(&process).into_addresses();
+            let mut ends = tcp::TcpConnections::of(&process).into_addresses();
             ends.retain(|(one, other)| [one, other].iter().any(|end| end.rsplit(':').next().is_some_and(is_its)));
             assert_eq!(ends.len(), 2);
-            let silence = Silence::begin(folder.path(), &ends);
+            let silence = SilencedConnections::begin(folder.path(), &ends);
             // Without the right to filter nothing is silent.
             if silence.table.is_some() {
-                assert!(Silence::begin(folder.path(), &ends).table.is_none(), "it is there already");
+                assert!(SilencedConnections::begin(folder.path(), &ends).table.is_none(), "it is there already");
                 stream.write_all(b"x").unwrap();
                 accepted.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
                 assert!(accepted.read(&mut [0]).is_err(), "{host}: it was heard");

@@ -97,7 +97,7 @@ struct Terminal {
 
 /// How the descriptors of one open file are given to streams of the restoring side.
 #[derive(Debug)]
-struct Split {
+struct DescriptorSplit {
     /// Streams whose target this file was.
     of: Vec<usize>,
     /// The stream of every number that is none of them.
@@ -232,7 +232,7 @@ fn split(
     then: &[Standard; 3],
     terminals: &BTreeMap<u64, Terminal>,
     offered: Offered,
-) -> Option<(u64, Split)> {
+) -> Option<(u64, DescriptorSplit)> {
     let id = Fields(message).number_in(FILE_ID_FIELD)?;
     let part = |field| Fields(message).bytes_in(field);
     let streams = |is: &dyn Fn(&Standard) -> bool| (0..3).filter(|number| is(&then[*number])).collect::<Vec<usize>>();
@@ -247,7 +247,7 @@ fn split(
         let flags = Fields(file).number_in(3).unwrap_or(2);
         let is_controlling = terminal.device == DEV_TTY_NUMBER && offered.has_controlling;
         let other = if is_controlling { CONTROLLING_STREAM } else { nearest(&of, flags, offered) };
-        return Some((id, Split { of, other, ids: Vec::new() }));
+        return Some((id, DescriptorSplit { of, other, ids: Vec::new() }));
     }
     let (of, flags) = if let Some(pipe) = part(FILE_PIPE_FIELD) {
         let number = Fields(pipe).number_in(2)?;
@@ -269,7 +269,7 @@ fn split(
         ((0..3).filter(is).collect(), Fields(file).number_in(2))
     };
     let other = nearest(&of, flags.unwrap_or(2), offered);
-    (!of.is_empty()).then_some((id, Split { of, other, ids: Vec::new() }))
+    (!of.is_empty()).then_some((id, DescriptorSplit { of, other, ids: Vec::new() }))
 }
 
 /// The stream for a descriptor that is none of the three: by what it is open for, among `of` if there are any.
@@ -289,7 +289,7 @@ fn nearest(of: &[usize], flags: u64, offered: Offered) -> usize {
     order.into_iter().find(has).unwrap_or(1)
 }
 
-impl Split {
+impl DescriptorSplit {
     /// The id of the file for a descriptor's number; the first one asked for keeps the dump's.
     fn id_for(&mut self, number: u64, id: u64, next: &mut u64) -> u64 {
         let stream = usize::try_from(number).ok().filter(|number| self.of.contains(number));
@@ -312,7 +312,7 @@ impl Split {
 }
 
 /// A `fdinfo-N.img` whose descriptors have the files of their streams.
-fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) -> Vec<u8> {
+fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, DescriptorSplit>, next: &mut u64) -> Vec<u8> {
     let mut out = begin(FDINFO_MAGIC);
     for message in messages(bytes, FDINFO_MAGIC) {
         let number = |field| Fields(message).number_in(field);
@@ -327,7 +327,12 @@ fn descriptors(bytes: &[u8], splits: &mut BTreeMap<u64, Split>, next: &mut u64) 
     out
 }
 
-fn rewritten_files(bytes: &[u8], splits: &BTreeMap<u64, Split>, makers: &[u64], longer: &BTreeSet<&str>) -> Vec<u8> {
+fn rewritten_files(
+    bytes: &[u8],
+    splits: &BTreeMap<u64, DescriptorSplit>,
+    makers: &[u64],
+    longer: &BTreeSet<&str>,
+) -> Vec<u8> {
     let mut out = begin(FILES_MAGIC);
     for message in ordered(bytes, makers) {
         let Some((id, split)) = Fields(message).number_in(FILE_ID_FIELD).and_then(|id| Some((id, splits.get(&id)?)))
@@ -395,7 +400,7 @@ fn armed(message: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The terminals that CRIU restores itself: those of files that stay the program's own.
-fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, Split>) -> Vec<u8> {
+fn internal_terminals(bytes: &[u8], files: &[u8], splits: &BTreeMap<u64, DescriptorSplit>) -> Vec<u8> {
     let own = messages(files, FILES_MAGIC)
         .filter(|file| Fields(file).number_in(FILE_ID_FIELD).is_none_or(|id| !splits.contains_key(&id)));
     let own: Vec<u64> =

@@ -371,9 +371,9 @@ impl Criu {
         let words = |said: &mut File| words(&work.join(RESTORE_LOG), said);
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         match end {
-            Some(End::OfCriu(status)) if status.success() => {}
-            Some(End::OfCriu(status)) => return Err(failure("restore", status, &words(&mut said), work)),
-            Some(End::OfRoot(pid)) => {
+            Some(RestoreExit::OfCriu(status)) if status.success() => {}
+            Some(RestoreExit::OfCriu(status)) => return Err(failure("restore", status, &words(&mut said), work)),
+            Some(RestoreExit::OfRoot(pid)) => {
                 return Err(failed(format!("process {pid} has ended while it was being restored; try again")));
             }
             None => return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut said)).to_owned() }),
@@ -623,7 +623,7 @@ impl Dumper {
 }
 
 /// Who ends a restore with its end.
-enum End {
+enum RestoreExit {
     /// CRIU, when it has done its part, or cannot.
     OfCriu(ExitStatus),
     /// The tree's root, of which CRIU, whose child it is not, knows nothing: it would wait for it for ever.
@@ -631,12 +631,12 @@ enum End {
 }
 
 /// Waits until a moment for the end of a restore.
-fn end_of_restore(guard: &mut Guard, work: &Path, until: Instant) -> io::Result<Option<End>> {
+fn end_of_restore(guard: &mut Guard, work: &Path, until: Instant) -> io::Result<Option<RestoreExit>> {
     if let Some(status) = guard.wait_until(guard.first(), Some(until))? {
-        return Ok(Some(End::OfCriu(status)));
+        return Ok(Some(RestoreExit::OfCriu(status)));
     }
     // It may be there still, for CRIU to look at, and not be told of to the guard.
-    Ok(root(work).ok().filter(|pid| tree::has_ended(*pid)).map(End::OfRoot))
+    Ok(root(work).ok().filter(|pid| tree::has_ended(*pid)).map(RestoreExit::OfRoot))
 }
 
 /// The root of the tree that a restore has made, or makes.

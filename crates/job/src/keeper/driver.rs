@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use katydid_wire::handshake::SOFTCUDA_DRIVER;
 
-use crate::keeper::supervisor::{KeeperError, system};
+use crate::keeper::supervisor::{OrderError, system};
 
 /// Hidden subcommand of katydid that calls the driver's checkpoint functions.
 const DRIVER_CHECKPOINT_COMMAND: &str = "driver-checkpoint";
@@ -53,11 +53,11 @@ impl WorkerDriver {
     }
 
     /// Whether a worker that had this one can be restored here.
-    pub(super) fn check(&self) -> Result<(), KeeperError> {
+    pub(super) fn check(&self) -> Result<(), OrderError> {
         let here = version();
         match self.name.strip_prefix(NVIDIA_DRIVER_PREFIX) {
             Some(version) if version == here => Ok(()),
-            Some(_) => Err(KeeperError(format!(
+            Some(_) => Err(OrderError(format!(
                 "the worker's image was made with {}, and only the same driver takes it back; here is {}",
                 self.name,
                 if here.is_empty() { "none of NVIDIA's".to_owned() } else { format!("{NVIDIA_DRIVER_PREFIX}{here}") }
@@ -67,7 +67,7 @@ impl WorkerDriver {
     }
 
     /// Has the driver do that with a process. `devices`: UUIDs of those that it had, in hexadecimal, a line each.
-    pub(super) fn run(&self, katydid: &Path, action: Action, pid: u32, devices: &str) -> Result<(), KeeperError> {
+    pub(super) fn run(&self, katydid: &Path, action: Action, pid: u32, devices: &str) -> Result<(), OrderError> {
         if self.name == SOFTCUDA_DRIVER {
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl WorkerDriver {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim();
         let said = if said.is_empty() { output.status.to_string() } else { said.replace('\n', "; ") };
-        Err(KeeperError(format!("the driver's own checkpoint: {said}")))
+        Err(OrderError(format!("the driver's own checkpoint: {said}")))
     }
 }
 

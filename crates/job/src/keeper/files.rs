@@ -8,7 +8,7 @@ use katydid_image::{ChunkId, Region};
 use katydid_scratch::private;
 use katydid_wire::companion::{FromWorker, ToWorker};
 
-use crate::keeper::supervisor::{KeeperError, Supervisor, system};
+use crate::keeper::supervisor::{OrderError, SupervisorConnection, system};
 
 /// Kind of the regions.
 const REGION_KIND: &str = "criu";
@@ -18,12 +18,12 @@ const CHUNK_BYTES: usize = 2 << 20;
 const NOT_KEPT: [&str; 2] = ["dump.log", "stats-dump"];
 
 /// Puts all files of a folder into the image.
-pub(super) fn put(supervisor: &Supervisor, folder: &Path) -> Result<Vec<Region>, KeeperError> {
+pub(super) fn put(supervisor: &SupervisorConnection, folder: &Path) -> Result<Vec<Region>, OrderError> {
     let failed = system("read CRIU's files");
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
-        let name = entry.file_name().into_string().map_err(|name| KeeperError(format!("CRIU wrote {name:?}")))?;
+        let name = entry.file_name().into_string().map_err(|name| OrderError(format!("CRIU wrote {name:?}")))?;
         if NOT_KEPT.contains(&name.as_str()) || !entry.file_type().map_err(&failed)?.is_file() {
             continue;
         }
@@ -33,7 +33,7 @@ pub(super) fn put(supervisor: &Supervisor, folder: &Path) -> Result<Vec<Region>,
     Ok(files)
 }
 
-fn put_file(supervisor: &Supervisor, path: &Path, name: String) -> Result<Region, KeeperError> {
+fn put_file(supervisor: &SupervisorConnection, path: &Path, name: String) -> Result<Region, OrderError> {
     let mut file = File::open(path).map_err(system("read CRIU's files"))?;
     let (mut chunks, mut bytes) = (Vec::new(), 0);
     loop {
@@ -55,19 +55,19 @@ fn put_file(supervisor: &Supervisor, path: &Path, name: String) -> Result<Region
 }
 
 /// Writes the files of an image into a folder.
-pub(super) fn get(supervisor: &Supervisor, files: &[Region], folder: &Path) -> Result<(), KeeperError> {
+pub(super) fn get(supervisor: &SupervisorConnection, files: &[Region], folder: &Path) -> Result<(), OrderError> {
     let failed = system("write CRIU's files");
     for region in files {
         // A manifest that was read has no other names.
-        let name = Path::new(&region.name).file_name().ok_or_else(|| KeeperError::new("a file has no name"))?;
+        let name = Path::new(&region.name).file_name().ok_or_else(|| OrderError::new("a file has no name"))?;
         let mut file = private::create(&folder.join(name)).map_err(&failed)?;
         for (index, id) in region.chunks.iter().enumerate() {
             let length = region.chunk_len(index).unwrap_or(0);
             let ToWorker::Chunk { data } = supervisor.ask(&FromWorker::Get { hash: id.as_bytes().to_vec() })? else {
-                return Err(KeeperError::new("the supervisor answered another question"));
+                return Err(OrderError::new("the supervisor answered another question"));
             };
             if data.len() != length || ChunkId::of(&data) != *id {
-                return Err(KeeperError(format!("chunk {id} came damaged")));
+                return Err(OrderError(format!("chunk {id} came damaged")));
             }
             file.write_all(&data).map_err(&failed)?;
         }

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use crate::criu::tool::Criu;
 use crate::keeper::driver::{Action, WorkerDriver};
 use crate::keeper::files;
-use crate::keeper::supervisor::{KeeperError, KeeperOptions, Supervisor, system};
+use crate::keeper::supervisor::{KeeperOptions, OrderError, SupervisorConnection, system};
 use crate::process::tree;
 use crate::supervisor::guard::Guard;
 use crate::supervisor::namespace::JobNamespaces;
@@ -37,12 +37,12 @@ impl Revived {
         options: KeeperOptions,
         part: &[u8],
         devices: &str,
-        supervisor: &Supervisor,
-    ) -> Result<Self, KeeperError> {
-        let image: WorkerImage = serde_json::from_slice(part).map_err(KeeperError::new)?;
+        supervisor: &SupervisorConnection,
+    ) -> Result<Self, OrderError> {
+        let image: WorkerImage = serde_json::from_slice(part).map_err(OrderError::new)?;
         let driver = WorkerDriver { choice: options.driver.clone(), name: image.driver.clone() };
         driver.check()?;
-        let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(KeeperError::new)?;
+        let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(OrderError::new)?;
         let scratch = Scratch::new("worker").map_err(system("make a folder for CRIU's files"))?;
         let folders = RestoreFolders { files: scratch.path().join("criu"), work: scratch.path().join("work") };
         private::folder(&folders.files).map_err(system("make a folder for CRIU's files"))?;
@@ -78,7 +78,7 @@ struct GivenEnds {
 }
 
 impl GivenEnds {
-    fn new(image: &WorkerImage, control: OwnedFd) -> Result<Self, KeeperError> {
+    fn new(image: &WorkerImage, control: OwnedFd) -> Result<Self, OrderError> {
         let mut all = vec![(image.control.clone(), control)];
         for output in &image.outputs {
             // Passed on to CRIU, so without the flag that would close it.
@@ -104,11 +104,11 @@ fn raise(
     image: &WorkerImage,
     folders: &RestoreFolders,
     ends: &GivenEnds,
-) -> Result<(Guard, u32, u32), KeeperError> {
+) -> Result<(Guard, u32, u32), OrderError> {
     let inherit = ends.inherit();
     if !image.ids.iter().any(|id| tree::exists(*id)) {
         let raised = criu.restore(katydid, &folders.files, &folders.work, &[], &inherit, None);
-        let (guard, pid) = raised.map_err(KeeperError::new)?;
+        let (guard, pid) = raised.map_err(OrderError::new)?;
         return Ok((guard, pid, pid));
     }
     split(criu, katydid, image, folders, &inherit)
@@ -120,7 +120,7 @@ fn split(
     image: &WorkerImage,
     folders: &RestoreFolders,
     inherit: &[OsString],
-) -> Result<(Guard, u32, u32), KeeperError> {
+) -> Result<(Guard, u32, u32), OrderError> {
     let failed = system("restore the worker in namespaces of its own");
     Criu::make_statistics(&folders.work).map_err(&failed)?;
     let restore = criu.restore_command(&folders.files, &folders.work, inherit);
@@ -156,7 +156,7 @@ fn split(
         if let Some(mut stderr) = guard.stderr() {
             stderr.read_to_end(&mut said).map_err(&failed)?;
         }
-        return Err(KeeperError::new(criu.failure(&folders.work, &said)));
+        return Err(OrderError::new(criu.failure(&folders.work, &said)));
     };
     guard.restored();
     Ok((guard, child, worker))

@@ -10,7 +10,7 @@ use katydid_scratch::{Scratch, private};
 use crate::criu::tool::{Criu, Dumper};
 use crate::keeper::driver::{Action, WorkerDriver};
 use crate::keeper::files;
-use crate::keeper::supervisor::{KeeperError, KeeperOptions, Supervisor, system};
+use crate::keeper::supervisor::{KeeperOptions, OrderError, SupervisorConnection, system};
 use crate::process::tree;
 use crate::supervisor::{folder, namespace};
 
@@ -36,11 +36,11 @@ impl SavedWorker {
     pub(super) fn new(
         options: &KeeperOptions,
         known: u32,
-        supervisor: &Supervisor,
-    ) -> Result<(Self, Vec<u8>), KeeperError> {
+        supervisor: &SupervisorConnection,
+    ) -> Result<(Self, Vec<u8>), OrderError> {
         let pid = worker_below(known)?;
-        let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(KeeperError::new)?;
-        let ends = Ends::of(pid)?;
+        let criu = Criu::find(&options.private_criu, folder::cache().as_deref()).map_err(OrderError::new)?;
+        let ends = OutsideEnds::of(pid)?;
         let driver = WorkerDriver::of(&options.driver, pid);
         let scratch = Scratch::new("worker").map_err(system("make a folder for CRIU's files"))?;
         let folder = scratch.path().join("criu");
@@ -54,7 +54,7 @@ impl SavedWorker {
             Ok(dumper) => dumper,
             Err(error) => {
                 let back = driver.run(&options.katydid, Action::Restore, pid, "");
-                return Err(KeeperError(match back {
+                return Err(OrderError(match back {
                     Ok(()) => error.to_string(),
                     Err(also) => format!("{error}; and then the worker could not go on: {also}"),
                 }));
@@ -71,18 +71,18 @@ impl SavedWorker {
             outputs: ends.outputs,
             files,
         });
-        let part = image.and_then(|image| serde_json::to_vec(&image).map_err(KeeperError::new));
+        let part = image.and_then(|image| serde_json::to_vec(&image).map_err(OrderError::new));
         match part {
             Ok(part) => Ok((worker, part)),
             Err(error) => Err(match worker.free() {
                 Ok(()) => error,
-                Err(also) => KeeperError(format!("{error}; and then the worker could not go on: {also}")),
+                Err(also) => OrderError(format!("{error}; and then the worker could not go on: {also}")),
             }),
         }
     }
 
     /// Has it go on.
-    pub(super) fn free(self) -> Result<(), KeeperError> {
+    pub(super) fn free(self) -> Result<(), OrderError> {
         let Self { pid, dumper, driver, katydid, .. } = self;
         // CRIU undoes what it did.
         drop(dumper);
@@ -90,7 +90,7 @@ impl SavedWorker {
     }
 
     /// Ends the worker's process.
-    pub(super) fn end(self) -> Result<(), KeeperError> {
+    pub(super) fn end(self) -> Result<(), OrderError> {
         let Self { pid, mut dumper, .. } = self;
         let processes = tree::tree(pid).map_err(system("find the worker"))?;
         // A process is not gone before CRIU is done with it.
@@ -99,36 +99,36 @@ impl SavedWorker {
 }
 
 /// The worker's process: `known` itself, or the one that it has restored.
-fn worker_below(known: u32) -> Result<u32, KeeperError> {
+fn worker_below(known: u32) -> Result<u32, OrderError> {
     let arguments = fs::read(format!("/proc/{known}/cmdline")).map_err(system("find the worker"))?;
     if !arguments.split(|byte| *byte == 0).any(|argument| argument == KEEPER_FLAG.as_bytes()) {
         return Ok(known);
     }
     let below = tree::tree(known).map_err(system("find the worker"))?;
     let found = below.iter().map(|process| process.pid).find(|pid| *pid != known && tree::name(*pid) == WORKER_NAME);
-    found.ok_or_else(|| KeeperError::new("the session's worker is not there any more"))
+    found.ok_or_else(|| OrderError::new("the session's worker is not there any more"))
 }
 
 /// What of a worker leads out of it, as `/proc/PID/fd` names it.
-struct Ends {
+struct OutsideEnds {
     /// Its socket to the server.
     control: String,
     /// Pipes of which it has one end.
     outputs: Vec<String>,
 }
 
-impl Ends {
-    fn of(pid: u32) -> Result<Self, KeeperError> {
+impl OutsideEnds {
+    fn of(pid: u32) -> Result<Self, OrderError> {
         let failed = system("look at the worker's descriptors");
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).map_err(&failed)?;
         let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
         let number = arguments.iter().position(|argument| *argument == CONTROL_FLAG.as_bytes());
         let number = number.and_then(|at| arguments.get(at + 1)).map(|number| String::from_utf8_lossy(number));
-        let number = number.ok_or_else(|| KeeperError::new("the session's worker was not started by a server"))?;
+        let number = number.ok_or_else(|| OrderError::new("the session's worker was not started by a server"))?;
         let control = fs::read_link(format!("/proc/{pid}/fd/{number}")).map_err(&failed)?;
         let control = control.to_string_lossy().into_owned();
         if !control.starts_with("socket:[") {
-            return Err(KeeperError::new("the session's worker has no socket to its server"));
+            return Err(OrderError::new("the session's worker has no socket to its server"));
         }
         Ok(Self { control, outputs: half_pipes(pid)? })
     }
@@ -141,7 +141,7 @@ impl Ends {
 }
 
 /// Pipes of which a process has one end alone.
-fn half_pipes(pid: u32) -> Result<Vec<String>, KeeperError> {
+fn half_pipes(pid: u32) -> Result<Vec<String>, OrderError> {
     let failed = system("look at the worker's descriptors");
     let mut ends: BTreeMap<String, [bool; 2]> = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).map_err(&failed)?.flatten() {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn ends_are_named_as_criu_takes_them() {
-        let ends = Ends { control: "socket:[17]".to_owned(), outputs: vec!["pipe:[23]".to_owned()] };
+        let ends = OutsideEnds { control: "socket:[17]".to_owned(), outputs: vec!["pipe:[23]".to_owned()] };
         assert_eq!(ends.external(), ["unix[17]", "pipe[23]"]);
     }
 }

@@ -28,25 +28,25 @@ pub struct KeeperOptions {
 /// Why a keeper does not do what it is told, for people.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct KeeperError(pub(super) String);
+pub(super) struct OrderError(pub(super) String);
 
-impl KeeperError {
+impl OrderError {
     pub(super) fn new(text: impl std::fmt::Display) -> Self {
         Self(text.to_string())
     }
 }
 
 /// What the system said while it was asked to do something.
-pub(super) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> KeeperError {
-    move |source| KeeperError(format!("cannot {doing}: {source}"))
+pub(super) fn system(doing: &'static str) -> impl Fn(std::io::Error) -> OrderError {
+    move |source| OrderError(format!("cannot {doing}: {source}"))
 }
 
 /// The connection to the supervisor.
-pub(super) struct Supervisor {
+pub(super) struct SupervisorConnection {
     channel: ControlChannel,
 }
 
-impl Supervisor {
+impl SupervisorConnection {
     pub(super) fn over(channel: ControlChannel) -> Self {
         Self { channel }
     }
@@ -61,11 +61,11 @@ impl Supervisor {
     }
 
     /// Asks about the image.
-    pub(super) fn ask(&self, question: &FromWorker) -> Result<ToWorker, KeeperError> {
-        self.say(question).map_err(KeeperError::new)?;
-        let answer = self.channel.receive(ANSWER_TIMEOUT).map_err(KeeperError::new)?;
-        match ToWorker::decode(&answer.bytes).map_err(KeeperError::new)? {
-            ToWorker::StoreFailed { text } => Err(KeeperError(text)),
+    pub(super) fn ask(&self, question: &FromWorker) -> Result<ToWorker, OrderError> {
+        self.say(question).map_err(OrderError::new)?;
+        let answer = self.channel.receive(ANSWER_TIMEOUT).map_err(OrderError::new)?;
+        match ToWorker::decode(&answer.bytes).map_err(OrderError::new)? {
+            ToWorker::StoreFailed { text } => Err(OrderError(text)),
             answer => Ok(answer),
         }
     }

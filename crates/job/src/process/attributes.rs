@@ -43,7 +43,7 @@ const DEFAULT_UTIL_CLAMPS: (u32, u32) = (0, 1024);
 
 /// Attributes of a process and of its threads, as the image records them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Attributes {
+pub(crate) struct ProcessAttributes {
     /// Its id, as it sees itself.
     pub(crate) pid: u32,
     oom_score_adj: Option<i32>,
@@ -87,12 +87,12 @@ struct Scheduling {
 }
 
 /// Reads those of all processes, but for policies of their memory.
-pub(crate) fn read(processes: &[Process]) -> Vec<Attributes> {
+pub(crate) fn read(processes: &[Process]) -> Vec<ProcessAttributes> {
     read_after(&[], processes)
 }
 
 /// Reads the attributes of all processes with the policies of their memory, which takes a look at each page.
-pub(crate) fn read_all(processes: &[Process]) -> Vec<Attributes> {
+pub(crate) fn read_all(processes: &[Process]) -> Vec<ProcessAttributes> {
     let mut all = read(processes);
     all.iter_mut().zip(processes).for_each(|(one, process)| one.own.read_mappings(process.pid));
     all
@@ -100,18 +100,18 @@ pub(crate) fn read_all(processes: &[Process]) -> Vec<Attributes> {
 
 /// Reads the attributes of processes that stand still. What they and their threads had set for themselves in an earlier
 /// look is not looked at again, which would make the standstill longer.
-pub(crate) fn read_after(earlier: &[Attributes], processes: &[Process]) -> Vec<Attributes> {
-    processes.iter().map(|process| Attributes::read(process.pid, earlier)).collect()
+pub(crate) fn read_after(earlier: &[ProcessAttributes], processes: &[Process]) -> Vec<ProcessAttributes> {
+    processes.iter().map(|process| ProcessAttributes::read(process.pid, earlier)).collect()
 }
 
 /// The personality that all processes had, unless that is the usual one; an error where they differ.
-pub(crate) fn personality(all: &[Attributes]) -> Option<u32> {
+pub(crate) fn personality(all: &[ProcessAttributes]) -> Option<u32> {
     all.first()?.personality.filter(|number| *number != 0)
 }
 
 /// The process, as it sees itself, whose personality is not that of the first one, by which all of them are restored. One that has
 /// ended since it was found has none.
-pub(crate) fn odd_personality(all: &[Attributes]) -> Option<u32> {
+pub(crate) fn odd_personality(all: &[ProcessAttributes]) -> Option<u32> {
     let first = all.first()?.personality?;
     all.iter().find(|one| one.personality.is_some_and(|number| number != first)).map(|one| one.pid)
 }
@@ -139,7 +139,7 @@ pub(crate) fn start_with_personality(command: &mut Command, personality: u32) {
 }
 
 /// Sets those of restored processes, which stand still. Gives what was refused, a line each.
-pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
+pub(crate) fn set(all: &[ProcessAttributes], processes: &[Process]) -> Vec<String> {
     let mut refused = Vec::new();
     for process in processes {
         let pid = tree::seen_by_itself(process.pid);
@@ -174,7 +174,7 @@ pub(crate) fn set(all: &[Attributes], processes: &[Process]) -> Vec<String> {
     refused
 }
 
-impl Attributes {
+impl ProcessAttributes {
     fn read(process: u32, earlier: &[Self]) -> Self {
         let text = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
         let hexadecimal = |name: &str| u64::from_str_radix(text(name)?.trim(), 16).ok();
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn processes_of_several_personalities_are_told() {
-        let with = |pid, number| Attributes { pid, personality: Some(number), ..Attributes::default() };
+        let with = |pid, number| ProcessAttributes { pid, personality: Some(number), ..ProcessAttributes::default() };
         assert_eq!(odd_personality(&[with(1, 0x40000), with(2, 0x40000)]), None);
         assert_eq!(personality(&[with(1, 0x40000)]), Some(0x40000));
         assert_eq!(odd_personality(&[with(1, 0), with(2, 0x40000)]), Some(2));

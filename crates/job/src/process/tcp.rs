@@ -45,19 +45,19 @@ pub(crate) fn is_connected(processes: &[Process]) -> bool {
 /// The connections of processes that stand still, read once: the kernel looks at each place of its table for a list, which takes
 /// milliseconds where that is large. Sockets that cannot be looked at count for nothing.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub(crate) struct TcpConnections {
     /// By their own addresses and the others', as the kernel writes them.
-    ends: BTreeMap<(String, String), End>,
+    ends: BTreeMap<(String, String), TcpEnd>,
 }
 
 /// One end of a connection.
 #[derive(Debug)]
-struct End {
+struct TcpEnd {
     pid: u32,
     is_unsent: bool,
 }
 
-impl Connections {
+impl TcpConnections {
     /// Those of these processes.
     pub(crate) fn of(processes: &[Process]) -> Self {
         let mut ends = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Connections {
                 let text = fs::read_to_string(format!("/proc/{}/net/{list}", process.pid)).unwrap_or_default();
                 let ours = connections(&text).filter(|connection| sockets.contains(connection.inode));
                 ends.extend(ours.map(|connection| {
-                    let end = End { pid: process.pid, is_unsent: connection.is_unsent };
+                    let end = TcpEnd { pid: process.pid, is_unsent: connection.is_unsent };
                     ((connection.local.to_owned(), connection.remote.to_owned()), end)
                 }));
             }
@@ -135,7 +135,7 @@ fn protocol(descriptor: &Path) -> Option<Vec<u8>> {
 }
 
 /// A line of the kernel's list of sockets.
-struct Connection<'a> {
+struct SocketLine<'a> {
     local: &'a str,
     remote: &'a str,
     /// Bytes wait to be sent, or for the other end's word that they came.
@@ -144,12 +144,12 @@ struct Connection<'a> {
 }
 
 /// All sockets of a list, but for those that only listen.
-fn connections(list: &str) -> impl Iterator<Item = Connection<'_>> {
+fn connections(list: &str) -> impl Iterator<Item = SocketLine<'_>> {
     list.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
         let is_unsent = !words.next()?.starts_with(EMPTY_SEND_QUEUE);
-        (state != LISTEN_STATE).then_some(Connection { local, remote, is_unsent, inode: words.nth(4)? })
+        (state != LISTEN_STATE).then_some(SocketLine { local, remote, is_unsent, inode: words.nth(4)? })
     })
 }
 
@@ -206,8 +206,8 @@ mod tests {
         command.args(["-c", script, &listener.local_addr().unwrap().port().to_string()]);
         let mut other = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let _accepted = listener.accept().unwrap();
-        assert!(Connections::of(&[process(other.id())]).have_others());
-        assert!(!Connections::of(&[process(std::process::id()), process(other.id())]).have_others());
+        assert!(TcpConnections::of(&[process(other.id())]).have_others());
+        assert!(!TcpConnections::of(&[process(std::process::id()), process(other.id())]).have_others());
         drop(other.stdin.take());
         other.wait().unwrap();
     }
@@ -218,16 +218,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
-        assert_eq!(Connections::of(&us()).unsent(), None);
+        assert_eq!(TcpConnections::of(&us()).unsent(), None);
         stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(length) = stream.write(&[0; 1 << 16]) {
             sent += length;
         }
-        assert_eq!(Connections::of(&us()).unsent(), Some(std::process::id()));
+        assert_eq!(TcpConnections::of(&us()).unsent(), Some(std::process::id()));
         accepted.read_exact(&mut vec![0; sent]).unwrap();
         // The kernel needs a moment to hear that they came.
-        until("all is sent", || Connections::of(&us()).unsent().is_none());
+        until("all is sent", || TcpConnections::of(&us()).unsent().is_none());
     }
 
     #[test]

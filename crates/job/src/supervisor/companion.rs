@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use katydid_image::{CheckpointNumber, ChunkId, FileEntry, ImageSource, Reader, Session, Sink, Writer};
+use katydid_image::{CheckpointNumber, CheckpointReader, ChunkId, FileEntry, ImageSource, Session, Sink, Writer};
 use katydid_transport::{Address, ConnectError, ControlChannel, ControlError, LinkError, companion};
 use katydid_wire::codec::CodecError;
 use katydid_wire::companion::{
@@ -71,7 +71,7 @@ pub enum Questions<'a> {
 /// A checkpoint with the lengths of its chunks and the names of its files, by which a worker asks.
 #[derive(Debug)]
 pub struct Catalogue<'a> {
-    reader: &'a Reader,
+    reader: &'a CheckpointReader,
     lengths: HashMap<ChunkId, usize>,
     files: HashMap<&'a str, &'a FileEntry>,
     /// What the manifest says of each session, by the name under which a worker asks for it.
@@ -81,7 +81,7 @@ pub struct Catalogue<'a> {
 impl<'a> Catalogue<'a> {
     /// Catalogue of all chunks that `reader` knows.
     #[must_use]
-    pub fn new(reader: &'a Reader) -> Self {
+    pub fn new(reader: &'a CheckpointReader) -> Self {
         let lengths = reader.manifest().chunks().map(|(id, length)| (*id, length)).collect();
         let sessions = &reader.manifest().sessions;
         let states = sessions.iter().flat_map(|session| session.states.values());

@@ -101,7 +101,7 @@ pub struct Guard {
 
 /// What the guard says.
 #[derive(Debug, PartialEq, Eq)]
-enum Word {
+enum GuardMessage {
     Started(u32),
     Failed(i32),
     Ended(u32, ExitStatus),
@@ -149,8 +149,8 @@ impl Guard {
             }
         };
         match word {
-            Word::Started(pid) => guard.first = pid,
-            Word::Failed(code) => return Err(io::Error::from_raw_os_error(code)),
+            GuardMessage::Started(pid) => guard.first = pid,
+            GuardMessage::Failed(code) => return Err(io::Error::from_raw_os_error(code)),
             _ => return Err(io::Error::other("the guard of its processes has ended")),
         }
         Ok(guard)
@@ -232,7 +232,7 @@ impl Guard {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.hear(left)? {
-                Some(Word::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
+                Some(GuardMessage::Ended(ended, status)) => drop(self.ended.insert(ended, status)),
                 Some(_) => {}
                 None if left.is_some_and(|left| left.is_zero()) => return Ok(None),
                 None => {}
@@ -249,7 +249,7 @@ impl Guard {
     }
 
     /// The next word; none when it does not come within `limit`, and when the link ends: that is the end of all processes.
-    fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<Word>> {
+    fn hear(&mut self, limit: Option<Duration>) -> io::Result<Option<GuardMessage>> {
         let Some(link) = &self.link else { return Err(io::Error::other("the guard of its processes has ended")) };
         let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(link, PollFlags::IN)], limit.as_ref()) {
@@ -265,7 +265,7 @@ impl Guard {
             Err(error) => return Err(error.into()),
         };
         match packet.get(..length).filter(|packet| !packet.is_empty()) {
-            Some(packet) => Ok(Word::read(packet)),
+            Some(packet) => Ok(GuardMessage::read(packet)),
             None => {
                 self.link = None;
                 self.has_ended();
@@ -317,7 +317,7 @@ fn runs(pid: u32, file: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|found| found == file)
 }
 
-impl Word {
+impl GuardMessage {
     fn written(&self) -> String {
         match self {
             Self::Started(pid) => format!("started {pid}"),
@@ -392,20 +392,20 @@ pub fn keep(
     dies_with_us(&mut command);
     let child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return say(&link, &Word::Failed(error.raw_os_error().unwrap_or(EIO))),
+        Err(error) => return say(&link, &GuardMessage::Failed(error.raw_os_error().unwrap_or(EIO))),
     };
     drop((others, command));
     let _ = leave_group();
     // The supervisor may be gone already.
-    let begun = say(&link, &Word::Started(child.id()));
+    let begun = say(&link, &GuardMessage::Started(child.id()));
     // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
     let _ = let_go_of_streams();
-    let end = if begun.is_ok() { attend(&link, ended, &mut names) } else { End::Alone };
-    if end == End::Released {
+    let end = if begun.is_ok() { attend(&link, ended, &mut names) } else { SupervisorExit::Alone };
+    if end == SupervisorExit::Released {
         return Ok(());
     }
     end_all()?;
-    if end == End::Alone {
+    if end == SupervisorExit::Alone {
         take_away(&names);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
         outlive(supervisor, deadline);
@@ -417,7 +417,7 @@ pub fn keep(
 
 /// How the supervisor has left the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum SupervisorExit {
     Released,
     /// It has the job ended, and removes itself what it has made: it may hold the link_remap lock there, and waits for us.
     Told,
@@ -474,7 +474,7 @@ fn let_go_of_streams() -> io::Result<()> {
 }
 
 /// Reaps, and tells, until the supervisor says or is gone.
-fn attend(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
+fn attend(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> SupervisorExit {
     loop {
         let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
         if poll(&mut either, None).is_err() {
@@ -485,9 +485,9 @@ fn attend(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> End {
             let mut packet = [0; MAX_ORDER_BYTES];
             match receive_order(link, &mut packet) {
                 Some(RESTORED_ORDER) => names.clear(),
-                Some(RELEASE_ORDER) => return End::Released,
-                Some(END_ORDER) => return End::Told,
-                _ => return End::Alone,
+                Some(RELEASE_ORDER) => return SupervisorExit::Released,
+                Some(END_ORDER) => return SupervisorExit::Told,
+                _ => return SupervisorExit::Alone,
             }
         }
         if has_ended {
@@ -516,7 +516,7 @@ fn reaped(link: &OwnedFd, ended: &OwnedFd) {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
                 let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                let _ = say(link, &Word::Ended(pid, ExitStatus::from_raw(status.as_raw())));
+                let _ = say(link, &GuardMessage::Ended(pid, ExitStatus::from_raw(status.as_raw())));
             }
             Err(rustix::io::Errno::INTR) => {}
             Ok(None) | Err(_) => return,
@@ -535,7 +535,7 @@ fn end_all() -> io::Result<()> {
     }
 }
 
-fn say(link: &OwnedFd, word: &Word) -> io::Result<()> {
+fn say(link: &OwnedFd, word: &GuardMessage) -> io::Result<()> {
     send(link, word.written().as_bytes(), SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -545,11 +545,11 @@ mod tests {
     use super::*;
 
     /// What a guard makes of its supervisor's last word, if that has not heard its own.
-    fn end_of(word: &[u8]) -> End {
+    fn end_of(word: &[u8]) -> SupervisorExit {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (ended, _tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        say(&theirs, &Word::Ended(9, ExitStatus::from_raw(0))).unwrap();
+        say(&theirs, &GuardMessage::Ended(9, ExitStatus::from_raw(0))).unwrap();
         if !word.is_empty() {
             send(&ours, word, SendFlags::NOSIGNAL).unwrap();
         }
@@ -559,7 +559,10 @@ mod tests {
 
     #[test]
     fn the_last_order_counts_though_no_guard_listens_any_more() {
-        assert_eq!((end_of(RELEASE_ORDER), end_of(END_ORDER), end_of(b"")), (End::Released, End::Told, End::Alone));
+        assert_eq!(
+            (end_of(RELEASE_ORDER), end_of(END_ORDER), end_of(b"")),
+            (SupervisorExit::Released, SupervisorExit::Told, SupervisorExit::Alone)
+        );
     }
 
     #[test]
@@ -570,11 +573,13 @@ mod tests {
 
     #[test]
     fn a_word_is_read_as_it_was_written() {
-        for word in [Word::Started(7), Word::Failed(2), Word::Ended(9, ExitStatus::from_raw(0x700))] {
-            assert_eq!(Word::read(word.written().as_bytes()), Some(word));
+        for word in
+            [GuardMessage::Started(7), GuardMessage::Failed(2), GuardMessage::Ended(9, ExitStatus::from_raw(0x700))]
+        {
+            assert_eq!(GuardMessage::read(word.written().as_bytes()), Some(word));
         }
         for other in ["", "ended", "ended 9", "started x", "goodbye 1"] {
-            assert_eq!(Word::read(other.as_bytes()), None, "{other}");
+            assert_eq!(GuardMessage::read(other.as_bytes()), None, "{other}");
         }
     }
 }

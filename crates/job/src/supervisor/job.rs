@@ -19,15 +19,15 @@ use crate::process::stopped::Stopped;
 use crate::supervisor::control;
 use crate::supervisor::folder::{Folder, FolderError};
 use crate::supervisor::generations::Generations;
-use crate::supervisor::members::{Event, Members};
-use crate::supervisor::ranks::Task;
+use crate::supervisor::members::{MemberEvent, Members};
+use crate::supervisor::ranks::LauncherTask;
 use crate::supervisor::state::{JobState, Root, Start};
 use crate::supervisor::view::{ProgressStep, Report, Request};
 use crate::sync::lock;
 
 /// What a job is made of.
 #[derive(Debug)]
-pub struct Settings {
+pub struct JobSettings {
     /// Folder with the sockets and files of the job.
     pub folder: Folder,
     /// The folder as the job's programs know it: another one for a job in namespaces of its own.
@@ -45,7 +45,7 @@ pub struct Settings {
     /// Standard streams of the program: input, output and error.
     pub stdio: [Standard; 3],
     /// It is one task of several that were started together.
-    pub task: Option<Task>,
+    pub task: Option<LauncherTask>,
 }
 
 /// Why a job cannot be supervised.
@@ -74,8 +74,8 @@ impl Job {
     /// # Errors
     ///
     /// See [`JobError`].
-    pub fn open(settings: Settings) -> Result<Self, JobError> {
-        let Settings { folder, known_folder, command, private_criu, servers, generations, enter, stdio, task } =
+    pub fn open(settings: JobSettings) -> Result<Self, JobError> {
+        let JobSettings { folder, known_folder, command, private_criu, servers, generations, enter, stdio, task } =
             settings;
         let (events, heard) = mpsc::channel();
         let socket = |path: PathBuf| move |source| JobError::Socket { path, source };
@@ -194,15 +194,15 @@ impl Job {
     }
 
     /// Answers what members say without being asked.
-    fn listen(&self, heard: mpsc::Receiver<Event>) {
+    fn listen(&self, heard: mpsc::Receiver<MemberEvent>) {
         let weak = Arc::downgrade(&self.0);
         // Without a thread, programs whose worker died wait until the job ends.
         let _ = thread::Builder::new().name("events".into()).spawn(move || {
             for event in heard {
                 let Some(inner) = weak.upgrade() else { return };
                 match event {
-                    Event::Lost { id } => inner.rebuild_lost_session(id),
-                    Event::Reached { id } => inner.reached(id),
+                    MemberEvent::Lost { id } => inner.rebuild_lost_session(id),
+                    MemberEvent::Reached { id } => inner.reached(id),
                 }
             }
         });

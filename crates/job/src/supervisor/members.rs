@@ -81,7 +81,7 @@ pub struct Member {
 
 /// What a member says without being asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum MemberEvent {
     /// It holds itself at a frame that it was told to stop at.
     Reached {
         /// Number of the member.
@@ -104,7 +104,7 @@ struct MemberTable {
     state: Mutex<MembersState>,
     /// Notified at every change.
     changed: Condvar,
-    events: Mutex<Sender<Event>>,
+    events: Mutex<Sender<MemberEvent>>,
     /// None before the job is open.
     answerer: OnceLock<Answerer>,
 }
@@ -142,7 +142,7 @@ impl Members {
     /// # Errors
     ///
     /// The socket cannot be made.
-    pub fn listen(path: &Path, events: Sender<Event>) -> io::Result<Self> {
+    pub fn listen(path: &Path, events: Sender<MemberEvent>) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         private::close(path)?;
         let shared = MemberTable {
@@ -476,12 +476,12 @@ impl Members {
             FromProgram::Reached { frames } => {
                 entry.member.frames = *frames;
                 entry.member.reached = Some(*frames);
-                Some(Event::Reached { id })
+                Some(MemberEvent::Reached { id })
             }
             FromProgram::Lost { frames } => {
                 entry.member.frames = *frames;
                 entry.member.state = MemberState::WorkerLost;
-                Some(Event::Lost { id })
+                Some(MemberEvent::Lost { id })
             }
             FromProgram::Held { frames } | FromProgram::Left { frames } => {
                 entry.member.frames = *frames;

@@ -12,7 +12,7 @@
 //! before a rank becomes its program.
 //!
 //! Of ranks on several machines, and of tasks of other launchers, each is a job of its own: a checkpoint of one could not be
-//! restored beside the others, and is refused ([`Task`]).
+//! restored beside the others, and is refused ([`LauncherTask`]).
 
 use std::env;
 use std::fmt;
@@ -57,7 +57,7 @@ pub struct JobAddress {
 
 /// A launcher's end, which can be waited for.
 #[derive(Debug)]
-pub struct End(OwnedFd);
+pub struct LauncherEnd(OwnedFd);
 
 /// By which launchers tell a task how many of it there are: the first one that is there counts. Of Slurm's, `SLURM_NTASKS` says
 /// no more than what a batch script may start.
@@ -70,20 +70,20 @@ const SLURM_VARIABLES: [&str; 4] = ["SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP
 
 /// What says that a process is one task of several which were started together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct LauncherTask {
     /// A variable of its environment.
     pub variable: &'static str,
     /// Value of that variable.
     pub value: String,
 }
 
-impl fmt::Display for Task {
+impl fmt::Display for LauncherTask {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}={}", self.variable, self.value)
     }
 }
 
-impl Task {
+impl LauncherTask {
     /// Task that this process is, by its environment; none if no variable says so.
     #[must_use]
     pub fn ours() -> Option<Self> {
@@ -190,9 +190,9 @@ impl Launcher {
     /// # Errors
     ///
     /// It is gone.
-    pub fn end(self) -> rustix::io::Result<End> {
+    pub fn end(self) -> rustix::io::Result<LauncherEnd> {
         let pid = tree::raw(self.pid).ok_or(Errno::SRCH)?;
-        pidfd_open(pid, PidfdFlags::empty()).map(End)
+        pidfd_open(pid, PidfdFlags::empty()).map(LauncherEnd)
     }
 
     /// The job with this launcher at its root; `start` starts its supervisor if there is none, while no other rank does.
@@ -222,7 +222,7 @@ impl Launcher {
     }
 }
 
-impl End {
+impl LauncherEnd {
     /// Blocks until the process has ended.
     pub fn wait(&self) {
         // Nothing but a signal interrupts this.
@@ -240,7 +240,7 @@ mod tests {
     fn task_variable(environment: &[(&str, &str)]) -> Option<&'static str> {
         let get =
             |name: &str| environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).into());
-        Task::of(get).map(|task| task.variable)
+        LauncherTask::of(get).map(|task| task.variable)
     }
 
     #[test]

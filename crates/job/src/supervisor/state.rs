@@ -21,7 +21,7 @@ use crate::supervisor::folder;
 use crate::supervisor::folder::Folder;
 use crate::supervisor::generations::Generations;
 use crate::supervisor::members::{Member, MemberState, Members};
-use crate::supervisor::ranks::Task;
+use crate::supervisor::ranks::LauncherTask;
 use crate::supervisor::view::{ProgressStep, Report};
 use crate::sync::lock;
 
@@ -75,7 +75,7 @@ pub(crate) struct JobState {
     /// Where its programs' server is, and was before.
     pub(crate) servers: Mutex<Vec<String>>,
     pub(crate) generations: Generations,
-    pub(crate) task: Option<Task>,
+    pub(crate) task: Option<LauncherTask>,
     pub(crate) root: Root,
     pub(crate) private_criu: PathBuf,
     pub(crate) criu: Mutex<Option<Criu>>,

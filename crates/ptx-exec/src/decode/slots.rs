@@ -22,14 +22,14 @@ pub(crate) struct RegisterSlots {
 
 /// Slots of one width.
 #[derive(Debug, Default)]
-struct Pool {
+struct SlotPool {
     free: BinaryHeap<Reverse<u32>>,
     used: u32,
     /// End of the interval and slot of each register that holds one now.
     active: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
-impl Pool {
+impl SlotPool {
     /// A slot for an interval; intervals come in order of their start.
     fn take(&mut self, interval: Interval) -> u32 {
         while let Some(Reverse((end, slot))) = self.active.peek().copied() {
@@ -55,7 +55,7 @@ impl Pool {
 pub(crate) fn allocate(widths: &[Width], intervals: &[Interval]) -> RegisterSlots {
     let mut order: Vec<usize> = (0..widths.len()).filter(|register| !intervals[*register].is_empty()).collect();
     order.sort_by_key(|register| intervals[*register].start);
-    let (mut predicates, mut words, mut doubles) = (Pool::default(), Pool::default(), Pool::default());
+    let (mut predicates, mut words, mut doubles) = (SlotPool::default(), SlotPool::default(), SlotPool::default());
     let mut slots = vec![0; widths.len()];
     for register in order {
         let pool = match widths[register] {

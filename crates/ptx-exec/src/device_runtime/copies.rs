@@ -3,7 +3,7 @@
 use super::error;
 use super::streams::is_launchable;
 use crate::control::call_args::{field, parameter};
-use crate::device_runtime::jobs::{Area, Job};
+use crate::device_runtime::jobs::{DeferredWork, RowArea};
 use crate::device_runtime::per_lane::for_each;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
@@ -39,7 +39,7 @@ pub(super) fn find(name: &str) -> Option<Exec> {
 }
 
 /// Keeps a job for the end of the grid.
-fn keep(machine: &Machine<'_>, job: Job, stream: u64) -> u32 {
+fn keep(machine: &Machine<'_>, job: DeferredWork, stream: u64) -> u32 {
     let mut runtime = machine.runtime();
     if !is_launchable(&runtime, stream) {
         return error::INVALID_RESOURCE_HANDLE;
@@ -50,8 +50,8 @@ fn keep(machine: &Machine<'_>, job: Job, stream: u64) -> u32 {
 }
 
 /// A row of memory alone.
-fn line(address: u64) -> Area {
-    Area { address, pitch: 0, slice: 0 }
+fn line(address: u64) -> RowArea {
+    RowArea { address, pitch: 0, slice: 0 }
 }
 
 /// `MemcpyAsync(void *to, const void *from, size_t count, cudaMemcpyKind kind, cudaStream_t stream)`
@@ -62,7 +62,7 @@ fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         if kind > LAST_MEMCPY_KIND {
             return Ok(error::INVALID_MEMCPY_DIRECTION);
         }
-        Ok(keep(machine, Job::Copy { to: line(to), from: line(from), extent: [size, 1, 1] }, stream))
+        Ok(keep(machine, DeferredWork::Copy { to: line(to), from: line(from), extent: [size, 1, 1] }, stream))
     })
 }
 
@@ -78,9 +78,11 @@ fn copy_2d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         if width > to_pitch || width > from_pitch {
             return Ok(error::INVALID_VALUE);
         }
-        let (to, from) =
-            (Area { address: to, pitch: to_pitch, slice: 0 }, Area { address: from, pitch: from_pitch, slice: 0 });
-        Ok(keep(machine, Job::Copy { to, from, extent: [width, height, 1] }, stream))
+        let (to, from) = (
+            RowArea { address: to, pitch: to_pitch, slice: 0 },
+            RowArea { address: from, pitch: from_pitch, slice: 0 },
+        );
+        Ok(keep(machine, DeferredWork::Copy { to, from, extent: [width, height, 1] }, stream))
     })
 }
 
@@ -89,12 +91,12 @@ fn copy_3d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (at, stream): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
         let mut word = |offset: u64| machine.read::<u64>(Space::Generic, lane, at.wrapping_add(offset));
-        let mut side = |start: u64| -> Result<(u64, Area), FaultKind> {
+        let mut side = |start: u64| -> Result<(u64, RowArea), FaultKind> {
             let [x, y, z] = [0, 8, 16].map(|part| word(start + parms::POSITION + part));
             let [pointer, pitch, height] = [0, 8, 24].map(|part| word(start + parms::POINTER + part));
             let (pitch, slice) = (pitch?, pitch?.wrapping_mul(height?));
             let skipped = z?.wrapping_mul(slice).wrapping_add(y?.wrapping_mul(pitch)).wrapping_add(x?);
-            Ok((word(start)?, Area { address: pointer?.wrapping_add(skipped), pitch, slice }))
+            Ok((word(start)?, RowArea { address: pointer?.wrapping_add(skipped), pitch, slice }))
         };
         let ((from_array, from), (to_array, to)) = (side(parms::SOURCE)?, side(parms::DESTINATION)?);
         let extent = [word(parms::EXTENT)?, word(parms::EXTENT + 8)?, word(parms::EXTENT + 16)?];
@@ -106,7 +108,7 @@ fn copy_3d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         if arrays || extent[0] > to.pitch || extent[0] > from.pitch {
             return Ok(error::INVALID_VALUE);
         }
-        Ok(keep(machine, Job::Copy { to, from, extent }, stream))
+        Ok(keep(machine, DeferredWork::Copy { to, from, extent }, stream))
     })
 }
 
@@ -115,7 +117,7 @@ fn fill(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let [to, size, stream] = [0, 2, 3].map(|index| parameter::<u64>(machine, inst, index, lane));
         let byte = parameter::<u32>(machine, inst, 1, lane) as u8;
-        Ok(keep(machine, Job::Fill { to: line(to), byte, extent: [size, 1, 1] }, stream))
+        Ok(keep(machine, DeferredWork::Fill { to: line(to), byte, extent: [size, 1, 1] }, stream))
     })
 }
 
@@ -128,8 +130,8 @@ fn fill_2d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         if width > pitch {
             return Ok(error::INVALID_VALUE);
         }
-        let to = Area { address, pitch, slice: 0 };
-        Ok(keep(machine, Job::Fill { to, byte, extent: [width, height, 1] }, stream))
+        let to = RowArea { address, pitch, slice: 0 };
+        Ok(keep(machine, DeferredWork::Fill { to, byte, extent: [width, height, 1] }, stream))
     })
 }
 
@@ -143,25 +145,25 @@ fn fill_3d(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         if extent[0] > pitch {
             return Ok(error::INVALID_VALUE);
         }
-        let to = Area { address, pitch, slice: pitch.wrapping_mul(height) };
-        Ok(keep(machine, Job::Fill { to, byte, extent }, stream))
+        let to = RowArea { address, pitch, slice: pitch.wrapping_mul(height) };
+        Ok(keep(machine, DeferredWork::Fill { to, byte, extent }, stream))
     })
 }
 
 /// Does a copy; the kind of the fault says which address is not there.
-pub(crate) fn run_copy(host: &dyn Host, to: Area, from: Area, extent: [u64; 3]) -> Result<(), FaultKind> {
+pub(crate) fn run_copy(host: &dyn Host, to: RowArea, from: RowArea, extent: [u64; 3]) -> Result<(), FaultKind> {
     rows(extent, |row, slice, width| {
         stretch::copy(host, row_address(to, row, slice), row_address(from, row, slice), width)
     })
 }
 
 /// Does a fill.
-pub(crate) fn run_fill(host: &dyn Host, to: Area, byte: u8, extent: [u64; 3]) -> Result<(), FaultKind> {
+pub(crate) fn run_fill(host: &dyn Host, to: RowArea, byte: u8, extent: [u64; 3]) -> Result<(), FaultKind> {
     rows(extent, |row, slice, width| stretch::fill(host, row_address(to, row, slice), byte, width))
 }
 
 /// The first byte of a row.
-fn row_address(area: Area, row: u64, slice: u64) -> u64 {
+fn row_address(area: RowArea, row: u64, slice: u64) -> u64 {
     let skipped = slice.wrapping_mul(area.slice).wrapping_add(row.wrapping_mul(area.pitch));
     area.address.wrapping_add(skipped)
 }

@@ -5,7 +5,7 @@ use crate::control::call_args::{parameter, set_result};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::host::Pool;
+use crate::host::DeviceHeap;
 use crate::types::Space;
 
 /// Name and text of each code that device code can meet, as the runtime library gives them.
@@ -90,14 +90,14 @@ fn text_at(machine: &mut Machine<'_>, lane: usize, code: u32, name: bool) -> Res
         return Ok(*address);
     }
     let size = text.len() as u64 + 1;
-    let Some(address) = machine.env.host.allocate(Pool::Runtime, size, 1) else { return Ok(0) };
+    let Some(address) = machine.env.host.allocate(DeviceHeap::Runtime, size, 1) else { return Ok(0) };
     for (at, byte) in (0..).zip(text.bytes().chain([0])) {
         machine.write::<u8>(Space::Generic, lane, address + at, byte)?;
     }
     // Another thread may have been as fast: the first one stays.
     let kept = *machine.runtime().texts.entry(key).or_insert(address);
     if kept != address {
-        machine.env.host.free(Pool::Runtime, address);
+        machine.env.host.free(DeviceHeap::Runtime, address);
     }
     Ok(kept)
 }

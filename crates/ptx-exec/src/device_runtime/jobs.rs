@@ -1,26 +1,26 @@
 //! What a grid has asked of the device runtime: plain data.
 
-use crate::host::{Host, Pool};
+use crate::host::{DeviceHeap, Host};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Something to do when the grid that asked for it is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Job {
+pub(crate) enum DeferredWork {
     /// Run another kernel of the program.
     Launch(Child),
     /// Copy memory between two areas.
     Copy {
         /// The area that is written.
-        to: Area,
+        to: RowArea,
         /// The area that is read.
-        from: Area,
+        from: RowArea,
         /// Bytes of a row, rows of a slice, slices.
         extent: [u64; 3],
     },
     /// Fill memory with a byte.
     Fill {
         /// The area that is filled.
-        to: Area,
+        to: RowArea,
         /// The value of each byte.
         byte: u8,
         /// Bytes of a row, rows of a slice, slices.
@@ -34,9 +34,9 @@ pub(crate) struct Runtime {
     /// Parameter buffers that have not been launched, by address, and the launches that they are for.
     pub(crate) buffers: BTreeMap<u64, Child>,
     /// Jobs in the order they were asked for.
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: VecDeque<DeferredWork>,
     /// Jobs after those and all that follows from them.
-    pub(crate) tails: VecDeque<Job>,
+    pub(crate) tails: VecDeque<DeferredWork>,
     /// Streams and events that exist.
     pub(crate) handles: BTreeSet<u64>,
     /// The last handle given.
@@ -50,7 +50,7 @@ impl Runtime {
     pub(crate) fn finish(&mut self, host: &dyn Host) -> Level {
         let mut old = std::mem::take(self);
         for address in old.buffers.keys().chain(old.texts.values()) {
-            host.free(Pool::Runtime, *address);
+            host.free(DeviceHeap::Runtime, *address);
         }
         Level { jobs: std::mem::take(&mut old.jobs), tails: std::mem::take(&mut old.tails) }
     }
@@ -60,14 +60,14 @@ impl Runtime {
 #[derive(Debug, Default)]
 pub(crate) struct Level {
     /// To be done first.
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: VecDeque<DeferredWork>,
     /// To be done then.
-    pub(crate) tails: VecDeque<Job>,
+    pub(crate) tails: VecDeque<DeferredWork>,
 }
 
 impl Level {
     /// The next job.
-    pub(crate) fn next(&mut self) -> Option<Job> {
+    pub(crate) fn next(&mut self) -> Option<DeferredWork> {
         self.jobs.pop_front().or_else(|| self.tails.pop_front())
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct Child {
 
 /// Rows of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Area {
+pub(crate) struct RowArea {
     /// The first byte.
     pub(crate) address: u64,
     /// Bytes from row to row.

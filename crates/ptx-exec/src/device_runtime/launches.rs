@@ -5,12 +5,12 @@ use super::streams::{TAIL_LAUNCH_STREAM, is_launchable};
 use crate::api::Kernel;
 use crate::control::call_args::{field, parameter, set_result};
 use crate::control::flow::FUNCTION_STEP;
-use crate::device_runtime::jobs::{Child, Job};
+use crate::device_runtime::jobs::{Child, DeferredWork};
 use crate::device_runtime::per_lane::for_each;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::host::{Pool, Question};
+use crate::host::{DeviceHeap, Question};
 use crate::types::Space;
 use crate::window;
 
@@ -80,8 +80,11 @@ fn buffer(
     child: Result<Child, u32>,
 ) -> Option<FaultKind> {
     let made = child.and_then(|child| {
-        let room =
-            machine.env.host.allocate(Pool::Runtime, size.max(1), PARAM_ALIGN_BYTES).ok_or(error::MEMORY_ALLOCATION)?;
+        let room = machine
+            .env
+            .host
+            .allocate(DeviceHeap::Runtime, size.max(1), PARAM_ALIGN_BYTES)
+            .ok_or(error::MEMORY_ALLOCATION)?;
         machine.runtime().buffers.insert(room, child);
         Ok(room)
     });
@@ -168,11 +171,11 @@ fn submit(
             error::PENDING_COUNT_EXCEEDED
         } else {
             let queue = if stream == TAIL_LAUNCH_STREAM { &mut runtime.tails } else { &mut runtime.jobs };
-            queue.push_back(Job::Launch(child));
+            queue.push_back(DeferredWork::Launch(child));
             error::SUCCESS
         }
     };
-    machine.env.host.free(Pool::Runtime, address);
+    machine.env.host.free(DeviceHeap::Runtime, address);
     Ok(code)
 }
 

@@ -6,7 +6,7 @@ use crate::control::call_args::parameter;
 use crate::control::flow::FUNCTION_STEP;
 use crate::device_runtime::per_lane::for_each;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
-use crate::host::{Pool, Question};
+use crate::host::{DeviceHeap, Question};
 use crate::types::Space;
 use crate::window;
 use std::sync::Arc;
@@ -180,8 +180,11 @@ fn occupancy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (target, size): (u64, u64) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
-        let room =
-            if size == 0 { Some(0) } else { machine.env.host.allocate(Pool::Malloc, size, CUDA_MALLOC_ALIGN_BYTES) };
+        let room = if size == 0 {
+            Some(0)
+        } else {
+            machine.env.host.allocate(DeviceHeap::Malloc, size, CUDA_MALLOC_ALIGN_BYTES)
+        };
         match room {
             Some(address) => machine.write(Space::Generic, lane, target, address).map(|()| error::SUCCESS),
             None => Ok(error::MEMORY_ALLOCATION),
@@ -192,7 +195,7 @@ fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 /// `Free(void *pointer)`
 fn free(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
-        machine.env.host.free(Pool::Malloc, parameter(machine, inst, 0, lane));
+        machine.env.host.free(DeviceHeap::Malloc, parameter(machine, inst, 0, lane));
         Ok(error::SUCCESS)
     })
 }

@@ -11,9 +11,9 @@
 //! a whole ends when the last of them has ended. The first fault of any thread stops the others at their next slice, and so
 //! does a `Switch`.
 
-use crate::api::{Launch, Limits, Progress};
+use crate::api::{Launch, Progress, RunLimits};
 use crate::control::special::RESERVED_SHARED_BYTES;
-use crate::device_runtime::jobs::{Job, Level, Runtime};
+use crate::device_runtime::jobs::{DeferredWork, Level, Runtime};
 use crate::device_runtime::{run_copy, run_fill};
 use crate::engine::block::Block;
 use crate::engine::fault::{Fault, FaultKind};
@@ -143,7 +143,7 @@ impl Grid {
 
     /// Runs until done, with all that it launches; or until the budget is used up, a kernel that was launched is next,
     /// `switch` asks for something else, or a fault. After a fault the grid is of no more use.
-    pub fn run(&mut self, host: &dyn Host, limits: Limits, switch: &Switch) -> Result<Progress, Fault> {
+    pub fn run(&mut self, host: &dyn Host, limits: RunLimits, switch: &Switch) -> Result<Progress, Fault> {
         if self.run_launch(host, limits, switch)? == Progress::Paused {
             return Ok(Progress::Paused);
         }
@@ -160,9 +160,9 @@ impl Grid {
                     self.levels.pop();
                     Ok(())
                 }
-                Some(Job::Copy { to, from, extent }) => run_copy(host, to, from, extent),
-                Some(Job::Fill { to, byte, extent }) => run_fill(host, to, byte, extent),
-                Some(Job::Launch(child)) => {
+                Some(DeferredWork::Copy { to, from, extent }) => run_copy(host, to, from, extent),
+                Some(DeferredWork::Fill { to, byte, extent }) => run_fill(host, to, byte, extent),
+                Some(DeferredWork::Launch(child)) => {
                     let launch = child.launch(&self.launch.kernel);
                     let launch = launch.ok_or_else(|| no_place(&self.launch.kernel.name, FaultKind::BadLaunch))?;
                     let (levels, executed) = (std::mem::take(&mut self.levels), self.executed);
@@ -176,7 +176,7 @@ impl Grid {
     }
 
     /// Runs the launch whose turn it is.
-    fn run_launch(&mut self, host: &dyn Host, limits: Limits, switch: &Switch) -> Result<Progress, Fault> {
+    fn run_launch(&mut self, host: &dyn Host, limits: RunLimits, switch: &Switch) -> Result<Progress, Fault> {
         let blocks = self.blocks();
         let Self { launch, started, next, workspace, ran, executed, runtime, id, levels: _ } = self;
         let workspace = if launch.cooperative { workspace.as_ptr().expose_provenance() as u64 } else { 0 };
@@ -204,7 +204,7 @@ impl Grid {
         };
         // Races are looked for in one order, which can be repeated.
         let threads = if host.race_seed().is_some() { 1 } else { limits.threads };
-        run.all_threads(Limits { threads, ..limits }, blocks);
+        run.all_threads(RunLimits { threads, ..limits }, blocks);
         *started = run.queue.into_inner().unwrap_or_else(PoisonError::into_inner).started;
         *next = run.next.into_inner().min(blocks);
         *ran += env.started.elapsed();
@@ -323,7 +323,7 @@ fn no_place(kernel: &str, kind: FaultKind) -> Fault {
 
 impl Run<'_> {
     /// Runs on as many threads as there is work for, this one included.
-    fn all_threads(&self, limits: Limits, blocks: u64) {
+    fn all_threads(&self, limits: RunLimits, blocks: u64) {
         let queued = self.lock_queue().started.len() as u64;
         let left = queued + blocks.saturating_sub(self.next.load(Ordering::Relaxed));
         let threads = (limits.threads.max(1) as u64).min(left.max(1));
@@ -495,7 +495,7 @@ impl Run<'_> {
 /// Runs a launch to its end on `threads` threads; a pause that `switch` asks for is none here.
 pub fn run(launch: &Launch, host: &dyn Host, threads: usize, switch: &Switch) -> Result<(), Fault> {
     let mut grid = Grid::new(launch.clone())?;
-    while grid.run(host, Limits { threads, budget: u64::MAX }, switch)? == Progress::Paused {}
+    while grid.run(host, RunLimits { threads, budget: u64::MAX }, switch)? == Progress::Paused {}
     Ok(())
 }
 

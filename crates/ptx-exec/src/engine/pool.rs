@@ -13,21 +13,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// What the helpers are invited to, and how many there are.
-struct Pool {
+struct HelperPool {
     /// One entry for each helper wanted; entries of work that is over are thrown away by the helper that finds them.
-    invitations: VecDeque<Arc<Task>>,
+    invitations: VecDeque<Arc<SharedTask>>,
     /// Helpers that wait.
     idle: usize,
     /// Helpers that exist.
     threads: usize,
 }
 
-static HELPER_POOL: Mutex<Pool> = Mutex::new(Pool { invitations: VecDeque::new(), idle: 0, threads: 0 });
+static HELPER_POOL: Mutex<HelperPool> = Mutex::new(HelperPool { invitations: VecDeque::new(), idle: 0, threads: 0 });
 /// Told of each invitation.
 static HELPERS_INVITED: Condvar = Condvar::new();
 
 /// Work that several threads do together, and who does it now.
-struct Task {
+struct SharedTask {
     /// Alive until `close` has returned; called only by helpers that `enter` let in.
     work: &'static (dyn Fn() + Sync),
     state: Mutex<TaskMembers>,
@@ -45,7 +45,7 @@ struct TaskMembers {
 }
 
 /// Closes its task when it goes, however that comes about.
-struct Closing<'a>(&'a Task);
+struct Closing<'a>(&'a SharedTask);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
@@ -57,7 +57,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Task {
+impl SharedTask {
     /// Lets a helper in, unless the work is over.
     fn enter(&self) -> bool {
         let mut state = lock(&self.state);
@@ -91,7 +91,7 @@ pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
     // SAFETY: only the lifetime changes. Helpers call `work` between `enter` and `leave` only, and `Closing` waits for
     // all of them before this function returns or unwinds.
     let lent = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(work) };
-    let task = Task { work: lent, state: Mutex::default(), left: Condvar::new() };
+    let task = SharedTask { work: lent, state: Mutex::default(), left: Condvar::new() };
     let task = Arc::new(task);
     let closing = Closing(&task);
     invite(&task, threads - 1);
@@ -104,7 +104,7 @@ pub(crate) fn together(threads: usize, work: &(dyn Fn() + Sync)) {
 }
 
 /// Asks for helpers, and makes those that are missing.
-fn invite(task: &Arc<Task>, helpers: usize) {
+fn invite(task: &Arc<SharedTask>, helpers: usize) {
     prepare_threads(helpers);
     let mut pool = lock(&HELPER_POOL);
     // What is over would only delay what is not.
@@ -145,7 +145,7 @@ fn serve() {
 }
 
 /// Waits for an invitation.
-fn next() -> Arc<Task> {
+fn next() -> Arc<SharedTask> {
     let mut pool = lock(&HELPER_POOL);
     loop {
         if let Some(task) = pool.invitations.pop_front() {

@@ -32,7 +32,7 @@ pub(crate) enum Stopped {
 
 /// Why a split stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
+enum StopReason {
     /// Another split may be due, or it has run for a chunk.
     Changed,
     /// It waits, as `Machine::wait` says.
@@ -59,8 +59,8 @@ impl Machine<'_> {
             used += ran;
             self.warp.since_turn = self.warp.since_turn.saturating_add(ran);
             match event {
-                Event::Fault => return (Stopped::Fault, used),
-                Event::Wait => {
+                StopReason::Fault => return (Stopped::Fault, used),
+                StopReason::Wait => {
                     self.leave(self.wait);
                     (take_turn, self.warp.since_turn) = (false, 0);
                     if self.wait == Wait::Ready {
@@ -69,7 +69,7 @@ impl Machine<'_> {
                     }
                     continue;
                 }
-                Event::Changed => {}
+                StopReason::Changed => {}
             }
             take_turn = self.turn_is_due();
             self.leave(Wait::Ready);
@@ -111,13 +111,13 @@ impl Machine<'_> {
     }
 
     /// Runs the entered split for up to `chunk` instructions; in its turn it goes on even where another one is lower.
-    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (Event, u32) {
+    fn run_split<const WATCHED: bool>(&mut self, in_turn: bool, chunk: u32) -> (StopReason, u32) {
         let code = self.env.code;
         let (mut ran, mut pc) = (0, self.pc);
         while ran < chunk {
             let Some(inst) = code.insts.get(pc as usize) else {
                 self.fail(FaultKind::InvalidPc(u64::from(pc)), 0);
-                return (Event::Fault, ran);
+                return (StopReason::Fault, ran);
             };
             ran += 1;
             let flow = if WATCHED { self.watched_step(inst) } else { self.step(inst) };
@@ -133,19 +133,19 @@ impl Machine<'_> {
             }
             match flow {
                 Flow::Next => {}
-                Flow::Jump if self.lanes == 0 => return (Event::Changed, ran),
+                Flow::Jump if self.lanes == 0 => return (StopReason::Changed, ran),
                 Flow::Jump if self.warp.splits.is_empty() => self.join_at = u32::MAX,
                 Flow::Jump if in_turn => {
                     self.lanes |= self.warp.join(self.frame, self.pc);
                     self.find_join();
                 }
-                Flow::Jump => return (Event::Changed, ran),
-                Flow::Wait => return (Event::Wait, ran),
-                Flow::Fault => return (Event::Fault, ran),
+                Flow::Jump => return (StopReason::Changed, ran),
+                Flow::Wait => return (StopReason::Wait, ran),
+                Flow::Fault => return (StopReason::Fault, ran),
             }
             pc = self.pc;
         }
-        (Event::Changed, ran)
+        (StopReason::Changed, ran)
     }
 
     /// Executes an instruction as [`Self::step`] does, where races are looked for.

@@ -46,7 +46,7 @@ impl Split {
 
 /// A function activation, shared by the lanes that made the same call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct CallFrame {
     /// Index into `Code::functions`.
     pub(crate) function: u32,
     /// First row of its registers.
@@ -75,7 +75,7 @@ pub(crate) struct Warp {
     /// All lanes of `alive`, except those of the split that runs.
     pub(crate) splits: Vec<Split>,
     /// Activations; the kernel's is the first.
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) frames: Vec<CallFrame>,
     /// Registers of all frames.
     pub(crate) rows: Vec<Row>,
     /// Local memory of all frames.
@@ -132,13 +132,13 @@ impl Warp {
         let depth = self.frames.get(parent as usize).map_or(0, |frame| frame.depth + 1);
         self.rows.resize(self.rows.len() + function.rows as usize, Row::ZERO);
         self.local.resize(self.local.len() + local_rows::rows_for(function.local_bytes), [0; 32]);
-        self.frames.push(Frame { function: number, base, local, parent, return_pc, depth, lanes, call_site });
+        self.frames.push(CallFrame { function: number, base, local, parent, return_pc, depth, lanes, call_site });
         self.frames.len() as u32 - 1
     }
 
     /// The row after those of the last frame.
     pub(crate) fn next_base(&self, functions: &[FunctionCode]) -> u32 {
-        let rows = |frame: &Frame| functions.get(frame.function as usize).map_or(0, |function| function.rows);
+        let rows = |frame: &CallFrame| functions.get(frame.function as usize).map_or(0, |function| function.rows);
         self.frames.last().map_or(0, |frame| frame.base.saturating_add(rows(frame)))
     }
 

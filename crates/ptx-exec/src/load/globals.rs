@@ -41,7 +41,7 @@ pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -
     for (known, place) in linked.variables.iter().zip(&globals.places) {
         let initialised = !known.variable.initial.is_empty();
         if let (Some((address, size)), true) = (place, initialised) {
-            let bytes = Image { linked, globals: &globals, known }.bytes(*size)?;
+            let bytes = InitialBytes { linked, globals: &globals, known }.bytes(*size)?;
             memory.write(*address, &bytes);
         }
     }
@@ -49,13 +49,13 @@ pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -
 }
 
 /// The initial bytes of one variable.
-struct Image<'x, 'm, 'a> {
+struct InitialBytes<'x, 'm, 'a> {
     linked: &'x Linked<'m, 'a>,
     globals: &'x Globals,
     known: &'x LinkedVariable<'m, 'a>,
 }
 
-impl Image<'_, '_, '_> {
+impl InitialBytes<'_, '_, '_> {
     /// All initial bytes; those after them stay zero.
     fn bytes(&self, size: u64) -> Result<Vec<u8>, LoadError> {
         let mut bytes = Vec::new();

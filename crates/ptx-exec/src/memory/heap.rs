@@ -3,7 +3,7 @@
 use crate::control::call_args::{parameter, set_result};
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::host::Pool;
+use crate::host::DeviceHeap;
 
 /// What `malloc` aligns to.
 const MALLOC_ALIGN_BYTES: u64 = 16;
@@ -24,7 +24,7 @@ fn allocate(machine: &mut Machine<'_>, inst: &Inst, align: impl Fn(&mut Machine<
         let size: u64 = parameter(machine, inst, 0, lane);
         let align = align(machine, lane);
         let possible = align.is_power_of_two();
-        let address = if possible { machine.env.host.allocate(Pool::Malloc, size.max(1), align) } else { None };
+        let address = if possible { machine.env.host.allocate(DeviceHeap::Malloc, size.max(1), align) } else { None };
         if let Err(kind) = set_result(machine, inst, lane, address.unwrap_or(0)) {
             return machine.fail(kind, lane);
         }
@@ -37,7 +37,7 @@ pub(crate) fn free(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let address: u64 = parameter(machine, inst, 0, lane);
         if address != 0 {
-            machine.env.host.free(Pool::Malloc, address);
+            machine.env.host.free(DeviceHeap::Malloc, address);
         }
     }
     Flow::Next

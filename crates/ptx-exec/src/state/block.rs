@@ -10,7 +10,7 @@ use crate::engine::block::{BARRIERS_PER_BLOCK, Barrier, Block};
 use crate::engine::machine::Code;
 use crate::engine::order::{BLOCK_RANK_SHIFT, BlockOrder};
 use crate::engine::registers::{FULL_LANE_MASK, Row, WARP_LANES};
-use crate::engine::warp::{Frame, Split, Wait, Warp};
+use crate::engine::warp::{CallFrame, Split, Wait, Warp};
 use crate::memory::shared_memory::SharedMemory;
 use crate::state::bytes::sound;
 use crate::state::error::StateError;
@@ -184,10 +184,10 @@ fn read_split(reader: &mut Reader<'_>) -> Result<Split, StateError> {
 }
 
 /// Reads the frame after those that `warp` has.
-fn read_frame(reader: &mut Reader<'_>, shape: &Shape<'_>, warp: &Warp) -> Result<Frame, StateError> {
+fn read_frame(reader: &mut Reader<'_>, shape: &Shape<'_>, warp: &Warp) -> Result<CallFrame, StateError> {
     let ([function, local, parent], [return_pc, lanes, call_site]) = (reader.triple()?, reader.triple()?);
     let depth = warp.frames.get(parent as usize).map_or(0, |parent| parent.depth + 1);
-    let frame = Frame {
+    let frame = CallFrame {
         function,
         base: warp.next_base(&shape.code.functions),
         local,

@@ -4,7 +4,7 @@
 //! its turn comes, as for a launch that device code has just made.
 
 use super::bytes::{Reader, Writer};
-use crate::device_runtime::jobs::{Area, Child, Job, Level, Runtime};
+use crate::device_runtime::jobs::{Child, DeferredWork, Level, RowArea, Runtime};
 use crate::engine::machine::Code;
 use crate::state::bytes::sound;
 use crate::state::error::StateError;
@@ -78,20 +78,20 @@ pub(super) fn read_levels(reader: &mut Reader<'_>, code: &Code) -> Result<Vec<Le
     (0..count).map(|_| Ok(Level { jobs: read_jobs(reader, code)?, tails: read_jobs(reader, code)? })).collect()
 }
 
-fn write_jobs(writer: &mut Writer, jobs: &VecDeque<Job>) {
+fn write_jobs(writer: &mut Writer, jobs: &VecDeque<DeferredWork>) {
     writer.count(jobs.len());
     for job in jobs {
         match job {
-            Job::Launch(child) => {
+            DeferredWork::Launch(child) => {
                 writer.u8(kind::LAUNCH);
                 write_child(writer, child);
             }
-            Job::Copy { to, from, extent } => {
+            DeferredWork::Copy { to, from, extent } => {
                 writer.u8(kind::COPY);
                 [to, from].into_iter().for_each(|area| write_area(writer, area));
                 extent.iter().for_each(|size| writer.u64(*size));
             }
-            Job::Fill { to, byte, extent } => {
+            DeferredWork::Fill { to, byte, extent } => {
                 writer.u8(kind::FILL);
                 write_area(writer, to);
                 writer.u8(*byte);
@@ -101,12 +101,12 @@ fn write_jobs(writer: &mut Writer, jobs: &VecDeque<Job>) {
     }
 }
 
-fn read_jobs(reader: &mut Reader<'_>, code: &Code) -> Result<VecDeque<Job>, StateError> {
+fn read_jobs(reader: &mut Reader<'_>, code: &Code) -> Result<VecDeque<DeferredWork>, StateError> {
     let count = reader.count(MIN_JOB_BYTES)?;
     (0..count).map(|_| read_job(reader, code)).collect()
 }
 
-fn read_job(reader: &mut Reader<'_>, code: &Code) -> Result<Job, StateError> {
+fn read_job(reader: &mut Reader<'_>, code: &Code) -> Result<DeferredWork, StateError> {
     let triple =
         |reader: &mut Reader<'_>| -> Result<_, StateError> { Ok([reader.u64()?, reader.u64()?, reader.u64()?]) };
     Ok(match reader.u8()? {
@@ -115,15 +115,15 @@ fn read_job(reader: &mut Reader<'_>, code: &Code) -> Result<Job, StateError> {
             let kernel = code.kernels.iter().find(|info| info.function == child.function);
             let complete = kernel.is_some_and(|info| child.params.len() == info.param_bytes as usize);
             sound(complete, "a launch by a kernel")?;
-            Job::Launch(child)
+            DeferredWork::Launch(child)
         }
         kind::COPY => {
             let (to, from) = (read_area(reader)?, read_area(reader)?);
-            Job::Copy { to, from, extent: triple(reader)? }
+            DeferredWork::Copy { to, from, extent: triple(reader)? }
         }
         kind::FILL => {
             let (to, byte) = (read_area(reader)?, reader.u8()?);
-            Job::Fill { to, byte, extent: triple(reader)? }
+            DeferredWork::Fill { to, byte, extent: triple(reader)? }
         }
         _ => return Err(StateError::Unsound { what: "a job of the device runtime" }),
     })
@@ -142,10 +142,10 @@ fn read_child(reader: &mut Reader<'_>) -> Result<Child, StateError> {
     Ok(Child { function, grid, block, dynamic_shared: reader.u32()?, params: reader.bytes()?.to_vec() })
 }
 
-fn write_area(writer: &mut Writer, area: &Area) {
+fn write_area(writer: &mut Writer, area: &RowArea) {
     [area.address, area.pitch, area.slice].into_iter().for_each(|value| writer.u64(value));
 }
 
-fn read_area(reader: &mut Reader<'_>) -> Result<Area, StateError> {
-    Ok(Area { address: reader.u64()?, pitch: reader.u64()?, slice: reader.u64()? })
+fn read_area(reader: &mut Reader<'_>) -> Result<RowArea, StateError> {
+    Ok(RowArea { address: reader.u64()?, pitch: reader.u64()?, slice: reader.u64()? })
 }

@@ -4,7 +4,7 @@
 //! point before it is multiplied by the extent, so that the boundary between two texels lies a little higher than in
 //! exact arithmetic. NaN is 0; infinite coordinates are clamped to the edges.
 
-use super::Address;
+use super::AddressMode;
 
 /// Bits behind the point of a normalised coordinate.
 const NORMALIZED_BITS: u32 = 21;
@@ -45,16 +45,16 @@ pub(crate) struct Axis {
     /// Texels in this direction.
     pub(crate) extent: u32,
     /// What is outside.
-    pub(crate) address: Address,
+    pub(crate) address: AddressMode,
     /// Coordinates go from 0 to 1.
     pub(crate) normalized: bool,
 }
 
 impl Axis {
     /// The mode that counts: images repeat for normalised coordinates only.
-    fn mode(self) -> Address {
+    fn mode(self) -> AddressMode {
         match self.address {
-            Address::Wrap | Address::Mirror if !self.normalized => Address::Clamp,
+            AddressMode::Wrap | AddressMode::Mirror if !self.normalized => AddressMode::Clamp,
             mode => mode,
         }
     }
@@ -69,7 +69,7 @@ impl Axis {
         }
         let near = match self.mode() {
             // Two periods apart is the same place, also for a mirrored image.
-            Address::Wrap | Address::Mirror => coordinate % 2.0,
+            AddressMode::Wrap | AddressMode::Mirror => coordinate % 2.0,
             _ => coordinate.clamp(-4096.0, 4096.0),
         };
         let near = if near.is_nan() { 0.0 } else { near };
@@ -81,14 +81,14 @@ impl Axis {
         let extent = i64::from(self.extent);
         let inside = (0..extent).contains(&index);
         let found = match self.mode() {
-            Address::Wrap => index.rem_euclid(extent),
-            Address::Clamp => index.clamp(0, extent - 1),
-            Address::Mirror => {
+            AddressMode::Wrap => index.rem_euclid(extent),
+            AddressMode::Clamp => index.clamp(0, extent - 1),
+            AddressMode::Mirror => {
                 let place = index.rem_euclid(2 * extent);
                 place.min(2 * extent - 1 - place)
             }
-            Address::Border if inside => index,
-            Address::Border => return None,
+            AddressMode::Border if inside => index,
+            AddressMode::Border => return None,
         };
         u32::try_from(found).ok()
     }
@@ -120,7 +120,7 @@ impl Axis {
     pub(crate) fn around(self, position: i64) -> Pair {
         let position = match self.mode() {
             // Beyond the edge there is one texel, and nothing to mix.
-            Address::Clamp => position.clamp(0, (i64::from(self.extent) - 1) * ONE_TEXEL),
+            AddressMode::Clamp => position.clamp(0, (i64::from(self.extent) - 1) * ONE_TEXEL),
             _ => position,
         };
         self.both(position)
@@ -131,13 +131,13 @@ impl Axis {
 mod tests {
     use super::*;
 
-    fn axis(extent: u32, address: Address, normalized: bool) -> Axis {
+    fn axis(extent: u32, address: AddressMode, normalized: bool) -> Axis {
         Axis { extent, address, normalized }
     }
 
     #[test]
     fn positions_are_rounded_to_eight_bits() {
-        let plain = axis(4, Address::Clamp, false);
+        let plain = axis(4, AddressMode::Clamp, false);
         let weight = |x: f32| plain.around(plain.position(x)).weight;
         assert_eq!([4111.0, 4112.0, 4143.0, 4144.0].map(|step| weight(step / 8192.0)), [0, 1, 1, 2]);
         assert_eq!(plain.around(plain.position(0.999_999_94)), Pair { low: Some(0), high: Some(1), weight: 128 });
@@ -145,29 +145,29 @@ mod tests {
 
     #[test]
     fn normalised_coordinates_are_cut_to_21_bits() {
-        let three = axis(3, Address::Wrap, true);
+        let three = axis(3, AddressMode::Wrap, true);
         assert_eq!(three.around(three.position(0.168_619_8)).weight, 1, "exact arithmetic would give 2");
-        assert_eq!(axis(3, Address::Wrap, true).nearest(-1e-20), Some(2));
+        assert_eq!(axis(3, AddressMode::Wrap, true).nearest(-1e-20), Some(2));
         assert_eq!(three.nearest(-f32::from_bits(1)), Some(0), "denormal coordinates are zero");
     }
 
     #[test]
     fn images_repeat_for_normalised_coordinates_only() {
-        assert_eq!(axis(4, Address::Wrap, true).nearest(1.3), Some(1));
-        assert_eq!(axis(4, Address::Mirror, true).nearest(1.3), Some(2));
-        assert_eq!(axis(4, Address::Wrap, false).nearest(5.2), Some(3));
-        assert_eq!(axis(4, Address::Border, false).nearest(5.2), None);
+        assert_eq!(axis(4, AddressMode::Wrap, true).nearest(1.3), Some(1));
+        assert_eq!(axis(4, AddressMode::Mirror, true).nearest(1.3), Some(2));
+        assert_eq!(axis(4, AddressMode::Wrap, false).nearest(5.2), Some(3));
+        assert_eq!(axis(4, AddressMode::Border, false).nearest(5.2), None);
     }
 
     #[test]
     fn what_is_no_number_has_a_place() {
-        let clamped = axis(4, Address::Clamp, true);
+        let clamped = axis(4, AddressMode::Clamp, true);
         assert_eq!(
             [f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|x| clamped.nearest(x)),
             [Some(3), Some(0), Some(0)]
         );
-        assert_eq!(axis(4, Address::Border, true).nearest(f32::INFINITY), None);
-        assert_eq!(axis(4, Address::Border, false).nearest(f32::INFINITY), None);
-        assert_eq!(axis(4, Address::Mirror, true).nearest(3e38), Some(0));
+        assert_eq!(axis(4, AddressMode::Border, true).nearest(f32::INFINITY), None);
+        assert_eq!(axis(4, AddressMode::Border, false).nearest(f32::INFINITY), None);
+        assert_eq!(axis(4, AddressMode::Mirror, true).nearest(3e38), Some(0));
     }
 }

@@ -1,7 +1,7 @@
 //! Cube maps: which face a direction meets, and which texel lies beyond the edge of a face.
 
 use super::coordinate::Axis;
-use super::{Address, Level};
+use super::{AddressMode, Level};
 
 /// Faces of a cube.
 pub(crate) const CUBE_FACES: u32 = 6;
@@ -59,7 +59,7 @@ pub(crate) fn texel(face: u32, x: i64, y: i64, level: &Level) -> Option<[u32; 3]
             // Seen from the middle, a texel beyond the edge covers the middle of its neighbour across the edge.
             let centre = |index: i64| (index as f32 + 0.5) / size as f32;
             let there = face_point(direction(face, centre(x), centre(y)));
-            let axis = Axis { extent: level.extent[0], address: Address::Clamp, normalized: true };
+            let axis = Axis { extent: level.extent[0], address: AddressMode::Clamp, normalized: true };
             Some([there.face, axis.nearest(there.s)?, axis.nearest(there.t)?])
         }
     }

@@ -1,6 +1,6 @@
 //! From the handle in a register to the texture or surface.
 
-use super::{Bound, Image, Texture};
+use super::{Bound, Texture, TextureImage};
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::Machine;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Machine<'_> {
     }
 
     /// The image of a surface; `None` where every byte is zero and nothing can be written.
-    pub(crate) fn surface(&mut self, handle: u64) -> Result<Option<Arc<Image>>, FaultKind> {
+    pub(crate) fn surface(&mut self, handle: u64) -> Result<Option<Arc<TextureImage>>, FaultKind> {
         match self.handles.get(self.env.host, handle) {
             Some(Bound::Surface(image)) => Ok(Some(Arc::clone(image))),
             Some(Bound::Texture(_) | Bound::Nothing) => Ok(None),

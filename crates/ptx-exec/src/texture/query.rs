@@ -3,7 +3,7 @@
 //! The driver's textures answer width, height, depth and their values at a level; nothing else is known of them at run
 //! time, and the texture unit says that no address is a texture reference.
 
-use super::Image;
+use super::TextureImage;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 
@@ -32,7 +32,7 @@ pub(crate) fn extent(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 }
 
 /// An extent at a level; 0 beyond the last one.
-fn at_level(image: &Image, direction: usize, level: u32) -> u32 {
+fn at_level(image: &TextureImage, direction: usize, level: u32) -> u32 {
     match image.levels.get(level as usize) {
         Some(_) if level == 0 => image.queried[direction],
         // What an image does not have, its levels do not have either.

@@ -5,7 +5,7 @@
 
 use super::coordinate::{Axis, FRACTION_BITS, Index, ONE_TEXEL, Pair};
 use super::texel::{ChannelKind, MAX_SUM_TEXELS, Spot, Texel};
-use super::{Level, Shape, Texture, cube, filter};
+use super::{Level, Texture, TextureShape, cube, filter};
 
 /// Where a texture is read.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ impl Cell {
 impl Texture {
     /// The result of `tex` with coordinates that are floats.
     pub(crate) fn sample(&self, point: &SamplePoint, detail: Detail) -> Texel {
-        if self.image.shape == Shape::Linear {
+        if self.image.shape == TextureShape::Linear {
             return [0; 4];
         }
         let linear = self.sampler.linear;
@@ -90,7 +90,7 @@ impl Texture {
     /// as the sampler says; without one, what is outside is zero.
     pub(crate) fn fetch(&self, point: &SamplePoint, index: [i32; 3], level: Option<i32>) -> Texel {
         // The instruction for one dimension reads linear memory; an array has none.
-        if self.image.shape == Shape::Plain(1) && level.is_none() {
+        if self.image.shape == TextureShape::Plain(1) && level.is_none() {
             return [0; 4];
         }
         let number = usize::try_from(level.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -107,7 +107,7 @@ impl Texture {
             (Some(x), Some(y), Some(z)) => Some([x, y, z, self.layer(point, 0)]),
             _ => None,
         };
-        let layer_is_there = !matches!(self.image.shape, Shape::Layered(_)) || point.layer < found.layers;
+        let layer_is_there = !matches!(self.image.shape, TextureShape::Layered(_)) || point.layer < found.layers;
         if level.is_none() && (spot.is_none() || !layer_is_there) {
             return [0; 4];
         }
@@ -174,26 +174,26 @@ impl Texture {
     fn layer(&self, point: &SamplePoint, face: u32) -> u32 {
         let layers = self.image.levels.first().map_or(1, |level| level.layers);
         match self.image.shape {
-            Shape::Layered(_) => point.layer.min(layers - 1),
-            Shape::Cube => face,
-            Shape::CubeLayers => {
+            TextureShape::Layered(_) => point.layer.min(layers - 1),
+            TextureShape::Cube => face,
+            TextureShape::CubeLayers => {
                 point.layer.min((layers / cube::CUBE_FACES).saturating_sub(1)) * cube::CUBE_FACES + face
             }
-            Shape::Linear | Shape::Plain(_) => 0,
+            TextureShape::Linear | TextureShape::Plain(_) => 0,
         }
     }
 
     /// One direction of the sampler at a level.
     fn axis(&self, level: &Level, at: usize) -> Axis {
-        let cube = matches!(self.image.shape, Shape::Cube | Shape::CubeLayers);
-        let address = if cube { super::Address::Clamp } else { self.sampler.address[at] };
+        let cube = matches!(self.image.shape, TextureShape::Cube | TextureShape::CubeLayers);
+        let address = if cube { super::AddressMode::Clamp } else { self.sampler.address[at] };
         Axis { extent: level.extent[at], address, normalized: self.sampler.normalized || cube }
     }
 
     /// The coordinates in the plane of a face, and the face; without a cube the coordinates themselves.
     fn on_face(&self, point: &SamplePoint) -> ([f32; 3], u32) {
         match self.image.shape {
-            Shape::Cube | Shape::CubeLayers => {
+            TextureShape::Cube | TextureShape::CubeLayers => {
                 let place = cube::face_point(point.at);
                 ([place.s, place.t, 0.0], place.face)
             }
@@ -235,7 +235,7 @@ impl Texture {
             let axis = self.axis(found, direction);
             axis.position(at[direction]) + i64::from(point.offset[direction]) * ONE_TEXEL
         };
-        let is_cube = matches!(self.image.shape, Shape::Cube | Shape::CubeLayers);
+        let is_cube = matches!(self.image.shape, TextureShape::Cube | TextureShape::CubeLayers);
         if is_cube && self.sampler.seamless {
             self.gather_across(cell, (level, found), point, (face, [position(0), position(1)]), weight);
             return;

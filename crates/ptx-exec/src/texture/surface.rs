@@ -4,7 +4,7 @@
 //! place inside (`.clamp`), or nothing (`.zero`: loads give zeroes, stores are dropped). An access must be aligned to its
 //! size in any mode.
 
-use super::{Channel, Image, Level, Shape, cube};
+use super::{Channel, Level, TextureImage, TextureShape, cube};
 use crate::alu::half_bits::f32_to_f16;
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
@@ -67,16 +67,16 @@ impl Form {
 
 /// An access of one lane, resolved.
 struct ResolvedAccess {
-    image: Arc<Image>,
+    image: Arc<TextureImage>,
     address: u64,
 }
 
 /// Layers of a surface: the faces of a cube are layers of their own.
-fn layers(image: &Image, level: &Level) -> u32 {
+fn layers(image: &TextureImage, level: &Level) -> u32 {
     match image.shape {
-        Shape::Layered(_) | Shape::CubeLayers => level.layers,
-        Shape::Cube => cube::CUBE_FACES,
-        Shape::Linear | Shape::Plain(_) => 1,
+        TextureShape::Layered(_) | TextureShape::CubeLayers => level.layers,
+        TextureShape::Cube => cube::CUBE_FACES,
+        TextureShape::Linear | TextureShape::Plain(_) => 1,
     }
 }
 
@@ -93,7 +93,7 @@ fn within(index: i64, end: u64, outside: Outside) -> Result<Option<u64>, FaultKi
 
 /// Finds the `bytes` bytes that an access of one lane means.
 fn find(
-    image: &Arc<Image>,
+    image: &Arc<TextureImage>,
     form: Form,
     bytes: u64,
     layer: u32,
@@ -300,10 +300,10 @@ mod tests {
         }
     }
 
-    fn image() -> Arc<Image> {
+    fn image() -> Arc<TextureImage> {
         let level = Level { address: 0x1000, extent: [8, 4, 1], pitch: 32, slice: 128, layers: 1 };
-        let shape = Shape::Plain(2);
-        Arc::new(Image { channel: Channel::U32, channels: 1, shape, levels: vec![level], queried: [8, 4, 0] })
+        let shape = TextureShape::Plain(2);
+        Arc::new(TextureImage { channel: Channel::U32, channels: 1, shape, levels: vec![level], queried: [8, 4, 0] })
     }
 
     fn at(outside: Outside, x: i32, y: i32, bytes: u32) -> Result<Option<u64>, FaultKind> {

@@ -3,7 +3,7 @@
 //! A point read turns a channel into its value. For filtering, 8- and 16-bit channels become integers of 16 bits, all
 //! others floats; `ChannelKind` says which, and how the sum becomes a value.
 
-use super::{Channel, Image, Level, Sampler};
+use super::{Channel, Level, Sampler, TextureImage};
 use crate::alu::half_bits::{f16_to_f32, f32_to_f16};
 use crate::memory::raw;
 use crate::texture::{filter, srgb};
@@ -114,7 +114,7 @@ impl ChannelKind {
     }
 }
 
-impl Image {
+impl TextureImage {
     /// The address of a texel, whose indices are below the extents of the level.
     fn address(&self, level: &Level, [x, y, z, layer]: Spot) -> u64 {
         // An image has either slices or layers, never both.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, launch};
-use katydid_ptx_exec::{FaultKind, Grid, Limits, Progress, Switch, run};
+use katydid_ptx_exec::{FaultKind, Grid, Progress, RunLimits, Switch, run};
 
 /// A kernel over 32 threads a block; `%r9` is the rank in the cluster, `%r8` the number of the thread in the grid.
 fn kernel(directives: &str, body: &str) -> String {
@@ -176,7 +176,7 @@ fn a_cluster_is_paused_and_taken_up_whole() {
     launch.cluster = Some([4, 1, 1]);
     let mut grid = Grid::new(launch).unwrap();
     let mut pauses = 0;
-    while grid.run(&device, Limits { threads: 1, budget: 3 }, &Switch::new()).unwrap() == Progress::Paused {
+    while grid.run(&device, RunLimits { threads: 1, budget: 3 }, &Switch::new()).unwrap() == Progress::Paused {
         pauses += 1;
         grid = Grid::from_bytes(&grid.to_bytes(), |name, _| program.kernel(name)).unwrap();
     }

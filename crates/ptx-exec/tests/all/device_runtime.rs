@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, launch};
-use katydid_ptx_exec::{FaultKind, Grid, Limits, Progress, Switch, run};
+use katydid_ptx_exec::{FaultKind, Grid, Progress, RunLimits, Switch, run};
 
 /// Declarations of functions, and kernels that others launch: `add` adds to a word, `shift` multiplies it by 10 and adds.
 const KERNELS: &str = ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2 (.param .b64 f, .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);
@@ -106,7 +106,7 @@ fn a_family_of_grids_is_paused_and_taken_up() {
     let program = device.load(&text(&body)).unwrap();
     let mut grid = Grid::new(launch(&program, [1, 1, 1], [1, 1, 1], &[output])).unwrap();
     let mut pauses = 0;
-    while grid.run(&device, Limits { threads: 1, budget: 4 }, &Switch::new()).unwrap() == Progress::Paused {
+    while grid.run(&device, RunLimits { threads: 1, budget: 4 }, &Switch::new()).unwrap() == Progress::Paused {
         pauses += 1;
         grid = Grid::from_bytes(&grid.to_bytes(), |name, _| program.kernel(name)).unwrap();
     }

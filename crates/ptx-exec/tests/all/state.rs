@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, busy, launch};
-use katydid_ptx_exec::{FaultKind, Grid, Kernel, Launch, Limits, Progress, StateError, Switch};
+use katydid_ptx_exec::{FaultKind, Grid, Kernel, Launch, Progress, RunLimits, StateError, Switch};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Scene {
     }
 
     fn step(&self, grid: &mut Grid, budget: u64) -> Progress {
-        grid.run(&self.device, Limits { threads: 1, budget }, &Switch::new()).unwrap()
+        grid.run(&self.device, RunLimits { threads: 1, budget }, &Switch::new()).unwrap()
     }
 
     /// A grid in the middle of its work, with several blocks started.
@@ -80,7 +80,7 @@ fn a_switch_pauses_all_threads_within_a_bounded_number_of_instructions_and_the_g
         ld.param.u64 %d1, [flag]; L: ld.volatile.global.u32 %r1, [%d1]; setp.eq.u32 %p, %r1, 0; @%p bra L; ret; }";
     let program = device.load(text).unwrap();
     let mut grid = Grid::new(launch(&program, [4, 1, 1], [64, 1, 1], &[flag])).unwrap();
-    let (switch, limits) = (Switch::new(), Limits { threads: 2, budget: u64::MAX });
+    let (switch, limits) = (Switch::new(), RunLimits { threads: 2, budget: u64::MAX });
     let mut run = || grid.run(&device, limits, &switch);
     std::thread::scope(|scope| {
         let running = scope.spawn(&mut run);
@@ -101,7 +101,7 @@ fn a_cancelled_switch_ends_a_grid_that_runs() {
     let mut grid = Grid::new(launch(&program, [4, 1, 1], [64, 1, 1], &[])).unwrap();
     let switch = Switch::new();
     let outcome = std::thread::scope(|scope| {
-        let running = scope.spawn(|| grid.run(&device, Limits { threads: 2, budget: u64::MAX }, &switch));
+        let running = scope.spawn(|| grid.run(&device, RunLimits { threads: 2, budget: u64::MAX }, &switch));
         std::thread::sleep(Duration::from_millis(10));
         switch.cancel();
         running.join().unwrap()
@@ -170,7 +170,7 @@ fn a_state_with_any_byte_changed_and_its_hash_put_right_does_no_harm() {
             Err(_) => refused += 1,
             Ok(mut grid) => {
                 accepted += 1;
-                let limits = Limits { threads: 1, budget: 3000 };
+                let limits = RunLimits { threads: 1, budget: 3000 };
                 // A fault of the kernel is as good an end as any: lanes may hold anything.
                 let _ = grid.run(&scene.device, limits, &Switch::new());
             }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use crate::common::{Device, launch};
-use katydid_ptx_exec::{Limits, Program, Progress, Switch, run};
+use katydid_ptx_exec::{Program, Progress, RunLimits, Switch, run};
 
 /// Each thread 0 adds 1 to the counter and waits for all blocks by the loop `wait`, then each block counts itself out.
 fn kernel(directives: &str, wait: &str) -> String {
@@ -71,7 +71,7 @@ fn blocks_that_wait_are_put_aside_as_bytes_and_go_on() {
     let program: Program = device.load(&kernel("", VOLATILE)).unwrap();
     let launch = launch(&program, [24, 1, 1], [64, 1, 1], &[counter]);
     let mut grid = katydid_ptx_exec::Grid::new(launch).unwrap();
-    let (limits, switch) = (Limits { threads: 1, budget: 20_000 }, Switch::new());
+    let (limits, switch) = (RunLimits { threads: 1, budget: 20_000 }, Switch::new());
     let mut pieces = 0;
     while grid.run(&device, limits, &switch).unwrap() == Progress::Paused {
         pieces += 1;

@@ -7,7 +7,7 @@
 pub(crate) mod busy;
 
 use katydid_ptx_exec::{
-    AddressRange, Fault, GlobalMemory, Grid, Host, Launch, Limits, LoadError, Pool, Program, Progress, Switch,
+    AddressRange, DeviceHeap, Fault, GlobalMemory, Grid, Host, Launch, LoadError, Program, Progress, RunLimits, Switch,
     TargetDevice, run,
 };
 use std::sync::Mutex;
@@ -130,7 +130,7 @@ impl Device {
     pub(crate) fn run_in_pieces(&self, launch: Launch, budget: u64) -> Result<u32, Fault> {
         let mut grid = Grid::new(launch)?;
         let mut pauses = 0;
-        while grid.run(self, Limits { threads: 1, budget }, &Switch::new())? == Progress::Paused {
+        while grid.run(self, RunLimits { threads: 1, budget }, &Switch::new())? == Progress::Paused {
             pauses += 1;
         }
         Ok(pauses)
@@ -165,11 +165,11 @@ impl Host for Device {
         self.print(text.as_bytes());
     }
 
-    fn allocate(&self, _: Pool, size: u64, _: u64) -> Option<u64> {
+    fn allocate(&self, _: DeviceHeap, size: u64, _: u64) -> Option<u64> {
         (size <= 4096).then(|| Self::allocate(self, size))
     }
 
-    fn free(&self, _: Pool, address: u64) {
+    fn free(&self, _: DeviceHeap, address: u64) {
         self.ranges.lock().unwrap().retain(|(start, _)| *start != address);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::slots::Origin;
+use crate::slots::PeerOrigin;
 
 /// What a line is about, where others decide how many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub(crate) enum LineKind {
 /// Peer or process that causes a line, to which limits apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LineSource {
-    Peer(Origin),
+    Peer(PeerOrigin),
     /// A worker, by its process id.
     Worker(u32),
     /// A part of the server.
@@ -144,15 +144,15 @@ impl LineLimits {
     }
 
     /// [`LineLimits::summary`] once it is due, and nothing before.
-    pub(crate) fn summary_at(&mut self, now: Instant) -> Vec<Summary> {
+    pub(crate) fn summary_at(&mut self, now: Instant) -> Vec<OmittedLines> {
         if self.summary_due.is_some_and(|due| due <= now) { self.summary() } else { Vec::new() }
     }
 
     /// Lines that were left out and not told of, by kind and by how many sources.
-    pub(crate) fn summary(&mut self) -> Vec<Summary> {
+    pub(crate) fn summary(&mut self) -> Vec<OmittedLines> {
         self.summary_due = None;
         let kinds = [LineKind::Refused, LineKind::Session, LineKind::Worker, LineKind::LastWords, LineKind::System];
-        let mut all = kinds.map(|kind| Summary { kind, lines: 0, sources: 0 });
+        let mut all = kinds.map(|kind| OmittedLines { kind, lines: 0, sources: 0 });
         for ((kind, _), bucket) in self.sources.iter_mut().filter(|(_, bucket)| bucket.left_out > 0) {
             let summary = all.iter_mut().find(|summary| summary.kind == *kind);
             if let Some(summary) = summary {
@@ -185,13 +185,13 @@ fn known(
 
 /// What was left out of a kind.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Summary {
+pub(crate) struct OmittedLines {
     kind: LineKind,
     lines: u64,
     sources: usize,
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for OmittedLines {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sources = if self.sources == 1 { "source" } else { "sources" };
         write!(out, "{} {} were left out, of {} {sources}", self.lines, self.kind.plural(), self.sources)
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     fn peer(last: u32) -> LineSource {
-        LineSource::Peer(Origin::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes())))
+        LineSource::Peer(PeerOrigin::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes())))
     }
 
     /// How many of so many lines are written.
@@ -241,7 +241,7 @@ mod tests {
         let due = limits.summary_due();
         assert_eq!((due, limits.summary_at(now)), (now + SUMMARY_INTERVAL, vec![]));
         let summary = limits.summary_at(due);
-        assert_eq!(summary, [Summary { kind: LineKind::Refused, lines: 15, sources: 2 }]);
+        assert_eq!(summary, [OmittedLines { kind: LineKind::Refused, lines: 15, sources: 2 }]);
         assert_eq!(summary[0].to_string(), "15 lines about refused connections were left out, of 2 sources");
         assert_eq!(limits.summary_at(due + SUMMARY_INTERVAL), []);
     }

@@ -203,12 +203,12 @@ fn sum(text: &str, names: &[&str]) -> u64 {
 
 /// Memory of a process's own, and shared memory.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct ProcessMemory {
     own: u64,
     shared: u64,
 }
 
-impl Held {
+impl ProcessMemory {
     fn all(self) -> u64 {
         self.own.saturating_add(self.shared)
     }
@@ -233,15 +233,15 @@ impl Held {
 
 /// Bytes that processes hold: exact where that is more than `limit`, and at least what they hold otherwise.
 fn resident_bytes(members: &[u32], files: Option<&MemoryFiles>, limit: u64) -> u64 {
-    let mapped: Vec<Held> = members.iter().filter_map(|member| Held::mapped(*member)).collect();
+    let mapped: Vec<ProcessMemory> = members.iter().filter_map(|member| ProcessMemory::mapped(*member)).collect();
     let unmapped = files.map_or(0, |files| files.file_bytes(members));
-    let with_files = |held: Held| Held { shared: held.shared.max(unmapped), ..held }.all();
-    let rough = with_files(mapped.iter().fold(Held::default(), |all, one| all.and(*one)));
+    let with_files = |held: ProcessMemory| ProcessMemory { shared: held.shared.max(unmapped), ..held }.all();
+    let rough = with_files(mapped.iter().fold(ProcessMemory::default(), |all, one| all.and(*one)));
     if rough <= limit || mapped.len() < 2 {
         return rough;
     }
-    let shares: Option<Held> =
-        members.iter().try_fold(Held::default(), |all, member| Some(all.and(Held::share(*member)?)));
+    let shares: Option<ProcessMemory> =
+        members.iter().try_fold(ProcessMemory::default(), |all, member| Some(all.and(ProcessMemory::share(*member)?)));
     // A child that has just been forked has all pages of its parent. Where shares are not told, the largest process counts.
     let largest = || mapped.iter().copied().max_by_key(|held| held.all()).unwrap_or_default();
     with_files(shares.unwrap_or_else(largest))
@@ -305,7 +305,7 @@ mod tests {
         let status = "Name:\tRssAnon: 9 kB\nVmSwap:\t      8 kB\nRssAnon:\t     100 kB\nRssShmem:\t      28 kB\n";
         assert_eq!(sum(status, &["RssAnon", "VmSwap"]), 108 << 10);
         assert_eq!(sum(status, &["RssShmem", "Pss"]), 28 << 10);
-        let own = Held::mapped(std::process::id()).unwrap().all();
+        let own = ProcessMemory::mapped(std::process::id()).unwrap().all();
         assert!((64 << 10..HostMemoryLimit::default().bytes).contains(&own), "{own}");
     }
 

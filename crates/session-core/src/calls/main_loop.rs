@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use katydid_transport::{Event, LinkControl, WorkerLink};
+use katydid_transport::{LinkControl, LinkEvent, WorkerLink};
 use katydid_wire::frame::FrameHead;
 
 use crate::calls::api::Api;
@@ -152,19 +152,19 @@ pub enum LoopEnd {
 pub fn execute_frames<S: FrameHandler>(session: &mut S, link: &mut dyn WorkerLink) -> Result<LoopEnd, SessionError> {
     loop {
         let opcode = match link.next()? {
-            Event::Frame(frame) => {
+            LinkEvent::Frame(frame) => {
                 session.parts().1.busy_poll.is_on = true;
                 session.set_payload_buffer(frame.buffer);
                 execute(session, &frame.head, frame.payload)?;
                 session.set_payload_buffer(None);
                 frame.head.opcode
             }
-            Event::Interrupted => {
+            LinkEvent::Interrupted => {
                 // Nothing comes from the program while orders are obeyed.
                 execute_orders(session, &mut |_| Ok(Pumped::Frames(0)))?;
                 continue;
             }
-            Event::Closed => return Ok(LoopEnd::Closed),
+            LinkEvent::Closed => return Ok(LoopEnd::Closed),
         };
         let (shared, main_loop) = session.parts();
         main_loop.finish_frame(shared, || S::waiting_upcalls(shared), link)?;

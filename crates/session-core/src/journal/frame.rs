@@ -4,7 +4,7 @@ use katydid_wire::frame::FrameHead;
 
 /// A frame as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct JournalFrame {
     /// Number of the frame in the session: frames are replayed in this order.
     pub order: u64,
     /// The program's thread: some objects are each thread's own.
@@ -45,7 +45,7 @@ impl Payload {
     }
 }
 
-impl Frame {
+impl JournalFrame {
     /// A frame that belongs to a context, which may be another one than its head says.
     #[must_use]
     pub fn new(head: &FrameHead, context: u32, payload: &[u8]) -> Self {
@@ -75,11 +75,11 @@ mod tests {
         let head = FrameHead { opcode: 7, wants_reply: true, thread: 2, context: 3, sequence: 9 };
         for length in [0, 1, 22, 23, 1000] {
             let payload: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
-            let frame = Frame::new(&head, 5, &payload);
+            let frame = JournalFrame::new(&head, 5, &payload);
             assert_eq!(frame.payload(), payload);
             assert_eq!((frame.order, frame.thread, frame.context, frame.opcode), (9, 2, 5, 7));
         }
-        assert_eq!(Frame::new(&head, 0, &[1, 2, 0, 0, 0]).word(1), 2);
-        assert_eq!(Frame::new(&head, 0, &[1, 2, 0]).word(0), 0);
+        assert_eq!(JournalFrame::new(&head, 0, &[1, 2, 0, 0, 0]).word(1), 2);
+        assert_eq!(JournalFrame::new(&head, 0, &[1, 2, 0]).word(0), 0);
     }
 }

@@ -10,13 +10,13 @@ use katydid_wire::frame::FrameHead;
 use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
 
 /// What an executor does: the call, and the reply.
-pub(crate) type Task = katydid_session_core::Task<OpenCl>;
+pub(crate) type ExecutorTask = katydid_session_core::Task<OpenCl>;
 
 /// What of a call may wait: run by an executor.
-pub(crate) type Job<R> = Box<dyn FnOnce(&Arc<OpenclSessionShared>) -> Result<R, Code> + Send>;
+pub(crate) type ExecutorCall<R> = Box<dyn FnOnce(&Arc<OpenclSessionShared>) -> Result<R, Code> + Send>;
 
 /// A job with its answer, for an executor.
-pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
+pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: ExecutorCall<R>) -> ExecutorTask {
     ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
         // A program that is gone needs no answer; the monitor ends the process.
         let _ = match job(shared) {

@@ -93,7 +93,7 @@ mod tests {
     use katydid_opencl_sys::{cl_event, void};
 
     use super::*;
-    use crate::calls::executor::Task;
+    use crate::calls::executor::ExecutorTask;
     use crate::tests::session;
 
     /// The state of the only event that there is, and how often it is asked for before it counts down.
@@ -123,7 +123,7 @@ mod tests {
         assert!(session.may_look() == is_enabled && session.may_glance());
         session.look_at(events);
         let (tell, told) = mpsc::channel();
-        let task: Task = ManuallyDrop::new(Box::new(move |_: &Arc<_>| {
+        let task: ExecutorTask = ManuallyDrop::new(Box::new(move |_: &Arc<_>| {
             let _ = tell.send(std::thread::current().name().map(str::to_owned));
         }));
         let (shared, main_loop) = session.parts();

@@ -18,7 +18,7 @@ const DEVICE_TYPE_WORDS: [(&str, u64); 3] = [("cpu", 2), ("gpu", 4), ("accelerat
 
 /// Why no device here can take the place of one of the session's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DeviceError {
+pub(crate) enum NoMatchingDevice {
     /// What was named is not here.
     #[error("there is no device {requested:?}; this server has: {have}")]
     Unknown {
@@ -139,22 +139,22 @@ fn find<'a, 'b>(list: &'b [ListedDevice<'a>], word: &str) -> Option<&'b ListedDe
 ///
 /// # Errors
 ///
-/// [`DeviceError`].
+/// [`NoMatchingDevice`].
 pub(crate) fn assign(
     had: &[journal::Platform],
     here: &[journal::Platform],
     requested: &str,
-) -> Result<Assignment, DeviceError> {
+) -> Result<Assignment, NoMatchingDevice> {
     let (old, new) = (flat(had), flat(here));
     let (mut all, mut particular) = (None, Vec::new());
     for requested in requested.lines().map(str::trim).filter(|requested| !requested.is_empty()) {
         let (which, word) = requested.split_once('=').map_or((None, requested), |(old, new)| (Some(old), new));
-        let unknown = || DeviceError::Unknown { requested: word.to_owned(), have: names(&new) };
+        let unknown = || NoMatchingDevice::Unknown { requested: word.to_owned(), have: names(&new) };
         let target = find(&new, word).ok_or_else(unknown)?;
         match which {
             None => all = Some(target),
             Some(which) => {
-                let not_had = || DeviceError::NotHad { requested: which.to_owned(), had: names(&old) };
+                let not_had = || NoMatchingDevice::NotHad { requested: which.to_owned(), had: names(&old) };
                 particular.push((find(&old, which).ok_or_else(not_had)?.place, target));
             }
         }
@@ -164,7 +164,7 @@ pub(crate) fn assign(
         let requested = particular.iter().find(|(place, _)| *place == known.place).map(|(_, target)| *target);
         let found = requested.or(all.filter(|_| known.device.is_used)).or_else(|| same(known, &old, &new));
         if found.is_none() && known.device.is_used {
-            return Err(DeviceError::Gone { name: known.device.name.clone(), have: names(&new) });
+            return Err(NoMatchingDevice::Gone { name: known.device.name.clone(), have: names(&new) });
         }
         devices.push(found);
     }
@@ -190,19 +190,19 @@ fn settle(
     had: &[journal::Platform],
     old: &[ListedDevice<'_>],
     found: &[Option<&ListedDevice<'_>>],
-) -> Result<Assignment, DeviceError> {
+) -> Result<Assignment, NoMatchingDevice> {
     let mut platforms: Vec<Option<usize>> = vec![None; had.len()];
     let pairs = || old.iter().zip(found).filter_map(|(known, found)| Some((known, (*found)?)));
     for (known, target) in pairs().filter(|(known, _)| known.device.is_used) {
         if target.device.bits != known.device.bits {
             let (was, is) = (known.device.bits, target.device.bits);
-            return Err(DeviceError::Bits { name: target.device.name.clone(), was, is });
+            return Err(NoMatchingDevice::Bits { name: target.device.name.clone(), was, is });
         }
         match platforms[known.place.0] {
             Some(platform) if platform != target.place.0 => {
                 let other = old.iter().find(|other| other.place.0 == known.place.0 && other.device.is_used);
                 let first = other.map_or_else(String::new, |other| other.device.name.clone());
-                return Err(DeviceError::Split { first, second: known.device.name.clone() });
+                return Err(NoMatchingDevice::Split { first, second: known.device.name.clone() });
             }
             _ => platforms[known.place.0] = Some(target.place.0),
         }
@@ -264,6 +264,6 @@ mod tests {
         assert!(text("7").contains("no device \"7\"; this server has") && text("q=x").contains("no device \"q\""));
         assert!(text("y=z").contains("of one platform"));
         let narrow = [platform("a", vec![journal::Device { bits: 32, ..device("x", 2, false) }])];
-        assert!(matches!(assign(&had, &narrow, "x"), Err(DeviceError::Bits { was: 64, is: 32, .. })));
+        assert!(matches!(assign(&had, &narrow, "x"), Err(NoMatchingDevice::Bits { was: 64, is: 32, .. })));
     }
 }

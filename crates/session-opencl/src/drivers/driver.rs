@@ -22,7 +22,7 @@ const SHIM_MARKER: &[u8] = b"katydid_shim_marker\0";
 /// Why there is nothing to serve a program with.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DriverError {
+pub enum NoDriverError {
     /// No driver answered with a platform.
     #[error(
         "no OpenCL driver works here ({}); install one, such as Debian's pocl-opencl-icd, or name a driver's library in \
@@ -78,7 +78,7 @@ impl Platform {
 
 /// What opening the drivers came to.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedDrivers {
     /// The platforms of all drivers that work; at least one.
     pub platforms: Vec<Platform>,
     /// What did not, in words.
@@ -96,7 +96,7 @@ pub fn is_chosen() -> bool {
 /// # Errors
 ///
 /// There is none.
-pub fn open() -> Result<Opened, DriverError> {
+pub fn open() -> Result<OpenedDrivers, NoDriverError> {
     let candidates = candidates();
     let (mut platforms, mut tried, mut opened) = (Vec::new(), candidates.empty, Vec::new());
     for path in candidates.libraries {
@@ -115,7 +115,7 @@ pub fn open() -> Result<Opened, DriverError> {
             Err(reason) => tried.push(format!("{}: {reason}", path.display())),
         }
     }
-    if platforms.is_empty() { Err(DriverError::NoPlatform { tried }) } else { Ok(Opened { platforms, tried }) }
+    if platforms.is_empty() { Err(NoDriverError::NoPlatform { tried }) } else { Ok(OpenedDrivers { platforms, tried }) }
 }
 
 /// Loads the libraries of all drivers, so that [`open`] finds them loaded: that takes most of its time. What is wrong with one,
@@ -130,15 +130,15 @@ pub fn load_drivers() {
 ///
 /// # Errors
 ///
-/// [`DriverError::ProcessorsOnly`].
-pub fn without_processors(platforms: Vec<Platform>) -> Result<Vec<Platform>, DriverError> {
+/// [`NoDriverError::ProcessorsOnly`].
+pub fn without_processors(platforms: Vec<Platform>) -> Result<Vec<Platform>, NoDriverError> {
     let names = platforms.iter().map(|platform| platform.name.clone()).collect();
     let others = platforms.into_iter().filter_map(|mut platform| {
         platform.devices.retain(|(_, kind)| kind & DEVICE_TYPE_CPU == 0);
         Some(platform).filter(|platform| !platform.devices.is_empty())
     });
     let others: Vec<Platform> = others.collect();
-    if others.is_empty() { Err(DriverError::ProcessorsOnly { names }) } else { Ok(others) }
+    if others.is_empty() { Err(NoDriverError::ProcessorsOnly { names }) } else { Ok(others) }
 }
 
 type GetPlatforms = unsafe extern "C" fn(u32, *mut cl_platform_id, *mut u32) -> i32;
@@ -277,7 +277,7 @@ mod tests {
         let (library, handle) = load(Path::new("libm.so.6")).unwrap();
         assert!(platforms_of(library).unwrap_err().contains("clIcdGetPlatformIDsKHR"));
         assert_eq!(load(Path::new("libm.so.6")).unwrap().1, handle);
-        let error = DriverError::NoPlatform { tried: vec!["x: y".into()] }.to_string();
+        let error = NoDriverError::NoPlatform { tried: vec!["x: y".into()] }.to_string();
         assert!(
             error.contains("(x: y)") && error.contains("pocl-opencl-icd") && error.contains(DRIVERS_VARIABLE),
             "{error}"

@@ -32,7 +32,7 @@ pub(crate) struct Candidates {
 
 /// What chooses drivers, out of the environment.
 #[derive(Debug, Default)]
-struct DriverChoice {
+struct DriverVariables {
     libraries: Option<OsString>,
     icd_libraries: Option<OsString>,
     vendors: Option<OsString>,
@@ -50,7 +50,7 @@ pub(crate) fn is_chosen() -> bool {
 
 /// The libraries to try on this machine.
 pub(crate) fn candidates() -> Candidates {
-    let choice = DriverChoice {
+    let choice = DriverVariables {
         libraries: variable(DRIVERS_VARIABLE),
         icd_libraries: variable("OCL_ICD_FILENAMES"),
         vendors: variable("OCL_ICD_VENDORS"),
@@ -58,7 +58,7 @@ pub(crate) fn candidates() -> Candidates {
     choose(&choice, Path::new(VENDORS_FOLDER), &LIBRARY_FOLDERS.map(Path::new))
 }
 
-fn choose(choice: &DriverChoice, usual: &Path, places: &[&Path]) -> Candidates {
+fn choose(choice: &DriverVariables, usual: &Path, places: &[&Path]) -> Candidates {
     let mut found = Candidates::default();
     if let Some(list) = &choice.libraries {
         env::split_paths(list).for_each(|path| found.add(path));
@@ -115,7 +115,7 @@ mod tests {
 
     const NONE: &str = "/no/such/folder";
 
-    fn candidates(choice: &DriverChoice, usual: &Path) -> Vec<PathBuf> {
+    fn candidates(choice: &DriverVariables, usual: &Path) -> Vec<PathBuf> {
         choose(choice, usual, &[]).libraries
     }
 
@@ -137,7 +137,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let there = folder.path().join(KNOWN_LIBRARIES[0]);
         fs::write(&there, "").unwrap();
-        let found = choose(&DriverChoice::default(), Path::new(NONE), &[folder.path(), Path::new("/no/other")]);
+        let found = choose(&DriverVariables::default(), Path::new(NONE), &[folder.path(), Path::new("/no/other")]);
         assert_eq!(found.libraries, [PathBuf::from(KNOWN_LIBRARIES[0]), there, PathBuf::from(KNOWN_LIBRARIES[1])]);
         assert!(found.empty[0].contains(NONE), "{found:?}");
     }
@@ -146,16 +146,16 @@ mod tests {
     fn a_library_that_is_named_twice_is_tried_once() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("n.icd"), KNOWN_LIBRARIES[0]).unwrap();
-        assert_eq!(candidates(&DriverChoice::default(), folder.path()), KNOWN_LIBRARIES.map(PathBuf::from));
+        assert_eq!(candidates(&DriverVariables::default(), folder.path()), KNOWN_LIBRARIES.map(PathBuf::from));
     }
 
     #[test]
     fn what_is_chosen_is_all_there_is() {
-        let vendors = DriverChoice { vendors: Some(NONE.into()), ..DriverChoice::default() };
+        let vendors = DriverVariables { vendors: Some(NONE.into()), ..DriverVariables::default() };
         assert!(candidates(&vendors, Path::new(NONE)).is_empty());
-        let libraries = DriverChoice { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };
+        let libraries = DriverVariables { libraries: Some("/a.so:b.so".into()), vendors: Some("/v".into()), ..vendors };
         assert_eq!(candidates(&libraries, Path::new(NONE)), [Path::new("/a.so"), Path::new("b.so")]);
-        let icd = DriverChoice { icd_libraries: Some("c.so".into()), ..DriverChoice::default() };
+        let icd = DriverVariables { icd_libraries: Some("c.so".into()), ..DriverVariables::default() };
         assert_eq!(candidates(&icd, Path::new(NONE))[0], Path::new("c.so"));
     }
 }

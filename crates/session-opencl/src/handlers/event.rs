@@ -12,7 +12,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message;
 
 use crate::calls::arguments::Arguments;
-use crate::calls::executor::Job;
+use crate::calls::executor::ExecutorCall;
 use crate::calls::fault::Fault;
 use crate::calls::marker::mark;
 use crate::calls::upcalls::DueCallback;
@@ -73,7 +73,7 @@ pub(crate) fn kdclWait(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclWait<'_>,
-) -> Result<Job<message::kdclWaitReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclWaitReply>, Fault> {
     let ids: Vec<u32> = Arguments::new("kdclWait", message.events).list("events")?;
     let first: Object<cl_event> = session.shared.objects.get(*ids.first().ok_or(Code::INVALID_VALUE)?)?;
     let held: Vec<HeldEvent> =
@@ -122,7 +122,7 @@ pub(crate) fn kdclWritten(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclWritten,
-) -> Result<Job<message::kdclWrittenReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclWrittenReply>, Fault> {
     let event = session.taken_for_done.remove(&message.context);
     Ok(Box::new(move |_| event.map_or(Ok(()), |event| event.wait()).map(|()| message::kdclWrittenReply {})))
 }
@@ -132,7 +132,7 @@ pub(crate) fn kdclFinish(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclFinish,
-) -> Result<Job<message::kdclFinishReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclFinishReply>, Fault> {
     let queue: Object<cl_command_queue> = session.shared.objects.get(message.queue)?;
     let held = session.shared.objects.hold::<cl_command_queue>(message.queue)?;
     if session.may_look()

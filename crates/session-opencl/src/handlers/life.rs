@@ -92,12 +92,12 @@ pub(crate) fn kdclUpcallNext(
     _: &mut Session,
     head: &FrameHead,
     _: message::kdclUpcallNext,
-) -> Result<crate::calls::executor::Job<message::kdclUpcallNextReply>, Fault> {
+) -> Result<crate::calls::executor::ExecutorCall<message::kdclUpcallNextReply>, Fault> {
     Ok(next_upcall(*head))
 }
 
 /// Waits for the next callback; `head` is the frame that is answered with it.
-pub(crate) fn next_upcall(head: FrameHead) -> crate::calls::executor::Job<message::kdclUpcallNextReply> {
+pub(crate) fn next_upcall(head: FrameHead) -> crate::calls::executor::ExecutorCall<message::kdclUpcallNextReply> {
     Box::new(move |shared| {
         let due = shared.upcalls.next(&head);
         Ok(message::kdclUpcallNextReply { token: due.token, status: due.status, text: due.text })
@@ -109,6 +109,6 @@ pub(crate) fn kdclOutput(
     _: &mut Session,
     _: &FrameHead,
     _: message::kdclOutput,
-) -> Result<crate::calls::executor::Job<message::kdclOutputReply>, Fault> {
+) -> Result<crate::calls::executor::ExecutorCall<message::kdclOutputReply>, Fault> {
     Ok(Box::new(|_| Ok(message::kdclOutputReply {})))
 }

@@ -17,7 +17,7 @@ use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::{message, program as form};
 
 use crate::calls::arguments::Arguments;
-use crate::calls::executor::{Job, Task};
+use crate::calls::executor::{ExecutorCall, ExecutorTask};
 use crate::calls::fault::Fault;
 use crate::calls::notify::{self, BuildEnd};
 use crate::calls::session_shared::{OpenCl, OpenclSessionShared};
@@ -212,7 +212,7 @@ pub(crate) fn kdclBuild(
     session: &mut Session,
     head: &FrameHead,
     message: message::kdclBuild<'_>,
-) -> Result<Job<message::kdclBuildReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclBuildReply>, Fault> {
     let program: Object<cl_program> = session.shared.objects.get(message.program)?;
     let bytes = session.bytes(head, message.staged, message.arguments)?;
     let build = Build::read(session, program.api, Arguments::new("kdclBuild", &bytes))?;
@@ -237,7 +237,7 @@ pub(crate) fn kdclBuild(
             counted?;
             return Ok(message::kdclBuildReply { code: code.0, told: told.into() });
         }
-        let task: Task = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
+        let task: ExecutorTask = ManuallyDrop::new(Box::new(move |shared: &Arc<OpenclSessionShared>| {
             end.into_iter().for_each(BuildEnd::wait);
             outcome.store(build.outcome(&program).0, Ordering::Release);
             // The program has had its answer. Beyond the limit it can allocate no more.
@@ -256,7 +256,7 @@ pub(crate) fn kdclLink(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclLink<'_>,
-) -> Result<Job<message::kdclLinkReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclLinkReply>, Fault> {
     let context: Object<cl_context> = session.shared.objects.get(message.context)?;
     let made_of = session.shared.objects.hold::<cl_context>(message.context)?;
     let mut arguments = Arguments::new("kdclLink", message.arguments);

@@ -14,7 +14,7 @@ use katydid_wire::opencl::{
 };
 
 use crate::calls::arguments::Arguments;
-use crate::calls::executor::Job;
+use crate::calls::executor::ExecutorCall;
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::pending_reads::{CommandEnd, PendingRead, PendingTransfer, ReadBuffer, ReadLocation};
 use crate::drivers::call::driver;
@@ -288,7 +288,7 @@ pub(crate) fn kdclReadNow(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclReadNow<'_>,
-) -> Result<Job<message::kdclReadNowReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclReadNowReply>, Fault> {
     let mut arguments = Arguments::new("kdclReadNow", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
@@ -311,7 +311,7 @@ pub(crate) fn kdclZeroCopy(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclZeroCopy<'_>,
-) -> Result<Job<message::kdclZeroCopyReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclZeroCopyReply>, Fault> {
     let mut arguments = Arguments::new("kdclZeroCopy", message.waits);
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
@@ -335,7 +335,7 @@ pub(crate) fn kdclLand(
     session: &mut Session,
     _: &FrameHead,
     message: message::kdclLand,
-) -> Result<Job<message::kdclLandReply>, Fault> {
+) -> Result<ExecutorCall<message::kdclLandReply>, Fault> {
     if message.size as usize > MAX_REPLY_VALUE_BYTES {
         return Err(Code::INVALID_VALUE.into());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use katydid_opencl_sys::Code;
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::opencl::message::{
@@ -20,7 +20,7 @@ const MAX_IDLE_BUILDS: usize = 16;
 
 /// What came with a message, or is known of it only later.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Attachment {
+pub(crate) struct FrameContext {
     /// Data that came in pieces.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
     /// How a build ended.
@@ -34,8 +34,8 @@ pub(crate) struct Attachment {
 /// A frame, and what came with it.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedFrame {
-    pub(crate) frame: Frame,
-    pub(super) with: Attachment,
+    pub(crate) frame: JournalFrame,
+    pub(super) with: FrameContext,
 }
 
 impl RecordedFrame {
@@ -83,9 +83,9 @@ pub(crate) struct Journal {
     /// By id; parts of a device all have the frame that made them.
     objects: HashMap<u32, ObjectEntry>,
     /// Shared virtual memory by address.
-    svm: BTreeMap<u64, Frame>,
+    svm: BTreeMap<u64, JournalFrame>,
     /// For the message at hand.
-    attachment: Attachment,
+    attachment: FrameContext,
 }
 
 /// The kind of an id.
@@ -121,12 +121,12 @@ impl Journal {
 
     /// The message at hand has failed.
     pub(crate) fn forget_attachment(&mut self) {
-        self.attachment = Attachment::default();
+        self.attachment = FrameContext::default();
     }
 
     /// A message made an object.
     pub(crate) fn made(&mut self, head: &FrameHead, id: u64, payload: &[u8]) {
-        let frame = Frame::new(head, 0, &without_contents(head.opcode, payload));
+        let frame = JournalFrame::new(head, 0, &without_contents(head.opcode, payload));
         if head.opcode == kdclSvmAlloc::OPCODE {
             self.svm.insert(id, frame);
             return;
@@ -155,7 +155,7 @@ impl Journal {
             let mut payload = kept.frame.payload().to_vec();
             payload.splice(..4, message.kernel.to_le_bytes());
             let head = FrameHead { opcode: kept.frame.opcode, ..*head };
-            RecordedFrame { frame: Frame::new(&head, 0, &payload), with: kept.with.clone() }
+            RecordedFrame { frame: JournalFrame::new(&head, 0, &payload), with: kept.with.clone() }
         };
         let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
         Some(ObjectEntry { sets, ..ObjectEntry::of(again(&source.made)) })
@@ -164,7 +164,7 @@ impl Journal {
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
         let mut kept =
-            RecordedFrame { frame: Frame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
+            RecordedFrame { frame: JournalFrame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
         let id = id as u32;
         let Some(entry) = self.objects.get_mut(&id) else { return };
         if head.opcode != kdclBuild::OPCODE {
@@ -247,7 +247,7 @@ impl Journal {
     }
 
     /// Shared virtual memory: addresses, and the frames that made it.
-    pub(crate) fn svm(&self) -> impl Iterator<Item = (u64, &Frame)> {
+    pub(crate) fn svm(&self) -> impl Iterator<Item = (u64, &JournalFrame)> {
         self.svm.iter().map(|(address, frame)| (*address, frame))
     }
 

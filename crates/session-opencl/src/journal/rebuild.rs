@@ -27,7 +27,7 @@ use crate::calls::dispatch::{is_end, is_kept};
 use crate::calls::fault::SessionError;
 use crate::calls::session_shared::OpenCl;
 use crate::drivers::call::driver;
-use crate::drivers::devices::{self, Assignment, DeviceError};
+use crate::drivers::devices::{self, Assignment, NoMatchingDevice};
 use crate::drivers::driver::{self, value};
 use crate::drivers::query::ask;
 use crate::handlers::room;
@@ -58,7 +58,7 @@ pub(crate) enum RebuildError {
     Replay(#[from] ReplayError),
     /// Nothing here takes the place of a device.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(#[from] NoMatchingDevice),
     /// The driver does not make something again.
     #[error(
         "the driver here answers {code} to {message}, which succeeded before: restore with the driver and device that the image was made with"

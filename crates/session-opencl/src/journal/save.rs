@@ -21,7 +21,7 @@ use katydid_wire::opencl::message::{
 use katydid_wire::opencl::{id, kind, list, properties_form, value};
 
 use super::notes::{
-    Attachment, ObjectEntry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
+    FrameContext, ObjectEntry, RecordedFrame, effective, encoded, kind_of, parts, with_other_headers, with_other_inputs,
 };
 use super::state::{Event, JournalState, Mapped, PendingRead, Platform};
 use crate::calls::pending_reads::ReadLocation;
@@ -248,7 +248,7 @@ impl Session {
             }
         }
         for (address, frame) in self.journal.svm() {
-            let kept = RecordedFrame { frame: frame.clone(), with: Attachment::default() };
+            let kept = RecordedFrame { frame: frame.clone(), with: FrameContext::default() };
             let record = all.add(frame.order, &kept, frame.payload().to_vec());
             record.told = Some(address.to_le_bytes().to_vec());
         }
@@ -407,7 +407,7 @@ pub(crate) fn devices_of(context: &ObjectEntry) -> Vec<u32> {
 mod tests {
     use std::sync::atomic::{AtomicI32, Ordering};
 
-    use katydid_session_core::Frame;
+    use katydid_session_core::JournalFrame;
     use katydid_wire::frame::FrameHead;
     use katydid_wire::opencl::message::{kdclProgram, kdclSpecialize};
 
@@ -422,7 +422,10 @@ mod tests {
         let payload = encoded(&kdclBuild { program: 1, token: 0, staged: 0, arguments: &arguments });
         let head = FrameHead { opcode: kdclBuild::OPCODE, wants_reply: true, thread: 1, context: 0, sequence: order };
         let outcome = Some(std::sync::Arc::new(AtomicI32::new(code.0)));
-        RecordedFrame { frame: Frame::new(&head, 0, &payload), with: Attachment { outcome, ..Attachment::default() } }
+        RecordedFrame {
+            frame: JournalFrame::new(&head, 0, &payload),
+            with: FrameContext { outcome, ..FrameContext::default() },
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use rustix::fs::fstat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::memory::address::pointer;
-use crate::memory::staged::Lease;
+use crate::memory::staged::StagedRead;
 use crate::memory::unshared_pages::UnsharedPages;
 
 /// How images of a context lie in memory: the context, the kind, the order of channels, bytes of an element, and the accesses that
@@ -106,9 +106,9 @@ impl HostMemory {
 
     /// Takes over what a command reads, until the result is dropped: the program knows it by a word at this address. None if
     /// no word can be there.
-    pub(crate) fn hold(&self, word: u64) -> Option<Lease> {
+    pub(crate) fn hold(&self, word: u64) -> Option<StagedRead> {
         let place = self.pointer_to(word, 4).ok().filter(|_| word.is_multiple_of(4))?;
-        Some(Lease::new(place.expose_provenance(), &self.held))
+        Some(StagedRead::new(place.expose_provenance(), &self.held))
     }
 
     /// How many parts commands are still reading.

@@ -29,13 +29,13 @@ pub(crate) struct StagingArea {
 
 /// Memory of both sides that a command reads; the program has it back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct StagedRead {
     /// The address of the word that says so.
     busy: usize,
     held: Arc<AtomicUsize>,
 }
 
-impl Lease {
+impl StagedRead {
     /// Counted by `held`. At `busy` lies a word that stays mapped as long as the worker runs, aligned, and touched by
     /// atomics alone.
     pub(crate) fn new(busy: usize, held: &Arc<AtomicUsize>) -> Self {
@@ -75,8 +75,8 @@ impl StagingArea {
     }
 
     /// Takes over a piece that came with a message, until the result is dropped.
-    pub(crate) fn hold(&self, piece: u32) -> Option<Lease> {
-        Some(Lease::new(self.places.get(piece as usize)?.busy, &self.held))
+    pub(crate) fn hold(&self, piece: u32) -> Option<StagedRead> {
+        Some(StagedRead::new(self.places.get(piece as usize)?.busy, &self.held))
     }
 
     /// How many pieces commands are still reading.
@@ -85,7 +85,7 @@ impl StagingArea {
     }
 }
 
-impl Drop for Lease {
+impl Drop for StagedRead {
     fn drop(&mut self) {
         let word = std::ptr::with_exposed_provenance_mut::<u32>(self.busy);
         // SAFETY: the address of a busy word: aligned, mapped as long as the worker runs, and touched by atomics alone on

@@ -12,16 +12,16 @@ use crate::calls::session_shared::{Cuda, CudaSessionShared};
 use crate::transfer::reply_pool;
 
 /// What an executor does: the call, and the reply.
-pub(crate) type Task = katydid_session_core::Task<Cuda>;
+pub(crate) type ExecutorTask = katydid_session_core::Task<Cuda>;
 
 /// The executors of a session.
 pub(crate) type Executors = katydid_session_core::Executors<Cuda>;
 
 /// A call for an executor, and its answer.
-pub(crate) type Job<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
+pub(crate) type ExecutorCall<R> = Box<dyn FnOnce(&Driver) -> (CUresult, R) + Send>;
 
 /// A job with its answer, for an executor.
-pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: Job<R>) -> Task {
+pub(crate) fn task<R: Reply + 'static>(head: FrameHead, job: ExecutorCall<R>) -> ExecutorTask {
     ManuallyDrop::new(Box::new(move |shared: &Arc<CudaSessionShared>| {
         let (status, reply) = job(&shared.driver);
         let mut payload = Vec::new();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use katydid_cuda_sys::CUresult;
 use katydid_session_core::{Api as _, Pumped, execute, execute_orders, start_thread};
-use katydid_transport::{Event, LinkControl, WorkerLink};
+use katydid_transport::{LinkControl, LinkEvent, WorkerLink};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -72,7 +72,7 @@ impl Relay {
     ) -> Result<Self, SessionError> {
         let (sender, frames) = channel();
         let budget = Arc::new(RelayBudget::default());
-        let mut reader = Reader { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
+        let mut reader = ReaderEnd { shared, executors: Executors::default(), sender, budget: Arc::clone(&budget) };
         if let Some(head) = waiting {
             link.link_control().inspect(LinkControl::owe);
             let task = crate::handlers::upcall_task(&reader.shared, head, kdUpcallNext { done: 0 });
@@ -113,7 +113,7 @@ impl Relay {
 }
 
 /// The reading thread's end.
-struct Reader {
+struct ReaderEnd {
     shared: Arc<CudaSessionShared>,
     /// Of the program's upcall thread.
     executors: Executors,
@@ -121,7 +121,7 @@ struct Reader {
     budget: Arc<RelayBudget>,
 }
 
-impl Reader {
+impl ReaderEnd {
     fn run(mut self, link: &mut dyn WorkerLink) {
         let outcome = self.read(link);
         // A main loop that is gone has ended the session already.
@@ -181,13 +181,13 @@ impl Reader {
     fn read(&mut self, link: &mut dyn WorkerLink) -> Result<(), SessionError> {
         loop {
             let item = match link.next()? {
-                Event::Frame(frame) if self.is_for_upcalls(&frame.head, frame.payload)? => continue,
-                Event::Frame(frame) => {
+                LinkEvent::Frame(frame) if self.is_for_upcalls(&frame.head, frame.payload)? => continue,
+                LinkEvent::Frame(frame) => {
                     self.budget.take(frame.payload.len(), || self.shared.upcalls.is_busy());
                     Relayed::Frame(frame.head, frame.payload.to_vec())
                 }
-                Event::Interrupted => Relayed::Interrupted,
-                Event::Closed => return Ok(()),
+                LinkEvent::Interrupted => Relayed::Interrupted,
+                LinkEvent::Closed => return Ok(()),
             };
             if self.sender.send(item).is_err() {
                 return Ok(());

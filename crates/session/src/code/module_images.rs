@@ -47,12 +47,12 @@ impl ModuleImages {
 
 #[cfg(test)]
 mod tests {
-    use katydid_fatbin::Image;
+    use katydid_fatbin::ModuleImage;
 
     use super::*;
 
     fn image(text: &[u8]) -> OwnedImage {
-        Image::from_bytes(text).unwrap().rebuild()
+        ModuleImage::from_bytes(text).unwrap().rebuild()
     }
 
     #[test]

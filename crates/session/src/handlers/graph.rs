@@ -13,11 +13,11 @@ use katydid_wire::message::{
     kdUpcallBytesReply, kdUpcallData, kdUpcallsBegin,
 };
 
-use crate::calls::executor::{Task, task};
+use crate::calls::executor::{ExecutorTask, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
 use crate::handlers::{Called, Detached, Enqueued, success};
-use crate::journal::{Attachment, Steps, needs};
+use crate::journal::{Steps, TakenUpload, needs};
 use crate::state::Session;
 
 /// Bytes of a reply that describe the data.
@@ -38,7 +38,7 @@ pub(crate) fn kdGraphInstantiate(
     // Memory is the program's side's to free, and uploading a message of its own.
     let flags = message.flags & u64::from(instantiate_flags::USE_NODE_PRIORITY);
     session.instantiate_graph(head, (message.exec, message.graph), &facts, flags)?;
-    session.journal.attach(Attachment::Steps(Steps { bytes: Arc::new(bytes), needs: needs(&facts) }));
+    session.journal.attach(TakenUpload::Steps(Steps { bytes: Arc::new(bytes), needs: needs(&facts) }));
     success(kdGraphInstantiateReply {})
 }
 
@@ -141,6 +141,6 @@ pub(crate) fn bytes_task(
     shared: &Arc<CudaSessionShared>,
     head: FrameHead,
     message: kdUpcallBytes,
-) -> Result<Task, Fault> {
+) -> Result<ExecutorTask, Fault> {
     Ok(task(head, bytes_job(Arc::clone(shared), message)?))
 }

@@ -9,7 +9,7 @@ use katydid_cuda_sys::{CUresult, CUstream};
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdHostFunction, kdStreamCallback, kdUpcallNext, kdUpcallNextReply};
 
-use crate::calls::executor::{Job, Task, task};
+use crate::calls::executor::{ExecutorCall, ExecutorTask, task};
 use crate::calls::session_shared::CudaSessionShared;
 use crate::handlers::{Detached, Enqueued};
 use crate::state::Session;
@@ -48,11 +48,11 @@ pub(crate) fn kdUpcallNext(
 
 /// The task that waits for the next function, without a session, for the thread that reads on while the main loop is held
 /// up.
-pub(crate) fn upcall_task(shared: &Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) -> Task {
+pub(crate) fn upcall_task(shared: &Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) -> ExecutorTask {
     task(head, next(Arc::clone(shared), head, message))
 }
 
-fn next(shared: Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) -> Job<kdUpcallNextReply> {
+fn next(shared: Arc<CudaSessionShared>, head: FrameHead, message: kdUpcallNext) -> ExecutorCall<kdUpcallNextReply> {
     Box::new(move |_| {
         let due = shared.upcalls.next(&head, message.done);
         (CUresult::SUCCESS, kdUpcallNextReply { token: due.token, status: due.status })

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 use katydid_wire::frame::FrameHead;
 
 use super::entry::ObjectEntry;
@@ -32,13 +32,13 @@ struct CompactEntry {
 }
 
 impl CompactEntry {
-    fn frame(&self) -> Option<Frame> {
+    fn frame(&self) -> Option<JournalFrame> {
         let Self { order: sequence, thread, context, first, last, opcode, length } = *self;
         let mut payload = [0; 12];
         payload[..first.len()].copy_from_slice(&first);
         payload[first.len()..].copy_from_slice(&last);
         let head = FrameHead { opcode, wants_reply: false, thread, context, sequence };
-        (length > 0).then(|| Frame::new(&head, context, &payload[..usize::from(length)]))
+        (length > 0).then(|| JournalFrame::new(&head, context, &payload[..usize::from(length)]))
     }
 
     fn entry(&self) -> Option<ObjectEntry> {
@@ -169,7 +169,7 @@ mod tests {
         let mut entries = CompactEntries::default();
         for (id, payload) in [(4, &[1, 2, 3, 4, 5, 6, 7, 8][..]), (2, &[9; 12])] {
             assert!(entries.make(id, &head(id + 10), 5, payload));
-            assert_eq!(entries.get(id).unwrap().made, Frame::new(&head(id + 10), 5, payload));
+            assert_eq!(entries.get(id).unwrap().made, JournalFrame::new(&head(id + 10), 5, payload));
         }
         assert_eq!(ids(&entries), [2, 4]);
         assert_eq!(entries.take(4).unwrap().made.order, 14);
@@ -185,7 +185,7 @@ mod tests {
             assert!(!entries.make(1, &head(1), 5, &vec![1; length]), "{length}");
             assert!(entries.get(1).is_none(), "{length}");
         }
-        entries.insert(1, ObjectEntry { made: Frame::new(&head(1), 5, &[1; 40]), more: None });
+        entries.insert(1, ObjectEntry { made: JournalFrame::new(&head(1), 5, &[1; 40]), more: None });
         assert_eq!(entries.get(1).unwrap().made.payload(), [1; 40]);
         entries.end(1);
         assert!(entries.get(1).is_none());

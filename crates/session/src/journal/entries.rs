@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{kdKernelFunction, kdLibraryKernel, kdLibraryModule};
 
 use super::compact::CompactEntries;
-use super::entry::{Attachment, EntryPosition, ObjectEntry, ObjectKind, RareFields, Steps};
+use super::entry::{EntryPosition, ObjectEntry, ObjectKind, RareFields, Steps, TakenUpload};
 use super::library_use::LibraryUse;
 use super::stream_highwater::StreamHighwater;
 use super::tombstones::{Tombstone, Tombstones};
@@ -33,14 +33,14 @@ pub(crate) struct Journal {
     pub(crate) uses: LibraryUse,
     pub(crate) pools: StreamHighwater,
     /// For the object that is being made.
-    pub(super) attachment: Option<Attachment>,
+    pub(super) attachment: Option<TakenUpload>,
     /// Nothing is kept, and so nothing can be saved: what keeping it costs is being measured.
     pub(super) is_off: bool,
 }
 
 impl Journal {
     /// Keeps what a handler has read for the object that its message makes.
-    pub(crate) fn attach(&mut self, attachment: Attachment) {
+    pub(crate) fn attach(&mut self, attachment: TakenUpload) {
         self.attachment = Some(attachment);
     }
 
@@ -125,7 +125,7 @@ impl Journal {
     }
 
     /// Notes memory that is to be registered in the next context.
-    pub(super) fn keep_pinned(&mut self, address: u64, made: Frame) {
+    pub(super) fn keep_pinned(&mut self, address: u64, made: JournalFrame) {
         self.insert(ObjectKind::Pinned, address, ObjectEntry { made, more: None });
     }
 
@@ -140,7 +140,7 @@ impl Journal {
     }
 
     /// Notes where an executable graph was made first.
-    pub(super) fn keep_sketch(&mut self, exec: u32, made: Frame, steps: Steps) {
+    pub(super) fn keep_sketch(&mut self, exec: u32, made: JournalFrame, steps: Steps) {
         let more = Some(Box::new(RareFields { steps: Some(steps), ..RareFields::default() }));
         self.sketches.insert(exec.into(), ObjectEntry { made, more });
     }
@@ -173,7 +173,7 @@ impl Journal {
 /// First uses of libraries in contexts.
 impl Journal {
     /// What was just made uses a library.
-    pub(super) fn note_use(&mut self, kind: ObjectKind, made: &Frame) {
+    pub(super) fn note_use(&mut self, kind: ObjectKind, made: &JournalFrame) {
         let library = match (kind, made.opcode) {
             (ObjectKind::Module, kdLibraryModule::OPCODE) => made.word(4),
             (ObjectKind::Function, kdKernelFunction::OPCODE) => self.library_of(made.word(4)),
@@ -229,7 +229,7 @@ impl Journal {
         if kind == ObjectKind::Library {
             self.uses.end_library(id as u32);
         }
-        let tombstone = Tombstone { entry, ended: Frame::new(head, 0, payload) };
+        let tombstone = Tombstone { entry, ended: JournalFrame::new(head, 0, payload) };
         let alive = self.placed();
         if alive.iter().any(|order| tombstone.was_there(*order)) {
             self.tombstones.add(tombstone);
@@ -240,13 +240,13 @@ impl Journal {
 
     /// An executable graph was ended by a frame.
     pub(super) fn end_graph(&mut self, mut entry: ObjectEntry, head: &FrameHead, payload: &[u8]) {
-        let Frame { context, order, .. } = entry.made;
+        let JournalFrame { context, order, .. } = entry.made;
         entry.more_mut().sets.clear();
         let is_older = |other: &ObjectEntry| other.made.context == context && other.made.order < order;
         let is_first = !self.tombstones.first_graphs.contains_key(&context)
             && !self.sketches.values().any(is_older)
             && !self.of(ObjectKind::Exec).any(|(_, other)| is_older(&other));
-        let tombstone = Tombstone { entry, ended: Frame::new(head, 0, payload) };
+        let tombstone = Tombstone { entry, ended: JournalFrame::new(head, 0, payload) };
         if is_first {
             self.tombstones.first_graphs.insert(context, tombstone);
         } else if self.last_placed > order && self.placed().iter().any(|order| tombstone.was_there(*order)) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 
 /// Kinds of objects. The first ones have ids that the program gives densely from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,7 +126,7 @@ pub(crate) enum Selector {
 /// What a property was set to, or what was told.
 #[derive(Debug, Clone)]
 pub(crate) struct PropertySet {
-    pub(crate) frame: Frame,
+    pub(crate) frame: JournalFrame,
     /// What the program was told; nothing for what it set.
     pub(crate) told: Option<Box<[u8]>>,
 }
@@ -143,13 +143,13 @@ pub(crate) struct RareFields {
     /// The description of an executable graph.
     pub(crate) steps: Option<Steps>,
     /// The program gave the object up, but something still needs it: the frame that did.
-    pub(crate) given_up: Option<Frame>,
+    pub(crate) given_up: Option<JournalFrame>,
 }
 
 /// What is kept of one live object: its frame, and what few objects have.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectEntry {
-    pub(crate) made: Frame,
+    pub(crate) made: JournalFrame,
     pub(super) more: Option<Box<RareFields>>,
 }
 
@@ -165,7 +165,7 @@ impl ObjectEntry {
 
 /// What a handler took out of the uploads for the object that is being made.
 #[derive(Debug)]
-pub(crate) enum Attachment {
+pub(crate) enum TakenUpload {
     Image(Arc<OwnedImage>),
     Steps(Steps),
 }

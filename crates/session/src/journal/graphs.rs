@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::mem::{discriminant, take};
 use std::sync::Arc;
 
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 use katydid_wire::facts::{GraphFacts, StepFacts, StepWork};
 use katydid_wire::message::kdGraphChange;
 
@@ -23,7 +23,7 @@ pub(super) struct CurrentGraph<'a> {
     /// What that cannot do without, each with the frame before which it was made.
     pub(super) needs: Vec<(ObjectKind, u32, u64)>,
     /// Changes that a description cannot say.
-    pub(super) changes: Vec<&'a Frame>,
+    pub(super) changes: Vec<&'a JournalFrame>,
 }
 
 /// The graph of an entry; none for an entry without a description.
@@ -148,8 +148,8 @@ mod tests {
         StepWork::Kernel { function, kernel: 0, context: 1, shape: [1; 6], shared: 0, params, attributes }
     }
 
-    fn frame(opcode: u16, sequence: u64, payload: &[u8]) -> Frame {
-        Frame::new(&FrameHead { opcode, wants_reply: true, thread: 1, context: 1, sequence }, 1, payload)
+    fn frame(opcode: u16, sequence: u64, payload: &[u8]) -> JournalFrame {
+        JournalFrame::new(&FrameHead { opcode, wants_reply: true, thread: 1, context: 1, sequence }, 1, payload)
     }
 
     /// A graph of an event record and a launch in a child, then so changed.

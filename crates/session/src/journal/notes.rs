@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -15,7 +15,7 @@ use katydid_wire::message::{
 
 use super::entries::Journal;
 use super::entry::{
-    Attachment, EntryPosition, ID_NUMBER_MASK, ObjectEntry, ObjectKind, PropertySet, Selector, in_context,
+    EntryPosition, ID_NUMBER_MASK, ObjectEntry, ObjectKind, PropertySet, Selector, TakenUpload, in_context,
 };
 use crate::state::Session;
 
@@ -44,12 +44,12 @@ impl Session {
         if self.journal.keep_compact(head, (kind, id), context, payload) {
             return;
         }
-        let mut entry = ObjectEntry { made: Frame::new(head, context, payload), more: None };
+        let mut entry = ObjectEntry { made: JournalFrame::new(head, context, payload), more: None };
         match kind {
             // What came in pieces, and the handler took out of the uploads.
             ObjectKind::Module | ObjectKind::Library | ObjectKind::Exec => match self.journal.attachment.take() {
-                Some(Attachment::Image(image)) => entry.more_mut().image = Some(image),
-                Some(Attachment::Steps(steps)) => entry.more_mut().steps = Some(steps),
+                Some(TakenUpload::Image(image)) => entry.more_mut().image = Some(image),
+                Some(TakenUpload::Steps(steps)) => entry.more_mut().steps = Some(steps),
                 None => {}
             },
             // The answer still lies where it was encoded.
@@ -73,7 +73,7 @@ impl Session {
         if head.opcode == cuStreamCopyAttributes::OPCODE {
             return self.copied_attributes(head, payload);
         }
-        let frame = Frame::new(head, self.current, payload);
+        let frame = JournalFrame::new(head, self.current, payload);
         self.keep_set(object, property, PropertySet { frame, told: None });
     }
 
@@ -82,7 +82,7 @@ impl Session {
         if self.journal.is_off {
             return;
         }
-        let frame = Frame::new(head, self.current, payload);
+        let frame = JournalFrame::new(head, self.current, payload);
         if object.0 == ObjectKind::Library {
             self.journal.uses.note(object.1 as u32, self.current, frame.order);
         }
@@ -158,7 +158,7 @@ impl Session {
             // A block lives as long as its handle or a mapping: the session's tables have counted.
             ObjectKind::Block => {
                 let is_kept = self.virtual_memory.knows(ids.start as u32);
-                self.journal.give_up(ObjectKind::Block, ids.start, is_kept, Frame::new(head, 0, payload));
+                self.journal.give_up(ObjectKind::Block, ids.start, is_kept, JournalFrame::new(head, 0, payload));
             }
             ObjectKind::Mapping => {
                 let blocks = self.journal.unmap(ids);
@@ -224,7 +224,7 @@ impl Journal {
     }
 
     /// The program gave an object up; while `is_kept`, something else still holds it.
-    fn give_up(&mut self, kind: ObjectKind, id: u64, is_kept: bool, by: Frame) {
+    fn give_up(&mut self, kind: ObjectKind, id: u64, is_kept: bool, by: JournalFrame) {
         match self.get_mut(kind, id) {
             Some(entry) if is_kept => entry.more_mut().given_up = Some(by),
             _ => drop(self.take(kind, id)),
@@ -249,7 +249,7 @@ impl Journal {
     fn forget_conditions(&mut self, head: &FrameHead, payload: &[u8]) {
         let Ok(kdGraphForget { graph }) = kdGraphForget::decode(payload) else { return };
         let is_used = self.of(ObjectKind::Exec).any(|(_, exec)| Self::graph_of(&exec) == Some(graph));
-        let by = Frame::new(head, 0, payload);
+        let by = JournalFrame::new(head, 0, payload);
         self.retain(ObjectKind::Condition, |_, entry| {
             let is_its = entry.more().is_none_or(|more| more.given_up.is_none()) && condition_graph(entry) == graph;
             if is_its && is_used {

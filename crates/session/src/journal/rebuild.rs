@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUkernel, CUlibrary, CUresult};
 use katydid_session_core::{
-    Api as _, Frame, JournalRecord, ReplayStep, Replayed, StateError, Uploads, replay, replaying,
+    Api as _, JournalFrame, JournalRecord, ReplayStep, Replayed, StateError, Uploads, replay, replaying,
 };
 use katydid_wire::codec::Message as _;
 use katydid_wire::facts::{FunctionFacts, GraphFacts};
@@ -186,7 +186,7 @@ impl Session {
         self.enter_for(&head).map_err(RebuildError::from_fault)?;
         let _ = self.sketch_graph(&head, message.exec, &facts);
         let steps = Steps { bytes: Arc::clone(bytes), needs: needs(&facts) };
-        self.journal.keep_sketch(message.exec, Frame::new(&head, self.current, &record.payload), steps);
+        self.journal.keep_sketch(message.exec, JournalFrame::new(&head, self.current, &record.payload), steps);
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl Session {
         let Some(host) = &mut self.host else { return Err(refused(record, CUresult::ERROR_NOT_SUPPORTED)) };
         host.adopt(message.address, message.size).map_err(RebuildError::from_fault)?;
         self.address_check.admit_pinned(message.address, message.size);
-        let entry = Frame::new(&FrameHead { context: 0, ..self.head_of(record) }, 0, &record.payload);
+        let entry = JournalFrame::new(&FrameHead { context: 0, ..self.head_of(record) }, 0, &record.payload);
         self.journal.keep_pinned(message.address, entry);
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUmemLocation, CUresult, location_type};
 use katydid_fatbin::OwnedImage;
-use katydid_session_core::{Frame, JournalRecord, ReplayStep};
+use katydid_session_core::{JournalFrame, JournalRecord, ReplayStep};
 use katydid_wire::codec::{Field as _, Message as _};
 use katydid_wire::message::{
     kdHostRegister, kdKernelFunction, kdLibraryKernel, kdLibraryModule, kdMemoryMap, kdMemorySetAccess, kdMipmapLevel,
@@ -52,8 +52,8 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn frame(&mut self, kind: ObjectKind, frame: &Frame, told: Option<&[u8]>) -> &mut JournalRecord {
-        let Frame { order, thread, context, opcode, .. } = *frame;
+    fn frame(&mut self, kind: ObjectKind, frame: &JournalFrame, told: Option<&[u8]>) -> &mut JournalRecord {
+        let JournalFrame { order, thread, context, opcode, .. } = *frame;
         let (payload, told) = (frame.payload().to_vec(), told.map(<[u8]>::to_vec));
         let record = JournalRecord {
             step: ReplayStep::Frame,
@@ -142,7 +142,7 @@ impl Journal {
     }
 
     /// Whether the array that a reference was bound to by this frame is still there; other frames name none.
-    fn binding_lives(&self, frame: &Frame) -> bool {
+    fn binding_lives(&self, frame: &JournalFrame) -> bool {
         let array = match frame.opcode {
             kdSurfaceReferenceSet::OPCODE => frame.word(4),
             kdTextureReferenceSet::OPCODE => {
@@ -297,7 +297,7 @@ impl Session {
             }
         }
         if payload.len() > empty {
-            let Frame { order, thread, context, .. } = entry.made;
+            let JournalFrame { order, thread, context, .. } = entry.made;
             let opcode = kdMemorySetAccess::OPCODE;
             let record = JournalRecord {
                 step: ReplayStep::Frame,

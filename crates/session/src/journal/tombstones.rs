@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use katydid_session_core::Frame;
+use katydid_session_core::JournalFrame;
 
 use super::entry::ObjectEntry;
 
@@ -23,7 +23,7 @@ const MAX_TOMBSTONE_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) entry: ObjectEntry,
-    pub(super) ended: Frame,
+    pub(super) ended: JournalFrame,
 }
 
 impl Tombstone {

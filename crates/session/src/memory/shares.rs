@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use katydid_cuda_sys::{CUmemGenericAllocationHandle, CUresult};
 use katydid_driver::Driver;
 use katydid_transport::share::{
-    Borrowed, GENERATION_BYTES, LENDER_ID_BYTES, Lease, Lender, Lent, NAME_BYTES, SECRET_BYTES,
+    BorrowLease, Borrowed, GENERATION_BYTES, LENDER_ID_BYTES, Lender, Lent, NAME_BYTES, SECRET_BYTES,
 };
 use katydid_wire::sharing::Sharing;
 
@@ -61,11 +61,11 @@ pub(crate) struct Shares {
     /// What is lent: each once, however often a handle is asked for.
     lent: BTreeMap<SharedObject, Loan>,
     /// Blocks that were borrowed, by id.
-    blocks: BTreeMap<u32, Lease>,
+    blocks: BTreeMap<u32, BorrowLease>,
     /// Events that were borrowed, by id.
-    events: BTreeMap<u32, Lease>,
+    events: BTreeMap<u32, BorrowLease>,
     /// Ranges in which memory of others is mapped, by address.
-    mapped: BTreeMap<u64, (u64, Lease)>,
+    mapped: BTreeMap<u64, (u64, BorrowLease)>,
 }
 
 impl Shares {
@@ -172,7 +172,7 @@ impl Shares {
     }
 
     /// A block that was borrowed lives.
-    pub(crate) fn keep_block(&mut self, id: u32, lease: Lease) {
+    pub(crate) fn keep_block(&mut self, id: u32, lease: BorrowLease) {
         self.blocks.insert(id, lease);
     }
 
@@ -182,7 +182,7 @@ impl Shares {
     }
 
     /// An event that was borrowed lives.
-    pub(crate) fn keep_event(&mut self, id: u32, lease: Lease) {
+    pub(crate) fn keep_event(&mut self, id: u32, lease: BorrowLease) {
         self.events.insert(id, lease);
     }
 
@@ -201,7 +201,7 @@ impl Shares {
     }
 
     /// Memory of others is mapped.
-    pub(crate) fn map(&mut self, address: u64, size: u64, lease: Lease) {
+    pub(crate) fn map(&mut self, address: u64, size: u64, lease: BorrowLease) {
         self.mapped.insert(address, (size, lease));
     }
 

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Texels};
 use super::code::{self, FoundVariable, LoadedCode};
 use super::contexts::{Contexts, Entered, architecture};
-use super::declared::Named;
+use super::declared::NamedImage;
 use super::error::{SnapshotError, refused};
 use super::scratch::Scratch;
 use super::soft;
@@ -267,7 +267,7 @@ impl<'a> AreaFinder<'a> {
             context.enter(&self.driver)?;
             let (is_soft, sm) = (self.driver.is_soft(), architecture(&self.driver, device)?);
             let declared = session.snapshots.declared().of(&it.named, sm, is_soft)?;
-            let Named { name, .. } = it.named;
+            let NamedImage { name, .. } = it.named;
             if declared.uses_heap && !is_soft {
                 return Err(SnapshotError::DeviceHeap { code: name });
             }
@@ -334,7 +334,7 @@ impl Session {
 
 /// Code that is loaded in a context.
 pub(super) struct Code {
-    pub(super) named: Named,
+    pub(super) named: NamedImage,
     pub(super) object: u64,
     context: u32,
     loaded: LoadedCode,
@@ -347,14 +347,14 @@ pub(super) fn code_of(session: &Session) -> Vec<Code> {
     for (id, module, context) in session.tables.modules.all() {
         if let Some(image) = session.journal.image(ObjectKind::Module, id) {
             let (name, object) = (format!("module {id}"), u64::from(id));
-            all.push(Code { named: Named { name, image }, object, context, loaded: LoadedCode::Module(module) });
+            all.push(Code { named: NamedImage { name, image }, object, context, loaded: LoadedCode::Module(module) });
         }
     }
     for (id, context, _) in session.journal.uses.in_order() {
         let library = session.tables.libraries.all().find(|(other, ..)| *other == id);
         if let (Some((_, library, _)), Some(image)) = (library, session.journal.image(ObjectKind::Library, id)) {
             let (name, object) = (format!("library {id}"), u64::from(id) | u64::from(context) << 32);
-            all.push(Code { named: Named { name, image }, object, context, loaded: LoadedCode::Library(library) });
+            all.push(Code { named: NamedImage { name, image }, object, context, loaded: LoadedCode::Library(library) });
         }
     }
     all

@@ -25,7 +25,7 @@ struct DeclaredImage {
 }
 
 /// An image, and who it belongs to.
-pub(super) struct Named {
+pub(super) struct NamedImage {
     pub(super) name: String,
     pub(super) image: Arc<OwnedImage>,
 }
@@ -36,7 +36,7 @@ impl Declared {
     /// # Errors
     ///
     /// The image cannot be read: the driver has loaded what we do not know.
-    pub(super) fn of(&self, it: &Named, sm: u32, is_soft: bool) -> Result<Arc<Variables<'static>>, SnapshotError> {
+    pub(super) fn of(&self, it: &NamedImage, sm: u32, is_soft: bool) -> Result<Arc<Variables<'static>>, SnapshotError> {
         let place = Arc::as_ptr(&it.image) as usize;
         let fits = |entry: &&DeclaredImage| entry.sm == sm && Weak::as_ptr(&entry.image) == Arc::as_ptr(&it.image);
         if let Some(entry) = self.lock().get(&place).filter(fits) {
@@ -56,7 +56,7 @@ impl Declared {
     }
 
     /// Looks images up in a thread of its own; what it does not get done is done when it is needed.
-    pub(super) fn prepare(self: &Arc<Self>, images: Vec<Named>, sm: u32, is_soft: bool) {
+    pub(super) fn prepare(self: &Arc<Self>, images: Vec<NamedImage>, sm: u32, is_soft: bool) {
         let known = Arc::clone(self);
         let work = move || images.iter().for_each(|image| drop(known.of(image, sm, is_soft)));
         drop(thread::Builder::new().name("declared".into()).spawn(work));

@@ -45,7 +45,7 @@ impl Share {
 
 /// What a restore reads.
 #[derive(Clone, Copy)]
-pub(super) struct Image<'a> {
+pub(super) struct RestoreSource<'a> {
     pub(super) part: &'a SessionPart,
     /// The journal of the same session.
     pub(super) journal: &'a [u8],
@@ -58,13 +58,17 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::put_back`].
-    pub(super) fn check_places(&mut self, image: Image<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
+    pub(super) fn check_places(
+        &mut self,
+        image: RestoreSource<'_>,
+        options: RestoreOptions,
+    ) -> Result<(), SnapshotError> {
         let checked = self.check_places_now(image, options);
         self.reenter();
         checked
     }
 
-    fn check_places_now(&mut self, image: Image<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
+    fn check_places_now(&mut self, image: RestoreSource<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
         let contexts = Contexts::of(self)?;
         let records = records(&image.part.states, image.source)?;
         let mut areas = code_areas(self, &contexts)?;
@@ -76,7 +80,7 @@ impl Session {
         &mut self,
         records: &Records,
         areas: &mut Areas,
-        image: Image<'_>,
+        image: RestoreSource<'_>,
         options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
         let displaced = compare_code(self, records, areas)?;
@@ -106,7 +110,7 @@ impl Session {
     pub(super) fn put_back(
         &mut self,
         share: Share,
-        image: Image<'_>,
+        image: RestoreSource<'_>,
         progress: &Progress,
         options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
@@ -118,11 +122,11 @@ impl Session {
     fn put_back_now(
         &mut self,
         share: Share,
-        image: Image<'_>,
+        image: RestoreSource<'_>,
         progress: &Progress,
         options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
-        let Image { part: SessionPart { regions, states, .. }, source, .. } = image;
+        let RestoreSource { part: SessionPart { regions, states, .. }, source, .. } = image;
         let contexts = Contexts::of(self)?;
         let records = records(states, source)?;
         if share == Share::Device {

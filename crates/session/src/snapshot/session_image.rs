@@ -24,7 +24,7 @@ use super::area::CHUNK_BYTES;
 use super::capture::Captured;
 use super::code::CODE_KIND;
 use super::error::SnapshotError;
-use super::restore::{Image, Share};
+use super::restore::{RestoreSource, Share};
 use crate::journal::Saved;
 use crate::state::Session;
 
@@ -96,7 +96,7 @@ impl Session {
             let reason = "the number of frames is missing".to_owned();
             SnapshotError::Damaged { what: "the session", reason }
         })?;
-        let image = Image { part, journal: &journal, source };
+        let image = RestoreSource { part, journal: &journal, source };
         if options.rehearsal {
             self.check_places(image, options)?;
             return Ok(self.rehearse_reattach()?);
@@ -117,7 +117,7 @@ impl Session {
         progress: &Progress,
     ) -> Result<(), SnapshotError> {
         self.reattach()?;
-        self.put_back(Share::Host, Image { part, journal: &[], source }, progress, RestoreOptions::default())
+        self.put_back(Share::Host, RestoreSource { part, journal: &[], source }, progress, RestoreOptions::default())
     }
 }
 

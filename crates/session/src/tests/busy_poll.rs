@@ -12,7 +12,7 @@ use katydid_wire::message::{cuCtxSynchronize, cuEventCreate, cuEventSynchronize,
 use super::fake::{self, PENDING};
 use super::stage::Stage;
 use crate::calls::busy_poll::note_schedule_flags;
-use crate::calls::executor::{Executors, Task};
+use crate::calls::executor::{ExecutorTask, Executors};
 use crate::calls::session_shared::{Cuda, CudaSessionShared};
 
 /// A session that looks, with an event.
@@ -146,7 +146,7 @@ fn an_executor_that_is_roused_loses_no_call_and_takes_none_for_too_many() {
     for number in 1..=2000 {
         executors.wake(shared, 7).unwrap();
         let counted = Arc::clone(&done);
-        let task: Task = ManuallyDrop::new(Box::new(move |_: &Arc<CudaSessionShared>| {
+        let task: ExecutorTask = ManuallyDrop::new(Box::new(move |_: &Arc<CudaSessionShared>| {
             counted.fetch_add(1, Ordering::Relaxed);
         }));
         executors.run(shared, 7, Cuda::NO_CONTEXT, task).unwrap();

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use katydid_arena::{AddressMap, Reservation};
 use katydid_cuda_sys::CUresult;
 use katydid_driver::Driver;
-use katydid_image::{CheckpointNumber, Image, Manifest, Options, Reader, Session as SessionPart, Which, Writer};
+use katydid_image::{
+    CheckpointNumber, CheckpointReader, Image, Manifest, Options, Session as SessionPart, Which, Writer,
+};
 use katydid_session_core::{
     CaptureOptions, Checkpointable as _, PendingSnapshot as _, Precopy, Progress, RestoreOptions,
 };
@@ -132,7 +134,7 @@ impl Stage {
             assert_eq!(self.call(&grow).status, 0);
         }
         self.write(DEVICE, &noise(1, GRANULE as usize + 12_345));
-        let image = katydid_fatbin::Image::from_bytes(CODE).unwrap().encode();
+        let image = katydid_fatbin::ModuleImage::from_bytes(CODE).unwrap().encode();
         self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
         let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
         assert_eq!(self.call(&load).status, 0);
@@ -292,7 +294,7 @@ fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnc
     (left, changed, committed.sizes.added)
 }
 
-fn restore(house: &TestDriver, seed: Option<u64>, reader: &Reader) -> Result<Stage, SnapshotError> {
+fn restore(house: &TestDriver, seed: Option<u64>, reader: &CheckpointReader) -> Result<Stage, SnapshotError> {
     let mut stage = house.stage(seed);
     let part: &SessionPart = &reader.manifest().sessions[0];
     let progress = Progress::default();

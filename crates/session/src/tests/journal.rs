@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 use katydid_session_core::{ReplayError, StateError};
 use katydid_wire::message::{
     cuEventCreate, cuEventDestroy_v2, cuModuleUnload, cuStreamCopyAttributes, cuStreamCreate, cuStreamDestroy_v2,
@@ -53,7 +53,7 @@ fn of_program(calls: &[String]) -> Vec<String> {
 }
 
 fn load(stage: &mut Stage, module: u32, text: &[u8]) {
-    let image = Image::from_bytes(text).unwrap().encode();
+    let image = ModuleImage::from_bytes(text).unwrap().encode();
     stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
     stage.reply(&kdModuleLoad { module, infoLogSize: 0, errorLogSize: 0, options: &[] });
 }
@@ -192,7 +192,7 @@ fn variables_lie_where_they_did_when_streams_are_gone_that_came_before() {
 fn a_library_is_used_where_its_kernels_are_asked_about_and_set() {
     let mut stage = Stage::new();
     for library in [1, 2, 3] {
-        let image = Image::from_bytes(b".version 8.0\n").unwrap().encode();
+        let image = ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
         stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
         stage.reply(&kdLibraryLoad { library, options: &[] });
         stage.reply(&kdLibraryKernel { kernel: library, library, name: b"scale" });

@@ -99,7 +99,7 @@ fn an_image_that_is_none_is_refused_by_the_call() {
 fn an_image_that_a_program_sent_is_there_for_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let store = ImageStore::new(folder.path().to_owned(), 1 << 20);
-    let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
+    let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
     let (total, hash) = (image.len() as u64, blake3::hash(&image));
     let recall = kdImageRecall { total, hash: hash.as_bytes() };
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
@@ -125,7 +125,7 @@ fn an_image_that_a_program_sent_is_there_for_the_next() {
 #[test]
 fn a_refused_load_leaves_nothing_of_its_image() {
     let mut stage = Stage::new();
-    let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
+    let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
     let piece = kdImagePiece { total: image.len() as u64, data: &image };
     let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
     let good = std::mem::replace(&mut stage.context, 2);

@@ -20,7 +20,7 @@ impl Stage {
     /// Loads code with a variable of so many bytes.
     fn load_variable<M: Message>(&mut self, bytes: u64, message: &M) -> u32 {
         let text = format!(".version 8.0\n.global .b8 x[{bytes}];");
-        let image = katydid_fatbin::Image::from_bytes(text.as_bytes()).unwrap().encode();
+        let image = katydid_fatbin::ModuleImage::from_bytes(text.as_bytes()).unwrap().encode();
         self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
         self.call(message).status
     }

@@ -14,7 +14,7 @@ use std::{env, fs};
 
 use katydid_arena::AddressMap;
 use katydid_driver::{Driver, open};
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 use katydid_session_core::ReplayStep;
 use katydid_wire::codec::{Message, Reply as _};
 use katydid_wire::facts::{EdgeFacts, FunctionFacts, GraphFacts, StepFacts, StepWork};
@@ -159,7 +159,7 @@ fn records(state: &[u8]) -> String {
 }
 
 fn load(stage: &mut Stage) {
-    let image = Image::from_bytes(CODE.as_bytes()).unwrap().encode();
+    let image = ModuleImage::from_bytes(CODE.as_bytes()).unwrap().encode();
     stage.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
 }
 

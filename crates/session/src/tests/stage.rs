@@ -6,7 +6,7 @@ use katydid_arena::{AddressMap, Reservation};
 use katydid_driver::Driver;
 use katydid_session_core::{Capture, Usage};
 use katydid_transport::{
-    Buffer, Buffers, Event, Frame, Hangup, LinkError, OutgoingReply, Replier, Staging, WorkerLink,
+    Buffer, Buffers, Frame, Hangup, LinkError, LinkEvent, OutgoingReply, Replier, Staging, WorkerLink,
 };
 use katydid_wire::codec::{Message, Reply};
 use katydid_wire::facts::{DeviceFacts, Facts, PeerFacts};
@@ -154,7 +154,7 @@ impl Stage {
 
     /// Loads a module as id 1 and finds a function of it as id 1.
     pub(super) fn load(&mut self) {
-        let image = katydid_fatbin::Image::from_bytes(b".version 8.0\n").unwrap().encode();
+        let image = katydid_fatbin::ModuleImage::from_bytes(b".version 8.0\n").unwrap().encode();
         self.enqueue(&kdImagePiece { total: image.len() as u64, data: &image });
         let load = kdModuleLoad { module: 1, infoLogSize: 0, errorLogSize: 0, options: &[] };
         assert_eq!(self.call(&load).status, 0);
@@ -246,11 +246,11 @@ struct Script {
 }
 
 impl WorkerLink for Script {
-    fn next(&mut self) -> Result<Event<'_>, LinkError> {
-        let Some((head, payload, after)) = self.lines.next() else { return Ok(Event::Closed) };
+    fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
+        let Some((head, payload, after)) = self.lines.next() else { return Ok(LinkEvent::Closed) };
         after.map(|sequence| self.replies.wait(sequence));
         self.now = payload;
-        Ok(Event::Frame(Frame { head, payload: &self.now, buffer: None }))
+        Ok(LinkEvent::Frame(Frame { head, payload: &self.now, buffer: None }))
     }
 
     fn replier(&self) -> Arc<dyn Replier> {

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use katydid_client::cache;
 use katydid_client::session::Session;
 use katydid_cuda_sys::{CUresult, device_attribute as attribute_id};
-use katydid_fatbin::{Image, ImageError, ImageKind, SELECTION_RULES, Selection, image_at};
+use katydid_fatbin::{ModuleImage, ModuleImageError, ModuleImageKind, SELECTION_RULES, Selection, image_at};
 use katydid_hash_cache::{HashCache, ImageHash, Lookup};
 use katydid_wire::SPEC_HASH;
 use katydid_wire::message::{kdImagePiece, kdImageRecall};
@@ -46,14 +46,14 @@ pub(crate) unsafe fn send(context: u32, pointer: *const c_void) -> Result<(), CU
 }
 
 /// What a driver answers for bytes that are no image.
-fn code(error: &ImageError) -> CUresult {
+fn code(error: &ModuleImageError) -> CUresult {
     match error {
-        ImageError::Null => CUresult::ERROR_INVALID_VALUE,
+        ModuleImageError::Null => CUresult::ERROR_INVALID_VALUE,
         _ => CUresult::ERROR_INVALID_IMAGE,
     }
 }
 
-fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
+fn send_image(context: u32, image: &ModuleImage<'_>) -> Result<(), CUresult> {
     let session = &shim()?.session;
     let devices = architectures(session)?;
     managed::note_code(image, &devices);
@@ -86,11 +86,11 @@ fn send_image(context: u32, image: &Image<'_>) -> Result<(), CUresult> {
 }
 
 /// What was kept of an image that lies in a file; none for others, and for those that are hashed as fast.
-fn look_up(image: &Image<'_>, devices: &[u32]) -> Option<Lookup<'static>> {
+fn look_up(image: &ModuleImage<'_>, devices: &[u32]) -> Option<Lookup<'static>> {
     static HASHES: OnceLock<Option<HashCache>> = OnceLock::new();
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
     // All of a text has been read already, to find its end.
-    if length < katydid_hash_cache::worth_asking() || image.kind() == ImageKind::Ptx {
+    if length < katydid_hash_cache::worth_asking() || image.kind() == ModuleImageKind::Ptx {
         return None;
     }
     let folder = || cache::folder(|name| env::var_os(name)).map(|cache| HashCache::new(cache.join("hashes")));

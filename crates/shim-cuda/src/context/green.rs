@@ -32,19 +32,19 @@ const INVALID_CONTEXT_VALUE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Where a resource comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Origin {
+struct ResourceOrigin {
     /// The program's ordinal of the device.
     device: u32,
     /// Wire id and number of a green context; 0 for the device itself.
     green: u32,
     id: u64,
-    split: Split,
+    split: SmSplit,
     part: ResourcePart,
 }
 
 /// How something is split; nothing of it counts for what is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Split {
+struct SmSplit {
     groups: u32,
     flags: u32,
     least: u32,
@@ -53,7 +53,7 @@ struct Split {
 /// What a green context is to be made of.
 pub(crate) struct Description {
     slot: SlabSlot,
-    parts: Vec<Origin>,
+    parts: Vec<ResourceOrigin>,
 }
 
 /// Descriptions: they have no end, and none travels.
@@ -73,9 +73,9 @@ impl Handle for CUdevResourceDesc {
     }
 }
 
-impl Origin {
+impl ResourceOrigin {
     fn of_device(device: u32) -> Self {
-        Self { device, green: 0, id: 0, split: Split::default(), part: ResourcePart::WHOLE }
+        Self { device, green: 0, id: 0, split: SmSplit::default(), part: ResourcePart::WHOLE }
     }
 
     fn of_green(context: &Context, green: &Green) -> Self {
@@ -90,7 +90,7 @@ impl Origin {
         };
         // Of nothing there is nothing to be said.
         if u32::from_le_bytes(*kind) == RESOURCE_TYPE_SM {
-            let Split { groups, flags, least } = self.split;
+            let SmSplit { groups, flags, least } = self.split;
             let words = [self.device, self.green, groups, flags, least, self.part.0];
             let mut own = [RESOURCE_MARK, self.id].map(u64::to_le_bytes).concat();
             own.extend(words.map(u32::to_le_bytes).as_flattened());
@@ -114,7 +114,7 @@ impl Origin {
         }
         let [device, green, groups, flags, least, part] =
             [16, 20, 24, 28, 32, 36].map(|at| word(RESOURCE_MARK_OFFSET + at));
-        let split = Split { groups, flags, least };
+        let split = SmSplit { groups, flags, least };
         let origin = Self { device, green, id: wide(RESOURCE_MARK_OFFSET + 8), split, part: ResourcePart(part) };
         origin.check().map(|()| origin)
     }
@@ -149,7 +149,10 @@ fn resolve(green: CUgreenCtx) -> Result<Arc<Context>, CUresult> {
 /// What a context has: a green one its own, another one its device's.
 fn of_either(context: &Context) -> Result<CUdevResource, CUresult> {
     context.check_active()?;
-    context.green().map_or(Origin::of_device(context.device), |green| Origin::of_green(context, green)).ask()
+    context
+        .green()
+        .map_or(ResourceOrigin::of_device(context.device), |green| ResourceOrigin::of_green(context, green))
+        .ask()
 }
 
 /// # Safety
@@ -160,7 +163,7 @@ pub(crate) unsafe fn of_device(ordinal: CUdevice, target: *mut CUdevResource, ki
     let target = unsafe { out(target) }?;
     device::device(ordinal)?;
     check_resource_type(kind)?;
-    target.write(Origin::of_device(ordinal.unsigned_abs()).ask()?);
+    target.write(ResourceOrigin::of_device(ordinal.unsigned_abs()).ask()?);
     Ok(())
 }
 
@@ -208,7 +211,7 @@ pub(crate) unsafe fn split(
     // SAFETY: not null, or `out` had refused it; so the caller's count.
     let wanted = unsafe { count.read_unaligned() };
     // SAFETY: not null, so readable by the contract.
-    let origin = Origin::read(&unsafe { input.read_unaligned() })?;
+    let origin = ResourceOrigin::read(&unsafe { input.read_unaligned() })?;
     if origin.part != ResourcePart::WHOLE {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     }
@@ -223,7 +226,7 @@ pub(crate) unsafe fn split(
         told_count.write(told.made);
         return Ok(());
     }
-    let part = |part| Origin { split: Split { groups, flags, least }, part, ..origin };
+    let part = |part| ResourceOrigin { split: SmSplit { groups, flags, least }, part, ..origin };
     let (made, _) = told.parts.as_chunks::<VISIBLE_BYTES>();
     let Some((rest, made)) = made.split_last().filter(|(_, made)| made.len() <= groups as usize) else {
         return Err(shim()?.session.broken("a split resource"));
@@ -256,7 +259,7 @@ pub(crate) unsafe fn describe(
         return Err(INVALID_CONTEXT_VALUE);
     }
     // SAFETY: the caller's array has `count` entries.
-    let one = |at: u32| Origin::read(&unsafe { resources.add(at as usize).read_unaligned() });
+    let one = |at: u32| ResourceOrigin::read(&unsafe { resources.add(at as usize).read_unaligned() });
     let parts = (0..count).map(one).collect::<Result<Vec<_>, _>>()?;
     if !are_of_one_split(&parts) {
         return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
@@ -266,9 +269,11 @@ pub(crate) unsafe fn describe(
     Ok(())
 }
 
-fn are_of_one_split(parts: &[Origin]) -> bool {
+fn are_of_one_split(parts: &[ResourceOrigin]) -> bool {
     let Some((first, others)) = parts.split_first() else { return false };
-    let alike = |other: &Origin| Origin { part: first.part, ..*other } == *first && other.part != ResourcePart::WHOLE;
+    let alike = |other: &ResourceOrigin| {
+        ResourceOrigin { part: first.part, ..*other } == *first && other.part != ResourcePart::WHOLE
+    };
     others.iter().all(alike)
 }
 
@@ -291,11 +296,11 @@ pub(crate) unsafe fn create(
     let Some(first) = description.parts.first().filter(|first| first.device == ordinal.unsigned_abs()) else {
         return Err(INVALID_CONTEXT_VALUE);
     };
-    description.parts.iter().try_for_each(Origin::check)?;
+    description.parts.iter().try_for_each(ResourceOrigin::check)?;
     let parts: Vec<u8> = description.parts.iter().flat_map(|origin| origin.part.0.to_le_bytes()).collect();
     let primary = primary::retained(ordinal)?;
     let made = make(primary, position, |context, primary| {
-        let Split { groups, flags, least } = first.split;
+        let SmSplit { groups, flags, least } = first.split;
         let (green, device) = (first.green, position as i32);
         let message = kdGreenCreate { context, primary, green, device, groups, flags, least, options, parts: &parts };
         let told = shim.session.call(0, &message)?;
@@ -416,8 +421,8 @@ pub(crate) unsafe fn id(green: CUgreenCtx, target: *mut u64) -> Result<(), CUres
 mod tests {
     use super::*;
 
-    fn part(part: ResourcePart) -> Origin {
-        Origin { device: 0, green: 0, id: 7, split: Split { groups: 2, flags: 0, least: 8 }, part }
+    fn part(part: ResourcePart) -> ResourceOrigin {
+        ResourceOrigin { device: 0, green: 0, id: 7, split: SmSplit { groups: 2, flags: 0, least: 8 }, part }
     }
 
     #[test]
@@ -429,10 +434,10 @@ mod tests {
         assert_eq!(resource.0[RESOURCE_MARK_OFFSET + 36..RESOURCE_MARK_OFFSET + 40], 1_u32.to_le_bytes());
         let nothing = part(ResourcePart::REST).resource(&[0; VISIBLE_BYTES]).unwrap();
         assert_eq!(nothing.0, [0; 144]);
-        assert_eq!(Origin::read(&nothing).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
+        assert_eq!(ResourceOrigin::read(&nothing).err(), Some(CUresult::ERROR_INVALID_RESOURCE_TYPE));
         let mut foreign = resource;
         foreign.0[RESOURCE_MARK_OFFSET] ^= 1;
-        assert_eq!(Origin::read(&foreign).err(), Some(INVALID_CONTEXT_VALUE));
+        assert_eq!(ResourceOrigin::read(&foreign).err(), Some(INVALID_CONTEXT_VALUE));
     }
 
     #[test]
@@ -442,7 +447,7 @@ mod tests {
                 && are_of_one_split(&[part(ResourcePart(0)), part(ResourcePart::REST)])
         );
         assert!(!are_of_one_split(&[part(ResourcePart(0)), part(ResourcePart::WHOLE)]));
-        let other = Origin { split: Split { groups: 3, flags: 0, least: 8 }, ..part(ResourcePart(1)) };
+        let other = ResourceOrigin { split: SmSplit { groups: 3, flags: 0, least: 8 }, ..part(ResourcePart(1)) };
         assert!(!are_of_one_split(&[part(ResourcePart(0)), other]) && !are_of_one_split(&[]));
     }
 }

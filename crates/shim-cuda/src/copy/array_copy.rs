@@ -22,14 +22,14 @@ use crate::sync::wait;
 use crate::texture::array::Array;
 
 /// One side of a copy, after all checks.
-enum End {
+enum ArrayCopyEnd {
     /// An array, from a byte, row and slice on.
     Array(Arc<Array>, [u64; 3]),
     /// Rows in memory, at a distance of bytes.
     Memory(Rows),
 }
 
-impl End {
+impl ArrayCopyEnd {
     /// Finds a side; one that is an array must hold all of the copy.
     fn find(side: &DescribedSide, extent: Extent) -> Result<Self, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
@@ -67,8 +67,8 @@ impl End {
 /// Checks a copy of which at least one side is an array.
 pub(crate) fn check(it: &CUDA_MEMCPY3D) -> Result<(), CUresult> {
     let (target, source, extent) = described(it);
-    End::find(&target, extent)?;
-    End::find(&source, extent).map(drop)
+    ArrayCopyEnd::find(&target, extent)?;
+    ArrayCopyEnd::find(&source, extent).map(drop)
 }
 
 /// A copy of rows and slices between arrays and memory.
@@ -82,9 +82,9 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
     if extent.is_empty() {
         return Ok(());
     }
-    let to = End::find(&target, extent)?;
-    let from = End::find(&source, extent)?;
-    if let (End::Memory(to), End::Memory(from)) = (&to, &from) {
+    let to = ArrayCopyEnd::find(&target, extent)?;
+    let from = ArrayCopyEnd::find(&source, extent)?;
+    if let (ArrayCopyEnd::Memory(to), ArrayCopyEnd::Memory(from)) = (&to, &from) {
         if to.are_a_range(extent) && from.are_a_range(extent) {
             // SAFETY: rows without gaps are one range, valid by the contract.
             return unsafe { run(way, to.side, from.side, extent.bytes(), wait) };
@@ -95,12 +95,12 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
         }
     }
     match (&to, &from) {
-        (_, End::Memory(rows)) if rows.is_own() => {
+        (_, ArrayCopyEnd::Memory(rows)) if rows.is_own() => {
             // SAFETY: handed on.
             unsafe { packed::write(way, to.far(), rows, extent) }?;
             if wait == Wait::Yes { wait::settle_copy(stream) } else { Ok(()) }
         }
-        (End::Memory(rows), _) if rows.is_own() => {
+        (ArrayCopyEnd::Memory(rows), _) if rows.is_own() => {
             // SAFETY: handed on.
             wait::waits_in(stream, || unsafe { packed::fetch(way, from.far(), rows, extent) })
         }
@@ -113,7 +113,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
 }
 
 /// Both sides are in the worker's reach.
-fn between(way: StreamIds, to: &End, from: &End, extent: Extent) -> Result<(), CUresult> {
+fn between(way: StreamIds, to: &ArrayCopyEnd, from: &ArrayCopyEnd, extent: Extent) -> Result<(), CUresult> {
     let (to_array, to, to_first, to_pitch, to_rows) = to.message(extent);
     let (from_array, from, from_first, from_pitch, from_rows) = from.message(extent);
     let Extent { width, height, depth } = extent;

@@ -84,13 +84,13 @@ impl CachedTarget {
 
 /// Geometry of a launch: blocks, threads, bytes.
 #[derive(Clone, Copy)]
-struct Shape {
+struct LaunchGeometry {
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
 }
 
-impl Shape {
+impl LaunchGeometry {
     /// # Errors
     ///
     /// As the driver: 1 for what never fits, 701 when registers are what is missing.
@@ -161,7 +161,7 @@ pub(crate) unsafe fn kernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result<(), CUresult> {
-    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    let shape = LaunchGeometry { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
     // SAFETY: handed on.
     unsafe { launch(function, shape, stream, &[], Params { array: params, extra }) }
 }
@@ -182,7 +182,7 @@ pub(crate) unsafe fn cooperative_kernel(
     stream: CUstream,
     params: *mut *mut c_void,
 ) -> Result<(), CUresult> {
-    let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    let shape = LaunchGeometry { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
     let params = Params { array: params, extra: std::ptr::null_mut() };
     // SAFETY: handed on.
     unsafe { launch(function, shape, stream, &[rules::cooperative()], params) }
@@ -206,7 +206,7 @@ pub(crate) unsafe fn cooperative_kernels(
     for one in list {
         let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
         let block = [one.blockDimX, one.blockDimY, one.blockDimZ];
-        let shape = Shape { grid, block, shared: one.sharedMemBytes };
+        let shape = LaunchGeometry { grid, block, shared: one.sharedMemBytes };
         let params = Params { array: one.kernelParams, extra: std::ptr::null_mut() };
         // SAFETY: the entry's parameters, by the contract.
         unsafe { launch(one.function, shape, one.hStream, &[rules::cooperative()], params) }?;
@@ -232,7 +232,7 @@ pub(crate) unsafe fn kernel_ex(
     for attribute in given {
         attributes.push(portable(attribute)?);
     }
-    let shape = Shape {
+    let shape = LaunchGeometry {
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
         block: [config.blockDimX, config.blockDimY, config.blockDimZ],
         shared: config.sharedMemBytes,
@@ -264,7 +264,7 @@ fn portable(mut attribute: CUlaunchAttribute) -> Result<CUlaunchAttribute, CUres
 /// As [`kernel`].
 unsafe fn launch(
     function: CUfunction,
-    shape: Shape,
+    shape: LaunchGeometry,
     stream: CUstream,
     attributes: &[CUlaunchAttribute],
     params: Params,
@@ -297,7 +297,7 @@ unsafe fn launch(
 /// As [`kernel`], for the function or kernel that is `target`.
 unsafe fn launch_now(
     target: &LaunchTarget,
-    shape: Shape,
+    shape: LaunchGeometry,
     stream: CUstream,
     attributes: &[CUlaunchAttribute],
     params: Params,
@@ -314,7 +314,7 @@ unsafe fn launch_now(
     let code = target.code_on(context.device)?;
     if attributes.iter().any(|attribute| attribute.id == launch_attribute::COOPERATIVE && attribute.value[0] != 0) {
         // Too much shared memory is a way of being too large together.
-        Shape { shared: 0, ..shape }.check(code, device)?;
+        LaunchGeometry { shared: 0, ..shape }.check(code, device)?;
         shape.check_cooperative(target, device)?;
     }
     shape.check(code, device)?;
@@ -373,7 +373,7 @@ pub(crate) unsafe fn for_node(launch: &katydid_graph::Launch) -> Result<katydid_
     };
     let named = if launch.function == 0 { launch.kernel } else { launch.function };
     let target = LaunchTarget::of(CUfunction(std::ptr::with_exposed_provenance_mut(named)))?;
-    let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
+    let shape = LaunchGeometry { grid: launch.grid, block: launch.block, shared: launch.shared };
     let device = &device::all()?[context.device as usize];
     let code = target.code_on(context.device)?;
     shape.check(code, device)?;
@@ -429,7 +429,7 @@ mod tests {
     }
 
     fn check(code: &Code, grid: [u32; 3], block: [u32; 3], shared: u32) -> Result<(), CUresult> {
-        Shape { grid, block, shared }.check(code, &device())
+        LaunchGeometry { grid, block, shared }.check(code, &device())
     }
 
     const WRONG: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_VALUE);

@@ -15,7 +15,7 @@ use katydid_cuda_sys::{CUdevice, CUdeviceptr, CUmemLocation, CUresult, CUstream,
 use katydid_driver_rules::caller::check_no_flags;
 use katydid_driver_rules::mem_advise::{Advice, AdviceTarget, Book};
 use katydid_driver_rules::memory::{check_attachment, check_managed, check_range_attributes, range_answers};
-use katydid_fatbin::Image;
+use katydid_fatbin::ModuleImage;
 use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 
 use crate::context::{device, stack};
@@ -98,7 +98,7 @@ pub(crate) fn count() {
 }
 
 /// Looks whether code changes memory together with the host, as managed memory cannot be where the device's attributes say so.
-pub(crate) fn note_code(image: &Image<'_>, architectures: &[u32]) {
+pub(crate) fn note_code(image: &ModuleImage<'_>, architectures: &[u32]) {
     let length: usize = image.parts().iter().map(|part| part.len()).sum();
     if SYSTEM_ATOMICS.load(Ordering::Relaxed) || length > MAX_CODE_BYTES || is_concurrent() {
         return;

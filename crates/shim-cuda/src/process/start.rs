@@ -8,7 +8,7 @@ use katydid_arena::Settled;
 use katydid_client::connect;
 use katydid_client::environment::{OpenError, variable};
 use katydid_client::fork::{self, NoFork};
-use katydid_client::job::{self, Job};
+use katydid_client::job::{self, JobMembership};
 use katydid_client::output::say;
 use katydid_client::regions::Regions;
 use katydid_client::session::Session;
@@ -104,11 +104,11 @@ impl Failure {
 }
 
 /// A job, and the way of its session.
-type JobConnection = (Job, Address, LinkKind);
+type JobConnection = (JobMembership, Address, LinkKind);
 
 /// Forks wait from here until it is known what a child of this process must not have.
 fn start() -> Result<(Option<&'static Shim>, Option<JobConnection>, NoFork), Failure> {
-    let mut job = Job::from_environment()?;
+    let mut job = JobMembership::from_environment()?;
     if let Some(job) = &mut job {
         job.announce();
     }

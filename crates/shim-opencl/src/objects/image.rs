@@ -73,7 +73,7 @@ fn pitches(shape: &cl_image_desc, rows: &Rows) -> (usize, usize) {
 }
 
 /// An image that a program asks for.
-struct Wanted {
+struct RequestedImage {
     context: Arc<Context>,
     parent: Option<Arc<Memory>>,
     flags: u64,
@@ -91,7 +91,7 @@ struct Wanted {
     is_given: bool,
 }
 
-impl Wanted {
+impl RequestedImage {
     /// # Safety
     ///
     /// Format and description are null or readable.
@@ -209,7 +209,7 @@ unsafe fn create(
     host_ptr: *mut void,
 ) -> Result<cl_mem, Code> {
     // SAFETY: handed on.
-    let wanted = unsafe { Wanted::read(context, flags, format, desc, host_ptr)? };
+    let wanted = unsafe { RequestedImage::read(context, flags, format, desc, host_ptr)? };
     let block = if wanted.is_simple() { block_for(&wanted.context, wanted.rows.len()) } else { None };
     let mut is_lent = false;
     // SAFETY: by the contract.
@@ -235,7 +235,7 @@ unsafe fn create(
 ///
 /// The rows are readable if the image begins with them; the block has room for them, and no other code has it.
 unsafe fn make_image(
-    wanted: &Wanted,
+    wanted: &RequestedImage,
     properties: Vec<u64>,
     block: Option<&Block>,
     is_lent: &mut bool,

@@ -26,11 +26,11 @@ pub(crate) struct ImageShape {
 }
 
 /// The kind of an image, a `CL_MEM_OBJECT_…`, with the order and type of its channels.
-pub(crate) type ImageKind = (u32, (u32, u32));
+pub(crate) type OpenclImageKind = (u32, (u32, u32));
 
 impl ImageShape {
     /// Kind of the image, and its format.
-    pub(crate) fn kind_and_format(&self) -> ImageKind {
+    pub(crate) fn kind_and_format(&self) -> OpenclImageKind {
         (self.kind, self.format)
     }
 

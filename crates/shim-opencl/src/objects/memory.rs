@@ -23,7 +23,7 @@ use crate::host::mapped_pages::RETURNED_PAGES;
 use crate::host::rows::{Direction, Rows};
 use crate::objects::context::Context;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
-use crate::objects::image_shape::{ImageKind, ImageShape};
+use crate::objects::image_shape::{ImageShape, OpenclImageKind};
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::maps::Maps;
 use crate::objects::pending_command::PendingCommand;
@@ -262,7 +262,7 @@ impl Memory {
     }
 
     /// What an image is; none of what is no image.
-    pub(crate) fn image_kind(&self) -> Option<ImageKind> {
+    pub(crate) fn image_kind(&self) -> Option<OpenclImageKind> {
         self.image.map(|shape| shape.kind_and_format())
     }
 

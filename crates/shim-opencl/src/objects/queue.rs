@@ -21,7 +21,7 @@ use crate::host::pending_reads;
 use crate::objects::context::Context;
 use crate::objects::device::Device;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object};
-use crate::objects::image_shape::ImageKind;
+use crate::objects::image_shape::OpenclImageKind;
 use crate::objects::info::{CachedValues, QueryBuffer, ask, handles};
 use crate::process::per_worker::PerWorker;
 use crate::process::session;
@@ -61,7 +61,7 @@ pub(crate) enum ImageCommand {
 #[derive(Debug, Default)]
 struct AcceptedImageCommands {
     worker: u32,
-    commands: HashSet<(ImageCommand, [Option<ImageKind>; 2])>,
+    commands: HashSet<(ImageCommand, [Option<OpenclImageKind>; 2])>,
 }
 
 /// Commands with which nothing of the program's can be wrong where a driver has them at all. Each is one bit.
@@ -208,14 +208,14 @@ impl Queue {
         &self,
         worker: u32,
         command: ImageCommand,
-        images: [Option<ImageKind>; 2],
+        images: [Option<OpenclImageKind>; 2],
     ) -> bool {
         let accepted = self.accepted_images.lock().unwrap_or_else(PoisonError::into_inner);
         accepted.worker == worker && accepted.commands.contains(&(command, images))
     }
 
     /// Notes that the driver of a worker has accepted such a command.
-    pub(crate) fn accepted_images(&self, worker: u32, command: ImageCommand, images: [Option<ImageKind>; 2]) {
+    pub(crate) fn accepted_images(&self, worker: u32, command: ImageCommand, images: [Option<OpenclImageKind>; 2]) {
         let mut accepted = self.accepted_images.lock().unwrap_or_else(PoisonError::into_inner);
         if accepted.worker != worker {
             *accepted = AcceptedImageCommands { worker, ..AcceptedImageCommands::default() };

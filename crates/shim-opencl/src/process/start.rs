@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use katydid_client::connect::{Plain, has_server, open_plain};
+use katydid_client::connect::{PlainSession, has_server, open_plain};
 use katydid_client::environment::OpenError;
 use katydid_client::fork::{self, NoFork};
-use katydid_client::job::{self, Job};
+use katydid_client::job::{self, JobMembership};
 use katydid_client::life;
 use katydid_client::output::say;
 use katydid_client::threads;
@@ -59,20 +59,21 @@ fn after_fork() {
 fn at_exit() {}
 
 /// A job, and the way of its session.
-type PreparedJob = (Job, Address, LinkKind);
+type PreparedJob = (JobMembership, Address, LinkKind);
 
 /// What a user reads when there is no session; nothing when no server was named.
 /// Forks wait from here until it is known what a child of this process must not have.
 fn open() -> Result<(Session, Option<PreparedJob>, NoFork), Option<String>> {
-    let mut job = Job::from_environment().map_err(|error| Some(error.to_string()))?;
+    let mut job = JobMembership::from_environment().map_err(|error| Some(error.to_string()))?;
     if let (Some(job), true) = (&mut job, has_server()) {
         job.announce();
     }
     let forks = fork::hold();
-    let Plain { link, address, kind, pinned } = open_plain(SessionKind::OPENCL).map_err(|error| match error {
-        OpenError::NoServer => None,
-        error => Some(error.to_string()),
-    })?;
+    let PlainSession { link, address, kind, pinned } =
+        open_plain(SessionKind::OPENCL).map_err(|error| match error {
+            OpenError::NoServer => None,
+            error => Some(error.to_string()),
+        })?;
     if let Some(memory) = pinned {
         let memory = HostMemory::new(memory).map_err(|error| Some(format!("no address space for handles: {error}")))?;
         memory.install();

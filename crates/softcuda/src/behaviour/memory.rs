@@ -47,7 +47,7 @@ fn a_pageable_source_may_change_after_the_call() {
     let stream = stream(0);
     let (mut up, mut down) = (7_u32, 0_u32);
     let memory = device_memory(4);
-    let gate = Gate::new(stream);
+    let gate = StreamGate::new(stream);
     // SAFETY: locals of the sizes given.
     unsafe {
         ok(cuMemcpyHtoDAsync_v2(memory, ptr::from_ref(&up).cast(), 4, stream));

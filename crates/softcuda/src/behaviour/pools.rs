@@ -99,7 +99,7 @@ fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
     // SAFETY: handles and addresses by value.
     unsafe {
         let place = from(pool, 4096, first);
-        let gate = Gate::new(first);
+        let gate = StreamGate::new(first);
         ok(cuMemsetD8Async(place, 1, 4096, first));
         ok(cuMemFreeAsync(place, first));
         let elsewhere = from(pool, 4096, second);
@@ -131,7 +131,7 @@ fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
         ok(cuMemcpyDtoHAsync_v2(read.as_mut_ptr().cast(), places[1], read.len(), stream));
         ok(cuStreamEndCapture(stream, &mut graph));
         ok(cuGraphInstantiateWithFlags(&mut built, graph, 0));
-        let gate = Gate::new(stream);
+        let gate = StreamGate::new(stream);
         ok(cuGraphLaunch(built, stream));
         places.into_iter().for_each(|place| ok(cuMemFreeAsync(place, stream)));
         gate.open();
@@ -162,7 +162,7 @@ fn freed_memory_is_unknown_at_once_and_freed_once() {
         ok(cuDeviceGetDefaultMemPool(&mut default, 0));
         assert_eq!(value, default.address());
         assert_eq!(cuMemFreeAsync(place + 8, stream), INVALID_VALUE);
-        let gate = Gate::new(stream);
+        let gate = StreamGate::new(stream);
         ok(cuMemFreeAsync(place, stream));
         assert_eq!([cuMemFreeAsync(place, stream), cuMemFree_v2(place), ask(&mut value)], [INVALID_VALUE; 3]);
         assert_eq!(cuMemsetD8Async(place, 0, 1, stream), INVALID_VALUE);

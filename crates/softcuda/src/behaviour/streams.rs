@@ -7,7 +7,7 @@ use crate::sync::default_stream::with_per_thread_default;
 fn a_stream_runs_in_order_while_its_owner_goes_on() {
     let _scene = Scene::new();
     let (stream, seen) = (stream(0), Trace::default());
-    let gate = Gate::new(stream);
+    let gate = StreamGate::new(stream);
     (1..=3).for_each(|number| trace(stream, &seen, number));
     // SAFETY: handles by value.
     unsafe {
@@ -23,7 +23,7 @@ fn a_stream_runs_in_order_while_its_owner_goes_on() {
 fn the_legacy_stream_comes_after_blocking_streams_and_before_their_next_work() {
     let _scene = Scene::new();
     let (first, second, seen) = (stream(0), stream(0), Trace::default());
-    let gate = Gate::new(first);
+    let gate = StreamGate::new(first);
     trace(first, &seen, 1);
     trace(CUstream::NULL, &seen, 2);
     trace(second, &seen, 3);
@@ -39,7 +39,7 @@ fn the_legacy_stream_comes_after_blocking_streams_and_before_their_next_work() {
 fn a_non_blocking_stream_does_not_wait_for_the_legacy_stream() {
     let _scene = Scene::new();
     let (free, seen) = (stream(1), Trace::default());
-    let gate = Gate::new(CUstream::NULL);
+    let gate = StreamGate::new(CUstream::NULL);
     trace(free, &seen, 1);
     // SAFETY: handles by value.
     unsafe {
@@ -85,7 +85,7 @@ fn an_event_is_reached_when_its_stream_gets_there_and_others_wait_for_it() {
     unsafe {
         ok(cuEventQuery(event));
         ok(cuEventSynchronize(event));
-        let gate = Gate::new(first);
+        let gate = StreamGate::new(first);
         trace(first, &seen, 1);
         ok(cuEventRecord(event, first));
         ok(cuStreamWaitEvent(second, event, 0));
@@ -127,7 +127,7 @@ fn elapsed_time_needs_two_recorded_events_with_times() {
 fn a_destroyed_stream_finishes_its_work() {
     let _scene = Scene::new();
     let (stream, seen) = (stream(0), Trace::default());
-    let gate = Gate::new(stream);
+    let gate = StreamGate::new(stream);
     trace(stream, &seen, 1);
     // SAFETY: handles by value.
     unsafe {

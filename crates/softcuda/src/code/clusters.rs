@@ -3,11 +3,11 @@
 use katydid_driver_rules::cluster::{self, Cluster, ClusterLimits, MAX_CLUSTER_BLOCKS};
 use katydid_ptx_exec::Kernel;
 
-use crate::code::function_settings::Settings;
+use crate::code::function_settings::FunctionSettings;
 use crate::ffi::Outcome;
 
 /// Most blocks that a cluster of a kernel may have by what has been set on it.
-fn most(settings: &Settings) -> u32 {
+fn most(settings: &FunctionSettings) -> u32 {
     cluster::most(settings.allows_large_clusters())
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn of_launch(
     asked: Option<Cluster>,
     grid: [u32; 3],
     kernel: &Kernel,
-    settings: &Settings,
+    settings: &FunctionSettings,
 ) -> Outcome<Option<Cluster>> {
     let limits = ClusterLimits {
         fixed: settings.cluster.cluster(kernel),
@@ -35,7 +35,7 @@ pub(crate) fn active(cluster: Option<Cluster>, blocks: u32) -> u32 {
 }
 
 /// The largest cluster that a kernel can have when the device holds `blocks` blocks of it.
-pub(crate) fn potential(settings: &Settings, blocks: u32) -> u32 {
+pub(crate) fn potential(settings: &FunctionSettings, blocks: u32) -> u32 {
     if blocks == 0 { 0 } else { most(settings) }
 }
 
@@ -54,7 +54,7 @@ mod tests {
     }
 
     fn cluster(kernel: &Kernel, asked: Option<Cluster>, grid: [u32; 3]) -> Outcome<Option<Cluster>> {
-        of_launch(asked, grid, kernel, &Settings::for_kernel(kernel))
+        of_launch(asked, grid, kernel, &FunctionSettings::for_kernel(kernel))
     }
 
     const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_program_can_fix_what_code_leaves_open() {
         let (plain, fixed) = (kernel(""), kernel(".reqnctapercluster 2"));
-        let settings = Settings::for_kernel(&plain);
+        let settings = FunctionSettings::for_kernel(&plain);
         assert_eq!(settings.cluster.set(&fixed, 0, 4), Err(CUresult::ERROR_INVALID_VALUE));
         assert_eq!((settings.cluster.axis(&fixed, 0), settings.cluster.axis(&plain, 0)), (2, 0));
         for (axis, value) in [2, 1, 1].into_iter().enumerate() {

@@ -9,7 +9,7 @@ use katydid_driver_rules::code::{check_carveout, check_dynamic_shared};
 use katydid_driver_rules::state::launch::OldLaunch;
 use katydid_ptx_exec::Kernel;
 
-use crate::code::function_settings::Settings;
+use crate::code::function_settings::FunctionSettings;
 use crate::code::occupancy::threads_by_registers;
 use crate::ffi::Outcome;
 use crate::process::attributes::{COMPUTE_CAPABILITY, MAX_BLOCK_SHARED_BYTES};
@@ -17,7 +17,7 @@ use crate::process::handles::{Registry, mint};
 use crate::process::state;
 
 /// The value of a function attribute.
-pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) -> Outcome<i32> {
+pub(crate) fn attribute(kernel: &Kernel, settings: &FunctionSettings, attribute: u32) -> Outcome<i32> {
     let unsigned = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     Ok(match attribute {
         id::MAX_THREADS_PER_BLOCK => unsigned(kernel.max_threads.min(threads_by_registers(kernel))),
@@ -41,7 +41,7 @@ pub(crate) fn attribute(kernel: &Kernel, settings: &Settings, attribute: u32) ->
 }
 
 /// Changes a function attribute; those that are facts of the code cannot be set.
-pub(crate) fn set_attribute(kernel: &Kernel, settings: &Settings, attribute: u32, value: i32) -> Outcome {
+pub(crate) fn set_attribute(kernel: &Kernel, settings: &FunctionSettings, attribute: u32, value: i32) -> Outcome {
     let within = |most: i32| if (0..=most).contains(&value) { Ok(value) } else { Err(CUresult::ERROR_INVALID_VALUE) };
     match attribute {
         id::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
@@ -75,7 +75,7 @@ pub(crate) struct Function {
     /// Its name, as C wants it.
     pub(crate) name: CString,
     /// What has been set on it.
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<FunctionSettings>,
     /// What was set on it for launches of the old style.
     pub(crate) old: Mutex<OldLaunch>,
 }
@@ -84,7 +84,12 @@ pub(crate) struct Function {
 static FUNCTIONS: Registry<Function> = Registry::new();
 
 /// Makes a function of a module in a context.
-pub(crate) fn register(module: usize, context_id: u64, kernel: Arc<Kernel>, settings: Arc<Settings>) -> Arc<Function> {
+pub(crate) fn register(
+    module: usize,
+    context_id: u64,
+    kernel: Arc<Kernel>,
+    settings: Arc<FunctionSettings>,
+) -> Arc<Function> {
     let name = CString::new(kernel.name.as_str()).unwrap_or_default();
     let (handle, old) = (mint(), Mutex::default());
     let function = Arc::new(Function { handle, module, context_id, kernel, name, settings, old });

@@ -37,7 +37,7 @@ impl Fixed {
 }
 
 /// What can be set on a function. A kernel of a library and its functions in all contexts of a device share one.
-pub(crate) struct Settings {
+pub(crate) struct FunctionSettings {
     /// Most dynamic shared memory of a launch, in bytes.
     pub(crate) most_dynamic: AtomicU32,
     /// Preferred share of shared memory in percent, -1 for none: a hint.
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     pub(crate) cluster: Fixed,
 }
 
-impl Settings {
+impl FunctionSettings {
     /// What a kernel starts with.
     pub(crate) fn for_kernel(kernel: &Kernel) -> Arc<Self> {
         Arc::new(Self {

@@ -8,9 +8,11 @@ use katydid_cuda_sys::{CUevent, CUlaunchAttribute, CUresult, launch_attribute as
 use katydid_driver_rules::cluster::Cluster;
 use katydid_driver_rules::launch::{self as rules, GeometryLimits};
 use katydid_ptx_exec::texture::Bound;
-use katydid_ptx_exec::{AddressRange, Fault, FaultKind, Grid, Host, Kernel, Launch, Limits, Pool, Question, Race};
+use katydid_ptx_exec::{
+    AddressRange, DeviceHeap, Fault, FaultKind, Grid, Host, Kernel, Launch, Question, Race, RunLimits,
+};
 
-use crate::code::function_settings::Settings;
+use crate::code::function_settings::FunctionSettings;
 use crate::code::occupancy::{Needs, threads_by_registers};
 use crate::code::{clusters, module};
 use crate::context::state::Context;
@@ -23,7 +25,7 @@ use crate::process::device::{self, Device};
 use crate::process::settings;
 use crate::sync::event::{self, Event};
 use crate::sync::hold::{self, LaunchOrigin};
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 use crate::texture::object::{self, Bindings};
 use crate::texture::reference;
@@ -33,7 +35,7 @@ const NO_STREAM: usize = 0;
 
 /// Geometry of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchGeometry {
     /// Blocks of the grid, along each axis.
     pub(crate) grid: [u32; 3],
     /// Threads of a block, along each axis.
@@ -46,9 +48,9 @@ pub(crate) struct Shape {
     pub(crate) cluster: Option<Cluster>,
 }
 
-impl Shape {
+impl LaunchGeometry {
     /// Refuses what `device` or the kernel does not allow, and settles the cluster.
-    pub(crate) fn check(&mut self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
+    pub(crate) fn check(&mut self, kernel: &Kernel, settings: &FunctionSettings, device: &Device) -> Outcome {
         const LIMITS: GeometryLimits =
             GeometryLimits { grid: GRID_EXTENT, block: BLOCK_EXTENT, threads: BLOCK_THREADS };
         let threads = LIMITS.check(self.grid, self.block)?;
@@ -71,7 +73,7 @@ impl Shape {
     }
 
     /// Refuses a cooperative grid that the device cannot hold at once; too much shared memory is a way of that.
-    fn check_together(&self, kernel: &Kernel, settings: &Settings, device: &Device) -> Outcome {
+    fn check_together(&self, kernel: &Kernel, settings: &FunctionSettings, device: &Device) -> Outcome {
         let threads = rules::threads(self.block) as i32;
         let each = Needs::of(kernel, settings).blocks(threads, self.shared as usize)?;
         rules::check_cooperative(self.grid, each, device.multiprocessors())
@@ -84,7 +86,7 @@ pub(crate) fn is_cooperative(attributes: &[CUlaunchAttribute]) -> bool {
     asked.is_some_and(|attribute| attribute.value[0] as u32 != 0)
 }
 
-impl Shape {
+impl LaunchGeometry {
     /// The launch of a kernel with packed parameters.
     pub(crate) fn launch(self, kernel: Arc<Kernel>, params: Vec<u8>) -> Launch {
         let Self { grid, block, shared, cooperative, cluster } = self;
@@ -117,10 +119,10 @@ pub(crate) fn events(attributes: &[CUlaunchAttribute]) -> Outcome<Vec<Arc<Event>
 }
 
 /// Puts a checked launch into `stream`.
-pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: Shape, params: Vec<u8>) -> Outcome {
+pub(crate) fn launch(stream: &Arc<Stream>, kernel: Arc<Kernel>, shape: LaunchGeometry, params: Vec<u8>) -> Outcome {
     stream.context()?.output.flush();
     let (launch, handle, references) = (shape.launch(kernel, params), stream.handle, reference::bindings());
-    stream.submit(Job::new(move |context| run_grid(context, handle, Grid::new(launch), references))).map(drop)
+    stream.submit(StreamJob::new(move |context| run_grid(context, handle, Grid::new(launch), references))).map(drop)
 }
 
 /// Puts a launch that was taken down as bytes into `stream`, whose context has its module.
@@ -136,7 +138,7 @@ pub(crate) fn go_on(stream: &Arc<Stream>, state: &[u8]) -> Outcome {
         CUresult::ERROR_INVALID_VALUE
     })?;
     let (handle, references) = (stream.handle, reference::bindings());
-    stream.submit(Job::new(move |context| run_grid(context, handle, Ok(grid), references))).map(drop)
+    stream.submit(StreamJob::new(move |context| run_grid(context, handle, Ok(grid), references))).map(drop)
 }
 
 /// Runs a launch of a graph to its end, or to its fault.
@@ -147,7 +149,7 @@ pub(crate) fn run(context: &Context, launch: Launch) -> Outcome {
 /// Runs a grid of `stream` to its end, or to its fault.
 fn run_grid(context: &Context, stream: usize, grid: Result<Grid, Fault>, references: Bindings) -> Outcome {
     let _working = space::working();
-    let limits = Limits { threads: settings::cores(), budget: u64::MAX };
+    let limits = RunLimits { threads: settings::cores(), budget: u64::MAX };
     let origin = LaunchOrigin { context: context.handle, stream };
     let host = Reach { context, device: context.device.ordinal, peers: context.peers(), references };
     let outcome = grid.and_then(|grid| hold::run(origin, grid, &host, limits, &context.switch));
@@ -207,7 +209,7 @@ impl Host for Reach<'_> {
         self.context.output.complain(text);
     }
 
-    fn allocate(&self, pool: Pool, size: u64, align: u64) -> Option<u64> {
+    fn allocate(&self, pool: DeviceHeap, size: u64, align: u64) -> Option<u64> {
         allocation::allocate_in_heap(self.context, pool, size, align)
     }
 
@@ -229,7 +231,7 @@ impl Host for Reach<'_> {
         }
     }
 
-    fn free(&self, pool: Pool, address: u64) {
+    fn free(&self, pool: DeviceHeap, address: u64) {
         self.context.heaps.free(pool, address);
     }
 

@@ -11,9 +11,9 @@ use katydid_cuda_sys::{CUfunction, CUlibrary, CUresult};
 use katydid_ptx_exec::Kernel;
 
 use crate::code::function::{self, Function};
-use crate::code::function_settings::Settings;
+use crate::code::function_settings::FunctionSettings;
 use crate::code::module::{self, Module};
-use crate::code::module_image::{Code, Imagined, Refusal};
+use crate::code::module_image::{Code, CodeRefusal, Imagined};
 use crate::context::stack;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
@@ -41,7 +41,7 @@ pub(crate) struct LibraryKernel {
     /// Facts about it; to run, each context has its own.
     pub(crate) kernel: Arc<Kernel>,
     /// What has been set on it, by device.
-    settings: Mutex<HashMap<i32, Arc<Settings>>>,
+    settings: Mutex<HashMap<i32, Arc<FunctionSettings>>>,
 }
 
 /// Libraries that have not been unloaded.
@@ -115,14 +115,14 @@ impl LibraryKernel {
     }
 
     /// What has been set on it for a device.
-    pub(crate) fn settings(&self, device: i32) -> Arc<Settings> {
+    pub(crate) fn settings(&self, device: i32) -> Arc<FunctionSettings> {
         let mut all = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.entry(device).or_insert_with(|| Settings::for_kernel(&self.kernel)))
+        Arc::clone(all.entry(device).or_insert_with(|| FunctionSettings::for_kernel(&self.kernel)))
     }
 }
 
 /// `cuLibraryLoadData`.
-pub(crate) fn load(code: Result<Code, Refusal>) -> Outcome<Arc<Library>> {
+pub(crate) fn load(code: Result<Code, CodeRefusal>) -> Outcome<Arc<Library>> {
     let code = code.map_err(|refusal| refusal.code)?;
     let (handle, modules) = (mint(), Mutex::default());
     let library = Arc::new(Library { handle, code, kernels: OnceLock::new(), modules });
@@ -155,7 +155,7 @@ pub(crate) fn resolve_kernel(handle: usize) -> Outcome<Arc<LibraryKernel>> {
 }
 
 /// What a launch or an occupancy question names: a function of `context`, or a library's kernel, cast to one.
-pub(crate) fn callable(handle: CUfunction, context: &Context) -> Outcome<(Arc<Kernel>, Arc<Settings>)> {
+pub(crate) fn callable(handle: CUfunction, context: &Context) -> Outcome<(Arc<Kernel>, Arc<FunctionSettings>)> {
     match function::resolve(handle) {
         Ok(function) if function.context_id == context.id => {
             Ok((Arc::clone(&function.kernel), Arc::clone(&function.settings)))

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
 use katydid_driver_rules::code::LinkProgress;
-use katydid_fatbin::{Compilation, Image, containers_of_object, linked_image, members_of_library};
+use katydid_fatbin::{Compilation, ModuleImage, containers_of_object, linked_image, members_of_library};
 use katydid_ptx_exec::{LoadError, Program, TargetDevice, strong_names};
 
-use crate::code::module_image::{Imagined, Refusal};
+use crate::code::module_image::{CodeRefusal, Imagined};
 use crate::ffi::Outcome;
 use crate::process::attributes::COMPUTE_CAPABILITY;
 use crate::process::handles::{Registry, mint};
@@ -45,8 +45,11 @@ struct LinkerState {
 static LINKERS: Registry<Linker> = Registry::new();
 
 /// What is said of bytes that are no code in the form that they should have.
-fn unrecognised(name: &str) -> Refusal {
-    Refusal { code: CUresult::ERROR_INVALID_IMAGE, log: format!("error: '{name}' has a form that is not recognised") }
+fn unrecognised(name: &str) -> CodeRefusal {
+    CodeRefusal {
+        code: CUresult::ERROR_INVALID_IMAGE,
+        log: format!("error: '{name}' has a form that is not recognised"),
+    }
 }
 
 /// Code that a program adds to a link.
@@ -90,7 +93,7 @@ impl LinkerState {
             jit_input::OBJECT => self.add_object(input),
             jit_input::LIBRARY => self.add_library(input),
             jit_input::CUBIN => self.add_cubin(input),
-            jit_input::NVVM => Err(Refusal {
+            jit_input::NVVM => Err(CodeRefusal {
                 code: CUresult::ERROR_JIT_COMPILER_NOT_FOUND,
                 log: format!("error: '{}' is LTO code, which the software device does not compile", input.name),
             }),
@@ -103,7 +106,7 @@ impl LinkerState {
     }
 
     /// Puts a refusal into the log.
-    fn say(&mut self, refusal: &Refusal) -> CUresult {
+    fn say(&mut self, refusal: &CodeRefusal) -> CUresult {
         if !self.errors.is_empty() {
             self.errors.push('\n');
         }
@@ -112,26 +115,26 @@ impl LinkerState {
     }
 
     /// PTX text, or a container with some: what is taken for the one is taken for the other.
-    fn add_image(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+    fn add_image(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
-        let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
+        let image = ModuleImage::from_bytes(data).map_err(|_| unrecognised(name))?;
         self.add_texts(&image, input)
     }
 
     /// Machine code cannot be run; what this linker made before can be linked again.
-    fn add_cubin(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+    fn add_cubin(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
-        let image = Image::from_bytes(data).map_err(|_| unrecognised(name))?;
+        let image = ModuleImage::from_bytes(data).map_err(|_| unrecognised(name))?;
         self.add_texts(&image, input).map_err(|refusal| match refusal.code {
             CUresult::ERROR_INVALID_SOURCE | CUresult::ERROR_INVALID_PTX | CUresult::ERROR_NO_BINARY_FOR_GPU => refusal,
-            _ => Refusal { code: CUresult::ERROR_INVALID_IMAGE, ..refusal },
+            _ => CodeRefusal { code: CUresult::ERROR_INVALID_IMAGE, ..refusal },
         })
     }
 
-    fn add_object(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+    fn add_object(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
         let none =
-            || Refusal { code: CUresult::ERROR_UNKNOWN, log: format!("error: no device code found in '{name}'") };
+            || CodeRefusal { code: CUresult::ERROR_UNKNOWN, log: format!("error: no device code found in '{name}'") };
         let containers = containers_of_object(data).map_err(|_| none())?;
         if containers.is_empty() {
             return Err(none());
@@ -141,9 +144,9 @@ impl LinkerState {
 
     /// Members without device code are left alone, and so are those with machine code alone: what is called of them is missed
     /// by its name at the end. The library of the device runtime is such, and its functions are known here.
-    fn add_library(&mut self, input: &Input<'_>) -> Result<(), Refusal> {
+    fn add_library(&mut self, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let Input { data, name, .. } = *input;
-        let members = members_of_library(data).map_err(|_| Refusal {
+        let members = members_of_library(data).map_err(|_| CodeRefusal {
             code: CUresult::ERROR_UNKNOWN,
             log: format!("error: '{name}' is not a library of object files"),
         })?;
@@ -155,7 +158,7 @@ impl LinkerState {
     }
 
     /// The texts of an image that suit the device, each checked for itself.
-    fn add_texts(&mut self, image: &Image<'_>, input: &Input<'_>) -> Result<(), Refusal> {
+    fn add_texts(&mut self, image: &ModuleImage<'_>, input: &Input<'_>) -> Result<(), CodeRefusal> {
         let (major, minor) = COMPUTE_CAPABILITY;
         for ptx in image.ptx(Some(major * 10 + minor))? {
             if !ptx.text.contains(".version") {
@@ -167,7 +170,7 @@ impl LinkerState {
         Ok(())
     }
 
-    fn add_text(&mut self, text: &str, compilation: Compilation, name: &str) -> Result<(), Refusal> {
+    fn add_text(&mut self, text: &str, compilation: Compilation, name: &str) -> Result<(), CodeRefusal> {
         let target = target();
         match Program::load(&[text], &mut Imagined::default(), target) {
             // Names of other texts are looked for at the end.
@@ -177,7 +180,7 @@ impl LinkerState {
         for defined in strong_names(text, target)? {
             if let Some(first) = self.names.insert(defined.clone(), name.to_owned()) {
                 let log = format!("error: '{defined}' in '{name}' is defined already, in '{first}'");
-                return Err(Refusal { code: CUresult::ERROR_INVALID_SOURCE, log });
+                return Err(CodeRefusal { code: CUresult::ERROR_INVALID_SOURCE, log });
             }
         }
         self.texts.push((text.to_owned(), compilation));
@@ -196,7 +199,7 @@ impl LinkerState {
         if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
             let code = CUresult::ERROR_INVALID_SOURCE;
             self.progress.spoil(code);
-            return Err(self.say(&Refusal { code, log: error.to_string() }));
+            return Err(self.say(&CodeRefusal { code, log: error.to_string() }));
         }
         self.progress.complete();
         let image = self.image.insert(linked);

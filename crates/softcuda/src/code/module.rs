@@ -7,8 +7,8 @@ use katydid_cuda_sys::{CUmodule, CUresult};
 use katydid_ptx_exec::{GlobalMemory, Kernel, KernelInfo, Program, ReferenceKind};
 
 use crate::code::function::{self, Function};
-use crate::code::function_settings::Settings;
-use crate::code::module_image::{Code, Refusal};
+use crate::code::function_settings::FunctionSettings;
+use crate::code::module_image::{Code, CodeRefusal};
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::copy::transfer::{self, Span};
@@ -80,14 +80,14 @@ impl Module {
 
     /// The function called `name`; always the same handle.
     pub(crate) fn function(&self, name: &str) -> Outcome<Arc<Function>> {
-        self.function_with(name, Settings::for_kernel)
+        self.function_with(name, FunctionSettings::for_kernel)
     }
 
     /// As [`Self::function`]; a new one gets the settings that `settings` gives.
     pub(crate) fn function_with(
         &self,
         name: &str,
-        settings: impl FnOnce(&Kernel) -> Arc<Settings>,
+        settings: impl FnOnce(&Kernel) -> Arc<FunctionSettings>,
     ) -> Outcome<Arc<Function>> {
         let kernel = self.kernel(name)?;
         let mut functions = self.functions();
@@ -169,7 +169,7 @@ fn displace(context: &Context) {
 }
 
 /// Loads code into `context`.
-pub(crate) fn load(context: &Context, code: &Code) -> Result<Arc<Module>, Refusal> {
+pub(crate) fn load(context: &Context, code: &Code) -> Result<Arc<Module>, CodeRefusal> {
     context.output.flush();
     displace(context);
     let mut variables = Variables { context, places: Vec::new() };

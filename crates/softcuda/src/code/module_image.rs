@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use katydid_cuda_sys::CUresult;
-use katydid_fatbin::{Compilation, Image, ImageError, ImageKind, image_at};
+use katydid_fatbin::{Compilation, ModuleImage, ModuleImageError, ModuleImageKind, image_at};
 use katydid_ptx_exec::{GlobalMemory, LoadError, Program, PtxSource, TargetDevice};
 
 use crate::code::jit::Options;
@@ -16,25 +16,25 @@ use crate::process::attributes::COMPUTE_CAPABILITY;
 
 /// Why code was refused: the code for the caller, and the text for its error log.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct CodeRefusal {
     /// What the call gives.
     pub(crate) code: CUresult,
     /// What a log buffer gets.
     pub(crate) log: String,
 }
 
-impl From<ImageError> for Refusal {
-    fn from(error: ImageError) -> Self {
+impl From<ModuleImageError> for CodeRefusal {
+    fn from(error: ModuleImageError) -> Self {
         let code = match error {
-            ImageError::NoPtx { .. } => CUresult::ERROR_NO_BINARY_FOR_GPU,
-            ImageError::Null => CUresult::ERROR_INVALID_VALUE,
+            ModuleImageError::NoPtx { .. } => CUresult::ERROR_NO_BINARY_FOR_GPU,
+            ModuleImageError::Null => CUresult::ERROR_INVALID_VALUE,
             _ => CUresult::ERROR_INVALID_IMAGE,
         };
         Self { code, log: error.to_string() }
     }
 }
 
-impl From<LoadError> for Refusal {
+impl From<LoadError> for CodeRefusal {
     fn from(error: LoadError) -> Self {
         let code = match error {
             LoadError::NewerPtx { .. } => CUresult::ERROR_UNSUPPORTED_PTX_VERSION,
@@ -45,7 +45,7 @@ impl From<LoadError> for Refusal {
     }
 }
 
-impl Refusal {
+impl CodeRefusal {
     /// Says once on stderr what is missing in the software device or in the image: no caller of the driver shows the
     /// log, and "invalid PTX" would send its reader to the wrong place.
     fn say(self) -> Self {
@@ -73,14 +73,14 @@ impl Code {
     /// # Safety
     ///
     /// `image` must be null or point to a complete image that does not change during the call.
-    pub(crate) unsafe fn at(image: *const c_void) -> Result<Self, Refusal> {
+    pub(crate) unsafe fn at(image: *const c_void) -> Result<Self, CodeRefusal> {
         // SAFETY: the contract of this function.
         Ok(Self { image: unsafe { image_at(image.cast()) }?.encode(), compilation: Compilation::default() })
     }
 
     /// The image in a file's bytes.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Refusal> {
-        Ok(Self { image: Image::from_bytes(bytes)?.encode(), compilation: Compilation::default() })
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, CodeRefusal> {
+        Ok(Self { image: ModuleImage::from_bytes(bytes)?.encode(), compilation: Compilation::default() })
     }
 
     /// The code, compiled with options.
@@ -89,19 +89,19 @@ impl Code {
     }
 
     /// Links and decodes the PTX that suits the device; variables are placed in `memory`.
-    pub(crate) fn load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
-        self.try_load(memory).map_err(Refusal::say)
+    pub(crate) fn load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, CodeRefusal> {
+        self.try_load(memory).map_err(CodeRefusal::say)
     }
 
     /// As `load`, without logging.
-    fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, Refusal> {
+    fn try_load(&self, memory: &mut dyn GlobalMemory) -> Result<Program, CodeRefusal> {
         let (major, minor) = COMPUTE_CAPABILITY;
-        let image = Image::decode(&self.image)?;
+        let image = ModuleImage::decode(&self.image)?;
         let texts = image.ptx(Some(major * 10 + minor))?;
         // What has no version directive was never meant to be PTX; the real driver calls it an invalid image.
-        if image.kind() == ImageKind::Ptx && !texts.iter().all(|ptx| ptx.text.contains(".version")) {
+        if image.kind() == ModuleImageKind::Ptx && !texts.iter().all(|ptx| ptx.text.contains(".version")) {
             let log = "the image is neither PTX nor a fatbin nor a cubin".to_owned();
-            return Err(Refusal { code: CUresult::ERROR_INVALID_IMAGE, log });
+            return Err(CodeRefusal { code: CUresult::ERROR_INVALID_IMAGE, log });
         }
         let sources = texts.iter().map(|ptx| {
             let Compilation { max_registers, contracts } = self.compilation.or(ptx.compilation);

@@ -6,7 +6,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::occupancy::{self as rules, BlockSearch, WARP_THREADS};
 use katydid_ptx_exec::Kernel;
 
-use crate::code::function_settings::Settings;
+use crate::code::function_settings::FunctionSettings;
 use crate::ffi::Outcome;
 use crate::process::attributes::{
     BLOCK_THREADS, MAX_BLOCK_SHARED_BYTES, MULTIPROCESSOR_BLOCKS, MULTIPROCESSOR_REGISTERS,
@@ -31,7 +31,7 @@ pub(crate) struct Needs {
 
 impl Needs {
     /// The needs of a kernel, with what has been set on it.
-    pub(crate) fn of(kernel: &Kernel, settings: &Settings) -> Self {
+    pub(crate) fn of(kernel: &Kernel, settings: &FunctionSettings) -> Self {
         Self {
             registers: kernel.registers,
             static_shared: kernel.static_shared,

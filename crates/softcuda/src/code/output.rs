@@ -16,7 +16,7 @@ enum To {
 }
 
 /// Output of one context.
-pub(crate) struct Output(Mutex<Pending>);
+pub(crate) struct ContextOutput(Mutex<Pending>);
 
 /// Pieces in the order they were printed, and their size in all.
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Pending {
     pieces: Vec<(To, Vec<u8>)>,
 }
 
-impl Output {
+impl ContextOutput {
     /// A buffer in which nothing was printed.
     pub(crate) fn new() -> Self {
         Self(Mutex::default())

@@ -22,7 +22,7 @@ use crate::ffi::Outcome;
 use crate::process::attributes::{MAX_BLOCK_SHARED_BYTES, MAX_PERSISTING_L2_BYTES};
 
 /// Values by limit id, in bytes or counts.
-pub(crate) struct Limits(Mutex<[u64; STORED_LIMITS]>);
+pub(crate) struct ContextLimits(Mutex<[u64; STORED_LIMITS]>);
 
 /// Ids below this have a place; up to [`FIRST_UNKNOWN_LIMIT`] they are known, but not of this device.
 const STORED_LIMITS: usize = 9;
@@ -56,7 +56,7 @@ fn rule(id: u32, memory: u64) -> Rule {
     Rule { step, least, most, refuses }
 }
 
-impl Limits {
+impl ContextLimits {
     /// The values of a fresh context of the real driver.
     pub(crate) fn new() -> Self {
         let mut values = [0; STORED_LIMITS];
@@ -108,7 +108,7 @@ mod tests {
 
     /// What becomes of a value: the code, or what is kept.
     fn stored(id: u32, value: u64) -> Outcome<u64> {
-        let limits = Limits::new();
+        let limits = ContextLimits::new();
         limits.set(id, value, 80 << 30)?;
         limits.get(id)
     }
@@ -142,6 +142,6 @@ mod tests {
         assert_eq!(stored(limit::DEV_RUNTIME_SYNC_DEPTH, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
         assert_eq!(stored(9, 1), Err(CUresult::ERROR_UNSUPPORTED_LIMIT));
         assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| stored(id, 1)), [Err(CUresult::ERROR_NOT_PERMITTED); 2]);
-        assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| Limits::new().get(id)), [Ok(232_448), Ok(0)]);
+        assert_eq!([SHARED_SIZE, GRAPHICS_LIMIT].map(|id| ContextLimits::new().get(id)), [Ok(232_448), Ok(0)]);
     }
 }

@@ -22,12 +22,12 @@ thread_local! {
     /// exit handlers too, which come after its other locals are gone.
     static STACK: ManuallyDrop<RefCell<Vec<usize>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     /// Frees the stack of a thread that ends while the process goes on.
-    static END: End = const { End };
+    static END: StackRelease = const { StackRelease };
 }
 
-struct End;
+struct StackRelease;
 
-impl Drop for End {
+impl Drop for StackRelease {
     fn drop(&mut self) {
         // SAFETY: asks for numbers only.
         let is_main = unsafe { libc::gettid() == libc::getpid() };

@@ -9,8 +9,8 @@ use katydid_cuda_sys::CUresult;
 use katydid_driver_rules::device::check_context_flags;
 use katydid_ptx_exec::Switch;
 
-use crate::code::output::Output;
-use crate::context::limits::Limits;
+use crate::code::output::ContextOutput;
+use crate::context::limits::ContextLimits;
 use crate::ffi::Outcome;
 use crate::memory::device_heap::DeviceHeaps;
 use crate::process::device::Device;
@@ -27,11 +27,11 @@ pub(crate) struct Context {
     /// What `cuCtxGetApiVersion` says of it.
     pub(crate) api_version: u32,
     /// Limits that `cuCtxSetLimit` sets.
-    pub(crate) limits: Limits,
+    pub(crate) limits: ContextLimits,
     /// What device code allocates from.
     pub(crate) heaps: DeviceHeaps,
     /// Text that kernels print and that was not shown yet.
-    pub(crate) output: Output,
+    pub(crate) output: ContextOutput,
     /// Preferred cache configuration: kept and reported.
     pub(crate) cache_config: AtomicU32,
     /// Stops running kernels: thrown by the first fault.
@@ -57,9 +57,9 @@ impl Context {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             device,
             api_version,
-            limits: Limits::new(),
+            limits: ContextLimits::new(),
             heaps: DeviceHeaps::default(),
-            output: Output::new(),
+            output: ContextOutput::new(),
             cache_config: AtomicU32::new(0),
             switch: Arc::default(),
             flags: AtomicU32::new(flags),

@@ -14,7 +14,7 @@ use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
 use crate::memory::space::Access;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 
 /// Pageable sources up to this size are taken along, larger ones are waited for.
@@ -78,10 +78,10 @@ fn between(stream: &Arc<Stream>, target: Span, source: Span, when: When) -> Outc
     let size = source.size;
     if when == When::Later && source.pageable && !target.pageable && size <= MAX_SNAPSHOT_BYTES {
         let bytes = transfer::snapshot(&source).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        let job = Job::new(move |_| transfer::write(&target, &bytes));
+        let job = StreamJob::new(move |_| transfer::write(&target, &bytes));
         return stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop);
     }
-    let job = Job::new(move |_| transfer::copy(&target, &source, size, 1, (0, 0)));
+    let job = StreamJob::new(move |_| transfer::copy(&target, &source, size, 1, (0, 0)));
     if when == When::Now || source.pageable || target.pageable {
         return finish(stream, job);
     }
@@ -89,7 +89,7 @@ fn between(stream: &Arc<Stream>, target: Span, source: Span, when: When) -> Outc
 }
 
 /// Runs a job to its end: what kernels printed before is written, and an error that sticks is given.
-pub(crate) fn finish(stream: &Arc<Stream>, job: Job) -> Outcome {
+pub(crate) fn finish(stream: &Arc<Stream>, job: StreamJob) -> Outcome {
     stream.perform(job)?;
     let context = stream.context()?;
     context.output.flush();

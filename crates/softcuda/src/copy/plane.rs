@@ -11,7 +11,7 @@ use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::graphs::capture;
 use crate::memory::space::Access;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 use crate::texture::volume;
 
@@ -57,7 +57,7 @@ pub(crate) fn copy_rows(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) ->
     let target = to.side.span(&context, to.start, extent(width, rows, to.pitch)?, Access::ReadWrite)?;
     let source = from.side.span(&context, from.start, extent(width, rows, from.pitch)?, Access::Read)?;
     let pitches = (to.pitch, from.pitch);
-    let job = Job::new(move |_| transfer::copy(&target, &source, width, rows, pitches));
+    let job = StreamJob::new(move |_| transfer::copy(&target, &source, width, rows, pitches));
     if when == When::Now || source.pageable || target.pageable {
         return linear::finish(stream, job);
     }
@@ -96,6 +96,6 @@ pub(crate) fn fill<const SIZE: usize>(
     }
     let size = extent(width, rows, pitch)?;
     let target = Span::reached(&*stream.context()?, address, size, Access::ReadWrite)?;
-    let job = Job::new(move |_| transfer::fill(&target, &pattern, width, rows, pitch));
+    let job = StreamJob::new(move |_| transfer::fill(&target, &pattern, width, rows, pitch));
     stream.submit(if size <= MAX_INLINE_COPY_BYTES { job.short() } else { job }).map(drop)
 }

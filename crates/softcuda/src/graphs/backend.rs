@@ -17,7 +17,7 @@ use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::tasks::Tasks;
 use super::volume::Volume;
 use super::{condition, run};
-use crate::code::launch::{Shape, events, is_cooperative};
+use crate::code::launch::{LaunchGeometry, events, is_cooperative};
 use crate::code::library::{self, callable};
 use crate::code::params::pack;
 use crate::context::stack;
@@ -25,7 +25,7 @@ use crate::ffi::{Outcome, unsupported};
 use crate::memory::{allocation, space};
 use crate::process::{device, settings};
 use crate::sync::event::{self, EventMark};
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
 use crate::sync::streams::resolve;
@@ -85,7 +85,7 @@ impl Backend for Soft {
         let attributes = of_launch(&launch.attributes);
         let cooperative = is_cooperative(&attributes);
         let (grid, block, shared) = (launch.grid, launch.block, launch.shared);
-        let mut shape = Shape { grid, block, shared, cooperative, cluster: requested_cluster(&attributes) };
+        let mut shape = LaunchGeometry { grid, block, shared, cooperative, cluster: requested_cluster(&attributes) };
         shape.check(&kernel, &settings, context.device)?;
         if !events(&attributes)?.is_empty() {
             return Err(unsupported("an event of a launch in a graph"));
@@ -150,7 +150,7 @@ impl Backend for Soft {
         let done = Arc::new(EventMark::default());
         let before = last().get_or_insert_default().insert(exec, Arc::clone(&done));
         // The mark is reached whatever becomes of the graph: the next launch waits for it.
-        let job = Job::always(move |context| {
+        let job = StreamJob::always(move |context| {
             if let Some(before) = before {
                 before.wait();
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUlaunchAttribute, CUresult};
 use katydid_graph::Attributes;
 
-use crate::code::launch::Shape;
+use crate::code::launch::LaunchGeometry;
 use crate::context::contexts;
 use crate::context::state::Context;
 use crate::copy::transfer::Span;
@@ -16,7 +16,7 @@ use crate::sync::stream::LiveContext;
 /// A kernel node's code: what its launch is made of.
 pub(super) struct Prepared {
     pub(super) kernel: Arc<katydid_ptx_exec::Kernel>,
-    pub(super) shape: Shape,
+    pub(super) shape: LaunchGeometry,
 }
 
 /// The living context behind a handle that was checked before.

@@ -14,7 +14,7 @@ use katydid_cuda_sys::{CUDA_MEMSET_NODE_PARAMS, CUresult, conditional_type};
 use katydid_graph::Host;
 
 use super::prepared::fill_size;
-use super::tasks::{Action, Task, Tasks};
+use super::tasks::{Action, NodeTask, Tasks};
 use crate::code::launch;
 use crate::context::state::Context;
 use crate::copy::transfer::{self, Span};
@@ -98,7 +98,7 @@ impl<'run> Walk<'run> {
 }
 
 /// What must happen even if the launch has failed.
-fn skip(task: &Task) -> Outcome {
+fn skip(task: &NodeTask) -> Outcome {
     if let Action::Record(mark) = &task.action {
         mark.reach();
     }
@@ -106,7 +106,7 @@ fn skip(task: &Task) -> Outcome {
 }
 
 /// Does one task, and returns when it is done.
-fn perform(task: &Task, context: &Context) -> Outcome {
+fn perform(task: &NodeTask, context: &Context) -> Outcome {
     context.healthy()?;
     match &task.action {
         Action::Kernel(context, launch) => launch::run(context, launch.as_ref().clone())?,

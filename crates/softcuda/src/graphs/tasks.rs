@@ -10,7 +10,7 @@ use katydid_ptx_exec::Launch;
 use super::condition::{self, Condition};
 use super::prepared::{Prepared, context_of, fill_span, of_launch};
 use super::volume::Volume;
-use crate::code::launch::{Shape, is_cooperative};
+use crate::code::launch::{LaunchGeometry, is_cooperative};
 use crate::ffi::Outcome;
 use crate::sync::event::{self, EventMark};
 use crate::sync::memory_word::Operation;
@@ -32,7 +32,7 @@ pub(super) enum Action {
 }
 
 /// One node of a launch, ready to run.
-pub(super) struct Task {
+pub(super) struct NodeTask {
     pub(super) action: Action,
     /// How many tasks it comes after.
     pub(super) before: usize,
@@ -43,7 +43,7 @@ pub(super) struct Task {
 
 /// The tasks of a plan, at the positions of its steps.
 pub(super) struct Tasks {
-    pub(super) all: Vec<Task>,
+    pub(super) all: Vec<NodeTask>,
     /// An order that keeps all dependencies.
     pub(super) order: Vec<usize>,
     /// No two tasks may run at a time.
@@ -75,15 +75,15 @@ impl Tasks {
     }
 
     fn build(plan: &Plan, marks: &mut Marks) -> Outcome<Self> {
-        let mut all: Vec<Option<Task>> = plan.steps.iter().map(|_| None).collect();
+        let mut all: Vec<Option<NodeTask>> = plan.steps.iter().map(|_| None).collect();
         // In an order that keeps dependencies, so that a wait finds the record before it.
         for at in &plan.order {
             let step = &plan.steps[*at];
             let inner = step.inner.iter().map(|plan| Self::build(plan, marks)).collect::<Outcome<_>>()?;
             let (action, before) = (action(step, marks)?, step.before.len());
-            all[*at] = Some(Task { action, before, after: Vec::new(), inner });
+            all[*at] = Some(NodeTask { action, before, after: Vec::new(), inner });
         }
-        let mut all: Vec<Task> = all.into_iter().flatten().collect();
+        let mut all: Vec<NodeTask> = all.into_iter().flatten().collect();
         for (at, step) in plan.steps.iter().enumerate() {
             step.before.iter().for_each(|(before, _)| all[*before].after.push(at));
         }
@@ -159,6 +159,6 @@ fn launch(kernel: &Kernel) -> Outcome<Launch> {
     let prepared = kernel.code.0.downcast_ref::<Prepared>().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let params = kernel.arguments.bytes().to_vec();
     // Attributes can be set on the node after it was made.
-    let shape = Shape { cooperative: is_cooperative(&of_launch(&kernel.attributes)), ..prepared.shape };
+    let shape = LaunchGeometry { cooperative: is_cooperative(&of_launch(&kernel.attributes)), ..prepared.shape };
     Ok(shape.launch(Arc::clone(&prepared.kernel), params))
 }

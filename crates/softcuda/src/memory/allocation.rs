@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use katydid_cuda_sys::{CUresult, limit};
 use katydid_driver_rules::memory::{check_pitched, pitched};
-use katydid_ptx_exec::Pool;
+use katydid_ptx_exec::DeviceHeap;
 
 use crate::context::state::Context;
 use crate::context::{contexts, stack};
@@ -15,7 +15,7 @@ use crate::memory::space::{self, RangeKind, Region};
 use crate::memory::{managed, pool};
 use crate::process::attributes::PITCH_ALIGN_BYTES;
 use crate::process::device;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 
 /// `cuMemAlloc` in `context`.
@@ -92,7 +92,7 @@ pub(crate) fn free_async(at: u64, stream: &Arc<Stream>) -> Outcome {
     }
     space::write().leave(at);
     // The arena stays mapped, so nothing has to be waited for: late work of another stream meets zeroes.
-    let job = Job::always(move |_| {
+    let job = StreamJob::always(move |_| {
         let gone = space::write().remove_same(at, region.id);
         gone.map_or(Ok(()), |region| give_back(&region))
     });
@@ -121,7 +121,7 @@ pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
 }
 
 /// Room in a heap of `context` for device code; `None` when the heap, or the device, is full.
-pub(crate) fn allocate_in_heap(context: &Context, pool: Pool, size: u64, align: u64) -> Option<u64> {
+pub(crate) fn allocate_in_heap(context: &Context, pool: DeviceHeap, size: u64, align: u64) -> Option<u64> {
     let malloc_bytes = || context.limits.get(limit::MALLOC_HEAP_SIZE).ok();
     let reserve = |bytes| place_as(context, bytes, RangeKind::Heap, |memory| memory.allocate_last(bytes)).ok();
     context.heaps.allocate(pool, (size, align), malloc_bytes, reserve)

@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use katydid_cuda_sys::CUresult;
-use katydid_ptx_exec::Pool;
+use katydid_ptx_exec::DeviceHeap;
 
 use crate::ffi::Outcome;
 use crate::memory::heap::Heap;
@@ -25,7 +25,7 @@ const RUNTIME_HEAP_BYTES: u64 = 16 << 20;
 /// A heap as a checkpoint takes it along.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeapState {
-    pub(crate) pool: Pool,
+    pub(crate) pool: DeviceHeap,
     /// Its memory: start and end.
     pub(crate) range: (u64, u64),
     /// Places that are taken.
@@ -35,7 +35,7 @@ pub(crate) struct HeapState {
 impl HeapState {
     /// Bytes: number of the heap, start and end, then start and end of each place, as little-endian u64.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let head = [u64::from(self.pool == Pool::Runtime), self.range.0, self.range.1];
+        let head = [u64::from(self.pool == DeviceHeap::Runtime), self.range.0, self.range.1];
         let places = self.used.iter().flat_map(|(start, end)| [*start, *end]);
         head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
     }
@@ -45,7 +45,7 @@ impl HeapState {
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let (head, places) = words.split_first_chunk::<3>()?;
-        let pool = [Pool::Malloc, Pool::Runtime].into_iter().nth(usize::try_from(head[0]).ok()?)?;
+        let pool = [DeviceHeap::Malloc, DeviceHeap::Runtime].into_iter().nth(usize::try_from(head[0]).ok()?)?;
         let (places, odd) = places.as_chunks::<2>();
         let used = places.iter().map(|[start, end]| (*start, *end)).collect();
         (rest.is_empty() && odd.is_empty()).then_some(Self { pool, range: (head[1], head[2]), used })
@@ -61,10 +61,10 @@ pub(crate) struct DeviceHeaps {
 
 impl DeviceHeaps {
     /// Locks the heap of a pool.
-    fn lock(&self, pool: Pool) -> MutexGuard<'_, Option<Heap>> {
+    fn lock(&self, pool: DeviceHeap) -> MutexGuard<'_, Option<Heap>> {
         let heap = match pool {
-            Pool::Malloc => &self.malloc,
-            Pool::Runtime => &self.runtime,
+            DeviceHeap::Malloc => &self.malloc,
+            DeviceHeap::Runtime => &self.runtime,
         };
         heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,7 +73,7 @@ impl DeviceHeaps {
     /// `reserve`, which takes a number of bytes and gives their start. `malloc_bytes` is the size of the heap of `malloc`.
     pub(crate) fn allocate(
         &self,
-        pool: Pool,
+        pool: DeviceHeap,
         (size, align): (u64, u64),
         malloc_bytes: impl FnOnce() -> Option<u64>,
         reserve: impl FnOnce(u64) -> Option<u64>,
@@ -81,8 +81,8 @@ impl DeviceHeaps {
         let mut heap = self.lock(pool);
         if heap.is_none() {
             let bytes = match pool {
-                Pool::Malloc => malloc_bytes()?,
-                Pool::Runtime => RUNTIME_HEAP_BYTES,
+                DeviceHeap::Malloc => malloc_bytes()?,
+                DeviceHeap::Runtime => RUNTIME_HEAP_BYTES,
             };
             let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
             let start = reserve(bytes)?;
@@ -92,7 +92,7 @@ impl DeviceHeaps {
     }
 
     /// Gives room back; an address that was not given is left alone.
-    pub(crate) fn free(&self, pool: Pool, address: u64) {
+    pub(crate) fn free(&self, pool: DeviceHeap, address: u64) {
         if let Some(heap) = self.lock(pool).as_mut() {
             heap.free(address);
         }
@@ -103,7 +103,7 @@ impl DeviceHeaps {
         let keep = |pool| {
             self.lock(pool).as_ref().map(|heap| HeapState { pool, range: heap.range(), used: heap.used().collect() })
         };
-        [Pool::Malloc, Pool::Runtime].into_iter().filter_map(keep).collect()
+        [DeviceHeap::Malloc, DeviceHeap::Runtime].into_iter().filter_map(keep).collect()
     }
 
     /// Makes a heap again as it was, its memory zeroes; `OUT_OF_MEMORY` when its place is not free, `INVALID_VALUE` for
@@ -126,7 +126,7 @@ impl DeviceHeaps {
 
     /// Refuses to change the size of the heap of `malloc` once there is one.
     pub(crate) fn check_resize(&self) -> Outcome {
-        if self.lock(Pool::Malloc).is_some() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+        if self.lock(DeviceHeap::Malloc).is_some() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 }
 
@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn states_survive_as_bytes_and_damaged_ones_are_noticed() {
-        let state = HeapState { pool: Pool::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
+        let state =
+            HeapState { pool: DeviceHeap::Runtime, range: (4096, 8192), used: vec![(4096, 4112), (5000, 6000)] };
         let bytes = state.to_bytes();
         assert_eq!(HeapState::from_bytes(&bytes), Some(state));
         for damaged in [&bytes[..bytes.len() - 8], &bytes[..bytes.len() - 1], &bytes[..16], &[]] {

@@ -42,7 +42,7 @@ const IMPORT_ALIGN_BYTES: u64 = 2 << 20;
 const INVALID_HANDLE: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Memory of another process that is open here.
-struct Opened {
+struct OpenedMemory {
     handle: CUipcMemHandle,
     /// Handle of the context that opened it.
     context: usize,
@@ -53,15 +53,15 @@ struct Opened {
 }
 
 /// By the address that the program knows.
-static OPENED_MEMORY: Mutex<BTreeMap<u64, Opened>> = Mutex::new(BTreeMap::new());
+static OPENED_MEMORY: Mutex<BTreeMap<u64, OpenedMemory>> = Mutex::new(BTreeMap::new());
 
-fn opened() -> MutexGuard<'static, BTreeMap<u64, Opened>> {
+fn opened() -> MutexGuard<'static, BTreeMap<u64, OpenedMemory>> {
     OPENED_MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a handle says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Named {
+struct NamedMemory {
     process: u32,
     descriptor: u32,
     identity: u64,
@@ -71,7 +71,7 @@ struct Named {
     witness: (u32, u32),
 }
 
-impl Named {
+impl NamedMemory {
     fn encode(&self) -> CUipcMemHandle {
         let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
         let words = [HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
@@ -141,7 +141,7 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
         (file.as_raw_fd().unsigned_abs(), inode as u32)
     };
     let (process, size) = (std::process::id(), region.size);
-    Ok(Named { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
+    Ok(NamedMemory { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
 }
 
 /// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already.
@@ -154,7 +154,7 @@ pub(crate) fn open_once(context: &Context, handle: CUipcMemHandle, flags: u32) -
 /// cannot open it.
 pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Outcome<u64> {
     check_open(flags)?;
-    let named = Named::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let named = NamedMemory::decode(&handle).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if named.process == std::process::id() {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
@@ -179,7 +179,7 @@ pub(crate) fn open(context: &Context, handle: CUipcMemHandle, flags: u32) -> Out
     if !space::write().insert(region) {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
-    all.insert(address, Opened { handle, context: context.handle, count: 1, _range: range });
+    all.insert(address, OpenedMemory { handle, context: context.handle, count: 1, _range: range });
     Ok(address)
 }
 
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_handle_says_what_it_was_made_of_and_others_are_refused() {
-        let named = Named {
+        let named = NamedMemory {
             process: 7,
             descriptor: 8,
             identity: 9,
@@ -223,14 +223,14 @@ mod tests {
             witness: (3, 4),
         };
         let handle = named.encode();
-        assert_eq!(Named::decode(&handle), Some(named));
+        assert_eq!(NamedMemory::decode(&handle), Some(named));
         let changed = |at: usize, byte: u8| {
             let mut other = handle;
             other.reserved[at] = byte;
-            Named::decode(&other)
+            NamedMemory::decode(&other)
         };
         assert_eq!((changed(0, 0), changed(31, 0xff), changed(39, 0xff)), (None, None, None));
-        assert_eq!(Named::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
+        assert_eq!(NamedMemory::decode(&CUipcMemHandle { reserved: [0; 64] }), None);
         assert_eq!(named.file().err(), Some(CUresult::ERROR_INVALID_HANDLE));
     }
 }

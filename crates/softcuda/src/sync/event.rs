@@ -14,7 +14,7 @@ use crate::ffi::Outcome;
 use crate::memory::shared_marks::SharedMarks;
 use crate::process::handles::{Registry, mint};
 use crate::process::state;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::{LiveContext, Stream};
 use crate::sync::streams;
 
@@ -108,7 +108,7 @@ impl Event {
         }
         // The event stands for the new mark before the job can reach it: a query in between must say "not yet".
         let mark = self.renew();
-        let job = Job::always(move |_| {
+        let job = StreamJob::always(move |_| {
             mark.reach();
             Ok(())
         });
@@ -124,7 +124,7 @@ impl Event {
         let mark = self.renew();
         // A stream of its own, whose handle ends here: it waits on a thread that no other stream needs.
         let waiter = streams::create(context, 0, stream_flags::NON_BLOCKING, 0)?;
-        let job = Job::always(move |_| {
+        let job = StreamJob::always(move |_| {
             tickets.iter().for_each(|(stream, ticket)| stream.wait(*ticket));
             mark.reach();
             Ok(())
@@ -136,7 +136,7 @@ impl Event {
     /// `cuStreamWaitEvent`: the stream goes on once the latest record so far is reached.
     pub(crate) fn hold_back(&self, stream: &Arc<Stream>) -> Outcome {
         let Some(mark) = self.mark().filter(|mark| mark.time().is_none()) else { return Ok(()) };
-        let job = Job::always(move |_| {
+        let job = StreamJob::always(move |_| {
             mark.wait();
             Ok(())
         });

@@ -25,26 +25,26 @@ pub(crate) trait Run: Send + Sync + 'static {
 
 /// Streams that wait for a thread, and threads that wait for a stream. The threads do not exist in a forked child, which
 /// is why nothing is served there.
-pub(crate) struct Executor<T> {
-    pool: Mutex<Pool<T>>,
+pub(crate) struct StreamExecutor<T> {
+    pool: Mutex<ThreadPool<T>>,
     /// Told when a stream is put in for a thread that waits.
     arrived: Condvar,
 }
 
-struct Pool<T> {
+struct ThreadPool<T> {
     /// Claimed, and not yet taken by a thread.
     streams: VecDeque<Arc<T>>,
-    /// Threads in [`Executor::next`], those just woken included.
+    /// Threads in [`StreamExecutor::next`], those just woken included.
     idle: usize,
 }
 
-impl<T: Run> Executor<T> {
+impl<T: Run> StreamExecutor<T> {
     /// An executor that has no threads yet.
     pub(crate) const fn new() -> Self {
-        Self { pool: Mutex::new(Pool { streams: VecDeque::new(), idle: 0 }), arrived: Condvar::new() }
+        Self { pool: Mutex::new(ThreadPool { streams: VecDeque::new(), idle: 0 }), arrived: Condvar::new() }
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool<T>> {
+    fn pool(&self) -> MutexGuard<'_, ThreadPool<T>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

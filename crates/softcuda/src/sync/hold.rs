@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use katydid_ptx_exec::{Fault, Grid, Host, Limits, Progress, Request, Switch};
+use katydid_ptx_exec::{Fault, Grid, Host, Progress, Request, RunLimits, Switch};
 
 /// Where a launch belongs, by the handles of its context and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) fn run(
     origin: LaunchOrigin,
     grid: Grid,
     host: &dyn Host,
-    limits: Limits,
+    limits: RunLimits,
     switch: &Arc<Switch>,
 ) -> Result<(), Fault> {
     let number = {

@@ -11,7 +11,7 @@ use crate::ffi::Outcome;
 type JobWork = Box<dyn FnOnce(&Context) -> Outcome + Send>;
 
 /// A job of a stream.
-pub(crate) struct Job {
+pub(crate) struct StreamJob {
     work: JobWork,
     /// Runs in a failed context too: others wait for it.
     always: bool,
@@ -19,7 +19,7 @@ pub(crate) struct Job {
     pub(crate) short: bool,
 }
 
-impl Job {
+impl StreamJob {
     /// Work that a failed context skips: kernels, copies, fills, host functions.
     pub(crate) fn new(work: impl FnOnce(&Context) -> Outcome + Send + 'static) -> Self {
         Self { work: Box::new(work), always: false, short: false }

@@ -19,9 +19,9 @@ use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::graphs::captures;
 use crate::process::handles::mint;
-use crate::sync::executor::{Executor, Run};
-use crate::sync::job::Job;
-use crate::sync::stream_attributes::Attributes;
+use crate::sync::executor::{Run, StreamExecutor};
+use crate::sync::job::StreamJob;
+use crate::sync::stream_attributes::StreamAttributes;
 
 /// Jobs that wait in a stream. A thousand launches of a stream have been seen to return at once on NVIDIA's GPUs, and the next
 /// one when the first is done (<https://stackoverflow.com/questions/53970187>).
@@ -48,18 +48,18 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     /// Priority of its creation.
     pub(crate) priority: i32,
-    attributes: Mutex<Attributes>,
+    attributes: Mutex<StreamAttributes>,
     role: Role,
     /// The green context that it was made in, 0 for none.
     green: usize,
     context: Weak<LiveContext>,
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     reached: Condvar,
 }
 
 /// Jobs that wait, and tickets given and reached.
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     /// The last ticket given.
     submitted: u64,
     /// The last ticket reached; tickets are reached in order.
@@ -72,7 +72,7 @@ struct Queue {
 
 /// A job that waits in a stream.
 struct Queued {
-    job: Job,
+    job: StreamJob,
     /// Points of other streams that must be reached first.
     after: Vec<Ticket>,
 }
@@ -81,10 +81,10 @@ struct Queued {
 pub(crate) type Ticket = (Arc<Stream>, u64);
 
 /// A job that the submitting thread has claimed an idle stream for, and the context to run it in.
-type ClaimedJob = (Job, Arc<LiveContext>);
+type ClaimedJob = (StreamJob, Arc<LiveContext>);
 
 /// The threads that run streams.
-static STREAM_EXECUTOR: Executor<Stream> = Executor::new();
+static STREAM_EXECUTOR: StreamExecutor<Stream> = StreamExecutor::new();
 
 impl Stream {
     /// A stream of `context`, in a green context if that is not 0; the caller adds it to the context's set.
@@ -97,7 +97,7 @@ impl Stream {
         };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (queue, reached) = (Mutex::default(), Condvar::new());
-        let attributes = Mutex::new(Attributes::new(priority));
+        let attributes = Mutex::new(StreamAttributes::new(priority));
         Self { handle, id, flags, priority, attributes, role, green, context, queue, reached }
     }
 
@@ -127,7 +127,7 @@ impl Stream {
     }
 
     /// Locks the stream's attributes.
-    pub(crate) fn attributes(&self) -> MutexGuard<'_, Attributes> {
+    pub(crate) fn attributes(&self) -> MutexGuard<'_, StreamAttributes> {
         self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,7 +139,7 @@ impl Stream {
     }
 
     /// The queue, locked. A thread that holds the lock of a set may take it, never the other way round.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,7 +155,7 @@ impl Stream {
     }
 
     /// Puts a job at the end, and sees to it that it will be run.
-    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Outcome<u64> {
+    pub(crate) fn submit(self: &Arc<Self>, job: StreamJob) -> Outcome<u64> {
         let (ticket, mine) = self.push(job, false)?;
         if let Some((job, context)) = mine {
             self.run_here(job, &context);
@@ -164,7 +164,7 @@ impl Stream {
     }
 
     /// Puts a job at the end and waits until it is done; runs it on this thread if nothing is before it.
-    pub(crate) fn perform(self: &Arc<Self>, job: Job) -> Outcome {
+    pub(crate) fn perform(self: &Arc<Self>, job: StreamJob) -> Outcome {
         let (ticket, mine) = self.push(job, true)?;
         match mine {
             Some((job, context)) => self.run_here(job, &context),
@@ -174,7 +174,7 @@ impl Stream {
     }
 
     /// Takes a ticket. The job comes back if the caller is to run it, otherwise the executor will.
-    fn push(self: &Arc<Self>, job: Job, caller_waits: bool) -> Outcome<(u64, Option<ClaimedJob>)> {
+    fn push(self: &Arc<Self>, job: StreamJob, caller_waits: bool) -> Outcome<(u64, Option<ClaimedJob>)> {
         let context = self.context()?;
         // Whatever gets here is carried out: what can be part of a graph was taken into it before.
         captures::refuse_captured(self.capture_stream())?;
@@ -206,7 +206,7 @@ impl Stream {
     }
 
     /// Runs a job that this thread has claimed the stream for, and hands on what came behind it meanwhile.
-    fn run_here(self: &Arc<Self>, job: Job, context: &Context) {
+    fn run_here(self: &Arc<Self>, job: StreamJob, context: &Context) {
         job.run(context);
         let more = {
             let mut queue = self.queue();
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn who_finds_no_place_waits_for_one() {
         let stream = Stream::new(Weak::new(), 0, Role::Created, 0, 0);
-        let add = || stream.queue().jobs.push_back(Queued { job: Job::new(|_| Ok(())), after: Vec::new() });
+        let add = || stream.queue().jobs.push_back(Queued { job: StreamJob::new(|_| Ok(())), after: Vec::new() });
         (0..MAX_QUEUED_JOBS - 1).for_each(|_| add());
         stream.wait_for_slot();
         add();

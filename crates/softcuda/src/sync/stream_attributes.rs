@@ -18,7 +18,7 @@ const ACCESS_PROPERTY_STREAMING: u32 = 1;
 
 /// The attributes of one stream, each as the bytes that a program sees.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
+pub(crate) struct StreamAttributes {
     window: [u8; MAX_ATTRIBUTE_BYTES],
     policy: [u8; 4],
     priority: [u8; 4],
@@ -31,7 +31,7 @@ fn word(value: &[u8], at: usize) -> u32 {
     value.as_chunks().0.get(at).copied().map_or(0, u32::from_le_bytes)
 }
 
-impl Attributes {
+impl StreamAttributes {
     /// Those of a new stream.
     pub(crate) fn new(priority: i32) -> Self {
         Self {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn values_outside_what_the_driver_takes_are_refused_and_change_nothing() {
-        let mut attributes = Attributes::new(-2);
+        let mut attributes = StreamAttributes::new(-2);
         for (attribute, bytes) in [
             (id::SYNCHRONIZATION_POLICY, [0, 0]),
             (id::SYNCHRONIZATION_POLICY, [5, 0]),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_priority_is_clamped() {
-        let mut attributes = Attributes::new(0);
+        let mut attributes = StreamAttributes::new(0);
         attributes.set(id::PRIORITY, &value(&(-9_i32).to_le_bytes())).unwrap();
         assert_eq!(attributes.get(id::PRIORITY), Ok(&GREATEST_PRIORITY.to_le_bytes()[..]));
         attributes.set(id::PRIORITY, &value(&[3])).unwrap();
@@ -131,7 +131,7 @@ mod tests {
             value[8..16].copy_from_slice(&bytes.to_le_bytes());
             value[16..20].copy_from_slice(&share.to_le_bytes());
             value[24..28].copy_from_slice(&miss.to_le_bytes());
-            Attributes::new(0).set(id::ACCESS_POLICY_WINDOW, &value)
+            StreamAttributes::new(0).set(id::ACCESS_POLICY_WINDOW, &value)
         };
         assert_eq!(window(4096, 0.5, 1), Ok(()));
         for wrong in [window(1 << 30, 0.5, 1), window(4096, 1.5, 1), window(4096, f32::NAN, 1), window(4096, 0.5, 2)] {

@@ -8,7 +8,7 @@ use katydid_driver_rules::stream::WordOperation;
 use crate::context::state::Context;
 use crate::ffi::Outcome;
 use crate::graphs::capture;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::memory_word::Operation;
 use crate::sync::stream::Stream;
 
@@ -21,7 +21,7 @@ pub(crate) fn single(stream: &Arc<Stream>, operation: u32, address: u64, value: 
     }
     let operation = Operation::new(&*stream.context()?, address, checked)?;
     let is_short = matches!(operation, Operation::Write(..));
-    let job = Job::new(move |context| operation.perform(context));
+    let job = StreamJob::new(move |context| operation.perform(context));
     stream.submit(if is_short { job.short() } else { job }).map(drop)
 }
 
@@ -33,5 +33,5 @@ pub(crate) fn batch(stream: &Arc<Stream>, list: Vec<CUstreamBatchMemOpParams>) -
         return Ok(());
     }
     let perform = move |context: &Context| checked.iter().try_for_each(|operation| operation.perform(context));
-    stream.submit(Job::new(perform)).map(drop)
+    stream.submit(StreamJob::new(perform)).map(drop)
 }

@@ -2,7 +2,7 @@
 
 use katydid_cuda_sys::{CUDA_ARRAY3D_DESCRIPTOR, CUresult};
 use katydid_driver_rules::texture::{array_flag as flag, has_layers, is_mapped_later, level_extent};
-use katydid_ptx_exec::texture::{Channel, Level, Shape};
+use katydid_ptx_exec::texture::{Channel, Level, TextureShape};
 
 use crate::ffi::{Outcome, unsupported};
 
@@ -127,13 +127,13 @@ impl Format {
     }
 
     /// What indices of it mean.
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> TextureShape {
         let [_, height, depth] = self.extent;
         match (self.has(flag::CUBE), self.has(flag::LAYERED)) {
-            (true, true) => Shape::CubeLayers,
-            (true, false) => Shape::Cube,
-            (false, true) => Shape::Layered(if height == 0 { 1 } else { 2 }),
-            (false, false) => Shape::Plain(if depth > 0 { 3 } else { 1 + u32::from(height > 0) }),
+            (true, true) => TextureShape::CubeLayers,
+            (true, false) => TextureShape::Cube,
+            (false, true) => TextureShape::Layered(if height == 0 { 1 } else { 2 }),
+            (false, false) => TextureShape::Plain(if depth > 0 { 3 } else { 1 + u32::from(height > 0) }),
         }
     }
 
@@ -167,10 +167,10 @@ impl Format {
     pub(crate) fn queried(&self) -> [u32; 3] {
         let [width, height, depth] = self.extent.map(|size| size as u32);
         match self.shape() {
-            Shape::Plain(1) => [width, 1, 0],
-            Shape::Layered(1) => [width, depth, 0],
-            Shape::Cube => [width, height, 0],
-            Shape::CubeLayers => [width, height, depth / CUBE_FACES as u32],
+            TextureShape::Plain(1) => [width, 1, 0],
+            TextureShape::Layered(1) => [width, depth, 0],
+            TextureShape::Cube => [width, height, 0],
+            TextureShape::CubeLayers => [width, height, depth / CUBE_FACES as u32],
             _ => [width, height, depth],
         }
     }
@@ -178,7 +178,7 @@ impl Format {
     /// What a surface says of its extent.
     pub(crate) fn queried_surface(&self) -> [u32; 3] {
         let [width, height, depth] = self.extent.map(|size| size as u32);
-        if self.shape() == Shape::Layered(1) { [width, depth, 0] } else { [width, height, depth] }
+        if self.shape() == TextureShape::Layered(1) { [width, depth, 0] } else { [width, height, depth] }
     }
 }
 

@@ -11,7 +11,7 @@ use katydid_cuda_sys::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUmipmappedArray, CUresult,
 };
 use katydid_driver_rules::texture::resource_kind as kind;
-use katydid_ptx_exec::texture::{Address, Bound, Channel, Image, Level, Sampler, Shape, Texture};
+use katydid_ptx_exec::texture::{AddressMode, Bound, Channel, Level, Sampler, Texture, TextureImage, TextureShape};
 
 use crate::ffi::{Outcome, unsupported};
 use crate::memory::space;
@@ -113,10 +113,10 @@ fn sampler(it: &CUDA_TEXTURE_DESC, dimensions: usize, cube: bool) -> Outcome<Sam
         return Err(INVALID_VALUE);
     }
     let address = it.addressMode.map(|mode| match mode {
-        0 => Address::Wrap,
-        2 => Address::Mirror,
-        3 => Address::Border,
-        _ => Address::Clamp,
+        0 => AddressMode::Wrap,
+        2 => AddressMode::Mirror,
+        3 => AddressMode::Border,
+        _ => AddressMode::Clamp,
     });
     Ok(Sampler {
         address,
@@ -211,11 +211,11 @@ impl Object {
         }
         let shape = shape_of(&source);
         let dimensions = match shape {
-            Shape::Plain(dimensions) | Shape::Layered(dimensions) => dimensions as usize,
-            Shape::Linear => 1,
-            Shape::Cube | Shape::CubeLayers => 2,
+            TextureShape::Plain(dimensions) | TextureShape::Layered(dimensions) => dimensions as usize,
+            TextureShape::Linear => 1,
+            TextureShape::Cube | TextureShape::CubeLayers => 2,
         };
-        let sampler = sampler(&texture, dimensions, matches!(shape, Shape::Cube | Shape::CubeLayers))?;
+        let sampler = sampler(&texture, dimensions, matches!(shape, TextureShape::Cube | TextureShape::CubeLayers))?;
         if let Some(view) = &view {
             apply_view(view, &mut source, &mut channel, channels)?;
         }
@@ -271,11 +271,11 @@ pub(crate) fn view(number: u64) -> Outcome<CUDA_RESOURCE_VIEW_DESC> {
 }
 
 /// What indices of a source mean.
-fn shape_of(source: &TextureSource) -> Shape {
+fn shape_of(source: &TextureSource) -> TextureShape {
     match source {
-        TextureSource::Arrays(levels) => levels.first().map_or(Shape::Plain(1), |array| array.format.shape()),
-        TextureSource::Linear(..) => Shape::Linear,
-        TextureSource::Pitched(..) => Shape::Plain(2),
+        TextureSource::Arrays(levels) => levels.first().map_or(TextureShape::Plain(1), |array| array.format.shape()),
+        TextureSource::Linear(..) => TextureShape::Linear,
+        TextureSource::Pitched(..) => TextureShape::Plain(2),
     }
 }
 
@@ -290,10 +290,10 @@ impl Object {
     }
 
     /// Its texels, if all their memory is still there for `device`.
-    fn image(&self, device: i32, peers: u32) -> Option<Image> {
+    fn image(&self, device: i32, peers: u32) -> Option<TextureImage> {
         let (levels, queried) = self.levels(device, peers)?;
         let (channel, channels) = (self.channel, self.channels);
-        Some(Image { channel, channels, shape: shape_of(&self.source), levels, queried })
+        Some(TextureImage { channel, channels, shape: shape_of(&self.source), levels, queried })
     }
 
     fn levels(&self, device: i32, peers: u32) -> Option<(Vec<Level>, [u32; 3])> {

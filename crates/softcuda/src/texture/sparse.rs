@@ -10,7 +10,7 @@ use katydid_driver_rules::texture::TILE_BYTES;
 
 use crate::ffi::Outcome;
 use crate::memory::physical::{self, Block};
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 use crate::texture::array;
 use crate::texture::backing::{Backing, Tiles};
@@ -61,7 +61,8 @@ fn check(info: &CUarrayMapInfo, device: i32) -> Outcome<Change> {
 pub(crate) fn map(infos: &[CUarrayMapInfo], stream: &Arc<Stream>) -> Outcome {
     let device = stream.context()?.device.ordinal;
     let changes = infos.iter().map(|info| check(info, device)).collect::<Outcome<Vec<_>>>()?;
-    let job = Job::always(move |_| changes.iter().try_for_each(|it| it.backing.change(&it.tiles, it.block.as_ref())));
+    let job =
+        StreamJob::always(move |_| changes.iter().try_for_each(|it| it.backing.change(&it.tiles, it.block.as_ref())));
     stream.submit(job.short()).map(drop)
 }
 

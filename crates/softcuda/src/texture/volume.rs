@@ -14,7 +14,7 @@ use crate::copy::side::CopySide;
 use crate::copy::transfer::{self, Span};
 use crate::ffi::Outcome;
 use crate::memory::space::Access;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 use crate::texture::array::{self, Array};
 
@@ -76,7 +76,7 @@ pub(crate) fn copy_plane(stream: &Arc<Stream>, it: &CUDA_MEMCPY2D, when: When) -
 }
 
 /// One end of a copy of one row: an array with an offset into its first row, or memory.
-pub(crate) enum End {
+pub(crate) enum RowEnd {
     /// An array, from a byte of its first row on.
     Array(CUarray, usize),
     /// Memory of the device.
@@ -85,7 +85,7 @@ pub(crate) enum End {
     Any(u64),
 }
 
-impl End {
+impl RowEnd {
     fn describe(&self) -> DescribedSide {
         let (kind, array, device, x) = match *self {
             Self::Array(array, x) => (memory_type::ARRAY, array, 0, x as u64),
@@ -97,7 +97,7 @@ impl End {
 }
 
 /// `cuMemcpyHtoA` and the like: bytes of the first row.
-pub(crate) fn copy_row(stream: &Arc<Stream>, to: &End, from: &End, size: usize, when: When) -> Outcome {
+pub(crate) fn copy_row(stream: &Arc<Stream>, to: &RowEnd, from: &RowEnd, size: usize, when: When) -> Outcome {
     let row = Extent { width: size as u64, height: 1, depth: 1 };
     run(stream, &to.describe(), &from.describe(), row, when)
 }
@@ -110,7 +110,7 @@ fn run(stream: &Arc<Stream>, to: &DescribedSide, from: &DescribedSide, extent: E
     }
     let target = find(to, &context, extent, Access::ReadWrite)?;
     let source = find(from, &context, extent, Access::Read)?;
-    let job = Job::new(move |_| {
+    let job = StreamJob::new(move |_| {
         let Extent { width, height, depth } = extent;
         for slice in 0..depth {
             let part = |rows: Rows| rows.span.part(slice * rows.slice, (height - 1) * rows.pitch + width);

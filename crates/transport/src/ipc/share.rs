@@ -231,12 +231,12 @@ pub struct Borrowed {
     /// Pieces of the memory, in the lender's order.
     pub pieces: Vec<Lent>,
     /// To be kept as long as the memory is used.
-    pub lease: Lease,
+    pub lease: BorrowLease,
 }
 
 /// Ends with the use of what was borrowed.
 #[derive(Debug)]
-pub struct Lease {
+pub struct BorrowLease {
     /// The session that lends, and the memory or event that it lends.
     pub borrowing: Borrowing,
     _connection: UnixStream,
@@ -288,7 +288,7 @@ fn borrow_over(mut connection: UnixStream, borrowing: Borrowing) -> io::Result<B
         piece.map(|piece| (piece, u64::from_le_bytes(size))).ok_or_else(|| ErrorKind::InvalidData.into())
     };
     let pieces = (0..count).map(one).collect::<io::Result<Vec<_>>>()?;
-    Ok(Borrowed { pieces, lease: Lease { borrowing, _connection: connection } })
+    Ok(Borrowed { pieces, lease: BorrowLease { borrowing, _connection: connection } })
 }
 
 fn random<const N: usize>() -> io::Result<[u8; N]> {

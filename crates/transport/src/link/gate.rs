@@ -110,7 +110,7 @@ pub trait QuiesceGate: Send + Sync {
 
 /// Where a link stops, kept under the lock of its frames.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct LinkGate {
     /// A frame is looked at if its number is this or more.
     at: u64,
     /// It is held if its number is this or more.
@@ -124,7 +124,7 @@ pub(crate) struct Gate {
     reached: Option<u64>,
 }
 
-impl Default for Gate {
+impl Default for LinkGate {
     fn default() -> Self {
         Self {
             at: NO_FRAME,
@@ -137,7 +137,7 @@ impl Default for Gate {
     }
 }
 
-impl Gate {
+impl LinkGate {
     /// Whether frame `number` may be sent, whatever it is and whichever thread sends it.
     #[inline]
     pub(crate) fn is_open(&self, number: u64) -> bool {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_hold_admits_only_threads_that_bypass_it() {
-        let mut gate = Gate::default();
+        let mut gate = LinkGate::default();
         assert!(gate.admit(u64::MAX - 1, FRAME));
         gate.hold();
         assert!(!gate.admit(0, FRAME));
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_wished_frame_is_told_once() {
-        let mut gate = Gate::default();
+        let mut gate = LinkGate::default();
         gate.set_stop_at(3);
         assert!(gate.admit(2, FRAME) && !gate.admit(3, FRAME));
         assert!(gate.note_waiting(3) && !gate.note_waiting(3));
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_hold_does_not_forget_a_wish() {
-        let mut gate = Gate::default();
+        let mut gate = LinkGate::default();
         gate.set_stop_at(9);
         gate.hold();
         assert!(!gate.note_waiting(4));
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn trains_and_holds_do_not_undo_each_other() {
-        let mut gate = Gate::default();
+        let mut gate = LinkGate::default();
         let batch = gate.begin_batch((1, 5), ORDERING_RULES).unwrap();
         assert!(!gate.is_open(3) && !gate.admit(3, FRAME) && in_batch(batch, || gate.admit(3, FRAME)));
         gate.hold();

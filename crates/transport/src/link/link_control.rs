@@ -68,7 +68,7 @@ struct LinkState {
     memory: Mutex<Option<Vec<(u64, u64)>>>,
     /// What the program gets each time it comes.
     pieces: Option<OwnedFd>,
-    attachment: Mutex<Attachment>,
+    attachment: Mutex<ProgramConnection>,
     changed: Condvar,
     /// The reading thread is interrupted when it has handed out this many frames.
     interrupt_at: AtomicU64,
@@ -116,13 +116,13 @@ pub(crate) enum Reading {
 }
 
 /// The program's connection, and how far it has been taken over.
-struct Attachment {
+struct ProgramConnection {
     socket: Option<Arc<Connection>>,
     /// The end of the connection is not the end of the link.
     may_leave: bool,
 }
 
-impl Attachment {
+impl ProgramConnection {
     /// Whether the program is there: the reading thread may not have noticed yet that it has left.
     fn is_here(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| !is_hung_up(socket.as_fd(), Some(&Timespec::default())))
@@ -141,7 +141,7 @@ impl LinkControl {
         let failed = LinkError::system("make an event descriptor");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let memory = identities(fds).map_err(LinkError::system("look at the program's memory"))?;
-        let attachment = Mutex::new(Attachment { socket: Some(Arc::new(socket)), may_leave: false });
+        let attachment = Mutex::new(ProgramConnection { socket: Some(Arc::new(socket)), may_leave: false });
         let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NO_FRAME), AtomicU64::new(0));
         let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
         let (told, outlet) = (AtomicU64::new(0), Mutex::new(()));
@@ -166,7 +166,7 @@ impl LinkControl {
         })
     }
 
-    /// The reading thread gets [`Event::Interrupted`](crate::link::worker::Event::Interrupted) when it has handed out `frames` frames
+    /// The reading thread gets [`LinkEvent::Interrupted`](crate::link::worker::LinkEvent::Interrupted) when it has handed out `frames` frames
     /// since the link began, or at once if it has.
     pub fn interrupt(&self, frames: u64) {
         self.state.interrupt_at.store(frames, Ordering::Release);
@@ -225,7 +225,7 @@ impl LinkControl {
             return Err(refusal);
         }
         let socket = program.consent_with(build, ready, self.pieces())?;
-        *attachment = Attachment { socket: Some(Arc::new(socket)), may_leave: false };
+        *attachment = ProgramConnection { socket: Some(Arc::new(socket)), may_leave: false };
         drop(attachment);
         self.state.changed.notify_all();
         self.look_up();
@@ -469,7 +469,7 @@ impl LinkControl {
         self.state.changed.notify_all();
     }
 
-    fn attachment(&self) -> MutexGuard<'_, Attachment> {
+    fn attachment(&self) -> MutexGuard<'_, ProgramConnection> {
         // No code under this lock panics.
         self.state.attachment.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -23,7 +23,7 @@ pub struct Frame<'a> {
 
 /// What a worker's link has come to.
 #[derive(Debug, Clone, Copy)]
-pub enum Event<'a> {
+pub enum LinkEvent<'a> {
     /// A frame to execute.
     Frame(Frame<'a>),
     /// As many frames were handed out as [`LinkControl::interrupt`] said; told once.
@@ -32,7 +32,7 @@ pub enum Event<'a> {
     Closed,
 }
 
-impl<'a> Event<'a> {
+impl<'a> LinkEvent<'a> {
     /// The frame, if it is one.
     #[must_use]
     pub fn frame(self) -> Option<Frame<'a>> {
@@ -46,7 +46,7 @@ pub trait WorkerLink: Send {
     ///
     /// # Errors
     /// [`LinkError::Protocol`] or [`LinkError::Frame`]: the program broke the protocol, and the session must end.
-    fn next(&mut self) -> Result<Event<'_>, LinkError>;
+    fn next(&mut self) -> Result<LinkEvent<'_>, LinkError>;
 
     /// Whether [`WorkerLink::next`] may have something to tell at once. False while it would wait; for a reader that has
     /// something to do meanwhile.

@@ -14,7 +14,7 @@ use rustix::fs::ftruncate;
 use crate::link::address::Address;
 use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
-use crate::link::gate::{Gate, NotifyFd, QuiesceGate, may_wait};
+use crate::link::gate::{LinkGate, NotifyFd, QuiesceGate, may_wait};
 use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
 use crate::link::reconnect::{Reconnect, borrowed};
 use crate::link::thread_ids::ThreadIds;
@@ -47,7 +47,7 @@ const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct ShmProgram {
     shared: Arc<SharedMapping>,
     ring: RingMemory,
-    queue: BiasedLock<Queue>,
+    queue: BiasedLock<FrameQueue>,
     /// As [`CallLink::enqueued`] says; written under the lock of `queue`, by plain instructions.
     enqueued: AtomicU64,
     /// The limit was moved, or the worker is back or gone for good. Who waits for that looks at the queue under the lock.
@@ -74,10 +74,10 @@ pub(crate) struct ShmProgram {
 
 /// The producer's side of the ring, the number of the next frame, and where frames stop.
 #[derive(Default)]
-struct Queue {
+struct FrameQueue {
     producer: Producer,
     sequence: u64,
-    gate: Gate,
+    gate: LinkGate,
 }
 
 impl ShmProgram {
@@ -110,7 +110,7 @@ impl ShmProgram {
         let pinned_length = Mutex::new(INITIAL_PINNED_BYTES);
         Ok(Self {
             ring: RingMemory::new(Arc::clone(&shared)),
-            queue: BiasedLock::new(Queue::default()),
+            queue: BiasedLock::new(FrameQueue::default()),
             enqueued: AtomicU64::new(0),
             opened: Condvar::new(),
             waiting: Mutex::default(),
@@ -131,13 +131,13 @@ impl ShmProgram {
     }
 
     /// The queue, for a thread that sends nothing.
-    fn lock(&self) -> BiasedLockGuard<'_, Queue> {
+    fn lock(&self) -> BiasedLockGuard<'_, FrameQueue> {
         self.queue.take(0)
     }
 
     /// The queue, once this frame may go into it.
     #[inline]
-    fn admitted(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<BiasedLockGuard<'_, Queue>, LinkError> {
+    fn admitted(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<BiasedLockGuard<'_, FrameQueue>, LinkError> {
         let queue = self.queue.take(head.thread);
         if queue.gate.is_open(queue.sequence) && self.socket.is_connected() {
             return Ok(queue);
@@ -147,7 +147,11 @@ impl ShmProgram {
     }
 
     #[cold]
-    fn wait_for_admission(&self, head: &FrameHead, parts: &[&[u8]]) -> Result<BiasedLockGuard<'_, Queue>, LinkError> {
+    fn wait_for_admission(
+        &self,
+        head: &FrameHead,
+        parts: &[&[u8]],
+    ) -> Result<BiasedLockGuard<'_, FrameQueue>, LinkError> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut queue = self.queue.take(head.thread);

@@ -13,7 +13,7 @@ use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::link_control::{LinkControl, Signals};
 use crate::link::pending::Hangup;
-use crate::link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink, answer_head};
+use crate::link::worker::{Frame, LinkEvent, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::os::descriptor::is_hung_up;
 use crate::shm::channel::{ReplyWords, RingMemory, create, reply_slot};
 use crate::shm::layout::{
@@ -194,24 +194,24 @@ fn make_pieces() -> io::Result<(OwnedFd, StagingMap)> {
 }
 
 impl WorkerLink for ShmWorker {
-    fn next(&mut self) -> Result<Event<'_>, LinkError> {
+    fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
         let head = loop {
             if self.link_control.take_interrupt(self.sequence) {
-                return Ok(Event::Interrupted);
+                return Ok(LinkEvent::Interrupted);
             }
             let available = match self.wait()? {
                 FrameWait::Bytes(available) => available,
                 FrameWait::Interrupted => {
                     self.link_control.take_interrupt(self.sequence);
-                    return Ok(Event::Interrupted);
+                    return Ok(LinkEvent::Interrupted);
                 }
-                FrameWait::End => return Ok(Event::Closed),
+                FrameWait::End => return Ok(LinkEvent::Closed),
             };
             if let Some(head) = self.take(available)? {
                 break head;
             }
         };
-        self.admit(head).map(Event::Frame)
+        self.admit(head).map(LinkEvent::Frame)
     }
 
     fn has_pending(&mut self) -> bool {

@@ -39,7 +39,7 @@ const MAX_BULK_CONNECTIONS: usize = frame::MAX_BULK_CONNECTIONS as usize;
 pub(crate) struct BulkConnections {
     /// A bulk connection keeps its place, and the number of its descriptor, from its first opening to the link's end.
     places: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
-    usage: Mutex<Usage>,
+    usage: Mutex<ConnectionUsage>,
     /// A bulk connection is given back, or an attempt to open one is over.
     changed: Condvar,
     /// Bytes of bulk so far.
@@ -51,11 +51,11 @@ pub(crate) struct BulkConnections {
 /// A bulk connection, with its cipher state and reader.
 struct BulkConnection {
     socket: Descriptor,
-    ends: Mutex<Ends>,
+    ends: Mutex<ConnectionEnds>,
 }
 
 /// What its user reads and writes with.
-struct Ends {
+struct ConnectionEnds {
     /// None without TLS.
     sealer: Option<Sealer>,
     frames: FrameReader,
@@ -63,7 +63,7 @@ struct Ends {
 
 /// Which threads hold which connections.
 #[derive(Default)]
-struct Usage {
+struct ConnectionUsage {
     /// Places of connections that are not in use.
     free: Vec<usize>,
     /// Bulk connections that were opened since the program came to its worker, or are being opened.
@@ -87,7 +87,7 @@ impl BulkConnections {
         }
     }
 
-    fn usage(&self) -> MutexGuard<'_, Usage> {
+    fn usage(&self) -> MutexGuard<'_, ConnectionUsage> {
         // No code under this lock panics.
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +144,7 @@ impl BulkConnections {
         let (fd, sealer, opener) = line.into_parts();
         let mut frames = FrameReader::of_bulk();
         frames.read_from(opener);
-        let ends = Ends { sealer, frames };
+        let ends = ConnectionEnds { sealer, frames };
         match self.places[place].get() {
             Some(connection) => {
                 *connection.ends() = ends;
@@ -185,7 +185,7 @@ impl BulkConnections {
 
     /// Bulk connections may be opened to another worker, or to the same one anew. All were closed.
     pub(crate) fn reopen(&self) {
-        *self.usage() = Usage::default();
+        *self.usage() = ConnectionUsage::default();
     }
 
     /// Ends all bulk connections, so that those who wait for something there look up.
@@ -208,7 +208,7 @@ impl BulkConnections {
 }
 
 impl BulkConnection {
-    fn ends(&self) -> MutexGuard<'_, Ends> {
+    fn ends(&self) -> MutexGuard<'_, ConnectionEnds> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -229,7 +229,7 @@ impl BulkConnectionGuard<'_> {
     /// Sends all of `slices`, for as long as there are signs of life. [`io::ErrorKind::WouldBlock`] when there are none.
     pub(crate) fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let socket = self.connection.socket.get().map_err(|_| io::ErrorKind::NotConnected)?;
-        let Ends { sealer, frames } = &mut *self.connection.ends();
+        let ConnectionEnds { sealer, frames } = &mut *self.connection.ends();
         // Those of the first connection say nothing about this one.
         let mut is_alive = || hear(frames, socket);
         match sealer {

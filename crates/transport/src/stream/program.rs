@@ -19,7 +19,7 @@ use crate::ipc::connection::Connection;
 use crate::link::address::Address;
 use crate::link::batch::{FrameInfo, OrderingRules, StreamKey};
 use crate::link::error::{ConnectError, LinkError};
-use crate::link::gate::{Gate, NotifyFd, QuiesceGate, may_wait};
+use crate::link::gate::{LinkGate, NotifyFd, QuiesceGate, may_wait};
 use crate::link::program::{BatchLink, CallLink, QuiesceLink, ReclaimLink};
 use crate::link::reconnect::Reconnect;
 use crate::link::reply_buffer::ReplyBuffer;
@@ -72,7 +72,7 @@ pub(crate) struct StreamProgram {
 struct Outlet {
     /// Number of the next frame.
     sequence: u64,
-    gate: Gate,
+    gate: LinkGate,
     /// None without TLS.
     sealer: Option<Sealer>,
 }

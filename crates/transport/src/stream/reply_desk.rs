@@ -21,7 +21,7 @@ pub(crate) struct ReplyDesk {
     /// The reading half; none while a thread reads.
     pub(crate) frames: Option<Box<FrameReader>>,
     /// The thread that reads while it waits for a reply.
-    pub(crate) reader: Option<Reader>,
+    pub(crate) reader: Option<ReplyReader>,
     /// Threads that wait, by the number of their request.
     pub(crate) waiting: HashMap<u64, Waiter>,
     /// Bells of threads that have waited.
@@ -89,13 +89,13 @@ pub(crate) fn read_body(
 }
 
 /// Who reads, by its thread id, and what.
-pub(crate) struct Reader {
+pub(crate) struct ReplyReader {
     thread: u32,
     frames: NonNull<FrameReader>,
 }
 
 // SAFETY: only the thread with the thread id uses the pointer, and a frame reader may be used by any thread.
-unsafe impl Send for Reader {}
+unsafe impl Send for ReplyReader {}
 
 /// What the calling thread reads. Dropped by a jump, it is in [`ReplyDesk`] still.
 pub(crate) struct Reading(NonNull<FrameReader>);
@@ -121,7 +121,7 @@ impl ReplyDesk {
     pub(crate) fn begin_reading(&mut self, thread: u32, mut frames: Box<FrameReader>) -> Reading {
         frames.end_frame();
         let frames = NonNull::from(Box::leak(frames));
-        self.reader = Some(Reader { thread, frames });
+        self.reader = Some(ReplyReader { thread, frames });
         Reading(frames)
     }
 

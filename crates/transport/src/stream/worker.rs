@@ -11,7 +11,7 @@ use crate::ipc::connection::Connection;
 use crate::link::error::LinkError;
 use crate::link::link_control::{LinkControl, Reading, Signals};
 use crate::link::pending::Hangup;
-use crate::link::worker::{Event, Frame, OutgoingReply, Replier, WorkerLink, answer_head};
+use crate::link::worker::{Frame, LinkEvent, OutgoingReply, Replier, WorkerLink, answer_head};
 use crate::shm::staging::Staging;
 use crate::stream::bulk::Buffers;
 use crate::stream::frame_reader::{FrameReader, Received};
@@ -55,13 +55,13 @@ impl Drop for StreamWorker {
 }
 
 impl WorkerLink for StreamWorker {
-    fn next(&mut self) -> Result<Event<'_>, LinkError> {
+    fn next(&mut self) -> Result<LinkEvent<'_>, LinkError> {
         self.bulk = None;
         self.link_control.set_reading(Reading::Next);
         loop {
             if self.link_control.take_interrupt(self.sequence) {
                 self.link_control.set_reading(Reading::Not);
-                return Ok(Event::Interrupted);
+                return Ok(LinkEvent::Interrupted);
             }
             let Some(socket) = self.link_control.wait_for_program(self.sequence) else { continue };
             if let Some(opener) = socket.take_opener() {
@@ -74,7 +74,7 @@ impl WorkerLink for StreamWorker {
                     continue;
                 }
                 Received::End if self.link_control.ended(&socket) => continue,
-                Received::End => return Ok(Event::Closed),
+                Received::End => return Ok(LinkEvent::Closed),
             };
             let (head, connections, length) = FrameHead::decode_over(&bytes)?;
             if head.sequence != self.sequence {
@@ -97,7 +97,7 @@ impl WorkerLink for StreamWorker {
                 self.link_control.joined().owe(head.sequence, connections.reply)?;
             }
             let payload = self.bulk.as_ref().map_or(&self.payload[..], Payload::bytes);
-            return Ok(Event::Frame(Frame { head, payload, buffer: self.bulk.as_ref().and_then(Payload::number) }));
+            return Ok(LinkEvent::Frame(Frame { head, payload, buffer: self.bulk.as_ref().and_then(Payload::number) }));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::common::{ADD, ECHO, EXIT, Path, SUM, Server, answer, answer_in_parts,
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{
-    Address, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, ReplyBuffer, WorkerLink,
+    Address, ConnectedLink, LinkControl, LinkError, LinkEvent, Pending, ProgramLink, ReplyBuffer, WorkerLink,
 };
 use katydid_wire::frame::{FrameConnections, FrameHead, HEAD_BYTES};
 use katydid_wire::handshake::{Hello, LinkKind, Ready, Role, SessionClaim};
@@ -121,7 +121,7 @@ fn serve(mut worker: Box<dyn WorkerLink>) -> (Vec<u64>, Result<(), LinkError>) {
     let (replier, mut came) = (worker.replier(), Vec::new());
     loop {
         let frame = match worker.next() {
-            Ok(Event::Frame(frame)) => frame,
+            Ok(LinkEvent::Frame(frame)) => frame,
             Ok(_) => return (came, Ok(())),
             Err(error) => return (came, Err(error)),
         };

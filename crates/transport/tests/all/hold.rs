@@ -10,7 +10,7 @@ use crate::common::{self, ADD, ECHO, EXIT, Path, SUM, Server, build, hello, work
 use katydid_tests::deadline::hang::hang_limit;
 use katydid_transport::connect;
 use katydid_transport::{
-    AttachError, ConnectError, ConnectedLink, Event, LinkControl, LinkError, Pending, ProgramLink, StagingPiece,
+    AttachError, ConnectError, ConnectedLink, LinkControl, LinkError, LinkEvent, Pending, ProgramLink, StagingPiece,
     WorkerLink, bypass_gate, with_lock_held,
 };
 use katydid_wire::handshake::{Hello, LinkKind, Ready};
@@ -147,7 +147,7 @@ fn a_thread_that_waits_for_its_reply_waits_on() {
 fn late_echo(mut link: Box<dyn WorkerLink>, due: &Barrier) {
     let replier = link.replier();
     thread::scope(|scope| {
-        while let Event::Frame(frame) = link.next().unwrap() {
+        while let LinkEvent::Frame(frame) = link.next().unwrap() {
             let (head, payload) = (frame.head, frame.payload.to_vec());
             if head.opcode == EXIT {
                 return;
@@ -262,7 +262,7 @@ fn a_reader_can_ask_whether_anything_waits_for_it() {
         assert!(!worker.has_pending(), "{path:?}");
         worker.link_control().unwrap().interrupt(2);
         assert!(worker.has_pending(), "{path:?}");
-        assert!(matches!(worker.next().unwrap(), Event::Interrupted), "{path:?}");
+        assert!(matches!(worker.next().unwrap(), LinkEvent::Interrupted), "{path:?}");
         assert!(!worker.has_pending(), "{path:?}");
     }
 }
@@ -277,9 +277,9 @@ fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
             let mut before = 0;
             loop {
                 match worker.next().unwrap() {
-                    Event::Frame(_) => before += 1,
-                    Event::Interrupted => return (before, worker),
-                    Event::Closed => panic!("no side closed"),
+                    LinkEvent::Frame(_) => before += 1,
+                    LinkEvent::Interrupted => return (before, worker),
+                    LinkEvent::Closed => panic!("no side closed"),
                 }
             }
         });
@@ -288,7 +288,7 @@ fn a_reading_thread_is_interrupted_at_the_frame_that_was_said() {
         let (before, mut worker) = reader.join().unwrap();
         assert_eq!(before, 3, "{path:?}");
         // Asleep with nothing to read, and told at once.
-        let reader = thread::spawn(move || matches!(worker.next().unwrap(), Event::Interrupted));
+        let reader = thread::spawn(move || matches!(worker.next().unwrap(), LinkEvent::Interrupted));
         link_control.interrupt(3);
         assert!(reader.join().unwrap(), "{path:?}");
     }

@@ -12,12 +12,12 @@ use katydid_image::Result;
 use katydid_session_core::{Failure, Precopy};
 use katydid_wire::companion::FromWorker;
 
-use crate::companion::store::Output;
+use crate::companion::store::RemoteOutput;
 use crate::companion::writer::{CompanionWriter, failed};
 
 /// An image that is taken at hand.
 pub(crate) struct Preparation {
-    thread: JoinHandle<Option<Output>>,
+    thread: JoinHandle<Option<RemoteOutput>>,
     /// The companion has been told, or is: the thread waits for no process any more.
     is_done: Arc<AtomicBool>,
 }
@@ -27,7 +27,7 @@ impl Preparation {
     pub(crate) fn begin(
         voice: &Arc<CompanionWriter>,
         ahead: Option<Box<dyn Precopy>>,
-        output: Result<Output>,
+        output: Result<RemoteOutput>,
     ) -> io::Result<Self> {
         let (voice, is_done) = (Arc::clone(voice), Arc::new(AtomicBool::new(false)));
         let done = Arc::clone(&is_done);
@@ -51,12 +51,12 @@ impl Preparation {
     }
 
     /// Waits for its end; the image, if it is at hand.
-    pub(crate) fn end(self) -> Option<Output> {
+    pub(crate) fn end(self) -> Option<RemoteOutput> {
         self.thread.join().ok().flatten()
     }
 }
 
-fn prepare(ahead: Option<Box<dyn Precopy>>, output: Output) -> result::Result<Output, Failure> {
+fn prepare(ahead: Option<Box<dyn Precopy>>, output: RemoteOutput) -> result::Result<RemoteOutput, Failure> {
     if let Some(mut ahead) = ahead {
         output.make_room(ahead.run(output.sink())?)?;
     }
@@ -92,7 +92,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let voice = Arc::new(CompanionWriter::new(OwnedFd::from(ours).into()).unwrap());
         let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
-        let output = Output::open(Store::STREAM, None, 1, 0, &asker);
+        let output = RemoteOutput::open(Store::STREAM, None, 1, 0, &asker);
         let preparation = Preparation::begin(&voice, Some(Box::new(ReadingPrecopy)), output).unwrap();
         let listener = Arc::clone(&asker);
         thread::spawn(move || {

@@ -12,7 +12,7 @@ use katydid_image::Session as SessionPart;
 use katydid_session_core::{CaptureOptions, Checkpointable, Control, Failure, PendingSnapshot, Progress};
 use katydid_wire::companion::FromWorker;
 
-use crate::companion::store::Output;
+use crate::companion::store::RemoteOutput;
 use crate::companion::writer::CompanionWriter;
 
 /// How often the companion hears how far it is.
@@ -97,7 +97,7 @@ impl Drop for PendingGuard {
 pub(crate) struct SnapshotOrder {
     pub(crate) session: String,
     pub(crate) options: CaptureOptions,
-    pub(crate) output: Output,
+    pub(crate) output: RemoteOutput,
     /// What the driver calls itself.
     pub(crate) driver: String,
 }
@@ -172,7 +172,7 @@ impl SnapshotWork {
         &self,
         session: String,
         options: CaptureOptions,
-        output: &Arc<Output>,
+        output: &Arc<RemoteOutput>,
     ) -> Result<Box<dyn PendingSnapshot>, String> {
         let (output, progress) = (Arc::clone(output), Arc::clone(&self.progress));
         let take = move |it: &mut dyn Checkpointable| it.snapshot(&session, options, output.sink(), &progress);
@@ -181,7 +181,7 @@ impl SnapshotWork {
     }
 
     /// Writes it in another thread, and says from time to time how far that is.
-    fn write(&self, taken: &mut dyn PendingSnapshot, output: &Arc<Output>) -> Result<SessionPart, String> {
+    fn write(&self, taken: &mut dyn PendingSnapshot, output: &Arc<RemoteOutput>) -> Result<SessionPart, String> {
         thread::scope(|scope| {
             let (answer, answered) = sync_channel::<Result<SessionPart, Failure>>(1);
             let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
@@ -199,7 +199,7 @@ impl SnapshotWork {
         })
     }
 
-    fn tell(&self, output: &Output) {
+    fn tell(&self, output: &RemoteOutput) {
         let (done, total) = (self.progress.bytes_done(), self.progress.total());
         if self.voice.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
             // No process will commit it.

@@ -10,8 +10,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use katydid_image::{
-    CheckpointNumber, CheckpointPart, ChunkId, Compression, FileEntry, Image, ImageError, ImageSource, MAX_STATE_BYTES,
-    Options, Reader, Result, Session, Sink, Which,
+    CheckpointNumber, CheckpointPart, CheckpointReader, ChunkId, Compression, FileEntry, Image, ImageError,
+    ImageSource, MAX_STATE_BYTES, Options, Result, Session, Sink, Which,
 };
 use katydid_wire::companion::{FromWorker, MAX_STATE_PIECE_BYTES, Store, ToWorker};
 use rustix::fs::{Mode, OFlags, openat};
@@ -193,14 +193,14 @@ fn is_closed(folder: &OwnedFd, how: OFlags) -> bool {
 }
 
 /// An image being written.
-pub(crate) enum Output {
+pub(crate) enum RemoteOutput {
     /// The worker writes the image's files itself.
     Folder(Box<CheckpointPart>),
     /// The supervisor writes the image; the worker sends it chunks and states.
     Stream(Arc<ImageClient>),
 }
 
-impl Output {
+impl RemoteOutput {
     /// The place that an order names.
     pub(crate) fn open(
         store: Store,
@@ -260,12 +260,12 @@ impl Output {
 }
 
 /// An image being read.
-pub(crate) enum Input {
-    Folder(Box<Reader>),
+pub(crate) enum RemoteInput {
+    Folder(Box<CheckpointReader>),
     Stream(Arc<ImageClient>),
 }
 
-impl Input {
+impl RemoteInput {
     pub(crate) fn open(
         store: Store,
         folder: Option<OwnedFd>,

@@ -13,7 +13,7 @@ use katydid_wire::companion::FromWorker;
 use katydid_wire::handshake::Ready;
 use katydid_wire::key::SessionKey;
 
-use crate::companion::store::Input;
+use crate::companion::store::RemoteInput;
 use crate::companion::writer::{CompanionWriter, failed};
 use crate::os::exit::leave;
 
@@ -80,7 +80,7 @@ impl Suspension {
         &self,
         control: &Control,
         voice: &Arc<CompanionWriter>,
-        input: katydid_image::Result<Input>,
+        input: katydid_image::Result<RemoteInput>,
         (name, key): (String, &[u8]),
     ) -> Result<(), String> {
         let key = <[u8; 16]>::try_from(key).map_err(|_| "that is no key of a session")?;
@@ -108,7 +108,7 @@ impl Suspension {
 }
 
 /// Has the main loop do it, with words on how far that is.
-fn refill(control: &Control, voice: &CompanionWriter, input: Input, name: &str) -> Result<(), Failure> {
+fn refill(control: &Control, voice: &CompanionWriter, input: RemoteInput, name: &str) -> Result<(), Failure> {
     let part = input.part(name)?;
     let progress = Arc::new(Progress::default());
     let (told, (answer, answered)) = (Arc::clone(&progress), sync_channel(1));

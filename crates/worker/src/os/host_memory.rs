@@ -30,13 +30,13 @@ const BYTES_PER_MS: u64 = 16 << 20;
 
 /// What this process may hold.
 #[derive(Debug)]
-struct Limit {
+struct ProcessLimit {
     bytes: u64,
     /// How memory files are told, where they count.
     files: Option<MemoryFiles>,
 }
 
-static HOST_MEMORY_LIMIT_BYTES: OnceLock<Limit> = OnceLock::new();
+static HOST_MEMORY_LIMIT_BYTES: OnceLock<ProcessLimit> = OnceLock::new();
 
 /// Holds this process to `bytes` from now on. `counts_files`: memory files that it has made count even where they are not mapped. Of
 /// a worker for its own user they may be the program's.
@@ -44,7 +44,7 @@ pub(crate) fn bound(bytes: u64, counts_files: bool) {
     // Where /proc cannot be written to, the kernel chooses as among all processes.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let files = counts_files.then(MemoryFiles::find).flatten();
-    let _ = HOST_MEMORY_LIMIT_BYTES.set(Limit { bytes, files });
+    let _ = HOST_MEMORY_LIMIT_BYTES.set(ProcessLimit { bytes, files });
 }
 
 /// Ends the process if it holds too much, and tells the server so. How long it cannot hold too much from here on.
@@ -65,7 +65,7 @@ fn pause(left: u64) -> Duration {
     Duration::from_millis(left / BYTES_PER_MS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
-fn held_now(limit: &Limit) -> Option<u64> {
+fn held_now(limit: &ProcessLimit) -> Option<u64> {
     let mut status = [0; MAX_STATUS_BYTES];
     let file = openat(CWD, c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let length = rustix::io::read(&file, &mut status).ok()?;
@@ -97,7 +97,7 @@ mod tests {
         let status = b"Name:\tx\nVmRSS:\t  9 kB\nRssAnon:\t     100 kB\nRssFile:\t  7 kB\nRssShmem:\t      28 kB\nVmSwap:\t       4 kB\n";
         assert_eq!(anonymous_bytes(status), Some(132 << 10));
         assert_eq!(anonymous_bytes(b"Name:\tx\n"), None);
-        let own = held_now(&Limit { bytes: u64::MAX, files: None }).unwrap();
+        let own = held_now(&ProcessLimit { bytes: u64::MAX, files: None }).unwrap();
         assert!((1 << 10..1 << 40).contains(&own), "{own}");
     }
 

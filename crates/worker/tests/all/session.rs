@@ -55,7 +55,7 @@ fn grown(program: &Program) -> u64 {
 }
 
 fn send_image(program: &Program, text: &str) {
-    let image = katydid_fatbin::Image::from_bytes(text.as_bytes()).unwrap().encode();
+    let image = katydid_fatbin::ModuleImage::from_bytes(text.as_bytes()).unwrap().encode();
     let total = image.len() as u64;
     image.chunks(100).for_each(|data| program.enqueue(&kdImagePiece { total, data }));
 }

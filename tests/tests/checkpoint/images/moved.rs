@@ -15,7 +15,7 @@ use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::trial;
 use libtest_mimic::{Failed, Trial};
 
-use crate::programs::{Run, Wanted, choice, show};
+use crate::programs::{Run, WantedOutput, choice, show};
 use crate::stage::{Stage, WAY_NAMES, undisturbed_output};
 
 /// What stands for the variant in the names of these tests.
@@ -89,7 +89,8 @@ fn one(paths: &Paths, app: &App, way: &str, from: &Driver, to: &Driver) -> Resul
     let other = self::stage(paths, way, to)?;
     let start = |plan: &Plan<'_>| stage.start_by("job", (&app.name, app.variants()[0]), plan);
     let accepted = if from.0 == to.0 { &[][..] } else { &REFUSALS };
-    let run = Run::of(&app.name, Wanted::Text(undisturbed_output(paths, app)?), random, count).accepting(accepted);
+    let run =
+        Run::of(&app.name, WantedOutput::Text(undisturbed_output(paths, app)?), random, count).accepting(accepted);
     run.and_restored_by(&stage, &other, &start).map_err(show)
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use katydid_tests::commands::katydid;
-use katydid_tests::gate::Silence;
+use katydid_tests::gate::SilentAddress;
 use katydid_tests::job::Plan;
 use katydid_tests::paths::Paths;
 use katydid_tests::program::{self, Outcome};
@@ -66,13 +66,13 @@ const FEW_FILES: usize = 4;
 
 /// What processes hold, each of them: descriptors and threads, KiB of memory; and the files of an image.
 #[derive(Debug)]
-struct Held {
+struct HeldResources {
     open: Vec<(usize, usize)>,
     memory: Vec<u64>,
     files: usize,
 }
 
-impl Held {
+impl HeldResources {
     fn by(processes: &[u32], image: &Path) -> Result<Self> {
         Ok(Self {
             open: processes.iter().map(|pid| (descriptors(*pid), threads(*pid))).collect(),
@@ -108,7 +108,7 @@ fn again_and_again(paths: &Paths, way: &str) -> Result<()> {
     job.wait_for("step 3 ")?;
     let worker = stage.server.workers_of(1)?[0];
     let processes: Vec<u32> = tree(job.pid()).into_iter().chain([worker, stage.server.pid()]).collect();
-    let held = || Held::by(&processes, &stage.image("image"));
+    let held = || HeldResources::by(&processes, &stage.image("image"));
     let take = |count| {
         (0..count).try_for_each(|_| stage.checkpoint(&job, "image", &["--leave-running", "--keep", "3"]).map(drop))
     };
@@ -203,7 +203,7 @@ fn kept_of_heavy(stage: &Stage) -> Result<String> {
 
 /// The server of the store ends between two checkpoints.
 fn lost_store(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, silence) = (Stage::new(paths, way)?, Silence::new()?);
+    let (stage, silence) = (Stage::new(paths, way)?, SilentAddress::new()?);
     let endpoint = format!("http://{}", silence.address());
     let variables = credentials(&endpoint);
     let plan = Plan { points: &[60], variables: &variables, ..Plan::default() };

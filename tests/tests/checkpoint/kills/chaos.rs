@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use katydid_tests::catalog::Variant;
-use katydid_tests::gate::Gate;
+use katydid_tests::gate::ProxyGate;
 use katydid_tests::job::{CHECKPOINTED_EXIT_STATUS, Job, Plan};
 use katydid_tests::opencl;
 use katydid_tests::paths::{Paths, driver_under_test};
@@ -200,7 +200,7 @@ struct Field {
     /// The server that jobs move to.
     other: Server,
     name: String,
-    gate: Option<Gate>,
+    gate: Option<ProxyGate>,
     has_opencl: bool,
     /// How names begin that programs make.
     names: String,
@@ -217,7 +217,7 @@ impl Field {
             Stage::new(paths, named)?
         };
         let other = server(paths, has_opencl)?;
-        let gate = (way == "tcp").then(|| Gate::to(stage.server.tcp(), |_| {})).transpose()?;
+        let gate = (way == "tcp").then(|| ProxyGate::to(stage.server.tcp(), |_| {})).transpose()?;
         if let Some(gate) = &gate {
             stage.way = Way::Served { name: "tcp", address: gate.address().to_owned(), as_stream: false };
         } else if way == "private" {
@@ -378,7 +378,7 @@ impl Field {
                 sleep(Duration::from_millis(long));
                 victims.into_iter().for_each(go_on);
             }
-            Fault::Cut => self.gate.iter().for_each(Gate::cut),
+            Fault::Cut => self.gate.iter().for_each(ProxyGate::cut),
             Fault::Full => {
                 // As much as there is room for.
                 let _ = fs::write(image.with_file_name("filler"), vec![1; 96 << 20]);

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use katydid_tests::gate::Gate;
+use katydid_tests::gate::ProxyGate;
 use katydid_tests::job::{Job, Plan, holds_itself};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program;
@@ -67,7 +67,7 @@ fn moves_without(stage: &Stage, job: &Job<'_>, program: &Path) -> Result<()> {
     };
     let victim = tree(job.pid()).into_iter().find(has_many_steps).context("the program is not there")?;
     // The command looks for the server and asks for its driver first: both pass.
-    let gate = Gate::to(other.tcp(), move |number| {
+    let gate = ProxyGate::to(other.tcp(), move |number| {
         if number > 1 {
             kill(victim);
             while runs(victim) {

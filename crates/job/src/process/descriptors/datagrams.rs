@@ -49,7 +49,7 @@ const SEND_OVERHEAD_BYTES: usize = 4096;
 
 /// The unread datagrams of a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Queue {
+pub(crate) struct DatagramQueue {
     /// A process that has the socket, as it sees itself.
     pid: u32,
     /// Number of the descriptor in that process.
@@ -96,7 +96,7 @@ impl Name {
 }
 
 /// A socket for datagrams that a process of a job has.
-struct Socket {
+struct DatagramSocket {
     pid: u32,
     number: i32,
     inode: u64,
@@ -107,7 +107,7 @@ struct Socket {
 }
 
 /// Each of those of processes once, in the order of the processes.
-fn sockets(processes: &[Process]) -> Vec<Socket> {
+fn sockets(processes: &[Process]) -> Vec<DatagramSocket> {
     let mut known = BTreeSet::new();
     let all =
         processes.iter().flat_map(|process| named(process.pid, SOCKET_NAME_PREFIX).map(|found| (process.pid, found)));
@@ -118,7 +118,7 @@ fn sockets(processes: &[Process]) -> Vec<Socket> {
         let (peer, name) = (getpeername(&fd), Name::of(getsockname(&fd).ok()));
         let is_connected = peer.is_ok();
         let peer = Name::of(peer.ok().flatten());
-        known.insert(inode).then_some(Socket { pid, number, inode, fd, name, peer, is_connected })
+        known.insert(inode).then_some(DatagramSocket { pid, number, inode, fd, name, peer, is_connected })
     });
     sockets.collect()
 }
@@ -129,7 +129,11 @@ fn sockets(processes: &[Process]) -> Vec<Socket> {
 /// # Errors
 ///
 /// There is one that could not be sent once more.
-pub(crate) fn note(processes: &[Process], saved: &BTreeMap<u64, usize>, but: &[u64]) -> Result<Vec<Queue>, Unsendable> {
+pub(crate) fn note(
+    processes: &[Process],
+    saved: &BTreeMap<u64, usize>,
+    but: &[u64],
+) -> Result<Vec<DatagramQueue>, Unsendable> {
     let all = sockets(processes);
     let mut queues = Vec::new();
     for socket in all.iter().filter(|socket| !but.contains(&socket.inode)) {
@@ -145,7 +149,11 @@ pub(crate) fn note(processes: &[Process], saved: &BTreeMap<u64, usize>, but: &[u
 }
 
 /// What is to be noted of a socket's datagrams; nothing where CRIU's way is right.
-fn queue_of(socket: &Socket, senders: &[Name], all: &[Socket]) -> Result<Option<Queue>, &'static str> {
+fn queue_of(
+    socket: &DatagramSocket,
+    senders: &[Name],
+    all: &[DatagramSocket],
+) -> Result<Option<DatagramQueue>, &'static str> {
     if socket.is_connected {
         let is_peer = senders.iter().all(|sender| *sender == socket.peer);
         return if is_peer {
@@ -154,7 +162,7 @@ fn queue_of(socket: &Socket, senders: &[Name], all: &[Socket]) -> Result<Option<
             Err("their sender is not the one that their socket is connected to now")
         };
     }
-    let sends_now = |other: &&Socket| other.is_connected && other.peer == socket.name && !other.name.is_none();
+    let sends_now = |other: &&DatagramSocket| other.is_connected && other.peer == socket.name && !other.name.is_none();
     let has_names = senders.iter().any(|sender| !sender.is_none());
     if senders.is_empty() || !has_names && (socket.name.is_none() || !all.iter().any(|other| sends_now(&other))) {
         return Ok(None);
@@ -181,11 +189,11 @@ fn queue_of(socket: &Socket, senders: &[Name], all: &[Socket]) -> Result<Option<
         }
     }
     let pid = tree::seen_by_itself(socket.pid);
-    Ok(Some(Queue { pid, number: socket.number, senders: senders.to_vec() }))
+    Ok(Some(DatagramQueue { pid, number: socket.number, senders: senders.to_vec() }))
 }
 
 /// Whether datagrams come to a socket by its name, from everywhere.
-fn is_reached(socket: &Socket, listed: &str) -> bool {
+fn is_reached(socket: &DatagramSocket, listed: &str) -> bool {
     let mut inodes = listed_inodes(listed, &socket.name);
     let is_listed = inodes.next() == Some(socket.inode) && inodes.next().is_none();
     let Some(path) = socket.name.path() else { return is_listed && !socket.name.is_none() };
@@ -251,7 +259,7 @@ fn set_peek_offset(socket: &OwnedFd, offset: i32) -> io::Result<()> {
 }
 
 /// Sends the datagrams of restored processes, which stand still, once more; what was refused, a line each.
-pub(crate) fn send_again(queues: &[Queue], processes: &[Process]) -> Vec<String> {
+pub(crate) fn send_again(queues: &[DatagramQueue], processes: &[Process]) -> Vec<String> {
     if queues.is_empty() {
         return Vec::new();
     }
@@ -275,12 +283,12 @@ pub(crate) fn send_again(queues: &[Queue], processes: &[Process]) -> Vec<String>
     refused
 }
 
-impl Queue {
+impl DatagramQueue {
     fn send_again(
         &self,
         pid: u32,
         to: &OwnedFd,
-        all: &[Socket],
+        all: &[DatagramSocket],
         without_name: &mut dyn FnMut(io::Error),
     ) -> io::Result<()> {
         let (address, _folder) = address(pid, to)?;
@@ -392,7 +400,7 @@ mod tests {
     }
 
     /// Of one socket of ours.
-    fn queue_of_socket(socket: &UnixDatagram) -> Result<Option<Queue>, &'static str> {
+    fn queue_of_socket(socket: &UnixDatagram) -> Result<Option<DatagramQueue>, &'static str> {
         let all = sockets(&us());
         let found = all.iter().find(|it| it.number == socket.as_raw_fd()).unwrap();
         queue_of(found, &senders(&found.fd), &all)

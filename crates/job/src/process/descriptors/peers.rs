@@ -17,7 +17,7 @@ use crate::process::tree::Process;
 
 /// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct End {
+struct ConnectionEnd {
     /// The lowest id of a process that has it, as that sees itself.
     holder: u32,
     /// The process that it tells, as that sees itself; none that has ended.
@@ -27,7 +27,7 @@ struct End {
 
 /// Inodes of the ends that have to stand last, of processes that stand still. `pairs`: the other end of each, by inodes.
 pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u64> {
-    let mut ends: BTreeMap<u64, End> = BTreeMap::new();
+    let mut ends: BTreeMap<u64, ConnectionEnd> = BTreeMap::new();
     for Process { pid, .. } in processes {
         let seen = tree::seen_by_itself(*pid);
         for (number, inode) in sockets(*pid).filter(|(_, inode)| pairs.contains_key(inode)) {
@@ -37,7 +37,7 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
                 let told = peer(&fd).and_then(|peer| u32::try_from(peer.pid).ok());
                 let told = told.filter(|told| processes.iter().any(|process| process.pid == *told));
                 let has_name = !Name::of(getsockname(&fd).ok()).is_none();
-                ends.insert(inode, End { holder: seen, told: told.map(tree::seen_by_itself), has_name });
+                ends.insert(inode, ConnectionEnd { holder: seen, told: told.map(tree::seen_by_itself), has_name });
             }
         }
     }
@@ -49,8 +49,8 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
 }
 
 /// Whether the first of two ends has to stand last; none where that changes nothing.
-fn is_first_the_maker(one: &End, other: &End) -> Option<bool> {
-    let right = |maker: &End| [one, other].iter().filter(|end| end.told == Some(maker.holder)).count();
+fn is_first_the_maker(one: &ConnectionEnd, other: &ConnectionEnd) -> Option<bool> {
+    let right = |maker: &ConnectionEnd| [one, other].iter().filter(|end| end.told == Some(maker.holder)).count();
     match right(one).cmp(&right(other)) {
         std::cmp::Ordering::Equal => (one.has_name != other.has_name).then_some(other.has_name),
         order => Some(order.is_gt()),
@@ -61,8 +61,8 @@ fn is_first_the_maker(one: &End, other: &End) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn end(holder: u32, told: u32, has_name: bool) -> End {
-        End { holder, told: Some(told), has_name }
+    fn end(holder: u32, told: u32, has_name: bool) -> ConnectionEnd {
+        ConnectionEnd { holder, told: Some(told), has_name }
     }
 
     #[test]

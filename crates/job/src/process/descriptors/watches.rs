@@ -31,7 +31,7 @@ const IN_ALL_EVENTS: u32 = 0xfff;
 
 /// A watch with more than events in its mask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Watch {
+pub(crate) struct InotifyWatch {
     /// A process that has it, as it sees itself.
     pid: u32,
     /// The descriptor of inotify there.
@@ -44,7 +44,7 @@ pub(crate) struct Watch {
 
 /// A line of `/proc/PID/fdinfo/N` about a watch.
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct FdinfoLine {
     wd: i32,
     mask: u32,
     file: FileId,
@@ -63,14 +63,14 @@ pub(crate) fn with_events(tree: &[Process]) -> Option<u32> {
 /// # Errors
 ///
 /// The process with one of a file that CRIU found nowhere.
-pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> Result<Vec<Watch>, u32> {
+pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> Result<Vec<InotifyWatch>, u32> {
     let mut all = Vec::new();
     for process in processes {
         for number in numbers(process.pid, INOTIFY_NAME) {
             let info = fs::read_to_string(format!("/proc/{}/fdinfo/{number}", process.pid)).unwrap_or_default();
-            for Line { wd, mask, file } in lines(&info).filter(|line| line.mask & !IN_ALL_EVENTS != 0) {
+            for FdinfoLine { wd, mask, file } in lines(&info).filter(|line| line.mask & !IN_ALL_EVENTS != 0) {
                 let path = paths.get(&file).ok_or(process.pid)?.clone();
-                all.push(Watch { pid: tree::seen_by_itself(process.pid), number, wd, mask, path });
+                all.push(InotifyWatch { pid: tree::seen_by_itself(process.pid), number, wd, mask, path });
             }
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn note(processes: &[Process], paths: &BTreeMap<FileId, PathBuf>) -> 
 }
 
 /// Sets what CRIU left out of watches of restored processes, which stand still; what was refused, a line each.
-pub(crate) fn set(all: &[Watch], processes: &[Process]) -> Vec<String> {
+pub(crate) fn set(all: &[InotifyWatch], processes: &[Process]) -> Vec<String> {
     let Some(first) = processes.first().map(|process| process.pid) else { return Vec::new() };
     let refused = all.iter().filter_map(|watch| {
         let process = processes.iter().find(|process| tree::seen_by_itself(process.pid) == watch.pid);
@@ -87,7 +87,7 @@ pub(crate) fn set(all: &[Watch], processes: &[Process]) -> Vec<String> {
             None => Err(io::ErrorKind::NotFound.into()),
         };
         let told = |error| {
-            let Watch { pid, path, .. } = watch;
+            let InotifyWatch { pid, path, .. } = watch;
             format!("flags of a watch of {} of process {pid} are not restored: {error}", path.display())
         };
         done.err().map(told)
@@ -95,7 +95,7 @@ pub(crate) fn set(all: &[Watch], processes: &[Process]) -> Vec<String> {
     refused.collect()
 }
 
-impl Watch {
+impl InotifyWatch {
     fn set(&self, pid: u32, first: u32) -> io::Result<()> {
         let inotify = descriptor(pid, self.number).ok_or(io::ErrorKind::NotFound)?;
         let file = open_in_root(first, &self.path, OFlags::empty())?;
@@ -111,7 +111,7 @@ impl Watch {
 }
 
 /// `inotify wd:1 ino:2a sdev:800001 mask:3 ignored_mask:0 …`, all hexadecimal.
-fn lines(fdinfo: &str) -> impl Iterator<Item = Line> {
+fn lines(fdinfo: &str) -> impl Iterator<Item = FdinfoLine> {
     fdinfo.lines().filter_map(|line| {
         let rest = line.strip_prefix("inotify ")?;
         let number = |name: &str| {
@@ -119,7 +119,7 @@ fn lines(fdinfo: &str) -> impl Iterator<Item = Line> {
             words.find(|(known, _)| *known == name).and_then(|(_, value)| u64::from_str_radix(value, 16).ok())
         };
         let small = |name| u32::try_from(number(name)?).ok();
-        Some(Line {
+        Some(FdinfoLine {
             wd: i32::try_from(number("wd")?).ok()?,
             mask: small("mask")?,
             file: FileId::of_kernel(number("sdev")?, number("ino")?),
@@ -159,15 +159,15 @@ mod tests {
         let mask = WatchFlags::CREATE | WatchFlags::ONESHOT | WatchFlags::EXCL_UNLINK;
         let wd = add_watch(&inotify, folder.path(), mask).unwrap();
         let info = || fs::read_to_string(format!("/proc/self/fdinfo/{}", inotify.as_raw_fd())).unwrap();
-        let Line { file, .. } = lines(&info()).next().unwrap();
+        let FdinfoLine { file, .. } = lines(&info()).next().unwrap();
         assert_eq!(note(&us(), &BTreeMap::new()), Err(std::process::id()));
         let noted = note(&us(), &[(file, folder.path().to_owned())].into()).unwrap();
         // As CRIU restores it.
         add_watch(&inotify, folder.path(), WatchFlags::CREATE).unwrap();
         assert_eq!(lines(&info()).next().unwrap().mask, WatchFlags::CREATE.bits());
         assert_eq!(set(&noted, &us()), Vec::<String>::new());
-        assert_eq!(lines(&info()).next().unwrap(), Line { wd, mask: mask.bits(), file });
-        let elsewhere = Watch { path: "/".into(), ..noted[0].clone() };
+        assert_eq!(lines(&info()).next().unwrap(), FdinfoLine { wd, mask: mask.bits(), file });
+        let elsewhere = InotifyWatch { path: "/".into(), ..noted[0].clone() };
         assert!(set(&[elsewhere], &us())[0].contains("another file is there"));
         assert_eq!(lines(&info()).count(), 1);
     }

@@ -9,7 +9,7 @@ use super::*;
 const KEY: SessionKey = SessionKey([7; 16]);
 
 /// A job socket, and where its events are heard.
-fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<Event>) {
+fn socket() -> (tempfile::TempDir, Members, mpsc::Receiver<MemberEvent>) {
     let folder = tempfile::tempdir().unwrap();
     let (events, heard) = mpsc::channel();
     let members = Members::listen(&folder.path().join("shims"), events).unwrap();
@@ -217,10 +217,10 @@ fn what_a_program_says_unasked_is_an_event() {
     let (folder, members, heard) = socket();
     let theirs = shim(&folder, 5, 0);
     say(&theirs, &FromProgram::Reached { frames: 12 });
-    let Event::Reached { id } = heard.recv().unwrap() else { unreachable!() };
+    let MemberEvent::Reached { id } = heard.recv().unwrap() else { unreachable!() };
     assert_eq!(members.list()[0].reached, Some(12));
     say(&theirs, &FromProgram::Lost { frames: 13 });
-    assert_eq!(heard.recv().unwrap(), Event::Lost { id });
+    assert_eq!(heard.recv().unwrap(), MemberEvent::Lost { id });
     assert_eq!(members.list()[0].state, MemberState::WorkerLost);
     // It cannot let go of it any more, nor stay with it.
     members.set_away(id);

@@ -19,7 +19,7 @@ use crate::handlers::code::module::{MAX_NAMES, name, note_variable, owned};
 use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
 use crate::handlers::{Called, success};
-use crate::journal::Attachment;
+use crate::journal::TakenUpload;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
 use crate::state::Session;
@@ -59,7 +59,7 @@ pub(crate) fn kdLibraryLoad(
     loaded.ok().inspect_err(|_| session.forget_code(CodeOrigin::Library(message.library)))?;
     session.tables.libraries.set(message.library, library, 0)?;
     session.images.keep(message.library, Arc::clone(&image));
-    session.journal.attach(Attachment::Image(image));
+    session.journal.attach(TakenUpload::Image(image));
     success(kdLibraryLoadReply {})
 }
 

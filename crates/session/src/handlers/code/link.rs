@@ -5,7 +5,7 @@
 use std::ffi::{CString, c_void};
 
 use katydid_cuda_sys::{CUlinkState, CUresult, jit_input};
-use katydid_fatbin::{Image, ImageKind};
+use katydid_fatbin::{ModuleImage, ModuleImageKind};
 use katydid_wire::frame::{FrameHead, MAX_PAYLOAD_BYTES};
 use katydid_wire::message::{kdLink, kdLinkReply, kdLinked, kdLinkedReply};
 
@@ -70,9 +70,9 @@ fn add_all(session: &Session, state: CUlinkState, inputs: &[LinkInput]) -> Resul
 
 /// A driver believes the lengths inside code, so they must not lead past the bytes that came.
 fn lengths_hold(kind: u32, bytes: &[u8]) -> bool {
-    match (kind, Image::from_bytes(bytes)) {
+    match (kind, ModuleImage::from_bytes(bytes)) {
         (jit_input::CUBIN | jit_input::FATBINARY, Ok(image)) => match image.kind() {
-            ImageKind::Ptx | ImageKind::Elf => true,
+            ModuleImageKind::Ptx | ModuleImageKind::Elf => true,
             _ => image.containers().is_ok(),
         },
         (jit_input::CUBIN | jit_input::FATBINARY, Err(_)) => false,

@@ -18,7 +18,7 @@ use crate::device::ask::ask;
 use crate::handlers::code::module_image;
 use crate::handlers::code::options::JitOptions;
 use crate::handlers::{Called, success};
-use crate::journal::Attachment;
+use crate::journal::TakenUpload;
 use crate::memory::holdings::CodeOrigin;
 use crate::memory::host_memory::VariableOwner;
 use crate::state::Session;
@@ -46,7 +46,7 @@ pub(crate) fn kdModuleLoad(
     if status == CUresult::SUCCESS {
         session.bind(message.module, module)?;
         let image = session.images.share(image);
-        session.journal.attach(Attachment::Image(image));
+        session.journal.attach(TakenUpload::Image(image));
     } else {
         session.forget_code(CodeOrigin::Module(message.module));
     }

@@ -1,7 +1,7 @@
 //! Module images: collected in pieces, rebuilt as the driver wants them.
 
 use katydid_cuda_sys::CUresult;
-use katydid_fatbin::{Image, ImageKind, OwnedImage};
+use katydid_fatbin::{ModuleImage, ModuleImageKind, OwnedImage};
 use katydid_wire::codec::Message as _;
 use katydid_wire::frame::FrameHead;
 use katydid_wire::message::{
@@ -59,7 +59,7 @@ fn store(session: &mut Session, thread: u32, flat: &[u8]) {
 pub(crate) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedImage, Fault> {
     let flat = session.uploads.finish(head.thread)?;
     store(session, head.thread, &flat);
-    let image = Image::decode(&flat).map_err(|_| CUresult::ERROR_INVALID_IMAGE)?;
+    let image = ModuleImage::decode(&flat).map_err(|_| CUresult::ERROR_INVALID_IMAGE)?;
     if !lengths_hold(&image) {
         return Err(CUresult::ERROR_INVALID_IMAGE.into());
     }
@@ -67,10 +67,10 @@ pub(crate) fn finish(session: &mut Session, head: &FrameHead) -> Result<OwnedIma
 }
 
 /// A driver believes the lengths inside an image, so they must not lead past the bytes that came.
-fn lengths_hold(image: &Image<'_>) -> bool {
+fn lengths_hold(image: &ModuleImage<'_>) -> bool {
     match image.kind() {
-        ImageKind::Ptx => true,
-        ImageKind::Elf => image.parts().iter().all(|part| Image::from_bytes(part).is_ok()),
+        ModuleImageKind::Ptx => true,
+        ModuleImageKind::Elf => image.parts().iter().all(|part| ModuleImage::from_bytes(part).is_ok()),
         _ => image.containers().is_ok(),
     }
 }

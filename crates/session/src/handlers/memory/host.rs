@@ -10,7 +10,7 @@ use katydid_wire::message::{
 };
 use katydid_wire::ranges;
 
-use crate::calls::executor::{Job, Task, task};
+use crate::calls::executor::{ExecutorCall, ExecutorTask, task};
 use crate::calls::fault::{Fault, SessionError};
 use crate::calls::session_shared::CudaSessionShared;
 use crate::handlers::{Called, Detached, Enqueued, success};
@@ -73,14 +73,14 @@ pub(crate) fn kdHostPull(
 }
 
 /// The job that sends what the GPU wrote into blocks, without a session; none for memory that is not in the tables.
-fn pull_job(shared: &CudaSessionShared, ranges: Vec<(u64, u32)>) -> Option<Job<kdHostPullReply>> {
+fn pull_job(shared: &CudaSessionShared, ranges: Vec<(u64, u32)>) -> Option<ExecutorCall<kdHostPullReply>> {
     let blocks = Arc::clone(&shared.blocks);
     let is_there = ranges.iter().all(|(address, size)| blocks.holds(*address, u64::from(*size)));
     let pull = move || match blocks.pull(&ranges) {
         Some(data) => (CUresult::SUCCESS, kdHostPullReply { data }),
         None => (CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED, kdHostPullReply::default()),
     };
-    is_there.then(|| -> Job<kdHostPullReply> { Box::new(move |_| pull()) })
+    is_there.then(|| -> ExecutorCall<kdHostPullReply> { Box::new(move |_| pull()) })
 }
 
 /// The job of `pull_job` as a task.
@@ -88,7 +88,7 @@ pub(crate) fn pull_task(
     shared: &CudaSessionShared,
     head: FrameHead,
     message: &kdHostPull<'_>,
-) -> Result<Option<Task>, SessionError> {
+) -> Result<Option<ExecutorTask>, SessionError> {
     Ok(pull_job(shared, ranges(message)?).map(|job| task(head, job)))
 }
 

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaun
 use katydid_driver_rules::cluster::requested_cluster;
 use katydid_driver_rules::launch::{attributes, check_distinct, cooperative, multi_device};
 
-use crate::code::launch::{Shape, events, is_cooperative, launch};
+use crate::code::launch::{LaunchGeometry, events, is_cooperative, launch};
 use crate::code::library::callable;
 use crate::code::params::pack;
 use crate::ffi::{In, Outcome, api};
@@ -25,7 +25,7 @@ use crate::sync::synchronise;
 /// `values` and `extra` must be what the driver API demands for the parameters of `function`.
 unsafe fn start(
     function: CUfunction,
-    mut shape: Shape,
+    mut shape: LaunchGeometry,
     stream: CUstream,
     (values, extra): (*mut *mut c_void, *mut *mut c_void),
     attributes: &[CUlaunchAttribute],
@@ -72,7 +72,7 @@ api! {
         values: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) {
-        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, cooperative: false, cluster: None };
+        let shape = LaunchGeometry { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared, cooperative: false, cluster: None };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, stream, (values, extra), &[]) }?;
     }
@@ -87,7 +87,7 @@ api! {
         let config = config.0;
         // SAFETY: the caller's array has as many entries as it says.
         let attributes: Vec<_> = unsafe { attributes(&config) }?.collect();
-        let shape = Shape {
+        let shape = LaunchGeometry {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
             shared: config.sharedMemBytes,
@@ -112,7 +112,7 @@ api! {
         values: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = Shape { grid, block, shared, cooperative: true, cluster: None };
+        let shape = LaunchGeometry { grid, block, shared, cooperative: true, cluster: None };
         // SAFETY: the caller's promise for its parameters.
         unsafe { start(function, shape, stream, (values, std::ptr::null_mut()), &[cooperative()]) }?;
     }
@@ -126,7 +126,7 @@ api! {
         check_distinct(list.iter().map(device_of).collect::<Outcome<Vec<_>>>()?)?;
         for one in list {
             let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
-            let shape = Shape { grid, block, shared: one.sharedMemBytes, cooperative: true, cluster: None };
+            let shape = LaunchGeometry { grid, block, shared: one.sharedMemBytes, cooperative: true, cluster: None };
             // SAFETY: the caller's promise for its parameters.
             unsafe {
                 start(one.function, shape, one.hStream, (one.kernelParams, std::ptr::null_mut()), &[cooperative()])

@@ -14,13 +14,13 @@ use super::module;
 use crate::code::function;
 use crate::code::jit::Options;
 use crate::code::library::{self, LibraryKernel, resolve, resolve_kernel};
-use crate::code::module_image::{Code, Refusal};
+use crate::code::module_image::{Code, CodeRefusal};
 use crate::context::{primary, stack};
 use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::process::{device, state};
 
 /// Loads a library; it belongs to no context.
-fn load(code: Result<Code, Refusal>, options: &Options) -> Outcome<CUlibrary> {
+fn load(code: Result<Code, CodeRefusal>, options: &Options) -> Outcome<CUlibrary> {
     state::ready()?;
     let code = code.map(|code| code.with_options(options));
     options.answer_logs("", code.as_ref().err().map_or("", |refusal| &refusal.log));

@@ -12,7 +12,7 @@ use katydid_cuda_sys::{CUfunction, CUjit_option, CUmodule, CUresult};
 
 use crate::code::jit::Options;
 use crate::code::module::{self, Module};
-use crate::code::module_image::{Code, Refusal};
+use crate::code::module_image::{Code, CodeRefusal};
 use crate::context::stack;
 use crate::ffi::{Buffer, MaybeOut, Out, Outcome, Text, api};
 use crate::graphs;
@@ -22,7 +22,7 @@ use crate::process::{settings, state};
 const LOADING_MODES: (u32, u32) = (1, 2);
 
 /// Loads code into the current context.
-fn load(code: Result<Code, Refusal>, options: Option<&Options>) -> Outcome<CUmodule> {
+fn load(code: Result<Code, CodeRefusal>, options: Option<&Options>) -> Outcome<CUmodule> {
     let context = stack::usable()?;
     let start = Instant::now();
     let loaded = code.and_then(|code| module::load(&context, &code));
@@ -41,7 +41,7 @@ pub(super) fn as_handle(module: &Module) -> CUmodule {
 }
 
 /// The code in a file.
-pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, Refusal>> {
+pub(super) fn read_file(path: &Text<'_>) -> Outcome<Result<Code, CodeRefusal>> {
     let path = std::str::from_utf8(path.bytes()).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     let bytes = std::fs::read(path).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
     Ok(Code::from_bytes(&bytes))

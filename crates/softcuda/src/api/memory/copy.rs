@@ -23,7 +23,7 @@ use crate::copy::side::CopySide;
 use crate::ffi::{In, Outcome, address, api};
 use crate::graphs::capture;
 use crate::sync::streams::{default_stream, resolve};
-use crate::texture::volume::{self, End, copy_row};
+use crate::texture::volume::{self, RowEnd, copy_row};
 
 use CopySide::{Any, Device};
 
@@ -125,37 +125,37 @@ api! {
 
     /// Bytes of the first row of an array, from an offset on; so with all of these.
     fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, from: *const c_void, size: usize) {
-        copy_row(&default_stream()?, &End::Array(array, offset), &End::Any(address(from)), size, When::Now)?;
+        copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, When::Now)?;
     }
 
     /// Returns when the bytes are there.
     fn cuMemcpyAtoH_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize) {
-        copy_row(&default_stream()?, &End::Any(address(to)), &End::Array(array, offset), size, When::Now)?;
+        copy_row(&default_stream()?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, When::Now)?;
     }
 
     /// Copies within the device; the call does not wait.
     fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, from: u64, size: usize) {
-        copy_row(&default_stream()?, &End::Array(array, offset), &End::Device(from), size, When::Later)?;
+        copy_row(&default_stream()?, &RowEnd::Array(array, offset), &RowEnd::Device(from), size, When::Later)?;
     }
 
     /// Copies within the device; the call does not wait.
     fn cuMemcpyAtoD_v2(to: u64, array: CUarray, offset: usize, size: usize) {
-        copy_row(&default_stream()?, &End::Device(to), &End::Array(array, offset), size, When::Later)?;
+        copy_row(&default_stream()?, &RowEnd::Device(to), &RowEnd::Array(array, offset), size, When::Later)?;
     }
 
     /// Copies within the device; the call does not wait.
     fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize) {
-        copy_row(&default_stream()?, &End::Array(to, to_offset), &End::Array(from, from_offset), size, When::Later)?;
+        copy_row(&default_stream()?, &RowEnd::Array(to, to_offset), &RowEnd::Array(from, from_offset), size, When::Later)?;
     }
 
     /// Waits where the source is pageable memory.
     fn cuMemcpyHtoAAsync_v2(array: CUarray, offset: usize, from: *const c_void, size: usize, stream: CUstream) {
-        copy_row(&resolve(stream)?, &End::Array(array, offset), &End::Any(address(from)), size, When::Later)?;
+        copy_row(&resolve(stream)?, &RowEnd::Array(array, offset), &RowEnd::Any(address(from)), size, When::Later)?;
     }
 
     /// Waits where the target is pageable memory.
     fn cuMemcpyAtoHAsync_v2(to: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream) {
-        copy_row(&resolve(stream)?, &End::Any(address(to)), &End::Array(array, offset), size, When::Later)?;
+        copy_row(&resolve(stream)?, &RowEnd::Any(address(to)), &RowEnd::Array(array, offset), size, When::Later)?;
     }
 
     /// As between two places of one device: the addresses say where they are.

@@ -8,7 +8,7 @@ use katydid_cuda_sys::{CUhostFn, CUresult, CUstream, CUstreamCallback};
 
 use crate::ffi::api;
 use crate::graphs::capture;
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::streams::resolve;
 
 /// Data of the program, which it wants back from another thread.
@@ -33,7 +33,7 @@ api! {
             return Ok(());
         }
         let data = Data(data);
-        let job = Job::new(move |context| {
+        let job = StreamJob::new(move |context| {
             context.output.flush();
             // SAFETY: the program registered this function for this data.
             unsafe { function(data.get()) };
@@ -49,7 +49,7 @@ api! {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let data = Data(data);
-        let job = Job::always(move |context| {
+        let job = StreamJob::always(move |context| {
             context.output.flush();
             // SAFETY: the program registered this function for this data.
             unsafe { callback(stream, context.healthy().into(), data.get()) };

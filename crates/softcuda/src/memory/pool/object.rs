@@ -11,7 +11,7 @@ use crate::memory::managed;
 use crate::memory::space::{self, RangeKind, Region};
 use crate::process::device;
 use crate::process::handles::{Registry, mint};
-use crate::sync::job::Job;
+use crate::sync::job::StreamJob;
 use crate::sync::stream::Stream;
 
 /// A memory pool (`CUmemoryPool`).
@@ -79,7 +79,7 @@ impl Pool {
         space::write().leave(at);
         self.state().leave(Freed { at, size: region.size, id, stream: Arc::clone(stream), reached: false });
         // In a failed context too: the memory outlives it.
-        let job = Job::always(move |_| {
+        let job = StreamJob::always(move |_| {
             pool.reached(at, id);
             Ok(())
         });
