@@ -10,10 +10,10 @@ use katydid_transport::compression::{CompressionMode, CompressionPolicy};
 static CHOSEN_MODE: OnceLock<CompressionMode> = OnceLock::new();
 
 /// Bulk to the server.
-pub static RECEIVING: CompressionPolicy = CompressionPolicy::new();
+pub static RECEIVING_POLICY: CompressionPolicy = CompressionPolicy::new();
 
 /// Bulk from the server, whose compressor is the one that counts there.
-pub static SENDING: CompressionPolicy = CompressionPolicy::new();
+pub static SENDING_POLICY: CompressionPolicy = CompressionPolicy::new();
 
 /// What the environment of the process says; the first word counts.
 pub(crate) fn choose(packing: CompressionMode) {

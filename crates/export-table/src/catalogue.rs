@@ -14,18 +14,18 @@ const fn entry(id: u128, name: &'static str) -> KnownId {
 }
 
 /// Places in the catalogue of the tables that are served, as slots name them that are called and not built.
-pub(crate) const CUDART: usize = 0;
-pub(crate) const HOOKS: usize = 1;
-pub(crate) const THREAD_CONTEXT: usize = 2;
-pub(crate) const CHECKS: usize = 4;
-pub(crate) const INTEGRITY: usize = 5;
-pub(crate) const TOOLS_CONTEXT: usize = 6;
-pub(crate) const TOOLS_MODULE: usize = 7;
-pub(crate) const SM_MAP: usize = 8;
-pub(crate) const NVRTC_CACHE: usize = 9;
+pub(crate) const CUDART_INDEX: usize = 0;
+pub(crate) const HOOKS_INDEX: usize = 1;
+pub(crate) const THREAD_CONTEXT_INDEX: usize = 2;
+pub(crate) const CHECKS_INDEX: usize = 4;
+pub(crate) const INTEGRITY_INDEX: usize = 5;
+pub(crate) const TOOLS_CONTEXT_INDEX: usize = 6;
+pub(crate) const TOOLS_MODULE_INDEX: usize = 7;
+pub(crate) const SM_MAP_INDEX: usize = 8;
+pub(crate) const NVRTC_CACHE_INDEX: usize = 9;
 
 /// The tables that are served lie at their places, the refused ones after them. Ids are written as one number whose most significant byte is byte 0 of the id.
-pub(crate) static CATALOGUE: [KnownId; 24] = [
+pub(crate) static KNOWN_TABLES: [KnownId; 24] = [
     entry(0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, "CUDART"),
     entry(0xa094798c_2e74_2e74_93f2_0800200c0a66, "HOOKS"),
     entry(0x42d85a81_23f6_cb47_8298_f6e78a3aecdc, "TLS"),
@@ -54,14 +54,14 @@ pub(crate) static CATALOGUE: [KnownId; 24] = [
 
 /// The table at a place in the catalogue, for messages.
 pub(crate) fn named(place: usize) -> String {
-    CATALOGUE.get(place).map_or_else(String::new, |entry| {
+    KNOWN_TABLES.get(place).map_or_else(String::new, |entry| {
         format!("the private table {} ({})", entry.name, spelled(&entry.id.to_be_bytes()))
     })
 }
 
 /// The name of an id, as far as it has one.
 pub(crate) fn name_of(id: &Id) -> &'static str {
-    CATALOGUE.iter().find(|entry| entry.id.to_be_bytes() == *id).map_or("of an unknown name", |entry| entry.name)
+    KNOWN_TABLES.iter().find(|entry| entry.id.to_be_bytes() == *id).map_or("of an unknown name", |entry| entry.name)
 }
 
 /// The name of an id with its groups, for lists.

@@ -7,7 +7,7 @@ use crate::facts::Handle;
 use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: WordTable<15> = WordTable::sized::<{ catalogue::CHECKS }>(
+pub(crate) static TABLE: WordTable<15> = WordTable::sized::<{ catalogue::CHECKS_INDEX }>(
     &[(2, check_context as *const () as Word), (3, check_process as *const () as Word)],
     &[],
 );

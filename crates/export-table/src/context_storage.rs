@@ -7,7 +7,7 @@
 
 use crate::facts::{ContextState, Handle, facts};
 use crate::ffi::{Status, guard, status};
-use crate::storage::{Destructor, STORAGE};
+use crate::storage::{CONTEXT_STORAGE, Destructor};
 use crate::table::{Word, WordTable};
 
 pub(crate) static TABLE: WordTable<4> = WordTable::unsized_(&[
@@ -17,18 +17,18 @@ pub(crate) static TABLE: WordTable<4> = WordTable::unsized_(&[
 ]);
 
 extern "C" fn put(context: Handle, key: usize, value: usize, destructor: Option<Destructor>) -> Status {
-    guard(|| STORAGE.put(resolve(context)?, key, value, destructor))
+    guard(|| CONTEXT_STORAGE.put(resolve(context)?, key, value, destructor))
 }
 
 extern "C" fn delete(context: Handle, key: usize) -> Status {
-    guard(|| STORAGE.delete(resolve(context)?, key))
+    guard(|| CONTEXT_STORAGE.delete(resolve(context)?, key))
 }
 
 unsafe extern "C" fn get(out: *mut usize, context: Handle, key: usize) -> Status {
     guard(|| {
         // SAFETY: null or writable, which is what callers of the slot pass.
         let out = unsafe { out.as_mut() }.ok_or(status::INVALID_VALUE)?;
-        *out = STORAGE.get(resolve(context)?, key)?;
+        *out = CONTEXT_STORAGE.get(resolve(context)?, key)?;
         Ok(())
     })
 }

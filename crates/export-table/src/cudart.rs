@@ -20,7 +20,7 @@ use crate::facts::{Handle, facts};
 use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: WordTable<13> = WordTable::sized::<{ catalogue::CUDART }>(
+pub(crate) static TABLE: WordTable<13> = WordTable::sized::<{ catalogue::CUDART_INDEX }>(
     &[
         (1, load_wrapper as *const () as Word),
         (2, primary_context as *const () as Word),

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU32;
 use crate::catalogue;
 use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::HOOKS }>(
+pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::HOOKS_INDEX }>(
     &[(2, runtime_calls as *const () as Word), (6, driver_calls as *const () as Word)],
     &[],
 );

@@ -14,7 +14,7 @@ use crate::table::{Word, WordTable};
 
 /// Slot 2 exists in the real driver; no known program calls it.
 pub(crate) static TABLE: WordTable<3> =
-    WordTable::sized::<{ catalogue::INTEGRITY }>(&[(1, prove as *const () as Word)], &[]);
+    WordTable::sized::<{ catalogue::INTEGRITY_INDEX }>(&[(1, prove as *const () as Word)], &[]);
 
 unsafe extern "C" fn prove(version: u32, unix_seconds: u64, out: *mut [u64; 2]) -> Status {
     guard(|| {

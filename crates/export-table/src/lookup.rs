@@ -12,7 +12,7 @@ use std::io::Write;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use crate::catalogue::{CATALOGUE, Id, name_of, spelled};
+use crate::catalogue::{Id, KNOWN_TABLES, name_of, spelled};
 use crate::ffi::{Status, guard, status};
 use crate::{
     checks, context_storage, cudart, hooks, integrity, nvrtc_cache, sm_map, thread_context, tools_context, tools_module,
@@ -37,7 +37,7 @@ static SERVED_TABLES: [Address; 10] = [
 
 /// The table with this id, or `None` if it is unknown or refused. Works before `cuInit`.
 pub fn lookup(id: &Id) -> Option<*const c_void> {
-    let place = CATALOGUE.iter().position(|entry| entry.id.to_be_bytes() == *id)?;
+    let place = KNOWN_TABLES.iter().position(|entry| entry.id.to_be_bytes() == *id)?;
     SERVED_TABLES.get(place).map(|address| address())
 }
 
@@ -71,7 +71,7 @@ static LOG_IS_ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("KATYDID_LO
 /// What is said of an id that is not served: once, and of a known one only in a log.
 fn refusal(id: &Id, is_logged: bool) -> Option<String> {
     static SEEN: Mutex<Option<HashSet<Id>>> = Mutex::new(None);
-    let is_known = CATALOGUE.iter().any(|entry| entry.id.to_be_bytes() == *id);
+    let is_known = KNOWN_TABLES.iter().any(|entry| entry.id.to_be_bytes() == *id);
     if is_known && !is_logged {
         return None;
     }
@@ -84,7 +84,8 @@ fn refusal(id: &Id, is_logged: bool) -> Option<String> {
 mod tests {
     use super::*;
     use crate::catalogue::{
-        CHECKS, CUDART, HOOKS, INTEGRITY, NVRTC_CACHE, SM_MAP, THREAD_CONTEXT, TOOLS_CONTEXT, TOOLS_MODULE,
+        CHECKS_INDEX, CUDART_INDEX, HOOKS_INDEX, INTEGRITY_INDEX, NVRTC_CACHE_INDEX, SM_MAP_INDEX,
+        THREAD_CONTEXT_INDEX, TOOLS_CONTEXT_INDEX, TOOLS_MODULE_INDEX,
     };
 
     fn id(number: u128) -> Id {
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_known_id_gives_the_same_pointer_every_time_and_its_size_first() {
-        for (entry, words) in CATALOGUE.iter().zip([13, 7, 3, 0, 15, 3, 93, 99, 17, 7]) {
+        for (entry, words) in KNOWN_TABLES.iter().zip([13, 7, 3, 0, 15, 3, 93, 99, 17, 7]) {
             let (mut first, mut second) = (ptr::null(), ptr::null());
             // SAFETY: all four point to locals.
             let codes = unsafe { [get(&mut first, &id(entry.id)), get(&mut second, &id(entry.id))] };
@@ -116,9 +117,18 @@ mod tests {
 
     #[test]
     fn slots_name_the_tables_that_they_are_in() {
-        let names =
-            [CUDART, HOOKS, THREAD_CONTEXT, CHECKS, INTEGRITY, TOOLS_CONTEXT, TOOLS_MODULE, SM_MAP, NVRTC_CACHE];
-        let names = names.map(|place| CATALOGUE[place].name);
+        let names = [
+            CUDART_INDEX,
+            HOOKS_INDEX,
+            THREAD_CONTEXT_INDEX,
+            CHECKS_INDEX,
+            INTEGRITY_INDEX,
+            TOOLS_CONTEXT_INDEX,
+            TOOLS_MODULE_INDEX,
+            SM_MAP_INDEX,
+            NVRTC_CACHE_INDEX,
+        ];
+        let names = names.map(|place| KNOWN_TABLES[place].name);
         assert_eq!(
             names,
             ["CUDART", "HOOKS", "TLS", "CHECKS", "INTEGRITY", "TOOLS_CONTEXT", "TOOLS_MODULE", "SM_MAP", "NVRTC_CACHE"]

@@ -15,7 +15,7 @@ use crate::compile_cache::{Cache, Key};
 use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::NVRTC_CACHE }>(
+pub(crate) static TABLE: WordTable<7> = WordTable::sized::<{ catalogue::NVRTC_CACHE_INDEX }>(
     &[
         (1, open as *const () as Word),
         (2, close as *const () as Word),

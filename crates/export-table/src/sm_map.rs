@@ -14,7 +14,7 @@ use crate::facts::facts;
 use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: WordTable<17> = WordTable::sized::<{ catalogue::SM_MAP }>(
+pub(crate) static TABLE: WordTable<17> = WordTable::sized::<{ catalogue::SM_MAP_INDEX }>(
     &[(4, map_pointers as *const () as Word), (13, give_back as *const () as Word)],
     &[],
 );

@@ -25,7 +25,7 @@ pub(crate) struct Storage {
 }
 
 /// The storage of this process.
-pub(crate) static STORAGE: Storage = Storage { contexts: RwLock::new(None) };
+pub(crate) static CONTEXT_STORAGE: Storage = Storage { contexts: RwLock::new(None) };
 
 impl Storage {
     /// Keeps `value`; a key that is already there keeps its old value and gives `INVALID_HANDLE`.
@@ -89,7 +89,7 @@ impl Storage {
 /// Runs the destructors of everything kept with `context`. To be called by the embedding library when a context is
 /// destroyed, at the last release of a primary context and at its reset, with no lock of its own held.
 pub fn context_gone(context: Handle) {
-    STORAGE.clear(context);
+    CONTEXT_STORAGE.clear(context);
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
 pub(crate) static TABLE: WordTable<3> =
-    WordTable::sized::<{ catalogue::THREAD_CONTEXT }>(&[(2, current as *const () as Word)], &[]);
+    WordTable::sized::<{ catalogue::THREAD_CONTEXT_INDEX }>(&[(2, current as *const () as Word)], &[]);
 
 /// Writes the current context; none is 0 with success.
 unsafe extern "C" fn current(out: *mut Handle) -> Status {

@@ -14,7 +14,7 @@ use crate::facts::{Handle, facts};
 use crate::ffi::{Status, guard, status};
 use crate::table::{Word, WordTable};
 
-pub(crate) static TABLE: WordTable<93> = WordTable::sized::<{ catalogue::TOOLS_CONTEXT }>(
+pub(crate) static TABLE: WordTable<93> = WordTable::sized::<{ catalogue::TOOLS_CONTEXT_INDEX }>(
     &[
         (3, context_device as *const () as Word),
         (4, context_id as *const () as Word),

@@ -13,7 +13,7 @@ use crate::facts::{Handle, facts};
 use crate::table::{Word, WordTable};
 
 pub(crate) static TABLE: WordTable<99> =
-    WordTable::sized::<{ catalogue::TOOLS_MODULE }>(&[(7, each_kernel as *const () as Word)], &[93]);
+    WordTable::sized::<{ catalogue::TOOLS_MODULE_INDEX }>(&[(7, each_kernel as *const () as Word)], &[93]);
 
 /// Called with what the caller gave for it, a function's handle, and the function's name.
 type Visit = unsafe extern "C" fn(opaque: *mut c_void, function: Handle, name: *const c_char);

@@ -8,10 +8,10 @@
 pub(crate) type Slot = u32;
 
 /// Marks a slot of the constants.
-pub(crate) const CONSTANT: Slot = 1 << 31;
+pub(crate) const CONSTANT_BIT: Slot = 1 << 31;
 
 /// An operand that is absent: `_`, or a destination that no instruction reads.
-pub(crate) const NONE: Slot = u32::MAX;
+pub(crate) const NO_SLOT: Slot = u32::MAX;
 
 /// Marks a negated guard predicate.
-pub(crate) const NEGATED: u32 = 1 << 30;
+pub(crate) const NEGATED_BIT: u32 = 1 << 30;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use katydid_image::{Device, ImageSource, Session as SessionPart, Sink};
 use katydid_session_core::{AddressMismatch, FRAMES_NOTE, Failure, Progress, StateError, read_journal, write_journal};
-use katydid_wire::handshake::PROTOCOL;
+use katydid_wire::handshake::PROTOCOL_VERSION;
 
 use crate::contents::Captured;
 use crate::journal::{JournalState, Platform, RebuildError};
@@ -121,7 +121,7 @@ impl Session {
         let devices =
             (0..).zip(names).map(|(index, device)| Device { index, name: device.name.clone(), ..Device::default() });
         let (name, devices) = (name.to_owned(), devices.collect());
-        SessionPart { name, protocol: PROTOCOL, devices, notes, ..SessionPart::default() }
+        SessionPart { name, protocol: PROTOCOL_VERSION, devices, notes, ..SessionPart::default() }
     }
 
     /// Makes what an image has of this session, in which nothing has happened, but for contents: whether it would come back.

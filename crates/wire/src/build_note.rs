@@ -41,7 +41,7 @@ impl BuildNote {
         copy(&mut note, 4, &(DESCRIPTION_BYTES as u32).to_le_bytes());
         copy(&mut note, 8, &NOTE_KIND.to_le_bytes());
         copy(&mut note, 12, &NOTE_OWNER);
-        copy(&mut note, 20, &handshake::PROTOCOL.to_le_bytes());
+        copy(&mut note, 20, &handshake::PROTOCOL_VERSION.to_le_bytes());
         copy(&mut note, 24, &job::JOB_PROTOCOL_VERSION.to_le_bytes());
         copy(&mut note, 28, &SPEC_HASH);
         copy(&mut note, 60, env!("CARGO_PKG_VERSION").as_bytes());
@@ -82,7 +82,7 @@ impl LibraryBuild {
     #[must_use]
     pub fn current() -> Self {
         Self {
-            protocol: handshake::PROTOCOL,
+            protocol: handshake::PROTOCOL_VERSION,
             job_protocol: job::JOB_PROTOCOL_VERSION,
             spec_hash: SPEC_HASH,
             release: env!("CARGO_PKG_VERSION").to_owned(),

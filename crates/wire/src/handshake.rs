@@ -25,7 +25,7 @@ use crate::key::SessionKey;
 /// First bytes of every handshake message.
 pub const HANDSHAKE_MAGIC: [u8; 8] = *b"KATYDID\0";
 /// Version of frames, handshake bodies and shared-memory layout; any change of them increments it.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// Bytes common to all handshake messages.
 pub const PREFIX_BYTES: usize = 72;
 /// Largest handshake message, prefix included.
@@ -91,7 +91,7 @@ impl Build {
     /// This build, given the hash of its API description.
     #[must_use]
     pub fn current(spec_hash: [u8; 32]) -> Self {
-        Self { protocol: PROTOCOL, spec_hash, release: env!("CARGO_PKG_VERSION").to_owned() }
+        Self { protocol: PROTOCOL_VERSION, spec_hash, release: env!("CARGO_PKG_VERSION").to_owned() }
     }
 
     fn understands(&self, other: &Self) -> bool {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use katydid_tests::deadline::Limit;
-use katydid_tests::measured::{Ground, NotMeasured, PROGRAMS, Program, Size, Told, median};
+use katydid_tests::measured::{Ground, MEASURED_PROGRAMS, NotMeasured, Program, Size, Told, median};
 use katydid_tests::paths::Paths;
 use katydid_tests::server::Server;
 use katydid_tests::way::Way;
@@ -69,7 +69,8 @@ fn run(paths: Paths, report: &Path, options: &Options) -> Result<ExitCode> {
     let native = Way::Direct { name: "native", folder: options.is_soft().then(|| paths.soft()) };
     let ways = [native, shm, tcp];
     let ground = Ground { paths, size, libraries: wheels(options), limit: PROGRAM_LIMIT };
-    let mut rows: Vec<Row> = PROGRAMS.iter().map(|program| count_row(&ground, &server, *program, options)).collect();
+    let mut rows: Vec<Row> =
+        MEASURED_PROGRAMS.iter().map(|program| count_row(&ground, &server, *program, options)).collect();
     let mut rounds = 0;
     while rounds < MAX_ROUNDS {
         let started = Instant::now();
@@ -205,7 +206,7 @@ mod tests {
 
     fn row(rounds: &[[f64; 2]], calls: Option<u64>) -> Row {
         let told = rounds.iter().map(|[native, shm]| vec![report_of(*native, 2e9), report_of(*shm, 1e9)]).collect();
-        Row { program: PROGRAMS[0], calls, told, missing: None }
+        Row { program: MEASURED_PROGRAMS[0], calls, told, missing: None }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::cuda::Soft;
 use super::device::Device;
 use super::opencl::OpenCl;
-use super::work::{KernelWork, WORKS};
+use super::work::{KERNEL_WORKS, KernelWork};
 use crate::flags::{BenchSoftBodyFlags, SoftDevice};
 use katydid_cli_core::layout::Layout;
 use katydid_cli_core::output::failure::{Failure, Outcome};
@@ -46,7 +46,7 @@ pub(super) fn main(flags: &BenchSoftBodyFlags) -> Outcome {
     let mut device = open(flags.device).map_err(|reason| Failure::work(format!("cannot measure: {reason}")))?;
     let time = if flags.quick { QUICK_KERNEL_TIME } else { KERNEL_TIME };
     let mut figures = BTreeMap::new();
-    for work in &WORKS {
+    for work in &KERNEL_WORKS {
         let name = work.name.to_string_lossy().into_owned();
         let figure = measure(&mut *device, work, time).map_err(|reason| Failure::work(format!("{name}: {reason}")))?;
         figures.insert(name, figure);

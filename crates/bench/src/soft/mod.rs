@@ -22,7 +22,7 @@ use katydid_cli_core::output::document;
 use katydid_cli_core::output::failure::{Failure, Outcome, say};
 use katydid_cli_core::output::table::{Align, Table};
 use katydid_cli_core::output::terminal::Progress;
-use work::{KernelWork, WORKS};
+use work::{KERNEL_WORKS, KernelWork};
 
 const MEASURED_ROUNDS: u32 = 3;
 const QUICK_ROUNDS: u32 = 1;
@@ -65,7 +65,7 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         }
     }
     drop(progress);
-    let rows: Vec<Row> = WORKS.iter().map(|work| Row::new(work, &best)).collect();
+    let rows: Vec<Row> = KERNEL_WORKS.iter().map(|work| Row::new(work, &best)).collect();
     if let Some(row) = rows.iter().find(|row| !row.agrees) {
         return Err(Failure::work(format!("{}: softcuda and OpenCL disagree about the result", row.kernel)));
     }

@@ -37,7 +37,7 @@ pub(super) struct KernelWork {
 use Argument::{Buffer, Int};
 
 /// All kernels, each a few dozen milliseconds of one core.
-pub(super) const WORKS: [KernelWork; 6] = [
+pub(super) const KERNEL_WORKS: [KernelWork; 6] = [
     KernelWork {
         name: c"sgemm",
         title: "SGEMM 512, fma",

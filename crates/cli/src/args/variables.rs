@@ -41,7 +41,7 @@ pub(crate) const VARIABLE_REMEDY: &str = "correct it, or unset it";
 
 /// What is wrong with each variable that holds what it cannot, or names what cannot be used.
 pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
-    settings::SETTINGS.iter().filter_map(move |setting| {
+    settings::KNOWN_SETTINGS.iter().filter_map(move |setting| {
         let value = variable(setting.name).filter(|value| !value.is_empty())?;
         settings::problem_of(setting.name, &value).or_else(|| place_problem(setting, &value))
     })
@@ -105,7 +105,7 @@ mod tests {
         let of_users = |reader| !matches!(reader, SettingReader::Own | SettingReader::Tests);
         let long = "x".repeat(5000);
         let values: [&[u8]; 5] = [b"a\xff", b"-1", b"99999999999999999999999", b"5parsecs", long.as_bytes()];
-        for setting in settings::SETTINGS.iter().filter(|setting| of_users(setting.reader)) {
+        for setting in settings::KNOWN_SETTINGS.iter().filter(|setting| of_users(setting.reader)) {
             for value in values.map(OsStr::from_bytes) {
                 let found = problems(|asked| (asked == setting.name).then(|| value.to_owned())).next();
                 let is_long = value.len() > 4096;

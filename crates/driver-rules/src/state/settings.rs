@@ -182,7 +182,7 @@ const ANY_NUMBER: SettingValue = SettingValue::Number(0, u64::MAX);
 const VALUE_ONE: SettingValue = SettingValue::Words(&["1"]);
 
 /// The variables of Katydid, in the order of the reference page.
-pub const SETTINGS: &[Setting] = &[
+pub const KNOWN_SETTINGS: &[Setting] = &[
     setting("KATYDID_SERVER", SettingReader::Program, SettingValue::Address, "the server, unless `--server` names one"),
     setting(
         "KATYDID_CERTS",
@@ -425,7 +425,7 @@ pub const SETTINGS: &[Setting] = &[
 
 /// The variable of that name.
 pub fn find(name: &str) -> Option<&'static Setting> {
-    SETTINGS.iter().find(|setting| setting.name == name)
+    KNOWN_SETTINGS.iter().find(|setting| setting.name == name)
 }
 
 /// What is wrong with a variable that is set to `value`, in one line; none where it takes that. Empty is as not set.
@@ -514,7 +514,8 @@ pub fn unknown_here() -> Vec<Unknown> {
 
 /// The name of a variable for users that the fewest changes lead to.
 fn nearest(name: &str) -> Option<&'static str> {
-    let meant = SETTINGS.iter().filter(|setting| !matches!(setting.reader, SettingReader::Own | SettingReader::Tests));
+    let meant =
+        KNOWN_SETTINGS.iter().filter(|setting| !matches!(setting.reader, SettingReader::Own | SettingReader::Tests));
     let distances = meant
         .map(|setting| (changes(&name[VARIABLE_PREFIX.len()..], &setting.name[VARIABLE_PREFIX.len()..]), setting.name));
     let (distance, nearest) = distances.min()?;
@@ -544,7 +545,7 @@ fn changes(from: &str, to: &str) -> usize {
 /// The table of `docs/reference/environment.md`.
 pub fn table() -> String {
     let mut text = String::from("| variable | read by | takes | says |\n|---|---|---|---|\n");
-    for Setting { name, reader, value, meaning } in SETTINGS {
+    for Setting { name, reader, value, meaning } in KNOWN_SETTINGS {
         let _ = writeln!(text, "| `{name}` | {} | {} | {meaning} |", reader.title(), value.expected());
     }
     text
@@ -601,9 +602,9 @@ mod tests {
 
     #[test]
     fn names_are_given_once_and_every_value_says_what_it_takes() {
-        for (at, setting) in SETTINGS.iter().enumerate() {
+        for (at, setting) in KNOWN_SETTINGS.iter().enumerate() {
             assert!(setting.name.starts_with(VARIABLE_PREFIX));
-            assert!(SETTINGS[at + 1..].iter().all(|other| other.name != setting.name), "{}", setting.name);
+            assert!(KNOWN_SETTINGS[at + 1..].iter().all(|other| other.name != setting.name), "{}", setting.name);
             assert!(!setting.value.expected().is_empty());
         }
     }
@@ -651,7 +652,7 @@ mod tests {
     #[test]
     fn only_paths_may_be_no_utf_8() {
         let value = OsString::from_vec(b"a\xffb".to_vec());
-        for setting in SETTINGS {
+        for setting in KNOWN_SETTINGS {
             let told = problem_of(setting.name, &value);
             assert_eq!(told.is_none(), setting.value.is_path(), "{}", setting.name);
             assert!(told.is_none_or(|told| told.starts_with(setting.name) && told.contains("UTF-8")));

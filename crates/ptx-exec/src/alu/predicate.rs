@@ -1,22 +1,22 @@
 //! What becomes of the result of a comparison: combined with a predicate, and to one or two destinations.
 
 use crate::engine::machine::{Inst, Machine};
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 
 /// `Inst::imm` of a comparison that only writes `d`.
-pub(crate) const PLAIN: u64 = 0;
+pub(crate) const COMPARE_ONLY: u64 = 0;
 
 /// Combine with predicate `c` by `and`.
-pub(crate) const AND: u64 = 1;
+pub(crate) const COMPARE_AND: u64 = 1;
 
 /// Combine by `or`.
-pub(crate) const OR: u64 = 2;
+pub(crate) const COMPARE_OR: u64 = 2;
 
 /// Combine by `xor`.
-pub(crate) const XOR: u64 = 3;
+pub(crate) const COMPARE_XOR: u64 = 3;
 
 /// No combination, but a second destination `x`.
-pub(crate) const BOTH: u64 = 4;
+pub(crate) const COMPARE_WRITES_BOTH: u64 = 4;
 
 /// Flag: `c` is negated.
 pub(crate) const NEGATE_C: u64 = 8;
@@ -24,7 +24,7 @@ pub(crate) const NEGATE_C: u64 = 8;
 /// Writes the result of a comparison: combined with a predicate and to two destinations when the instruction says so.
 #[inline(always)]
 pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
-    if inst.imm == PLAIN {
+    if inst.imm == COMPARE_ONLY {
         machine.registers.set_bits(inst.d, machine.mask, bits);
     } else {
         finish_combined(machine, inst, bits);
@@ -35,19 +35,19 @@ pub(crate) fn finish(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
 #[inline(never)]
 fn finish_combined(machine: &mut Machine<'_>, inst: &Inst, bits: u32) {
     let operation = inst.imm & 7;
-    let mut other = if operation == BOTH { 0 } else { machine.registers.bits(inst.c) };
+    let mut other = if operation == COMPARE_WRITES_BOTH { 0 } else { machine.registers.bits(inst.c) };
     if inst.imm & NEGATE_C != 0 {
         other = !other;
     }
     let combine = |bits: u32| match operation {
-        AND => bits & other,
-        OR => bits | other,
-        XOR => bits ^ other,
+        COMPARE_AND => bits & other,
+        COMPARE_OR => bits | other,
+        COMPARE_XOR => bits ^ other,
         _ => bits,
     };
     let mask = machine.mask;
     for (slot, value) in [(inst.d, combine(bits)), (inst.x, combine(!bits))] {
-        if slot != NONE {
+        if slot != NO_SLOT {
             machine.registers.set_bits(slot, mask, value);
         }
     }

@@ -7,7 +7,7 @@ use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Registers, WARP_LANES, lanes_of};
 use crate::engine::warp::Wait;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 
 /// `Inst::imm`: what a barrier instruction does besides waiting.
 pub(crate) mod kind {
@@ -30,7 +30,7 @@ pub(crate) fn barrier(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let Some(lane) = lanes_of(machine.mask).next() else { return Flow::Next };
     let id = machine.registers.row::<u32>(inst.a)[lane];
     let expected = machine.registers.row::<u32>(inst.b)[lane];
-    let votes = if inst.c == NONE { 0 } else { machine.registers.bits(inst.c) };
+    let votes = if inst.c == NO_SLOT { 0 } else { machine.registers.bits(inst.c) };
     let votes = if inst.imm & kind::NEGATE != 0 { !votes } else { votes };
     let mask = machine.mask;
     let Some(barrier) = machine.block.barriers.get_mut(id as usize).filter(|_| (id as usize) < BARRIERS_PER_BLOCK)
@@ -55,7 +55,7 @@ pub(crate) fn is_barrier(inst: &Inst) -> bool {
 
 /// Gives lanes that wait at `inst` the result of the complete barrier.
 pub(crate) fn deliver(registers: &mut Registers, inst: &Inst, lanes: u32, barrier: Barrier) {
-    if inst.d == NONE {
+    if inst.d == NO_SLOT {
         return;
     }
     let all = |truth: bool| if truth { u32::MAX } else { 0 };

@@ -18,7 +18,7 @@
 use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Raw, Registers, Row, WARP_LANES, lanes_of};
 use crate::engine::warp::{Split, Wait};
-use crate::slot::{CONSTANT, NONE, Slot};
+use crate::slot::{CONSTANT_BIT, NO_SLOT, Slot};
 
 /// The slot of the member mask: the low half of `imm`; `NONE` for the forms without `.sync`.
 fn members_slot(inst: &Inst) -> Slot {
@@ -28,7 +28,7 @@ fn members_slot(inst: &Inst) -> Slot {
 /// The member masks; without `.sync`, the lanes that are here.
 fn members(machine: &Machine<'_>, inst: &Inst) -> [u32; WARP_LANES] {
     match members_slot(inst) {
-        NONE => [machine.mask; WARP_LANES],
+        NO_SLOT => [machine.mask; WARP_LANES],
         slot => *machine.registers.row::<u32>(slot),
     }
 }
@@ -71,9 +71,9 @@ fn source(mode: u8, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (b, clamp, segment) = (b & 31, c & 31, (c >> 8) & 31);
     let last = (lane & segment) | (clamp & !segment);
     match mode {
-        UP => (lane.wrapping_sub(b), lane.cast_signed() - b.cast_signed() >= last.cast_signed()),
-        DOWN => (lane + b, lane + b <= last),
-        BUTTERFLY => (lane ^ b, lane ^ b <= last),
+        SHUFFLE_UP => (lane.wrapping_sub(b), lane.cast_signed() - b.cast_signed() >= last.cast_signed()),
+        SHUFFLE_DOWN => (lane + b, lane + b <= last),
+        SHUFFLE_BUTTERFLY => (lane ^ b, lane ^ b <= last),
         _ => {
             let from = (lane & segment) | (b & !segment);
             (from, from <= last)
@@ -82,13 +82,13 @@ fn source(mode: u8, lane: u32, b: u32, c: u32) -> (u32, bool) {
 }
 
 /// `shfl.up`
-pub(crate) const UP: u8 = 0;
+pub(crate) const SHUFFLE_UP: u8 = 0;
 /// `shfl.down`
-pub(crate) const DOWN: u8 = 1;
+pub(crate) const SHUFFLE_DOWN: u8 = 1;
 /// `shfl.bfly`
-pub(crate) const BUTTERFLY: u8 = 2;
+pub(crate) const SHUFFLE_BUTTERFLY: u8 = 2;
 /// `shfl.idx`
-pub(crate) const INDEX: u8 = 3;
+pub(crate) const SHUFFLE_INDEX: u8 = 3;
 
 /// `shfl.MODE.b32 d|x, a, b, c, members`
 pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
@@ -106,10 +106,10 @@ pub(crate) fn shuffle<const MODE: u8>(machine: &mut Machine<'_>, inst: &Inst) ->
         out[lane] = if valid { given[(from & 31) as usize] } else { a[lane] };
         in_range |= u32::from(valid) << lane;
     }
-    if inst.d != NONE {
+    if inst.d != NO_SLOT {
         machine.registers.set(inst.d, mask, &out);
     }
-    if inst.x != NONE {
+    if inst.x != NO_SLOT {
         machine.registers.set_bits(inst.x, mask, in_range);
     }
     Flow::Next
@@ -176,10 +176,10 @@ pub(crate) fn elect(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let (members, mask) = (members(machine, inst), machine.mask);
     let leaders: [u32; WARP_LANES] = std::array::from_fn(|lane| partners(&members, lane, mask).trailing_zeros());
     let bits = lanes_of(mask).filter(|lane| leaders[*lane] == *lane as u32).fold(0_u32, |bits, lane| bits | 1 << lane);
-    if inst.d != NONE {
+    if inst.d != NO_SLOT {
         machine.registers.set(inst.d, mask, &leaders);
     }
-    if inst.x != NONE {
+    if inst.x != NO_SLOT {
         machine.registers.set_bits(inst.x, mask, bits);
     }
     Flow::Next
@@ -211,10 +211,10 @@ pub(crate) fn match_all<T: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow 
         if same { group } else { 0 }
     });
     let bits = lanes_of(mask).filter(|lane| out[*lane] != 0).fold(0_u32, |bits, lane| bits | 1 << lane);
-    if inst.d != NONE {
+    if inst.d != NO_SLOT {
         machine.registers.set(inst.d, mask, &out);
     }
-    if inst.x != NONE {
+    if inst.x != NO_SLOT {
         machine.registers.set_bits(inst.x, mask, bits);
     }
     Flow::Next
@@ -309,8 +309,8 @@ impl Machine<'_> {
     fn same_operation(&self, split: usize, model: &Inst) -> bool {
         self.inst_of(split).is_some_and(|inst| {
             std::ptr::fn_addr_eq(inst.exec, model.exec)
-                && (inst.d == NONE) == (model.d == NONE)
-                && (inst.x == NONE) == (model.x == NONE)
+                && (inst.d == NO_SLOT) == (model.d == NO_SLOT)
+                && (inst.x == NO_SLOT) == (model.x == NO_SLOT)
         })
     }
 
@@ -344,11 +344,11 @@ impl Machine<'_> {
         if reads_predicate(inst.exec) {
             // A vote has a predicate as `a`: one word for all lanes.
             rows[0].0[0] |= registers.bits(inst.a) & split.lanes;
-        } else if inst.a != NONE && !wide {
+        } else if inst.a != NO_SLOT && !wide {
             carry_row(&mut rows[0], registers.row::<u32>(inst.a), split.lanes);
         }
         for (row, slot) in rows[2..].iter_mut().zip([inst.b, inst.c, members_slot(inst)]) {
-            if slot != NONE {
+            if slot != NO_SLOT {
                 carry_row(row, registers.row::<u32>(slot), split.lanes);
             }
         }
@@ -361,7 +361,7 @@ impl Machine<'_> {
 
     /// Runs the operation if all lanes that it needs have come.
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
-        let place = |slot: Slot, row: u32| if slot == NONE { NONE } else { row * WARP_LANES as u32 };
+        let place = |slot: Slot, row: u32| if slot == NO_SLOT { NO_SLOT } else { row * WARP_LANES as u32 };
         let mut inst = *model;
         (inst.a, inst.b, inst.c) = (place(model.a, 0), place(model.b, 2), place(model.c, 3));
         (inst.d, inst.x) = (place(model.d, 5), place(model.x, 6));
@@ -385,14 +385,14 @@ impl Machine<'_> {
     fn carry_out(&mut self, rows: &[Row; MEETING_ROWS], split: Split, inst: &Inst) {
         let code = self.env.code;
         let mut registers = Registers::new(self.warp.rows_of(split.frame, &code.functions), &code.constants);
-        if inst.d != NONE && inst.d & CONSTANT == 0 {
+        if inst.d != NO_SLOT && inst.d & CONSTANT_BIT == 0 {
             if reads_predicate(inst.exec) && !is_ballot(inst.exec) {
                 registers.set_bits(inst.d, split.lanes, rows[5].0[0]);
             } else {
                 registers.set(inst.d, split.lanes, &rows[5].0);
             }
         }
-        if inst.x != NONE {
+        if inst.x != NO_SLOT {
             registers.set_bits(inst.x, split.lanes, rows[6].0[0]);
         }
     }
@@ -432,11 +432,11 @@ mod tests {
     #[test]
     fn shuffles_read_what_ptx_says() {
         // Full width: clamp 31 (0 for up), segment mask 0.
-        assert_eq!((source(DOWN, 5, 3, 31), source(DOWN, 30, 3, 31)), ((8, true), (33, false)));
-        assert_eq!((source(UP, 5, 3, 0), source(UP, 2, 3, 0).1), ((2, true), false));
-        assert_eq!((source(BUTTERFLY, 5, 1, 31), source(INDEX, 5, 35, 31)), ((4, true), (3, true)));
+        assert_eq!((source(SHUFFLE_DOWN, 5, 3, 31), source(SHUFFLE_DOWN, 30, 3, 31)), ((8, true), (33, false)));
+        assert_eq!((source(SHUFFLE_UP, 5, 3, 0), source(SHUFFLE_UP, 2, 3, 0).1), ((2, true), false));
+        assert_eq!((source(SHUFFLE_BUTTERFLY, 5, 1, 31), source(SHUFFLE_INDEX, 5, 35, 31)), ((4, true), (3, true)));
         // Width 8: segment mask 0x18.
-        assert_eq!((source(INDEX, 13, 2, 0x181f), source(DOWN, 14, 3, 0x181f).1), ((10, true), false));
-        assert_eq!((source(UP, 8, 1, 0x1800).1, source(UP, 9, 1, 0x1800)), (false, (8, true)));
+        assert_eq!((source(SHUFFLE_INDEX, 13, 2, 0x181f), source(SHUFFLE_DOWN, 14, 3, 0x181f).1), ((10, true), false));
+        assert_eq!((source(SHUFFLE_UP, 8, 1, 0x1800).1, source(SHUFFLE_UP, 9, 1, 0x1800)), (false, (8, true)));
     }
 }

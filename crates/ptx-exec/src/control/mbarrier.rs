@@ -15,7 +15,7 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
 use crate::engine::warp::Wait;
 use crate::memory::atom::NARROW_POINTER;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::Space;
 
 /// Width of a count of arrivals.
@@ -104,10 +104,10 @@ fn each(machine: &mut Machine<'_>, inst: &Inst, change: impl Fn(Barrier, u64) ->
     machine.spinning = true;
     let space = Space::decode(inst.x & 3);
     for lane in lanes_of(machine.mask) {
-        let operand = if inst.b == NONE { 1 } else { u64::from(machine.registers.row::<u32>(inst.b)[lane]) };
+        let operand = if inst.b == NO_SLOT { 1 } else { u64::from(machine.registers.row::<u32>(inst.b)[lane]) };
         let at = address(machine, inst, lane);
         match machine.update::<u64>(space, lane, at, |word| change(Barrier::read(word), operand).word()) {
-            Ok(old) if inst.d != NONE => machine.registers.set_lane(inst.d, lane, old),
+            Ok(old) if inst.d != NO_SLOT => machine.registers.set_lane(inst.d, lane, old),
             Ok(_) => {}
             Err(kind) => return machine.fail(kind, lane),
         }

@@ -6,7 +6,7 @@ use crate::api::LoadError;
 use crate::control::collective as code;
 use crate::decode::decoder::FunctionDecoder;
 use crate::engine::machine::Exec;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::Ty;
 use katydid_ptx::ast::{Instruction, Operand};
 
@@ -65,7 +65,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn push_collective(&mut self, draft: Draft, members: Option<Ref>) {
         let draft = match members {
             Some(members) => draft.member(members),
-            None => draft.imm(u64::from(NONE)),
+            None => draft.imm(u64::from(NO_SLOT)),
         };
         self.push(draft.apart());
     }
@@ -73,10 +73,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// `shfl.sync.down.b32 d|p, a, b, c, members`
     fn shuffle(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, sync: bool) -> Result<(), LoadError> {
         let exec: Exec = match m.one_of(&["up", "down", "bfly", "idx"]) {
-            Some("up") => code::shuffle::<{ code::UP }>,
-            Some("down") => code::shuffle::<{ code::DOWN }>,
-            Some("bfly") => code::shuffle::<{ code::BUTTERFLY }>,
-            Some(_) => code::shuffle::<{ code::INDEX }>,
+            Some("up") => code::shuffle::<{ code::SHUFFLE_UP }>,
+            Some("down") => code::shuffle::<{ code::SHUFFLE_DOWN }>,
+            Some("bfly") => code::shuffle::<{ code::SHUFFLE_BUTTERFLY }>,
+            Some(_) => code::shuffle::<{ code::SHUFFLE_INDEX }>,
             None => return Err(self.unsupported(i)),
         };
         let ty = m.ty().filter(|ty| ty.bits() == 32).ok_or_else(|| self.unsupported(i))?;

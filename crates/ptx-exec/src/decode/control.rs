@@ -6,7 +6,7 @@ use crate::api::LoadError;
 use crate::control::barrier::kind;
 use crate::control::{barrier, collective, flow};
 use crate::decode::decoder::{Binding, FunctionDecoder};
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::{Ty, Width};
 use katydid_ptx::ast::{Instruction, Operand};
 
@@ -47,7 +47,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// An instruction after which control does not go on, for the lanes that run it.
     fn end(&mut self, draft: Draft) -> Result<(), LoadError> {
-        let draft = if self.guard == NONE { draft.ends() } else { draft };
+        let draft = if self.guard == NO_SLOT { draft.ends() } else { draft };
         self.plain(draft)
     }
 
@@ -118,8 +118,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
         m.take("aligned");
         let what = m.one_of(&["sync", "arrive", "red"]);
         match what {
-            Some("sync") => self.block_barrier(i.operands.as_slice(), NONE, kind::SYNC, None),
-            Some("arrive") => self.block_barrier(i.operands.as_slice(), NONE, kind::ARRIVE, None),
+            Some("sync") => self.block_barrier(i.operands.as_slice(), NO_SLOT, kind::SYNC, None),
+            Some("arrive") => self.block_barrier(i.operands.as_slice(), NO_SLOT, kind::ARRIVE, None),
             Some(_) => self.reducing_barrier(i, m),
             None => Err(self.unsupported(i)),
         }
@@ -168,7 +168,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         sources.push(self.constant(0, Width::Word));
         let mut draft = Draft::new(barrier::barrier).a(sources[0]).b(sources[1]).imm(how).apart();
-        if result != NONE {
+        if result != NO_SLOT {
             draft = draft.d(result);
         }
         if let Some(vote) = vote {

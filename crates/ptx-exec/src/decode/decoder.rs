@@ -8,7 +8,7 @@ use crate::api::LoadError;
 use crate::code::LocalArea;
 use crate::engine::machine::Exec;
 use crate::load::layout::{Layout, layout_of};
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::Width;
 use katydid_ptx::ast::{Function, Instruction, Operand};
 use std::collections::HashMap;
@@ -154,7 +154,7 @@ impl<'p, 'a> FunctionDecoder<'p, 'a> {
             results: Vec::new(),
             carry: None,
             line: 0,
-            guard: NONE,
+            guard: NO_SLOT,
         }
     }
 

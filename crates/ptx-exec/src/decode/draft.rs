@@ -3,7 +3,7 @@
 use crate::decode::contraction_role::ContractionRole;
 use crate::engine::machine::{Exec, Inst};
 use crate::engine::races::Access;
-use crate::slot::{CONSTANT, NONE};
+use crate::slot::{CONSTANT_BIT, NO_SLOT};
 use crate::types::Width;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub(crate) type Ref = u32;
 
 /// Whether a reference is a virtual register.
 pub(crate) fn is_register(reference: Ref) -> bool {
-    reference & CONSTANT == 0
+    reference & CONSTANT_BIT == 0
 }
 
 /// What an operand field of an `Inst` holds.
@@ -62,7 +62,8 @@ pub(crate) struct Draft {
 impl Draft {
     /// An instruction without operands.
     pub(crate) fn new(exec: Exec) -> Self {
-        let inst = Inst { exec, guard: NONE, d: NONE, a: NONE, b: NONE, c: NONE, x: NONE, imm: 0, line: 0 };
+        let inst =
+            Inst { exec, guard: NO_SLOT, d: NO_SLOT, a: NO_SLOT, b: NO_SLOT, c: NO_SLOT, x: NO_SLOT, imm: 0, line: 0 };
         Self {
             inst,
             roles: [Role::Plain; OPERAND_FIELDS],

@@ -8,7 +8,7 @@ use crate::decode::arithmetic::{logic, wide};
 use crate::decode::decoder::{Binding, Carried, FunctionDecoder, RegisterRange, Signature};
 use crate::decode::hints;
 use crate::load::layout::layout_of;
-use crate::slot::{NEGATED, NONE};
+use crate::slot::{NEGATED_BIT, NO_SLOT};
 use crate::types::Ty;
 use katydid_ptx::ast::{Function, Guard, Instruction, Operand, Space, Statement, Variable};
 use std::collections::HashMap;
@@ -24,13 +24,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let mut results = Vec::new();
             self.returns = self.bind_params(&function.returns, &mut results)?;
             self.results = results;
-            (self.line, self.guard) = (function.line, NONE);
+            (self.line, self.guard) = (function.line, NO_SLOT);
             arguments.into_iter().for_each(|argument| self.fill(argument));
         }
         self.statements(function.body.as_deref().unwrap_or_default())?;
         // Falling off the end is a return.
         let line = self.drafts.last().map_or(function.line, |draft| draft.inst.line);
-        (self.line, self.guard) = (line, NONE);
+        (self.line, self.guard) = (line, NO_SLOT);
         self.spill_results();
         self.push(Draft::new(crate::control::flow::ret).ends());
         Ok(())
@@ -186,10 +186,10 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// One instruction with its guard.
     fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<(), LoadError> {
         self.line = instruction.line;
-        self.guard = NONE;
+        self.guard = NO_SLOT;
         self.guard = match &instruction.guard {
             Some(guard) => self.guard_register(guard)?,
-            None => NONE,
+            None => NO_SLOT,
         };
         self.instruction_unguarded(instruction)
     }
@@ -211,7 +211,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// The predicate of a guard, with its negation.
     fn guard_register(&mut self, guard: &Guard<'a>) -> Result<Ref, LoadError> {
         let register = self.source(&Operand::Name(guard.register), Ty::Pred)?;
-        Ok(if guard.negated { register | NEGATED } else { register })
+        Ok(if guard.negated { register | NEGATED_BIT } else { register })
     }
 
     /// Hands the instruction to the family of its opcode.

@@ -7,7 +7,7 @@ use crate::api::GlobalMemory;
 use crate::engine::machine::{Code, Inst};
 use crate::load::globals;
 use crate::load::link::Linked;
-use crate::slot::{CONSTANT, NEGATED, NONE};
+use crate::slot::{CONSTANT_BIT, NEGATED_BIT, NO_SLOT};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -27,16 +27,16 @@ impl GlobalMemory for Addresses {
 /// A slot: `c3` is row 3 of the constants, `.7` word 7 of the frame.
 fn slot(slot: u32) -> String {
     match slot {
-        NONE => "-".to_owned(),
-        slot if slot & CONSTANT != 0 => format!("c{}", (slot & !CONSTANT) / 32),
+        NO_SLOT => "-".to_owned(),
+        slot if slot & CONSTANT_BIT != 0 => format!("c{}", (slot & !CONSTANT_BIT) / 32),
         slot => format!(".{slot}"),
     }
 }
 
 fn guard(inst: &Inst) -> String {
     match inst.guard {
-        NONE => String::new(),
-        guard if guard & NEGATED != 0 => format!("@!.{} ", guard & !NEGATED),
+        NO_SLOT => String::new(),
+        guard if guard & NEGATED_BIT != 0 => format!("@!.{} ", guard & !NEGATED_BIT),
         guard => format!("@.{guard} "),
     }
 }

@@ -8,7 +8,7 @@
 //! guarded write keeps the old value of the other lanes, so it does not begin an interval.
 
 use super::draft::{Draft, Ref, Role, is_register};
-use crate::slot::{NEGATED, NONE};
+use crate::slot::{NEGATED_BIT, NO_SLOT};
 
 /// From first to last position, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,8 +72,8 @@ impl Set {
 /// Calls `visit` with each register of a draft and whether it is written; sources first.
 pub(crate) fn registers_of(draft: &Draft, lists: &[Ref], mut visit: impl FnMut(usize, bool)) {
     let list = lists.get(draft.list.start as usize..draft.list.end as usize).unwrap_or_default();
-    if draft.inst.guard != NONE {
-        visit((draft.inst.guard & !NEGATED) as usize, false);
+    if draft.inst.guard != NO_SLOT {
+        visit((draft.inst.guard & !NEGATED_BIT) as usize, false);
     }
     for wanted in [Role::Use, Role::Def] {
         let fields = draft.fields();
@@ -91,7 +91,7 @@ pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>],
     let mut intervals = vec![Interval::EMPTY; count];
     for (index, draft) in drafts.iter().enumerate() {
         let position = index as u32 * 2;
-        let kept = draft.inst.guard != NONE;
+        let kept = draft.inst.guard != NO_SLOT;
         registers_of(draft, lists, |register, written| {
             // Sources of instructions that write before they have read all live to the end of the instruction.
             let late = written || draft.apart;
@@ -147,7 +147,7 @@ fn reads_and_writes(block: &Block, drafts: &[Draft], lists: &[Ref]) -> (Vec<usiz
     let mut written = std::collections::HashSet::new();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for draft in &drafts[block.start..block.end] {
-        let kept = draft.inst.guard != NONE;
+        let kept = draft.inst.guard != NO_SLOT;
         registers_of(draft, lists, |register, is_write| {
             if (!is_write || kept) && !written.contains(&register) {
                 reads.push(register);

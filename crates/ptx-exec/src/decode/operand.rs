@@ -11,7 +11,7 @@ use crate::decode::decoder::{Binding, FunctionDecoder, RegisterRange};
 use crate::load::globals::function_address;
 use crate::load::layout::layout_of;
 use crate::load::link::Symbol;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::{Ty, Width};
 use crate::window;
 use katydid_ptx::ast::{Linkage, Operand, Space};
@@ -139,7 +139,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// Adds a draft that runs whatever the guard says, as it only prepares an operand.
     pub(crate) fn push_unguarded(&mut self, draft: Draft) {
-        let guard = std::mem::replace(&mut self.guard, NONE);
+        let guard = std::mem::replace(&mut self.guard, NO_SLOT);
         self.push(draft);
         self.guard = guard;
     }

@@ -12,7 +12,7 @@ use crate::engine::machine::Code;
 use crate::load::globals::Globals;
 use crate::load::layout::layout_of;
 use crate::load::link::{Linked, Symbol};
-use crate::slot::{NEGATED, NONE};
+use crate::slot::{NEGATED_BIT, NO_SLOT};
 use katydid_ptx::ast::{Instruction, Linkage, Operand, Space, Statement};
 use std::collections::HashMap;
 
@@ -149,9 +149,9 @@ fn place_fields(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) 
     if draft.list_in_x {
         draft.inst.x += list_base;
     }
-    if draft.inst.guard != NONE {
-        let negated = draft.inst.guard & NEGATED;
-        draft.inst.guard = place(draft.inst.guard & !NEGATED) | negated;
+    if draft.inst.guard != NO_SLOT {
+        let negated = draft.inst.guard & NEGATED_BIT;
+        draft.inst.guard = place(draft.inst.guard & !NEGATED_BIT) | negated;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::engine::registers::{Row, WARP_LANES};
 use crate::load::globals::Globals;
 use crate::load::link::Linked;
 use crate::matrix::operation::Matrix;
-use crate::slot::CONSTANT;
+use crate::slot::CONSTANT_BIT;
 use crate::types::Width;
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ impl Constants {
         if let Some(slot) = self.known.get(&(value, width)) {
             return *slot;
         }
-        let slot = (self.rows.len() * WARP_LANES) as Ref | CONSTANT;
+        let slot = (self.rows.len() * WARP_LANES) as Ref | CONSTANT_BIT;
         let (low, high) = (value as u32, (value >> 32) as u32);
         match width {
             Width::Double => {

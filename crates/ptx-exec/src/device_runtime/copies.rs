@@ -46,7 +46,7 @@ fn keep(machine: &Machine<'_>, job: DeferredWork, stream: u64) -> u32 {
     }
     let queue = if stream == super::streams::TAIL_LAUNCH_STREAM { &mut runtime.tails } else { &mut runtime.jobs };
     queue.push_back(job);
-    error::SUCCESS
+    error::CUDA_SUCCESS
 }
 
 /// A row of memory alone.

@@ -1,7 +1,7 @@
 //! Codes of the runtime API (`cudaError_t`).
 
 /// `cudaSuccess`
-pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const CUDA_SUCCESS: u32 = 0;
 /// `cudaErrorInvalidValue`
 pub(crate) const INVALID_VALUE: u32 = 1;
 /// `cudaErrorMemoryAllocation`

@@ -10,7 +10,7 @@ use crate::types::Space;
 
 /// Name and text of each code that device code can meet, as the runtime library gives them.
 const ERROR_TEXTS: &[(u32, &str, &str)] = &[
-    (error::SUCCESS, "cudaSuccess", "no error"),
+    (error::CUDA_SUCCESS, "cudaSuccess", "no error"),
     (error::INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"),
     (error::MEMORY_ALLOCATION, "cudaErrorMemoryAllocation", "out of memory"),
     (error::INVALID_CONFIGURATION, "cudaErrorInvalidConfiguration", "invalid configuration argument"),
@@ -41,7 +41,7 @@ pub(super) fn find(name: &str) -> Option<Exec> {
 fn last(machine: &mut Machine<'_>, inst: &Inst, take: bool) -> Flow {
     for lane in lanes_of(machine.mask) {
         let kept = machine.warp.errors.get_mut(lane);
-        let code = kept.map_or(error::SUCCESS, |code| if take { std::mem::take(code) } else { *code });
+        let code = kept.map_or(error::CUDA_SUCCESS, |code| if take { std::mem::take(code) } else { *code });
         if let Err(kind) = set_result(machine, inst, lane, code) {
             return machine.fail(kind, lane);
         }

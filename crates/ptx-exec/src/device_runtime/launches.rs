@@ -88,7 +88,7 @@ fn buffer(
         machine.runtime().buffers.insert(room, child);
         Ok(room)
     });
-    machine.note_error(lane, made.err().unwrap_or(error::SUCCESS));
+    machine.note_error(lane, made.err().unwrap_or(error::CUDA_SUCCESS));
     set_result(machine, inst, lane, made.unwrap_or(0)).err()
 }
 
@@ -172,7 +172,7 @@ fn submit(
         } else {
             let queue = if stream == TAIL_LAUNCH_STREAM { &mut runtime.tails } else { &mut runtime.jobs };
             queue.push_back(DeferredWork::Launch(child));
-            error::SUCCESS
+            error::CUDA_SUCCESS
         }
     };
     machine.env.host.free(DeviceHeap::Runtime, address);

@@ -34,8 +34,8 @@ impl Machine<'_> {
 
     /// Keeps the error of a lane until it is asked for.
     pub(super) fn note_error(&mut self, lane: usize, code: u32) {
-        if code != error::SUCCESS {
-            self.warp.errors.resize(WARP_LANES, error::SUCCESS);
+        if code != error::CUDA_SUCCESS {
+            self.warp.errors.resize(WARP_LANES, error::CUDA_SUCCESS);
             if let Some(last) = self.warp.errors.get_mut(lane) {
                 *last = code;
             }

@@ -48,7 +48,7 @@ fn answer(
         let target = parameter(machine, inst, 0, lane);
         let question = question(machine, lane);
         match machine.env.host.answer(question) {
-            Some(value) => machine.write(Space::Generic, lane, target, value as u32).map(|()| error::SUCCESS),
+            Some(value) => machine.write(Space::Generic, lane, target, value as u32).map(|()| error::CUDA_SUCCESS),
             None => Ok(none),
         }
     })
@@ -78,7 +78,7 @@ fn limit(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let (target, id): (u64, u32) = (parameter(machine, inst, 0, lane), parameter(machine, inst, 1, lane));
         match machine.env.host.answer(Question::Limit(id)) {
-            Some(value) => machine.write(Space::Generic, lane, target, value).map(|()| error::SUCCESS),
+            Some(value) => machine.write(Space::Generic, lane, target, value).map(|()| error::CUDA_SUCCESS),
             None if id <= LAST_LIMIT => Ok(error::UNSUPPORTED_LIMIT),
             None => Ok(error::INVALID_VALUE),
         }
@@ -89,7 +89,7 @@ fn limit(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn fixed(machine: &mut Machine<'_>, inst: &Inst, value: u32) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let target = parameter(machine, inst, 0, lane);
-        machine.write(Space::Generic, lane, target, value).map(|()| error::SUCCESS)
+        machine.write(Space::Generic, lane, target, value).map(|()| error::CUDA_SUCCESS)
     })
 }
 
@@ -156,7 +156,7 @@ fn kernel_attributes(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         for (at, word) in (24..).step_by(4).zip(words) {
             machine.write(Space::Generic, lane, target.wrapping_add(at), word)?;
         }
-        Ok(error::SUCCESS)
+        Ok(error::CUDA_SUCCESS)
     })
 }
 
@@ -170,7 +170,7 @@ fn occupancy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let (registers, max_threads, static_shared) = (info.registers, info.max_threads, info.static_shared);
         let question = Question::Occupancy { registers, max_threads, static_shared, threads, dynamic_shared };
         match machine.env.host.answer(question) {
-            Some(blocks) => machine.write(Space::Generic, lane, target, blocks as u32).map(|()| error::SUCCESS),
+            Some(blocks) => machine.write(Space::Generic, lane, target, blocks as u32).map(|()| error::CUDA_SUCCESS),
             None => Ok(error::INVALID_VALUE),
         }
     })
@@ -186,7 +186,7 @@ fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             machine.env.host.allocate(DeviceHeap::Malloc, size, CUDA_MALLOC_ALIGN_BYTES)
         };
         match room {
-            Some(address) => machine.write(Space::Generic, lane, target, address).map(|()| error::SUCCESS),
+            Some(address) => machine.write(Space::Generic, lane, target, address).map(|()| error::CUDA_SUCCESS),
             None => Ok(error::MEMORY_ALLOCATION),
         }
     })
@@ -196,7 +196,7 @@ fn malloc(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
 fn free(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for_each(machine, inst, |machine, lane| {
         machine.env.host.free(DeviceHeap::Malloc, parameter(machine, inst, 0, lane));
-        Ok(error::SUCCESS)
+        Ok(error::CUDA_SUCCESS)
     })
 }
 

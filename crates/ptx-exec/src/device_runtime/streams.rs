@@ -65,7 +65,7 @@ fn create(machine: &mut Machine<'_>, inst: &Inst, kind: u64, needed: u32) -> Flo
             runtime.handles.insert(handle);
             handle
         };
-        machine.write(Space::Generic, lane, target, handle).map(|()| error::SUCCESS)
+        machine.write(Space::Generic, lane, target, handle).map(|()| error::CUDA_SUCCESS)
     })
 }
 
@@ -74,7 +74,7 @@ fn destroy(machine: &mut Machine<'_>, inst: &Inst, kind: u64) -> Flow {
     for_each(machine, inst, |machine, lane| {
         let handle: u64 = parameter(machine, inst, 0, lane);
         let known = handle & EVENT_BIT == kind && machine.runtime().handles.remove(&handle);
-        Ok(if known { error::SUCCESS } else { error::INVALID_RESOURCE_HANDLE })
+        Ok(if known { error::CUDA_SUCCESS } else { error::INVALID_RESOURCE_HANDLE })
     })
 }
 
@@ -107,7 +107,7 @@ fn check(machine: &mut Machine<'_>, inst: &Inst, [stream, event]: [usize; 2]) ->
         Ok(if event & EVENT_BIT == 0 || !runtime.handles.contains(&event) || !is_launchable(&runtime, stream) {
             error::INVALID_RESOURCE_HANDLE
         } else if takes_events(&runtime, stream) {
-            error::SUCCESS
+            error::CUDA_SUCCESS
         } else {
             error::INVALID_VALUE
         })

@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "a bounds check for each operand would cost a third of the speed")]
 
-use crate::slot::{CONSTANT, Slot};
+use crate::slot::{CONSTANT_BIT, Slot};
 
 /// Lanes of a warp.
 pub(crate) const WARP_LANES: usize = 32;
@@ -106,7 +106,7 @@ impl Registers {
         let base = self.bases[(slot >> 31) as usize];
         // SAFETY: the decoder makes only slots below the size of the frame (or of the constants), and the machine set
         // `bases` to memory of that size.
-        unsafe { base.add((slot & !CONSTANT) as usize) }
+        unsafe { base.add((slot & !CONSTANT_BIT) as usize) }
     }
 
     /// The row at `slot`.
@@ -120,7 +120,7 @@ impl Registers {
     /// Writes the lanes in `mask`.
     #[inline(always)]
     pub(crate) fn set<T: Raw>(&mut self, slot: Slot, mask: u32, values: &[T; WARP_LANES]) {
-        debug_assert!(slot & CONSTANT == 0, "constants are never written");
+        debug_assert!(slot & CONSTANT_BIT == 0, "constants are never written");
         // SAFETY: as in `row`; `&mut self` excludes other references.
         let row: &mut [T; WARP_LANES] = unsafe { &mut *self.at(slot).cast() };
         if mask == FULL_LANE_MASK {
@@ -139,7 +139,7 @@ impl Registers {
     /// Writes one lane.
     #[inline(always)]
     pub(crate) fn set_lane<T: Raw>(&mut self, slot: Slot, lane: usize, value: T) {
-        debug_assert!(slot & CONSTANT == 0, "constants are never written");
+        debug_assert!(slot & CONSTANT_BIT == 0, "constants are never written");
         // SAFETY: as in `set`.
         let row: &mut [T; WARP_LANES] = unsafe { &mut *self.at(slot).cast() };
         row[lane] = value;
@@ -155,7 +155,7 @@ impl Registers {
     /// Writes the lanes in `mask` of a predicate.
     #[inline(always)]
     pub(crate) fn set_bits(&mut self, slot: Slot, mask: u32, bits: u32) {
-        debug_assert!(slot & CONSTANT == 0, "constants are never written");
+        debug_assert!(slot & CONSTANT_BIT == 0, "constants are never written");
         let word = self.at(slot);
         // SAFETY: as in `at`; `&mut self` excludes other references.
         unsafe { *word = (*word & !mask) | (bits & mask) };

@@ -11,7 +11,7 @@
 use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::warp::{Split, Wait};
-use crate::slot::{NEGATED, NONE};
+use crate::slot::{NEGATED_BIT, NO_SLOT};
 
 /// Warp instructions between two looks at the other splits of a warp.
 const SLICE_INSTRUCTIONS: u32 = 512;
@@ -152,9 +152,9 @@ impl Machine<'_> {
     #[inline(never)]
     fn watched_step(&mut self, inst: &Inst) -> Flow {
         let mut mask = self.lanes;
-        if inst.guard != NONE {
-            let bits = self.registers.bits(inst.guard & !NEGATED);
-            mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+        if inst.guard != NO_SLOT {
+            let bits = self.registers.bits(inst.guard & !NEGATED_BIT);
+            mask &= if inst.guard & NEGATED_BIT != 0 { !bits } else { bits };
         }
         if mask != 0 {
             self.watch(inst, mask);
@@ -173,9 +173,9 @@ impl Machine<'_> {
     #[expect(unsafe_code, reason = "instructions are compiled for what the CPU has")]
     fn step(&mut self, inst: &Inst) -> Flow {
         self.mask = self.lanes;
-        if inst.guard != NONE {
-            let bits = self.registers.bits(inst.guard & !NEGATED);
-            self.mask &= if inst.guard & NEGATED != 0 { !bits } else { bits };
+        if inst.guard != NO_SLOT {
+            let bits = self.registers.bits(inst.guard & !NEGATED_BIT);
+            self.mask &= if inst.guard & NEGATED_BIT != 0 { !bits } else { bits };
             if self.mask == 0 {
                 return Flow::Next;
             }

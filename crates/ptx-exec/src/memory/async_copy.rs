@@ -10,7 +10,7 @@ use crate::engine::order;
 use crate::engine::registers::lanes_of;
 use crate::memory::atom::{self, NARROW_POINTER, Operation};
 use crate::memory::word::Word;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::Space;
 
 /// `Inst::x` of `cp.async`: its size in bytes, `NARROW_POINTER` apart from it, and what `c` is.
@@ -31,7 +31,7 @@ pub(crate) fn copy(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let registers = &machine.registers;
         let given = match inst.c {
             _ if (ignored >> lane) & 1 != 0 => 0,
-            NONE => size,
+            NO_SLOT => size,
             _ if inst.x & how::IGNORE != 0 => size,
             slot => u64::from(registers.row::<u32>(slot)[lane]).min(size),
         };

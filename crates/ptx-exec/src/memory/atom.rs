@@ -12,7 +12,7 @@ use crate::engine::machine::{Exec, Flow, Inst, Machine};
 use crate::engine::registers::{Raw, lanes_of};
 use crate::memory::raw::Atomic;
 use crate::memory::word::Word;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::types::Space;
 use crate::window;
 
@@ -197,13 +197,13 @@ fn body<O: Operation>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
             registers.row::<u64>(inst.a)[lane].wrapping_add(inst.imm)
         };
         let operand = |slot| {
-            if slot == NONE { O::Word::cut(0) } else { O::Word::cut(registers.row::<O::Lane>(slot)[lane].wide()) }
+            if slot == NO_SLOT { O::Word::cut(0) } else { O::Word::cut(registers.row::<O::Lane>(slot)[lane].wide()) }
         };
         let (b, c) = (operand(inst.b), operand(inst.c));
         let far = space != Space::Shared && address < window::SHARED_ADDRESS;
         let operation = |old| if far { O::apply_far(old, b, c) } else { O::apply(old, b, c) };
         match machine.update::<O::Word>(space, lane, address, operation) {
-            Ok(old) if inst.d != NONE => machine.registers.set_lane(inst.d, lane, O::Lane::narrow(old.extended())),
+            Ok(old) if inst.d != NO_SLOT => machine.registers.set_lane(inst.d, lane, O::Lane::narrow(old.extended())),
             Ok(_) => {}
             Err(kind) => return machine.fail(kind, lane),
         }

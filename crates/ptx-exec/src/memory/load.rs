@@ -15,7 +15,7 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{FULL_LANE_MASK, Raw, WARP_LANES, lanes_of};
 use crate::memory::pointer::{Pointer, Span};
 use crate::memory::word::Word;
-use crate::slot::{NONE, Slot};
+use crate::slot::{NO_SLOT, Slot};
 use crate::types::Space;
 use crate::window;
 use std::marker::PhantomData;
@@ -222,7 +222,7 @@ fn rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
 /// Any allowed addresses.
 #[inline(always)]
 fn scattered<A: Access>(machine: &mut Machine<'_>, spread: &Spread<A::Pointer>, slot: Slot) {
-    if slot == NONE {
+    if slot == NO_SLOT {
         return;
     }
     let mut out = [A::Lane::ZERO; WARP_LANES];
@@ -245,17 +245,19 @@ pub(crate) fn step<A: Access>(host: u64, distance: A::Pointer) -> u64 {
 /// Whatever the addresses: finds the fault, or the lanes that lie in different ranges.
 #[inline(never)]
 fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let count = if inst.c == NONE { 1 } else { inst.c };
+    let count = if inst.c == NO_SLOT { 1 } else { inst.c };
     let space = if A::SHARED { Space::Shared } else { Space::decode(inst.b) };
     let row = *machine.registers.row::<A::Pointer>(inst.a);
     for index in 0..count {
-        let slot = if inst.c == NONE { inst.d } else { machine.env.code.list(inst.x + index) };
+        let slot = if inst.c == NO_SLOT { inst.d } else { machine.env.code.list(inst.x + index) };
         for lane in lanes_of(machine.mask) {
             let address = row[lane].plus(inst.imm);
             let checked = machine.resolve(space, address, A::Word::SIZE * u64::from(count), false);
             let element = address.wrapping_add(u64::from(index) * A::Word::SIZE);
             match checked.and_then(|_| machine.read::<A::Word>(space, lane, element)) {
-                Ok(value) if slot != NONE => machine.registers.set_lane(slot, lane, A::Lane::narrow(value.extended())),
+                Ok(value) if slot != NO_SLOT => {
+                    machine.registers.set_lane(slot, lane, A::Lane::narrow(value.extended()))
+                }
                 Ok(_) => {}
                 Err(kind) => return machine.fail(kind, lane),
             }
@@ -308,7 +310,7 @@ unsafe fn broadcast<A: Access>(machine: &mut Machine<'_>, inst: &Inst, host: u64
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
         let value: A::Word = group.get(index as usize);
-        if slot != NONE {
+        if slot != NO_SLOT {
             machine.registers.set(slot, machine.mask, &[A::Lane::narrow(value.extended()); WARP_LANES]);
         }
     }
@@ -328,7 +330,7 @@ unsafe fn deal<A: Access, const LEVEL: u8, const COUNT: usize>(machine: &mut Mac
     let Some(groups) = groups.first_chunk::<WARP_LANES>() else { return };
     for (index, number) in (inst.x..).take(COUNT).enumerate() {
         let slot = machine.env.code.list(number);
-        if slot != NONE {
+        if slot != NO_SLOT {
             let mut out = [A::Lane::ZERO; WARP_LANES];
             for (out, group) in out.iter_mut().zip(groups) {
                 *out = A::Lane::narrow(group[index].extended());
@@ -360,7 +362,7 @@ fn vector_rest_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst:
     let groups = spread.distances.map(|distance| unsafe { Group::load(step::<A>(spread.host, distance), size) });
     for index in 0..inst.c {
         let slot = machine.env.code.list(inst.x + index);
-        if slot != NONE {
+        if slot != NO_SLOT {
             let out = groups.map(|group| A::Lane::narrow(group.get::<A::Word>(index as usize).extended()));
             machine.registers.set(slot, machine.mask, &out);
         }

@@ -87,7 +87,7 @@ fn load_row<T: Word, L: Raw, P: Pointer>(
             out[lane] = L::narrow(read::<T>(&machine.warp.local, lane, address).extended());
         }
     }
-    if slot != crate::slot::NONE {
+    if slot != crate::slot::NO_SLOT {
         machine.registers.set(slot, machine.mask, &out);
     }
     Flow::Next

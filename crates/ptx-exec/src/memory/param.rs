@@ -3,7 +3,7 @@
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{Raw, WARP_LANES};
 use crate::memory::word::Word;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 
 /// Whether `size` bytes at `offset` exist.
 pub(crate) fn contains(params: &[u8], offset: u64, size: u64) -> bool {
@@ -29,7 +29,7 @@ pub(crate) fn load_vector<T: Word, L: Raw>(machine: &mut Machine<'_>, inst: &Ins
     for index in 0..inst.c {
         let value = T::cut(read(machine.env.params, inst.imm + u64::from(index) * T::SIZE, T::SIZE));
         let slot = machine.env.code.list(inst.x + index);
-        if slot != NONE {
+        if slot != NO_SLOT {
             machine.registers.set(slot, machine.mask, &[L::narrow(value.extended()); WARP_LANES]);
         }
     }

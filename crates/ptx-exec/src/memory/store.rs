@@ -12,7 +12,7 @@ use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{FULL_LANE_MASK, Raw, WARP_LANES, lanes_of};
 use crate::memory::pointer::Pointer;
 use crate::memory::word::Word;
-use crate::slot::{NONE, Slot};
+use crate::slot::{NO_SLOT, Slot};
 use crate::types::Space;
 
 /// Cuts 32 registers to the size in memory.
@@ -104,11 +104,11 @@ fn scattered<A: Access>(machine: &Machine<'_>, spread: &Spread<A::Pointer>, slot
 /// Whatever the addresses: finds the fault, or the lanes that lie in different ranges.
 #[inline(never)]
 fn lane_by_lane<A: Access>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
-    let count = if inst.c == NONE { 1 } else { inst.c };
+    let count = if inst.c == NO_SLOT { 1 } else { inst.c };
     let space = if A::SHARED { Space::Shared } else { Space::decode(inst.d) };
     let row = *machine.registers.row::<A::Pointer>(inst.a);
     for index in 0..count {
-        let slot = if inst.c == NONE { inst.b } else { machine.env.code.list(inst.x + index) };
+        let slot = if inst.c == NO_SLOT { inst.b } else { machine.env.code.list(inst.x + index) };
         for lane in lanes_of(machine.mask) {
             let value = A::Word::cut(machine.registers.row::<A::Lane>(slot)[lane].wide());
             let address = row[lane].plus(inst.imm);

@@ -8,7 +8,7 @@ use super::texel::Texel;
 use crate::alu::half_bits::f32_to_f16;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::lanes_of;
-use crate::slot::{CONSTANT, NONE};
+use crate::slot::{CONSTANT_BIT, NO_SLOT};
 
 /// What the indices of an instruction are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Form {
         };
         let Geometry { coordinates, layered } = self.geometry;
         let flags = u32::from(layered) << 2 | u32::from(self.integers) << 3 | u32::from(self.offsets) << 4;
-        CONSTANT | coordinates | flags | access << 5 | channel << 7 | results << 9
+        CONSTANT_BIT | coordinates | flags | access << 5 | channel << 7 | results << 9
     }
 
     /// The reverse of `encode`.
@@ -163,7 +163,7 @@ fn write(machine: &mut Machine<'_>, inst: &Inst, lane: usize, results: Results, 
         Results::Pairs => [half(0) | half(1) << 16, half(2) | half(3) << 16, 0, 0],
     };
     for (slot, word) in [inst.d, inst.a, inst.b, inst.c].into_iter().zip(words) {
-        if slot != NONE {
+        if slot != NO_SLOT {
             machine.registers.set_lane(slot, lane, word);
         }
     }
@@ -181,7 +181,7 @@ mod tests {
                     let geometry = Geometry { coordinates: 3, layered };
                     let form = Form { geometry, access, integers, results, offsets };
                     assert_eq!(Form::decode(form.encode()), form);
-                    assert_ne!(form.encode() & CONSTANT, 0);
+                    assert_ne!(form.encode() & CONSTANT_BIT, 0);
                 }
             }
         }

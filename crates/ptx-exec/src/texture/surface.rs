@@ -10,7 +10,7 @@ use crate::engine::fault::FaultKind;
 use crate::engine::machine::{Flow, Inst, Machine};
 use crate::engine::registers::{Raw, lanes_of};
 use crate::memory::raw::{self, Atomic};
-use crate::slot::CONSTANT;
+use crate::slot::CONSTANT_BIT;
 use crate::texture::run::Geometry;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Form {
         };
         let Geometry { coordinates, layered } = self.geometry;
         let flags = u32::from(layered) << 2 | u32::from(self.formatted) << 3;
-        CONSTANT | coordinates | flags | outside << 4 | self.count << 6 | self.bytes << 9
+        CONSTANT_BIT | coordinates | flags | outside << 4 | self.count << 6 | self.bytes << 9
     }
 
     /// The reverse of `encode`.

@@ -7,7 +7,7 @@ use std::ptr;
 
 use katydid_opencl_sys::{Code, Dispatch, cl_command_queue, cl_event, cl_kernel, cl_mem};
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::message;
 
 use crate::calls::arguments::Arguments;
@@ -33,7 +33,7 @@ pub(super) struct Command {
 /// The origin of an extent as drivers read it: four numbers of an image that has levels.
 pub(super) fn origin_of(form: u32, extent: &Extent) -> [usize; 4] {
     let [x, y, z] = extent.origin;
-    [x, y, z, if form == IMAGE { extent.row } else { 0 }].map(|number| number as usize)
+    [x, y, z, if form == IMAGE_BOX { extent.row } else { 0 }].map(|number| number as usize)
 }
 
 impl Command {
@@ -187,10 +187,10 @@ fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Ext
     let region = sizes(from.1.region);
     let (start, end, area) = (source.as_ptr(), target.as_ptr(), region.as_ptr());
     match (form & 0xf, form >> 4) {
-        (RUN, RUN) => {
+        (BUFFER_RUN, BUFFER_RUN) => {
             driver!(api, clEnqueueCopyBuffer(queue, from.0, to.0, source[0], target[0], region[0], count, list, event))
         }
-        (BOX, BOX) => {
+        (BUFFER_BOX, BUFFER_BOX) => {
             let [row, slice, to_row, to_slice] =
                 [from.1.row, from.1.slice, to.1.row, to.1.slice].map(|pitch| pitch as usize);
             driver!(
@@ -200,13 +200,13 @@ fn copy(command: &Command, form: u32, from: (cl_mem, &Extent), to: (cl_mem, &Ext
                 )
             )
         }
-        (IMAGE, IMAGE) => {
+        (IMAGE_BOX, IMAGE_BOX) => {
             driver!(api, clEnqueueCopyImage(queue, from.0, to.0, start, end, area, count, list, event))
         }
-        (IMAGE, RUN) => {
+        (IMAGE_BOX, BUFFER_RUN) => {
             driver!(api, clEnqueueCopyImageToBuffer(queue, from.0, to.0, start, area, target[0], count, list, event))
         }
-        (RUN, IMAGE) => {
+        (BUFFER_RUN, IMAGE_BOX) => {
             let region = sizes(to.1.region);
             let area = region.as_ptr();
             driver!(api, clEnqueueCopyBufferToImage(queue, from.0, to.0, source[0], end, area, count, list, event))
@@ -227,7 +227,7 @@ pub(crate) fn kdclFill(
     let extent: Extent = arguments.take("extent")?;
     let pattern = arguments.rest();
     // A colour of an image has 16 bytes, whatever the image's elements have.
-    let needed = if message.form == IMAGE { 16 } else { message.patternSize as usize };
+    let needed = if message.form == IMAGE_BOX { 16 } else { message.patternSize as usize };
     if pattern.len() != needed {
         return Err(Code::INVALID_VALUE.into());
     }
@@ -236,7 +236,7 @@ pub(crate) fn kdclFill(
     let region = extent.region.map(|number| number as usize);
     let bytes = pattern.as_ptr().cast();
     command.run(session, |count, waits, event| {
-        if message.form == IMAGE {
+        if message.form == IMAGE_BOX {
             let (origin, region) = (origin.as_ptr(), region.as_ptr());
             return driver!(api, clEnqueueFillImage(queue, memory.handle, bytes, origin, region, count, waits, event));
         }

@@ -13,7 +13,7 @@ use katydid_opencl_sys::constant::MAP_WRITE_INVALIDATE_REGION;
 use katydid_opencl_sys::{Code, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::{Extent, IMAGE};
+use katydid_wire::opencl::extent::{Extent, IMAGE_BOX};
 use katydid_wire::opencl::message::{self, kdclImage};
 
 use crate::calls::arguments::Arguments;
@@ -92,7 +92,7 @@ impl ImageRegion {
         mut arguments: Arguments<'_>,
     ) -> Result<Self, Fault> {
         let command = Command::read(session, queue, event, &mut arguments)?;
-        let transfer = Transfer::read(session, &command, (memory, IMAGE), &mut arguments)?;
+        let transfer = Transfer::read(session, &command, (memory, IMAGE_BOX), &mut arguments)?;
         let mut rest = arguments.rest();
         let bad = || SessionError::BadPart { message: "a map of an image", part: "pitches" };
         let (row, slice) = u64::take(&mut rest).zip(u64::take(&mut rest)).ok_or_else(bad)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use katydid_opencl_sys::{Code, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::frame::FrameHead;
-use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::{
     MAX_REPLY_VALUE_BYTES, NO_ZERO_COPY_OFFSET, STAGED_IN_HOST, STAGED_IN_PIECE, STAGED_IN_SVM, land, message,
 };
@@ -58,7 +58,7 @@ impl Transfer {
     ) -> Result<Self, Fault> {
         let memory: Object<cl_mem> = session.shared.objects.get_of(command.api(), memory)?;
         let extent: Extent = from.take("extent")?;
-        let element = if form == IMAGE { memory.size } else { 1 };
+        let element = if form == IMAGE_BOX { memory.size } else { 1 };
         let bytes = extent.bytes(element).ok_or(Code::INVALID_VALUE)?;
         Ok(Self { memory, form, extent, element, bytes })
     }
@@ -94,17 +94,17 @@ impl Transfer {
         let (origin, region) = (origin_of(self.form, &self.extent), Self::sizes(self.extent.region));
         let (start, area) = (origin.as_ptr(), region.as_ptr());
         match (self.form, is_read) {
-            (RUN, true) => {
+            (BUFFER_RUN, true) => {
                 driver!(api, clEnqueueReadBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
             }
-            (RUN, false) => {
+            (BUFFER_RUN, false) => {
                 driver!(api, clEnqueueWriteBuffer(queue, memory, 0, origin[0], region[0], place, count, list, event))
             }
-            (BOX, _) => self.enqueue_box(command, host, is_read, waits),
-            (IMAGE, true) => {
+            (BUFFER_BOX, _) => self.enqueue_box(command, host, is_read, waits),
+            (IMAGE_BOX, true) => {
                 driver!(api, clEnqueueReadImage(queue, memory, 0, start, area, row, slice, place, count, list, event))
             }
-            (IMAGE, false) => {
+            (IMAGE_BOX, false) => {
                 driver!(api, clEnqueueWriteImage(queue, memory, 0, start, area, row, slice, place, count, list, event))
             }
             _ => Code::INVALID_VALUE,
@@ -314,7 +314,7 @@ pub(crate) fn kdclZeroCopy(
 ) -> Result<ExecutorCall<message::kdclZeroCopyReply>, Fault> {
     let mut arguments = Arguments::new("kdclZeroCopy", message.waits);
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
-    let transfer = Transfer::read(session, &command, (message.memory, RUN), &mut arguments)?;
+    let transfer = Transfer::read(session, &command, (message.memory, BUFFER_RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
     let (place, epoch) = session.zero_copy_place(message.memory, at);
     if matches!(place, 0 | NO_ZERO_COPY_OFFSET) {
@@ -370,7 +370,7 @@ mod tests {
         let memory = Object { handle: cl_mem::NULL, api, size: 0 };
         let reach = |region: [u64; 3], element, row, slice| {
             let extent = Extent { origin: [0; 3], region, row: 0, slice: 0 };
-            Transfer { memory, form: BOX, extent, element, bytes: 0 }.reach(row, slice)
+            Transfer { memory, form: BUFFER_BOX, extent, element, bytes: 0 }.reach(row, slice)
         };
         assert_eq!(reach([100, 1, 1], 1, 0, 0), Some(100));
         assert_eq!(reach([16, 6, 1], 4, 80, 0), Some(5 * 80 + 64));

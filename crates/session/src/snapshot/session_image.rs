@@ -17,7 +17,7 @@ use katydid_session_core::{
     CaptureOptions, FRAMES_NOTE, Failure, Progress, RestoreOptions, read_journal, write_journal,
 };
 use katydid_wire::facts::DeviceFacts;
-use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL};
+use katydid_wire::handshake::{ArenaKind, ArenaRange, PROTOCOL_VERSION};
 use katydid_wire::sharing::{LENDS_NOTE, Sharing};
 
 use super::area::CHUNK_BYTES;
@@ -65,7 +65,15 @@ impl Session {
         notes.extend(self.shares.lends().then(|| (LENDS_NOTE.to_owned(), true.into())));
         let driver_version = u32::try_from(self.facts.driver_version).unwrap_or(0);
         let name = name.to_owned();
-        SessionPart { name, driver_version, protocol: PROTOCOL, devices, arenas, notes, ..SessionPart::default() }
+        SessionPart {
+            name,
+            driver_version,
+            protocol: PROTOCOL_VERSION,
+            devices,
+            arenas,
+            notes,
+            ..SessionPart::default()
+        }
     }
 
     /// Makes this session, in which nothing has happened, the one of an image: all that lies on devices.

@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::context::record::Context;
 use crate::ffi::arguments::refuse;
-use crate::memory::counts::VARIABLES;
+use crate::memory::counts::MANAGED_VARIABLES;
 use crate::memory::registration::PAGE_BYTES;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::shim;
@@ -60,7 +60,7 @@ impl Variable {
             return Err(address_taken());
         }
         pinned.adopt(self.address, context.wire(), known);
-        VARIABLES.begin();
+        MANAGED_VARIABLES.begin();
         Ok(())
     }
 
@@ -129,7 +129,7 @@ pub(crate) fn forget(region: &Region) {
     if !matches!(region.kind, RegionKind::Shared { .. }) {
         return;
     }
-    VARIABLES.end();
+    MANAGED_VARIABLES.end();
     let Ok(shim) = shim() else { return };
     let mut pages = pages();
     let range = region.start / PAGE_BYTES * PAGE_BYTES..(region.start + region.size).next_multiple_of(PAGE_BYTES);

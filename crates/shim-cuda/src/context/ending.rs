@@ -12,7 +12,7 @@ use crate::context::device;
 use crate::context::record::{CONTEXTS, Context, Green};
 use crate::ffi::objects;
 use crate::launch::registry;
-use crate::memory::counts::REGISTERED;
+use crate::memory::counts::REGISTERED_BLOCKS;
 use crate::memory::{host_backing, idle, managed, pinned};
 use crate::process::session::{Shim, shim};
 use crate::sync::event::EVENTS;
@@ -91,7 +91,7 @@ fn forget_memory(context: &Context, shim: &Shim) {
                 managed::forget(&region);
             }
             if region.is_registered() {
-                REGISTERED.end();
+                REGISTERED_BLOCKS.end();
             }
             pinned.ended(&region, context.wire());
             variable::forget(&region);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use katydid_client::compression::{self, RECEIVING, SENDING};
+use katydid_client::compression::{self, RECEIVING_POLICY, SENDING_POLICY};
 use katydid_client::session::Batch;
 use katydid_client::threads::{Helpers, processors};
 use katydid_cuda_sys::CUresult;
@@ -152,8 +152,8 @@ fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<()
     if !may_pack(shim, data.len()) {
         return shim.session.enqueue(context, &plain);
     }
-    let packed = RECEIVING.pack(compression::compression_mode(), data);
-    RECEIVING.begin();
+    let packed = RECEIVING_POLICY.pack(compression::compression_mode(), data);
+    RECEIVING_POLICY.begin();
     let went = match &packed {
         Some(packed) => {
             let message = kdCopyInPacked { destination, stream, size: data.len() as u32, data: packed };
@@ -161,7 +161,7 @@ fn send(shim: &Shim, way: StreamIds, destination: u64, data: &[u8]) -> Result<()
         }
         None => shim.session.enqueue(context, &plain),
     };
-    RECEIVING.end(data.len(), packed.map_or(data.len(), |packed| packed.len()), Duration::ZERO);
+    RECEIVING_POLICY.end(data.len(), packed.map_or(data.len(), |packed| packed.len()), Duration::ZERO);
     went
 }
 
@@ -209,7 +209,7 @@ unsafe fn copy_out_inline(
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
     }
-    let Some(pace) = SENDING.requested_pace(compression::compression_mode()) else {
+    let Some(pace) = SENDING_POLICY.requested_pace(compression::compression_mode()) else {
         // SAFETY: as this function says.
         return unsafe { copy_out_plain(shim, way, target, source, size) };
     };
@@ -240,14 +240,14 @@ unsafe fn copy_out_packed(
     message: &kdCopyOutPacked,
 ) -> Result<(), CUresult> {
     let size = message.size as usize;
-    SENDING.begin();
+    SENDING_POLICY.begin();
     let reply = shim.session.call(way.context, message);
     let facts = reply.as_ref().map(|reply| (reply.data.len(), Duration::from_micros(reply.waited.into())));
     let (sent, waited) = facts.unwrap_or_default();
-    SENDING.end(size, sent, waited);
+    SENDING_POLICY.end(size, sent, waited);
     let reply = reply?;
     if reply.packerPace != 0 {
-        SENDING.packs(Pace(reply.packerPace));
+        SENDING_POLICY.packs(Pace(reply.packerPace));
     }
     let mut whole = Vec::new();
     let bytes = if reply.isPacked != 0 {

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Count(AtomicUsize);
 
 /// Memory of the program's own that it registered.
-pub(crate) static REGISTERED: Count = Count::new();
+pub(crate) static REGISTERED_BLOCKS: Count = Count::new();
 /// Blocks of managed memory.
-pub(crate) static MANAGED: Count = Count::new();
+pub(crate) static MANAGED_BLOCKS: Count = Count::new();
 /// Managed variables, and memory of the host that the program mapped and opened for itself.
-pub(crate) static VARIABLES: Count = Count::new();
+pub(crate) static MANAGED_VARIABLES: Count = Count::new();
 
 impl Count {
     const fn new() -> Self {

@@ -21,7 +21,7 @@ use katydid_wire::message::{kdManagedDrop, kdManagedHold};
 use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::ffi::handle::object;
-use crate::memory::counts::MANAGED;
+use crate::memory::counts::MANAGED_BLOCKS;
 use crate::memory::device_backing::in_need;
 use crate::memory::host_backing::HostBacking;
 use crate::memory::pinned;
@@ -93,7 +93,7 @@ pub(crate) fn let_go(address: u64) -> Result<(), CUresult> {
 
 /// Counts one managed block more.
 pub(crate) fn count() {
-    MANAGED.begin();
+    MANAGED_BLOCKS.begin();
     tell_of_atomics();
 }
 
@@ -118,7 +118,7 @@ fn is_concurrent() -> bool {
 /// Says once that updates may be lost which are not natively, where nothing else would tell.
 fn tell_of_atomics() {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && MANAGED.is_any();
+    let may_meet = SYSTEM_ATOMICS.load(Ordering::Relaxed) && MANAGED_BLOCKS.is_any();
     if may_meet && !SAID.swap(true, Ordering::Relaxed) {
         say(
             "the program has managed memory and atomic operations of system scope: of host and device at once these are not \
@@ -130,7 +130,7 @@ fn tell_of_atomics() {
 /// What is known of a block goes with it.
 pub(crate) fn forget(region: &Region) {
     ADVICE_BOOK.forget(region.start, region.size);
-    MANAGED.end();
+    MANAGED_BLOCKS.end();
 }
 
 /// Refuses ranges that are not wholly in one managed block.

@@ -30,7 +30,7 @@ use katydid_wire::message::{kdHostPush, kdHostPushWords, kdHostRegister, kdHostU
 use crate::context::stack;
 use crate::graph::host_work;
 use crate::launch::registry;
-use crate::memory::counts::{MANAGED, REGISTERED, VARIABLES};
+use crate::memory::counts::{MANAGED_BLOCKS, MANAGED_VARIABLES, REGISTERED_BLOCKS};
 use crate::memory::pinned_sync::{self, Help, PulledRange};
 use crate::memory::registration::{self, PAGE_BYTES};
 use crate::process::session::{Shim, shim};
@@ -302,7 +302,7 @@ fn gaps(copies: &BTreeMap<u64, PageCopy>, pages: &Range<u64>) -> Vec<Range<u64>>
 /// The arena, where memory has to be made equal: on a stream link, or when there is memory outside of it.
 pub(crate) fn unshared() -> Result<Option<(&'static Shim, &'static Pinned)>, CUresult> {
     let shim = shim()?;
-    let differs = |pinned: &&Pinned| !pinned.is_shared || REGISTERED.is_any() || VARIABLES.is_any();
+    let differs = |pinned: &&Pinned| !pinned.is_shared || REGISTERED_BLOCKS.is_any() || MANAGED_VARIABLES.is_any();
     let pinned = get().filter(differs);
     Ok(pinned.map(|pinned| (shim, pinned)))
 }
@@ -319,8 +319,8 @@ pub(crate) fn push_named<'a>(
     push_flags(context)?;
     // The id of a thread's own stream means another one in each thread.
     let user = (!stream::is_of_thread(stream)).then_some((context, stream));
-    let follows_blocks = MANAGED.is_any() && !pinned.is_shared;
-    if follows_blocks || VARIABLES.is_any() {
+    let follows_blocks = MANAGED_BLOCKS.is_any() && !pinned.is_shared;
+    if follows_blocks || MANAGED_VARIABLES.is_any() {
         let is_followed = |region: &Region| region.is_managed() && (follows_blocks || !region.is_managed_block());
         for region in shim.regions.all(is_followed) {
             push(shim, pinned, &region, (context, user), &mut named)?;

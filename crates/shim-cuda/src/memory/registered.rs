@@ -20,7 +20,7 @@ use crate::context::{settle, stack};
 use crate::ffi::arguments::refuse;
 use crate::graph::model;
 use crate::launch::registry;
-use crate::memory::counts::REGISTERED;
+use crate::memory::counts::REGISTERED_BLOCKS;
 use crate::memory::pinned;
 use crate::memory::registration::{self, PAGE_BYTES};
 use crate::process::session::shim;
@@ -47,7 +47,7 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
         return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));
     }
     if shim.regions.insert(start, size, place, context.device, context.slot.handle) {
-        REGISTERED.begin();
+        REGISTERED_BLOCKS.begin();
         return Ok(());
     }
     let others = shim.regions.all(|other| other.start < end && start < other.start + other.size);
@@ -78,7 +78,7 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     }
     let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let forgotten = pinned.forget(&region);
-    REGISTERED.end();
+    REGISTERED_BLOCKS.end();
     forgotten
 }
 

@@ -26,7 +26,7 @@ use katydid_wire::message::{
 use crate::context::{device, stack};
 use crate::ffi::arguments::out;
 use crate::ffi::handle::HandleTable;
-use crate::memory::counts::VARIABLES;
+use crate::memory::counts::MANAGED_VARIABLES;
 use crate::memory::device_backing::in_need;
 use crate::memory::{pinned, pinned_sync};
 use crate::process::session::{Shim, shim};
@@ -189,7 +189,7 @@ impl VirtualRanges {
         shim.regions.remove(start, |region| region.kind == RegionKind::Mapped);
         shim.regions.insert(start, size, RegionKind::HostMapped, allocation.device(), 0);
         pinned.adopt(start, 0, known);
-        VARIABLES.begin();
+        MANAGED_VARIABLES.begin();
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl VirtualRanges {
         let region = shim.regions.remove(start, |region| region.kind == RegionKind::HostMapped);
         let (Some(region), Some(pinned)) = (region, pinned::get()) else { return Ok(()) };
         pinned.forget(&region)?;
-        VARIABLES.end();
+        MANAGED_VARIABLES.end();
         let (first, _, reservation) = self.reservations.find(start).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         reservation.unmap(start - first, region.size).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         shim.regions.insert(start, region.size, RegionKind::Mapped, region.device, 0);

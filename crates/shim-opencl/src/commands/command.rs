@@ -7,7 +7,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{BOX, Extent, IMAGE, RUN};
+use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::list as lists;
 use katydid_wire::opencl::message::{kdclCopy, kdclFill, kdclMarker, kdclMigrate};
 
@@ -44,12 +44,15 @@ unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) 
 fn copy(order: PendingCommand, from: (cl_mem, u32, Extent), to: (cl_mem, u32, Extent)) -> Result<(), Code> {
     let (source, destination) = (object::<Memory>(from.0)?, object::<Memory>(to.0)?);
     for (memory, form) in [(&source, from.1), (&destination, to.1)] {
-        if memory.is_buffer() != (form != IMAGE) {
+        if memory.is_buffer() != (form != IMAGE_BOX) {
             return Err(Code::INVALID_MEM_OBJECT);
         }
     }
     // A driver may not look, and end the worker with sizes that leave all addresses.
-    if [(&source, &from), (&destination, &to)].iter().any(|(memory, side)| side.1 == RUN && !memory.holds(&side.2)) {
+    if [(&source, &from), (&destination, &to)]
+        .iter()
+        .any(|(memory, side)| side.1 == BUFFER_RUN && !memory.holds(&side.2))
+    {
         return Err(Code::INVALID_VALUE);
     }
     let mut waits = order.arguments();
@@ -79,7 +82,7 @@ fn is_sure(order: &PendingCommand, from: (&Memory, u32, &Extent), to: (&Memory, 
     let is_same = from.0.base.id == to.0.base.id;
     let images = [from.0.image_kind(), to.0.image_kind()];
     match (from.1, to.1) {
-        (RUN, RUN) => {
+        (BUFFER_RUN, BUFFER_RUN) => {
             let (start, end, size) = (from.2.origin[0], to.2.origin[0], from.2.region[0]);
             let overlaps = is_same && start.abs_diff(end) < size;
             from.0.is_sure(order, start, size) && to.0.is_sure(order, end, size) && !overlaps
@@ -87,8 +90,8 @@ fn is_sure(order: &PendingCommand, from: (&Memory, u32, &Extent), to: (&Memory, 
         // The driver compares a box with another one of its image, and a buffer's pitches with each other.
         _ if is_same || images == [None; 2] => false,
         _ if !order.queue.has_accepted_images(order.worker, ImageCommand::Copy, images) => false,
-        (IMAGE, IMAGE) => from.0.is_sure_box(order, from.2) && to.0.is_sure_box(order, to.2),
-        (IMAGE, _) => is_sure_beside(order, (from.0, from.2), (to.0, to.2)),
+        (IMAGE_BOX, IMAGE_BOX) => from.0.is_sure_box(order, from.2) && to.0.is_sure_box(order, to.2),
+        (IMAGE_BOX, _) => is_sure_beside(order, (from.0, from.2), (to.0, to.2)),
         _ => is_sure_beside(order, (to.0, to.2), (from.0, from.2)),
     }
 }
@@ -119,7 +122,7 @@ pub(crate) unsafe fn enqueue_copy_buffer(
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, waits, COMMAND_COPY_BUFFER)? };
     let part = |offset: usize| Extent::run(offset as u64, size as u64);
-    copy(order, (src_buffer, RUN, part(src_offset)), (dst_buffer, RUN, part(dst_offset)))
+    copy(order, (src_buffer, BUFFER_RUN, part(src_offset)), (dst_buffer, BUFFER_RUN, part(dst_offset)))
 }
 
 /// # Safety
@@ -148,7 +151,7 @@ pub(crate) unsafe fn enqueue_copy_buffer_rect(
     };
     let source = extent(from, size, (src_row_pitch, src_slice_pitch));
     let destination = extent(to, size, (dst_row_pitch, dst_slice_pitch));
-    copy(order, (src_buffer, BOX, source), (dst_buffer, BOX, destination))
+    copy(order, (src_buffer, BUFFER_BOX, source), (dst_buffer, BUFFER_BOX, destination))
 }
 
 /// # Safety
@@ -172,7 +175,7 @@ pub(crate) unsafe fn enqueue_copy_image(
         let size = three(region)?;
         (order, image_extent(src_image, src_origin, size)?, image_extent(dst_image, dst_origin, size)?)
     };
-    copy(order, (src_image, IMAGE, source), (dst_image, IMAGE, destination))
+    copy(order, (src_image, IMAGE_BOX, source), (dst_image, IMAGE_BOX, destination))
 }
 
 /// # Safety
@@ -196,7 +199,7 @@ pub(crate) unsafe fn enqueue_copy_image_to_buffer(
         (order, image_extent(src_image, src_origin, three(region)?)?)
     };
     let destination = Extent::run(dst_offset as u64, 0);
-    copy(order, (src_image, IMAGE, source), (dst_buffer, RUN, destination))
+    copy(order, (src_image, IMAGE_BOX, source), (dst_buffer, BUFFER_RUN, destination))
 }
 
 /// # Safety
@@ -220,13 +223,13 @@ pub(crate) unsafe fn enqueue_copy_buffer_to_image(
         (order, image_extent(dst_image, dst_origin, three(region)?)?)
     };
     let source = Extent::run(src_offset as u64, 0);
-    copy(order, (src_buffer, RUN, source), (dst_image, IMAGE, destination))
+    copy(order, (src_buffer, BUFFER_RUN, source), (dst_image, IMAGE_BOX, destination))
 }
 
 /// Enqueues a fill: waits, extent, pattern.
 fn fill(order: PendingCommand, memory: cl_mem, form: u32, extent: Extent, pattern: &[u8]) -> Result<(), Code> {
     let memory = object::<Memory>(memory)?;
-    if memory.is_buffer() != (form != IMAGE) {
+    if memory.is_buffer() != (form != IMAGE_BOX) {
         return Err(Code::INVALID_MEM_OBJECT);
     }
     let mut waits = order.arguments();
@@ -290,7 +293,7 @@ pub(crate) unsafe fn enqueue_fill_buffer(
     }
     // SAFETY: handed on.
     let pattern = unsafe { list(pattern_size, pattern.cast::<u8>()) };
-    fill(order, buffer, RUN, Extent::run(offset as u64, size as u64), pattern)
+    fill(order, buffer, BUFFER_RUN, Extent::run(offset as u64, size as u64), pattern)
 }
 
 /// # Safety
@@ -315,7 +318,7 @@ pub(crate) unsafe fn enqueue_fill_image(
     if color.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
-    fill(order, image, IMAGE, area, color)
+    fill(order, image, IMAGE_BOX, area, color)
 }
 
 /// # Safety

@@ -13,7 +13,7 @@ use katydid_opencl_sys::constant::{
 };
 use katydid_opencl_sys::{Code, cl_command_queue, cl_event, cl_mem, void};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{Extent, IMAGE, RUN};
+use katydid_wire::opencl::extent::{BUFFER_RUN, Extent, IMAGE_BOX};
 use katydid_wire::opencl::message::{kdclMap, kdclRead, kdclUnmap};
 
 use crate::commands::transfer::{self, image_box, run};
@@ -328,7 +328,7 @@ unsafe fn unmap(order: PendingCommand, memory: &Arc<Memory>, map: &Map) -> Resul
         }
         UnmapAction::Shared(extent, writes) => unmap_shared(order, &memory, rows, extent, writes),
         UnmapAction::InPlace(extent, writes) => {
-            let transfer = Transfer { memory: Arc::clone(&memory), form: IMAGE, extent, rows };
+            let transfer = Transfer { memory: Arc::clone(&memory), form: IMAGE_BOX, extent, rows };
             map_in_place::unmap(order, &transfer, writes)?.map_or(Ok(()), |order| unmapped(order, memory))
         }
         UnmapAction::Nothing => unmapped(order, memory),
@@ -345,7 +345,7 @@ fn unmapped(order: PendingCommand, memory: Arc<Memory>) -> Result<(), Code> {
     if order.queue.is_in_order() {
         return command::mark(order, false);
     }
-    let form = if memory.image.is_some() { IMAGE } else { RUN };
+    let form = if memory.image.is_some() { IMAGE_BOX } else { BUFFER_RUN };
     let extent = Extent { region: [1, 1, 1], ..Default::default() };
     only_command(order, &Transfer { memory, form, extent, rows: Rows::run(0, 0) }, false)
 }

@@ -21,7 +21,7 @@ use crate::host::pending_reads::{self, PENDING_READS};
 use crate::host::rows::Rows;
 use crate::objects::event::{self, Event};
 use crate::objects::pending_command::PendingCommand;
-use crate::objects::svm::{self, RANGES, SvmMap};
+use crate::objects::svm::{self, SVM_RANGES, SvmMap};
 use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
 
@@ -119,10 +119,10 @@ pub(crate) unsafe fn enqueue_svm_memcpy(
 unsafe fn copy(order: &PendingCommand, to: usize, from: usize, size: usize) -> Result<(), Code> {
     let (queue, event, mut waits) = (order.queue(), order.event(), order.arguments());
     let (destination, source, length) = (to as u64, from as u64, size as u64);
-    if RANGES.overruns(to, size) || RANGES.overruns(from, size) {
+    if SVM_RANGES.overruns(to, size) || SVM_RANGES.overruns(from, size) {
         return Err(Code::INVALID_VALUE);
     }
-    match (RANGES.all(to, size), RANGES.all(from, size)) {
+    match (SVM_RANGES.all(to, size), SVM_RANGES.all(from, size)) {
         (true, true) => {
             session::call(&kdclSvmCopy { queue, event, destination, source, size: length, waits: &waits })?;
         }
@@ -210,14 +210,14 @@ pub(crate) unsafe fn enqueue_svm_map(
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_MAP)? };
     let address = svm_ptr.addr();
-    if size == 0 || !RANGES.all(address, size) {
+    if size == 0 || !SVM_RANGES.all(address, size) {
         return Err(Code::INVALID_VALUE);
     }
     let order = if blocking == 0 { order } else { order.with_event(COMMAND_SVM_MAP)? };
     // What the program has mapped for writing, and has, is newer than what the device has.
     let has_newest =
-        RANGES.written_around(address, size).is_some() && !PENDING_READS.come_to(&Rows::run(address, size));
-    let is_fine = RANGES.is_fine(address, size);
+        SVM_RANGES.written_around(address, size).is_some() && !PENDING_READS.come_to(&Rows::run(address, size));
+    let is_fine = SVM_RANGES.is_fine(address, size);
     let fresh = flags & MAP_WRITE_INVALIDATE_REGION != 0 || has_newest || is_fine;
     let read_number = if fresh { 0 } else { PENDING_READS.number() };
     let (queue, done, waits) = (order.queue(), order.event(), order.arguments());
@@ -233,7 +233,7 @@ pub(crate) unsafe fn enqueue_svm_map(
     session::call(&message)?;
     // What is written to fine-grained memory is there.
     let writes = flags & (MAP_WRITE | MAP_WRITE_INVALIDATE_REGION) != 0 && !is_fine;
-    RANGES.map(address, SvmMap { size, writes, read_number });
+    SVM_RANGES.map(address, SvmMap { size, writes, read_number });
     if !fresh {
         // SAFETY: pages of the allocation, which holds the region, as was checked.
         unsafe { PENDING_READS.expect(read_number, Rows::run(address, size), None) };
@@ -258,18 +258,18 @@ pub(crate) unsafe fn enqueue_svm_unmap(
     // SAFETY: handed on.
     let order = unsafe { PendingCommand::new(queue, (count, events, event), COMMAND_SVM_UNMAP)? };
     let address = svm_ptr.addr();
-    let mut map = RANGES.unmap(address).ok_or(Code::INVALID_VALUE)?;
+    let mut map = SVM_RANGES.unmap(address).ok_or(Code::INVALID_VALUE)?;
     // A program that gives a region back before its bytes have come cannot have changed it, unless by a command.
     map.writes &= !PENDING_READS.abandon(map.read_number, &Rows::run(address, map.size));
     // A driver may give the device all of an allocation when a part of it is unmapped, and nothing afterwards: what the program has
     // written around the part goes along.
-    let around = RANGES.written_around(address, map.size);
+    let around = SVM_RANGES.written_around(address, map.size);
     let around = around.filter(|(start, size)| !PENDING_READS.come_to(&Rows::run(*start, *size)));
     let (start, size) = around.unwrap_or((address, if map.writes { map.size } else { 0 }));
     // SAFETY: pages of the allocation, which held the regions when they were mapped.
     let unmapped = unsafe { unmap(&order, address, &Rows::run(start, size)) };
     // What is refused is mapped as before.
-    unmapped.inspect_err(|_| RANGES.map(address, map))?;
+    unmapped.inspect_err(|_| SVM_RANGES.map(address, map))?;
     order.publish();
     Ok(())
 }

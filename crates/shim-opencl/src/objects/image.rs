@@ -24,7 +24,7 @@ use crate::objects::image_shape::ImageShape;
 use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::memory::{Memory, for_driver, has_contents, inherited};
 use crate::objects::queue;
-use crate::objects::svm::RANGES;
+use crate::objects::svm::SVM_RANGES;
 use crate::process::session;
 
 /// Bytes of an image for which the system has room at any rate.
@@ -125,7 +125,7 @@ impl RequestedImage {
             None if given => return Err(Code::IMAGE_FORMAT_NOT_SUPPORTED),
             None => Rows::run(host, 0),
         };
-        if given && RANGES.overruns(rows.start, rows.reach()) {
+        if given && SVM_RANGES.overruns(rows.start, rows.reach()) {
             return Err(Code::INVALID_HOST_PTR);
         }
         let is_given = has_contents(flags, rows.start)?;

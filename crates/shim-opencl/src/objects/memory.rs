@@ -28,7 +28,7 @@ use crate::objects::info::{CachedValues, QueryBuffer, handles};
 use crate::objects::maps::Maps;
 use crate::objects::pending_command::PendingCommand;
 use crate::objects::queue::{self, Queue};
-use crate::objects::svm::RANGES;
+use crate::objects::svm::SVM_RANGES;
 use crate::process::per_worker::PerWorker;
 use crate::process::session;
 use crate::process::upcall::{self, CallbackCall};
@@ -311,11 +311,11 @@ unsafe fn create(
     }
     let (told, host) = (for_driver(0, flags)?, host_ptr.expose_provenance());
     // Behind the end of an allocation there is nothing to use, or to begin with.
-    if flags & HOST_POINTER_FLAGS != 0 && RANGES.overruns(host, size) {
+    if flags & HOST_POINTER_FLAGS != 0 && SVM_RANGES.overruns(host, size) {
         return Err(Code::INVALID_BUFFER_SIZE);
     }
     // Shared virtual memory is used where it is, on both sides.
-    let svm = if flags & MEM_USE_HOST_PTR != 0 && RANGES.all(host, size) { host as u64 } else { 0 };
+    let svm = if flags & MEM_USE_HOST_PTR != 0 && SVM_RANGES.all(host, size) { host as u64 } else { 0 };
     let rows = Rows::run(host, if svm == 0 { size } else { 0 });
     let is_given = has_contents(flags, host)?;
     let block = if is_for_host(flags) { arena::allocate(size) } else { None };
@@ -535,7 +535,7 @@ pub(crate) unsafe fn get_mem_object_info(
         MEM_SIZE if memory.image.is_some_and(|shape| shape.given) => {
             handles(memory.image.map(|shape| shape.bytes_with_gaps()))
         }
-        MEM_USES_SVM_POINTER => u32::from(RANGES.holds(memory.host)).to_le_bytes().to_vec(),
+        MEM_USES_SVM_POINTER => u32::from(SVM_RANGES.holds(memory.host)).to_le_bytes().to_vec(),
         katydid_opencl_sys::constant::MEM_OFFSET => memory.offset.to_le_bytes().to_vec(),
         _ => memory.known.ask(query::MEMORY, memory.base.id, param_name)?,
     };

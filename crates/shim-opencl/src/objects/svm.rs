@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 4096;
 const ADDRESS_ATTEMPTS: usize = 16;
 
 /// All shared virtual memory of the process.
-pub(crate) static RANGES: Ranges = Ranges::new();
+pub(crate) static SVM_RANGES: Ranges = Ranges::new();
 
 /// Allocations by address, and what is mapped of them.
 pub(crate) struct Ranges {
@@ -223,7 +223,7 @@ pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment:
     let block = is_fine.then(|| arena::allocate(size).ok_or(Code::OUT_OF_HOST_MEMORY)).transpose()?;
     match allocate_mapped(&context, (flags, size, alignment), block.as_ref()) {
         Ok(address) => {
-            RANGES.add(address, Allocation { size, block });
+            SVM_RANGES.add(address, Allocation { size, block });
             Ok(ptr::with_exposed_provenance_mut(address))
         }
         Err(code) => {
@@ -235,7 +235,7 @@ pub(crate) fn svm_alloc(context: cl_context, flags: u64, size: usize, alignment:
 
 /// Frees an allocation; null frees nothing.
 pub(crate) fn free(address: usize) -> Result<(), Code> {
-    let Some(Allocation { size, block }) = RANGES.lock().end(address) else { return Ok(()) };
+    let Some(Allocation { size, block }) = SVM_RANGES.lock().end(address) else { return Ok(()) };
     session::enqueue(&kdclSvmFree { address: address as u64 })?;
     PENDING_READS.abandon_all(address, size);
     unmap_pages(address, size);

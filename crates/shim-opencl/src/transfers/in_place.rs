@@ -9,14 +9,14 @@ use katydid_wire::opencl::message::{kdclRead, kdclWrite};
 
 use crate::host::rows::Direction;
 use crate::objects::pending_command::PendingCommand;
-use crate::objects::svm::RANGES;
+use crate::objects::svm::SVM_RANGES;
 use crate::process::session;
 use crate::transfers::transfer::Transfer;
 
 /// Whether the program's side of a transfer is such memory.
 pub(crate) fn is_for(transfer: &Transfer) -> bool {
     let rows = &transfer.rows;
-    RANGES.is_fine(rows.start, rows.reach())
+    SVM_RANGES.is_fine(rows.start, rows.reach())
 }
 
 /// Bytes from row to row and from slice to slice as the driver's functions take them; 0: no gaps, or none of these.

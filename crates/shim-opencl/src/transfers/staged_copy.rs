@@ -15,7 +15,7 @@ use katydid_client::threads::{Helpers, processors};
 use katydid_opencl_sys::Code;
 use katydid_transport::{PIECE_BYTES, Staging, StagingPiece};
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{Extent, RUN};
+use katydid_wire::opencl::extent::{BUFFER_RUN, Extent};
 use katydid_wire::opencl::message::{kdclFlush, kdclLand, kdclRead, kdclWrite};
 use katydid_wire::opencl::{STAGED_IN_PIECE, land};
 
@@ -58,7 +58,7 @@ fn part(size: usize, bounds: &RangeInclusive<usize>) -> usize {
 
 /// A transfer in parts of about `each` bytes, none larger than a piece, in their order; none if a row is larger than that.
 fn parts(transfer: &Transfer, each: usize) -> Option<Vec<Transfer>> {
-    let areas = if transfer.form == RUN {
+    let areas = if transfer.form == BUFFER_RUN {
         stretches(&transfer.extent, &transfer.rows, each)
     } else {
         boxes(&transfer.extent, &transfer.rows, each)?
@@ -203,7 +203,7 @@ unsafe fn send_rest(rest: Vec<Transfer>, order: &PendingCommand) -> Result<(), C
 /// Parts that follow each other, runs as one.
 fn joined(parts: Vec<Transfer>) -> Vec<Transfer> {
     match &parts[..] {
-        [first, .., last] if first.form == RUN => {
+        [first, .., last] if first.form == BUFFER_RUN => {
             let length = last.rows.start + last.rows.len() - first.rows.start;
             let extent = Extent::run(first.extent.origin[0], length as u64);
             vec![Transfer { extent, rows: Rows::run(first.rows.start, length), ..first.clone() }]

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use katydid_opencl_sys::Code;
 use katydid_wire::codec::Field as _;
-use katydid_wire::opencl::extent::{BOX, Extent, RUN};
+use katydid_wire::opencl::extent::{BUFFER_BOX, BUFFER_RUN, Extent};
 use katydid_wire::opencl::list as lists;
 
 use crate::host::rows::{Direction, Rows};
 use crate::objects::memory::Memory;
 use crate::objects::pending_command::PendingCommand;
 use crate::objects::queue::ImageCommand;
-use crate::objects::svm::RANGES;
+use crate::objects::svm::SVM_RANGES;
 
 /// A part of an object, and the program's memory for it.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Transfer {
 impl Transfer {
     /// The transfer, if the object allows the program such a one.
     pub(crate) fn allowed(self, direction: Direction) -> Result<Self, Code> {
-        if RANGES.leaves_pages(self.rows.start, self.rows.reach()) {
+        if SVM_RANGES.leaves_pages(self.rows.start, self.rows.reach()) {
             return Err(Code::INVALID_VALUE);
         }
         self.memory.allows(direction).map(|()| self)
@@ -42,9 +42,9 @@ impl Transfer {
     pub(crate) fn is_sure(&self, order: &PendingCommand) -> bool {
         let memory = &self.memory;
         match self.form {
-            RUN => memory.is_sure(order, self.extent.origin[0], self.extent.region[0]),
+            BUFFER_RUN => memory.is_sure(order, self.extent.origin[0], self.extent.region[0]),
             // Its end and its pitches were looked at when it was made.
-            BOX => memory.is_sure(order, 0, 1),
+            BUFFER_BOX => memory.is_sure(order, 0, 1),
             _ => {
                 let images = [memory.image_kind(), None];
                 order.queue.has_accepted_images(order.worker, ImageCommand::Write, images)

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use katydid_opencl_sys::Code;
 use katydid_transport::Staging;
 use katydid_wire::opencl::NO_ZERO_COPY_OFFSET;
-use katydid_wire::opencl::extent::RUN;
+use katydid_wire::opencl::extent::BUFFER_RUN;
 use katydid_wire::opencl::message::kdclZeroCopy;
 
 use crate::host::rows::Direction;
@@ -28,7 +28,7 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
     let memory = &transfer.memory;
     let is_there =
         memory.is_zero_copy.load(Ordering::Relaxed) && !memory.context.has_no_zero_copy.load(Ordering::Relaxed);
-    let can = transfer.form == RUN
+    let can = transfer.form == BUFFER_RUN
         && transfer.rows.len() > MAX_REPLY_COPY_BYTES
         && order.queue.is_in_order()
         && order.event() == 0;

@@ -4,11 +4,11 @@
 use crate::codec::Field;
 
 /// A run of bytes of a buffer: `origin[0]` and `region[0]`.
-pub const RUN: u32 = 0;
+pub const BUFFER_RUN: u32 = 0;
 /// A box of a buffer: bytes, rows, slices; with the buffer's own pitches.
-pub const BOX: u32 = 1;
+pub const BUFFER_BOX: u32 = 1;
 /// A box of an image: elements, rows, slices.
-pub const IMAGE: u32 = 2;
+pub const IMAGE_BOX: u32 = 2;
 
 /// Where in the object, and how much.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -139,9 +139,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn compared(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>, types: usize) -> Result<Compared, LoadError> {
         let name = m.one_of(COMPARISON_NAMES);
         let join = m.one_of(&["and", "or", "xor"]).map(|word| match word {
-            "and" => predicate::AND,
-            "or" => predicate::OR,
-            _ => predicate::XOR,
+            "and" => predicate::COMPARE_AND,
+            "or" => predicate::COMPARE_OR,
+            _ => predicate::COMPARE_XOR,
         });
         let flush = m.take("ftz");
         let types: Vec<Ty> = std::iter::from_fn(|| m.ty()).take(types).collect();
@@ -161,7 +161,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         (d, opposite): (Ref, Option<Ref>),
     ) -> Result<(), LoadError> {
         let mut draft = Draft::new(how.exec).d(d).a(a).b(b);
-        let mut code = if opposite.is_some() { predicate::BOTH } else { predicate::PLAIN };
+        let mut code = if opposite.is_some() { predicate::COMPARE_WRITES_BOTH } else { predicate::COMPARE_ONLY };
         match (how.join, other) {
             (Some(join), Some(operand)) => {
                 let (other, negated) = self.predicate(operand)?;
@@ -219,7 +219,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// Whether `word` is not zero, joined with a predicate by `and` or `or`.
     pub(super) fn any_bit(&mut self, word: Ref, join: &str, other: &Operand<'a>, d: Ref) -> Result<(), LoadError> {
         let ty = Ty::B(32);
-        let join = Some(if join == "and" { predicate::AND } else { predicate::OR });
+        let join = Some(if join == "and" { predicate::COMPARE_AND } else { predicate::COMPARE_OR });
         let how = Compared { exec: compare::<tests::Neu<u32>>(), join, ty, result: ty };
         let zero = self.constant(0, Width::Word);
         self.compare(how, (word, zero), Some(other), (d, None))
@@ -283,7 +283,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, a] = self.operands(i)?;
         let a = self.source(a, ty)?;
         let d = self.destination(destination, Ty::Pred)?;
-        self.push(Draft::new(exec).d(d).a(a).b(a).imm(predicate::PLAIN));
+        self.push(Draft::new(exec).d(d).a(a).b(a).imm(predicate::COMPARE_ONLY));
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::decode::arithmetic::half::fused_half;
 use crate::decode::contraction_role::{ContractionKind, ContractionRole};
 use crate::decode::draft::{Draft, Ref, Registers, is_register};
 use crate::decode::liveness::{Block, blocks, registers_of};
-use crate::slot::{NONE, Slot};
+use crate::slot::{NO_SLOT, Slot};
 use crate::types::{Ty, Width};
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ impl<'a> DataFlow<'a> {
         // Other writes of the register: the value is followed to the end of its block, and must not be wanted beyond.
         let end = self.blocks.get(self.block_of(writer)).map_or(0, |block| block.end);
         let next = writers.iter().copied().find(|other| (writer + 1..end).contains(other));
-        if next.is_some_and(|next| self.drafts[next].inst.guard != NONE) {
+        if next.is_some_and(|next| self.drafts[next].inst.guard != NO_SLOT) {
             return None;
         }
         // The draft that writes it next may read it before.
@@ -102,7 +102,7 @@ impl<'a> DataFlow<'a> {
     fn reads_own_write(&self, reader: usize, writers: &[usize]) -> bool {
         let start = self.blocks.get(self.block_of(reader)).map_or(0, |block| block.start);
         let before = writers.iter().filter(|writer| (start..reader).contains(*writer));
-        before.into_iter().any(|writer| self.drafts[*writer].inst.guard == NONE)
+        before.into_iter().any(|writer| self.drafts[*writer].inst.guard == NO_SLOT)
     }
 
     /// Adds the uses of what `writer` computes, through copies and negations; false when some are not known.
@@ -119,7 +119,7 @@ impl<'a> DataFlow<'a> {
                 _ => None,
             };
             if let Some(negated) = turned {
-                return depth > 0 && draft.inst.guard == NONE && self.leaves(user, kind, negated, depth - 1, found);
+                return depth > 0 && draft.inst.guard == NO_SLOT && self.leaves(user, kind, negated, depth - 1, found);
             }
             found.push(Leaf { user, operand: operand_of(draft, register, kind), negated });
             true
@@ -166,7 +166,7 @@ impl<'a> Choice<'a> {
             let constant = !is_register(draft.inst.a) && !is_register(draft.inst.b);
             let mut found = Vec::new();
             if constant
-                || draft.inst.guard != NONE
+                || draft.inst.guard != NO_SLOT
                 || !flow.leaves(product, kind, false, MAX_CHAIN_INSTRUCTIONS, &mut found)
             {
                 continue;

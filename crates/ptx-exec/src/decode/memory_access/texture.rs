@@ -10,7 +10,7 @@ use crate::decode::decoder::FunctionDecoder;
 use crate::decode::draft::{Draft, Ref, Role};
 use crate::decode::modifiers::Modifiers;
 use crate::engine::machine::Exec;
-use crate::slot::NONE;
+use crate::slot::NO_SLOT;
 use crate::texture::run::{self, Access, Form, Geometry, Results};
 use crate::texture::{query, surface};
 use crate::types::{Ty, Width};
@@ -105,7 +105,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let mut common = None;
         for part in elements(operand) {
             if *part == Operand::Discard {
-                registers.push(NONE);
+                registers.push(NO_SLOT);
                 continue;
             }
             let (register, width) = self.any_destination(part, default)?;
@@ -122,11 +122,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
     /// A draft whose sources are a list and whose results go to the fields in order.
     pub(crate) fn listed(&mut self, exec: Exec, sources: &[Ref], results: &[Ref]) -> Draft {
         let mut draft = self.with_list(Draft::new(exec), sources, Role::Use).apart();
-        draft.inst.c = NONE;
+        draft.inst.c = NO_SLOT;
         let fields = [&mut draft.inst.d, &mut draft.inst.a, &mut draft.inst.b, &mut draft.inst.c];
         for (index, (field, result)) in fields.into_iter().zip(results).enumerate() {
             *field = *result;
-            if *result != NONE {
+            if *result != NO_SLOT {
                 draft.roles[index] = Role::Def;
             }
         }
