@@ -71,7 +71,7 @@ pub enum RunFault {
 /// # Errors
 ///
 /// A folder cannot be read, or two texts have one name.
-pub fn kept_path(paths: &Paths, name: &str) -> io::Result<PathBuf> {
+pub fn expected_path(paths: &Paths, name: &str) -> io::Result<PathBuf> {
     paths.expected.path(name)
 }
 
@@ -85,7 +85,7 @@ pub fn judge(paths: &Paths, name: &str, outcome: &Outcome) -> Result<(), RunFaul
         let (ending, stdout, stderr) = (outcome.ending(), outcome.text(), outcome.errors());
         return Err(RunFault::Failed { ending, stdout, stderr });
     }
-    let path = kept_path(paths, name)?;
+    let path = expected_path(paths, name)?;
     let kept = fs::read(&path).map_err(|source| RunFault::NothingKept { path: path.clone(), source })?;
     if kept == outcome.stdout {
         return Ok(());

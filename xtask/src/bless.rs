@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use katydid_tests::catalog::{self, App};
 use katydid_tests::paths::EXPECTED_FOLDER;
 use katydid_tests::program;
-use katydid_tests::verdict::kept_path;
+use katydid_tests::verdict::expected_path;
 use katydid_tests::way::Way;
 
 use crate::checks::pages;
@@ -58,7 +58,7 @@ fn output_of(tree: &Tree, app: &App) -> Result<()> {
     if !outcome.status.success() {
         bail!("{}\n{}{}", outcome.ending(), outcome.text(), outcome.errors());
     }
-    let mut path = kept_path(&paths, &app.name)?;
+    let mut path = expected_path(&paths, &app.name)?;
     if !path.exists() {
         path = apps::folder(tree, app)?.join(EXPECTED_FOLDER).join(path.file_name().unwrap_or_default());
         let folder = path.parent().context("a text in no folder")?;

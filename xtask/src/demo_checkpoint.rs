@@ -10,7 +10,7 @@ use katydid_tests::job::{Home, Job, Plan};
 use katydid_tests::paths::Paths;
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
-use katydid_tests::verdict::kept_path;
+use katydid_tests::verdict::expected_path;
 use katydid_tests::watch;
 use katydid_tests::way::Way;
 
@@ -94,7 +94,7 @@ fn show_end(text: &str) {
 
 /// The second life must print exactly what was missing.
 fn judge(paths: &Paths, before: &str, outcome: &Outcome) -> Result<()> {
-    let (kept, text) = (fs::read_to_string(kept_path(paths, DEMO_PROGRAM)?)?, outcome.text());
+    let (kept, text) = (fs::read_to_string(expected_path(paths, DEMO_PROGRAM)?)?, outcome.text());
     let goes_on = kept.ends_with(&text) && kept.len() <= before.len() + text.len();
     ensure!(
         outcome.status.success() && goes_on,

@@ -44,7 +44,7 @@ pub struct Variable<'a> {
     /// Length in bytes.
     pub size: u64,
     /// Where machine code puts it; none for text, which a driver has yet to compile.
-    pub place: Option<CodeLocation>,
+    pub location: Option<CodeLocation>,
 }
 
 /// A place in machine code.
@@ -104,8 +104,11 @@ impl Variables<'_> {
     }
 
     fn into_owned(self) -> Variables<'static> {
-        let own =
-            |it: Variable<'_>| Variable { name: Cow::Owned(it.name.into_owned()), size: it.size, place: it.place };
+        let own = |it: Variable<'_>| Variable {
+            name: Cow::Owned(it.name.into_owned()),
+            size: it.size,
+            location: it.location,
+        };
         let Self { all, uses_heap, relocates_functions, code, code_bytes } = self;
         Variables { all: all.into_iter().map(own).collect(), uses_heap, relocates_functions, code, code_bytes }
     }
@@ -171,7 +174,7 @@ fn of_text(text: &str) -> Variables<'_> {
     let found = declarations(text);
     let relocates_functions = has_indirect_call(text);
     let all = found.variables.into_iter();
-    let all = all.map(|it| Variable { name: Cow::Borrowed(it.name), size: it.size, place: None }).collect();
+    let all = all.map(|it| Variable { name: Cow::Borrowed(it.name), size: it.size, location: None }).collect();
     let uses_heap = found.functions.iter().any(|name| HEAP_FUNCTIONS.contains(name));
     Variables { all, uses_heap, relocates_functions, ..Variables::default() }
 }
@@ -195,7 +198,7 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ModuleImageError> {
             found.uses_heap |= symbol.section == 0 && HEAP_FUNCTIONS.contains(&name);
             if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
                 let place = CodeLocation { section: symbol.section, offset: symbol.value, size: symbol.size };
-                found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, place: Some(place) });
+                found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, location: Some(place) });
             }
         }
     }
@@ -312,7 +315,7 @@ mod tests {
             sizes
         };
         assert_eq!(sizes(&code), sizes(&text));
-        let place = |name: &str| code.all.iter().find(|variable| variable.name == name).unwrap().place.unwrap();
+        let place = |name: &str| code.all.iter().find(|variable| variable.name == name).unwrap().location.unwrap();
         let (table, calls, counter) = (place("table"), place("_ZZ1kPiiE5calls"), place("counter"));
         assert_eq!((table.offset, table.size, calls.offset, counter.size), (12, 400, 8, 4));
         assert!(table.section == calls.section && table.section != counter.section);

@@ -190,7 +190,8 @@ impl Writer {
                 continue;
             }
             let place = || self.image.store.location(PACKS_FOLDER);
-            let found = self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { place: place(), chunk: *id })?;
+            let found =
+                self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { location: place(), chunk: *id })?;
             sizes.chunks += u64::from(found.entry.raw);
             sizes.stored += u64::from(found.entry.stored);
             let number = found.pack.number;

@@ -108,7 +108,7 @@ impl Chunks {
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
             let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
-            let spoiled = || ImageError::Spoiled { place: self.store.location(PACKS_FOLDER) };
+            let spoiled = || ImageError::Spoiled { location: self.store.location(PACKS_FOLDER) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
         self.spoil_on_error(roomy)
@@ -155,7 +155,7 @@ impl Chunks {
         found.pack.input.read(entry.data(), &mut stored)?;
         if check_of(&stored) != entry.check {
             let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);
-            return Err(ImageError::damaged(&found.pack.place, what));
+            return Err(ImageError::damaged(&found.pack.location, what));
         }
         let appended = self.append(entry, &stored);
         self.spoil_on_error(appended)
@@ -174,7 +174,7 @@ impl Chunks {
     /// An error, when an earlier write has failed: chunks that were announced may not be there.
     pub(crate) fn check_whole(&self) -> Result<()> {
         match self.spoiled.load(Ordering::SeqCst) {
-            true => Err(ImageError::Spoiled { place: self.store.location(PACKS_FOLDER) }),
+            true => Err(ImageError::Spoiled { location: self.store.location(PACKS_FOLDER) }),
             false => Ok(()),
         }
     }
@@ -289,7 +289,7 @@ impl Chunks {
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
-            let spoiled = || ImageError::Spoiled { place: self.store.location(PACKS_FOLDER) };
+            let spoiled = || ImageError::Spoiled { location: self.store.location(PACKS_FOLDER) };
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
         });
         self.spoil_on_error(finished)?;

@@ -12,48 +12,50 @@ use crate::id::{CheckpointNumber, ChunkId};
 #[expect(missing_docs, reason = "every field is named by the text above it")]
 pub enum ImageError {
     /// No image lies there.
-    #[error("{place}: no image here: give the folder that `katydid checkpoint -o` wrote")]
-    NotAnImage { place: String },
+    #[error("{location}: no image here: give the folder that `katydid checkpoint -o` wrote")]
+    NotAnImage { location: String },
     /// Something else lies there.
-    #[error("{place}: neither empty nor an image: choose another folder")]
-    Occupied { place: String },
+    #[error("{location}: neither empty nor an image: choose another folder")]
+    Occupied { location: String },
     /// Written by a newer format; nothing behind the version has been interpreted.
-    #[error("{place}: format {found} is newer than {newest}, the newest that this build reads: use a newer katydid")]
-    TooNew { place: String, found: u32, newest: u32 },
+    #[error("{location}: format {found} is newer than {newest}, the newest that this build reads: use a newer katydid")]
+    TooNew { location: String, found: u32, newest: u32 },
     /// Bytes contradict each other or their hash.
     #[error(
-        "{place}: damaged: {what}: restore the file from a copy, or use another checkpoint (`katydid images verify`)"
+        "{location}: damaged: {what}: restore the file from a copy, or use another checkpoint (`katydid images verify`)"
     )]
-    Damaged { place: String, what: String },
+    Damaged { location: String, what: String },
     /// A file that the checkpoint consists of is gone.
-    #[error("{place}: missing, and checkpoint {checkpoint} needs it: put the file back, or use another checkpoint")]
-    Missing { place: String, checkpoint: CheckpointNumber },
+    #[error("{location}: missing, and checkpoint {checkpoint} needs it: put the file back, or use another checkpoint")]
+    Missing { location: String, checkpoint: CheckpointNumber },
     /// No pack holds the chunk.
-    #[error("{place}: chunk {chunk} is in none of the packs: one has been removed: use another checkpoint")]
-    UnknownChunk { place: String, chunk: ChunkId },
+    #[error("{location}: chunk {chunk} is in none of the packs: one has been removed: use another checkpoint")]
+    UnknownChunk { location: String, chunk: ChunkId },
     /// The image has no such checkpoint.
-    #[error("{place}: no checkpoint {wanted}: there {present}")]
-    NoCheckpoint { place: String, wanted: String, present: String },
+    #[error("{location}: no checkpoint {wanted}: there {present}")]
+    NoCheckpoint { location: String, wanted: String, present: String },
     /// No room, or the quota or size limit is reached.
-    #[error("{place}: no room for the image: make room or choose another place; the last complete checkpoint is whole")]
-    Full { place: String },
+    #[error(
+        "{location}: no room for the image: make room or choose another place; the last complete checkpoint is whole"
+    )]
+    Full { location: String },
     /// Another process holds the image's lock, to write or to clear up.
-    #[error("{place}: in use by {holder}: wait for it to end")]
-    Locked { place: String, holder: String },
+    #[error("{location}: in use by {holder}: wait for it to end")]
+    Locked { location: String, holder: String },
     /// The lock of an object store was not renewed in time, or another process has it.
     #[error(
-        "{place}: the lock of this image could not be renewed in time, so another process may have it: begin again"
+        "{location}: the lock of this image could not be renewed in time, so another process may have it: begin again"
     )]
-    LockLost { place: String },
+    LockLost { location: String },
     /// Part of the checkpoint could not be written before; the rest is refused.
-    #[error("{place}: an earlier write failed, so this checkpoint cannot be completed: take another one")]
-    Spoiled { place: String },
+    #[error("{location}: an earlier write failed, so this checkpoint cannot be completed: take another one")]
+    Spoiled { location: String },
     /// The caller asked for something that the format cannot hold.
-    #[error("{place}: {what}")]
-    Unfit { place: String, what: String },
+    #[error("{location}: {what}")]
+    Unfit { location: String, what: String },
     /// The operating system or the object store failed.
-    #[error("{place}: cannot {action}: {source}{}", remedy(source))]
-    Io { place: String, action: &'static str, source: io::Error },
+    #[error("{location}: cannot {action}: {source}{}", remedy(source))]
+    Io { location: String, action: &'static str, source: io::Error },
 }
 
 /// What a user can do about what the system said, behind that.
@@ -72,20 +74,20 @@ pub type Result<T, E = ImageError> = std::result::Result<T, E>;
 
 impl ImageError {
     /// An error of the operating system; those that mean a full disk become [`ImageError::Full`].
-    pub(crate) fn io(place: &str, action: &'static str, source: io::Error) -> Self {
+    pub(crate) fn io(location: &str, action: &'static str, source: io::Error) -> Self {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match source.kind() {
-            StorageFull | QuotaExceeded | FileTooLarge => Self::Full { place: place.to_owned() },
-            _ => Self::Io { place: place.to_owned(), action, source },
+            StorageFull | QuotaExceeded | FileTooLarge => Self::Full { location: location.to_owned() },
+            _ => Self::Io { location: location.to_owned(), action, source },
         }
     }
 
-    pub(crate) fn damaged(place: &str, what: impl Into<String>) -> Self {
-        Self::Damaged { place: place.to_owned(), what: what.into() }
+    pub(crate) fn damaged(location: &str, what: impl Into<String>) -> Self {
+        Self::Damaged { location: location.to_owned(), what: what.into() }
     }
 
-    pub(crate) fn unfit(place: &str, what: impl Into<String>) -> Self {
-        Self::Unfit { place: place.to_owned(), what: what.into() }
+    pub(crate) fn unfit(location: &str, what: impl Into<String>) -> Self {
+        Self::Unfit { location: location.to_owned(), what: what.into() }
     }
 }
 

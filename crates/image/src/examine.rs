@@ -48,7 +48,7 @@ fn reads_pack(bytes: &[u8]) -> bool {
     let number = bytes.get(12..16).and_then(|number| number.first_chunk()).copied().map_or(0, u32::from_le_bytes);
     let input = Arc::new(Bytes(bytes.to_vec()));
     let Ok(entries) = read_index(&*input, ImageId::from_bytes(id), number, "bytes") else { return false };
-    let pack = Arc::new(Pack { number, place: "bytes".to_owned(), input });
+    let pack = Arc::new(Pack { number, location: "bytes".to_owned(), input });
     for entry in entries {
         let mut raw = vec![0; entry.raw as usize];
         if read_chunk(&FoundChunk { pack: Arc::clone(&pack), entry }, &mut raw).is_ok() {

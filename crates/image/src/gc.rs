@@ -142,7 +142,7 @@ fn uses(image: &Image, index: &Index, live: &HashSet<ChunkId>) -> Result<BTreeMa
     let mut unknown = live.iter().filter(|id| index.find(id).is_none());
     if let Some(id) = unknown.next() {
         // Something is wrong already: nothing may go that a user might still put back together.
-        return Err(ImageError::UnknownChunk { place: image.store.location(PACKS_FOLDER), chunk: *id });
+        return Err(ImageError::UnknownChunk { location: image.store.location(PACKS_FOLDER), chunk: *id });
     }
     for found in live.iter().filter_map(|id| index.find(id)) {
         let used = uses.entry(found.pack.number).or_default();

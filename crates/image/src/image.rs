@@ -120,7 +120,7 @@ impl Image {
     /// Reads what makes a place an image.
     pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
         let place = store.location(IMAGE_FILE);
-        let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { place: store.location("") })?;
+        let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { location: store.location("") })?;
         let mut bytes = [0; BLOCK_BYTES];
         if file.size() != BLOCK_BYTES as u64 {
             return Err(ImageError::damaged(&place, "it has another length"));
@@ -199,7 +199,7 @@ impl Image {
                 [one] => format!("is {one}; choose it with --at"),
                 several => format!("are {}; choose one with --at", several.join(", ")),
             };
-            ImageError::NoCheckpoint { place: self.location(), wanted, present }
+            ImageError::NoCheckpoint { location: self.location(), wanted, present }
         })
     }
 }
@@ -233,7 +233,7 @@ pub fn check_place(place: &Path) -> Result<()> {
 fn check_free(store: &dyn Store) -> Result<()> {
     const OURS: [&str; 6] = [IMAGE_FILE, "katydid-image.part", "lock", "lock-clock", PACKS_FOLDER, CHECKPOINTS_FOLDER];
     let is_free = store.list(".")?.iter().all(|name| OURS.contains(&name.as_str()));
-    if is_free { Ok(()) } else { Err(ImageError::Occupied { place: store.location("") }) }
+    if is_free { Ok(()) } else { Err(ImageError::Occupied { location: store.location("") }) }
 }
 
 /// Makes a path absolute, so that a process in another folder can use it.

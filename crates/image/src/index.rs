@@ -46,7 +46,7 @@ pub(crate) struct FoundChunk {
 #[derive(Debug)]
 pub(crate) struct Pack {
     pub(crate) number: u32,
-    pub(crate) place: String,
+    pub(crate) location: String,
     pub(crate) input: Arc<dyn Input>,
 }
 
@@ -198,39 +198,39 @@ impl Announce for HashMap<ChunkId, ChunkKnowledge> {
 }
 
 /// Adds where the bytes lie to what is wrong with them.
-pub(crate) fn located(place: &str, fault: FormatFault) -> ImageError {
+pub(crate) fn located(location: &str, fault: FormatFault) -> ImageError {
     match fault {
         FormatFault::TooNew(found) => {
-            ImageError::TooNew { place: place.to_owned(), found, newest: format::FORMAT_VERSION }
+            ImageError::TooNew { location: location.to_owned(), found, newest: format::FORMAT_VERSION }
         }
-        FormatFault::Damaged(what) => ImageError::damaged(place, what),
+        FormatFault::Damaged(what) => ImageError::damaged(location, what),
     }
 }
 
 /// Opens pack `number` and reads its index; `None` when there is no such file.
 pub(crate) fn open_pack(store: &dyn Store, image: ImageId, number: u32) -> Result<Option<(Arc<Pack>, Vec<PackEntry>)>> {
     let name = pack_name(number);
-    let place = store.location(&name);
+    let location = store.location(&name);
     let Some(input) = store.open(&name)? else { return Ok(None) };
-    let entries = read_index(&*input, image, number, &place)?;
-    Ok(Some((Arc::new(Pack { number, place, input }), entries)))
+    let entries = read_index(&*input, image, number, &location)?;
+    Ok(Some((Arc::new(Pack { number, location, input }), entries)))
 }
 
 /// Checks header, trailer and index of a pack.
-pub(crate) fn read_index(input: &dyn Input, image: ImageId, number: u32, place: &str) -> Result<Vec<PackEntry>> {
+pub(crate) fn read_index(input: &dyn Input, image: ImageId, number: u32, location: &str) -> Result<Vec<PackEntry>> {
     let size = input.size();
     if size < 2 * BLOCK_BYTES as u64 {
-        return Err(ImageError::damaged(place, "it is cut off"));
+        return Err(ImageError::damaged(location, "it is cut off"));
     }
     let mut unit = [0; BLOCK_BYTES];
     input.read(0, &mut unit)?;
-    format::check_pack_header(&unit, image, number).map_err(|fault| located(place, fault))?;
+    format::check_pack_header(&unit, image, number).map_err(|fault| located(location, fault))?;
     input.read(size - BLOCK_BYTES as u64, &mut unit)?;
-    let trailer = Trailer::read(&unit, size).map_err(|fault| located(place, fault))?;
+    let trailer = Trailer::read(&unit, size).map_err(|fault| located(location, fault))?;
     if trailer.entries > MAX_PACK_ENTRIES {
-        return Err(ImageError::damaged(place, "it has more chunks than a pack may have"));
+        return Err(ImageError::damaged(location, "it has more chunks than a pack may have"));
     }
     let mut index = vec![0; trailer.index_bytes() as usize];
     input.read(trailer.index_offset, &mut index)?;
-    trailer.read_index(&index).map_err(|fault| located(place, fault))
+    trailer.read_index(&index).map_err(|fault| located(location, fault))
 }

@@ -51,7 +51,7 @@ pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<M
     let name = format!("{}/{MANIFEST_FILE}", folder_of(number));
     let place = image.store.location(&name);
     let input = image.store.open(&name)?;
-    let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: number })?;
+    let input = input.ok_or_else(|| ImageError::Missing { location: place.clone(), checkpoint: number })?;
     let bytes = read_whole(&*input, &place, MAX_MANIFEST_BYTES)?;
     let manifest = Manifest::decode(&bytes).map_err(|fault| located(&place, fault))?;
     match manifest.identity {
@@ -112,7 +112,7 @@ impl CheckpointReader {
         let found = self.index.find(id).ok_or_else(|| self.why_unknown(id))?;
         if found.entry.raw as usize != length {
             let what = format!("chunk {id} has {} bytes instead of {length}", found.entry.raw);
-            return Err(ImageError::damaged(&found.pack.place, what));
+            return Err(ImageError::damaged(&found.pack.location, what));
         }
         Ok(found)
     }
@@ -129,8 +129,10 @@ impl CheckpointReader {
             return error;
         }
         match numbers().find(|number| !self.index.has_pack(*number)) {
-            Some(gone) => ImageError::Missing { place: self.store.location(&pack_name(gone)), checkpoint: self.number },
-            None => ImageError::UnknownChunk { place: self.store.location(PACKS_FOLDER), chunk: *id },
+            Some(gone) => {
+                ImageError::Missing { location: self.store.location(&pack_name(gone)), checkpoint: self.number }
+            }
+            None => ImageError::UnknownChunk { location: self.store.location(PACKS_FOLDER), chunk: *id },
         }
     }
 
@@ -166,7 +168,7 @@ impl CheckpointReader {
         let name = format!("{}/{}", folder_of(self.number), entry.name);
         let place = self.store.location(&name);
         let input = self.store.open(&name)?;
-        let input = input.ok_or_else(|| ImageError::Missing { place: place.clone(), checkpoint: self.number })?;
+        let input = input.ok_or_else(|| ImageError::Missing { location: place.clone(), checkpoint: self.number })?;
         if input.size() != entry.bytes {
             let what = format!("{} bytes instead of {}", input.size(), entry.bytes);
             return Err(ImageError::damaged(&place, what));
@@ -195,7 +197,7 @@ pub(crate) fn read_chunk(found: &FoundChunk, buffer: &mut [u8]) -> Result<()> {
     let (entry, input) = (&found.entry, &found.pack.input);
     let damaged = || {
         let what = format!("chunk {} at byte {} is not what was written", entry.id, entry.offset);
-        ImageError::damaged(&found.pack.place, what)
+        ImageError::damaged(&found.pack.location, what)
     };
     match entry.codec {
         Codec::Raw => input.read(entry.data(), buffer)?,

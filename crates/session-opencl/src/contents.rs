@@ -64,17 +64,17 @@ impl Session {
                 continue;
             }
             let (bytes, context) = (message.size, message.context);
-            areas.push(Area { kind: "svm", object: address, bytes, context, place: AreaLocation::Svm(address) });
+            areas.push(Area { kind: "svm", object: address, bytes, context, location: AreaLocation::Svm(address) });
         }
         for (number, read) in self.shared.pending_reads.all() {
-            if matches!(read.place, ReadLocation::Own(_)) && read.len() > 0 {
+            if matches!(read.location, ReadLocation::Own(_)) && read.len() > 0 {
                 let bytes = read.len();
                 areas.push(Area {
                     kind: "landing",
                     object: number,
                     bytes,
                     context: 0,
-                    place: AreaLocation::PendingRead(read),
+                    location: AreaLocation::PendingRead(read),
                 });
             }
         }
@@ -90,8 +90,9 @@ impl Session {
     ) -> Result<Option<Area>, ContentsError> {
         let payload = entry.made.frame.payload();
         if let Some(message) = kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>()) {
-            let place = AreaLocation::Buffer(object.handle, message.flags);
-            let area = Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, place };
+            let location = AreaLocation::Buffer(object.handle, message.flags);
+            let area =
+                Area { kind: "buffer", object: id.into(), bytes: message.size, context: message.context, location };
             return Ok((message.place == 0 || self.is_in_host(message.place)).then_some(area));
         }
         let Some(message) = kdclImage::decode(payload).ok().filter(|_| entry.is_made_by::<kdclImage<'_>>()) else {
@@ -105,8 +106,8 @@ impl Session {
             return Err(ContentsError::Levels { object: id.into() });
         }
         let bytes = region.iter().map(|size| *size as u64).product::<u64>() * object.size;
-        let place = AreaLocation::Image(object.handle, region, message.flags);
-        Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, place }))
+        let location = AreaLocation::Image(object.handle, region, message.flags);
+        Ok(Some(Area { kind: "image", object: id.into(), bytes, context: message.context, location }))
     }
 
     /// A queue in every context that areas need.
@@ -235,7 +236,7 @@ impl Session {
     /// Makes the pending reads anew, with memory for bytes that the program has not fetched.
     fn restore_pending_reads(&self, state: &JournalState) -> Result<(), ContentsError> {
         for journal::PendingRead { number, status, bytes, address } in state.pending_reads.iter().copied() {
-            let place = match address {
+            let location = match address {
                 0 => {
                     let target = ReadBuffer::new(bytes).map_err(|_| ContentsError::NoMemory { bytes })?;
                     ReadLocation::Own(Arc::new(target))
@@ -245,7 +246,7 @@ impl Session {
                     ReadLocation::Svm(address, bytes, self.svm.hold(address, bytes).map_err(failed)?)
                 }
             };
-            self.shared.pending_reads.add(number, PendingRead { place, end: CommandEnd::Past(status) });
+            self.shared.pending_reads.add(number, PendingRead { location, end: CommandEnd::Past(status) });
         }
         Ok(())
     }

@@ -337,8 +337,8 @@ fn shared_virtual_memory_stays_while_it_is_fetched_or_a_buffer_lies_in_it() {
     };
     let memory = id(kind::MEMORY, 1);
     buffer(&mut session, memory, 1);
-    let place = ReadLocation::Svm(address, 64, session.svm.hold(address, 64).unwrap());
-    session.shared.pending_reads.add(9, PendingRead { place, end: CommandEnd::Past(0) });
+    let location = ReadLocation::Svm(address, 64, session.svm.hold(address, 64).unwrap());
+    session.shared.pending_reads.add(9, PendingRead { location, end: CommandEnd::Past(0) });
     let fetched = session.shared.pending_reads.all().pop().unwrap().1;
     run(&mut session, 2, &message::kdclSvmFree { address });
     assert!(session.shared.pending_reads.all().is_empty(), "the program has given up what it did not fetch");

@@ -15,7 +15,7 @@ use katydid_tests::way::Way;
 use crate::kills::failover::{holding, worker_of};
 use crate::processes::is_answer;
 use crate::scenarios::Scenario;
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, kept_of};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
 /// Its frames number 60 and 80 lie between giving and opening; the borrowers have fewer.
 const PROGRAM: (&str, Variant) = ("kept_lent", Variant::Plain);
@@ -49,7 +49,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 /// its own. Both have been checkpointed once more at that point, and are restored from there too: where they were, and a
 /// third time.
 fn family(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, PROGRAM.0)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, PROGRAM.0)?);
     let mut first = stage.start("lent", PROGRAM, &[], &POINTS)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
@@ -77,7 +77,7 @@ fn whole(job: Job<'_>, kept: &str) -> Result<()> {
 
 /// Two restores of one image at once, while the first run stands at the point of the checkpoint; then it goes to its end.
 fn several(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, OPEN.0)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let mut first = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
@@ -115,7 +115,7 @@ fn let_go(stage: &Stage, job: &mut Job<'_>) -> Result<()> {
 
 /// Neither by `katydid migrate` nor by `cuCheckpointProcess*`; the job goes on as if it had not been asked.
 fn together(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, OPEN.0)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, OPEN.0)?);
     let other = Server::start(paths, &driver_under_test(), &[])?;
     let mut job = stage.start("open", OPEN, &[], &[POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");

@@ -22,8 +22,8 @@ use katydid_tests::way::Way;
 use rustix::pty::{OpenptFlags, openpt};
 use serde_json::{Value, json};
 
-use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of, way_to};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped, went_on};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, way_to};
 
 /// Has a child that SIGTSTP has stopped.
 const SUSPENDS: ((&str, Variant), &str) = (CHANGED, "suspended");
@@ -101,7 +101,7 @@ pub(crate) fn is_missing(paths: &Paths, name: &str) -> bool {
 /// talking to each other, and stopped with one. Restored each time; the last time others have the numbers that its
 /// terminals had.
 fn ranks(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, "mpi_ring")?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "mpi_ring")?);
     let mut terminals = Vec::new();
     for image in ["killed", "ended", "stopped"] {
         let mut job = stage.start("ring", ("mpi_ring", Variant::Mpi), &[], &[50])?;
@@ -139,7 +139,7 @@ fn ranks(paths: &Paths, way: &str) -> Result<()> {
 /// `mpirun -n 2 katydid run`: killed with its supervisor after a checkpoint, and ended with one. Restored each time.
 fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
-    let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let (kept, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     for image in ["killed", "stopped"] {
         let mut job = stage.start_ranks("ring", &launcher, &Plan { points: &[50], ..Plan::default() })?;
         ensure!(job.holds_itself()?, "the job ended before its point");
@@ -163,7 +163,7 @@ fn ranks_by_katydid(paths: &Paths, way: &str) -> Result<()> {
 /// With a server that the first of them starts, which sees to the others too, and to the job's end.
 fn ranks_alone(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage { way: Way::Private { driver: driver_under_test() }, ..Stage::new(paths, way)? };
-    let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let (kept, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     let outcome = stage.start_ranks("ring", &launcher, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "undisturbed: {}", describe(&outcome));
     stage.is_clean()?;
@@ -185,7 +185,7 @@ fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
     const FIRST: &str = "\"$@\"; s=$?; while set -- /proc/[0-9]*; [ $# -gt 1 ]; do sleep 0.1; done; exit $s";
     let through: Vec<&str> = OUTSIDE.iter().chain(&["bash", "-c", FIRST, "bash"]).copied().collect();
     let stage = Stage::new(paths, way)?;
-    let (kept, launcher) = (kept_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
+    let (kept, launcher) = (expected_of(paths, "mpi_ring")?, paths.program("mpi_ring", Variant::Mpi));
     let mut job =
         stage.start_ranks("ring", &launcher, &Plan { through: &through, points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -209,7 +209,7 @@ fn was_put_away(job: Job<'_>) -> Result<()> {
 /// The first run still has its ids and its folder, so what is restored beside it gets namespaces; there it is stopped by a
 /// checkpoint, and restored once more from that.
 fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let points = [60, 70, 80];
     let mut first = stage.start("twin", LOOP, &[], &points)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
@@ -235,7 +235,7 @@ fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
 
 /// As below `docker exec` or process 1 of a machine: `getsid` of the supervisor is 0. The image is restored there and here.
 fn from_outside(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let there = Plan { points: &[60], through: &OUTSIDE, ..Plan::default() };
     let mut job = stage.start_by("outside", LOOP, &there)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -267,7 +267,7 @@ fn script(paths: &Paths, way: &str) -> Result<()> {
     stage.server = server;
     let outcome = stage.restore("script", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     let short = stage.start("short", LOOP, &["3"], &[])?.finish(CHECKPOINT_TIMEOUT)?.text();
-    continues(&format!("{}{short}over 0\n", kept_loop(paths)?), (before, after), &outcome)?;
+    continues(&format!("{}{short}over 0\n", expected_of_loop(paths)?), (before, after), &outcome)?;
     stage.is_clean()
 }
 
@@ -283,7 +283,7 @@ fn killed_while_stopped(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, program)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, program)?);
     let plan = Plan { points: &[12, 16], fault: None, ..Plan::default() };
     let mut job = stage.start_by("victim", (program, Variant::Static), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -322,7 +322,7 @@ fn dies_whole(stage: &Stage, job: &Job<'_>) -> Result<()> {
 
 /// Its program, and the children of that, with and without namespaces of their own.
 fn killed_guard(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, "kept_processes")?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "kept_processes")?);
     let plan = Plan { points: &[12, 16], ..Plan::default() };
     let mut job = stage.start_by("victim", ("kept_processes", Variant::Static), &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -436,7 +436,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 /// CRIU cannot dump a connection that is not accepted.
 fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, go) = (stage.image("connect.py"), stage.image("go"));
     script::write(&script, CONNECTING)?;
     let program = paths.program(LOOP.0, LOOP.1).display().to_string();
@@ -456,7 +456,7 @@ fn on_its_way(paths: &Paths, way: &str) -> Result<()> {
 
 /// We have the port at the restore's first try, and let go of it when we hear that it is tried again.
 fn taken_port(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (image, taken, written) = listened(&stage)?;
     let job = stage.restore("listens", &image, &[])?;
     until("the port is waited for", || job.errors_so_far().is_ok_and(|text| text.contains("still taken")))?;
@@ -486,7 +486,7 @@ fn taken_port_for_nothing(paths: &Paths, way: &str) -> Result<()> {
 /// Two programs, and a server that lets one of them in: it is asked whether it has a place before the other session is rebuilt, as when
 /// another job takes the last one meanwhile. What the job has written since the checkpoint stays as it is.
 fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
-    let (mut stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (mut stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, log) = (stage.image("both"), stage.image("log"));
     let log_name = log.display();
     let text = format!(
@@ -553,7 +553,7 @@ fn listened(stage: &Stage) -> Result<(String, TcpListener, usize)> {
 
 /// A restore beside the job that goes on: what that has written since the checkpoint is not taken from it.
 fn still_written(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let text = format!("'{}' > '{}'; echo over", program.display(), file.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60, 120], ..Plan::default() };
@@ -580,7 +580,7 @@ fn still_written(paths: &Paths, way: &str) -> Result<()> {
 
 /// A shell has stopped one of its children, says so of it after the restore, and kills it.
 fn stopped_child(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let program = paths.program(LOOP.0, LOOP.1);
     let text = format!(
         "sleep 1000 & child=$!; kill -STOP $child; '{}'; cut -d' ' -f3 /proc/$child/stat; kill -9 $child; wait $child; echo over $?",
@@ -643,7 +643,7 @@ fn half_closed(paths: &Paths, way: &str) -> Result<()> {
 
 /// By a program that knows nothing of us, at positions of its own. What lies behind them at the restore goes.
 fn written_again(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let text = format!("'{}' | dd of='{}' bs=10 seek=10 status=none && echo over", program.display(), file.display());
     let plan = Plan { arguments: &["-c", &text], points: &[60], ..Plan::default() };
@@ -766,7 +766,7 @@ fn killed_criu_at(paths: &Paths, way: &str, file: &str, options: &[&str]) -> Res
         "a killed CRIU is not named: {}",
         describe(&outcome)
     );
-    let (kept, outcome) = (kept_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
+    let (kept, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     let went_on = outcome.status.success() && outcome.text() == kept;
     let is_told = outcome.errors().contains("which a killed CRIU leaves behind");
     let (trap, fault, pipe) = (Some(128 + 5), Some(128 + 11), Some(128 + 13));
@@ -845,7 +845,7 @@ fn control_socket(paths: &Paths, way: &str) -> Result<()> {
 
 /// A signal has stopped the program: it is saved as it is, stays stopped, and goes on when it is told to.
 fn stopped_by_a_signal(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("still", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let program = job.view().and_then(|view| view["program"].as_u64()).context("the job has no program")?;

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 
 use crate::jobs::{exchange, lines, post};
 use crate::programs::{one_of_opencl, one_of_random, show};
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of, opencl_server, way_to};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of, opencl_server, way_to};
 
 /// The program of the scenarios.
 const KEPT: &str = "kept_objects";
@@ -211,12 +211,12 @@ fn cuda_moves(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let other = Server::start(paths, &driver_under_test(), &[])?;
     let job = stage.start("mover", LOOP, &[], &[60, 80, 100])?;
-    to_and_fro(&stage, &other, job, &kept_loop(paths)?, way, [0, 0])
+    to_and_fro(&stage, &other, job, &expected_of_loop(paths)?, way, [0, 0])
 }
 
 fn opencl_moves(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (other, kept) = (opencl_server(paths, &[])?, stage.kept_of_opencl(KEPT)?);
+    let (other, kept) = (opencl_server(paths, &[])?, stage.expected_of_opencl(KEPT)?);
     let job = stage.start_opencl("mover", KEPT, &Plan { points: &[70, 110, 150], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
@@ -242,7 +242,7 @@ fn moves_in_mid_run(paths: &Paths, way: &str) -> Result<()> {
 fn buffers_move(paths: &Paths, way: &str) -> Result<()> {
     const COPIES: &str = "kept_copies";
     let stage = Stage::with_opencl(paths, way, &[("KATYDID_OPENCL_UNSHARE", "off")])?;
-    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(COPIES)?);
+    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(COPIES)?);
     let job = stage.start_opencl("mover", COPIES, &Plan { points: &[50, 90, 130], ..Plan::default() })?;
     // Whether a buffer lies in the program's memory on processors the contents tell, which an outline does not have.
     to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(paths))])
@@ -251,7 +251,7 @@ fn buffers_move(paths: &Paths, way: &str) -> Result<()> {
 /// Images move to another device, among them one that the program has mapped, and writes to at its new place.
 fn images_move(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.kept_of_opencl(IMAGES)?);
+    let (other, kept) = (opencl_server(paths, &[("KATYDID_OPENCL_MAPS", "copy")])?, stage.expected_of_opencl(IMAGES)?);
     let job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130, 200], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way, [1, u64::from(!is_pocl(paths))])
 }
@@ -259,7 +259,7 @@ fn images_move(paths: &Paths, way: &str) -> Result<()> {
 /// And to a device that takes them over in place, by a migration and by a restore.
 fn images_move_on(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
-    let (kept, home) = (stage.kept_of_opencl(IMAGES)?, address(&stage.server, way)?);
+    let (kept, home) = (stage.expected_of_opencl(IMAGES)?, address(&stage.server, way)?);
     let mut job = stage.start_opencl("mover", IMAGES, &Plan { points: &[60, 130], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     moves(&job, &home, &["--device", "basic"])?;
@@ -277,7 +277,7 @@ fn binaries_move(paths: &Paths, way: &str) -> Result<()> {
     const BINARIES: &str = "kept_binaries";
     let stage = Stage::with_opencl(paths, way, &[])?;
     let other = opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-DLARGER")])?;
-    let kept = stage.kept_of_opencl(BINARIES)?;
+    let kept = stage.expected_of_opencl(BINARIES)?;
     let job = stage.start_opencl("mover", BINARIES, &Plan { points: &[30, 85, 140], ..Plan::default() })?;
     to_and_fro(&stage, &other, job, &kept, way, [1, 1])
 }
@@ -288,7 +288,7 @@ fn fine_moves(paths: &Paths, way: &str) -> Result<()> {
     /// It has such memory by then, and no program yet.
     const BUILDS: u64 = 8;
     let (stage, other) = (Stage::with_opencl(paths, way, &[])?, opencl_server(paths, &[])?);
-    let kept = stage.kept_of_opencl(FINE)?;
+    let kept = stage.expected_of_opencl(FINE)?;
     let plan = Plan { arguments: &["fine"], points: &[BUILDS, 150, 250, 350], ..Plan::default() };
     let mut job = stage.start_opencl("mover", FINE, &plan)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -347,7 +347,7 @@ fn reads_aside(paths: &Paths, way: &str) -> Result<()> {
 /// Devices are chosen by names and numbers, at migrations and at a restore.
 fn devices(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[TWO_DEVICES])?;
-    let (kept, home) = (kept_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
+    let (kept, home) = (expected_of(&stage.paths, KEPT)?, address(&stage.server, way)?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[60, 80, 110, 150], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let unknown = migrate(&job, &home, &["--device", "nowhere"])?;
@@ -383,7 +383,8 @@ fn is_refused(job: &Job<'_>, to: &str, words: &[&str]) -> Result<()> {
 /// A kernel was launched in groups of 64, and the other server's device has at most 32.
 fn too_small(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
-    let (kept, small) = (kept_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
+    let (kept, small) =
+        (expected_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_MAX_WORK_GROUP_SIZE", "32")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&small, way)?, &["the kernel turn was launched with groups of 64"])?;
@@ -396,7 +397,7 @@ fn too_small(paths: &Paths, way: &str) -> Result<()> {
 fn not_built(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::with_opencl(paths, way, &[])?;
     let (kept, other) =
-        (kept_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
+        (expected_of(&stage.paths, KEPT)?, opencl_server(paths, &[("POCL_EXTRA_BUILD_FLAGS", "-Dturn=7")])?);
     let mut job = stage.start_opencl("mover", KEPT, &Plan { points: &[110], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     is_refused(&job, &address(&other, way)?, &["a program of the session does not build here", "error: "])?;
@@ -457,7 +458,7 @@ const AT_WORK: Plan<'_> =
 
 /// A job of ranks is killed at once after a checkpoint, and restored.
 fn come_back(stage: &Stage, mut job: Job<'_>) -> Result<()> {
-    let kept = kept_of(&stage.paths, "mpi_ring")?;
+    let kept = expected_of(&stage.paths, "mpi_ring")?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;

@@ -17,7 +17,7 @@ use katydid_tests::watch::{go_on, is_stopped, kill, runs, tree, until};
 use katydid_tests::way::Way;
 
 use crate::scenarios::{LOOP, Scenario, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe, kept_of};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, describe, expected_of};
 
 /// The program that asks, with `ask`, a process and what for.
 const ASKER: (&str, Variant) = ("process_checkpoint", Variant::Plain);
@@ -332,7 +332,7 @@ fn moved_about(
     }
     held.restored_to(gpus, last, (0, 1))?;
     held.ask("unlock", (0, 0))?;
-    let (kept, outcome) = (kept_of(paths, PROGRAM.0)?, held.job.finish(CHECKPOINT_TIMEOUT)?);
+    let (kept, outcome) = (expected_of(paths, PROGRAM.0)?, held.job.finish(CHECKPOINT_TIMEOUT)?);
     ensure!(outcome.status.success() && outcome.text() == kept, "{}", describe(&outcome));
     is_empty(&held.temporary)?;
     stage.is_clean()

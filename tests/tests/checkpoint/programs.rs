@@ -195,7 +195,7 @@ pub(crate) fn one_of_opencl(
     let (random, count) = choice(&format!("{way}opencl{name}"))?;
     let stage = Stage::with_opencl(paths, way, further)?;
     let start = |plan: &Plan<'_>| stage.start_opencl("job", name, plan);
-    let wanted = WantedOutput::Text(stage.kept_of_opencl(name).map_err(show)?);
+    let wanted = WantedOutput::Text(stage.expected_of_opencl(name).map_err(show)?);
     let may_move = name.ends_with("svm") && !is_pocl(paths);
     let run = Run::of(name, wanted, random, count).accepting(if may_move { MOVED } else { &[] });
     run.through(&stage, &start).with_context(|| format!("{way}::opencl::{name}")).map_err(show)

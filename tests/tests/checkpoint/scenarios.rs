@@ -13,7 +13,7 @@ use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::{self, Outcome, Running};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
-use katydid_tests::verdict::kept_path;
+use katydid_tests::verdict::expected_path;
 use katydid_tests::watch::{WAIT_TIMEOUT, runs, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
@@ -94,8 +94,8 @@ pub(crate) fn trials(paths: &Paths) -> Vec<Trial> {
 }
 
 /// What the loop prints when nothing disturbs it.
-pub(crate) fn kept_loop(paths: &Paths) -> Result<String> {
-    fs::read_to_string(kept_path(paths, LOOP.0)?).context("cannot read the kept output")
+pub(crate) fn expected_of_loop(paths: &Paths) -> Result<String> {
+    fs::read_to_string(expected_path(paths, LOOP.0)?).context("cannot read the kept output")
 }
 
 /// The job has ended with its checkpoint.
@@ -107,7 +107,7 @@ pub(crate) fn was_stopped(job: Job<'_>) -> Result<()> {
 
 /// The job came to its end as if nothing had been.
 pub(crate) fn went_on(paths: &Paths, job: Job<'_>) -> Result<()> {
-    let (kept, outcome) = (kept_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
+    let (kept, outcome) = (expected_of_loop(paths)?, job.finish(CHECKPOINT_TIMEOUT)?);
     ensure!(
         outcome.status.success() && outcome.text() == kept,
         "the program that should have gone on: {}",
@@ -131,7 +131,7 @@ fn a_chain_of_ten(paths: &Paths, way: &str) -> Result<()> {
     }
     went_on(paths, job)?;
     ensure!(taken.len() == points.len(), "{} checkpoints for {} points", taken.len(), points.len());
-    let kept = kept_loop(paths)?;
+    let kept = expected_of_loop(paths)?;
     for (checkpoint, before) in taken {
         let number = checkpoint.number.to_string();
         let outcome = stage.restore("chain", "image", &["--at", &number])?.finish(CHECKPOINT_TIMEOUT)?;
@@ -154,7 +154,7 @@ pub(crate) fn a_chain_of_restores(paths: &Paths, way: &str) -> Result<()> {
         job = stage.restore_by("relay", "image", &Plan { points: &points, ..Plan::default() })?;
     }
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -167,7 +167,7 @@ fn twins(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let kept = kept_loop(paths)?;
+    let kept = expected_of_loop(paths)?;
     let plan = Plan { points: &points, ..Plan::default() };
     let mut twins = Vec::new();
     for name in ["twin", "twin-2"] {
@@ -229,7 +229,7 @@ fn another_server(paths: &Paths, way: &str) -> Result<()> {
     stage.way = Way::through(&server)[0].clone();
     stage.server = server;
     let outcome = stage.restore("moved", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -242,7 +242,7 @@ fn a_private_server(paths: &Paths, way: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     let outcome = stage.restore("private", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -276,7 +276,7 @@ fn large_copies(paths: &Paths, way: &str) -> Result<()> {
         parts.push(stage.checkpoint(&job, name, &[])?.files);
         was_stopped(job)?;
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
-        continues(&kept_loop(paths)?, (written, written), &outcome).context(name)?;
+        continues(&expected_of_loop(paths)?, (written, written), &outcome).context(name)?;
     }
     ensure!(parts[1] <= parts[0] + SOME_PAGES, "the parts of the program: {parts:?} bytes");
     stage.is_clean()
@@ -295,7 +295,7 @@ fn no_devices(paths: &Paths, way: &str) -> Result<()> {
     ensure!(!outcome.status.success() && outcome.text().is_empty() && is_named, "{}", describe(&outcome));
     stage.is_clean()?;
     continues(
-        &kept_loop(paths)?,
+        &expected_of_loop(paths)?,
         (written, written),
         &stage.restore("plain", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?,
     )?;
@@ -380,7 +380,7 @@ fn damaged_images(paths: &Paths, way: &str) -> Result<()> {
     stage.is_clean()?;
     fs::write(&pack, &good)?;
     let outcome = stage.restore("damaged", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 

@@ -8,7 +8,7 @@ use katydid_tests::opencl;
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::program::Outcome;
 use katydid_tests::server::Server;
-use katydid_tests::verdict::kept_path;
+use katydid_tests::verdict::expected_path;
 use katydid_tests::watch::until;
 use katydid_tests::way::Way;
 use serde_json::Value;
@@ -84,9 +84,9 @@ impl Stage {
 
     /// What a program of OpenCL prints undisturbed: the text that is kept, or with another driver than PoCL what it prints in
     /// a run without checkpoints.
-    pub(crate) fn kept_of_opencl(&self, program: &str) -> Result<String> {
+    pub(crate) fn expected_of_opencl(&self, program: &str) -> Result<String> {
         if opencl::is_pocl(&self.paths) {
-            return kept_of(&self.paths, program);
+            return expected_of(&self.paths, program);
         }
         let outcome = self.start_opencl("undisturbed", program, &Plan::default())?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success(), "undisturbed: {}", describe(&outcome));
@@ -195,12 +195,12 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
 
 /// What the program prints when nothing disturbs it.
 pub(crate) fn undisturbed_output(paths: &Paths, app: &App) -> Result<String> {
-    kept_of(paths, &app.name)
+    expected_of(paths, &app.name)
 }
 
 /// What the program of this name prints when nothing disturbs it.
-pub(crate) fn kept_of(paths: &Paths, name: &str) -> Result<String> {
-    let path = kept_path(paths, name)?;
+pub(crate) fn expected_of(paths: &Paths, name: &str) -> Result<String> {
+    let path = expected_path(paths, name)?;
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 

@@ -8,7 +8,7 @@ use katydid_tests::watch::WAIT_TIMEOUT;
 use katydid_tests::way::Way;
 
 use crate::kills::failover;
-use crate::scenarios::{self, LOOP, Scenario, kept_loop, went_on};
+use crate::scenarios::{self, LOOP, Scenario, expected_of_loop, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
 /// What of the scenarios has to do with connections, and one of its own.
@@ -43,7 +43,7 @@ fn another_authority(paths: &Paths, way: &str) -> Result<()> {
     stage.way = Way::Served { name: "tls", address: address(&server)?, as_stream: false };
     stage.server = server;
     let outcome = stage.restore("moved", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 

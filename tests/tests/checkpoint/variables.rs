@@ -10,8 +10,8 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::paths::Paths;
 use tempfile::TempDir;
 
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of};
 
 const PROGRAM: (&str, Variant) = ("kept_variables", Variant::Plain);
 /// A frame between two of its steps.
@@ -198,7 +198,7 @@ fn little_memory(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     was_stopped(job)?;
     let outcome = stage.restore("large", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -211,7 +211,7 @@ fn passed_over(paths: &Paths, way: &str) -> Result<()> {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
     ensure!(job.finish(CHECKPOINT_TIMEOUT)?.status.success(), "the program failed");
-    let kept = kept_of(paths, LOOP.0)?;
+    let kept = expected_of(paths, LOOP.0)?;
     let outcome = stage.restore("older", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(!outcome.errors().contains("manifest"), "nothing is missing: {}", describe(&outcome));
     fs::remove_file(stage.image("image").join("checkpoints/000002/manifest.json"))?;

@@ -22,7 +22,7 @@ pub(super) struct Bench<'a> {
     pub(super) layout: &'a Layout,
     pub(super) driver: &'a ProbedDriver,
     pub(super) server: &'a PrivateServer,
-    pub(super) place: &'a Path,
+    pub(super) folder: &'a Path,
     pub(super) limits: Limits,
     pub(super) against: Against,
     pub(super) progress: &'a Progress,
@@ -35,7 +35,7 @@ impl Bench<'_> {
 
     /// A folder for images, in memory.
     pub(super) fn folder(&self) -> Measured<Scratch> {
-        Scratch::below(self.place, "bench").map_err(|error| error.to_string())
+        Scratch::below(self.folder, "bench").map_err(|error| error.to_string())
     }
 
     /// Waits for a worker without a program, so that neither programs nor figures meet one that is being started.

@@ -51,12 +51,12 @@ pub(super) fn main(flags: &BenchFlags) -> Outcome {
         Probe::Works(facts) => facts,
         Probe::Fails(reason) => return Err(Failure::server(format!("cannot measure: {reason}"))),
     };
-    let place = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY_FOLDER));
+    let folder = flags.folder.clone().unwrap_or_else(|| PathBuf::from(MEMORY_FOLDER));
     let limits = Limits::within(flags.within.as_ref().map_or(TIME_LIMIT, |within| within.0))?;
     let progress = Progress::on_stderr();
     let server = PrivateServer::start(&flags.driver, false)?;
-    let (layout, place, against) = (&layout, &*place, flags.against);
-    let bench = Bench { layout, driver: &driver, server: &server, place, limits, against, progress: &progress };
+    let (layout, folder, against) = (&layout, &*folder, flags.against);
+    let bench = Bench { layout, driver: &driver, server: &server, folder, limits, against, progress: &progress };
     // The sizes first: what they need is had for minutes.
     let sizes = if flags.tables.includes_sizes() { sizes::measure(&bench, &flags.sizes) } else { Vec::new() };
     let programs = if flags.tables.includes_programs() { programs::measure(&bench, flags.quick) } else { Vec::new() };

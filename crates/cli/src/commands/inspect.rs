@@ -19,7 +19,8 @@ const MAX_REGIONS_SHOWN: usize = 12;
 /// Document that `katydid inspect --json` writes.
 #[derive(Debug, Serialize)]
 struct View {
-    place: String,
+    #[serde(rename = "place")]
+    location: String,
     checkpoints: Vec<CheckpointNumber>,
     manifest: Manifest,
 }
@@ -30,7 +31,7 @@ pub(crate) fn main(flags: &InspectFlags) -> Outcome {
     let which = flags.at.map_or(Which::Latest, |number| Which::Number(CheckpointNumber(number)));
     let manifest = image.manifest(which).map_err(Failure::work)?;
     let checkpoints = image.checkpoints().map_err(Failure::work)?;
-    let view = View { place: image.location(), checkpoints, manifest };
+    let view = View { location: image.location(), checkpoints, manifest };
     if flags.json {
         document::write(&view)?;
     } else {
@@ -82,7 +83,7 @@ impl View {
     fn title(&self) -> String {
         let number = self.manifest.identity.map_or(CheckpointNumber(0), |identity| identity.number);
         let others = self.checkpoints.len().saturating_sub(1);
-        format!("{}: checkpoint {number}, and {others} more", self.place.trim_end_matches('/'))
+        format!("{}: checkpoint {number}, and {others} more", self.location.trim_end_matches('/'))
     }
 
     /// What was running, when, and how long it stood still.
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn a_checkpoint_is_a_tree() {
         let checkpoints = vec![CheckpointNumber(1), CheckpointNumber(2)];
-        let view = View { place: "/images/train/".into(), checkpoints, manifest: manifest() };
+        let view = View { location: "/images/train/".into(), checkpoints, manifest: manifest() };
         let mut text = Vec::new();
         view.tree().write(&mut text, "", "").unwrap();
         let expected = "\
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn json_has_all_of_the_manifest() {
-        let view = View { place: "/a".into(), checkpoints: Vec::new(), manifest: manifest() };
+        let view = View { location: "/a".into(), checkpoints: Vec::new(), manifest: manifest() };
         let json = serde_json::to_value(&view).unwrap();
         assert_eq!(json["manifest"]["sessions"][0]["regions"][0]["address"], 0x2000_0000_0000_u64);
         assert_eq!(json["manifest"]["identity"]["number"], 2);

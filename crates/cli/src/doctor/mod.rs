@@ -62,7 +62,7 @@ fn criu() -> Finding {
     match layout.map(|layout| Criu::find(&layout.criu(), None)) {
         Ok(Ok(criu)) => {
             let rights = if criu.unprivileged { ", with an ordinary user's rights" } else { "" };
-            let detail = format!("CRIU {} at {}{rights}", criu.version, criu.place.display());
+            let detail = format!("CRIU {} at {}{rights}", criu.version, criu.path.display());
             Finding::ok("checkpoints", detail)
         }
         Ok(Err(error)) => Finding::warn("checkpoints", error.to_string(), remedy),

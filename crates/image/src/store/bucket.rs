@@ -99,7 +99,7 @@ impl Bucket {
 
     /// Refuses to change an object for a writer that may have lost its lock.
     pub(super) fn may_change(&self, name: &str) -> Result<()> {
-        let lost = || ImageError::LockLost { place: self.location(name) };
+        let lost = || ImageError::LockLost { location: self.location(name) };
         self.hold.may_change(&self.terms).then_some(()).ok_or_else(lost)
     }
 

@@ -132,7 +132,7 @@ impl Bucket {
                 let found = self.found().map_err(unusable)?;
                 let taken = found.as_ref().map(|found| self.take_over(found, ticket.text(0)));
                 let holder = || found.as_ref().map_or("another process".into(), |found| found.holder(self));
-                let locked = || ImageError::Locked { place: self.location(""), holder: holder() };
+                let locked = || ImageError::Locked { location: self.location(""), holder: holder() };
                 taken.transpose().map_err(unusable)?.flatten().ok_or_else(locked)?
             }
             Err(error) => return Err(unusable(error)),

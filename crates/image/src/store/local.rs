@@ -211,7 +211,7 @@ impl Folder {
     /// Never waits: who is refused says by whom, and may come again.
     fn flock(&self, file: &OwnedFd, operation: FlockOperation, holder: impl FnOnce() -> String) -> Result<()> {
         match rustix::io::retry_on_intr(|| rustix::fs::flock(file, operation)) {
-            Err(Errno::WOULDBLOCK) => Err(ImageError::Locked { place: self.location(""), holder: holder() }),
+            Err(Errno::WOULDBLOCK) => Err(ImageError::Locked { location: self.location(""), holder: holder() }),
             other => other.map_err(|error| self.failed(WRITER_LOCK, "lock", error)),
         }
     }

@@ -75,9 +75,17 @@ pub(crate) fn migrate(
     let request = request(wanted)?;
     tell(&ProgressStep::Prepare);
     let root = job.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
-    let place = MigrationImage::new(wanted.image.as_deref())?;
-    let image = Image::create_or_open(&place.path)?;
-    let run = MoveRun { job, wanted, server: &server, place: &place, image: &image, tell, stages: &stages };
+    let migration_image = MigrationImage::new(wanted.image.as_deref())?;
+    let image = Image::create_or_open(&migration_image.path)?;
+    let run = MoveRun {
+        job,
+        wanted,
+        server: &server,
+        migration_image: &migration_image,
+        image: &image,
+        tell,
+        stages: &stages,
+    };
     let mut rehearsed = run.rehearse()?;
     let ahead: Vec<u32> = rehearsed.iter().map(|companion| companion.worker).collect();
     for _ in 0..MAX_ATTEMPTS {
@@ -131,7 +139,7 @@ struct MoveRun<'a> {
     job: &'a JobState,
     wanted: &'a Migration,
     server: &'a Address,
-    place: &'a MigrationImage,
+    migration_image: &'a MigrationImage,
     image: &'a Image,
     tell: &'a (dyn Fn(&ProgressStep) + Sync),
     stages: &'a Stages,
@@ -241,9 +249,9 @@ impl<'a> MoveRun<'a> {
         // Programs that begin later read it; without it they begin where the others were.
         let noted = self.job.set_server(&self.wanted.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;
-        if self.place.ours.is_none() {
+        if self.migration_image.ours.is_none() {
             *lock(&self.job.recovery) =
-                Some(Recovery::of_stop(self.place.path.clone(), self.image.id(), committed.number, stop));
+                Some(Recovery::of_stop(self.migration_image.path.clone(), self.image.id(), committed.number, stop));
         }
         Ok((workers, committed.sizes.content))
     }

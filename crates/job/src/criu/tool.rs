@@ -58,7 +58,8 @@ pub struct Criu {
     /// Version of CRIU, such as `4.2.1`.
     pub version: String,
     /// Path of CRIU, as messages show it.
-    pub place: PathBuf,
+    #[serde(rename = "place")]
+    pub path: PathBuf,
     /// Whether it runs without an administrator's rights.
     pub unprivileged: bool,
     /// How connections are kept silent during a dump, if any are open: `nftables`, or `skip` where the kernel cannot.
@@ -87,18 +88,18 @@ pub enum CriuError {
         private: PathBuf,
     },
     /// CRIU is installed and cannot work on this machine.
-    #[error("{} cannot work here: {reason}; --device-only needs no CRIU", place.display())]
+    #[error("{} cannot work here: {reason}; --device-only needs no CRIU", path.display())]
     Unfit {
         /// The program that was tried.
-        place: PathBuf,
+        path: PathBuf,
         /// Reason in CRIU's own words.
         reason: String,
     },
     /// CRIU's process cannot be started.
-    #[error("cannot start {}: {source}; correct its permissions, or name another one by {CRIU_VARIABLE}", place.display())]
+    #[error("cannot start {}: {source}; correct its permissions, or name another one by {CRIU_VARIABLE}", path.display())]
     Start {
         /// The program that was tried.
-        place: PathBuf,
+        path: PathBuf,
         /// Error that the system returned.
         source: io::Error,
     },
@@ -194,43 +195,44 @@ impl Criu {
     }
 
     /// The one at `place`, if it passes its check.
-    fn at(place: &Path) -> Result<Self, CriuError> {
-        if !place.exists() {
-            return Err(CriuError::Missing { private: place.to_owned() });
+    fn at(path: &Path) -> Result<Self, CriuError> {
+        if !path.exists() {
+            return Err(CriuError::Missing { private: path.to_owned() });
         }
-        let command = if place.is_dir() { through_its_loader(place) } else { vec![place.into()] };
+        let command = if path.is_dir() { through_its_loader(path) } else { vec![path.into()] };
         let rights = Capabilities::of(Path::new(&command[0]));
         let may_be = rights.is_none_or(Capabilities::are_administrators);
-        let as_administrator = may_be.then(|| Self::checked(place, command.clone(), false));
+        let as_administrator = may_be.then(|| Self::checked(path, command.clone(), false));
         match as_administrator {
             Some(Err(CriuError::Unfit { reason: first, .. })) => {
-                Self::unprivileged_at(place, command, rights).map_err(|error| match error {
-                    CriuError::Unfit { place, reason } => {
-                        CriuError::Unfit { place, reason: format!("{first}; with {UNPRIVILEGED_OPTION}: {reason}") }
-                    }
+                Self::unprivileged_at(path, command, rights).map_err(|error| match error {
+                    CriuError::Unfit { path: place, reason } => CriuError::Unfit {
+                        path: place,
+                        reason: format!("{first}; with {UNPRIVILEGED_OPTION}: {reason}"),
+                    },
                     other => other,
                 })
             }
             Some(found) => found,
-            None => Self::unprivileged_at(place, command, rights),
+            None => Self::unprivileged_at(path, command, rights),
         }
     }
 
     /// One without an administrator's rights, by the launcher where only that has those that it takes.
-    fn unprivileged_at(place: &Path, command: Vec<OsString>, rights: Option<Capabilities>) -> Result<Self, CriuError> {
-        let Some(lacking) = rights.and_then(Capabilities::lacking) else { return Self::checked(place, command, true) };
-        let launcher = place.with_file_name(LAUNCHER_PROGRAM);
-        if place.is_dir() && Capabilities::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
-            return Self::checked(place, vec![launcher.into()], true);
+    fn unprivileged_at(path: &Path, command: Vec<OsString>, rights: Option<Capabilities>) -> Result<Self, CriuError> {
+        let Some(lacking) = rights.and_then(Capabilities::lacking) else { return Self::checked(path, command, true) };
+        let launcher = path.with_file_name(LAUNCHER_PROGRAM);
+        if path.is_dir() && Capabilities::of(&launcher).is_some_and(|rights| rights.lacking().is_none()) {
+            return Self::checked(path, vec![launcher.into()], true);
         }
-        Err(CriuError::Unfit { place: place.to_owned(), reason: lacking.to_string() })
+        Err(CriuError::Unfit { path: path.to_owned(), reason: lacking.to_string() })
     }
 
     /// One that is run by `command`, if it passes its check.
-    fn checked(place: &Path, command: Vec<OsString>, unprivileged: bool) -> Result<Self, CriuError> {
+    fn checked(path: &Path, command: Vec<OsString>, unprivileged: bool) -> Result<Self, CriuError> {
         let kernel_data = if unprivileged { None } else { KernelData::collect(&command) };
-        let (version, place, network_lock) = (String::new(), place.to_owned(), NetworkLock::Skip);
-        let mut criu = Self { command, version, place, unprivileged, network_lock, kernel_data };
+        let (version, place, network_lock) = (String::new(), path.to_owned(), NetworkLock::Skip);
+        let mut criu = Self { command, version, path: place, unprivileged, network_lock, kernel_data };
         let _lent = criu.lend();
         let version = criu.answer(&["--version"])?;
         criu.version = version.lines().find_map(|line| line.strip_prefix("Version: ")).unwrap_or("?").to_owned();
@@ -431,11 +433,11 @@ impl Criu {
         }
         // What it has no rights for it says on standard output.
         let text = if stderr.contains(ERROR_MARK) || stdout.trim().is_empty() { stderr } else { in_a_line(&stdout) };
-        Err(CriuError::Unfit { place: self.place.clone(), reason: quoted(&text) })
+        Err(CriuError::Unfit { path: self.path.clone(), reason: quoted(&text) })
     }
 
     fn start(&self, source: io::Error) -> CriuError {
-        CriuError::Start { place: self.place.clone(), source }
+        CriuError::Start { path: self.path.clone(), source }
     }
 }
 
@@ -696,14 +698,14 @@ fn circumstances(places: [Option<&Path>; 3]) -> String {
         .lines()
         .filter(|line| ["Cap", "Uid", "NoNewPrivs"].iter().any(|name| line.starts_with(name)))
         .collect::<String>();
-    let changed = |place: &Path| {
+    let changed = |path: &Path| {
         // Of a folder, the program in it: the folder's own time may stay.
-        let inside = place.join("usr/sbin/criu");
-        let stat = fs::metadata(&inside).or_else(|_| fs::metadata(place)).ok();
+        let inside = path.join("usr/sbin/criu");
+        let stat = fs::metadata(&inside).or_else(|_| fs::metadata(path)).ok();
         // Of a file that is given capabilities, another time changes.
         let change = |path: &Path| fs::metadata(path).ok().map(|stat| (stat.ctime(), stat.ctime_nsec()));
-        let changes = (change(place), change(&place.with_file_name(LAUNCHER_PROGRAM)));
-        format!("{} {:?} {changes:?}", place.display(), stat.and_then(|stat| stat.modified().ok()))
+        let changes = (change(path), change(&path.with_file_name(LAUNCHER_PROGRAM)));
+        format!("{} {:?} {changes:?}", path.display(), stat.and_then(|stat| stat.modified().ok()))
     };
     let places: Vec<String> = places.into_iter().flatten().map(changed).collect();
     let (uname, boot) = (uname(), fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
@@ -858,7 +860,7 @@ mod tests {
         let criu = Criu {
             command: vec!["/bin/criu".into()],
             version: "4.2.1".into(),
-            place: "/bin/criu".into(),
+            path: "/bin/criu".into(),
             unprivileged: false,
             network_lock: NetworkLock::Skip,
             kernel_data: None,

@@ -180,7 +180,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn symbol_address(&mut self, name: &'a str, offset: i64, width: Width) -> Result<Ref, LoadError> {
         let address = match self.shared.linked.find(self.module, name) {
             Some(Symbol::Function(index)) => function_address(index),
-            Some(Symbol::Variable(index)) => match self.shared.globals.places.get(index).copied().flatten() {
+            Some(Symbol::Variable(index)) => match self.shared.globals.addresses.get(index).copied().flatten() {
                 Some((address, _)) => address,
                 None => return self.shared_address(index, offset, width),
             },

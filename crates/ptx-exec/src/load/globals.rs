@@ -14,7 +14,7 @@ const MAX_INITIAL_BYTES: usize = 1 << 30;
 #[derive(Debug, Default)]
 pub(crate) struct Globals {
     /// Address and size; `None` for shared variables, which have no address of their own.
-    pub(crate) places: Vec<Option<(u64, u64)>>,
+    pub(crate) addresses: Vec<Option<(u64, u64)>>,
     /// Bytes of `.const` variables.
     pub(crate) const_bytes: u64,
 }
@@ -36,9 +36,9 @@ pub(crate) fn allocate(linked: &Linked<'_, '_>, memory: &mut dyn GlobalMemory) -
             Some(Some(address)) => Some((address, size)),
             None => None,
         };
-        globals.places.push(place);
+        globals.addresses.push(place);
     }
-    for (known, place) in linked.variables.iter().zip(&globals.places) {
+    for (known, place) in linked.variables.iter().zip(&globals.addresses) {
         let initialised = !known.variable.initial.is_empty();
         if let (Some((address, size)), true) = (place, initialised) {
             let bytes = InitialBytes { linked, globals: &globals, known }.bytes(*size)?;
@@ -119,7 +119,7 @@ impl InitialBytes<'_, '_, '_> {
         let base = match self.linked.find(self.known.module, wanted.name) {
             Some(Symbol::Function(index)) => function_address(index),
             Some(Symbol::Variable(index)) => {
-                let place = self.globals.places.get(index).copied().flatten();
+                let place = self.globals.addresses.get(index).copied().flatten();
                 place.map(|(address, _)| address).ok_or_else(unresolved)?
             }
             Some(Symbol::Builtin) | None => return Err(unresolved()),
@@ -171,7 +171,7 @@ mod tests {
         let (globals, bytes) =
             load(".global .align 4 .u8 a[] = {1, -2}; .global .f32 b = 1.5; .const .u16 c[2][3] = {{1}, {2, 3}};")
                 .unwrap();
-        assert_eq!(globals.places[0], Some((0x1000, 2)));
+        assert_eq!(globals.addresses[0], Some((0x1000, 2)));
         assert_eq!(bytes[..2], [1, 0xfe]);
         assert_eq!(bytes[4..8], 1.5_f32.to_le_bytes());
         assert_eq!(bytes[8..], [1, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0]);

@@ -122,7 +122,7 @@ pub(crate) enum CommandEnd {
 
 /// The bytes of one command.
 pub(crate) struct PendingRead {
-    pub(crate) place: ReadLocation,
+    pub(crate) location: ReadLocation,
     pub(crate) end: CommandEnd,
 }
 
@@ -145,7 +145,7 @@ impl PendingRead {
     }
 
     pub(crate) fn len(&self) -> u64 {
-        match &self.place {
+        match &self.location {
             ReadLocation::Own(target) => target.len() as u64,
             ReadLocation::Svm(_, size, _) => *size,
         }
@@ -153,7 +153,7 @@ impl PendingRead {
 
     /// A copy of a part, once the command has ended.
     fn copy(&self, offset: u64, size: u32) -> Option<Vec<u8>> {
-        match &self.place {
+        match &self.location {
             ReadLocation::Own(target) => target.copy(offset, size),
             ReadLocation::Svm(address, length, _) => {
                 offset.checked_add(size.into()).filter(|end| end <= length)?;
@@ -182,7 +182,7 @@ impl PendingReads {
     /// is held.
     pub(crate) fn forget_svm(&self, range: Range<u64>) {
         let lies_there =
-            |read: &PendingRead| matches!(&read.place, ReadLocation::Svm(start, ..) if range.contains(start));
+            |read: &PendingRead| matches!(&read.location, ReadLocation::Svm(start, ..) if range.contains(start));
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = list.extract_if(|_, read| lies_there(read)).collect();
         drop(list);

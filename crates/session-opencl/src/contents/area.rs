@@ -27,7 +27,7 @@ pub(super) struct Area {
     pub(super) bytes: u64,
     /// The context in which it can be copied; 0 for what needs none.
     pub(super) context: u32,
-    pub(super) place: AreaLocation,
+    pub(super) location: AreaLocation,
 }
 
 /// Elements, rows and slices of an image, and its levels, out of its description.
@@ -57,17 +57,17 @@ pub(super) struct LentRange<'a> {
 impl Area {
     /// Where the contents lie in this process, to be read or to be written, if they do.
     pub(super) fn lend<'a>(&self, copier: Option<&'a Copier>, is_out: bool) -> Option<LentRange<'a>> {
-        let address = |place: *const void| place.expose_provenance() as u64;
+        let address = |location: *const void| location.expose_provenance() as u64;
         let copier = copier.filter(|copier| copier.is_host);
-        match &self.place {
-            AreaLocation::PendingRead(read) => match &read.place {
+        match &self.location {
+            AreaLocation::PendingRead(read) => match &read.location {
                 ReadLocation::Own(target) => Some(LentRange { address: address(target.pointer()), _map: None }),
                 ReadLocation::Svm(..) => None,
             },
             AreaLocation::Svm(address) => copier.map(|_| LentRange { address: *address, _map: None }),
             AreaLocation::Buffer(memory, flags) => {
                 let map = copier?.map(*memory, (self.bytes, *flags), is_out).ok()?;
-                Some(LentRange { address: address(map.place), _map: Some(map) })
+                Some(LentRange { address: address(map.pointer), _map: Some(map) })
             }
             AreaLocation::Image(..) => None,
         }
@@ -75,7 +75,7 @@ impl Area {
 
     /// What the image says of it, without the chunks.
     pub(super) fn region(&self) -> Region {
-        let address = if let AreaLocation::Svm(address) = self.place { address } else { 0 };
+        let address = if let AreaLocation::Svm(address) = self.location { address } else { 0 };
         Region {
             kind: self.kind.to_owned(),
             name: format!("{} {:#x}", self.kind, self.object),
@@ -95,8 +95,8 @@ impl Area {
 
     /// Reads all of it.
     pub(super) fn read(&self, copier: Option<&Copier>, memory: &mut CopyMemory) -> Result<(), ContentsError> {
-        if let AreaLocation::PendingRead(read) = &self.place {
-            let ReadLocation::Own(target) = &read.place else { return Ok(()) };
+        if let AreaLocation::PendingRead(read) = &self.location {
+            let ReadLocation::Own(target) = &read.location else { return Ok(()) };
             let bytes = memory.bytes_mut();
             for (number, chunk) in bytes.chunks_mut(CHUNK_BYTES as usize).enumerate() {
                 let copied = target.copy(number as u64 * CHUNK_BYTES, chunk.len() as u32);
@@ -106,7 +106,7 @@ impl Area {
         }
         let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
         let to = memory.start;
-        let code = match &self.place {
+        let code = match &self.location {
             AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_WRITE_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 copier.read(*memory, 0, self.bytes, to)
             }
@@ -129,14 +129,14 @@ impl Area {
 
     /// Writes all of it, from memory of its size.
     pub(super) fn write(&self, copier: Option<&Copier>, from: *mut void) -> Result<(), ContentsError> {
-        if let AreaLocation::PendingRead(read) = &self.place {
-            let ReadLocation::Own(target) = &read.place else { return Ok(()) };
+        if let AreaLocation::PendingRead(read) = &self.location {
+            let ReadLocation::Own(target) = &read.location else { return Ok(()) };
             // SAFETY: both have so many bytes, and no code knows the read yet.
             unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), target.pointer().cast(), self.bytes as usize) };
             return Ok(());
         }
         let copier = copier.ok_or_else(|| self.failed()(Code::INVALID_CONTEXT))?;
-        let code = match &self.place {
+        let code = match &self.location {
             AreaLocation::Buffer(memory, flags) if flags & (MEM_HOST_READ_ONLY | MEM_HOST_NO_ACCESS) == 0 => {
                 copier.write(*memory, self.bytes, from)
             }

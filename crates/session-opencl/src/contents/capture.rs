@@ -177,8 +177,8 @@ impl PendingArea<'_> {
     /// Copies the area to its device if there is `room` of so many bytes, or to memory of the worker's.
     fn copy(&self, room: &mut u64) -> Result<AreaCopy, ContentsError> {
         let area = self.area;
-        let can = matches!(area.place, AreaLocation::Buffer(..) | AreaLocation::Image(..)) && area.bytes <= *room;
-        let scratch = self.copier.filter(|_| can).map(|copier| Scratch::of(copier, &area.place, area.bytes));
+        let can = matches!(area.location, AreaLocation::Buffer(..) | AreaLocation::Image(..)) && area.bytes <= *room;
+        let scratch = self.copier.filter(|_| can).map(|copier| Scratch::of(copier, &area.location, area.bytes));
         if let Some(Ok(scratch)) = scratch {
             *room -= area.bytes;
             return Ok(AreaCopy::Device(scratch));

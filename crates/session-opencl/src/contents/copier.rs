@@ -61,8 +61,8 @@ impl Copier {
         // A map for writing brings the contents as well.
         let way = if is_out && flags & MEM_HOST_WRITE_ONLY == 0 { MAP_READ } else { MAP_WRITE };
         let (queue, size, null) = (self.queue, bytes as usize, ptr::null_mut());
-        let place = make!(self.api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
-        Ok(Map { copier: self, memory, place })
+        let pointer = make!(self.api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
+        Ok(Map { copier: self, memory, pointer })
     }
 
     pub(super) fn read(&self, memory: cl_mem, at: u64, bytes: u64, to: *mut void) -> Result<(), Code> {
@@ -91,11 +91,17 @@ impl Copier {
     }
 
     /// Copies between memory that the host may not reach and a buffer of ours.
-    pub(super) fn between(&self, place: &AreaLocation, scratch: cl_mem, bytes: u64, is_out: bool) -> Result<(), Code> {
+    pub(super) fn between(
+        &self,
+        pointer: &AreaLocation,
+        scratch: cl_mem,
+        bytes: u64,
+        is_out: bool,
+    ) -> Result<(), Code> {
         let (queue, size, null, none) = (self.queue, bytes as usize, ptr::null_mut(), ptr::null());
         let zero = [0; 3];
         let start = zero.as_ptr();
-        let code = match place {
+        let code = match pointer {
             AreaLocation::Buffer(memory, _) => {
                 let (from, to) = if is_out { (*memory, scratch) } else { (scratch, *memory) };
                 driver!(self.api, clEnqueueCopyBuffer(queue, from, to, 0, 0, size, 0, none, null))
@@ -119,14 +125,14 @@ impl Copier {
 pub(super) struct Map<'a> {
     copier: &'a Copier,
     memory: cl_mem,
-    pub(super) place: *mut void,
+    pub(super) pointer: *mut void,
 }
 
 impl Drop for Map<'_> {
     fn drop(&mut self) {
         let (api, queue, null) = (self.copier.api, self.copier.queue, ptr::null_mut());
         // What cannot be unmapped stays so, which harms no thread but the driver.
-        let _ = driver!(api, clEnqueueUnmapMemObject(queue, self.memory, self.place, 0, ptr::null(), null));
+        let _ = driver!(api, clEnqueueUnmapMemObject(queue, self.memory, self.pointer, 0, ptr::null(), null));
         let _ = driver!(api, clFinish(queue));
     }
 }
@@ -144,11 +150,11 @@ unsafe impl Sync for Scratch {}
 
 impl Scratch {
     /// A copy of what lies in a place.
-    pub(super) fn of(copier: &Arc<Copier>, place: &AreaLocation, bytes: u64) -> Result<Self, Code> {
+    pub(super) fn of(copier: &Arc<Copier>, pointer: &AreaLocation, bytes: u64) -> Result<Self, Code> {
         let (size, null) = (bytes as usize, ptr::null_mut());
         let memory = make!(copier.api, clCreateBuffer(copier.context, MEM_READ_WRITE, size, null))?;
         let scratch = Self { copier: Arc::clone(copier), memory };
-        scratch.copier.between(place, memory, bytes, true)?;
+        scratch.copier.between(pointer, memory, bytes, true)?;
         Ok(scratch)
     }
 

@@ -99,7 +99,7 @@ pub(crate) struct Assignment {
 
 /// A device in one of two lists.
 struct ListedDevice<'a> {
-    place: DeviceIndex,
+    index: DeviceIndex,
     platform: &'a str,
     device: &'a journal::Device,
 }
@@ -110,9 +110,9 @@ fn flat(platforms: &[journal::Platform]) -> Vec<ListedDevice<'_>> {
     };
     let places = platforms.iter().enumerate().flat_map(of);
     places
-        .map(|(place, number)| {
+        .map(|(index, number)| {
             let platform = &platforms[number];
-            ListedDevice { place, platform: &platform.name, device: &platform.devices[place.1] }
+            ListedDevice { index, platform: &platform.name, device: &platform.devices[index.1] }
         })
         .collect()
 }
@@ -155,13 +155,13 @@ pub(crate) fn assign(
             None => all = Some(target),
             Some(which) => {
                 let not_had = || NoMatchingDevice::NotHad { requested: which.to_owned(), had: names(&old) };
-                particular.push((find(&old, which).ok_or_else(not_had)?.place, target));
+                particular.push((find(&old, which).ok_or_else(not_had)?.index, target));
             }
         }
     }
     let mut devices = Vec::new();
     for known in &old {
-        let requested = particular.iter().find(|(place, _)| *place == known.place).map(|(_, target)| *target);
+        let requested = particular.iter().find(|(place, _)| *place == known.index).map(|(_, target)| *target);
         let found = requested.or(all.filter(|_| known.device.is_used)).or_else(|| same(known, &old, &new));
         if found.is_none() && known.device.is_used {
             return Err(NoMatchingDevice::Gone { name: known.device.name.clone(), have: names(&new) });
@@ -180,7 +180,7 @@ fn same<'a, 'b>(
 ) -> Option<&'b ListedDevice<'a>> {
     let is_twin =
         |other: &&ListedDevice<'_>| other.device.name == known.device.name && other.platform == known.platform;
-    let position = old.iter().filter(is_twin).position(|twin| twin.place == known.place)?;
+    let position = old.iter().filter(is_twin).position(|twin| twin.index == known.index)?;
     let twins = || new.iter().filter(is_twin);
     twins().nth(position).or_else(|| new.iter().find(|other| other.device.name == known.device.name))
 }
@@ -198,22 +198,22 @@ fn settle(
             let (was, is) = (known.device.bits, target.device.bits);
             return Err(NoMatchingDevice::Bits { name: target.device.name.clone(), was, is });
         }
-        match platforms[known.place.0] {
-            Some(platform) if platform != target.place.0 => {
-                let other = old.iter().find(|other| other.place.0 == known.place.0 && other.device.is_used);
+        match platforms[known.index.0] {
+            Some(platform) if platform != target.index.0 => {
+                let other = old.iter().find(|other| other.index.0 == known.index.0 && other.device.is_used);
                 let first = other.map_or_else(String::new, |other| other.device.name.clone());
                 return Err(NoMatchingDevice::Split { first, second: known.device.name.clone() });
             }
-            _ => platforms[known.place.0] = Some(target.place.0),
+            _ => platforms[known.index.0] = Some(target.index.0),
         }
     }
     for (known, target) in pairs() {
-        platforms[known.place.0].get_or_insert(target.place.0);
+        platforms[known.index.0].get_or_insert(target.index.0);
     }
     let device = |(known, found): (&ListedDevice<'_>, &Option<&ListedDevice<'_>>)| {
-        let target = found.filter(|target| platforms[known.place.0] == Some(target.place.0))?;
+        let target = found.filter(|target| platforms[known.index.0] == Some(target.index.0))?;
         let has_moved = (&target.device.name, &target.device.driver) != (&known.device.name, &known.device.driver);
-        Some((target.place, has_moved))
+        Some((target.index, has_moved))
     };
     let devices = old.iter().zip(found).map(device).collect();
     Ok(Assignment { platforms, devices })

@@ -28,7 +28,7 @@ use crate::state::Session;
 struct Region {
     command: Command,
     memory: Object<cl_mem>,
-    place: *mut void,
+    pointer: *mut void,
     offset: usize,
     size: usize,
 }
@@ -44,8 +44,8 @@ impl Region {
         let extent: Extent = arguments.take("extent")?;
         let memory = session.shared.objects.get_of(command.api(), memory)?;
         let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = host.pointer_to(address, extent.region[0])?;
-        Ok(Self { command, memory, place, offset: extent.origin[0] as usize, size: extent.region[0] as usize })
+        let pointer = host.pointer_to(address, extent.region[0])?;
+        Ok(Self { command, memory, pointer, offset: extent.origin[0] as usize, size: extent.region[0] as usize })
     }
 
     /// A command that moves nothing, in its place among the others.
@@ -64,7 +64,7 @@ impl Region {
             found = unsafe { map(queue, memory, 0, flags, self.offset, self.size, count, list, event, &raw mut code) };
             Code(code)
         })?;
-        if found == self.place {
+        if found == self.pointer {
             return Ok(());
         }
         driver!(api, clEnqueueUnmapMemObject(queue, memory, found, 0, ptr::null(), ptr::null_mut())).ok()?;
@@ -81,7 +81,7 @@ fn mark(session: &Session, command: &Command) -> Result<(), Fault> {
 struct ImageRegion {
     command: Command,
     transfer: Transfer,
-    place: Host,
+    pointer: Host,
 }
 
 impl ImageRegion {
@@ -98,14 +98,14 @@ impl ImageRegion {
         let (row, slice) = u64::take(&mut rest).zip(u64::take(&mut rest)).ok_or_else(bad)?;
         let reach = transfer.reach(row, slice).ok_or(Code::INVALID_VALUE)?;
         let host = session.host.as_ref().ok_or(Code::INVALID_VALUE)?;
-        let place = Host { start: host.pointer_to(address, reach)?, row: row as usize, slice: slice as usize };
-        Ok(Self { command, transfer, place })
+        let pointer = Host { start: host.pointer_to(address, reach)?, row: row as usize, slice: slice as usize };
+        Ok(Self { command, transfer, pointer })
     }
 
     /// A command that brings the box to its place, or back.
     fn copy(&self, session: &Session, is_read: bool) -> Result<(), Fault> {
-        let Self { command, transfer, place } = self;
-        command.run(session, |count, list, event| transfer.enqueue(command, *place, is_read, (count, list, event)))
+        let Self { command, transfer, pointer } = self;
+        command.run(session, |count, list, event| transfer.enqueue(command, *pointer, is_read, (count, list, event)))
     }
 }
 
@@ -133,10 +133,10 @@ pub(crate) fn kdclMap(
     } else if message.flags & MAP_WRITE_INVALIDATE_REGION != 0 {
         region.mark(session)?;
     } else {
-        let Region { command, memory, place, offset, size } = &region;
+        let Region { command, memory, pointer, offset, size } = &region;
         let (api, queue) = (command.api(), command.queue.handle);
         command.run(session, |count, list, event| {
-            driver!(api, clEnqueueReadBuffer(queue, memory.handle, 0, *offset, *size, *place, count, list, event))
+            driver!(api, clEnqueueReadBuffer(queue, memory.handle, 0, *offset, *size, *pointer, count, list, event))
         })?;
     }
     session.count_map(message.address, true);
@@ -161,7 +161,7 @@ pub(crate) fn kdclUnmap(
         return Ok(message::kdclUnmapReply {});
     }
     let region = Region::read(session, names, message.address, arguments)?;
-    let Region { command, memory, place, offset, size } = &region;
+    let Region { command, memory, pointer, offset, size } = &region;
     let (api, queue) = (command.api(), command.queue.handle);
     if session.mapped_in_host.contains(&message.memory) {
         // What was mapped in the worker before this one is mapped in no driver.
@@ -170,12 +170,12 @@ pub(crate) fn kdclUnmap(
             return Ok(message::kdclUnmapReply {});
         }
         command.run(session, |count, list, event| {
-            driver!(api, clEnqueueUnmapMemObject(queue, memory.handle, *place, count, list, event))
+            driver!(api, clEnqueueUnmapMemObject(queue, memory.handle, *pointer, count, list, event))
         })?;
         session.forget_map(message.memory, message.address);
     } else if message.writes != 0 {
         command.run(session, |count, list, event| {
-            driver!(api, clEnqueueWriteBuffer(queue, memory.handle, 0, *offset, *size, *place, count, list, event))
+            driver!(api, clEnqueueWriteBuffer(queue, memory.handle, 0, *offset, *size, *pointer, count, list, event))
         })?;
     } else {
         region.mark(session)?;

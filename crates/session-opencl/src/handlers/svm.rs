@@ -117,7 +117,7 @@ impl Session {
         let Some(host) = &self.host else { return Ok(()) };
         self.svm.fine(addresses).try_for_each(|(address, allocation)| {
             // SAFETY: whole pages of an allocation of the driver's, which is for the program, and which no command uses yet.
-            unsafe { host.lend(allocation.place, address, allocation.pages()) }
+            unsafe { host.lend(allocation.shared_address, address, allocation.pages()) }
         })
     }
 
@@ -125,7 +125,7 @@ impl Session {
     fn free_svm(&mut self, address: u64) -> Result<(), Code> {
         let found = self.svm.remove(address).ok_or(Code::INVALID_VALUE)?;
         // SAFETY: pages of the allocation, which the program has given up.
-        let is_own = found.place == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
+        let is_own = found.shared_address == 0 || unsafe { take_back(address, found.pages()) }.is_ok();
         self.shared.usage.sub_memory(found.size);
         self.shared.pending_reads.forget_svm(address..address + found.size);
         // A driver keeps notes in what is free, which would be in the program's memory where that could not be taken away.
@@ -199,7 +199,7 @@ pub(crate) fn kdclSvmRead(
     session
         .shared
         .pending_reads
-        .add(message.landing, PendingRead { place: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
+        .add(message.landing, PendingRead { location: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
     Ok(message::kdclSvmReadReply {})
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn kdclHostCopy(
     session
         .shared
         .pending_reads
-        .add(message.landing, PendingRead { place: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
+        .add(message.landing, PendingRead { location: ReadLocation::Own(target), end: CommandEnd::Awaited(event) });
     Ok(message::kdclHostCopyReply {})
 }
 
@@ -266,7 +266,7 @@ pub(crate) fn kdclSvmMap(
     if message.landing != 0 {
         let memory = session.svm.hold(message.address, message.size)?;
         let read = PendingRead {
-            place: ReadLocation::Svm(message.address, message.size, memory),
+            location: ReadLocation::Svm(message.address, message.size, memory),
             end: CommandEnd::Awaited(event),
         };
         session.shared.pending_reads.add(message.landing, read);

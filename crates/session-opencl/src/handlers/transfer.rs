@@ -277,7 +277,7 @@ pub(crate) fn kdclRead(
     } else {
         session.shared.pending_reads.add(
             message.landing,
-            PendingRead { place: ReadLocation::Own(Arc::new(target)), end: CommandEnd::Awaited(event) },
+            PendingRead { location: ReadLocation::Own(Arc::new(target)), end: CommandEnd::Awaited(event) },
         );
     }
     Ok(message::kdclReadReply {})

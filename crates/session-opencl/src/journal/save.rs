@@ -207,7 +207,7 @@ impl Session {
     fn saved_pending_reads(&self) -> Result<Vec<PendingRead>, SaveError> {
         let of = |(number, pending_read): (u64, std::sync::Arc<crate::calls::pending_reads::PendingRead>)| {
             let status = pending_read.status().map_err(|code| SaveError::Driver { what: "a read", code })?;
-            let address = if let ReadLocation::Svm(address, ..) = pending_read.place { address } else { 0 };
+            let address = if let ReadLocation::Svm(address, ..) = pending_read.location { address } else { 0 };
             Ok(PendingRead { number, status, bytes: pending_read.len(), address })
         };
         self.shared.pending_reads.all().into_iter().map(of).collect()

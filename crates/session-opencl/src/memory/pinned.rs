@@ -31,7 +31,7 @@ pub(crate) struct PinnedBuffer {
     api: &'static Dispatch,
     queue: cl_command_queue,
     memory: cl_mem,
-    place: *mut void,
+    pointer: *mut void,
     /// The context with its devices, let go of after the queue.
     _context: ObjectRef,
 }
@@ -55,20 +55,20 @@ impl PinnedBuffer {
             // What cannot be released goes with the process.
             let _ = driver!(api, clReleaseCommandQueue(queue));
         })?;
-        let mut pinned = Self { api, queue, memory, place: ptr::null_mut(), _context: held };
+        let mut pinned = Self { api, queue, memory, pointer: ptr::null_mut(), _context: held };
         let (way, null) = (MAP_READ | MAP_WRITE, ptr::null_mut());
-        pinned.place = make!(api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
+        pinned.pointer = make!(api, clEnqueueMapBuffer(queue, memory, 1, way, 0, size, 0, ptr::null(), null,))?;
         // A driver that maps it elsewhere copies, and does not know the memory any better.
-        if pinned.place == start { Ok(pinned) } else { Err(Code::MAP_FAILURE) }
+        if pinned.pointer == start { Ok(pinned) } else { Err(Code::MAP_FAILURE) }
     }
 }
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        let Self { api, queue, memory, place, .. } = *self;
+        let Self { api, queue, memory, pointer, .. } = *self;
         // What cannot be taken back goes with the process.
-        if !place.is_null() {
-            let _ = driver!(api, clEnqueueUnmapMemObject(queue, memory, place, 0, ptr::null(), ptr::null_mut()));
+        if !pointer.is_null() {
+            let _ = driver!(api, clEnqueueUnmapMemObject(queue, memory, pointer, 0, ptr::null(), ptr::null_mut()));
             let _ = driver!(api, clFinish(queue));
         }
         let _ = driver!(api, clReleaseMemObject(memory));

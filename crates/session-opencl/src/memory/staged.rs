@@ -22,7 +22,7 @@ struct StagedPiece {
 /// Addresses of the area; valid as long as the link, which outlives the session.
 #[derive(Debug)]
 pub(crate) struct StagingArea {
-    places: Vec<StagedPiece>,
+    pieces: Vec<StagedPiece>,
     /// Pieces that commands are still reading.
     held: Arc<AtomicUsize>,
 }
@@ -51,32 +51,32 @@ impl StagingArea {
             start: staging.pointer(piece).expose_provenance(),
             busy: staging.busy_word(piece).expose_provenance(),
         };
-        let places = (0..STAGING_PIECES as u32).filter_map(StagingPiece::new).map(place).collect();
-        Self { places, held: Arc::default() }
+        let pieces = (0..STAGING_PIECES as u32).filter_map(StagingPiece::new).map(place).collect();
+        Self { pieces, held: Arc::default() }
     }
 
     /// An area of one piece without bytes.
     #[cfg(test)]
     pub(crate) fn of_one(busy: &AtomicU32) -> Self {
         let place = StagedPiece { start: 4096, busy: busy.as_ptr().expose_provenance() };
-        Self { places: vec![place], held: Arc::default() }
+        Self { pieces: vec![place], held: Arc::default() }
     }
 
     /// All pieces, which lie one behind the other: their start and bytes.
     pub(crate) fn whole(&self) -> (*mut void, usize) {
-        let start = self.places.first().map_or(0, |place| place.start);
-        (std::ptr::with_exposed_provenance_mut(start), self.places.len() * PIECE_BYTES)
+        let start = self.pieces.first().map_or(0, |place| place.start);
+        (std::ptr::with_exposed_provenance_mut(start), self.pieces.len() * PIECE_BYTES)
     }
 
     /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
     pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
-        let place = self.places.get(piece as usize).filter(|_| size <= PIECE_BYTES as u64)?;
+        let place = self.pieces.get(piece as usize).filter(|_| size <= PIECE_BYTES as u64)?;
         Some(std::ptr::with_exposed_provenance_mut(place.start))
     }
 
     /// Takes over a piece that came with a message, until the result is dropped.
     pub(crate) fn hold(&self, piece: u32) -> Option<StagedRead> {
-        Some(StagedRead::new(self.places.get(piece as usize)?.busy, &self.held))
+        Some(StagedRead::new(self.pieces.get(piece as usize)?.busy, &self.held))
     }
 
     /// How many pieces commands are still reading.

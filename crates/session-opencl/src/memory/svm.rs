@@ -25,7 +25,7 @@ pub(crate) struct Allocation {
     /// What the driver gave, at or before the program's address.
     raw: u64,
     /// Of fine-grained memory, where the program has it besides; 0 of other memory.
-    pub(crate) place: u64,
+    pub(crate) shared_address: u64,
     /// The driver has it back when nothing of the session uses it any more.
     memory: LeakedRef,
 }
@@ -52,16 +52,21 @@ pub(crate) struct Svm {
 
 impl Svm {
     /// Notes an allocation of the driver's with room for whole pages; returns the address for the program.
-    pub(crate) fn add(&mut self, raw: u64, (size, place): (u64, u64), context: ObjectRef) -> u64 {
+    pub(crate) fn add(&mut self, raw: u64, (size, shared_address): (u64, u64), context: ObjectRef) -> u64 {
         let address = raw.next_multiple_of(PAGE_BYTES);
-        self.list
-            .insert(address, Allocation { size, raw, place, memory: LeakedRef::new(OwnedObject::svm(raw, context)) });
+        self.list.insert(
+            address,
+            Allocation { size, raw, shared_address, memory: LeakedRef::new(OwnedObject::svm(raw, context)) },
+        );
         address
     }
 
     /// Fine-grained allocations that begin at these addresses.
     pub(crate) fn fine(&self, addresses: impl RangeBounds<u64>) -> impl Iterator<Item = (u64, &Allocation)> {
-        self.list.range(addresses).filter(|(_, found)| found.place != 0).map(|(address, found)| (*address, found))
+        self.list
+            .range(addresses)
+            .filter(|(_, found)| found.shared_address != 0)
+            .map(|(address, found)| (*address, found))
     }
 
     /// Where the next allocation is to end at the highest, which takes so many bytes: below all others, or where these
@@ -132,7 +137,7 @@ impl Svm {
     ///
     /// `CL_INVALID_VALUE` if not.
     pub(crate) fn check_fine(&self, address: u64, size: u64) -> Result<(), Code> {
-        if self.holding(address, size)?.place == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+        if self.holding(address, size)?.shared_address == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
     }
 
     fn holding(&self, address: u64, size: u64) -> Result<&Allocation, Code> {

@@ -52,7 +52,7 @@ impl Session {
 
     /// A buffer was made in a block: from now on the program may read it there.
     pub(crate) fn put_in_zero_copy_area(&mut self, id: u32, object: &Object<cl_mem>, block: AreaBlock) {
-        self.in_zero_copy.insert(id, block.place);
+        self.in_zero_copy.insert(id, block.offset);
         let data = Box::into_raw(Box::new(block)).cast();
         // Where the driver does not tell of the end, the block is used until the session's.
         let _ = driver!(object.api, clSetMemObjectDestructorCallback(object.handle, Some(destroyed), data));

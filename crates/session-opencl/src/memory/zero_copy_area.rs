@@ -59,7 +59,7 @@ pub(crate) struct RetainedPages(Arc<ZeroCopyArea>);
 #[derive(Debug)]
 pub(crate) struct AreaBlock {
     zero_copy: Arc<ZeroCopyArea>,
-    pub(super) place: u64,
+    pub(super) offset: u64,
 }
 
 impl ZeroCopyArea {
@@ -84,26 +84,26 @@ impl ZeroCopyArea {
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<AreaBlock> {
         let length = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         let mut state = self.state();
-        let place = state.room.allocate(length, PAGE_BYTES)?;
-        state.blocks.insert(place, (length, false));
-        Some(AreaBlock { zero_copy: Arc::clone(self), place })
+        let offset = state.room.allocate(length, PAGE_BYTES)?;
+        state.blocks.insert(offset, (length, false));
+        Some(AreaBlock { zero_copy: Arc::clone(self), offset })
     }
 
     /// Maps a block anew: as the program has it, or for this process alone, which begins with what is there and keeps to itself
     /// what it writes. What was its own is gone.
-    fn map(&self, place: u64, length: u64, is_own: bool) -> rustix::io::Result<()> {
+    fn map(&self, offset: u64, length: u64, is_own: bool) -> rustix::io::Result<()> {
         let flags = if is_own { MapFlags::PRIVATE | MapFlags::NORESERVE } else { MapFlags::SHARED };
-        let address = self.address(place);
+        let address = self.address(offset);
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: replaces pages of a block by others with the same contents, or those of one that no code uses.
-        unsafe { mmap(address, length as usize, access, flags | MapFlags::FIXED, &self.file, self.offset + place) }?;
+        unsafe { mmap(address, length as usize, access, flags | MapFlags::FIXED, &self.file, self.offset + offset) }?;
         // SAFETY: a block; the rest as in `new`.
         let _ = unsafe { madvise(address, length as usize, Advice::LinuxHugepage) };
         Ok(())
     }
 
-    fn address(&self, place: u64) -> *mut void {
-        ptr::with_exposed_provenance_mut(self.start + place as usize)
+    fn address(&self, offset: u64) -> *mut void {
+        ptr::with_exposed_provenance_mut(self.start + offset as usize)
     }
 
     /// A word that both sides use.
@@ -139,13 +139,13 @@ impl ZeroCopyArea {
     }
 
     /// A block that no thread uses is zeros again, as the program sees it, and free.
-    fn free(&self, state: &mut AreaState, place: u64) {
-        let Some((length, is_own)) = state.blocks.remove(&place) else { return };
-        let at = self.offset + place;
+    fn free(&self, state: &mut AreaState, offset: u64) {
+        let Some((length, is_own)) = state.blocks.remove(&offset) else { return };
+        let at = self.offset + offset;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let is_fresh = !is_own || self.map(place, length, false).is_ok();
+        let is_fresh = !is_own || self.map(offset, length, false).is_ok();
         // A place that is not as it was stays out of use, and what is left in it goes with the process.
-        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && state.room.free(place, 0).is_ok() {
+        if is_fresh && fallocate(&self.file, punch, at, length).is_ok() && state.room.free(offset, 0).is_ok() {
             state.room.release_until(0);
         }
     }
@@ -166,7 +166,7 @@ impl Drop for RetainedPages {
 impl AreaBlock {
     /// Address of the first byte, in the worker.
     pub(crate) fn pointer(&self) -> *mut void {
-        self.zero_copy.address(self.place)
+        self.zero_copy.address(self.offset)
     }
 }
 
@@ -174,9 +174,9 @@ impl Drop for AreaBlock {
     fn drop(&mut self) {
         let mut state = self.zero_copy.state();
         if state.snapshots > 0 {
-            state.left.push(self.place);
+            state.left.push(self.offset);
         } else {
-            self.zero_copy.free(&mut state, self.place);
+            self.zero_copy.free(&mut state, self.offset);
         }
     }
 }
@@ -221,16 +221,16 @@ mod tests {
         unsafe { block.pointer().cast::<u8>().write_volatile(byte) };
     }
 
-    fn read(place: *const u8) -> u8 {
+    fn read(offset: *const u8) -> u8 {
         // SAFETY: within the mapping.
-        unsafe { place.read_volatile() }
+        unsafe { offset.read_volatile() }
     }
 
     #[test]
     fn the_program_sees_what_is_written_until_the_zero_copy_area_is_cleared() {
         let (zero_copy, program) = zero_copy();
         let block = zero_copy.take(5000).unwrap();
-        let seen = program.wrapping_add(block.place as usize);
+        let seen = program.wrapping_add(block.offset as usize);
         write(&block, 1);
         assert_eq!(read(seen), 1);
         drop(zero_copy.clear());
@@ -264,7 +264,7 @@ mod tests {
         let block = zero_copy.take(ALL).unwrap();
         write(&block, 7);
         let (first, second) = (zero_copy.clear(), zero_copy.clear());
-        let (at, access) = (zero_copy.offset + block.place, ProtFlags::READ);
+        let (at, access) = (zero_copy.offset + block.offset, ProtFlags::READ);
         // SAFETY: a new mapping, of the pages as a child would have them.
         let child = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::PRIVATE, &zero_copy.file, at) }.unwrap();
         drop((block, first));
@@ -280,7 +280,7 @@ mod tests {
         let (zero_copy, program) = zero_copy();
         let block = zero_copy.take(ALL).unwrap();
         assert!(zero_copy.take(ALL).is_none());
-        let program = program.wrapping_add(block.place as usize);
+        let program = program.wrapping_add(block.offset as usize);
         let (flags, place) = beginning(&block, MEM_COPY_HOST_PTR | 4, &InitialData::Own(vec![9; 4096].into()));
         assert_eq!((flags, place, read(program)), (MEM_USE_HOST_PTR | 4, block.pointer(), 9));
         drop(zero_copy.clear());

@@ -46,7 +46,7 @@ pub(super) struct Area {
     pub(super) region: Region,
     /// The context to copy in.
     pub(super) context: CUcontext,
-    pub(super) place: AreaLocation,
+    pub(super) location: AreaLocation,
 }
 
 /// The other end of a copy: memory of the worker's.
@@ -82,7 +82,7 @@ impl Area {
 
     /// The address of a byte, where all bytes have addresses in a row.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
-        match self.place {
+        match self.location {
             AreaLocation::Linear(start) => Some(start + offset),
             _ => None,
         }
@@ -104,7 +104,7 @@ impl Area {
     ) -> Result<(), CUresult> {
         // SAFETY: the caller's promise, for each part of the copy.
         unsafe {
-            match &self.place {
+            match &self.location {
                 AreaLocation::Linear(start) => bytes(driver, stream, start + offset, other, length, way),
                 AreaLocation::Texels(texels) => texels.carry(driver, stream, (offset, length), other, way),
                 AreaLocation::Variables(all) => variables(driver, stream, all, (offset, length), other, way),

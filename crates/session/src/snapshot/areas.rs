@@ -149,13 +149,13 @@ impl<'a> AreaFinder<'a> {
         object: u64,
         (device, context): (i32, CUcontext),
         bytes: u64,
-        place: AreaLocation,
+        location: AreaLocation,
     ) {
-        let chunk_bytes = match &place {
+        let chunk_bytes = match &location {
             AreaLocation::Texels(texels) => texels.chunk_bytes(),
             _ => CHUNK_BYTES,
         };
-        let address = match place {
+        let address = match location {
             AreaLocation::Linear(address) if kind == ARENA_KIND => address,
             AreaLocation::Host(address) | AreaLocation::Heap(address) => address,
             _ => 0,
@@ -170,7 +170,7 @@ impl<'a> AreaFinder<'a> {
             chunk_bytes: u32::try_from(chunk_bytes).unwrap_or(u32::MAX),
             chunks: Vec::new(),
         };
-        self.areas.all.push(Area { region, context, place });
+        self.areas.all.push(Area { region, context, location });
     }
 
     fn arenas(&mut self, session: &Session) -> Result<(), SnapshotError> {

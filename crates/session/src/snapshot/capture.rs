@@ -157,7 +157,7 @@ impl Session {
 fn chunks(areas: &Areas, carriers: &[Carrier]) -> Vec<AreaChunk> {
     let of = |(number, area): (usize, &Area)| {
         let is_in_reach =
-            |carrier: &Carrier| carrier.context == area.context && !matches!(area.place, AreaLocation::Heap(_));
+            |carrier: &Carrier| carrier.context == area.context && !matches!(area.location, AreaLocation::Heap(_));
         let carrier = carriers.iter().position(is_in_reach).unwrap_or(NO_CARRIER);
         let chunk = |index| {
             let (offset, length) = area.chunk(index);
@@ -383,7 +383,7 @@ impl<'a> StoppedCapture<'a> {
                         Direction::Out,
                     )
                 };
-                match (copied, &self.area(&chunk).place) {
+                match (copied, &self.area(&chunk).location) {
                     (Ok(()), _) => {}
                     // Some drivers copy texels only to memory with the pitch they like: then in rounds.
                     (Err(_), AreaLocation::Texels(_)) => {
@@ -402,7 +402,7 @@ impl<'a> StoppedCapture<'a> {
     fn run_at(&self, first: usize) -> (usize, u64) {
         let start = self.chunks[first];
         let mut length = start.length;
-        let is_row = matches!(self.area(&start).place, AreaLocation::Linear(_));
+        let is_row = matches!(self.area(&start).location, AreaLocation::Linear(_));
         let more = self.chunks[first + 1..].iter().take_while(|next| {
             let follows = is_row && next.area == start.area && next.offset == start.offset + length;
             let joins = follows && start.spare.is_some() && next.spare == start.spare.map(|spare| spare + length);
@@ -488,7 +488,7 @@ impl Captured {
         let area = |carrier: &Carrier| {
             let start = self.spare.get(&carrier.device).map_or(0, Scratch::start);
             let region = Region { chunk_bytes: u32::MAX, ..Region::default() };
-            Area { region, context: carrier.context, place: AreaLocation::Linear(start) }
+            Area { region, context: carrier.context, location: AreaLocation::Linear(start) }
         };
         let areas: Vec<Area> = self.carriers.iter().map(area).collect();
         let behind: Vec<usize> = (0..self.chunks.len()).filter(|index| self.chunks[*index].spare.is_some()).collect();

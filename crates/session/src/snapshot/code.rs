@@ -53,7 +53,7 @@ pub(super) fn find(
     for variable in &declared.all {
         match address_of(driver, loaded, &variable.name) {
             Ok((address, size)) => {
-                if let Some(place) = variable.place {
+                if let Some(place) = variable.location {
                     sections.insert(place.section, address.wrapping_sub(place.offset));
                 }
                 found.insert(address, entry(variable, address, size));
@@ -63,7 +63,7 @@ pub(super) fn find(
     }
     for variable in hidden {
         // Of a text, what the driver does not know was left out by its compiler.
-        let Some(place) = variable.place.filter(|place| place.size > 0) else { continue };
+        let Some(place) = variable.location.filter(|place| place.size > 0) else { continue };
         match sections.get(&place.section) {
             Some(start) => {
                 let address = start.wrapping_add(place.offset);

@@ -130,7 +130,7 @@ pub enum SnapshotError {
     },
     /// A variable came back elsewhere, and something holds its old address.
     #[error(
-        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and {place} holds {word:#x}, which pointed \
+        "{code}: variable {variable} lies at {now:#x} and lay at {before:#x}, and {holder} holds {word:#x}, which pointed \
          there: restore with the driver and GPU that the image was made with"
     )]
     Pointed {
@@ -143,7 +143,7 @@ pub enum SnapshotError {
         /// Address of the variable in this worker.
         now: u64,
         /// What holds the pointer.
-        place: String,
+        holder: String,
         /// The word that may be a pointer to the variable.
         word: u64,
     },

@@ -131,9 +131,9 @@ impl<'a> Ranges<'a> {
     }
 }
 
-fn pointed((_, word, one): (usize, u64, &DisplacedVariable), place: String) -> SnapshotError {
+fn pointed((_, word, one): (usize, u64, &DisplacedVariable), holder: String) -> SnapshotError {
     let (code, variable, before, now) = (one.code.clone(), one.variable.clone(), one.before, one.now);
-    SnapshotError::Pointed { code, variable, before, now, place, word }
+    SnapshotError::Pointed { code, variable, before, now, holder, word }
 }
 
 /// Frames by which the session reaches memory of other programs.

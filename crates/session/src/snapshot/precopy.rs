@@ -159,7 +159,11 @@ impl PrecopyJob {
         let Some(device) = full.find(|device| device.carrier.device == number) else { return };
         let Ok(view) = Scratch::view(&self.driver, number, memory.handle(), size) else { return };
         let region = Region { bytes: size, chunk_bytes: CHUNK_BYTES as u32, ..Region::default() };
-        device.views.push(Area { region, context: device.carrier.context, place: AreaLocation::Linear(view.start()) });
+        device.views.push(Area {
+            region,
+            context: device.carrier.context,
+            location: AreaLocation::Linear(view.start()),
+        });
         self.aside.lock().used.push(view);
     }
 

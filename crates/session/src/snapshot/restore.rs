@@ -92,10 +92,10 @@ impl Session {
         let moved: HashSet<u64> = displaced.iter().map(|one| one.object).collect();
         for record in records.code.iter().filter(|record| moved.contains(&record.object)) {
             let is_its = |area: &&mut Area| {
-                matches!(area.place, AreaLocation::Variables(_)) && area.region.object == Some(record.object)
+                matches!(area.location, AreaLocation::Variables(_)) && area.region.object == Some(record.object)
             };
             if let Some(area) = areas.all.iter_mut().find(is_its) {
-                area.place = AreaLocation::Variables(packed(record, &displaced));
+                area.location = AreaLocation::Variables(packed(record, &displaced));
             }
         }
         self.snapshots.moved = displaced.iter().map(DisplacedVariable::describe).collect();

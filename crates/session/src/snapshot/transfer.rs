@@ -215,7 +215,7 @@ impl PinnedChunk<'_> {
         enter(driver, context)?;
         let stream = self.stream(context);
         // What lies in this process is copied at once.
-        let is_here = matches!(load.area.place, AreaLocation::Host(_) | AreaLocation::Heap(_));
+        let is_here = matches!(load.area.location, AreaLocation::Host(_) | AreaLocation::Heap(_));
         self.under_way = (!is_here).then_some((context, stream));
         // SAFETY: the area lives as long as the load; a chunk fits the buffer, which is this thread's alone; both are
         // left alone until `wait`.

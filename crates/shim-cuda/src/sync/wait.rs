@@ -26,7 +26,7 @@ thread_local! {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct DrainedStream {
     /// Wire ids of context and stream.
-    place: (u32, u32),
+    stream: (u32, u32),
     sent: u64,
 }
 
@@ -49,8 +49,8 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
 
 /// Whether the thread's last copy out has waited for the stream, and nothing was sent since. Told once: who waits again is to
 /// hear what other work has come to.
-fn is_empty(shim: &Shim, place: (u32, u32)) -> bool {
-    let now = DrainedStream { place, sent: shim.session.enqueued() };
+fn is_empty(shim: &Shim, stream: (u32, u32)) -> bool {
+    let now = DrainedStream { stream, sent: shim.session.enqueued() };
     DRAINED_STREAM.take() == Some(now) && !shim.session.is_lost()
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn empties<T>(way: StreamIds, copy: impl FnOnce() -> Result<T, CUresu
     let got = waits_in(way.stream, copy)?;
     // The id of a thread's own stream means another one in each thread, and is not told apart here.
     DRAINED_STREAM
-        .set((!stream::is_of_thread(way.stream)).then_some(DrainedStream { place: (way.context, way.stream), sent }));
+        .set((!stream::is_of_thread(way.stream)).then_some(DrainedStream { stream: (way.context, way.stream), sent }));
     Ok(got)
 }
 

@@ -162,7 +162,7 @@ fn travelling(info: &CUarrayMapInfo, array: u32, memory: u32) -> Result<Change, 
         memory,
         devices: devices(info.deviceBitMask)?,
         unused: [info.flags, info.reserved[0], info.reserved[1]],
-        place: info.subresource,
+        subresource: info.subresource,
         offset: info.offset,
     })
 }

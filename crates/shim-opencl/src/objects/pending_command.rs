@@ -17,7 +17,7 @@ pub(crate) struct PendingCommand {
     pub(crate) queue: Arc<Queue>,
     waits: Vec<u32>,
     event: Option<Arc<Event>>,
-    place: *mut cl_event,
+    event_out: *mut cl_event,
     /// Among the commands of its queue ([`crate::objects::queue::Progress`]).
     number: u64,
     /// The program takes it for done when the call returns.
@@ -55,7 +55,7 @@ impl PendingCommand {
     /// `events` is null or holds `count` handles; `place` is null or writable until the call returns.
     pub(crate) unsafe fn new(
         queue: cl_command_queue,
-        (count, events, place): (u32, *const cl_event, *mut cl_event),
+        (count, events, event_out): (u32, *const cl_event, *mut cl_event),
         command: u32,
     ) -> Result<Self, Code> {
         let queue = object::<Queue>(queue)?;
@@ -63,8 +63,8 @@ impl PendingCommand {
         let waits = unsafe { waits(&queue, count, events)? };
         let worker = session::worker()?;
         let number = queue.progress.begin();
-        let mut order = Self { queue, waits, event: None, place, number, blocks: false, worker };
-        if !place.is_null() {
+        let mut order = Self { queue, waits, event: None, event_out, number, blocks: false, worker };
+        if !event_out.is_null() {
             order.event = Some(Event::of_command(&order.queue, command, number)?);
         }
         Ok(order)
@@ -156,14 +156,14 @@ impl PendingCommand {
 
     /// The command is enqueued: the program gets its event.
     pub(crate) fn publish(mut self) {
-        if !self.place.is_null()
+        if !self.event_out.is_null()
             && let Some(event) = self.event.take()
         {
             if self.blocks {
                 event.taken_for_done();
             }
             // SAFETY: writable by the contract of `new`.
-            unsafe { self.place.write_unaligned(event.handle()) };
+            unsafe { self.event_out.write_unaligned(event.handle()) };
         }
     }
 }

@@ -38,7 +38,7 @@ fn staging(transfer: &Transfer, order: &PendingCommand) -> Result<Option<&'stati
 /// Where the worker has the bytes of a transfer, and when.
 struct Location {
     /// Offset and length in the zero-copy area.
-    place: (u64, usize),
+    range: (u64, usize),
     /// As [`Staging::fill`] takes them.
     absences: u64,
     epoch: u32,
@@ -60,7 +60,7 @@ fn locate(
         NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
         0 => memory.is_zero_copy.store(false, Ordering::Relaxed),
         place => {
-            return Ok(Some(Location { place: (place - 1, transfer.rows.len()), absences, epoch: reply.epoch }));
+            return Ok(Some(Location { range: (place - 1, transfer.rows.len()), absences, epoch: reply.epoch }));
         }
     }
     Ok(None)
@@ -76,14 +76,14 @@ pub(crate) unsafe fn copy(transfer: &Transfer, order: &PendingCommand, direction
     let rows = &transfer.rows;
     // SAFETY: not empty, and readable by the contract.
     let first = (direction == Direction::Out).then(|| unsafe { rows.first() });
-    let Some(Location { place, absences, epoch }) = locate(staging, transfer, order, first)? else {
+    let Some(Location { range, absences, epoch }) = locate(staging, transfer, order, first)? else {
         return Ok(false);
     };
     // SAFETY: the rows are as the contract says; in the zero-copy area there are as many bytes.
     let moves = |address: usize| unsafe { rows.copy_wide(direction, address) };
     let copied = order.alone(|| match direction {
-        Direction::In => staging.look(absences, place, |from| moves(from.expose_provenance())),
-        Direction::Out => staging.fill((absences, epoch), place, |to| moves(to.expose_provenance())),
+        Direction::In => staging.look(absences, range, |from| moves(from.expose_provenance())),
+        Direction::Out => staging.fill((absences, epoch), range, |to| moves(to.expose_provenance())),
     });
     match copied.transpose() {
         Ok(copied) => Ok(copied.flatten().is_some()),

@@ -40,7 +40,7 @@ static MODULES: Registry<Module> = Registry::new();
 /// Puts variables into the memory of a context.
 struct Variables<'context> {
     context: &'context Context,
-    places: Vec<u64>,
+    addresses: Vec<u64>,
 }
 
 impl Variables<'_> {
@@ -55,13 +55,13 @@ impl Variables<'_> {
 impl GlobalMemory for Variables<'_> {
     fn allocate(&mut self, size: u64, align: u64) -> Option<u64> {
         let at = allocation::allocate_aligned(self.context, size, align).ok()?;
-        self.places.push(at);
+        self.addresses.push(at);
         self.clear(at, size)
     }
 
     fn allocate_managed(&mut self, size: u64, align: u64) -> Option<u64> {
         let at = managed::allocate_aligned(self.context, size, align).ok()?;
-        self.places.push(at);
+        self.addresses.push(at);
         self.clear(at, size)
     }
 
@@ -148,8 +148,8 @@ impl Module {
 }
 
 /// Frees variables, by their first addresses.
-fn release(places: &[u64]) {
-    let regions: Vec<_> = places.iter().filter_map(|&at| space::write().remove(at)).collect();
+fn release(addresses: &[u64]) {
+    let regions: Vec<_> = addresses.iter().filter_map(|&at| space::write().remove(at)).collect();
     space::quiet();
     for region in regions {
         let _ = allocation::give_back(&region);
@@ -172,14 +172,14 @@ fn displace(context: &Context) {
 pub(crate) fn load(context: &Context, code: &Code) -> Result<Arc<Module>, CodeRefusal> {
     context.output.flush();
     displace(context);
-    let mut variables = Variables { context, places: Vec::new() };
-    let program = code.load(&mut variables).inspect_err(|_| release(&variables.places))?;
+    let mut variables = Variables { context, addresses: Vec::new() };
+    let program = code.load(&mut variables).inspect_err(|_| release(&variables.addresses))?;
     let module = Arc::new(Module {
         handle: mint(),
         context: context.handle,
         context_id: context.id,
         program,
-        variables: variables.places,
+        variables: variables.addresses,
         functions: Mutex::default(),
     });
     MODULES.insert(module.handle, Arc::clone(&module));

@@ -34,12 +34,12 @@ pub(crate) fn reply_slot(thread: u32) -> Option<usize> {
 #[derive(Debug)]
 pub(crate) struct ReplyWords<'a> {
     shared: &'a SharedMapping,
-    place: usize,
+    offset: usize,
 }
 
 impl<'a> ReplyWords<'a> {
-    pub(crate) fn new(shared: &'a SharedMapping, place: usize) -> Self {
-        Self { shared, place }
+    pub(crate) fn new(shared: &'a SharedMapping, offset: usize) -> Self {
+        Self { shared, offset }
     }
 
     /// Program, before it asks. Seen by the worker before the request is, since publishing that is a release.
@@ -48,11 +48,11 @@ impl<'a> ReplyWords<'a> {
     }
 
     fn state(&self) -> &AtomicU32 {
-        self.shared.word(self.place)
+        self.shared.word(self.offset)
     }
 
     fn sleeper(&self) -> &AtomicU32 {
-        self.shared.word(self.place + REPLY_SLEEPER_OFFSET)
+        self.shared.word(self.offset + REPLY_SLEEPER_OFFSET)
     }
 }
 
@@ -218,12 +218,12 @@ impl Memory for RingMemory {
         wait::sleep(self.flag(side), 1);
     }
 
-    fn copy_in(&self, place: u64, bytes: &[u8]) {
-        self.shared.copy_in(RING_OFFSET + place as usize, bytes);
+    fn copy_in(&self, offset: u64, bytes: &[u8]) {
+        self.shared.copy_in(RING_OFFSET + offset as usize, bytes);
     }
 
-    fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
-        self.shared.append_to(RING_OFFSET + place as usize, length as usize, bytes);
+    fn append_to(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) {
+        self.shared.append_to(RING_OFFSET + offset as usize, length as usize, bytes);
     }
 }
 

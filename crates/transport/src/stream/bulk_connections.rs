@@ -38,7 +38,7 @@ const MAX_BULK_CONNECTIONS: usize = frame::MAX_BULK_CONNECTIONS as usize;
 /// The bulk connections of a link.
 pub(crate) struct BulkConnections {
     /// A bulk connection keeps its place, and the number of its descriptor, from its first opening to the link's end.
-    places: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
+    slots: [OnceLock<BulkConnection>; MAX_BULK_CONNECTIONS],
     usage: Mutex<ConnectionUsage>,
     /// A bulk connection is given back, or an attempt to open one is over.
     changed: Condvar,
@@ -79,7 +79,7 @@ struct ConnectionUsage {
 impl BulkConnections {
     pub(crate) fn new() -> Self {
         Self {
-            places: [const { OnceLock::new() }; MAX_BULK_CONNECTIONS],
+            slots: [const { OnceLock::new() }; MAX_BULK_CONNECTIONS],
             usage: Mutex::default(),
             changed: Condvar::new(),
             carried: AtomicU64::new(0),
@@ -140,19 +140,19 @@ impl BulkConnections {
         Some(usage.opened - 1)
     }
 
-    fn put(&self, place: usize, line: Connection) -> io::Result<()> {
+    fn put(&self, index: usize, line: Connection) -> io::Result<()> {
         let (fd, sealer, opener) = line.into_parts();
         let mut frames = FrameReader::of_bulk();
         frames.read_from(opener);
         let ends = ConnectionEnds { sealer, frames };
-        match self.places[place].get() {
+        match self.slots[index].get() {
             Some(connection) => {
                 *connection.ends() = ends;
                 connection.socket.replace(&fd)?.then_some(()).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
             }
             None => {
                 let (socket, ends) = (Descriptor::new(fd)?, Mutex::new(ends));
-                self.places[place].set(BulkConnection { socket, ends }).map_err(|_| io::ErrorKind::AlreadyExists.into())
+                self.slots[index].set(BulkConnection { socket, ends }).map_err(|_| io::ErrorKind::AlreadyExists.into())
             }
         }
     }
@@ -160,10 +160,10 @@ impl BulkConnections {
     /// A bulk connection for the calling thread alone; none if none is free.
     pub(crate) fn take(&self) -> Option<BulkConnectionGuard<'_>> {
         let mut usage = self.usage();
-        let place = if usage.is_closed { None } else { usage.free.pop() }?;
-        let connection = self.places[place].get()?;
+        let index = if usage.is_closed { None } else { usage.free.pop() }?;
+        let connection = self.slots[index].get()?;
         usage.in_use += 1;
-        Some(BulkConnectionGuard { all: self, connection, place })
+        Some(BulkConnectionGuard { all: self, connection, index })
     }
 
     /// Waits until no thread uses or opens a connection, and closes all. False if that did not come to be before the deadline.
@@ -203,7 +203,7 @@ impl BulkConnections {
     }
 
     fn each(&self) -> impl Iterator<Item = &BulkConnection> {
-        self.places.iter().filter_map(OnceLock::get)
+        self.slots.iter().filter_map(OnceLock::get)
     }
 }
 
@@ -217,13 +217,13 @@ impl BulkConnection {
 pub(crate) struct BulkConnectionGuard<'a> {
     all: &'a BulkConnections,
     connection: &'a BulkConnection,
-    place: usize,
+    index: usize,
 }
 
 impl BulkConnectionGuard<'_> {
     /// Its number in frames.
     pub(crate) fn number(&self) -> u16 {
-        self.place as u16 + 1
+        self.index as u16 + 1
     }
 
     /// Sends all of `slices`, for as long as there are signs of life. [`io::ErrorKind::WouldBlock`] when there are none.
@@ -276,7 +276,7 @@ impl Drop for BulkConnectionGuard<'_> {
     fn drop(&mut self) {
         let mut usage = self.all.usage();
         usage.in_use -= 1;
-        usage.free.push(self.place);
+        usage.free.push(self.index);
         drop(usage);
         self.all.changed.notify_all();
     }

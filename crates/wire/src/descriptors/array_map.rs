@@ -23,7 +23,7 @@ pub struct Change {
     /// `flags` and `reserved`, which the driver wants to be 0.
     pub unused: [u32; 3],
     /// `subresource`, word by word.
-    pub place: [u64; 4],
+    pub subresource: [u64; 4],
     /// `offset` in the block, in bytes.
     pub offset: u64,
 }
@@ -34,10 +34,10 @@ impl Change {
 
     /// Encodes the record in [`Change::BYTES`] bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let Self { kind, array, part, operation, handle_kind, memory, devices, unused, place, offset } = *self;
+        let Self { kind, array, part, operation, handle_kind, memory, devices, unused, subresource, offset } = *self;
         let small = [kind, array, part, operation, handle_kind, memory, devices].into_iter().chain(unused);
         let mut bytes: Vec<u8> = small.flat_map(u32::to_le_bytes).collect();
-        bytes.extend(place.into_iter().chain([offset]).flat_map(u64::to_le_bytes));
+        bytes.extend(subresource.into_iter().chain([offset]).flat_map(u64::to_le_bytes));
         bytes
     }
 
@@ -60,7 +60,7 @@ impl Change {
             memory: small(5),
             devices: small(6),
             unused: [small(7), small(8), small(9)],
-            place: [wide(0), wide(1), wide(2), wide(3)],
+            subresource: [wide(0), wide(1), wide(2), wide(3)],
             offset: wide(4),
         }
     }
@@ -81,7 +81,7 @@ mod tests {
             memory: 6,
             devices: 7,
             unused: [8, 9, 10],
-            place: [11, 12, 13, u64::MAX],
+            subresource: [11, 12, 13, u64::MAX],
             offset: 15,
         };
         let bytes = change.encode();

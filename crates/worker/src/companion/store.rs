@@ -120,7 +120,7 @@ impl Pieces {
 }
 
 fn unfit(what: impl Into<String>) -> ImageError {
-    ImageError::Unfit { place: "the supervisor's image".to_owned(), what: what.into() }
+    ImageError::Unfit { location: "the supervisor's image".to_owned(), what: what.into() }
 }
 
 fn mixed_up() -> ImageError {

@@ -9,7 +9,7 @@ use katydid_tests::paths::Paths;
 use katydid_tests::program;
 use katydid_tests::watch::WAIT_TIMEOUT;
 
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static str)> {
@@ -102,7 +102,7 @@ fn agree(paths: &Paths, way: &str) -> Result<()> {
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
-    let kept = kept_loop(paths)?;
+    let kept = expected_of_loop(paths)?;
     let mut taken = 0;
     for (number, (part, damage)) in DAMAGES.into_iter().enumerate() {
         let name = format!("{number}/image");

@@ -18,7 +18,7 @@ use katydid_tests::way::Way;
 use libtest_mimic::{Completion, Trial};
 
 use crate::scenarios::{LOOP, was_stopped};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, kept_of};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, expected_of};
 
 /// Programs that are restored there: one of one process, one of several, and one that has things by names.
 const PROGRAMS: [(&str, Variant); 3] = [LOOP, ("kept_processes", Variant::Static), ("kept_names", Variant::Static)];
@@ -66,7 +66,7 @@ fn one(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<Completion>
     if let Some(why) = why_not(&hidden)? {
         return Ok(Completion::ignored_with(why));
     }
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, program.0)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, program.0)?);
     let mut job = stage.start("guest", program, &[], &[POINT])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();

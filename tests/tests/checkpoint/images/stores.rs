@@ -17,7 +17,7 @@ use katydid_tests::watch::{WAIT_TIMEOUT, descriptors, resident_kib, threads, tre
 use serde_json::json;
 
 use crate::programs::number;
-use crate::scenarios::{LOOP, Scenario, Small, files_below, images, kept_loop, was_stopped, went_on};
+use crate::scenarios::{LOOP, Scenario, Small, expected_of_loop, files_below, images, was_stopped, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Checkpoint, Stage, WAY_NAMES, continues, describe};
 
 /// Workers write through the supervisor then, so the way matters.
@@ -147,7 +147,7 @@ fn object_store(paths: &Paths, way: &str) -> Result<()> {
     }
     was_stopped(job)?;
     ensure!(taken[0].0.added >= 24 << 20 && taken[1].0.added <= 8 << 20, "{taken:?}");
-    let kept = kept_of_heavy(&stage)?;
+    let kept = expected_of_heavy(&stage)?;
     for (checkpoint, written) in taken {
         let number = checkpoint.number.to_string();
         let plan = Plan { arguments: &["--at", &number], variables: &variables, ..Plan::default() };
@@ -195,7 +195,7 @@ fn left_lock(paths: &Paths, way: &str) -> Result<()> {
 }
 
 /// What the loop with ballast prints, undisturbed.
-fn kept_of_heavy(stage: &Stage) -> Result<String> {
+fn expected_of_heavy(stage: &Stage) -> Result<String> {
     let outcome = stage.start("plain", LOOP, &["60", "0", "24"], &[])?.finish(WAIT_TIMEOUT)?;
     ensure!(outcome.status.success(), "{}", describe(&outcome));
     Ok(outcome.text())
@@ -244,7 +244,7 @@ fn filling_disk(paths: &Paths, way: &str) -> Result<()> {
     went_on(paths, job)?;
     ensure!(failures >= 2, "only {failures} checkpoints found no room");
     let outcome = stage.restore("full", "small/image", &["--at", "1"])?.finish(WAIT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     drop(small);
     stage.is_clean()
 }
@@ -263,7 +263,7 @@ fn fill(filler: &Path, folder: &Path, room: u64) -> Result<()> {
 
 /// An older checkpoint is damaged, so that no code can tell what is no longer needed.
 fn damaged_before(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("kept", LOOP, &[], &[60, 70])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &["--leave-running"])?;

@@ -15,7 +15,7 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::WAIT_TIMEOUT;
 use tempfile::TempDir;
 
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, way_to};
 
 const ON_EVERY_WAY: [(&str, Scenario); 1] =
@@ -78,7 +78,7 @@ impl Installation {
 
 /// A job of the first build, restored and checkpointed again by a second one, and restored by a third.
 fn another_installation(paths: &Paths, way: &str) -> Result<()> {
-    let kept = kept_loop(paths)?;
+    let kept = expected_of_loop(paths)?;
     let first = Installation::new(paths)?;
     let stage = Stage::new(&first.paths, way)?;
     let mut job = stage.start("upgraded", LOOP, &[], &[30, 60])?;
@@ -114,7 +114,7 @@ fn another_installation(paths: &Paths, way: &str) -> Result<()> {
 
 /// Two are restored at once, one of which has namespaces of its own.
 fn replaced_library(paths: &Paths, way: &str) -> Result<()> {
-    let kept = kept_loop(paths)?;
+    let kept = expected_of_loop(paths)?;
     let installation = Installation::new(paths)?;
     let stage = Stage::new(&installation.paths, way)?;
     let mut job = stage.start("replaced", LOOP, &[], &[30])?;

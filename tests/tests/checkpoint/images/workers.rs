@@ -13,15 +13,15 @@ use katydid_tests::job::{Job, Plan};
 use katydid_tests::paths::{Paths, driver_under_test};
 use katydid_tests::server::Server;
 use katydid_tests::trial;
-use katydid_tests::verdict::kept_path;
+use katydid_tests::verdict::expected_path;
 use katydid_tests::watch::{runs, tree, until};
 use katydid_tests::way::Way;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
 use crate::programs::show;
-use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, kept_of, way_to};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped, went_on};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of, way_to};
 
 const NO_REPLAY: Option<&str> = Some("no-replay");
 /// Frames of programs at which they are checkpointed, each in the worker that the checkpoint before has brought back.
@@ -115,7 +115,7 @@ fn checkpoint_as_process(stage: &Stage, job: Job<'_>, image: &str) -> Result<usi
 /// A chain: each checkpoint is of the job that the one before was restored to.
 fn program(paths: &Paths, way: &str, program: (&str, Variant)) -> Result<()> {
     let stage = open_stage(paths, way)?;
-    let wanted = fs::read_to_string(kept_path(paths, program.0)?).context("cannot read the kept output")?;
+    let wanted = fs::read_to_string(expected_path(paths, program.0)?).context("cannot read the kept output")?;
     let mut job = stage.start_by("job", program, &plan(&POINTS))?;
     let (mut written, mut taken) = (0, 0);
     for _ in POINTS {
@@ -203,7 +203,7 @@ fn killed_at(paths: &Paths, way: &str, fault: &str) -> Result<()> {
     let verified = images(paths, "verify", &stage.image("image"))?;
     ensure!(verified.status.success(), "the image: {}", describe(&verified));
     let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -254,7 +254,7 @@ fn twice(paths: &Paths, way: &str) -> Result<()> {
     ensure!(first.holds_itself()?, "the first one ended: {}", first.errors_so_far()?);
     let second = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     if driver_under_test() == "soft" {
-        continues(&kept_loop(paths)?, (written, written), &second).context("the second")?;
+        continues(&expected_of_loop(paths)?, (written, written), &second).context("the second")?;
     } else {
         // NVIDIA's driver has a unix socket whose name the kernel chose, and CRIU gives it that name back.
         let is_refused = !second.status.success() && second.errors().contains("Address already in use");
@@ -272,7 +272,7 @@ fn another_server(paths: &Paths, way: &str) -> Result<()> {
     stage.way = Way::through(&server)[0].clone();
     stage.server = server;
     let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_loop(paths)?, (written, written), &outcome)?;
+    continues(&expected_of_loop(paths)?, (written, written), &outcome)?;
     stage.is_clean()
 }
 
@@ -281,7 +281,7 @@ fn private(paths: &Paths, way: &str) -> Result<()> {
     stage.way = Way::Private { driver: driver_under_test() };
     let written = checkpoint_as_process(&stage, looped(&stage, "no-replay")?, "image")?;
     let outcome = stage.restore("loop", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
-    continues(&kept_of(paths, LOOP.0)?, (written, written), &outcome)?;
+    continues(&expected_of(paths, LOOP.0)?, (written, written), &outcome)?;
     ensure!(has_worker(&stage.image("image"))?, "the manifest names no worker");
     stage.is_clean()
 }

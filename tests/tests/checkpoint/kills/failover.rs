@@ -9,7 +9,7 @@ use katydid_tests::paths::Paths;
 use katydid_tests::program::Outcome;
 use katydid_tests::watch::{kill, runs, until};
 
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped, went_on};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe};
 
 /// All of them are tried on every way.
@@ -65,7 +65,7 @@ fn replaced_after_a_restore(paths: &Paths, way: &str) -> Result<()> {
     let mut job = stage.restore_by("heir", "image", &Plan { points: &points, ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the restored job did not come to its point again");
     replaced_by_another(&stage, holding(&job).context("no process holds itself")?)?;
-    continues(&kept_loop(paths)?, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
+    continues(&expected_of_loop(paths)?, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?)?;
     stage.is_clean()
 }
 
@@ -107,7 +107,7 @@ fn one_of_several(paths: &Paths, way: &str) -> Result<()> {
     while job.holds_itself()? {
         stage.checkpoint(&job, "image", &["--leave-running"])?;
     }
-    let kept = crate::stage::kept_of(paths, "kept_processes")?;
+    let kept = crate::stage::expected_of(paths, "kept_processes")?;
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "{}", describe(&outcome));
     stage.is_clean()

@@ -13,7 +13,7 @@ use katydid_tests::server::Server;
 use katydid_tests::watch::{children, runs, tree, until};
 
 use crate::jobs::in_place_of_criu;
-use crate::scenarios::{LOOP, Scenario, images, kept_loop, was_stopped};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, images, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, WAY_NAMES, continues, describe, way_to};
 
 const ON_ONE_WAY: [(&str, Scenario); 2] = [
@@ -72,7 +72,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 /// A file without a name has the same one for a moment in each restore. While we make such, in the eyes of others, a restore
 /// waits, and has made no process.
 fn locked(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let text = r#"exec 5<>"$1"; rm "$1"; exec "$2""#;
     let (file, program) = (stage.image("file"), paths.program(LOOP.0, LOOP.1));
     let arguments = ["-c", text, "sh", &file.display().to_string(), &program.display().to_string()];
@@ -111,7 +111,7 @@ while os.getppid() == above:
 
 /// A file that the job maps is replaced before CRIU restores. A supervisor that is killed then puts nothing back: its guard does.
 fn leaves_files(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (file, program) = (stage.image("mapped"), paths.program(LOOP.0, LOOP.1));
     fs::write(&file, "then")?;
     let arguments = ["-c", MAPPER, "sh", &file.display().to_string(), &program.display().to_string()];
@@ -147,7 +147,7 @@ fn kills(paths: &Paths, way: &str) -> Result<()> {
 }
 
 fn one(paths: &Paths, way: &str, victim: &str, when: &str) -> Result<()> {
-    let (mut stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (mut stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = stage.start("disturbed", LOOP, &[], &[60])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;

@@ -15,8 +15,8 @@ use katydid_tests::watch::until;
 
 use crate::is_sweep;
 use crate::jobs::{KILLED_CRIU, guard_of, in_place_of_criu};
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped, went_on};
-use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, kept_of};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped, went_on};
+use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
 const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_restore_that_fails_gives_its_turn_back", failed_restore),
@@ -41,7 +41,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 
 /// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
 fn twins(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_of(paths, "kept_names")?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "kept_names")?);
     let points = [10, 14];
     let mut job = stage.start("named", ("kept_names", Variant::Static), &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
@@ -99,7 +99,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 
 /// After a checkpoint that lets it go on, and after one that ends it; restored where the file is, and where it is gone.
 fn comes_back(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
     let files = stage.image("files");
     for options in [&["--leave-running"][..], &[]] {
@@ -153,7 +153,7 @@ exec sleep 600
 
 /// The guard takes the name away that the supervisor made for CRIU. The image is as good as before.
 fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, LOOKING_CRIU)?, stage.image("files"));
     let variables = [("KATYDID_CRIU", script.as_str()), ("FILES", &files.display().to_string())];
     let mut job = opening(&stage, &[60], &variables)?;
@@ -179,7 +179,7 @@ fn killed_supervisor(paths: &Paths, way: &str) -> Result<()> {
 
 /// At a position of its own: what came behind it since the checkpoint goes.
 fn written_again(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (first, other) = (stage.image("first"), stage.image("other"));
     let text = r#""$0" | (exec 3>"$1" && ln "$1" "$2" && rm "$1" && exec cat >&3) && echo over"#;
     let program = paths.program(LOOP.0, LOOP.1).display().to_string();
@@ -208,7 +208,7 @@ exit 1
 
 /// It comes to its end, and nothing stays of the names that it made for CRIU: others dump and restore where it did.
 fn failed_restore(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, FAILING_CRIU)?, stage.image("files"));
     let variables = [("KATYDID_CRIU", script.as_str())];
     let mut job = opening(&stage, &[60], &[])?;
@@ -242,7 +242,7 @@ kill -9 $! $PPID "$guard"
 /// Of a program that is killed in a dump, with its supervisor and its guard: another one in the same folder is checkpointed and
 /// restored as if they had never been, and they are gone.
 fn left_behind(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let (script, files) = (in_place_of_criu(paths, &stage, LEAVING_CRIU)?, stage.image("files"));
     let job = opening(&stage, &[60], &[("KATYDID_CRIU", script.as_str())]);
     let (mut job, mut other) = (job?, opening_by(&stage, "left", &Plan { points: &[60], ..Plan::default() })?);
@@ -270,7 +270,7 @@ const NUMBERS: std::ops::Range<u32> = 1..100;
 
 /// Some image may need them.
 fn of_others(paths: &Paths, way: &str) -> Result<()> {
-    let (stage, kept) = (Stage::new(paths, way)?, kept_loop(paths)?);
+    let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let mut job = opening(&stage, &[60, 70], &[])?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let files = stage.image("files");

@@ -20,7 +20,7 @@ use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
 
 use crate::images::upgrades::Installation;
-use crate::scenarios::{LOOP, kept_loop, was_stopped};
+use crate::scenarios::{LOOP, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, continues, describe};
 
 /// An id that belongs to no user.
@@ -153,7 +153,7 @@ impl User {
         let plan = Plan { points: &[], ..plan };
         let image = self.home.image("image");
         let restored = Job::restore(&self.paths, &self.home, &Self::way(), "ordinary", &image, &plan)?;
-        continues(&kept_loop(&self.paths)?, (written, written), &restored.finish(CHECKPOINT_TIMEOUT)?)?;
+        continues(&expected_of_loop(&self.paths)?, (written, written), &restored.finish(CHECKPOINT_TIMEOUT)?)?;
         Ok(until("the job's folder is gone", || self.home.jobs().is_empty())?)
     }
 
@@ -170,7 +170,7 @@ impl User {
         ensure!(!outcome.status.success() && errors.contains("CAP_CHECKPOINT_RESTORE"), "{}", describe(&outcome));
         // The refused checkpoint counts as the one that the program waited for.
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
-        ensure!(outcome.status.success() && outcome.text() == kept_loop(&self.paths)?, "{}", describe(&outcome));
+        ensure!(outcome.status.success() && outcome.text() == expected_of_loop(&self.paths)?, "{}", describe(&outcome));
         Ok(())
     }
 }

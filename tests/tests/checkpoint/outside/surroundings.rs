@@ -14,7 +14,7 @@ use katydid_tests::program::{self, Running};
 use katydid_tests::watch::{WAIT_TIMEOUT, until};
 use katydid_tests::way::Way;
 
-use crate::scenarios::{LOOP, Scenario, kept_loop, was_stopped};
+use crate::scenarios::{LOOP, Scenario, expected_of_loop, was_stopped};
 use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe};
 
 const ON_ONE_WAY: [(&str, Scenario); 3] = [
@@ -49,7 +49,7 @@ fn changed_modes(paths: &Paths, way: &str) -> Result<()> {
     mode(&folder, 0o700)?;
     mode(&folder.join("file"), 0o600)?;
     continues(
-        &kept_loop(paths)?,
+        &expected_of_loop(paths)?,
         (written, written),
         &stage.restore("modes", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?,
     )?;
@@ -66,7 +66,7 @@ fn streams_from_outside(paths: &Paths, way: &str) -> Result<()> {
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     continues(
-        &kept_loop(paths)?,
+        &expected_of_loop(paths)?,
         (written, written),
         &stage.restore("entered", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?,
     )?;
@@ -106,5 +106,5 @@ fn unfit_folders(paths: &Paths, _: &str) -> Result<()> {
     ensure!(outcome.status.code() == Some(CHECKPOINTED_EXIT_STATUS), "{}", describe(&outcome));
     let mut command = way.restore(paths, &image, &[]);
     unfit(&mut command);
-    continues(&kept_loop(paths)?, (0, written), &program::run(&mut command, CHECKPOINT_TIMEOUT)?)
+    continues(&expected_of_loop(paths)?, (0, written), &program::run(&mut command, CHECKPOINT_TIMEOUT)?)
 }

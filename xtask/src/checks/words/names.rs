@@ -27,14 +27,10 @@ const VAGUE_TYPES: &[(&str, &str)] = &[
 /// Names of functions and fields, and what to write instead.
 const VAGUE_MEMBERS: &[(&str, &str)] = &[
     ("kept", "what is kept: a hash, an entry, the expected text"),
+    ("place", "what it is: address, slot, offset, position, path; of a function, a verb such as allocate"),
+    ("places", "what they are: addresses, slots, offsets, positions, paths"),
     ("turn", "lock, permit, time slice, round"),
     ("turns", "locks, permits, time slices, rounds"),
-];
-
-/// Names of functions alone, and what to write instead.
-const VAGUE_FUNCTIONS: &[(&str, &str)] = &[
-    ("place", "a verb, such as allocate or locate, or what it returns: address, slot, offset, position"),
-    ("places", "what it returns: addresses, slots, offsets, positions"),
 ];
 
 /// Participles that name no function by themselves, since they say neither what it does nor what it returns.
@@ -81,7 +77,6 @@ impl Declarations {
 
     fn check_function(&mut self, name: &syn::Ident) {
         self.check("function", name, VAGUE_MEMBERS);
-        self.check("function", name, VAGUE_FUNCTIONS);
         if PARTICIPLES.iter().any(|known| name == known) {
             self.refuse("function", name, "a verb for what it does, or a noun for what it returns");
         }
@@ -143,11 +138,18 @@ mod tests {
 
     #[test]
     fn a_name_alone_is_refused_where_it_is_declared() {
-        let found =
-            vague("struct Place;\nenum Kind { A { kept: u32 } }\ntrait Api {\n    type Shared;\n    fn turn();\n}\n");
+        let found = vague(
+            "struct Place;\nenum Kind { A { kept: u32, place: u32 } }\ntrait Api {\n    type Shared;\n    fn turn();\n}\n",
+        );
         let lines: Vec<String> =
             found.unwrap().iter().map(|fault| fault.split(" says").next().unwrap().into()).collect();
-        let wanted = ["1: a type \"Place\"", "2: a field \"kept\"", "4: a type \"Shared\"", "5: a function \"turn\""];
+        let wanted = [
+            "1: a type \"Place\"",
+            "2: a field \"kept\"",
+            "2: a field \"place\"",
+            "4: a type \"Shared\"",
+            "5: a function \"turn\"",
+        ];
         assert_eq!(lines, wanted);
     }
 

@@ -189,7 +189,7 @@ fn change(session: &Session, it: &Change) -> Result<CUarrayMapInfo, Fault> {
         resourceType: it.kind,
         resource,
         subresourceType: it.part,
-        subresource: it.place,
+        subresource: it.subresource,
         memOperationType: it.operation,
         memHandleType: it.handle_kind,
         memHandle,
