@@ -208,7 +208,7 @@ fn a_server_holds_no_more_after_hostile_clients_and_kills_beside_good_sessions()
     let minutes = number("KATYDID_ENDURANCE_MINUTES")?;
     let count = number("KATYDID_ENDURANCE_GOOD")?.unwrap_or(GOOD_SESSIONS);
     let server = Server::start_tls(&paths, &driver_under_test(), &[])?;
-    // Once around, since an allocator keeps what the largest crowd has had.
+    // Once around, since an allocator keeps what most sessions at once have used.
     together(&server, &paths, &Span::new(None, minutes.is_some()), count)?;
     settle(&server)?;
     let before = HeldResources::by(&server);

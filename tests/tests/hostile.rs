@@ -514,14 +514,14 @@ fn a_connection_closed_in_the_middle_of_a_hello_harms_no_other() -> Result<()> {
 #[test]
 fn a_program_of_another_build_is_refused_with_a_text() -> Result<()> {
     let target = Target::new()?;
-    let strangers = [
+    let builds = [
         Build { protocol: 999, ..peer::build() },
         Build { spec_hash: [7; 32], release: "0.0.9".to_owned(), ..peer::build() },
     ];
-    for stranger in strangers {
+    for build in builds {
         for socket in target.connections() {
             let mut socket = socket?;
-            send(&mut socket, &hello().encode(&stranger)?)?;
+            send(&mut socket, &hello().encode(&build)?)?;
             let (kind, bytes) = message(&mut socket)?;
             ensure!(kind == MessageKind::REFUSED, "a message of kind {kind:?}");
             let refused = Refused::decode(&bytes)?;

@@ -114,7 +114,7 @@ fn long_visit(address: &str, key: SessionKey) -> Result<Box<dyn peer::Connection
 /// Visits that are more than the socket of a worker keeps.
 const VISIT_COUNT: usize = 200;
 
-/// Visitors wait at a worker that takes no visitor in. The server goes on meanwhile, the search for idle memory in all
+/// Connections wait at a worker that accepts none. The server goes on meanwhile, the search for idle memory in all
 /// sessions too, and keeps nothing of them.
 fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     let server = &bench.server;
@@ -125,14 +125,14 @@ fn visits_hold_nothing_up(bench: &Bench, address: &str) -> Result<()> {
     })?;
     let before = held_descriptors(server);
     thread::scope(|scope| -> Result<()> {
-        let mut visitors = Vec::new();
+        let mut connections = Vec::new();
         for number in 0..VISIT_COUNT {
             if address.starts_with("tls:") {
                 let (at, key) = (at.clone(), ready.key);
                 // Who is not let in gives up after a while.
                 scope.spawn(move || drop(companion(&at, key, Duration::from_secs(20))));
             } else {
-                visitors.push(long_visit(address, ready.key).with_context(|| format!("visit {number}"))?);
+                connections.push(long_visit(address, ready.key).with_context(|| format!("visit {number}"))?);
             }
         }
         let [way, _] = Way::through(server);
@@ -172,7 +172,7 @@ fn a_server_has_as_long_to_answer_as_the_environment_says() -> Result<()> {
 }
 
 #[test]
-fn visitors_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result<()> {
+fn connections_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result<()> {
     let bench = Bench::new(&[])?;
     for address in bench.addresses() {
         visits_hold_nothing_up(&bench, &address).with_context(|| address.clone())?;
@@ -184,7 +184,7 @@ fn visitors_of_a_silent_session_hold_nothing_up_and_leave_nothing() -> Result<()
 const SILENT_CONNECTIONS: usize = 200;
 
 /// Keeps so many silent connections open, and makes each again that is closed, until it is told to stop.
-fn crowd(address: &str, stop: &AtomicBool, closed: &AtomicUsize) {
+fn keep_connecting(address: &str, stop: &AtomicBool, closed: &AtomicUsize) {
     let mut all: Vec<Silent> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         while all.len() < SILENT_CONNECTIONS {
@@ -243,7 +243,7 @@ fn silent_connections_lock_no_program_out() -> Result<()> {
     for address in bench.addresses() {
         let (stop, closed) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
-            scope.spawn(|| crowd(&address, &stop, &closed));
+            scope.spawn(|| keep_connecting(&address, &stop, &closed));
             let outcome =
                 until("connections are closed for others", || closed.load(Ordering::Relaxed) > SILENT_CONNECTIONS)
                     .map_err(anyhow::Error::from)

@@ -108,8 +108,8 @@ fn read_sources(folder: &Path) -> Result<Sources> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let content = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let folder = path.parent().unwrap_or(folder).to_owned();
-        if let Some(twin) = sources.0.insert(name, Source { folder, content }) {
-            bail!("{} has the name of a file in {}", path.display(), twin.folder.display());
+        if let Some(duplicate) = sources.0.insert(name, Source { folder, content }) {
+            bail!("{} has the name of a file in {}", path.display(), duplicate.folder.display());
         }
     }
     Ok(sources)

@@ -13,10 +13,10 @@ pub const fn check_options<K, V>(count: u32, kinds: *const K, values: *const V) 
     check(count <= MAX_OPTIONS && (count == 0 || !(kinds.is_null() || values.is_null())))
 }
 
-/// What became of a linking: whatever spoiled it answers all calls that come after.
+/// What became of a linking: the code that failed it answers all later calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkProgress {
-    spoiled: Option<CUresult>,
+    failure: Option<CUresult>,
     is_complete: bool,
 }
 
@@ -25,9 +25,9 @@ impl LinkProgress {
     ///
     /// # Errors
     ///
-    /// What spoiled it; `ERROR_INVALID_VALUE` once it is complete.
+    /// The code that failed it; `ERROR_INVALID_VALUE` once it is complete.
     pub fn check_open(&self) -> Outcome {
-        self.spoiled.map_or(Ok(()), Err)?;
+        self.failure.map_or(Ok(()), Err)?;
         check(!self.is_complete)
     }
 
@@ -35,24 +35,24 @@ impl LinkProgress {
     ///
     /// # Errors
     ///
-    /// What spoiled it; `ERROR_INVALID_HANDLE` once it is complete.
+    /// The code that failed it; `ERROR_INVALID_HANDLE` once it is complete.
     pub fn check_incomplete(&self) -> Outcome {
-        self.spoiled.map_or(Ok(()), Err)?;
+        self.failure.map_or(Ok(()), Err)?;
         if self.is_complete { Err(CUresult::ERROR_INVALID_HANDLE) } else { Ok(()) }
     }
 
-    /// An input of a kind was refused: machine code and LTO code spoil everything that comes after, and so does a name that is
+    /// An input of a kind was refused: machine code and LTO code fail all later calls, and so does a name that is
     /// defined twice. Without others the linking goes on.
     pub fn refuse(&mut self, kind: u32, code: CUresult) {
-        let spoils = matches!(kind, jit_input::CUBIN | jit_input::NVVM) || code == CUresult::ERROR_INVALID_SOURCE;
-        if spoils {
-            self.spoil(code);
+        let is_fatal = matches!(kind, jit_input::CUBIN | jit_input::NVVM) || code == CUresult::ERROR_INVALID_SOURCE;
+        if is_fatal {
+            self.fail(code);
         }
     }
 
     /// Everything from now on answers this code.
-    pub fn spoil(&mut self, code: CUresult) {
-        self.spoiled = Some(code);
+    pub fn fail(&mut self, code: CUresult) {
+        self.failure = Some(code);
     }
 
     /// The image is made.
@@ -107,16 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn what_spoils_a_linking_answers_all_that_comes_after() {
+    fn what_fails_a_linking_answers_all_later_calls() {
         let mut link = LinkProgress::default();
         link.refuse(jit_input::PTX, CUresult::ERROR_INVALID_PTX);
         assert_eq!((link.check_open(), link.check_incomplete()), (Ok(()), Ok(())));
         for (kind, code) in
             [(jit_input::PTX, CUresult::ERROR_INVALID_SOURCE), (jit_input::CUBIN, CUresult::ERROR_INVALID_IMAGE)]
         {
-            let mut spoiled = link;
-            spoiled.refuse(kind, code);
-            assert_eq!((spoiled.check_open(), spoiled.check_incomplete()), (Err(code), Err(code)));
+            let mut failed = link;
+            failed.refuse(kind, code);
+            assert_eq!((failed.check_open(), failed.check_incomplete()), (Err(code), Err(code)));
         }
         link.complete();
         assert_eq!(

@@ -114,7 +114,7 @@ impl Captures {
         self.of(key)?.streams.get(&key).map(|(_, frontier)| frontier)
     }
 
-    /// Spoils every capture that `which` picks; answers whether there was one.
+    /// Invalidates every capture that `which` picks; answers whether there was one.
     pub(crate) fn invalidate(&mut self, which: impl Fn(&Capture) -> bool) -> bool {
         let mut any = false;
         for capture in self.all.values_mut().filter(|capture| which(capture)) {

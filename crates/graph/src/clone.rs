@@ -24,26 +24,26 @@ impl GraphState {
         let copy = self.create(owner)?;
         let source = self.graph(original)?;
         let (nodes, roots, objects) = (source.nodes.clone(), source.roots.clone(), source.objects.clone());
-        let mut twins: HashMap<NodeId, NodeId> = HashMap::new();
+        let mut clones: HashMap<NodeId, NodeId> = HashMap::new();
         for node in &nodes {
-            twins.insert(*node, self.mint()?);
+            clones.insert(*node, self.mint()?);
         }
-        let twin = |node: &NodeId| twins.get(node).copied().ok_or(CUresult::ERROR_INVALID_VALUE);
+        let clone_of = |node: &NodeId| clones.get(node).copied().ok_or(CUresult::ERROR_INVALID_VALUE);
         for node in &nodes {
-            let id = twin(node)?;
+            let id = clone_of(node)?;
             let original = self.node(*node)?;
             let (mut params, before, after) =
                 (original.params.clone(), original.before.clone(), original.after.clone());
             if let Params::Child(inner) = &mut params {
                 *inner = self.copy_checked(*inner, Owner::Node(id))?;
             }
-            let before = before.iter().map(|(node, data)| Ok((twin(node)?, *data))).collect::<Outcome<_>>()?;
-            let after = after.iter().map(twin).collect::<Outcome<_>>()?;
+            let before = before.iter().map(|(node, data)| Ok((clone_of(node)?, *data))).collect::<Outcome<_>>()?;
+            let after = after.iter().map(clone_of).collect::<Outcome<_>>()?;
             self.nodes.insert(id, Node { graph: copy, params, before, after, source: Some(*node) });
         }
         self.objects.retain_all(&objects);
-        let nodes = nodes.iter().map(twin).collect::<Outcome<_>>()?;
-        let roots = roots.iter().map(twin).collect::<Outcome<_>>()?;
+        let nodes = nodes.iter().map(clone_of).collect::<Outcome<_>>()?;
+        let roots = roots.iter().map(clone_of).collect::<Outcome<_>>()?;
         let graph = self.graph_mut(copy)?;
         (graph.nodes, graph.roots, graph.objects, graph.source) = (nodes, roots, objects, Some(original));
         Ok(copy)
@@ -52,8 +52,8 @@ impl GraphState {
     /// The node of a copy that was made from `node`.
     pub(crate) fn find_in_copy(&self, node: NodeId, copy: GraphId) -> Outcome<NodeId> {
         let graph = self.graph(copy)?;
-        let is_twin = |other: &&NodeId| self.nodes.get(other).is_some_and(|other| other.source == Some(node));
-        graph.nodes.iter().find(is_twin).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
+        let is_clone = |other: &&NodeId| self.nodes.get(other).is_some_and(|other| other.source == Some(node));
+        graph.nodes.iter().find(is_clone).copied().ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 }
 

@@ -131,7 +131,7 @@ impl Writer {
     /// Hashes the files in [`Writer::folder`] and makes them part of the checkpoint.
     pub fn adopt_folder(&self, name: &str) -> Result<()> {
         let adopted = self.files.adopt(name);
-        self.chunks.spoil_on_error(adopted)
+        self.chunks.note_failure(adopted)
     }
 
     /// What a [`CheckpointPart`] has left under this name of a session.
@@ -308,7 +308,7 @@ macro_rules! sink {
 
             fn session_state(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
                 let written = self.files.state(name, bytes);
-                self.chunks.spoil_on_error(written)
+                self.chunks.note_failure(written)
             }
         }
     };

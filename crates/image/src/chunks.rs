@@ -58,7 +58,7 @@ pub(crate) struct Chunks {
     open: Mutex<OpenPacks>,
     /// An open pack has been given back.
     returned: Condvar,
-    spoiled: AtomicBool,
+    failed: AtomicBool,
     /// All packs were finished.
     finished: AtomicBool,
     raw: AtomicU64,
@@ -92,9 +92,9 @@ impl Chunks {
         let last = index::pack_numbers(&*store)?.last().copied().unwrap_or(0);
         let open = Mutex::new(OpenPacks { next_number: last.saturating_add(1), ..OpenPacks::default() });
         let packer = Packer::new(options.compression);
-        let (returned, spoiled, finished) = (Condvar::new(), AtomicBool::new(false), AtomicBool::new(false));
+        let (returned, failed, finished) = (Condvar::new(), AtomicBool::new(false), AtomicBool::new(false));
         let (raw, stored) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { store, image, index, options, packer, open, returned, spoiled, finished, raw, stored })
+        Ok(Self { store, image, index, options, packer, open, returned, failed, finished, raw, stored })
     }
 
     /// Makes room for new chunks of so many bytes, where that makes writing them faster; what is not used goes again.
@@ -108,10 +108,10 @@ impl Chunks {
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
             let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
-            let spoiled = || ImageError::Spoiled { location: self.store.location(PACKS_FOLDER) };
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
+            let failed = || ImageError::WriteFailed { location: self.store.location(PACKS_FOLDER) };
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(failed())))
         });
-        self.spoil_on_error(roomy)
+        self.note_failure(roomy)
     }
 
     /// Begins an idle pack with room for so many bytes.
@@ -140,7 +140,7 @@ impl Chunks {
             let stored = self.packer.pack(raw, zero);
             let written = self.append(entry_of(id, raw, &stored), stored.bytes());
             self.packer.finish(stored);
-            self.spoil_on_error(written)?;
+            self.note_failure(written)?;
         }
         Ok(id)
     }
@@ -158,7 +158,7 @@ impl Chunks {
             return Err(ImageError::damaged(&found.pack.location, what));
         }
         let appended = self.append(entry, &stored);
-        self.spoil_on_error(appended)
+        self.note_failure(appended)
     }
 
     /// Whether a chunk need not be put.
@@ -173,16 +173,16 @@ impl Chunks {
 
     /// An error, when an earlier write has failed: chunks that were announced may not be there.
     pub(crate) fn check_whole(&self) -> Result<()> {
-        match self.spoiled.load(Ordering::SeqCst) {
-            true => Err(ImageError::Spoiled { location: self.store.location(PACKS_FOLDER) }),
+        match self.failed.load(Ordering::SeqCst) {
+            true => Err(ImageError::WriteFailed { location: self.store.location(PACKS_FOLDER) }),
             false => Ok(()),
         }
     }
 
     /// Remembers that something failed.
-    pub(crate) fn spoil_on_error<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn note_failure<T>(&self, result: Result<T>) -> Result<T> {
         if result.is_err() {
-            self.spoiled.store(true, Ordering::SeqCst);
+            self.failed.store(true, Ordering::SeqCst);
             // Threads that wait for a pack have to learn of it.
             self.returned.notify_all();
         }
@@ -289,12 +289,12 @@ impl Chunks {
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
-            let spoiled = || ImageError::Spoiled { location: self.store.location(PACKS_FOLDER) };
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(spoiled())))
+            let failed = || ImageError::WriteFailed { location: self.store.location(PACKS_FOLDER) };
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(failed())))
         });
-        self.spoil_on_error(finished)?;
+        self.note_failure(finished)?;
         let synced = if any { self.store.sync_folder(PACKS_FOLDER) } else { Ok(()) };
-        self.spoil_on_error(synced)?;
+        self.note_failure(synced)?;
         self.settle();
         self.finished.store(true, Ordering::SeqCst);
         Ok(())
@@ -317,7 +317,7 @@ impl Chunks {
 
     /// Removes what has been written; the checkpoint will not be.
     pub(crate) fn discard(&self) {
-        self.spoiled.store(true, Ordering::SeqCst);
+        self.failed.store(true, Ordering::SeqCst);
         let numbers = {
             let mut open = self.open();
             open.idle.clear();

@@ -49,7 +49,7 @@ pub enum ImageError {
     LockLost { location: String },
     /// Part of the checkpoint could not be written before; the rest is refused.
     #[error("{location}: an earlier write failed, so this checkpoint cannot be completed: take another one")]
-    Spoiled { location: String },
+    WriteFailed { location: String },
     /// The caller asked for something that the format cannot hold.
     #[error("{location}: {what}")]
     Unfit { location: String, what: String },

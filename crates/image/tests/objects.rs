@@ -184,7 +184,7 @@ fn a_lock_that_is_not_renewed_is_taken_over_and_its_writer_writes_no_more() {
     failing.cut_off(false);
     let lost = begun.unwrap();
     let refused = commit(lost, &memory(2)).unwrap_err();
-    assert!(matches!(refused, ImageError::LockLost { .. } | ImageError::Spoiled { .. }), "{refused}");
+    assert!(matches!(refused, ImageError::LockLost { .. } | ImageError::WriteFailed { .. }), "{refused}");
     let second = commit(taken.unwrap(), &memory(3)).unwrap();
     assert_eq!(second.number, CheckpointNumber(2));
     let reader = patient.checkpoint(Which::Latest).unwrap();

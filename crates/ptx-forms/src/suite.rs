@@ -84,15 +84,15 @@ pub fn suite(root: &Path) -> Result<Vec<Group>, SuiteError> {
     let (about, cases) = programs.into_iter().map(|program| (program.about, program.case)).unzip();
     groups.push(Group { name: "programs".to_owned(), cases, families: Vec::new(), about });
     groups.push(Group { name: "random".to_owned(), cases: random::cases(), families: Vec::new(), about: Vec::new() });
-    no_twins(&groups)?;
+    check_unique_names(&groups)?;
     Ok(groups)
 }
 
 /// Answers are found by name.
-fn no_twins(groups: &[Group]) -> Result<(), SuiteError> {
+fn check_unique_names(groups: &[Group]) -> Result<(), SuiteError> {
     let mut seen = std::collections::HashSet::new();
-    let twin = groups.iter().flat_map(|group| &group.cases).find(|case| !seen.insert(&case.name));
-    twin.map_or(Ok(()), |case| Err(SuiteError::Twice(case.name.clone())))
+    let duplicate = groups.iter().flat_map(|group| &group.cases).find(|case| !seen.insert(&case.name));
+    duplicate.map_or(Ok(()), |case| Err(SuiteError::Twice(case.name.clone())))
 }
 
 /// The kept answers of a group, if there are any.

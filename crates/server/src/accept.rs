@@ -363,7 +363,7 @@ fn admit(shared: &ServerState, pending: &Pending, peer: &Peer, slot: GreetingSlo
 /// Passes a peer that knows the key of a session on to its worker.
 fn visit(shared: &ServerState, pending: &Pending, peer: &Peer) -> Result<(), AdmissionRefusal> {
     let (id, worker) = shared.sessions.find(&pending.hello().claim.key).ok_or(AdmissionRefusal::NoSession)?;
-    worker.visit(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Visit)?;
+    worker.pass_on(id, |control| pending.hand_over(control, &shared.build, &[])).map_err(AdmissionRefusal::Visit)?;
     if pending.hello().claim.role == Role::PROGRAM {
         // It may be another process than before, or the first one that this server sees of a restored session.
         shared.sessions.describe(id, describe(pending.hello(), peer));

@@ -9,7 +9,7 @@
 //! | `failed TEXT`             | before it exits because the driver would not start         |
 //! | `usage BYTES CALLS`       | at most once a second, for `katydid ps`                    |
 //! | `ended`                   | its program is gone, and so will it be                     |
-//! | `visited`                 | it has taken in a visitor that was passed on to it         |
+//! | `visited`                 | it has accepted a connection that was passed on to it      |
 //! | `short N DEVICE`          | its program finds no memory on a device; N counts these    |
 //! | `asked SESSION N`         | its program lives, and was asked for that session's N      |
 //! | `given SESSION N`         | it has done what it could for that session's N             |
@@ -17,7 +17,7 @@
 //! | `refused TEXT`            | it turned the program away after the hand-over             |
 //! | `holds BYTES`             | before it exits because that is more than it may hold      |
 //!
-//! The server sends programs and other visitors (`katydid_transport`), and lines of text without descriptors:
+//! The server sends programs and other connections of sessions (`katydid_transport`), and lines of text without descriptors:
 //!
 //! | message                   | when                                                       |
 //! |---------------------------|------------------------------------------------------------|
@@ -82,7 +82,7 @@ pub(crate) enum Message {
         /// Number of the request, counted by that session.
         number: u64,
     },
-    /// It has taken a visitor of its session in.
+    /// It has accepted a connection of its session.
     Visited,
     /// It has saved the worker of a session, and is about to end that.
     Saved,

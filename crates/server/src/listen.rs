@@ -351,14 +351,14 @@ mod tests {
 
     use super::*;
 
-    /// More than a crowd makes at once, and than the standard library's queue has room for.
+    /// More connections than programs make at once, and than the standard library's queue has room for.
     #[test]
-    fn a_server_that_is_late_keeps_a_crowd_waiting_and_loses_no_connection() {
+    fn a_server_that_is_late_keeps_clients_waiting_and_loses_no_connection() {
         let listener = bind_tcp(&tcp("127.0.0.1"), "127.0.0.1", 0, false).unwrap();
         let number = listener.local_addr().unwrap();
         let connect = |_| TcpStream::connect_timeout(&number, Duration::from_millis(900));
-        let crowd = (0..300).map(connect).collect::<io::Result<Vec<_>>>();
-        assert_eq!(crowd.unwrap().len(), 300);
+        let clients = (0..300).map(connect).collect::<io::Result<Vec<_>>>();
+        assert_eq!(clients.unwrap().len(), 300);
         // A socket with a queue that is full has such a caller try again later.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
@@ -367,8 +367,8 @@ mod tests {
             let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
             rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?).map(|()| socket)
         };
-        let crowd = (0..300).map(connect).collect::<Result<Vec<_>, _>>();
-        assert_eq!(crowd.unwrap().len(), 300);
+        let clients = (0..300).map(connect).collect::<Result<Vec<_>, _>>();
+        assert_eq!(clients.unwrap().len(), 300);
     }
 
     /// Binds where no process listens any more. A child that another test has just forked has a copy of the listener, for a moment.

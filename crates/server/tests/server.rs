@@ -77,9 +77,9 @@ fn fake_worker() {
     let mut both = [socket.as_fd(), control.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     poll(&mut both, None).unwrap();
     if both[0].revents().is_empty()
-        && let Ok(Some((visitor, _))) = Pending::receive(control.as_fd(), &build())
+        && let Ok(Some((pending, _))) = Pending::receive(control.as_fd(), &build())
     {
-        let mut socket = UnixStream::from(visitor.socket().try_clone_to_owned().unwrap());
+        let mut socket = UnixStream::from(pending.socket().try_clone_to_owned().unwrap());
         socket.write_all(b"at home.").unwrap();
     }
     say("ended");
@@ -340,7 +340,7 @@ fn a_slot_is_kept_for_a_program_that_is_about_to_start_and_for_no_other() {
     };
     let (mut keeper, reservation) = reserve().unwrap();
     assert!(bench.sessions().is_empty(), "none has begun");
-    for refused in [bench.program("stranger"), in_role(&bench, hello(""), Role::INQUIRY)] {
+    for refused in [bench.program("other"), in_role(&bench, hello(""), Role::INQUIRY)] {
         assert_eq!(bench.refused(refused).code, RefusalCode::BUSY);
     }
     assert!(matches!(reserve(), Err(HandshakeError::Refused(refused)) if refused.code == RefusalCode::BUSY));
@@ -460,7 +460,7 @@ fn garbage_and_silence_do_not_keep_a_program_out() {
         // The server may have hung up already.
         let _ = stream.write_all(&garbage);
     }
-    until("a session among the strangers", || {
+    until("a session among the other clients", || {
         let mut program = bench.connect();
         // While all slots are taken the server refuses unheard, and has hung up already.
         let written = program.write_all(&hello("a").encode(&build()).unwrap());

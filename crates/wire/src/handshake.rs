@@ -267,7 +267,7 @@ impl RefusalCode {
     pub const NO_SESSION: Self = Self(8);
     /// Too many connections at this moment: to be tried again at once, and then less and less often.
     pub const CROWDED: Self = Self(9);
-    /// The session takes no visitor of that kind now: it has one, or waits for its program.
+    /// The session takes no connection of that kind now: it has one, or waits for its program.
     pub const IN_USE: Self = Self(10);
 }
 
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_apart_from_a_damaged_peer() {
+    fn another_protocol_is_told_apart_from_a_damaged_peer() {
         let mut http = b"GET / HTTP/1.1\r\n".to_vec();
         http.resize(PREFIX_BYTES, b'x');
         let error = Hello::decode(&http, &build()).unwrap_err();

@@ -17,12 +17,12 @@ use crate::os::exit::leave;
 use crate::os::log::Log;
 use crate::peers::SessionPeers;
 
-/// A session as visitors see it.
+/// A session as connections see it.
 pub(crate) struct AttachPoint {
     /// Socket to the server.
     pub(crate) control: OwnedFd,
     pub(crate) build: Build,
-    /// What visitors were told when the session began.
+    /// What connections were told when the session began.
     pub(crate) ready: Ready,
     pub(crate) session: Control,
     pub(crate) slot: CompanionSlot,
@@ -31,7 +31,7 @@ pub(crate) struct AttachPoint {
 }
 
 impl AttachPoint {
-    /// Lets visitors in until the process ends.
+    /// Lets connections in until the process ends.
     ///
     /// # Errors
     ///
@@ -44,9 +44,9 @@ impl AttachPoint {
     fn attend(&self) {
         loop {
             match Pending::receive_any(self.control.as_fd(), &self.build) {
-                Ok(Some(Delivery::Program(visitor, _))) => {
+                Ok(Some(Delivery::Program(connection, _))) => {
                     control::visited(self.control.as_fd());
-                    self.let_in(*visitor);
+                    self.let_in(*connection);
                 }
                 Ok(Some(Delivery::Text(line))) => {
                     let link = self.session.link_control();
@@ -57,22 +57,22 @@ impl AttachPoint {
                 Ok(None) => leave(0),
                 Err(error) => {
                     control::visited(self.control.as_fd());
-                    self.log.line(format_args!("a visitor of the session was lost: {error}"));
+                    self.log.line(format_args!("a connection of the session was lost: {error}"));
                 }
             }
         }
     }
 
-    fn let_in(&self, visitor: Pending) {
-        match visitor.hello().claim.role {
-            Role::PROGRAM => self.take_back(visitor),
-            Role::COMPANION => companion::admit(visitor, &self.build, &self.ready(), &self.slot, &self.session),
+    fn let_in(&self, connection: Pending) {
+        match connection.hello().claim.role {
+            Role::PROGRAM => self.take_back(connection),
+            Role::COMPANION => companion::admit(connection, &self.build, &self.ready(), &self.slot, &self.session),
             Role::BULK => {
-                if let Err(error) = self.session.link_control().join(visitor, &self.build, &self.ready()) {
+                if let Err(error) = self.session.link_control().join(connection, &self.build, &self.ready()) {
                     self.log.line(format_args!("a connection for bulk was not let in: {error}"));
                 }
             }
-            _ => visitor.refuse(&self.build, &Refused::new(RefusalCode::BAD_HELLO, "this build knows no such role")),
+            _ => connection.refuse(&self.build, &Refused::new(RefusalCode::BAD_HELLO, "this build knows no such role")),
         }
     }
 
@@ -94,7 +94,7 @@ impl AttachPoint {
         }
     }
 
-    /// What visitors are told by now.
+    /// What connections are told by now.
     fn ready(&self) -> Ready {
         self.slot.suspension.ready(&self.ready)
     }

@@ -9,7 +9,7 @@
 //! | `holds BYTES`      | before it exits because that is more than it may hold       |
 //! | `usage BYTES CALLS`| at most once a second, when one of the two changed          |
 //! | `ended`            | its program is gone, and so will it be                      |
-//! | `visited`          | it has taken in a visitor that was passed on to it          |
+//! | `visited`          | it has accepted a connection that was passed on to it       |
 //! | `short N DEVICE`   | its program finds no memory; N counts such packets          |
 //! | `asked SESSION N`  | its program lives, and was asked for that session's N       |
 //! | `given SESSION N`  | its program has done what it could for that session's N     |
@@ -60,7 +60,7 @@ pub(crate) fn ended(control: BorrowedFd<'_>) {
     say(control, "ended");
 }
 
-/// Says that a visitor was taken in: the server passes on only so many that wait.
+/// Says that a connection was accepted: the server passes on only so many that wait.
 pub(crate) fn visited(control: BorrowedFd<'_>) {
     say(control, "visited");
 }

@@ -358,7 +358,7 @@ fn take_up(
     Ok(begun)
 }
 
-/// Where the server brings visitors and other sessions' reclaim requests.
+/// Where the server brings connections and other sessions' reclaim requests.
 struct AttachPoint<'a> {
     control: &'a OwnedFd,
     build: &'a Build,
@@ -368,14 +368,14 @@ struct AttachPoint<'a> {
 }
 
 impl AttachPoint<'_> {
-    /// The first visitor that is the program.
+    /// The first connection that is the program.
     fn await_program(&self, peers: &SessionPeers) -> Pending {
         if let Some(early) = self.early().take() {
             return early;
         }
         loop {
-            if let Some(visitor) = self.next(peers) {
-                return visitor;
+            if let Some(connection) = self.next(peers) {
+                return connection;
             }
         }
     }
@@ -393,9 +393,9 @@ impl AttachPoint<'_> {
             if done {
                 return false;
             }
-            if control && let Some(visitor) = self.next(peers) {
-                let before = self.early().replace(visitor);
-                before.into_iter().for_each(|visitor| self.refuse(visitor));
+            if control && let Some(connection) = self.next(peers) {
+                let before = self.early().replace(connection);
+                before.into_iter().for_each(|connection| self.refuse(connection));
             }
             if left.is_zero() {
                 return true;
@@ -411,8 +411,8 @@ impl AttachPoint<'_> {
     /// Answers what has come, before there can be a program.
     fn turn_away(&self, peers: &SessionPeers) {
         while poll(&mut [PollFd::new(self.control, PollFlags::IN)], Some(&Timespec::default())) == Ok(1) {
-            if let Some(visitor) = self.next(peers) {
-                self.refuse(visitor);
+            if let Some(connection) = self.next(peers) {
+                self.refuse(connection);
             }
         }
     }
@@ -420,12 +420,12 @@ impl AttachPoint<'_> {
     /// Waits for what comes next, and answers all but the program.
     fn next(&self, peers: &SessionPeers) -> Option<Pending> {
         match Pending::receive_any(self.control.as_fd(), self.build) {
-            Ok(Some(Delivery::Program(visitor, _))) => {
+            Ok(Some(Delivery::Program(connection, _))) => {
                 control::visited(self.control.as_fd());
-                if visitor.hello().claim.role == Role::PROGRAM {
-                    return Some(*visitor);
+                if connection.hello().claim.role == Role::PROGRAM {
+                    return Some(*connection);
                 }
-                self.refuse(*visitor);
+                self.refuse(*connection);
             }
             // A session that has no program yet can have none give back what lies idle.
             Ok(Some(Delivery::Text(line))) => peers.hear(&line, self.control.as_fd(), || false, || None),
@@ -433,13 +433,13 @@ impl AttachPoint<'_> {
             Ok(None) => leave(0),
             Err(error) => {
                 control::visited(self.control.as_fd());
-                self.log.line(format_args!("a visitor of the session was lost: {error}"));
+                self.log.line(format_args!("a connection of the session was lost: {error}"));
             }
         }
         None
     }
 
-    fn refuse(&self, visitor: Pending) {
-        visitor.refuse(self.build, &Refused::new(RefusalCode::IN_USE, "the session waits for its program"));
+    fn refuse(&self, connection: Pending) {
+        connection.refuse(self.build, &Refused::new(RefusalCode::IN_USE, "the session waits for its program"));
     }
 }

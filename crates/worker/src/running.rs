@@ -59,7 +59,7 @@ pub(crate) struct EmptySession {
     pub(crate) concerns: ServerView,
 }
 
-/// Starts the monitor and lets visitors attach.
+/// Starts the monitor and lets connections attach.
 ///
 /// # Errors
 ///

@@ -75,7 +75,7 @@ static void binaries(void) {
 #define OURS(what, standard, call) SHOW(what, code = is_katydid ? (call) : (standard))
 
 // Handles of another kind, and of what the program has released.
-static void strangers(cl_mem buffer, cl_kernel kernel) {
+static void foreign_handles(cl_mem buffer, cl_kernel kernel) {
     int is_katydid = platform_says(CL_PLATFORM_VERSION, "Katydid"), value = 0;
     size_t one = 1;
     cl_event event = clCreateUserEvent(context, &code), foreign = (cl_event)buffer;
@@ -234,7 +234,7 @@ int main(void) {
     shapes();
     binaries();
     nulls();
-    strangers(buffer, kernel);
+    foreign_handles(buffer, kernel);
     properties();
     CHECK(clSetUserEventStatus(user, CL_COMPLETE));
     CHECK(clReleaseEvent(user));

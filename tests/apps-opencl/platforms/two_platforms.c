@@ -68,7 +68,7 @@ static void extensions(int through) {
 }
 
 // Objects of one platform are none of the other's. Only through Katydid: what a driver makes of another's objects is its own.
-static void strangers(cl_mem mine, cl_mem other) {
+static void foreign_objects(cl_mem mine, cl_mem other) {
     cl_int code;
     cl_event events[2];
     cl_context_properties list[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)platform, 0};
@@ -92,13 +92,13 @@ int main(void) {
     cl_int code;
     int *values = calloc(COUNT, sizeof *values);
     size_t size = COUNT * sizeof *values;
-    cl_mem here = buffer_of(0, size, NULL), stranger = buffer_of(0, 64, NULL);
+    cl_mem here = buffer_of(0, size, NULL), foreign = buffer_of(0, 64, NULL);
     cl_mem there[3];
     for (int i = 0; i < 3; i++) {
         there[i] = clCreateBuffer(memory_context, CL_MEM_READ_WRITE, i < 2 ? size : 64, NULL, &code);
         CHECK(code);
     }
-    if (through) strangers(stranger, there[2]);
+    if (through) foreign_objects(foreign, there[2]);
     cl_program program = build(text, "");
     cl_kernel kernel = kernel_of(program, "more");
     CHECK(clSetKernelArg(kernel, 0, sizeof here, &here));
@@ -116,7 +116,7 @@ int main(void) {
     for (int i = 0; i < COUNT; i++) REQUIRE(values[i] == 4 * (1 + i % 5));
     printf("data went to both and back\n");
     for (int i = 0; i < 3; i++) CHECK(clReleaseMemObject(there[i]));
-    clReleaseKernel(kernel), clReleaseProgram(program), clReleaseMemObject(here), clReleaseMemObject(stranger);
+    clReleaseKernel(kernel), clReleaseProgram(program), clReleaseMemObject(here), clReleaseMemObject(foreign);
     CHECK(clReleaseCommandQueue(memory_queue));
     CHECK(clReleaseContext(memory_context));
     free(values);

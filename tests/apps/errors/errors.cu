@@ -137,9 +137,9 @@ static void functions() {
     cudaFuncAttributes attributes;
     int argument = 1, blocks = 0;
     void *arguments[] = {&argument};
-    const void *stranger = reinterpret_cast<const void *>(not_a_kernel);
-    EXPECT(cudaErrorInvalidResourceHandle, cudaFuncGetAttributes(&attributes, stranger));
-    EXPECT(cudaErrorInvalidResourceHandle, cudaLaunchKernel(stranger, dim3(1), dim3(1), arguments, 0, nullptr));
+    const void *unregistered = reinterpret_cast<const void *>(not_a_kernel);
+    EXPECT(cudaErrorInvalidResourceHandle, cudaFuncGetAttributes(&attributes, unregistered));
+    EXPECT(cudaErrorInvalidResourceHandle, cudaLaunchKernel(unregistered, dim3(1), dim3(1), arguments, 0, nullptr));
     EXPECT(cudaErrorInvalidValue, cudaFuncSetAttribute(set, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20));
     OK(cudaFuncGetAttributes(&attributes, narrow));
     CHECK(attributes.maxThreadsPerBlock == 64, "%d threads", attributes.maxThreadsPerBlock);

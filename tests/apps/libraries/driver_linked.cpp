@@ -146,8 +146,8 @@ static void attributes() {
     void *host = nullptr;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, block));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block + 4096));
-    CUdeviceptr stranger = reinterpret_cast<CUdeviceptr>(&pageable);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, stranger));
+    CUdeviceptr pageable_pointer = reinterpret_cast<CUdeviceptr>(&pageable);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pageable_pointer));
     OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(pinned) + 5));
     CHECK(type == CU_MEMORYTYPE_HOST, "type %u", type);
     // Several at once never fail; what is unknown is set to its neutral value.
@@ -156,7 +156,7 @@ static void attributes() {
     void *values[] = {&type, &ordinal, &host};
     OK(cuPointerGetAttributes(3, which, values, block));
     CHECK(type == CU_MEMORYTYPE_DEVICE && ordinal == 0 && host == nullptr, "type %u, device %d", type, ordinal);
-    OK(cuPointerGetAttributes(3, which, values, stranger));
+    OK(cuPointerGetAttributes(3, which, values, pageable_pointer));
     CHECK(type == 0 && ordinal == -2 && host == &pageable, "type %u, device %d", type, ordinal);
     OK(cuMemFreeHost(pinned));
     OK(cuMemFree(block));

@@ -78,8 +78,8 @@ int main() {
     OK(cudaGetSymbolSize(&size, settings));
     CHECK(size == sizeof(Settings), "%zu bytes", size);
 
-    int stranger = 0;
-    EXPECT(cudaErrorInvalidSymbol, cudaGetSymbolAddress(&address, &stranger));
+    int plain = 0;
+    EXPECT(cudaErrorInvalidSymbol, cudaGetSymbolAddress(&address, &plain));
     EXPECT(cudaErrorInvalidValue, cudaMemcpyToSymbol(counter, first, 2 * sizeof(int)));
     OK(cudaFree(device_out));
     printf("constants, variables, offsets, addresses\n");

@@ -25,8 +25,8 @@ pub fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
 pub fn check_names(files: &[PathBuf]) -> io::Result<()> {
     let mut names = BTreeMap::new();
     for path in files {
-        if let Some(twin) = names.insert(path.file_name(), path) {
-            let text = format!("{} has the name of {}; rename one of them", path.display(), twin.display());
+        if let Some(duplicate) = names.insert(path.file_name(), path) {
+            let text = format!("{} has the name of {}; rename one of them", path.display(), duplicate.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
     }

@@ -190,7 +190,7 @@ mod tests {
             [2, 1, 2, 2],
             [3, 2, 3, 2],
             [4, 3, 4, 4],
-            // An orphan of the group, one of the session, and strangers.
+            // An orphan of the group, one of the session, and processes of others.
             [5, 1, 2, 1],
             [6, 1, 6, 2],
             [7, 1, 1, 1],

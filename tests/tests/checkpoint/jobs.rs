@@ -211,19 +211,19 @@ fn was_put_away(job: Job<'_>) -> Result<()> {
 fn again_in_namespaces(paths: &Paths, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(paths, way)?, expected_of_loop(paths)?);
     let points = [60, 70, 80];
-    let mut first = stage.start("twin", LOOP, &[], &points)?;
+    let mut first = stage.start("again", LOOP, &[], &points)?;
     ensure!(first.holds_itself()?, "the job ended before its point");
     let begun = first.output_so_far()?.len();
     stage.checkpoint(&first, "image", &["--leave-running"])?;
     ensure!(first.holds_itself()?, "the job ended before its second point");
-    let mut second = stage.restore_by("twin-2", "image", &Plan { points: &points, ..Plan::default() })?;
+    let mut second = stage.restore_by("again-2", "image", &Plan { points: &points, ..Plan::default() })?;
     ensure!(second.holds_itself()?, "the restored job ended before its second point");
     stage.checkpoint(&second, "other", &["--leave-running"])?;
     ensure!(second.holds_itself()?, "the restored job ended before its third point");
     stage.checkpoint(&second, "other", &[])?;
     let written = begun + second.output_so_far()?.len();
     was_stopped(second)?;
-    let outcome = stage.restore("twin-2", "other", &[])?.finish(CHECKPOINT_TIMEOUT)?;
+    let outcome = stage.restore("again-2", "other", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (written, written), &outcome)?;
     // The first one was not disturbed by any of this; its last point is never reached.
     stage.checkpoint(&first, "image", &["--leave-running"])?;
@@ -291,12 +291,12 @@ fn killed_at(paths: &Paths, way: &str, program: &str, fault: &str) -> Result<()>
     stage.checkpoint(&job, "image", &["--leave-running"])?;
     let plan = Plan { points: &[12, 16], fault: Some(fault), ..Plan::default() };
     // Beside the first run, so that it gets namespaces.
-    let mut twin = stage.restore_by("victim-2", "image", &plan)?;
-    if !twin.holds_itself()? {
-        bail!("the restored job ended before its point: {}", describe(&twin.finish(CHECKPOINT_TIMEOUT)?));
+    let mut restored = stage.restore_by("victim-2", "image", &plan)?;
+    if !restored.holds_itself()? {
+        bail!("the restored job ended before its point: {}", describe(&restored.finish(CHECKPOINT_TIMEOUT)?));
     }
-    dies_whole(&stage, &twin)?;
-    drop(twin);
+    dies_whole(&stage, &restored)?;
+    drop(restored);
     job.kill_everything(&stage.server)?;
     drop(job);
     // And in the namespaces of the machine.
@@ -328,9 +328,9 @@ fn killed_guard(paths: &Paths, way: &str) -> Result<()> {
     ensure!(job.holds_itself()?, "the job ended before its point");
     let before = job.output_so_far()?.len();
     stage.checkpoint(&job, "image", &["--leave-running"])?;
-    let mut twin = stage.restore_by("victim-2", "image", &plan)?;
-    ensure!(twin.holds_itself()?, "the restored job ended before its point");
-    guard_dies(twin)?;
+    let mut restored = stage.restore_by("victim-2", "image", &plan)?;
+    ensure!(restored.holds_itself()?, "the restored job ended before its point");
+    guard_dies(restored)?;
     guard_dies(job)?;
     let outcome = stage.restore("victim", "image", &[])?.finish(CHECKPOINT_TIMEOUT)?;
     continues(&kept, (before, before), &outcome)?;

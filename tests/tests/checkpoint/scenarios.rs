@@ -1,4 +1,4 @@
-//! What happens around checkpoints and restores: chains, twins, other servers, full disks, damaged images, kills at every
+//! What happens around checkpoints and restores: chains, two restores of one image, other servers, full disks, damaged images, kills at every
 //! stage. After each, the program has gone on, the last good image is intact, and nothing is left behind.
 
 use std::fs;
@@ -30,7 +30,7 @@ pub(crate) type Scenario = fn(&Paths, &str) -> Result<()>;
 const ON_EVERY_WAY: [(&str, Scenario); 4] = [
     ("a_chain_of_ten_checkpoints_each_restored", a_chain_of_ten),
     ("a_chain_of_restores_each_checkpointed_at_its_first_calls", a_chain_of_restores),
-    ("one_image_restored_twice_at_once", twins),
+    ("one_image_restored_twice_at_once", restored_twice),
     ("a_kill_at_any_stage_leaves_program_and_image_whole", kills_at_every_stage),
 ];
 
@@ -159,27 +159,27 @@ pub(crate) fn a_chain_of_restores(paths: &Paths, way: &str) -> Result<()> {
 }
 
 /// Both run on at once, and each is a job with checkpoints of its own, also when the other has ended.
-fn twins(paths: &Paths, way: &str) -> Result<()> {
+fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let points = [50, 70];
-    let mut job = stage.start("twin", LOOP, &[], &points)?;
+    let mut job = stage.start("again", LOOP, &[], &points)?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     stage.checkpoint(&job, "image", &[])?;
     let written = job.output_so_far()?.len();
     was_stopped(job)?;
     let kept = expected_of_loop(paths)?;
     let plan = Plan { points: &points, ..Plan::default() };
-    let mut twins = Vec::new();
-    for name in ["twin", "twin-2"] {
-        let mut twin = stage.restore_by(name, "image", &plan)?;
-        ensure!(twin.holds_itself()?, "{name} ended before its point");
-        twins.push((twin, name));
+    let mut jobs = Vec::new();
+    for name in ["again", "again-2"] {
+        let mut job = stage.restore_by(name, "image", &plan)?;
+        ensure!(job.holds_itself()?, "{name} ended before its point");
+        jobs.push((job, name));
     }
-    for (twin, name) in twins {
-        stage.checkpoint(&twin, name, &["--leave-running"])?;
-        continues(&kept, (written, written), &twin.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
+    for (job, name) in jobs {
+        stage.checkpoint(&job, name, &["--leave-running"])?;
+        continues(&kept, (written, written), &job.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
     }
-    for name in ["twin", "twin-2"] {
+    for name in ["again", "again-2"] {
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;
         ensure!(outcome.status.success() && kept.ends_with(&outcome.text()), "{name} again: {}", describe(&outcome));
     }

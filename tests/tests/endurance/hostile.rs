@@ -84,16 +84,16 @@ fn noise(target: &Target<'_>, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Visits to a worker that takes no visitor in.
+/// Connections to a worker that accepts none.
 fn visits(target: &Target<'_>, round: u64) -> Result<()> {
     let at: Address = target.address(round).parse()?;
     let (silent, ready) = companion(&at, SessionKey::NONE, WAIT_TIMEOUT)?;
-    let mut visitors = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..40 {
         let claim = SessionClaim { role: Role::COMPANION, key: ready.key, frames: 0 };
         let mut socket = peer::connect(target.plain(round))?;
         socket.write_all(&hello(SessionKind::CUDA, claim).encode(&peer::build())?)?;
-        visitors.push(socket);
+        connections.push(socket);
     }
     sleep(Duration::from_millis(50));
     drop(silent);

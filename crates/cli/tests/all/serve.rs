@@ -1,4 +1,4 @@
-//! `katydid serve`, `ps` and `doctor` with the real binary: sockets, signals, strangers at the door.
+//! `katydid serve`, `ps` and `doctor` with the real binary: sockets, signals, clients of another protocol.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -219,7 +219,7 @@ fn a_service_that_does_not_start_is_told_with_what_it_said() {
 }
 
 #[test]
-fn strangers_at_the_door_leave_the_server_running() {
+fn clients_of_another_protocol_leave_the_server_running() {
     let home = Home::new();
     let server = Serving::start(&home, &[&unix_of(&home), "tcp://127.0.0.1:0"]);
     let tcp = server.addresses[1].strip_prefix("tcp://").unwrap();
@@ -242,12 +242,12 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
     let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(home.path("k.sock")).unwrap()).collect();
     assert_eq!(sessions(&home)["sessions"].as_array().unwrap().len(), 0);
     drop(silent);
-    let mut stranger = UnixStream::connect(home.path("k.sock")).unwrap();
-    stranger.set_read_timeout(Some(hang_limit())).unwrap();
+    let mut client = UnixStream::connect(home.path("k.sock")).unwrap();
+    client.set_read_timeout(Some(hang_limit())).unwrap();
     // As above: it may be hung up on before all is written.
-    let _ = stranger.write_all(&[0x55; 128]);
+    let _ = client.write_all(&[0x55; 128]);
     let mut answer = Vec::new();
-    let _ = stranger.read_to_end(&mut answer);
+    let _ = client.read_to_end(&mut answer);
     assert!(answer.starts_with(b"KATYDID\0"), "no refusal: {answer:?}");
     assert_eq!(server.stop(), Some(0));
 }

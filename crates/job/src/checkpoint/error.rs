@@ -31,7 +31,7 @@ pub enum CheckpointError {
     /// A program that cannot be brought to rest.
     #[error(
         "{program} (process {pid}) cannot be part of a checkpoint now: {}",
-        if *twins > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker; try again in a moment" }
+        if *duplicates > 1 { "another process of the job has the same id, in another namespace" } else { "it has no worker; try again in a moment" }
     )]
     Member {
         /// Name of the program.
@@ -39,7 +39,7 @@ pub enum CheckpointError {
         /// Process id of the program.
         pid: u32,
         /// Programs with this id.
-        twins: usize,
+        duplicates: usize,
     },
     /// A device that it has without us.
     #[error(

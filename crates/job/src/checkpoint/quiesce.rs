@@ -149,9 +149,10 @@ impl<'a> QuiescedJob<'a> {
     /// Connects to the workers of some members only; nothing stops yet.
     pub(crate) fn of(members: &'a Members, list: Vec<Member>) -> Result<Self, CheckpointError> {
         for member in &list {
-            let twins = list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
-            if member.state != MemberState::Present || twins > 1 {
-                return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, twins });
+            let duplicates =
+                list.iter().filter(|other| (other.pid, other.session) == (member.pid, member.session)).count();
+            if member.state != MemberState::Present || duplicates > 1 {
+                return Err(CheckpointError::Member { program: member.program.clone(), pid: member.pid, duplicates });
             }
         }
         let participants = in_parallel(list, |member| {

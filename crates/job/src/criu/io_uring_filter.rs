@@ -57,7 +57,7 @@ fn install() -> io::Result<()> {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            // Older kernels slow a filtered process down otherwise, as if it ran code of strangers.
+            // Older kernels slow a filtered process down otherwise, as if it ran untrusted code.
             libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
             &raw const program,
         )

@@ -743,10 +743,10 @@ mod tests {
         let build = Build::current(SPEC_HASH);
         for answer in answers {
             let (socket, _) = listener.accept().unwrap();
-            let visitor = Pending::accept(socket.into(), &build, hang_limit()).unwrap();
+            let pending = Pending::accept(socket.into(), &build, hang_limit()).unwrap();
             let ready =
                 Ready { worker_pid: 1, key: SessionKey::NONE, driver: "softcuda".to_owned(), arenas: Vec::new() };
-            let channel = ControlChannel::over(visitor.consent(&build, &ready).unwrap(), MAX_MESSAGE_BYTES).unwrap();
+            let channel = ControlChannel::over(pending.consent(&build, &ready).unwrap(), MAX_MESSAGE_BYTES).unwrap();
             let order = ToWorker::decode(&channel.receive(hang_limit()).unwrap().bytes).unwrap();
             assert!(matches!(order, ToWorker::Restore { session, .. } if session == "p1"));
             channel.send(&answer.encode().unwrap(), &[]).unwrap();

@@ -130,7 +130,7 @@ fn compare_body<O: Compare>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     Flow::Next
 }
 
-/// Makes the AVX2 and AVX-512 twins of a template and the function that picks among the three.
+/// Makes the AVX2 and AVX-512 versions of a template and the function that picks among the three.
 macro_rules! dispatched {
     ($(#[$doc:meta])* $name:ident, $avx2:ident, $body:ident, $bound:ident) => {
         #[cfg(target_arch = "x86_64")]
@@ -164,7 +164,7 @@ macro_rules! dispatched {
 
 pub(crate) use dispatched;
 
-/// Makes the twins of a template that also takes the version as a constant: `body::<O, LEVEL>`.
+/// Makes the versions of a template that also takes the version as a constant: `body::<O, LEVEL>`.
 macro_rules! dispatched_by_level {
     ($(#[$doc:meta])* $name:ident, $body:ident, $bound:ident) => {
         $(#[$doc])*

@@ -16,9 +16,9 @@ use crate::workers::spawn::Worker;
 /// Names a session for as long as the server runs; counts from 1.
 pub(crate) type SessionId = u64;
 
-/// Visitors that may wait for a worker to take them in: as many connections as a program may add to a link for bulk. Each
+/// Connections that may wait for a worker to accept them: as many connections as a program may add to a link for bulk. Each
 /// keeps descriptors on their way, of which the system allows a user only so many.
-const MAX_VISITORS: usize = 16;
+const MAX_PENDING_CONNECTIONS: usize = 16;
 
 /// A worker that is to be started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) need: Need,
     /// Set once it is up.
     pub(crate) driver: Arc<OnceLock<DriverFound>>,
-    /// Visitors that were passed on to it, and that it has not taken in yet.
-    pub(crate) visitors: Arc<AtomicUsize>,
+    /// Connections that were passed on to it, and that it has not accepted yet.
+    pub(crate) pending_connections: Arc<AtomicUsize>,
 }
 
 /// The driver that a worker has opened.
@@ -66,7 +66,14 @@ impl WorkerHandle {
     pub(crate) fn new(worker: &Worker, need: Need) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Unassigned));
         let control = Arc::clone(&worker.control);
-        Self { pid: worker.pid(), control, assignment, need, driver: Arc::default(), visitors: Arc::default() }
+        Self {
+            pid: worker.pid(),
+            control,
+            assignment,
+            need,
+            driver: Arc::default(),
+            pending_connections: Arc::default(),
+        }
     }
 
     /// The handle of a worker that is no process's child, and serves a session.
@@ -74,7 +81,14 @@ impl WorkerHandle {
     pub(crate) fn of_session(control: OwnedFd, id: SessionId) -> Self {
         let assignment = Arc::new(Mutex::new(Assignment::Session(id)));
         let control = Arc::new(control);
-        Self { pid: 1, control, assignment, need: Need::default(), driver: Arc::default(), visitors: Arc::default() }
+        Self {
+            pid: 1,
+            control,
+            assignment,
+            need: Need::default(),
+            driver: Arc::default(),
+            pending_connections: Arc::default(),
+        }
     }
 
     /// Process id of the worker.
@@ -128,12 +142,12 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Passes a visitor of session `id` to the worker: `hand_over` sends it on the control socket and must not wait.
+    /// Passes a connection of session `id` to the worker: `hand_over` sends it on the control socket and must not wait.
     ///
     /// # Errors
     ///
     /// The worker is dead, or does not serve that session; or it could not be reached, or has not taken in those before.
-    pub(crate) fn visit(
+    pub(crate) fn pass_on(
         &self,
         id: SessionId,
         hand_over: impl FnOnce(BorrowedFd<'_>) -> Result<(), AcceptError>,
@@ -142,8 +156,9 @@ impl WorkerHandle {
         if *assignment != Assignment::Session(id) {
             return Err(AssignError::Dead);
         }
-        let one_more = |visitors| (visitors < MAX_VISITORS).then_some(visitors + 1);
-        self.visitors.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| AssignError::Busy)?;
+        let one_more =
+            |pending_connections| (pending_connections < MAX_PENDING_CONNECTIONS).then_some(pending_connections + 1);
+        self.pending_connections.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| AssignError::Busy)?;
         hand_over(self.control.as_fd()).map_err(|error| {
             self.has_taken_in();
             match error {
@@ -153,9 +168,11 @@ impl WorkerHandle {
         })
     }
 
-    /// The worker has taken a visitor in, or will not. One that says so too often has as many waiting as any.
+    /// The worker has accepted a connection, or will not. One that says so too often has as many waiting as any.
     pub(crate) fn has_taken_in(&self) {
-        let _ = self.visitors.fetch_update(Relaxed, Relaxed, |visitors: usize| visitors.checked_sub(1));
+        let _ = self
+            .pending_connections
+            .fetch_update(Relaxed, Relaxed, |pending_connections: usize| pending_connections.checked_sub(1));
     }
 
     /// Says something to the worker of session `id`; whether it will hear of it.
@@ -192,6 +209,6 @@ pub(crate) enum AssignError {
     #[error("the worker could not be reached: {0}")]
     HandOver(AcceptError),
     /// Others wait to be taken in.
-    #[error("the worker has {MAX_VISITORS} connections that it has not accepted yet; try again")]
+    #[error("the worker has {MAX_PENDING_CONNECTIONS} connections that it has not accepted yet; try again")]
     Busy,
 }

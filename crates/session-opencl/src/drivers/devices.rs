@@ -178,11 +178,11 @@ fn same<'a, 'b>(
     old: &[ListedDevice<'_>],
     new: &'b [ListedDevice<'a>],
 ) -> Option<&'b ListedDevice<'a>> {
-    let is_twin =
+    let is_same_model =
         |other: &&ListedDevice<'_>| other.device.name == known.device.name && other.platform == known.platform;
-    let position = old.iter().filter(is_twin).position(|twin| twin.index == known.index)?;
-    let twins = || new.iter().filter(is_twin);
-    twins().nth(position).or_else(|| new.iter().find(|other| other.device.name == known.device.name))
+    let position = old.iter().filter(is_same_model).position(|listed| listed.index == known.index)?;
+    let matching = || new.iter().filter(is_same_model);
+    matching().nth(position).or_else(|| new.iter().find(|other| other.device.name == known.device.name))
 }
 
 /// Devices of one platform must stay that, as far as they are used.

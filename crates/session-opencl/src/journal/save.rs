@@ -55,8 +55,8 @@ pub(crate) enum SaveError {
 #[derive(Default)]
 struct RecordSet {
     records: Vec<JournalRecord>,
-    /// How many strangers each frame has, which end with it.
-    strangers: HashMap<u64, u32>,
+    /// How many hidden objects each frame makes, which end with it.
+    hidden_objects: HashMap<u64, u32>,
 }
 
 impl RecordSet {
@@ -92,8 +92,8 @@ impl RecordSet {
         });
     }
 
-    fn stranger(&mut self, kind: u32, order: u64) -> u32 {
-        let count = self.strangers.entry(order).or_default();
+    fn hidden_object(&mut self, kind: u32, order: u64) -> u32 {
+        let count = self.hidden_objects.entry(order).or_default();
         *count += 1;
         id(kind, FIRST_HIDDEN_NUMBER + *count)
     }
@@ -138,9 +138,9 @@ impl RecordSet {
     fn others(&mut self, kept: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
         let mut others = HashMap::new();
         for (id, program) in &kept.with.needs {
-            let stranger = self.stranger(kind::PROGRAM, order);
-            self.program(stranger, program, &[], Some(order));
-            others.insert(*id, stranger);
+            let hidden_object = self.hidden_object(kind::PROGRAM, order);
+            self.program(hidden_object, program, &[], Some(order));
+            others.insert(*id, hidden_object);
         }
         others
     }
@@ -314,7 +314,7 @@ impl Session {
             return;
         }
         let new: Vec<u32> =
-            ids.iter().map(|id| if lives(id) { *id } else { all.stranger(kind_of(part), order) }).collect();
+            ids.iter().map(|id| if lives(id) { *id } else { all.hidden_object(kind_of(part), order) }).collect();
         let Ok(message) = kdclSubDevices::decode(payload) else { return };
         let mut left = message.arguments;
         let properties: Vec<i64> = list::take(&mut left).unwrap_or_default();
@@ -501,10 +501,10 @@ mod tests {
             session.journal.ended(gone.into());
             let records = session.records().unwrap();
             let [made, release] = &records[..] else { panic!("{records:?}") };
-            let stranger = parts(&made.payload)[0];
-            assert!(stranger >= id(kind::DEVICE, FIRST_HIDDEN_NUMBER));
-            assert_eq!(release.payload, encoded(&kdclRelease { object: stranger }));
-            gone = stranger;
+            let hidden_object = parts(&made.payload)[0];
+            assert!(hidden_object >= id(kind::DEVICE, FIRST_HIDDEN_NUMBER));
+            assert_eq!(release.payload, encoded(&kdclRelease { object: hidden_object }));
+            gone = hidden_object;
         }
     }
 

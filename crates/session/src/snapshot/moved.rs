@@ -78,8 +78,8 @@ pub(super) fn displaced(record: &CodeRecord, now: &[FoundVariable]) -> Result<Ve
         let now = found.first().map_or(0, |found| found.address);
         let (code, variable) = (record.code.clone(), old.name.clone());
         let one = DisplacedVariable { code, object: record.object, variable, before: old.address, now, size: old.size };
-        let is_twin = record.variables.iter().filter(|other| other.name == old.name).count() > 1;
-        if is_twin || found.len() != 1 || found[0].size != old.size {
+        let is_duplicate = record.variables.iter().filter(|other| other.name == old.name).count() > 1;
+        if is_duplicate || found.len() != 1 || found[0].size != old.size {
             return Err(one.refused());
         }
         all.push(one);
@@ -293,9 +293,9 @@ mod tests {
             let refused = displaced(&before, &now);
             assert!(matches!(&refused, Err(SnapshotError::Moved { variable, .. }) if variable == "b"), "{refused:?}");
         }
-        let twins = record(vec![found("a", 0x100, 4), found("a", 0x200, 4)]);
-        assert_eq!(displaced(&twins, &[found("a", 0x200, 4), found("a", 0x100, 4)]).unwrap(), []);
-        assert!(displaced(&twins, &[found("a", 0x300, 4), found("a", 0x400, 4)]).is_err(), "which is which?");
+        let duplicates = record(vec![found("a", 0x100, 4), found("a", 0x200, 4)]);
+        assert_eq!(displaced(&duplicates, &[found("a", 0x200, 4), found("a", 0x100, 4)]).unwrap(), []);
+        assert!(displaced(&duplicates, &[found("a", 0x300, 4), found("a", 0x400, 4)]).is_err(), "which is which?");
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl Transfer<'_> {
 
 /// Whether it says only that another thread has failed.
 fn is_of_another(error: &SnapshotError) -> bool {
-    matches!(error, SnapshotError::Image(ImageError::Spoiled { .. }))
+    matches!(error, SnapshotError::Image(ImageError::WriteFailed { .. }))
 }
 
 fn threads() -> usize {

@@ -121,7 +121,7 @@ impl LinkerState {
     /// Makes the image and fetches it.
     fn complete(&mut self) -> Result<&[u8], CUresult> {
         self.progress.check_incomplete()?;
-        let size = self.link(true).inspect_err(|code| self.progress.spoil(*code))?;
+        let size = self.link(true).inspect_err(|code| self.progress.fail(*code))?;
         let (context, session) = (stack::wire()?, &shim()?.session);
         let mut image = Vec::new();
         while (image.len() as u64) < size {

@@ -102,12 +102,12 @@ fn what_cannot_be_linked_is_told_by_code_and_log() {
     assert_eq!(junk.add(jit_input::LIBRARY, "hello", c"a"), CUresult::ERROR_UNKNOWN);
     assert_eq!(junk.add(9, "hello", c"a"), CUresult::ERROR_INVALID_VALUE);
     assert!(junk.complete().is_ok());
-    let spoiled = Linking::new();
-    assert_eq!(spoiled.add(jit_input::NVVM, "hello", c"a"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
-    assert_eq!(spoiled.ptx(CALLEE_PTX, c"b"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
-    let spoiled = Linking::new();
-    assert_eq!(spoiled.add(jit_input::CUBIN, "hello", c"a"), CUresult::ERROR_INVALID_IMAGE);
-    assert_eq!(spoiled.complete().err(), Some(CUresult::ERROR_INVALID_IMAGE));
+    let failed = Linking::new();
+    assert_eq!(failed.add(jit_input::NVVM, "hello", c"a"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
+    assert_eq!(failed.ptx(CALLEE_PTX, c"b"), CUresult::ERROR_JIT_COMPILER_NOT_FOUND);
+    let failed = Linking::new();
+    assert_eq!(failed.add(jit_input::CUBIN, "hello", c"a"), CUresult::ERROR_INVALID_IMAGE);
+    assert_eq!(failed.complete().err(), Some(CUresult::ERROR_INVALID_IMAGE));
 }
 
 /// What loading a text comes to, and the error log.

@@ -2,7 +2,7 @@
 //!
 //! Each text is checked when it is added, and all of them together at the end; the image is what `cuModuleLoadData`
 //! takes. As with the real linker, a text that is refused is left out and linking can go on, but a name that is defined
-//! twice, machine code and LTO code spoil everything that comes after. The registers of a thread are limited by the options
+//! twice, machine code and LTO code fail all later calls. The registers of a thread are limited by the options
 //! of an input, of the linking, or of the compiler that made a container, whichever says something first.
 
 use std::collections::HashMap;
@@ -198,7 +198,7 @@ impl LinkerState {
         let texts: Vec<&str> = inputs.iter().map(|(text, _)| *text).collect();
         if let Err(error) = Program::load(&texts, &mut Imagined::default(), target()) {
             let code = CUresult::ERROR_INVALID_SOURCE;
-            self.progress.spoil(code);
+            self.progress.fail(code);
             return Err(self.say(&CodeRefusal { code, log: error.to_string() }));
         }
         self.progress.complete();

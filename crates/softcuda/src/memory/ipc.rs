@@ -68,15 +68,15 @@ struct NamedMemory {
     offset: u64,
     size: u64,
     device: [u8; 16],
-    witness: (u32, u32),
+    lifetime_file: (u32, u32),
 }
 
 impl NamedMemory {
     fn encode(&self) -> CUipcMemHandle {
         let pair = u64::from(self.process) | u64::from(self.descriptor) << 32;
         let words = [HANDLE_MAGIC, pair, self.identity, self.offset, self.size];
-        let witness = [self.witness.0, self.witness.1].into_iter().flat_map(u32::to_le_bytes);
-        let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(witness);
+        let lifetime_file = [self.lifetime_file.0, self.lifetime_file.1].into_iter().flat_map(u32::to_le_bytes);
+        let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(lifetime_file);
         let mut reserved = [0; 64];
         reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         CUipcMemHandle { reserved }
@@ -87,8 +87,8 @@ impl NamedMemory {
         let (words, rest) = handle.reserved.split_at(40);
         let [magic, pair, identity, offset, size] = words.as_chunks::<8>().0 else { return None };
         let (device, rest) = rest.split_first_chunk()?;
-        let [descriptor_of_witness, witness] = rest.as_chunks::<4>().0 else { return None };
-        let witness = (u32::from_le_bytes(*descriptor_of_witness), u32::from_le_bytes(*witness));
+        let [lifetime_descriptor, lifetime_file] = rest.as_chunks::<4>().0 else { return None };
+        let lifetime_file = (u32::from_le_bytes(*lifetime_descriptor), u32::from_le_bytes(*lifetime_file));
         let (pair, number) = (u64::from_le_bytes(*pair), |bytes: &[u8; 8]| u64::from_le_bytes(*bytes));
         let (process, descriptor) = (pair as u32, (pair >> 32) as u32);
         let named = Self {
@@ -98,7 +98,7 @@ impl NamedMemory {
             offset: number(offset),
             size: number(size),
             device: *device,
-            witness,
+            lifetime_file,
         };
         let end = named.offset.checked_add(named.size)?.checked_add(PAGE_BYTES)?;
         (number(magic) == HANDLE_MAGIC && named.size > 0 && i64::try_from(end).is_ok()).then_some(named)
@@ -113,8 +113,8 @@ impl NamedMemory {
 
     /// The file that it is about, if its process lives and the memory has not been freed.
     fn file(&self) -> Outcome<OwnedFd> {
-        let witness = self.open(self.witness.0)?;
-        if identity(&witness).ok().map(|inode| inode as u32) != Some(self.witness.1) {
+        let lifetime_file = self.open(self.lifetime_file.0)?;
+        if identity(&lifetime_file).ok().map(|inode| inode as u32) != Some(self.lifetime_file.1) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let file = self.open(self.descriptor)?;
@@ -134,14 +134,14 @@ pub(crate) fn handle_of(address: u64) -> Outcome<CUipcMemHandle> {
     let region = space::find(address).filter(|region| region.kind == RangeKind::Device).ok_or(INVALID_HANDLE)?;
     let device = device::get(region.device)?;
     let SharedExtent { descriptor, identity, offset } = device.memory.share(region.start, region.size)?;
-    let witness = {
+    let lifetime_file = {
         let mut space = space::write();
-        let file = space.witness(region.start)?;
+        let file = space.lifetime_file(region.start)?;
         let inode = shared_marks::identity(file).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         (file.as_raw_fd().unsigned_abs(), inode as u32)
     };
     let (process, size) = (std::process::id(), region.size);
-    Ok(NamedMemory { process, descriptor, identity, offset, size, device: device.uuid(), witness }.encode())
+    Ok(NamedMemory { process, descriptor, identity, offset, size, device: device.uuid(), lifetime_file }.encode())
 }
 
 /// `cuIpcOpenMemHandle` in its form of CUDA 4.1, which opens no handle that is open already.
@@ -220,7 +220,7 @@ mod tests {
             offset: 4096,
             size: 3000,
             device: [5; 16],
-            witness: (3, 4),
+            lifetime_file: (3, 4),
         };
         let handle = named.encode();
         assert_eq!(NamedMemory::decode(&handle), Some(named));

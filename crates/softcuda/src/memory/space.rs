@@ -140,13 +140,13 @@ pub(crate) struct Space {
     /// Addresses (start to end) that are reserved for mappings: outside its regions nothing may be touched.
     reserved: BTreeMap<u64, u64>,
     /// By where a range begins: a file that is open as long as the range is there, which other processes can see.
-    witnesses: BTreeMap<u64, OwnedFd>,
+    lifetime_files: BTreeMap<u64, OwnedFd>,
 }
 
 impl Space {
     /// An empty space, made at compile time.
     pub(crate) const fn new() -> Self {
-        Self { regions: BTreeMap::new(), reserved: BTreeMap::new(), witnesses: BTreeMap::new() }
+        Self { regions: BTreeMap::new(), reserved: BTreeMap::new(), lifetime_files: BTreeMap::new() }
     }
 
     /// Notes that `start..end` is reserved.
@@ -177,16 +177,16 @@ impl Space {
 
     /// Takes away the range that starts at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<Region> {
-        self.witnesses.remove(&start);
+        self.lifetime_files.remove(&start);
         self.regions.remove(&start)
     }
 
     /// The file that is open as long as the range at `start` is there.
-    pub(crate) fn witness(&mut self, start: u64) -> Outcome<&OwnedFd> {
+    pub(crate) fn lifetime_file(&mut self, start: u64) -> Outcome<&OwnedFd> {
         if !self.regions.contains_key(&start) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        match self.witnesses.entry(start) {
+        match self.lifetime_files.entry(start) {
             Entry::Occupied(made) => Ok(made.into_mut()),
             Entry::Vacant(free) => {
                 let file = memory_file(PAGE_BYTES).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;

@@ -81,7 +81,7 @@ pub struct Pending {
 /// What a server sends a worker.
 #[derive(Debug)]
 pub enum Delivery {
-    /// A program or another visitor, with the server's note.
+    /// A program or another connection of a session, with the server's note.
     Program(Box<Pending>, Vec<u8>),
     /// A line of text.
     Text(Vec<u8>),

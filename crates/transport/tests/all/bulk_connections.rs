@@ -50,11 +50,11 @@ impl Host {
         thread::spawn(move || {
             loop {
                 // Connections that a network cuts are none.
-                let Ok(visitor) = server.greet() else { continue };
-                if visitor.hello().claim.role == Role::PROGRAM {
-                    let _ = sender.send(visitor);
+                let Ok(pending) = server.greet() else { continue };
+                if pending.hello().claim.role == Role::PROGRAM {
+                    let _ = sender.send(pending);
                 } else if let Some(link_control) = link_control.lock().unwrap().clone() {
-                    let _ = link_control.join(visitor, &build(), &ready());
+                    let _ = link_control.join(pending, &build(), &ready());
                 }
             }
         });

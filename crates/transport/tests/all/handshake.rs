@@ -104,12 +104,12 @@ fn a_program_that_leaves_early_is_no_mystery() {
 }
 
 #[test]
-fn a_stranger_is_turned_away() {
+fn a_client_of_another_protocol_is_refused() {
     let server = Server::new(Path::Tcp);
     let Address::Tcp { host, port } = &server.address else { unreachable!() };
-    let mut stranger = TcpStream::connect((host.as_str(), *port)).unwrap();
+    let mut client = TcpStream::connect((host.as_str(), *port)).unwrap();
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n{}", "X".repeat(40));
-    stranger.write_all(&request.as_bytes()[..72]).unwrap();
+    client.write_all(&request.as_bytes()[..72]).unwrap();
     let error = Pending::accept(server.accept(), &build(), hang_limit()).unwrap_err();
     assert!(matches!(error, AcceptError::Handshake(HandshakeError::NotKatydid { .. })), "{error}");
 }
@@ -202,7 +202,7 @@ fn a_hand_over_of_garbage_is_an_error() {
     }
 }
 
-/// Refuses the next program because of the crowd.
+/// Refuses the next program because too many connect.
 fn turn_away(socket: OwnedFd) {
     let pending = Pending::accept(socket, &build(), hang_limit()).unwrap();
     pending.refuse(&build(), &Refused::new(RefusalCode::CROWDED, "too many programs are connecting at once"));

@@ -522,11 +522,11 @@ fn a_program_that_has_not_left_or_is_another_one_is_refused() {
         let link_control = worker.link_control().unwrap();
         let visit = |expected: fn(&AttachError) -> bool| {
             thread::scope(|scope| {
-                let stranger = scope.spawn(|| connect(&host.server.address, &host.hello(), &build(), hang_limit()));
+                let program = scope.spawn(|| connect(&host.server.address, &host.hello(), &build(), hang_limit()));
                 let (pending, ready) = host.accept();
                 let refused = link_control.attach(pending, &build(), &ready).unwrap_err();
                 assert!(expected(&refused), "{path:?}: {refused}");
-                assert!(matches!(stranger.join().unwrap(), Err(ConnectError::Handshake { .. })));
+                assert!(matches!(program.join().unwrap(), Err(ConnectError::Handshake { .. })));
             });
         };
         visit(|refused| matches!(refused, AttachError::NotAway));

@@ -96,8 +96,8 @@ fn a_server_of_another_authority_is_refused() {
 fn a_programs_certificate_is_refused_with_the_reason_on_both_sides() {
     let (good, other) = (Authority::new("good"), Authority::new("other"));
     let server = || good.issue("127.0.0.1", SERVER, VALID);
-    let stranger = other.issue("mallory", CLIENT, VALID);
-    let (program, at_server) = refused(server(), stranger.clone());
+    let unknown = other.issue("mallory", CLIENT, VALID);
+    let (program, at_server) = refused(server(), unknown.clone());
     assert!(program.contains("of another authority than our authority.pem"), "{program}");
     assert!(at_server.contains("another authority"), "{at_server}");
     let (program, at_server) = refused(server(), good.issue("alice", SERVER, VALID));
@@ -153,7 +153,7 @@ fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
     let ready =
         Ready { worker_pid: 1, key: SessionKey::NONE, driver: "none".into(), arenas: hello(LinkKind::STREAM).arenas };
     let heard = thread::scope(|scope| {
-        let stranger = scope.spawn(|| {
+        let plain_server = scope.spawn(|| {
             let mut socket = TcpStream::from(server.accept());
             socket.write_all(&ready.encode(&build()).unwrap()).unwrap();
             let mut heard = Vec::new();
@@ -164,14 +164,14 @@ fn consent_in_the_plain_is_none_and_nothing_of_the_program_s_is_said_there() {
         let told = connect(&server.address, &hello(LinkKind::STREAM), &build(), hang_limit());
         let told = told.map(drop).unwrap_err().to_string();
         assert!(told.contains("the other side does not speak TLS"), "{told}");
-        stranger.join().unwrap()
+        plain_server.join().unwrap()
     });
     assert!(!heard.windows(7).any(|bytes| bytes == b"KATYDID"), "a hello in the plain");
 }
 
 /// A peer of some other make, which believes the authority and shows what lies in a folder, or nothing.
 fn other_make(authority: &Authority, certs: Option<PathBuf>) -> rustls::ClientConnection {
-    let folder = authority.issue("stranger", CLIENT, VALID);
+    let folder = authority.issue("other-make", CLIENT, VALID);
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.join(AUTHORITY_FILE)).unwrap()).unwrap();
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into());

@@ -42,7 +42,7 @@ impl Suspension {
         self.0.is_on.load(SeqCst)
     }
 
-    /// What visitors are told, by what they were told when the session began.
+    /// What connections are told, by what they were told when the session began.
     pub(crate) fn ready(&self, ready: &Ready) -> Ready {
         let key = *self.0.key.lock().unwrap_or_else(PoisonError::into_inner);
         Ready { key: key.unwrap_or(ready.key), ..ready.clone() }

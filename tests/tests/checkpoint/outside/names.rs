@@ -20,7 +20,7 @@ use crate::stage::{CHECKPOINT_TIMEOUT, Stage, continues, describe, expected_of};
 
 const ON_ONE_WAY: [(&str, Scenario); 8] = [
     ("a_restore_that_fails_gives_its_turn_back", failed_restore),
-    ("semaphores_are_restored_twice_at_once", twins),
+    ("semaphores_are_restored_twice_at_once", restored_twice),
     ("a_file_comes_back_under_the_name_that_it_has_left", comes_back),
     ("a_killed_criu_leaves_no_name_that_it_gave", killed),
     ("what_was_written_to_a_file_under_another_name_is_written_again", written_again),
@@ -40,7 +40,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Scenario, &'static st
 }
 
 /// The second one has a `/dev/shm` of its own, because the first has the ids. Each is a job with checkpoints of its own.
-fn twins(paths: &Paths, way: &str) -> Result<()> {
+fn restored_twice(paths: &Paths, way: &str) -> Result<()> {
     let (stage, kept) = (Stage::new(paths, way)?, expected_of(paths, "kept_names")?);
     let points = [10, 14];
     let mut job = stage.start("named", ("kept_names", Variant::Static), &[], &points)?;
@@ -50,18 +50,18 @@ fn twins(paths: &Paths, way: &str) -> Result<()> {
     let written = (before, job.output_so_far()?.len());
     was_stopped(job)?;
     let plan = Plan { points: &points, ..Plan::default() };
-    let mut twins = Vec::new();
+    let mut jobs = Vec::new();
     for name in ["named", "named-2"] {
-        let mut twin = stage.restore_by(name, "image", &plan)?;
-        ensure!(twin.holds_itself()?, "{name} ended before its point");
-        twins.push((twin, name));
+        let mut job = stage.restore_by(name, "image", &plan)?;
+        ensure!(job.holds_itself()?, "{name} ended before its point");
+        jobs.push((job, name));
     }
-    for (mut twin, name) in twins {
+    for (mut job, name) in jobs {
         // Its processes count their frames apart, so there may be several points.
-        while twin.holds_itself()? {
-            stage.checkpoint(&twin, name, &["--leave-running"])?;
+        while job.holds_itself()? {
+            stage.checkpoint(&job, name, &["--leave-running"])?;
         }
-        continues(&kept, written, &twin.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
+        continues(&kept, written, &job.finish(CHECKPOINT_TIMEOUT)?).with_context(|| name.to_owned())?;
     }
     for name in ["named", "named-2"] {
         let outcome = stage.restore(name, name, &[])?.finish(CHECKPOINT_TIMEOUT)?;

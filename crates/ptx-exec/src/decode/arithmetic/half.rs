@@ -14,7 +14,7 @@ use crate::engine::machine::Exec;
 use crate::types::Ty;
 use katydid_ptx::ast::Instruction;
 
-/// Code of an operation on one value, or of its twin on pairs.
+/// Code of an operation on one value, or of the same operation on pairs.
 macro_rules! by_type {
     ($ty:expr, $template:ident, $one:ident, $two:ident) => {
         match $ty {
