@@ -3,7 +3,6 @@
 pub(crate) mod attributes;
 pub(crate) mod descriptors;
 pub(crate) mod file_id;
-pub(crate) mod file_identity;
 pub mod inherited_fds;
 pub(crate) mod injection;
 pub(crate) mod libraries;

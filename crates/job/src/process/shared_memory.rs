@@ -38,8 +38,7 @@ pub(crate) use self::made_files::{MadeFiles, undo_behind};
 pub use self::made_files::{leave_none, undo_abandoned};
 use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
-use crate::process::file_id::FileId;
-use crate::process::file_identity::FileIdentity;
+use crate::process::file_id::{DatedFileId, FileId};
 use crate::process::stdio::Standard;
 use crate::process::tree::Process;
 use crate::process::{stdio, written_files};
@@ -375,7 +374,7 @@ fn make_all(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        made.note(name, FileIdentity::new(&fs::symlink_metadata(&segment.path)?))?;
+        made.note(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
     }
     for name in segment.given.iter().filter(|name| **name != segment.path) {
@@ -383,7 +382,7 @@ fn make_all(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        made.note_given(name, FileIdentity::new(&fs::symlink_metadata(&segment.path)?))?;
+        made.note_given(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
     }
     Ok(())
@@ -425,7 +424,7 @@ fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
         SharedFileKind::Folder => make_folder(segment)?,
         SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
             let (fresh, file) = beside(&segment.path, private::create_new)?;
-            let id = FileIdentity::new(&file.metadata()?);
+            let id = DatedFileId::new(&file.metadata()?);
             made.note(&fresh, id)?;
             fill(file, segment, folder)?;
             return name_file(&fresh, id, &segment.path, made);
@@ -442,14 +441,14 @@ fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
 }
 
 /// Gives a new file its name. What had it lies beside it then.
-fn name_file(fresh: &Path, id: FileIdentity, path: &Path, made: &MadeFiles) -> io::Result<()> {
+fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made: &MadeFiles) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             made.note(path, id)?;
             return fs::rename(fresh, path);
         }
         Ok(stat) if stat.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        Ok(stat) => made.note_aside(path, fresh, FileIdentity::new(&stat))?,
+        Ok(stat) => made.note_aside(path, fresh, DatedFileId::new(&stat))?,
         Err(error) => return Err(error),
     }
     made.note(path, id)?;

@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::criu::link_remap;
 use crate::process::descriptors::remote;
-use crate::process::file_id::FileId;
-use crate::process::file_identity::{birth, is_same_birth};
+use crate::process::file_id::{FileId, birth, is_same_birth};
 use crate::process::tcp;
 use crate::process::tree::Process;
 

@@ -76,7 +76,7 @@ pub(crate) unsafe fn state(pid: i32, state: *mut u32) -> Result<(), CUresult> {
 
 /// # Safety
 ///
-/// As [`given`].
+/// As [`argument_bytes`].
 pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let bytes = unsafe { argument_bytes(arguments.cast_const()) };
@@ -90,7 +90,7 @@ pub(crate) unsafe fn lock(pid: i32, arguments: *mut sys::CUcheckpointLockArgs) -
 
 /// # Safety
 ///
-/// As [`given`].
+/// As [`argument_bytes`].
 pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheckpointArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     reserved(&unsafe { argument_bytes(arguments.cast_const()) })?;
@@ -100,7 +100,7 @@ pub(crate) unsafe fn checkpoint(pid: i32, arguments: *mut sys::CUcheckpointCheck
 
 /// # Safety
 ///
-/// As [`given`]; the pairs that the structure names are readable.
+/// As [`argument_bytes`]; the pairs that the structure names are readable.
 pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     let bytes = unsafe { argument_bytes(arguments.cast_const()) };
@@ -123,7 +123,7 @@ pub(crate) unsafe fn restore(pid: i32, arguments: *mut sys::CUcheckpointRestoreA
 
 /// # Safety
 ///
-/// As [`given`].
+/// As [`argument_bytes`].
 pub(crate) unsafe fn unlock(pid: i32, arguments: *mut sys::CUcheckpointUnlockArgs) -> Result<(), CUresult> {
     // SAFETY: handed on.
     reserved(&unsafe { argument_bytes(arguments.cast_const()) })?;

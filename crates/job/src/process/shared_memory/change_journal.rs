@@ -21,7 +21,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::process::file_identity::FileIdentity;
+use crate::process::file_id::DatedFileId;
 use crate::supervisor::{folder, runtime_dirs};
 
 /// The folder of journals, beside that of jobs.
@@ -34,15 +34,15 @@ const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {
     /// Something of its own gets this name.
-    Made { path: PathBuf, id: FileIdentity },
+    Made { path: PathBuf, id: DatedFileId },
     /// What has the name `path` gets another one.
-    Aside { path: PathBuf, aside: PathBuf, id: FileIdentity },
+    Aside { path: PathBuf, aside: PathBuf, id: DatedFileId },
     /// CRIU needs this name, and takes it away when it has restored the job.
-    Given { path: PathBuf, id: FileIdentity },
+    Given { path: PathBuf, id: DatedFileId },
     /// A socket gets a second name: CRIU may take its own.
-    Socket { path: PathBuf, second: PathBuf, id: FileIdentity },
+    Socket { path: PathBuf, second: PathBuf, id: DatedFileId },
     /// CRIU has restored the job. What has the names of sockets now.
-    Restored { sockets: Vec<(PathBuf, Option<FileIdentity>)> },
+    Restored { sockets: Vec<(PathBuf, Option<DatedFileId>)> },
     /// The job goes on: what was made is its own.
     Kept,
 }
@@ -133,7 +133,7 @@ fn is_locked(file: &File, path: &Path) -> bool {
     let is_ours = |stat: fs::Metadata| stat.is_file() && stat.uid() == geteuid().as_raw();
     file.metadata().is_ok_and(is_ours)
         && flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
-        && file.metadata().is_ok_and(|stat| FileIdentity::of(path) == Some(FileIdentity::new(&stat)))
+        && file.metadata().is_ok_and(|stat| DatedFileId::of(path) == Some(DatedFileId::new(&stat)))
 }
 
 /// The journal, if the process that it is of is gone.

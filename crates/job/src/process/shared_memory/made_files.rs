@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::change_journal::{Change, Journal, abandoned, has_one};
 use crate::criu::link_remap_lock::rename_to_free;
-use crate::process::file_identity::FileIdentity;
+use crate::process::file_id::DatedFileId;
 
 /// Names beside a file that are tried.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
@@ -102,28 +102,28 @@ impl MadeFiles {
     }
 
     /// Notes what is about to get the name, or has just been made under it.
-    pub(super) fn note(&self, path: &Path, id: FileIdentity) -> io::Result<()> {
+    pub(super) fn note(&self, path: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::Made { path: path.to_owned(), id })
     }
 
     /// Notes what was just made under the name.
     pub(super) fn note_new(&self, path: &Path) -> io::Result<()> {
-        FileIdentity::of(path).map_or(Ok(()), |id| self.note(path, id))
+        DatedFileId::of(path).map_or(Ok(()), |id| self.note(path, id))
     }
 
     /// Notes a name that CRIU needs, and takes away when it has restored the job: one that a file is about to get.
-    pub(super) fn note_given(&self, name: &Path, id: FileIdentity) -> io::Result<()> {
+    pub(super) fn note_given(&self, name: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::Given { path: name.to_owned(), id })
     }
 
     /// Notes what is about to lose its name for another one.
-    pub(super) fn note_aside(&self, path: &Path, aside: &Path, id: FileIdentity) -> io::Result<()> {
+    pub(super) fn note_aside(&self, path: &Path, aside: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::Aside { path: path.to_owned(), aside: aside.to_owned(), id })
     }
 
     /// Gives a file another name beside its own.
     pub(super) fn move_aside(&self, path: &Path) -> io::Result<()> {
-        let id = FileIdentity::of(path).ok_or(io::ErrorKind::NotFound)?;
+        let id = DatedFileId::of(path).ok_or(io::ErrorKind::NotFound)?;
         beside(path, |aside| {
             self.note_aside(path, aside, id)?;
             rename_to_free(path, aside)
@@ -133,7 +133,7 @@ impl MadeFiles {
 
     /// Gives a socket a second name: CRIU may take its own for one of the job. One of another user may not get any.
     pub(super) fn hold_socket(&self, path: &Path) {
-        let Some(id) = FileIdentity::of(path) else { return };
+        let Some(id) = DatedFileId::of(path) else { return };
         let _ = beside(path, |second| {
             self.add(Change::Socket { path: path.to_owned(), second: second.to_owned(), id })?;
             fs::hard_link(path, second)
@@ -160,7 +160,7 @@ impl MadeFiles {
     pub(crate) fn restored(self) -> io::Result<Self> {
         let mut log = lock(&self.0);
         let sockets = log.changes.iter().filter_map(|change| match change {
-            Change::Socket { path, .. } => Some((path.clone(), FileIdentity::of(path))),
+            Change::Socket { path, .. } => Some((path.clone(), DatedFileId::of(path))),
             _ => None,
         });
         let sockets = sockets.collect();
@@ -221,8 +221,8 @@ fn settle(changes: &[Change]) {
 }
 
 /// Takes a name away, if it is still that of this file.
-fn remove(path: &Path, id: FileIdentity) {
-    if FileIdentity::of(path) == Some(id) {
+fn remove(path: &Path, id: DatedFileId) {
+    if DatedFileId::of(path) == Some(id) {
         let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
     }
 }
@@ -237,18 +237,18 @@ impl Change {
     }
 
     /// What has the names of sockets since CRIU has `restored` the job; none where it has not.
-    fn undo(&self, restored: Option<&[(PathBuf, Option<FileIdentity>)]>) {
+    fn undo(&self, restored: Option<&[(PathBuf, Option<DatedFileId>)]>) {
         match self {
             Self::Made { path, id } => remove(path, *id),
             Self::Given { path, id } if restored.is_none() => remove(path, *id),
-            Self::Aside { path, aside, id } if FileIdentity::of(aside) == Some(*id) => {
-                if FileIdentity::of(path) == Some(*id) {
+            Self::Aside { path, aside, id } if DatedFileId::of(aside) == Some(*id) => {
+                if DatedFileId::of(path) == Some(*id) {
                     return remove(aside, *id);
                 }
                 // Where the name is another file's by now, both stay.
                 let _ = rename_to_free(aside, path);
             }
-            Self::Socket { path, second, id } if FileIdentity::of(second) == Some(*id) => {
+            Self::Socket { path, second, id } if DatedFileId::of(second) == Some(*id) => {
                 let now =
                     restored.map(|sockets| sockets.iter().find(|(socket, _)| socket == path).and_then(|(_, id)| *id));
                 if has_lost_its_name(path, *id, now.flatten()) {
@@ -264,8 +264,8 @@ impl Change {
 
 /// Whether a socket has lost its name to one of the job, and to no socket that its owner has made since. `restored` had it when CRIU
 /// had restored.
-fn has_lost_its_name(path: &Path, id: FileIdentity, restored: Option<FileIdentity>) -> bool {
-    match (FileIdentity::of(path), restored) {
+fn has_lost_its_name(path: &Path, id: DatedFileId, restored: Option<DatedFileId>) -> bool {
+    match (DatedFileId::of(path), restored) {
         (None, _) => true,
         (Some(now), _) if now == id => false,
         (now, Some(_)) => now == restored,
