@@ -1,5 +1,5 @@
 // What images of all kinds tell of themselves, the second and third of a kind as well as the first, with and without data of the
-// program's; sizes that no device has; and whether their bytes are where they belong.
+// program's; what the driver says to sizes beyond the device's; and whether their bytes are where they belong.
 #include "check.h"
 
 typedef struct {
@@ -95,7 +95,16 @@ static void images_of(const kind *of, int format, cl_mem_flags flags, const char
     }
 }
 
-// The first of a kind and later ones are refused alike.
+// The code of an image that is to be refused. A driver may make an image wider than its device says, as NVIDIA's does.
+static const char *code_of(cl_mem_flags flags, const cl_image_desc *shape) {
+    cl_int code;
+    cl_mem image = clCreateImage(context, flags, &formats[0], shape, NULL, &code);
+    REQUIRE((image != NULL) == (code == CL_SUCCESS));
+    if (image) CHECK(clReleaseMemObject(image));
+    return code_name(code);
+}
+
+// The first of a kind and later ones are answered alike.
 static void wrong_images(void) {
     size_t most;
     CHECK(clGetDeviceInfo(device, CL_DEVICE_IMAGE2D_MAX_WIDTH, sizeof most, &most, NULL));
@@ -105,11 +114,8 @@ static void wrong_images(void) {
             CHECK(clGetDeviceInfo(device, CL_DEVICE_IMAGE3D_MAX_WIDTH, sizeof most, &most, NULL));
         }
         shape.image_width = most + 1, empty.image_width = 0;
-        cl_int wide, none, flags;
-        REQUIRE(clCreateImage(context, 0, &formats[0], &shape, NULL, &wide) == NULL);
-        REQUIRE(clCreateImage(context, 0, &formats[0], &empty, NULL, &none) == NULL);
-        REQUIRE(clCreateImage(context, CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY, &formats[0], &empty, NULL, &flags) == NULL);
-        printf("%s: %s, %s, %s\n", kinds[i].name, code_name(wide), code_name(none), code_name(flags));
+        const char *wide = code_of(0, &shape), *none = code_of(0, &empty);
+        printf("%s: %s, %s, %s\n", kinds[i].name, wide, none, code_of(CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY, &empty));
     }
 }
 
