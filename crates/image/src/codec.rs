@@ -74,7 +74,7 @@ impl Packer {
         Self { compression, idle: Mutex::default() }
     }
 
-    /// Chooses how a chunk is kept; what is returned goes to [`Packer::done`].
+    /// Chooses how a chunk is kept; what is returned goes to [`Packer::finish`].
     pub(crate) fn pack<'a>(&self, raw: &'a [u8], zero: bool) -> Stored<'a> {
         if zero {
             return Stored { codec: Codec::Zero, raw, scratch: None };

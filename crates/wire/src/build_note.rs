@@ -9,7 +9,7 @@
 //! | 4 | 4 | length of what follows the owner: 56 |
 //! | 8 | 4 | kind: 1 |
 //! | 12 | 8 | owner: `Katydid` and a zero byte |
-//! | 20 | 4 | [`handshake::PROTOCOL`] |
+//! | 20 | 4 | [`handshake::PROTOCOL_VERSION`] |
 //! | 24 | 4 | [`job::JOB_PROTOCOL_VERSION`] |
 //! | 28 | 32 | [`SPEC_HASH`] |
 //! | 60 | 16 | release, text padded with zeros |

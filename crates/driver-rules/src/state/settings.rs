@@ -1,6 +1,6 @@
 //! Katydid's own environment variables: one list of all of them, what each takes, and the name that a misspelt one is near to.
 //!
-//! The rule: a name that begins with `KATYDID_` and is not in [`SETTINGS`] is named once on standard error, by the command or, where
+//! The rule: a name that begins with `KATYDID_` and is not in [`KNOWN_SETTINGS`] is named once on standard error, by the command or, where
 //! no command has started the program, by the library. `docs/reference/environment.md` has its table from here; tests hold the sources and
 //! that page to the list.
 

@@ -194,7 +194,7 @@ impl Criu {
         (note.circumstances == circumstances).then_some(note.criu)
     }
 
-    /// The one at `place`, if it passes its check.
+    /// The one at `path`, if it passes its check.
     fn at(path: &Path) -> Result<Self, CriuError> {
         if !path.exists() {
             return Err(CriuError::Missing { private: path.to_owned() });

@@ -20,7 +20,7 @@ use crate::engine::registers::{Raw, Registers, Row, WARP_LANES, lanes_of};
 use crate::engine::warp::{Split, Wait};
 use crate::slot::{CONSTANT_BIT, NO_SLOT, Slot};
 
-/// The slot of the member mask: the low half of `imm`; `NONE` for the forms without `.sync`.
+/// The slot of the member mask: the low half of `imm`; `NO_SLOT` for the forms without `.sync`.
 fn members_slot(inst: &Inst) -> Slot {
     inst.imm as u32
 }

@@ -8,7 +8,7 @@ use crate::types::Width;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// A virtual register, a constant slot (with `CONSTANT`), or `NONE`.
+/// A virtual register, a constant slot (with `CONSTANT_BIT`), or `NO_SLOT`.
 pub(crate) type Ref = u32;
 
 /// Whether a reference is a virtual register.

@@ -51,7 +51,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.registers.widths.get(register as usize).copied().unwrap_or(Width::Word)
     }
 
-    /// A destination register of type `ty`; `NONE` for `_`.
+    /// A destination register of type `ty`; `NO_SLOT` for `_`.
     pub(crate) fn destination(&mut self, operand: &Operand<'a>, ty: Ty) -> Result<Ref, LoadError> {
         let width = ty.width().ok_or_else(|| self.invalid("128-bit operand"))?;
         match operand {

@@ -47,7 +47,7 @@ pub(crate) type Exec = unsafe fn(&mut Machine<'_>, &Inst) -> Flow;
 pub(crate) struct Inst {
     /// The function that runs it.
     pub(crate) exec: Exec,
-    /// Word slot of the guard predicate, perhaps with `NEGATED`; or `NONE`.
+    /// Word slot of the guard predicate, perhaps with `NEGATED_BIT`; or `NO_SLOT`.
     pub(crate) guard: Slot,
     /// Slot of the destination.
     pub(crate) d: Slot,
@@ -77,7 +77,7 @@ impl fmt::Debug for Inst {
 pub(crate) struct Code {
     /// Instructions of all functions, one function after the other; program counters index it.
     pub(crate) insts: Vec<Inst>,
-    /// Rows that slots with `CONSTANT` refer to.
+    /// Rows that slots with `CONSTANT_BIT` refer to.
     pub(crate) constants: Vec<Row>,
     /// Operand lists of vector instructions, jump tables, argument lists.
     pub(crate) lists: Vec<Slot>,

@@ -12,7 +12,7 @@ use crate::objects::handle::{HeldObject, Object, ids, object, objects, release};
 use crate::objects::queue::Queue;
 use crate::process::session;
 
-/// A command that is being enqueued. Dropped before [`PendingCommand::done`], it leaves no event.
+/// A command that is being enqueued. Dropped before [`PendingCommand::publish`], it leaves no event.
 pub(crate) struct PendingCommand {
     pub(crate) queue: Arc<Queue>,
     waits: Vec<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct PendingCommand {
     pub(crate) worker: u32,
 }
 
-// SAFETY: `place` is written by `done` alone, which takes the command from all threads that share it.
+// SAFETY: `event_out` is written by `publish` alone, which takes the command from all threads that share it.
 unsafe impl Sync for PendingCommand {}
 
 /// Reads a list of events.
@@ -52,7 +52,7 @@ impl PendingCommand {
     ///
     /// # Safety
     ///
-    /// `events` is null or holds `count` handles; `place` is null or writable until the call returns.
+    /// `events` is null or holds `count` handles; `event_out` is null or writable until the call returns.
     pub(crate) unsafe fn new(
         queue: cl_command_queue,
         (count, events, event_out): (u32, *const cl_event, *mut cl_event),
