@@ -503,14 +503,14 @@ fn has_process(entry: &JobEntry, pid: u32) -> bool {
 
 /// Removes what supervisors of this user's left that are gone: folders of jobs, and temporary ones.
 pub fn clear_away() {
-    all_jobs().iter().for_each(|jobs| clear_below(jobs));
+    own_jobs().iter().for_each(|jobs| clear_below(jobs));
     katydid_scratch::clear_away(&std::env::temp_dir());
 }
 
 /// Clears away right behind the end of `supervisor`. A child that it has just forked has a copy of its locks for a moment,
 /// which is waited for until a `deadline`.
 pub(crate) fn clear_away_behind(supervisor: u32, deadline: Instant) {
-    clear_behind(supervisor, &all_jobs(), deadline);
+    clear_behind(supervisor, &own_jobs(), deadline);
     clear_away();
 }
 
@@ -573,6 +573,12 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
 /// The folders of jobs of this user that are there, that of new ones first.
 fn all_jobs() -> Vec<PathBuf> {
     let jobs = runtime_dirs::all().into_iter().map(|above| above.join(JOBS_FOLDER));
+    jobs.filter(|jobs| check(jobs).is_ok()).collect()
+}
+
+/// Those of them that no other user can replace while they are cleared away.
+fn own_jobs() -> Vec<PathBuf> {
+    let jobs = runtime_dirs::own().into_iter().map(|above| above.join(JOBS_FOLDER));
     jobs.filter(|jobs| check(jobs).is_ok()).collect()
 }
 

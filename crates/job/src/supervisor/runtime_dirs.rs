@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
+use rustix::fs::Mode;
+use rustix::process::{getegid, geteuid};
 
 /// The folder of jobs, below one of those of [`of_user`].
 pub(crate) const JOBS_FOLDER: &str = "jobs";
@@ -49,6 +50,33 @@ fn dirs_of(runtime: Option<&Path>, user: u32) -> Vec<PathBuf> {
 /// Folders in which the asker may look: those of this user, those of new folders first, and for root those of all users. Each
 /// was made by the user whose it is.
 pub(crate) fn all() -> Vec<PathBuf> {
+    all_by_user().into_iter().map(|(_, folder)| folder).collect()
+}
+
+/// Those of [`all`] in which this user may remove what was left, by paths without symbolic links: of this user alone, and where no other
+/// user can put another folder in their place meanwhile.
+pub(crate) fn own() -> Vec<PathBuf> {
+    let us = geteuid().as_raw();
+    let own = all_by_user().into_iter().filter(|(user, _)| *user == us);
+    own.filter_map(|(_, folder)| fs::canonicalize(folder).ok()).filter(|folder| is_out_of_reach(folder, us)).collect()
+}
+
+/// Whether the folder is this user's, and closed, and only this user and root can change what its path leads to.
+fn is_out_of_reach(folder: &Path, us: u32) -> bool {
+    let is_closed = |above: &Path| {
+        fs::symlink_metadata(above).is_ok_and(|stat| {
+            let is_writable = stat.mode() & Mode::WOTH.bits() != 0
+                || (stat.mode() & Mode::WGRP.bits() != 0 && ![0, getegid().as_raw()].contains(&stat.gid()));
+            let is_sticky = stat.mode() & Mode::SVTX.bits() != 0;
+            stat.is_dir() && [0, us].contains(&stat.uid()) && (!is_writable || is_sticky)
+        })
+    };
+    let is_ours = |stat: fs::Metadata| stat.uid() == us && stat.mode() & 0o077 == 0;
+    // Our own name in a folder that all may write to is ours to change, and so is a closed folder's.
+    fs::symlink_metadata(folder).is_ok_and(is_ours) && folder.ancestors().all(is_closed)
+}
+
+fn all_by_user() -> Vec<(u32, PathBuf)> {
     let (us, is_root) = (geteuid().as_raw(), geteuid().is_root());
     let login = |user: u32| Path::new(LOGIN_RUNTIME_FOLDER).join(user.to_string()).join(FOLDER_NAME);
     let mut all: Vec<(u32, PathBuf)> = of_user().into_iter().chain([login(us)]).map(|folder| (us, folder)).collect();
@@ -66,7 +94,7 @@ pub(crate) fn all() -> Vec<PathBuf> {
         let is_closed = |mode: u32| *user != us || mode & 0o077 == 0;
         found.is_some_and(|stat| is_closed(stat.mode()) && seen.insert((stat.dev(), stat.ino())))
     });
-    all.into_iter().map(|(_, folder)| folder).collect()
+    all
 }
 
 /// The numbers behind `prefix` in the names of a folder's entries.
@@ -105,6 +133,8 @@ pub(crate) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a Path
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -129,14 +159,36 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join(FOLDER_NAME);
         fs::create_dir(&place).unwrap();
-        fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
         assert!(!all().contains(&place));
         let mut other =
             Command::new("/bin/cat").env(RUNTIME_DIR_VARIABLE, folder.path()).stdin(Stdio::piped()).spawn().unwrap();
         assert!(all().contains(&place));
-        fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o755)).unwrap();
         assert!(!all().contains(&place), "others may have put something there");
         drop(other.stdin.take());
         other.wait().unwrap();
+    }
+
+    #[test]
+    fn what_another_user_can_replace_is_not_cleared_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let (us, above) = (geteuid().as_raw(), folder.path().join("above"));
+        let place = above.join(FOLDER_NAME);
+        fs::create_dir_all(&place).unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        mode(&place, 0o700);
+        for (bits, is_safe) in [(0o755, true), (0o777, false), (0o1777, true), (0o700, true)] {
+            mode(&above, bits);
+            assert_eq!(is_out_of_reach(&place, us), is_safe, "{bits:o}");
+        }
+        mode(&place, 0o750);
+        assert!(!is_out_of_reach(&place, us), "others may have put something there");
+        mode(&place, 0o700);
+        assert!(!is_out_of_reach(&place, us + 1));
+        if us == 0 {
+            std::os::unix::fs::chown(&above, Some(1), None).unwrap();
+            assert!(!is_out_of_reach(&place, us), "its owner can put another folder in its place");
+        }
     }
 }
