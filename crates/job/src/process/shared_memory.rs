@@ -16,6 +16,7 @@
 //! under that by which CRIU finds it (`criu/link_remap.rs`).
 
 mod change_journal;
+mod held_folder;
 mod made_files;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::change_journal::Journal;
+use self::held_folder::HeldFolder;
 use self::made_files::beside;
 pub(crate) use self::made_files::{MadeFiles, undo_behind};
 pub use self::made_files::{leave_none, undo_abandoned};
@@ -414,23 +416,39 @@ impl Drop for Outside<'_> {
 
 fn make_one(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()> {
     if let Some(above) = segment.path.parent() {
-        let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
-        let created = DirBuilder::new().recursive(true).mode(0o755).create(above);
-        missing.iter().rev().try_for_each(|folder| made.note_new(folder))?;
-        created?;
+        make_folders(above, made)?;
     }
     match segment.kind {
-        SharedFileKind::Fifo => make_fifo(segment)?,
-        SharedFileKind::Folder => make_folder(segment)?,
+        SharedFileKind::Fifo => make_new(&segment.path, made, |path| make_fifo(segment, path)),
+        SharedFileKind::Folder => make_new(&segment.path, made, |path| make_folder(segment, path)),
         SharedFileKind::Mapped | SharedFileKind::Open | SharedFileKind::Linked => {
             let (fresh, file) = beside(&segment.path, private::create_new)?;
             let id = DatedFileId::new(&file.metadata()?);
             made.note(&fresh, id)?;
             fill(file, segment, folder)?;
-            return name_file(&fresh, id, &segment.path, made);
+            name_file(&fresh, id, &segment.path, made)
         }
     }
-    made.note_new(&segment.path)
+}
+
+/// Makes the folders on a path that are missing. Those that another process has made meanwhile are its own.
+fn make_folders(above: &Path, made: &MadeFiles) -> io::Result<()> {
+    let missing: Vec<&Path> = above.ancestors().take_while(|folder| !folder.exists()).collect();
+    for folder in missing.into_iter().rev() {
+        match make_new(folder, made, |path| DirBuilder::new().mode(0o755).create(path)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+            made => made?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes what has no name until then, and notes it: nothing that had the name before, and nothing in another folder.
+fn make_new(path: &Path, made: &MadeFiles, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let held = HeldFolder::of(path).ok_or(io::ErrorKind::NotFound)?;
+    let entry = held.entry(path).ok_or(io::ErrorKind::InvalidInput)?;
+    make(&entry)?;
+    DatedFileId::of(&entry).map_or(Ok(()), |id| made.note(path, id))
 }
 
 fn fill(mut file: File, segment: &Segment, folder: &Path) -> io::Result<()> {
@@ -461,18 +479,18 @@ fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made: &MadeFiles) -> io
     fs::rename(fresh, path)
 }
 
-fn make_fifo(segment: &Segment) -> io::Result<()> {
-    mknodat(CWD, &segment.path, FileType::Fifo, Mode::from_raw_mode(segment.mode), 0)?;
+fn make_fifo(segment: &Segment, path: &Path) -> io::Result<()> {
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(segment.mode), 0)?;
     let (owner, group) = segment.owner;
     let ids = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)));
-    Ok(chownat(CWD, &segment.path, ids.0, ids.1, AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(chownat(CWD, path, ids.0, ids.1, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// By its descriptor: another user may put a symbolic link in its place.
-fn make_folder(segment: &Segment) -> io::Result<()> {
-    private::folder(&segment.path)?;
+fn make_folder(segment: &Segment, path: &Path) -> io::Result<()> {
+    private::folder(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = File::from(rustix::fs::open(&segment.path, flags, Mode::empty())?);
+    let folder = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let (owner, group) = segment.owner;
     fchown(&folder, Some(owner), Some(group))?;
     folder.set_permissions(Permissions::from_mode(segment.mode))
@@ -735,6 +753,18 @@ mod tests {
         assert_eq!(fs::read_to_string(other).unwrap(), "now", "nothing is lost");
         assert!(fs::symlink_metadata(beside).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(image.path().join("copy")).unwrap(), "then");
+    }
+
+    #[test]
+    fn a_link_to_nothing_on_the_way_to_a_file_stays() {
+        let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path().join("none"), &link).unwrap();
+        fs::write(image.path().join("copy"), "then").unwrap();
+        let stat = fs::metadata(image.path().join("copy")).unwrap();
+        let segment = Segment { path: link.join("below/data"), ..segment_of(&stat) };
+        make(&[segment], image.path(), None).unwrap_err();
+        assert!(fs::symlink_metadata(&link).is_ok_and(|stat| stat.is_symlink()), "the restore has not made it");
     }
 
     fn segment_of(stat: &Metadata) -> Segment {

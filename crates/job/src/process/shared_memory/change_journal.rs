@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The rule: the restore holds a lock on its journal (`flock`) for as long as it lives. A journal whose lock is free is of one that is gone,
-//! and the holder of the lock undoes what it says. Only journals of this user's count, in folders that no other user may enter.
+//! and the holder of the lock undoes what it says. Only journals of this user's count, in folders that no other user may enter or
+//! replace.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use katydid_scratch::private;
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +28,12 @@ use crate::supervisor::{folder, runtime_dirs};
 
 /// The folder of journals, beside that of jobs.
 const JOURNALS_FOLDER: &str = "restores";
-/// Most bytes of a journal that are read.
+/// Most bytes of a journal. A restore that would need more is refused, and what is longer is no journal.
 const MAX_JOURNAL_BYTES: u64 = 64 << 20;
+/// Bytes beyond that for the line that says that the job goes on.
+const KEPT_LINE_BYTES: u64 = 64;
+/// Journals of other processes that are met before there is none.
+const MAX_CREATE_ATTEMPTS: u32 = 1000;
 
 /// What a restore changes, or has come to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,19 +75,25 @@ impl Journal {
     pub(super) fn create_below(folder: &Path) -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         private::folders(folder)?;
-        loop {
+        for _ in 0..MAX_CREATE_ATTEMPTS {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let path = folder.join(format!("{}-{number}", std::process::id()));
-            let options = File::options().read(true).append(true).create_new(true).mode(0o600).open(&path);
-            match options {
+            let file = match File::options().read(true).append(true).create_new(true).mode(0o600).open(&path) {
                 // Of a process of another namespace, or of one that had this id before.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                file => file?,
+            };
+            match is_locked(&file, &path) {
+                Ok(true) => return Ok(Self { file, path: Some(path) }),
                 // One that was not locked yet may have been taken for abandoned.
-                Ok(file) if is_locked(&file, &path) => return Ok(Self { file, path: Some(path) }),
-                Ok(_) => {}
-                Err(error) => return Err(error),
+                Ok(false) => {}
+                Err(error) => {
+                    let _ = fs::remove_file(&path);
+                    return Err(error);
+                }
             }
         }
+        Err(io::ErrorKind::ResourceBusy.into())
     }
 
     /// Opens the journal of the process that started this one.
@@ -103,20 +115,30 @@ impl Journal {
         self.path = None;
     }
 
-    /// Notes a change that is about to be made.
+    /// Notes a change that is about to be made; what was a line stays one where that fails.
     pub(super) fn add(&mut self, change: &Change) -> io::Result<()> {
         let mut line = serde_json::to_vec(change)?;
         line.push(b'\n');
-        self.file.write_all(&line)
+        let before = self.file.metadata()?.len();
+        let room = if *change == Change::Kept { MAX_JOURNAL_BYTES + KEPT_LINE_BYTES } else { MAX_JOURNAL_BYTES };
+        if before.saturating_add(line.len() as u64) > room {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.file.write_all(&line).inspect_err(|_| {
+            let _ = self.file.set_len(before);
+        })
     }
 
-    /// All changes that it has. The last line may be a part of one, whose change was not made.
+    /// All changes that it has. A line may be a part of one, whose change was not made; those behind it count all the same, since one
+    /// may say that the job goes on.
     pub(super) fn changes(&mut self) -> io::Result<Vec<Change>> {
         self.file.rewind()?;
-        let mut text = Vec::new();
-        Read::by_ref(&mut self.file).take(MAX_JOURNAL_BYTES).read_to_end(&mut text)?;
+        let (mut text, longest) = (Vec::new(), MAX_JOURNAL_BYTES + KEPT_LINE_BYTES);
+        if Read::by_ref(&mut self.file).take(longest + 1).read_to_end(&mut text)? as u64 > longest {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let lines = text.split_inclusive(|byte| *byte == b'\n');
-        Ok(lines.map_while(|line| serde_json::from_slice(line.strip_suffix(b"\n")?).ok()).collect())
+        Ok(lines.filter_map(|line| serde_json::from_slice(line.strip_suffix(b"\n")?).ok()).collect())
     }
 }
 
@@ -129,27 +151,28 @@ impl Drop for Journal {
 }
 
 /// Takes the lock on a journal of this user's that still has its name; whether it is had.
-fn is_locked(file: &File, path: &Path) -> bool {
-    let is_ours = |stat: fs::Metadata| stat.is_file() && stat.uid() == geteuid().as_raw();
-    file.metadata().is_ok_and(is_ours)
-        && flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
-        && file.metadata().is_ok_and(|stat| DatedFileId::of(path) == Some(DatedFileId::new(&stat)))
+fn is_locked(file: &File, path: &Path) -> io::Result<bool> {
+    let stat = file.metadata()?;
+    if !stat.is_file() || stat.uid() != geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        locked => locked.map(|()| DatedFileId::of(path) == Some(DatedFileId::new(&stat))).map_err(io::Error::from),
+    }
 }
 
 /// The journal, if the process that it is of is gone.
 fn claim(path: &Path) -> Option<Journal> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).ok()?;
     let file = File::options().read(true).append(true).custom_flags(flags).open(path).ok()?;
-    let is_ours = is_locked(&file, path);
+    let is_ours = is_locked(&file, path).ok()?;
     is_ours.then(|| Journal { file, path: Some(path.to_owned()) })
 }
 
 /// Journals of this user's restores that are gone, each locked.
 pub(super) fn abandoned() -> impl Iterator<Item = Journal> {
-    let us = geteuid().as_raw();
-    let is_own = move |above: &PathBuf| fs::symlink_metadata(above).is_ok_and(|stat| stat.uid() == us);
-    let folders = runtime_dirs::all().into_iter().filter(is_own);
-    folders.flat_map(|above| abandoned_below(&above.join(JOURNALS_FOLDER)))
+    runtime_dirs::own().into_iter().flat_map(|above| abandoned_below(&above.join(JOURNALS_FOLDER)))
 }
 
 pub(super) fn abandoned_below(folder: &Path) -> impl Iterator<Item = Journal> + use<> {

@@ -2,18 +2,23 @@
 //!
 //! The rule: until the job goes on, all of it can be undone, by whatever way the restore ends: it fails, a signal ends this process
 //! ([`leave_none`]), or it is killed ([`undo_abandoned`]). So a change is noted in a journal before it is made, with the identity of the file
-//! that it is about. What another process has put under a name meanwhile is that process's, and stays.
+//! that it is about. What another process has put under a name meanwhile is that process's, and stays. Names are changed in the folder
+//! that is held since it was looked at: another user may put a link to a third one in its place.
 
 use std::fs;
 use std::io;
 use std::mem;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
 use super::change_journal::{Change, Journal, abandoned, has_one};
+use super::held_folder::HeldFolder;
 use crate::criu::link_remap_lock::rename_to_free;
 use crate::process::file_id::DatedFileId;
 
@@ -104,11 +109,6 @@ impl MadeFiles {
     /// Notes what is about to get the name, or has just been made under it.
     pub(super) fn note(&self, path: &Path, id: DatedFileId) -> io::Result<()> {
         self.add(Change::Made { path: path.to_owned(), id })
-    }
-
-    /// Notes what was just made under the name.
-    pub(super) fn note_new(&self, path: &Path) -> io::Result<()> {
-        DatedFileId::of(path).map_or(Ok(()), |id| self.note(path, id))
     }
 
     /// Notes a name that CRIU needs, and takes away when it has restored the job: one that a file is about to get.
@@ -222,8 +222,40 @@ fn settle(changes: &[Change]) {
 
 /// Takes a name away, if it is still that of this file.
 fn remove(path: &Path, id: DatedFileId) {
-    if DatedFileId::of(path) == Some(id) {
-        let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    if let Some(held) = HeldFolder::of(path) {
+        held.remove(path, id);
+    }
+}
+
+impl HeldFolder<'_> {
+    /// Takes a name in it away, if it is still that of this file.
+    fn remove(&self, name: &Path, id: DatedFileId) {
+        if let Some(entry) = self.entry(name).filter(|entry| DatedFileId::of(entry) == Some(id)) {
+            let _ = fs::remove_file(&entry).or_else(|_| fs::remove_dir(entry));
+        }
+    }
+
+    /// Gives a file that has a second name in it the first one again.
+    fn put_back(&self, path: &Path, aside: &Path, id: DatedFileId) {
+        let Some((name, second)) = self.entry(path).zip(self.entry(aside)) else { return };
+        if DatedFileId::of(&name) == Some(id) {
+            self.remove(aside, id);
+        } else if DatedFileId::of(&second) == Some(id) {
+            // Where the name is another file's by now, both stay.
+            let _ = rename_to_free(&second, &name);
+        }
+    }
+
+    /// Gives a socket that has a second name in it the first one again, if that `is_lost`, and takes the second away.
+    fn put_socket_back(&self, path: &Path, second: &Path, id: DatedFileId, is_lost: impl FnOnce(&Path) -> bool) {
+        let Some((name, held)) = self.entry(path).zip(self.entry(second)) else { return };
+        if DatedFileId::of(&held) == Some(id) {
+            if is_lost(&name) {
+                let _ = fs::rename(&held, &name);
+            }
+            // A rename to another name of the same socket does nothing.
+            self.remove(second, id);
+        }
     }
 }
 
@@ -241,28 +273,24 @@ impl Change {
         match self {
             Self::Made { path, id } => remove(path, *id),
             Self::Given { path, id } if restored.is_none() => remove(path, *id),
-            Self::Aside { path, aside, id } if DatedFileId::of(aside) == Some(*id) => {
-                if DatedFileId::of(path) == Some(*id) {
-                    return remove(aside, *id);
+            Self::Aside { path, aside, id } => {
+                if let Some(held) = HeldFolder::of(path) {
+                    held.put_back(path, aside, *id);
                 }
-                // Where the name is another file's by now, both stay.
-                let _ = rename_to_free(aside, path);
             }
-            Self::Socket { path, second, id } if DatedFileId::of(second) == Some(*id) => {
+            Self::Socket { path, second, id } => {
                 let now =
                     restored.map(|sockets| sockets.iter().find(|(socket, _)| socket == path).and_then(|(_, id)| *id));
-                if has_lost_its_name(path, *id, now.flatten()) {
-                    let _ = fs::rename(second, path);
+                if let Some(held) = HeldFolder::of(path) {
+                    held.put_socket_back(path, second, *id, |name| has_lost_its_name(name, *id, now.flatten()));
                 }
-                // A rename to another name of the same socket does nothing.
-                remove(second, *id);
             }
-            Self::Given { .. } | Self::Aside { .. } | Self::Socket { .. } | Self::Restored { .. } | Self::Kept => {}
+            Self::Given { .. } | Self::Restored { .. } | Self::Kept => {}
         }
     }
 }
 
-/// Whether a socket has lost its name to one of the job, and to no socket that its owner has made since. `restored` had it when CRIU
+/// Whether a socket has lost its name to one of the job, and to nothing that others have made since. `restored` had it when CRIU
 /// had restored.
 fn has_lost_its_name(path: &Path, id: DatedFileId, restored: Option<DatedFileId>) -> bool {
     match (DatedFileId::of(path), restored) {
@@ -270,16 +298,18 @@ fn has_lost_its_name(path: &Path, id: DatedFileId, restored: Option<DatedFileId>
         (Some(now), _) if now == id => false,
         (now, Some(_)) => now == restored,
         // CRIU has failed, and no process of the job is left.
-        (_, None) => !is_listened_at(path),
+        (_, None) => is_dead_socket(path),
     }
 }
 
-/// Whether a socket of that name has a process. CRIU's has none when the restore has failed.
-fn is_listened_at(path: &Path) -> bool {
-    match UnixStream::connect(path) {
-        Ok(_) => true,
-        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused),
-    }
+/// Whether a name is that of a socket that has no process. CRIU's has none when the restore has failed.
+fn is_dead_socket(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|stat| stat.file_type().is_socket());
+    // One whose owner accepts nothing would be waited for.
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let connected = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .and_then(|socket| connect(socket, &SocketAddrUnix::new(path)?));
+    is_socket && matches!(connected, Err(Errno::NOENT | Errno::CONNREFUSED))
 }
 
 /// Makes something under a name beside `path` that is free, and gives the name. `make` fails with `AlreadyExists` where the name is not
@@ -293,5 +323,142 @@ pub(super) fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> i
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MAX_NAME_ATTEMPTS => number += 1,
             made => return made.map(|made| (name.into(), made)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rustix::net::{bind, listen};
+
+    use super::super::change_journal::abandoned_below;
+    use super::*;
+
+    /// Names in a folder.
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn id(path: &Path) -> DatedFileId {
+        DatedFileId::of(path).unwrap()
+    }
+
+    #[test]
+    fn a_journal_that_says_more_than_a_restore_does_changes_nothing_elsewhere() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [here, there] = [&folder, &other].map(|place| place.path().join("file"));
+        for path in [&here, &there] {
+            fs::write(path, "text").unwrap();
+        }
+        let (outside, name) = (id(&there), || PathBuf::from("file"));
+        let link = folder.path().join("link");
+        symlink(&there, &link).unwrap();
+        for change in [
+            Change::Aside { path: folder.path().join("free"), aside: there.clone(), id: outside },
+            Change::Socket { path: folder.path().join("free"), second: there.clone(), id: outside },
+            Change::Made { path: link.clone(), id: outside },
+            Change::Made { path: name(), id: id(&here) },
+            Change::Made { path: here.clone(), id: outside },
+            Change::Made { path: folder.path().join("link/.."), id: id(other.path()) },
+        ] {
+            settle(std::slice::from_ref(&change));
+            assert_eq!(
+                (names(folder.path()), names(other.path())),
+                (vec!["file".into(), "link".into()], vec!["file".into()]),
+                "{change:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_damaged_journal_undoes_nothing_of_a_job_that_goes_on() {
+        let (folder, journals) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        for (damage, is_left) in [("{\"made\":{\"path\":\"/\n", true), ("\n\0\n[[[[\n", true), ("", true), ("x", false)]
+        {
+            let mut journal = Journal::create_below(journals.path()).unwrap();
+            journal.add(&Change::Made { path: path.clone(), id: id(&path) }).unwrap();
+            File::options().append(true).open(journal.path()).unwrap().write_all(damage.as_bytes()).unwrap();
+            journal.add(&Change::Kept).unwrap();
+            journal.abandon();
+            assert_eq!(abandoned_below(journals.path()).map(undo_journal).count(), 1);
+            assert_eq!(path.exists(), is_left, "{damage}");
+        }
+    }
+
+    #[test]
+    fn a_journal_has_a_bound_and_what_is_longer_is_none() {
+        let (folder, journals) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        let mut journal = Journal::create_below(journals.path()).unwrap();
+        let change = Change::Made { path: path.clone(), id: id(&path) };
+        journal.add(&change).unwrap();
+        let file = File::options().write(true).open(journal.path()).unwrap();
+        file.set_len(64 << 20).unwrap();
+        assert_eq!(journal.add(&change).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        journal.add(&Change::Kept).unwrap();
+        assert!(journal.changes().unwrap().contains(&change), "the job goes on all the same");
+        file.set_len(1 << 40).unwrap();
+        journal.abandon();
+        assert_eq!(abandoned_below(journals.path()).map(undo_journal).count(), 1);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn what_is_no_journal_of_ours_stays() {
+        let (journals, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = other.path().join("file");
+        fs::write(&file, "{}").unwrap();
+        symlink(&file, journals.path().join("1-0")).unwrap();
+        symlink("/", journals.path().join("1-1")).unwrap();
+        fs::create_dir(journals.path().join("1-2")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            journals.path().join("1-3"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let _listener = UnixListener::bind(journals.path().join("1-4")).unwrap();
+        assert_eq!(abandoned_below(journals.path()).count(), 0);
+        assert_eq!((names(journals.path()).len(), names(other.path()).len()), (5, 1));
+    }
+
+    #[test]
+    fn what_others_have_made_under_the_name_of_a_socket_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _first = UnixListener::bind(&path).unwrap();
+        let hold = || {
+            let made = MadeFiles::new(None);
+            made.hold_socket(&path);
+            fs::remove_file(&path).unwrap();
+            made
+        };
+        let made = hold();
+        fs::write(&path, "text").unwrap();
+        drop(made);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        fs::remove_file(&path).unwrap();
+        // A listener that accepts nothing, and has as many waiting as it takes.
+        let _second = UnixListener::bind(&path).unwrap();
+        let made = hold();
+        let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&full, 0).unwrap();
+        let _waiting = UnixStream::connect(&path).unwrap();
+        let third = id(&path);
+        drop(made);
+        assert_eq!((id(&path), names(folder.path()).len()), (third, 1));
     }
 }
