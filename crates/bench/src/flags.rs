@@ -6,6 +6,10 @@ use clap::{Args, ValueEnum, ValueHint};
 
 use katydid_cli_core::args::duration::DurationArg;
 use katydid_cli_core::args::size::Size;
+use katydid_cli_core::output::failure::Failure;
+
+/// The driver that is measured unless another one is named.
+const DEFAULT_DRIVER: &str = "auto";
 
 /// Measures Katydid beside the native driver on this machine.
 ///
@@ -43,7 +47,7 @@ pub struct BenchFlags {
     #[arg(long)]
     pub mps: bool,
     /// Driver library of all ways: auto, soft, or the path of a libcuda.so.1.
-    #[arg(long, value_name = "DRIVER", default_value = "auto")]
+    #[arg(long, value_name = "DRIVER", default_value = DEFAULT_DRIVER)]
     pub driver: String,
     /// Of `checkpoint`: device memory that the holder has, such as 64M,1G,32G.
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
@@ -58,6 +62,41 @@ pub struct BenchFlags {
     /// Of `checkpoint`: where the images go; /dev/shm unless given, which is memory.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub folder: Option<PathBuf>,
+}
+
+impl BenchFlags {
+    /// Refuses flags that what is measured has no use for: their user takes them to count.
+    ///
+    /// # Errors
+    ///
+    /// The first such flag.
+    pub fn check(&self) -> Result<(), Failure> {
+        use Subject::{Checkpoint, Journal, Opencl};
+        let given: [(&str, bool, &[Option<Subject>]); 10] = [
+            ("--driver", self.driver != DEFAULT_DRIVER, &[None, Some(Checkpoint), Some(Opencl), Some(Journal)]),
+            ("--against", self.against != Against::Native, &[None, Some(Checkpoint), Some(Opencl)]),
+            ("--within", self.within.is_some(), &[None, Some(Checkpoint)]),
+            ("--rounds", self.rounds.is_some(), &[None]),
+            ("--tls", self.tls, &[None]),
+            ("--vsock", self.vsock, &[None]),
+            ("--mps", self.mps, &[None]),
+            ("--sizes", !self.sizes.is_empty(), &[Some(Checkpoint)]),
+            ("--tables", self.tables != Tables::Both, &[Some(Checkpoint)]),
+            ("--folder", self.folder.is_some(), &[Some(Checkpoint)]),
+        ];
+        let unused = given.iter().find(|(_, is_given, takers)| *is_given && !takers.contains(&self.subject));
+        let Some((flag, _, takers)) = unused else { return Ok(()) };
+        let name = |subject: &Option<Subject>| {
+            let value = subject.and_then(|subject| subject.to_possible_value());
+            value.map_or("katydid bench".to_owned(), |value| format!("katydid bench {}", value.get_name()))
+        };
+        let takers: Vec<String> = takers.iter().map(name).collect();
+        Err(Failure::usage(format!(
+            "{flag} has no meaning for {}: leave it out, or use it with {}",
+            name(&self.subject),
+            takers.join(", ")
+        )))
+    }
 }
 
 /// What `katydid bench` measures besides calls.
@@ -209,6 +248,47 @@ impl SoftDevice {
         match self {
             Self::Softcuda => "softcuda",
             Self::Opencl => "OpenCL",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Bench {
+        #[command(flatten)]
+        flags: BenchFlags,
+    }
+
+    #[test]
+    fn a_flag_without_meaning_for_what_is_measured_is_refused() {
+        let check = |line: &str| Bench::parse_from(["bench"].into_iter().chain(line.split_whitespace())).flags.check();
+        for line in [
+            "",
+            "--driver soft --tls --rounds 1 --within 60s",
+            "soft --json --quick",
+            "journal --driver soft",
+            "opencl --driver soft --against none",
+            "checkpoint --driver soft --tables sizes --sizes 64M --against none --within 20s --folder /tmp",
+        ] {
+            assert!(check(line).is_ok(), "{line}");
+        }
+        for (line, flag) in [
+            ("soft --driver /nonexistent", "--driver"),
+            ("soft --within 1s", "--within"),
+            ("journal --rounds 1", "--rounds"),
+            ("opencl --tls", "--tls"),
+            ("checkpoint --mps", "--mps"),
+            ("--sizes 1M", "--sizes"),
+            ("--tables sizes", "--tables"),
+            ("opencl --folder /tmp", "--folder"),
+        ] {
+            let refused = check(line).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("{flag} has no meaning for katydid bench")), "{line}: {refused}");
         }
     }
 }

@@ -117,6 +117,7 @@ pub fn holder(flags: &BenchHolderFlags) -> Outcome {
 ///
 /// What could not be measured.
 pub fn main(flags: &BenchFlags, certs: impl FnOnce() -> Result<Loopback, Failure>) -> Outcome {
+    flags.check()?;
     match flags.subject {
         Some(Subject::Soft) => return soft::main(flags),
         Some(Subject::Checkpoint) => return checkpoint::main(flags),
