@@ -42,7 +42,11 @@ fn fake_worker() {
     let say = |text: &str| {
         let _ = send(&control, text.as_bytes(), SendFlags::empty());
     };
-    match std::env::var("KATYDID_FAKE").unwrap().as_str() {
+    let does = std::env::var("KATYDID_FAKE").unwrap();
+    if let Some(gate) = does.strip_prefix("starts with ") {
+        until("the test lets it start", || Path::new(gate).exists());
+    }
+    match does.as_str() {
         "fail" => {
             say("failed this machine has no driver");
             exit(1)
@@ -429,15 +433,21 @@ fn without_warm_workers_one_is_started_on_demand() {
 
 #[test]
 fn programs_that_hang_up_while_they_wait_cost_no_workers() {
-    let bench = Bench::with("serve", |config| config.warm = 0);
-    let gone: Vec<_> = (0..6).map(|_| bench.program("gone")).collect();
-    drop(gone);
-    // Without a program that waits none is kept ready: this one was started for those.
-    until("a worker is left for others", || {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    let bench = Bench::with(&format!("starts with {}", gate.display()), |config| config.warm = 0);
+    let counts = || {
         let workers = bench.server.as_ref().unwrap().workers();
-        bench.sessions().is_empty() && workers.warming == 0 && workers.ready > 0
-    });
+        (workers.warming, workers.ready)
+    };
+    let gone: Vec<_> = (0..6).map(|_| bench.program("gone")).collect();
+    until("a worker starts for each", || counts() == (6, 0));
+    drop(gone);
+    until("no program waits", || bench.sessions().is_empty());
+    fs::write(&gate, "").unwrap();
+    until("the workers are left for others", || counts() == (0, 6));
     let _served = bench.served("here");
+    assert_eq!(counts(), (0, 5));
 }
 
 #[test]
