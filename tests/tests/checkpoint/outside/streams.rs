@@ -32,10 +32,19 @@ const NO_CONTROL: i32 = 0o400;
 /// What is typed to interrupt a program.
 const INTERRUPT: &[u8] = b"\x03";
 const JOB: &str = "streams";
+/// Holds memory that takes a while to save, beside a program, until the process that it was started by ends.
+const HOLDER: &str = r#"python3 -c '
+import os, sys, time
+above, held = os.getppid(), os.urandom(192 << 20)
+open(sys.argv[1] + ".up", "w").close()
+while os.getppid() == above:
+    time.sleep(0.05)
+' "$1" & while ! [ -e "$1.up" ]; do sleep 0.05; done; exec "$2" reads "$1""#;
 
 const ON_EVERY_WAY: [(&str, Scenario); 2] =
     [("a_job_of_a_terminal_is_restored", of_terminal), ("a_job_whose_input_is_a_file_reads_on", of_file)];
-const ON_ONE_WAY: [(&str, Scenario); 4] = [
+const ON_ONE_WAY: [(&str, Scenario); 5] = [
+    ("progress_at_a_terminal_begins_at_nothing_and_moves", shows_progress),
     ("a_job_of_pipes_is_restored", of_pipe),
     ("a_job_of_sockets_is_restored", of_socket),
     ("a_job_without_streams_is_restored", of_null),
@@ -292,4 +301,39 @@ fn of_null(paths: &Paths, way: &str) -> Result<()> {
 
 fn of_closed(paths: &Paths, way: &str) -> Result<()> {
     Saved::new(paths, way, Kind::Closed)?.is_restored()
+}
+
+/// What bars of a terminal with this word say, one after the other, in percent.
+fn percents(text: &str, word: &str) -> Vec<u32> {
+    let bars = text.split('\r').filter(|line| line.contains(word));
+    bars.filter_map(|bar| bar.split_once(" %")?.0.rsplit(' ').next()?.parse().ok()).collect()
+}
+
+/// The dump of the processes has a bar of its own, which is not at its end when it is first seen.
+fn shows_progress(paths: &Paths, way: &str) -> Result<()> {
+    let stage = Stage::new(paths, way)?;
+    let (go, run) = (stage.image("go"), stage.image("run"));
+    let mut command = stage.way.job(paths, &["--name", JOB], Path::new("/bin/sh"));
+    let program = paths.program("fixture", Variant::Static);
+    command.args(["-c", HOLDER, "sh"]).arg(&go).arg(program).env("XDG_RUNTIME_DIR", &run);
+    let job = Streamed::start(&command, Kind::Null, &run, "")?;
+    let held = stage.image("go.held");
+    until("it has read its first line", || held.exists()).with_context(|| job.so_far())?;
+    let mut checkpoint = katydid(paths, &["checkpoint", JOB, "-o"]);
+    checkpoint.arg(stage.image("image")).env("XDG_RUNTIME_DIR", &run);
+    let (status, text) = Streamed::start(&checkpoint, Kind::Terminal, &run, "")?.finish()?;
+    ensure!(status == Some(0), "no checkpoint: {status:?}\n{text}");
+    let dump = percents(&text, " of the processes,");
+    ensure!(dump.first() == Some(&0) && dump.is_sorted(), "it begins at nothing, and only grows: {dump:?}\n{text}");
+    ensure!(dump.iter().any(|percent| (1..100).contains(percent)), "it moves while CRIU writes: {dump:?}\n{text}");
+    let written = percents(&text, " new,");
+    ensure!(written.first().is_none_or(|percent| *percent == 0), "{written:?}\n{text}");
+    ensure!(job.finish()?.0 == Some(CHECKPOINTED_EXIT_STATUS));
+    let mut restore = stage.way.restore(paths, &stage.image("image"), &[]);
+    restore.env("XDG_RUNTIME_DIR", &run);
+    fs::write(&go, "")?;
+    let (status, text) = Streamed::start(&restore, Kind::Terminal, &run, "")?.finish()?;
+    let restored = percents(&text, " on the GPU,");
+    ensure!(status == Some(0) && restored.first() == Some(&0), "{status:?}, {restored:?}\n{text}");
+    stage.is_clean()
 }
