@@ -599,17 +599,24 @@ mod tests {
         assert!(!path("read").exists() && fs::metadata(path("fifo")).unwrap().mode() & 0o170_777 == 0o10_600);
     }
 
+    /// Two segments whose contents, in an image, are `then`. One has a name and a link that a file of others has, which says `now`; the
+    /// other one's folders are to be made.
+    fn segments_beside_others(folder: &Path, image: &Path) -> [Segment; 2] {
+        let path = |name: &str| folder.join(name);
+        fs::write(image.join("copy"), "then").unwrap();
+        let stat = fs::metadata(image.join("copy")).unwrap();
+        fs::write(path("data"), "now").unwrap();
+        fs::hard_link(path("data"), path("link")).unwrap();
+        let linked = Segment { path: path("data"), links: vec![path("link")], ..segment_of(&stat) };
+        [linked, Segment { path: path("none/below/data"), ..segment_of(&stat) }]
+    }
+
     #[test]
     fn what_had_the_name_of_a_mapped_file_comes_back_unless_the_job_goes_on() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| folder.path().join(name);
         let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
-        fs::write(image.path().join("copy"), "then").unwrap();
-        let stat = fs::metadata(image.path().join("copy")).unwrap();
-        let linked = Segment { path: path("data"), links: vec![path("link")], ..segment_of(&stat) };
-        let segments = [linked, Segment { path: path("none/below/data"), ..segment_of(&stat) }];
-        fs::write(path("data"), "now").unwrap();
-        fs::hard_link(path("data"), path("link")).unwrap();
+        let segments = segments_beside_others(folder.path(), image.path());
         let is_as_before = || {
             assert_eq!((text("data"), text("link")), ("now".into(), "now".into()));
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
@@ -631,7 +638,7 @@ mod tests {
         assert_eq!(text("data"), "then");
         drop(MadeFiles::handed_over(journal).unwrap());
         is_as_before();
-        let missing = Segment { path: path("other"), copy: "none".into(), ..segment_of(&stat) };
+        let missing = Segment { path: path("other"), copy: "none".into(), ..segments[1].clone() };
         assert!(make(&[segments.to_vec(), vec![missing]].concat(), image.path(), None).is_err());
         is_as_before();
         make(&segments, image.path(), None).unwrap().keep();
@@ -644,12 +651,7 @@ mod tests {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (path, journals) = (|name: &str| folder.path().join(name), image.path().join("journals"));
         let text = |name: &str| fs::read_to_string(path(name)).unwrap_or_default();
-        fs::write(image.path().join("copy"), "then").unwrap();
-        let stat = fs::metadata(image.path().join("copy")).unwrap();
-        let linked = Segment { path: path("data"), links: vec![path("link")], ..segment_of(&stat) };
-        let segments = [linked, Segment { path: path("none/below/data"), ..segment_of(&stat) }];
-        fs::write(path("data"), "now").unwrap();
-        fs::hard_link(path("data"), path("link")).unwrap();
+        let segments = segments_beside_others(folder.path(), image.path());
         let made = || make(&segments, image.path(), Some(Journal::create_below(&journals).unwrap())).unwrap();
         let undo = || change_journal::abandoned_below(&journals).map(made_files::undo_journal).count();
         let living = made();
