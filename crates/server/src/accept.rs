@@ -37,7 +37,7 @@ use crate::workers::handle::{AssignError, SessionId, WorkerHandle};
 const MAX_ACCEPTS_PER_WAKE: usize = 32;
 /// Refusal text when no slot is free.
 const BUSY_TEXT: &str = "the server is busy: too many programs are connecting at once; try again in a few seconds";
-/// How long a program waits while no worker starts. One that does is waited for as long as it gets on.
+/// How long a program waits while no worker starts. One that does is waited for as long as it makes progress.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers tried for one program; one that was ready can have died unnoticed.
 const WORKER_ATTEMPTS: usize = 3;

@@ -1,12 +1,12 @@
-//! Whether a worker that starts its driver gets on, however slow the machine is.
+//! Whether a worker that starts its driver makes progress, however slow the machine is.
 //!
-//! It gets on while it computes, waits for a processor that others have, or reads. The rule: only a worker that stands still is given up,
-//! or one that has computed for longer than any driver needs.
+//! It makes progress while it computes, waits for a processor that others have, or reads. The rule: only a worker that stands still is
+//! given up, or one that has computed for longer than any driver needs.
 
 use std::fs;
 use std::time::Duration;
 
-/// Work or waiting for a processor that shows that a worker gets on.
+/// Work or waiting for a processor that shows that a worker makes progress.
 const LEAST_WORK: Duration = Duration::from_millis(250);
 /// Bytes that show the same.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -37,7 +37,7 @@ impl Effort {
     }
 
     /// Whether it has done enough since `before`.
-    fn gets_on_since(&self, before: &Self) -> bool {
+    fn has_progressed_since(&self, before: &Self) -> bool {
         // Threads that have ended take their delays with them.
         let work = self.used.saturating_sub(before.used) + self.delayed.saturating_sub(before.delayed);
         work >= LEAST_WORK || self.bytes.saturating_sub(before.bytes) >= LEAST_BYTES
@@ -56,11 +56,11 @@ impl StartProgress {
         Self { pid, looked: Effort::of(pid) }
     }
 
-    /// Whether it has got on since the last look, and may go on.
-    pub(crate) fn gets_on(&mut self) -> bool {
+    /// Whether it has made progress since the last look, and may go on.
+    pub(crate) fn makes_progress(&mut self) -> bool {
         let now = Effort::of(self.pid);
         let before = std::mem::replace(&mut self.looked, now);
-        now.gets_on_since(&before) && now.used < MAX_START_WORK
+        now.has_progressed_since(&before) && now.used < MAX_START_WORK
     }
 }
 
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn work_waiting_for_a_processor_and_reading_show_that_a_worker_gets_on() {
+    fn work_waiting_for_a_processor_and_reading_show_that_a_worker_makes_progress() {
         let none = Effort::default();
-        assert!(!none.gets_on_since(&none));
-        assert!(Effort { used: LEAST_WORK, ..none }.gets_on_since(&none));
-        assert!(Effort { delayed: LEAST_WORK, ..none }.gets_on_since(&none));
-        assert!(Effort { bytes: LEAST_BYTES, ..none }.gets_on_since(&none));
-        assert!(!Effort { used: LEAST_WORK / 4, bytes: 4096, ..none }.gets_on_since(&none));
+        assert!(!none.has_progressed_since(&none));
+        assert!(Effort { used: LEAST_WORK, ..none }.has_progressed_since(&none));
+        assert!(Effort { delayed: LEAST_WORK, ..none }.has_progressed_since(&none));
+        assert!(Effort { bytes: LEAST_BYTES, ..none }.has_progressed_since(&none));
+        assert!(!Effort { used: LEAST_WORK / 4, bytes: 4096, ..none }.has_progressed_since(&none));
     }
 
     #[test]
@@ -114,24 +114,24 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_computes_gets_on_and_one_that_sleeps_does_not() {
+    fn a_process_that_computes_makes_progress_and_one_that_sleeps_does_not() {
         let mut computes = shell("while :; do :; done");
         let mut progress = StartProgress::new(computes.id());
-        until("a process gets on", || {
+        until("a process makes progress", || {
             let before = progress.looked;
-            progress.gets_on() || {
+            progress.makes_progress() || {
                 progress.looked = before;
                 false
             }
         });
         computes.kill().unwrap();
         computes.wait().unwrap();
-        assert!(!progress.gets_on(), "it is gone");
+        assert!(!progress.makes_progress(), "it is gone");
         let mut sleeps = shell("exec sleep 600");
         let asleep = format!("/proc/{}/wchan", sleeps.id());
         until("it sleeps", || fs::read_to_string(&asleep).is_ok_and(|wchan| wchan.contains("sleep")));
         let mut progress = StartProgress::new(sleeps.id());
-        assert!(!progress.gets_on());
+        assert!(!progress.makes_progress());
         sleeps.kill().unwrap();
         sleeps.wait().unwrap();
     }

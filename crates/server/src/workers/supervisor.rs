@@ -64,9 +64,9 @@ pub(crate) fn supervise_session(shared: &ServerState, worker: Worker, handle: Wo
 }
 
 impl WorkerSupervisor<'_> {
-    /// Whether it starts its driver, and gets on: then it has more time.
+    /// Whether it starts its driver, and makes progress: then it has more time.
     fn starts_yet(&mut self) -> bool {
-        let starts = !self.warm && !self.silent && self.start.as_mut().is_some_and(StartProgress::gets_on);
+        let starts = !self.warm && !self.silent && self.start.as_mut().is_some_and(StartProgress::makes_progress);
         if starts {
             self.deadline = Some(Instant::now() + DRIVER_START_TIMEOUT);
         }
