@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::codec::{Compression, Packer, Stored, check_of, is_zero, zero_id};
 use crate::error::{ImageError, Result};
@@ -58,7 +58,8 @@ pub(crate) struct Chunks {
     open: Mutex<OpenPacks>,
     /// An open pack has been given back.
     returned: Condvar,
-    failed: AtomicBool,
+    /// What the first failed write said: chunks that were announced may not be there.
+    failure: OnceLock<String>,
     /// All packs were finished.
     finished: AtomicBool,
     raw: AtomicU64,
@@ -92,9 +93,9 @@ impl Chunks {
         let last = index::pack_numbers(&*store)?.last().copied().unwrap_or(0);
         let open = Mutex::new(OpenPacks { next_number: last.saturating_add(1), ..OpenPacks::default() });
         let packer = Packer::new(options.compression);
-        let (returned, failed, finished) = (Condvar::new(), AtomicBool::new(false), AtomicBool::new(false));
+        let (returned, failure, finished) = (Condvar::new(), OnceLock::new(), AtomicBool::new(false));
         let (raw, stored) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { store, image, index, options, packer, open, returned, failed, finished, raw, stored })
+        Ok(Self { store, image, index, options, packer, open, returned, failure, finished, raw, stored })
     }
 
     /// Makes room for new chunks of so many bytes, where that makes writing them faster; what is not used goes again.
@@ -108,8 +109,7 @@ impl Chunks {
         let roomy = std::thread::scope(|scope| {
             let make = || scope.spawn(|| self.roomy_pack(bytes / count));
             let threads: Vec<_> = (0..count.min(MAX_ROOMY_PACKS)).map(|_| make()).collect();
-            let failed = || ImageError::WriteFailed { location: self.store.location(PACKS_FOLDER) };
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(failed())))
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
         });
         self.note_failure(roomy)
     }
@@ -171,18 +171,25 @@ impl Chunks {
         Written { raw: self.raw.load(Ordering::Relaxed), stored: self.stored.load(Ordering::Relaxed) }
     }
 
-    /// An error, when an earlier write has failed: chunks that were announced may not be there.
+    /// An error with the reason of the first, when an earlier write has failed.
     pub(crate) fn check_whole(&self) -> Result<()> {
-        match self.failed.load(Ordering::SeqCst) {
-            true => Err(ImageError::WriteFailed { location: self.store.location(PACKS_FOLDER) }),
-            false => Ok(()),
+        match self.failure.get() {
+            Some(cause) => Err(ImageError::WriteFailed { cause: cause.clone() }),
+            None => Ok(()),
         }
     }
 
-    /// Remembers that something failed.
+    /// What a thread that panicked leaves undone.
+    fn panicked(&self) -> ImageError {
+        ImageError::WriteFailed {
+            cause: format!("{}: a thread that writes panicked", self.store.location(PACKS_FOLDER)),
+        }
+    }
+
+    /// Remembers the first failure.
     pub(crate) fn note_failure<T>(&self, result: Result<T>) -> Result<T> {
-        if result.is_err() {
-            self.failed.store(true, Ordering::SeqCst);
+        if let Err(error) = &result {
+            self.failure.get_or_init(|| error.to_string());
             // Threads that wait for a pack have to learn of it.
             self.returned.notify_all();
         }
@@ -289,8 +296,7 @@ impl Chunks {
         // Each waits for its disk, so they wait side by side.
         let finished = std::thread::scope(|scope| {
             let threads: Vec<_> = packs.into_iter().map(|pack| scope.spawn(|| self.finish_pack(pack))).collect();
-            let failed = || ImageError::WriteFailed { location: self.store.location(PACKS_FOLDER) };
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(failed())))
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(self.panicked())))
         });
         self.note_failure(finished)?;
         let synced = if any { self.store.sync_folder(PACKS_FOLDER) } else { Ok(()) };
@@ -317,7 +323,7 @@ impl Chunks {
 
     /// Removes what has been written; the checkpoint will not be.
     pub(crate) fn discard(&self) {
-        self.failed.store(true, Ordering::SeqCst);
+        self.failure.get_or_init(|| format!("{}: the checkpoint was given up", self.store.location(PACKS_FOLDER)));
         let numbers = {
             let mut open = self.open();
             open.idle.clear();
@@ -363,6 +369,20 @@ impl OpenPack {
 mod tests {
     use super::*;
     use crate::image::Image;
+
+    #[test]
+    fn every_thread_says_why_the_first_write_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = Image::create_or_open(folder.path()).unwrap();
+        let chunks =
+            Chunks::new(Arc::clone(&image.store), image.id, Arc::new(Index::new()), Options::default()).unwrap();
+        let full = ImageError::io("/image", "write", std::io::ErrorKind::StorageFull.into());
+        assert!(matches!(chunks.note_failure::<()>(Err(full)), Err(ImageError::Full { .. })));
+        for refused in [chunks.put(b"chunk").map(drop), chunks.finish()] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("/image: no room for the image: make room"), "{refused}");
+        }
+    }
 
     #[test]
     fn only_packs_that_got_their_names_from_us_are_removed_by_these() {

@@ -48,8 +48,8 @@ pub enum ImageError {
     )]
     LockLost { location: String },
     /// Part of the checkpoint could not be written before; the rest is refused.
-    #[error("{location}: an earlier write failed, so this checkpoint cannot be completed: take another one")]
-    WriteFailed { location: String },
+    #[error("an earlier write failed, so this checkpoint cannot be completed: {cause}")]
+    WriteFailed { cause: String },
     /// The caller asked for something that the format cannot hold.
     #[error("{location}: {what}")]
     Unfit { location: String, what: String },

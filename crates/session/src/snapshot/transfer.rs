@@ -17,7 +17,7 @@ use std::thread;
 
 use katydid_cuda_sys::{CU_STREAM_PER_THREAD, CUcontext, CUstream};
 use katydid_driver::Driver;
-use katydid_image::{ChunkId, ImageError, ImageSource, Sink};
+use katydid_image::{ChunkId, ImageSource, Sink};
 use katydid_session_core::Progress;
 
 use super::area::{Area, AreaLocation, CHUNK_BYTES, Direction, WorkerMemory};
@@ -138,11 +138,7 @@ impl Transfer<'_> {
             if let Err(error) = run(number) {
                 // No thread needs begin what the others will not end.
                 next.store(loads.len(), Ordering::Relaxed);
-                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                // The others learn of a failed write before its own thread has told the reason.
-                if failure.as_ref().is_none_or(is_of_another) {
-                    *failure = Some(error);
-                }
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         };
         let run = &run;
@@ -168,11 +164,6 @@ impl Transfer<'_> {
             None => Buffers::make(self.driver, count.next_power_of_two()),
         }
     }
-}
-
-/// Whether it says only that another thread has failed.
-fn is_of_another(error: &SnapshotError) -> bool {
-    matches!(error, SnapshotError::Image(ImageError::WriteFailed { .. }))
 }
 
 fn threads() -> usize {
