@@ -44,7 +44,7 @@ pub struct Traffic {
 struct HeldTraffic {
     /// Bytes, where they go, and whether they are a reply.
     frames: Vec<(TcpStream, Vec<u8>, bool)>,
-    heard: Option<Instant>,
+    last_frame: Option<Instant>,
 }
 
 impl Traffic {
@@ -52,7 +52,7 @@ impl Traffic {
     fn hear(&self, frame: Option<(TcpStream, Vec<u8>, bool)>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.frames.extend(frame);
-        held.heard = Some(Instant::now());
+        held.last_frame = Some(Instant::now());
         self.more.notify_all();
     }
 
@@ -60,7 +60,7 @@ impl Traffic {
     fn wait(&self) -> Vec<(TcpStream, Vec<u8>, bool)> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let silent = held.heard.map_or(SILENCE_TIME, |heard| heard.elapsed());
+            let silent = held.last_frame.map_or(SILENCE_TIME, |last_frame| last_frame.elapsed());
             if !held.frames.is_empty() && silent >= SILENCE_TIME {
                 return std::mem::take(&mut held.frames);
             }

@@ -71,7 +71,7 @@ fn bring_up_to_date(tree: &Tree, wanted: impl Fn(&App) -> bool) -> Result<()> {
         bail!("programs link with the shim, which is not built; run `cargo xtask dist` first");
     }
     step(&format!("building {} of {} programs", old.len(), apps.len()));
-    jobs::each(old, PARALLEL_COMPILERS, |(app, folder)| build_anew(tree, app, folder, &sources)).into_iter().collect()
+    jobs::each(old, PARALLEL_COMPILERS, |(app, folder)| rebuild(tree, app, folder, &sources)).into_iter().collect()
 }
 
 /// Every source file by its name; any of them may include any header.
@@ -115,7 +115,7 @@ fn read_sources(folder: &Path) -> Result<Sources> {
     Ok(sources)
 }
 
-fn build_anew(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> Result<()> {
+fn rebuild(tree: &Tree, app: &App, folder: &Path, sources: &Sources) -> Result<()> {
     build(tree, app, folder).with_context(|| format!("cannot build {}", app.name))?;
     let stamp = stamp_path(tree, app);
     fs::write(&stamp, fingerprint(tree, app, folder, sources))

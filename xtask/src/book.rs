@@ -33,20 +33,20 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         bail!("mdbook is not installed: `cargo install mdbook` installs it; docs/SUMMARY.md lists the same pages");
     }
     step("building the book");
-    let (source, place) = (tree.target.join("book-source"), tree.target.join("book"));
+    let (source, book) = (tree.target.join("book-source"), tree.target.join("book"));
     lay_out(&tree.root, &source)?;
     let mut command = Command::new("mdbook");
     let output =
-        command.arg("build").arg(&source).arg("--dest-dir").arg(&place).output().context("cannot start mdbook")?;
+        command.arg("build").arg(&source).arg("--dest-dir").arg(&book).output().context("cannot start mdbook")?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() || said.contains("WARN") || said.contains("ERROR") {
         bail!("mdbook ended with {}:\n{said}", output.status);
     }
-    let lost = lost_links(&place)?;
+    let lost = lost_links(&book)?;
     if !lost.is_empty() {
         bail!("links of the book that lead nowhere:\n{}", lost.join("\n"));
     }
-    line(&format!("{} is its first page", place.join("index.html").display()));
+    line(&format!("{} is its first page", book.join("index.html").display()));
     Ok(())
 }
 
@@ -100,21 +100,21 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Links between the pages below `place` whose file or heading is not there.
-fn lost_links(place: &Path) -> Result<Vec<String>> {
+/// Links between the pages below `book` whose file or heading is not there.
+fn lost_links(book: &Path) -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
-    read_pages(place, &mut pages)?;
+    read_pages(book, &mut pages)?;
     let names: BTreeMap<&PathBuf, BTreeSet<&str>> =
         pages.iter().map(|(path, text)| (path, values(text, "id=\"").collect())).collect();
     let mut lost = Vec::new();
     for (path, text) in &pages {
-        let folder = path.parent().unwrap_or(place);
+        let folder = path.parent().unwrap_or(book);
         for link in values(text, "href=\"").filter(|link| !link.contains(':') && !link.is_empty()) {
             let (file, name) = link.split_once('#').unwrap_or((link, ""));
             let target = if file.is_empty() { path.clone() } else { plain(&folder.join(file)) };
             let has_name = || names.get(&target).is_none_or(|names| name.is_empty() || names.contains(name));
             if !target.exists() || !has_name() {
-                lost.push(format!("{}: {link}", path.strip_prefix(place).unwrap_or(path).display()));
+                lost.push(format!("{}: {link}", path.strip_prefix(book).unwrap_or(path).display()));
             }
         }
     }
@@ -159,12 +159,12 @@ mod tests {
 
     #[test]
     fn a_link_without_its_file_or_heading_is_found() {
-        let place = tempfile::tempdir().unwrap();
-        fs::create_dir(place.path().join("a")).unwrap();
-        fs::write(place.path().join("a/b.html"), "<h2 id=\"here\">").unwrap();
+        let book = tempfile::tempdir().unwrap();
+        fs::create_dir(book.path().join("a")).unwrap();
+        fs::write(book.path().join("a/b.html"), "<h2 id=\"here\">").unwrap();
         let text =
             "href=\"a/b.html\" href=\"a/b.html#here\" href=\"https://x.y/z\" href=\"a/b.html#gone\" href=\"../c.html\"";
-        fs::write(place.path().join("d.html"), text).unwrap();
-        assert_eq!(lost_links(place.path()).unwrap(), ["d.html: a/b.html#gone", "d.html: ../c.html"]);
+        fs::write(book.path().join("d.html"), text).unwrap();
+        assert_eq!(lost_links(book.path()).unwrap(), ["d.html: a/b.html#gone", "d.html: ../c.html"]);
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn run(tree: &Tree, release: bool) -> Result<()> {
 /// What the installed command says of itself: completions where the shells look for them, and man pages.
 pub(crate) fn pages(dist: &Path) -> Result<()> {
     let katydid = dist.join("bin/katydid");
-    for (shell, place) in COMPLETION_FILES {
+    for (shell, target) in COMPLETION_FILES {
         let said = Command::new(&katydid).args(["completions", shell]).output();
         let said = said.with_context(|| format!("cannot start {}", katydid.display()))?;
         anyhow::ensure!(
@@ -60,7 +60,7 @@ pub(crate) fn pages(dist: &Path) -> Result<()> {
             "katydid completions {shell}: {}",
             String::from_utf8_lossy(&said.stderr)
         );
-        write(&dist.join("share").join(place), &said.stdout)?;
+        write(&dist.join("share").join(target), &said.stdout)?;
     }
     let folder = dist.join("share/man/man1");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -101,14 +101,14 @@ fn loader(folder: &Path) -> Result<()> {
 }
 
 /// Copies CRIU's root into place, unless it is there.
-fn place_criu(tree: &Tree, place: &Path) -> Result<()> {
+fn place_criu(tree: &Tree, target: &Path) -> Result<()> {
     let Some(root) = criu::root(tree) else { return Ok(()) };
     let version = |folder: &Path| fs::read(folder.join("version.txt")).ok();
-    if version(place).is_some_and(|there| Some(there) == version(&root)) {
+    if version(target).is_some_and(|there| Some(there) == version(&root)) {
         return Ok(());
     }
-    let fresh = place.with_extension("new");
-    for old in [&fresh, &place.to_owned()] {
+    let fresh = target.with_extension("new");
+    for old in [&fresh, &target.to_owned()] {
         match fs::remove_dir_all(old) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot remove {}", old.display()));
@@ -118,7 +118,7 @@ fn place_criu(tree: &Tree, place: &Path) -> Result<()> {
     }
     // Links among the libraries stay links.
     shell::run(Command::new("cp").arg("--archive").arg(&root).arg(&fresh))?;
-    fs::rename(&fresh, place).with_context(|| format!("cannot place {}", place.display()))
+    fs::rename(&fresh, target).with_context(|| format!("cannot place {}", target.display()))
 }
 
 /// Puts a copy in place, and leaves an equal one alone.

@@ -171,12 +171,12 @@ fn fill(tree: &Tree, folder: &Path) -> Result<()> {
 
 /// CRIU's root, which `dist` has placed.
 fn pack_criu(tree: &Tree, to: &Paths) -> Result<()> {
-    let (from, place) = (tree.target.join("dist-release/lib/katydid/criu"), to.dist.join("lib/katydid/criu"));
+    let (from, target) = (tree.target.join("dist-release/lib/katydid/criu"), to.dist.join("lib/katydid/criu"));
     if !from.exists() {
         bail!("CRIU is not in {}; `cargo xtask setup` fetches it", from.display());
     }
-    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-    shell::run(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(&from).arg(&place))
+    fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
+    shell::run(Command::new("cp").args(["--archive", "--no-target-directory"]).arg(&from).arg(&target))
 }
 
 /// Programs of OpenCL but those with ranks of MPI, what they print, the loader that they are linked with, and the files
@@ -206,13 +206,13 @@ fn pack_opencl(from: &Paths, to: &Paths) -> Result<()> {
 fn pack_others(tree: &Tree, to: &Paths) -> Result<()> {
     let (from, folder) = (third_party::folder(tree), rates::packed(to));
     for file in rates::PACKED_FILES {
-        let place = folder.join(file);
-        let parent = place.parent().context("a file in no folder")?;
+        let target = folder.join(file);
+        let parent = target.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
         // What they are, not links to it.
         let mut copy = Command::new("cp");
         shell::run(
-            copy.args(["--recursive", "--dereference", "--no-target-directory"]).arg(from.join(file)).arg(&place),
+            copy.args(["--recursive", "--dereference", "--no-target-directory"]).arg(from.join(file)).arg(&target),
         )?;
     }
     Ok(())

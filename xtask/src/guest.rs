@@ -66,7 +66,7 @@ pub(crate) struct Guest {
     /// CRIU is there too.
     has_criu: bool,
     /// Empty files, by which `init` is told what else to do.
-    told: Vec<&'static str>,
+    requests: Vec<&'static str>,
 }
 
 impl Guest {
@@ -124,7 +124,7 @@ impl Guest {
         for library in libraries {
             place(&library, &library.to_string_lossy()[1..])?;
         }
-        for file in &self.told {
+        for file in &self.requests {
             fs::write(folder.join(file), "").with_context(|| format!("cannot make {file}"))?;
         }
         let image = folder.with_extension("cpio");

@@ -62,7 +62,7 @@ fn built_suite(message: &str, filter: &'static str) -> Option<Result<Suite>> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
     let binary = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
-    let place = || {
+    let count_jobs = || {
         let manifest = message["manifest_path"].as_str().context("cargo named no manifest")?;
         let folder = Path::new(manifest).parent().context("a manifest in no folder")?.to_owned();
         let target = message["target"]["name"].as_str().context("cargo named no target")?;
@@ -71,7 +71,7 @@ fn built_suite(message: &str, filter: &'static str) -> Option<Result<Suite>> {
         let name = if is_unique { target.to_owned() } else { format!("{package} {target}") };
         Ok(Suite { name, binary, folder, filter })
     };
-    Some(place())
+    Some(count_jobs())
 }
 
 /// Runs all suites, and shows what they say as it comes. `prepare` gives each its variables.

@@ -43,8 +43,8 @@ fn generate(source: &SpecFiles, product: &str, manifest: &Path) -> Result<String
         "functions.rs" => driver::generate(&source.cuda),
         "soft_entry.rs" => {
             let root = manifest.join("../..");
-            for place in implemented::DECLARATION_PATHS {
-                println!("cargo::rerun-if-changed={}", root.join(place).display());
+            for path in implemented::DECLARATION_PATHS {
+                println!("cargo::rerun-if-changed={}", root.join(path).display());
             }
             soft::generate(&source.cuda, &implemented::implemented(&root)?)
         }

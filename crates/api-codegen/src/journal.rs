@@ -17,7 +17,9 @@ pub(crate) fn notes(function: &Function) -> String {
     let note = match &function.journal {
         JournalRule::Create(_) => format!("session.made(head, {subject}, payload);"),
         JournalRule::Set(_) => format!("session.changed(head, {subject}, {}, payload);", selector(function, object)),
-        JournalRule::Answer(_) => format!("session.told(head, {subject}, {}, payload);", selector(function, object)),
+        JournalRule::Answer(_) => {
+            format!("session.note_answer(head, {subject}, {}, payload);", selector(function, object))
+        }
         _ => {
             return format!(
                 "    session.ended(head, {}, {}, payload);\n",

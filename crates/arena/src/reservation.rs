@@ -21,7 +21,7 @@ const PAGE_BYTES: u64 = 4096;
 pub enum ReserveError {
     /// Something is mapped there.
     #[error("addresses {start:#x}..{end:#x} are in use already")]
-    Taken {
+    InUse {
         /// First address of the range.
         start: u64,
         /// First address after it.
@@ -58,9 +58,9 @@ impl Reservation {
     /// Takes the range if nothing is mapped in it.
     ///
     /// # Errors
-    /// [`ReserveError::Taken`], [`ReserveError::System`].
+    /// [`ReserveError::InUse`], [`ReserveError::System`].
     pub fn at(base: u64, length: u64) -> Result<Self, ReserveError> {
-        let taken = ReserveError::Taken { start: base, end: base.saturating_add(length) };
+        let taken = ReserveError::InUse { start: base, end: base.saturating_add(length) };
         let found = hold(base, length as usize);
         let found = found.map_err(|error| if error == Errno::EXIST { taken } else { failed(base, length)(error) })?;
         let reservation = Self { range: found.addr() as u64..found.addr() as u64 + length };
@@ -69,7 +69,7 @@ impl Reservation {
             return Ok(reservation);
         }
         // Dropping it gives back what an old kernel mapped elsewhere.
-        Err(ReserveError::Taken { start: base, end: base.saturating_add(length) })
+        Err(ReserveError::InUse { start: base, end: base.saturating_add(length) })
     }
 
     /// Leaves the range out of what a fork copies: the child has no session to use it for, and CRIU keeps a bit for each page that
@@ -163,13 +163,13 @@ impl Drop for Reservation {
 /// there are no memory files. But CRIU asks for the state of each page of private memory before Linux 6.7, and has room for all of
 /// the longest piece: 32 GiB for 16 TiB, which machines with less refuse.
 fn hold(base: u64, length: usize) -> Result<*mut c_void, Errno> {
-    let (place, access) = (pointer(base), ProtFlags::empty());
+    let (start, access) = (pointer(base), ProtFlags::empty());
     let flags = MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     match memfd_create("katydid-reserved", MemfdFlags::CLOEXEC) {
         // SAFETY: `FIXED_NOREPLACE` maps where nothing is mapped, or (kernels before 4.17) elsewhere, or not at all.
-        Ok(nothing) => unsafe { mmap(place, length, access, flags | MapFlags::SHARED, nothing, 0) },
+        Ok(nothing) => unsafe { mmap(start, length, access, flags | MapFlags::SHARED, nothing, 0) },
         // SAFETY: as above.
-        Err(_) => unsafe { mmap_anonymous(place, length, access, flags | MapFlags::PRIVATE) },
+        Err(_) => unsafe { mmap_anonymous(start, length, access, flags | MapFlags::PRIVATE) },
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_reserved_range_cannot_be_taken_until_it_is_dropped() {
         let held = Reservation::at(AT, 1 << 40).unwrap();
-        assert!(matches!(Reservation::at(AT + MEBIBYTE, MEBIBYTE), Err(ReserveError::Taken { .. })));
+        assert!(matches!(Reservation::at(AT + MEBIBYTE, MEBIBYTE), Err(ReserveError::InUse { .. })));
         drop(held);
         assert_eq!(Reservation::at(AT + MEBIBYTE, MEBIBYTE).unwrap().range().start, AT + MEBIBYTE);
     }

@@ -84,16 +84,16 @@ fn device(driver: &Driver, ordinal: i32) -> (String, u64) {
 
 /// Probes a driver library in a process of its own.
 pub fn probe_apart(driver: &str) -> Probe {
-    apart(&["probe-driver", driver]).unwrap_or_else(Probe::Fails)
+    run_in_process(&["probe-driver", driver]).unwrap_or_else(Probe::Fails)
 }
 
 /// Looks for drivers of OpenCL in a process of its own.
 pub fn opencl_apart() -> Result<Drivers, String> {
-    apart(&["probe-opencl"]).and_then(|found: Result<Drivers, String>| found)
+    run_in_process(&["probe-opencl"]).and_then(|found: Result<Drivers, String>| found)
 }
 
 /// What a child process of ours prints, which must not see Katydid's library for programs.
-fn apart<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> {
+fn run_in_process<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, String> {
     let mut command = Command::new("/proc/self/exe");
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());
     if let Some(path) = Layout::find().ok().and_then(|layout| layout.driver_search()) {

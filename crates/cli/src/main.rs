@@ -48,8 +48,8 @@ fn main() -> ExitCode {
 
 /// Sees to what is common to all commands, and does one.
 fn run(command: Command) -> Outcome {
-    if let Some(place) = command.document()
-        && let Err(failure) = output::document::want(&place)
+    if let Some(destination) = command.document()
+        && let Err(failure) = output::document::want(&destination)
     {
         // Nothing runs: standard output is free.
         output::document::want(&JsonDestination::Output)?;
@@ -81,8 +81,8 @@ fn usage(error: &clap::Error) -> ExitCode {
         };
     }
     let arguments: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    if let Some(place) = args::command::document_of(&arguments)
-        && output::document::want(&place).is_err()
+    if let Some(destination) = args::command::document_of(&arguments)
+        && output::document::want(&destination).is_err()
     {
         let _ = output::document::want(&JsonDestination::Output);
     }

@@ -37,13 +37,14 @@ pub(crate) fn join() -> Option<JobAddress> {
         }
         return None;
     };
-    let place = launcher.job(|| start(launcher));
-    let place = place.and_then(|place| place.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
+    let membership = launcher.job(|| start(launcher));
+    let membership = membership
+        .and_then(|membership| membership.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
     let said = |error: &JoinError| {
         let launcher = launcher.name();
         say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can bring it back: {error}"));
     };
-    place.inspect_err(said).ok()
+    membership.inspect_err(said).ok()
 }
 
 /// Starts the supervisor with the flags of this rank, and waits until it is ready.

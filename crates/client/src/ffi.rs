@@ -41,12 +41,12 @@ impl<const N: usize> Refusals<N> {
 ///
 /// # Safety
 ///
-/// `place` is null, or valid for writing one `T` until the call returns.
+/// `out` is null, or valid for writing one `T` until the call returns.
 #[inline]
-pub unsafe fn write_if_given<T>(place: *mut T, value: T) {
-    if !place.is_null() {
+pub unsafe fn write_optional<T>(out: *mut T, value: T) {
+    if !out.is_null() {
         // SAFETY: not null, so writable by this function's contract; an output may be unaligned for Rust, never for C.
-        unsafe { place.write_unaligned(value) }
+        unsafe { out.write_unaligned(value) }
     }
 }
 
@@ -65,8 +65,8 @@ mod tests {
         let mut value = 1u32;
         // SAFETY: null, and a local.
         unsafe {
-            write_if_given(std::ptr::null_mut(), 9u32);
-            write_if_given(&raw mut value, 7);
+            write_optional(std::ptr::null_mut(), 9u32);
+            write_optional(&raw mut value, 7);
         }
         assert_eq!(value, 7);
     }

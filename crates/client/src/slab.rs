@@ -234,9 +234,9 @@ impl<T> Slab<T> {
         let (open, wanted) = (self.open.load(Ordering::Relaxed), records * Self::STRIDE);
         if wanted > open {
             let next = wanted.next_multiple_of(OPENED_BYTES).min(self.capacity as usize * Self::STRIDE);
-            let place = ptr::with_exposed_provenance_mut(self.base + open);
+            let start = ptr::with_exposed_provenance_mut(self.base + open);
             // SAFETY: `open` is a multiple of whole pages below `next`, both inside the mapping, whose pages there hold nothing yet.
-            unsafe { mprotect(place, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+            unsafe { mprotect(start, next - open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
             self.open.store(next, Ordering::Relaxed);
         }
         Ok(())

@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_others_may_write_is_refused() {
-        let place = env::temp_dir().join(format!("katydid-criu-launcher-{}", std::process::id()));
-        let (program, folder) = (place.join("katydid-criu"), place.join(CRIU_FOLDER));
+        let installed = env::temp_dir().join(format!("katydid-criu-launcher-{}", std::process::id()));
+        let (program, folder) = (installed.join("katydid-criu"), installed.join(CRIU_FOLDER));
         fs::create_dir_all(folder.join("usr/sbin")).unwrap();
         fs::write(&program, "").unwrap();
         fs::write(folder.join(CRIU_PROGRAM), "").unwrap();
@@ -126,7 +126,7 @@ mod tests {
         let first = check(&program, &folder);
         mode(&folder.join(CRIU_PROGRAM), 0o775);
         let second = check(&program, &folder).unwrap_err().to_string();
-        fs::remove_dir_all(&place).unwrap();
+        fs::remove_dir_all(&installed).unwrap();
         first.unwrap();
         assert!(second.contains("criu may be written by others"), "{second}");
     }

@@ -43,9 +43,9 @@ pub unsafe fn array<T: Copy>(pointer: *const T, count: usize, most: usize) -> Ou
 pub unsafe fn filled<T: Copy + Default, const N: usize>(pointer: *const T, count: usize) -> Outcome<[T; N]> {
     check(count == 0 || !pointer.is_null())?;
     let mut taken = [T::default(); N];
-    for (index, place) in taken.iter_mut().enumerate().take(count) {
+    for (index, entry) in taken.iter_mut().enumerate().take(count) {
         // SAFETY: below `count`, by the contract.
-        *place = unsafe { pointer.add(index).read_unaligned() };
+        *entry = unsafe { pointer.add(index).read_unaligned() };
     }
     Ok(taken)
 }

@@ -163,7 +163,7 @@ pub const fn is_host(location: CUmemLocation) -> bool {
 }
 
 /// A location as it is told of memory that was made there: the host as the first of its nodes.
-pub const fn told_location(location: CUmemLocation) -> CUmemLocation {
+pub const fn reported_location(location: CUmemLocation) -> CUmemLocation {
     match location.type_ {
         location_type::HOST => CUmemLocation { type_: location_type::HOST_NUMA, id: 0 },
         _ => location,
@@ -268,7 +268,7 @@ mod tests {
             [0, 1, 2, 3, 4, 5].map(|type_| is_host(location(type_, 0))),
             [false, false, true, true, true, false]
         );
-        assert_eq!((told_location(location(2, 7)).type_, told_location(location(1, 7)).id), (3, 7));
+        assert_eq!((reported_location(location(2, 7)).type_, reported_location(location(1, 7)).id), (3, 7));
     }
 
     #[test]

@@ -17,7 +17,7 @@ const TENSOR_MAP_ALIGN_BYTES: usize = 64;
 const TENSOR_ALIGN_BYTES: u64 = 16;
 
 /// Passes a place where a map can lie.
-pub fn check_place(map: *mut CUtensorMap) -> Outcome {
+pub fn check_map_pointer(map: *mut CUtensorMap) -> Outcome {
     check(!map.is_null() && map.addr().is_multiple_of(TENSOR_MAP_ALIGN_BYTES))
 }
 
@@ -34,7 +34,7 @@ pub fn rank(rank: u32, least: usize) -> Outcome<usize> {
 ///
 /// `map` is null or a map.
 pub unsafe fn replace_address(map: *mut CUtensorMap, address: u64) -> Outcome {
-    check_place(map)?;
+    check_map_pointer(map)?;
     check(address.is_multiple_of(TENSOR_ALIGN_BYTES))?;
     // SAFETY: a map, by the contract.
     unsafe { map.cast::<u64>().write(address) };

@@ -53,8 +53,8 @@ pub(crate) static KNOWN_TABLES: [KnownId; 24] = [
 ];
 
 /// The table at a place in the catalogue, for messages.
-pub(crate) fn named(place: usize) -> String {
-    KNOWN_TABLES.get(place).map_or_else(String::new, |entry| {
+pub(crate) fn named(index: usize) -> String {
+    KNOWN_TABLES.get(index).map_or_else(String::new, |entry| {
         format!("the private table {} ({})", entry.name, spelled(&entry.id.to_be_bytes()))
     })
 }

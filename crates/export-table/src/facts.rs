@@ -81,7 +81,7 @@ pub trait DriverFacts: Sync {
     fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status>;
 
     /// Where the multiprocessors of the current context's device lie: two numbers for each pair of them.
-    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status>;
+    fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status>;
 
     /// Unloads a module of [`Self::load_image`].
     fn unload_module(&self, module: Handle) -> Result<(), Status>;

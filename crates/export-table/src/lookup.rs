@@ -37,8 +37,8 @@ static SERVED_TABLES: [Address; 10] = [
 
 /// The table with this id, or `None` if it is unknown or refused. Works before `cuInit`.
 pub fn lookup(id: &Id) -> Option<*const c_void> {
-    let place = KNOWN_TABLES.iter().position(|entry| entry.id.to_be_bytes() == *id)?;
-    SERVED_TABLES.get(place).map(|address| address())
+    let index = KNOWN_TABLES.iter().position(|entry| entry.id.to_be_bytes() == *id)?;
+    SERVED_TABLES.get(index).map(|address| address())
 }
 
 /// The whole of `cuGetExportTable`: 0 and the table, or 1 and NULL.
@@ -128,7 +128,7 @@ mod tests {
             SM_MAP_INDEX,
             NVRTC_CACHE_INDEX,
         ];
-        let names = names.map(|place| KNOWN_TABLES[place].name);
+        let names = names.map(|index| KNOWN_TABLES[index].name);
         assert_eq!(
             names,
             ["CUDART", "HOOKS", "TLS", "CHECKS", "INTEGRITY", "TOOLS_CONTEXT", "TOOLS_MODULE", "SM_MAP", "NVRTC_CACHE"]

@@ -24,7 +24,7 @@ unsafe extern "C" fn map_pointers(first: *mut *mut u8, second: *mut *mut u8) -> 
         if first.is_null() || second.is_null() {
             return Err(status::INVALID_VALUE);
         }
-        let (of_first, of_second) = facts()?.multiprocessor_places()?;
+        let (of_first, of_second) = facts()?.multiprocessor_locations()?;
         let one = copy(&of_first).ok_or(status::OUT_OF_MEMORY)?;
         let Some(other) = copy(&of_second) else {
             // SAFETY: `copy` made it, and no other owner exists.

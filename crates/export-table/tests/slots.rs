@@ -40,7 +40,7 @@ impl DriverFacts for Library {
     fn module_functions(&self, module: Handle) -> Result<Vec<(Handle, CString)>, Status> {
         if module == 0x900 { Ok(vec![(0x901, c"first".into()), (0x902, c"second".into())]) } else { Err(400) }
     }
-    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+    fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
         Ok((vec![0, 1, 0], vec![0, 0, 1]))
     }
     fn stream_object(&self, _context: Handle, stream: Handle, per_thread: bool) -> Result<Handle, Status> {

@@ -197,8 +197,8 @@ fn of_code(file: &[u8]) -> Result<Variables<'_>, ModuleImageError> {
             let name = name_at(names, symbol.name);
             found.uses_heap |= symbol.section == 0 && HEAP_FUNCTIONS.contains(&name);
             if symbol.kind == STT_OBJECT && sections.get(symbol.section as usize).is_some_and(is_memory) {
-                let place = CodeLocation { section: symbol.section, offset: symbol.value, size: symbol.size };
-                found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, location: Some(place) });
+                let location = CodeLocation { section: symbol.section, offset: symbol.value, size: symbol.size };
+                found.all.push(Variable { name: Cow::Borrowed(name), size: symbol.size, location: Some(location) });
             }
         }
     }
@@ -315,8 +315,8 @@ mod tests {
             sizes
         };
         assert_eq!(sizes(&code), sizes(&text));
-        let place = |name: &str| code.all.iter().find(|variable| variable.name == name).unwrap().location.unwrap();
-        let (table, calls, counter) = (place("table"), place("_ZZ1kPiiE5calls"), place("counter"));
+        let location = |name: &str| code.all.iter().find(|variable| variable.name == name).unwrap().location.unwrap();
+        let (table, calls, counter) = (location("table"), location("_ZZ1kPiiE5calls"), location("counter"));
         assert_eq!((table.offset, table.size, calls.offset, counter.size), (12, 400, 8, 4));
         assert!(table.section == calls.section && table.section != counter.section);
         assert_eq!(code.all.iter().filter(|variable| variable.is_literal()).count(), 5);

@@ -75,8 +75,8 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// 901 in a invalidated capture, 906 for the legacy default stream.
-    pub fn is_captured(&self, place: CaptureStream) -> Outcome<bool> {
-        if self.is_quiet() { Ok(false) } else { self.ask(|state| state.captures.is_captured(place)) }
+    pub fn is_captured(&self, stream: CaptureStream) -> Outcome<bool> {
+        if self.is_quiet() { Ok(false) } else { self.ask(|state| state.captures.is_captured(stream)) }
     }
 
     /// Puts an operation into the graph that its stream is captured into, if it is. `make` checks it.
@@ -84,12 +84,12 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// What `make` says; 901 in a invalidated capture, 906 for the legacy default stream.
-    pub fn take(&self, place: CaptureStream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<CaptureOutcome> {
-        if !self.is_captured(place)? {
+    pub fn take(&self, stream: CaptureStream, make: impl FnOnce() -> Outcome<Params>) -> Outcome<CaptureOutcome> {
+        if !self.is_captured(stream)? {
             return Ok(CaptureOutcome::No);
         }
         let params = make()?;
-        self.ask(|state| state.take(place.key, params)).map(|_| CaptureOutcome::Yes)
+        self.ask(|state| state.take(stream.key, params)).map(|_| CaptureOutcome::Yes)
     }
 
     /// Has a stream that is not captured come to an operation as to a graph of that alone, which no other caller sees.
@@ -109,10 +109,10 @@ impl<B: Backend> Graphs<B> {
     /// As [`Graphs::take`].
     pub fn take_or_invalidate(
         &self,
-        place: CaptureStream,
+        stream: CaptureStream,
         make: impl FnOnce() -> Outcome<Params>,
     ) -> Outcome<CaptureOutcome> {
-        self.take(place, || make().inspect_err(|_| self.with(|state| state.captures.invalidate_of(place.key))))
+        self.take(stream, || make().inspect_err(|_| self.with(|state| state.captures.invalidate_of(stream.key))))
     }
 
     /// Refuses what cannot be captured at all, which invalidates the capture.
@@ -120,8 +120,8 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Store::refuse_captured`].
-    pub fn refuse_captured(&self, place: CaptureStream) -> Outcome {
-        self.store.refuse_captured(place)
+    pub fn refuse_captured(&self, stream: CaptureStream) -> Outcome {
+        self.store.refuse_captured(stream)
     }
 
     /// An event is recorded in a stream.
@@ -129,14 +129,14 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`].
-    pub fn record(&self, event: CUevent, place: CaptureStream, is_external: bool) -> Outcome<CaptureOutcome> {
+    pub fn record(&self, event: CUevent, stream: CaptureStream, is_external: bool) -> Outcome<CaptureOutcome> {
         if self.is_quiet() {
             return Ok(CaptureOutcome::No);
         }
-        if is_external && self.is_captured(place)? {
-            return self.take(place, || Ok(Params::RecordEvent(event)));
+        if is_external && self.is_captured(stream)? {
+            return self.take(stream, || Ok(Params::RecordEvent(event)));
         }
-        self.ask(|state| state.captures.record(event.0.addr(), place))
+        self.ask(|state| state.captures.record(event.0.addr(), stream))
     }
 
     /// A stream waits for an event; `was_recorded` says whether it ever was, outside of captures.
@@ -147,17 +147,17 @@ impl<B: Backend> Graphs<B> {
     pub fn wait(
         &self,
         event: CUevent,
-        place: CaptureStream,
+        stream: CaptureStream,
         is_external: bool,
         was_recorded: bool,
     ) -> Outcome<CaptureOutcome> {
         if self.is_quiet() {
             return Ok(CaptureOutcome::No);
         }
-        if is_external && self.is_captured(place)? {
-            return self.take(place, || Ok(Params::WaitEvent(event)));
+        if is_external && self.is_captured(stream)? {
+            return self.take(stream, || Ok(Params::WaitEvent(event)));
         }
-        self.ask(|state| state.captures.wait(event.0.addr(), place, was_recorded))
+        self.ask(|state| state.captures.wait(event.0.addr(), stream, was_recorded))
     }
 
     /// Refuses to ask or wait for an event that was last recorded in a capture.

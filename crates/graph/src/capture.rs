@@ -14,17 +14,17 @@ impl GraphState {
     /// Begins a capture, into a graph of its own or behind `frontier` of one that is there.
     pub(crate) fn begin_capture(
         &mut self,
-        place: CaptureStream,
+        stream: CaptureStream,
         mode: u32,
         into: Option<(GraphId, Frontier)>,
     ) -> Outcome {
-        if place.is_legacy {
+        if stream.is_legacy {
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         if mode > capture_mode::RELAXED {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if self.captures.of(place.key).is_some() {
+        if self.captures.of(stream.key).is_some() {
             return Err(CUresult::ERROR_ILLEGAL_STATE);
         }
         let to_graph = into.is_some();
@@ -41,18 +41,18 @@ impl GraphState {
         self.graph_mut(graph)?.captures += 1;
         self.captures.last += 1;
         let (id, thread) = (self.captures.last, this_thread());
-        let streams = HashMap::from([(place.key, (place, frontier))]);
-        let capture = Capture { id, graph, to_graph, origin: place.key, mode, thread, is_valid: true, streams };
+        let streams = HashMap::from([(stream.key, (stream, frontier))]);
+        let capture = Capture { id, graph, to_graph, origin: stream.key, mode, thread, is_valid: true, streams };
         self.captures.all.insert(id, capture);
-        self.captures.by_stream.insert(place.key, id);
+        self.captures.by_stream.insert(stream.key, id);
         Ok(())
     }
 
     /// Ends the capture of a stream and gives its graph.
-    pub(crate) fn end_capture(&mut self, place: CaptureStream) -> Outcome<GraphId> {
-        let capture = self.captures.of(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
-        if capture.origin != place.key {
-            self.captures.invalidate_of(place.key);
+    pub(crate) fn end_capture(&mut self, stream: CaptureStream) -> Outcome<GraphId> {
+        let capture = self.captures.of(stream.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+        if capture.origin != stream.key {
+            self.captures.invalidate_of(stream.key);
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         let (id, graph) = (capture.id, capture.graph);
@@ -133,7 +133,7 @@ mod tests {
 
     fn capturing(places: &[CaptureStream]) -> GraphState {
         let mut state = GraphState::default();
-        places.iter().for_each(|place| state.begin_capture(*place, 0, None).unwrap());
+        places.iter().for_each(|stream| state.begin_capture(*stream, 0, None).unwrap());
         state
     }
 
@@ -164,9 +164,9 @@ mod tests {
         let mut state = capturing(&[A, B]);
         state.captures.record(100, A).unwrap();
         assert_eq!(state.captures.wait(100, B, false), Err(CUresult::ERROR_STREAM_CAPTURE_MERGE));
-        for place in [A, B] {
-            assert_eq!(state.end_capture(place), Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED));
-            assert_eq!(state.end_capture(place), Err(CUresult::ERROR_ILLEGAL_STATE));
+        for stream in [A, B] {
+            assert_eq!(state.end_capture(stream), Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED));
+            assert_eq!(state.end_capture(stream), Err(CUresult::ERROR_ILLEGAL_STATE));
         }
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn this_thread() -> u64 {
 impl Capture {
     /// Whether one of its streams is of a context.
     pub(crate) fn is_in(&self, context: usize) -> bool {
-        self.streams.values().any(|(place, _)| place.context == context)
+        self.streams.values().any(|(stream, _)| stream.context == context)
     }
 }
 
@@ -126,13 +126,13 @@ impl Captures {
 
     /// Whether a capture holds a stream that the legacy default stream of `context` would wait for.
     fn is_implicit(capture: &Capture, context: usize) -> bool {
-        capture.streams.values().any(|(place, _)| place.is_blocking && place.context == context)
+        capture.streams.values().any(|(stream, _)| stream.is_blocking && stream.context == context)
     }
 
     /// The legacy default stream cannot be used while a blocking stream of its context is captured.
-    pub(crate) fn check_legacy(&mut self, place: CaptureStream, invalidates: bool) -> Outcome {
-        let implicit = |capture: &Capture| Self::is_implicit(capture, place.context);
-        let found = place.is_legacy && self.all.values().any(implicit);
+    pub(crate) fn check_legacy(&mut self, stream: CaptureStream, invalidates: bool) -> Outcome {
+        let implicit = |capture: &Capture| Self::is_implicit(capture, stream.context);
+        let found = stream.is_legacy && self.all.values().any(implicit);
         if found && invalidates {
             self.invalidate(implicit);
         }
@@ -149,9 +149,9 @@ impl Captures {
     }
 
     /// Whether an operation in this stream is captured.
-    pub(crate) fn is_captured(&mut self, place: CaptureStream) -> Outcome<bool> {
-        self.check_legacy(place, true)?;
-        match self.status(place.key) {
+    pub(crate) fn is_captured(&mut self, stream: CaptureStream) -> Outcome<bool> {
+        self.check_legacy(stream, true)?;
+        match self.status(stream.key) {
             capture_status::NONE => Ok(false),
             capture_status::ACTIVE => Ok(true),
             _ => Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED),
@@ -183,57 +183,57 @@ impl Captures {
     }
 
     /// An event is recorded in a stream: it stands for a place in a capture, or for none any more.
-    pub(crate) fn record(&mut self, event: usize, place: CaptureStream) -> Outcome<CaptureOutcome> {
-        if !self.is_captured(place)? {
+    pub(crate) fn record(&mut self, event: usize, stream: CaptureStream) -> Outcome<CaptureOutcome> {
+        if !self.is_captured(stream)? {
             self.events.remove(&event);
             return Ok(CaptureOutcome::No);
         }
-        let capture = self.by_stream.get(&place.key).copied().unwrap_or_default();
-        let frontier = self.frontier(place.key).cloned().unwrap_or_default();
+        let capture = self.by_stream.get(&stream.key).copied().unwrap_or_default();
+        let frontier = self.frontier(stream.key).cloned().unwrap_or_default();
         self.events.insert(event, (capture, frontier));
         Ok(CaptureOutcome::Yes)
     }
 
     /// A stream waits for an event. `was_recorded`: outside of captures, whenever.
-    pub(crate) fn wait(&mut self, event: usize, place: CaptureStream, was_recorded: bool) -> Outcome<CaptureOutcome> {
+    pub(crate) fn wait(&mut self, event: usize, stream: CaptureStream, was_recorded: bool) -> Outcome<CaptureOutcome> {
         let Some((id, frontier)) = self.events.get(&event).cloned() else {
-            if !self.is_captured(place)? {
+            if !self.is_captured(stream)? {
                 return Ok(CaptureOutcome::No);
             }
             if was_recorded {
-                self.invalidate_of(place.key);
+                self.invalidate_of(stream.key);
                 return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
             }
             return Ok(CaptureOutcome::Yes);
         };
-        if place.is_legacy {
+        if stream.is_legacy {
             self.invalidate(|capture| capture.id == id);
             return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
         }
         let Some(capture) = self.all.get(&id) else {
-            self.invalidate_of(place.key);
+            self.invalidate_of(stream.key);
             return Err(CUresult::ERROR_INVALID_VALUE);
         };
         if !capture.is_valid {
             return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
         }
-        match self.by_stream.get(&place.key).copied() {
+        match self.by_stream.get(&stream.key).copied() {
             Some(own) if own != id => {
                 self.invalidate(|capture| capture.id == id || capture.id == own);
                 Err(CUresult::ERROR_STREAM_CAPTURE_MERGE)
             }
             _ => {
-                self.join(id, place, &frontier);
+                self.join(id, stream, &frontier);
                 Ok(CaptureOutcome::Yes)
             }
         }
     }
 
     /// The stream stands behind `frontier` as well from now on.
-    fn join(&mut self, id: u64, place: CaptureStream, frontier: &Frontier) {
-        self.by_stream.insert(place.key, id);
+    fn join(&mut self, id: u64, stream: CaptureStream, frontier: &Frontier) {
+        self.by_stream.insert(stream.key, id);
         let Some(capture) = self.all.get_mut(&id) else { return };
-        let (_, own) = capture.streams.entry(place.key).or_insert_with(|| (place, Vec::new()));
+        let (_, own) = capture.streams.entry(stream.key).or_insert_with(|| (stream, Vec::new()));
         for edge in frontier {
             if !own.iter().any(|(node, _)| *node == edge.0) {
                 own.push(*edge);

@@ -47,7 +47,7 @@ impl GraphState {
     fn draw_graph(&self, text: &mut String, graph: GraphId, wanted: DotFlags) -> Outcome {
         let _ = writeln!(text, "subgraph cluster_{graph} {{\nlabel=\"graph_{graph}\" graph[style=\"dashed\"];");
         let nodes = &self.graph(graph)?.nodes;
-        let place: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+        let indices: HashMap<NodeId, usize> = nodes.iter().enumerate().map(|(at, id)| (*id, at)).collect();
         let ordered = wanted.has(flag::EXTRA_TOPO_INFO);
         let order = if ordered { self.order(nodes)? } else { HashMap::new() };
         for (at, id) in nodes.iter().enumerate() {
@@ -57,7 +57,7 @@ impl GraphState {
         }
         for (from, to, _) in self.edges(graph)? {
             let name =
-                |node: &NodeId| format!("\"graph_{graph}_node_{}\"", place.get(node).copied().unwrap_or_default());
+                |node: &NodeId| format!("\"graph_{graph}_node_{}\"", indices.get(node).copied().unwrap_or_default());
             let number = self.node(to)?.before.iter().position(|(before, _)| *before == from).unwrap_or_default();
             let label = if ordered { format!(" [headlabel={number}]") } else { String::new() };
             let _ = writeln!(text, "{} -> {}{label};", name(&from), name(&to));

@@ -43,12 +43,12 @@ impl Captures {
     pub(crate) fn forbid(&mut self, call: UncapturedCall) -> Outcome {
         let found = match call {
             UncapturedCall::Unsafe => self.invalidate_unsafe(),
-            UncapturedCall::Stream(place) if self.of(place.key).is_some() => {
-                self.invalidate_of(place.key);
+            UncapturedCall::Stream(stream) if self.of(stream.key).is_some() => {
+                self.invalidate_of(stream.key);
                 true
             }
-            UncapturedCall::Stream(place) => {
-                self.check_legacy(place, true)?;
+            UncapturedCall::Stream(stream) => {
+                self.check_legacy(stream, true)?;
                 self.invalidate_unsafe()
             }
             UncapturedCall::Context(context) => self.invalidate(|capture| capture.is_in(context)),
@@ -69,8 +69,8 @@ mod tests {
 
     fn capture(mode: u32) -> GraphState {
         let mut state = GraphState::default();
-        let place = CaptureStream { key: 5, is_legacy: false, is_blocking: false, context: 1 };
-        state.begin_capture(place, mode, None).unwrap();
+        let stream = CaptureStream { key: 5, is_legacy: false, is_blocking: false, context: 1 };
+        state.begin_capture(stream, mode, None).unwrap();
         state
     }
 

@@ -42,7 +42,7 @@ pub struct Usage {
     live: u64,
     /// The executable graph that each stream has launched last, and what it needs while it runs.
     running: HashMap<StreamKey, (u32, u64)>,
-    taken: u64,
+    reserved: u64,
     used_high: u64,
     reserved_high: u64,
 }
@@ -51,7 +51,7 @@ impl Usage {
     /// An attribute as the driver API numbers it.
     pub(crate) fn get(&self, attribute: u32) -> Outcome<u64> {
         match attribute {
-            graph_memory::USED_CURRENT | graph_memory::RESERVED_CURRENT => Ok(self.taken),
+            graph_memory::USED_CURRENT | graph_memory::RESERVED_CURRENT => Ok(self.reserved),
             graph_memory::USED_HIGH => Ok(self.used_high),
             graph_memory::RESERVED_HIGH => Ok(self.reserved_high),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -61,8 +61,8 @@ impl Usage {
     /// High marks can be set back to what is taken now.
     pub(crate) fn reset(&mut self, attribute: u32, value: u64) -> Outcome {
         match (attribute, value) {
-            (graph_memory::USED_HIGH, 0) => self.used_high = self.taken,
-            (graph_memory::RESERVED_HIGH, 0) => self.reserved_high = self.taken,
+            (graph_memory::USED_HIGH, 0) => self.used_high = self.reserved,
+            (graph_memory::RESERVED_HIGH, 0) => self.reserved_high = self.reserved,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
         Ok(())
@@ -71,9 +71,9 @@ impl Usage {
     /// Takes what is needed now, if that is more than before.
     fn mark(&mut self) {
         let needed = self.running.values().fold(self.live, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        self.taken = self.taken.max(needed);
-        self.used_high = self.used_high.max(self.taken);
-        self.reserved_high = self.reserved_high.max(self.taken);
+        self.reserved = self.reserved.max(needed);
+        self.used_high = self.used_high.max(self.reserved);
+        self.reserved_high = self.reserved_high.max(self.reserved);
     }
 
     /// An executable graph runs nowhere any more.
@@ -203,7 +203,7 @@ impl Memory {
     pub(crate) fn trim(&mut self, device: i32) {
         let usage = self.usage(device);
         usage.running.clear();
-        usage.taken = usage.live;
+        usage.reserved = usage.live;
     }
 }
 
@@ -237,18 +237,18 @@ mod tests {
         Plan::new(steps.into_iter().map(step).collect()).unwrap()
     }
 
-    fn alloc(kept: &KeepAlive) -> Params {
+    fn alloc(keep_alive: &KeepAlive) -> Params {
         let params =
             CUDA_MEM_ALLOC_NODE_PARAMS { dptr: 0x1000, bytesize: 100, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
-        Params::MemAlloc(Alloc { params, memory: kept.clone() })
+        Params::MemAlloc(Alloc { params, memory: keep_alive.clone() })
     }
 
     #[test]
     fn memory_that_lives_on_cannot_be_allocated_again() {
-        let kept = KeepAlive(Arc::new(()));
+        let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
-        memory.add(0x1000, 100, 0, &kept);
-        let keeps = plan(vec![alloc(&kept)]);
+        memory.add(0x1000, 100, 0, &keep_alive);
+        let keeps = plan(vec![alloc(&keep_alive)]);
         let launch = |memory: &mut Memory, plan: &Plan, flags| memory.launch(plan, flags).map(drop);
         assert_eq!(launch(&mut memory, &keeps, 0), Ok(()));
         assert_eq!(launch(&mut memory, &keeps, 0), Err(CUresult::ERROR_INVALID_VALUE));
@@ -258,16 +258,16 @@ mod tests {
         assert_eq!(memory.free(0x2000), Ok(false));
         let frees = plan(vec![Params::MemFree(0x1000)]);
         assert_eq!(launch(&mut memory, &frees, 0), Err(CUresult::ERROR_INVALID_VALUE));
-        let both = plan(vec![alloc(&kept), Params::MemFree(0x1000)]);
+        let both = plan(vec![alloc(&keep_alive), Params::MemFree(0x1000)]);
         assert_eq!([(); 2].map(|()| launch(&mut memory, &both, 0)), [Ok(()); 2]);
     }
 
     #[test]
     fn a_launch_that_fails_begins_and_ends_nothing() {
-        let kept = KeepAlive(Arc::new(()));
+        let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
-        memory.add(0x1000, 100, 0, &kept);
-        let (keeps, frees) = (plan(vec![alloc(&kept)]), plan(vec![Params::MemFree(0x1000)]));
+        memory.add(0x1000, 100, 0, &keep_alive);
+        let (keeps, frees) = (plan(vec![alloc(&keep_alive)]), plan(vec![Params::MemFree(0x1000)]));
         let before = memory.launch(&keeps, 0).unwrap();
         memory.take_back(before);
         assert!(memory.launch(&keeps, 0).is_ok());
@@ -278,12 +278,12 @@ mod tests {
 
     #[test]
     fn a_block_is_freed_by_one_node_and_forgotten_with_its_memory() {
-        let kept = KeepAlive(Arc::new(()));
+        let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
-        memory.add(0x1000, 100, 0, &kept);
+        memory.add(0x1000, 100, 0, &keep_alive);
         assert_eq!(memory.claim_free(0x1000), Ok(()));
         assert_eq!(memory.claim_free(0x1000), Err(CUresult::ERROR_INVALID_VALUE));
-        drop(kept);
+        drop(keep_alive);
         assert_eq!(memory.free(0x1000), Ok(false));
     }
 
@@ -294,10 +294,10 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_kept_beyond_the_graph_until_it_is_trimmed() {
-        let kept = KeepAlive(Arc::new(()));
+        let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
-        memory.add(0x1000, 100, 0, &kept);
-        let both = plan(vec![alloc(&kept), Params::MemFree(0x1000)]);
+        memory.add(0x1000, 100, 0, &keep_alive);
+        let both = plan(vec![alloc(&keep_alive), Params::MemFree(0x1000)]);
         memory.launch(&both, 0).unwrap();
         memory.run(1, &both, 7);
         memory.forget_exec(1);
@@ -311,10 +311,10 @@ mod tests {
 
     #[test]
     fn launches_of_one_stream_have_the_same_memory_and_trimming_leaves_what_lives() {
-        let kept = KeepAlive(Arc::new(()));
+        let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
-        memory.add(0x1000, 100, 0, &kept);
-        let (both, keeps) = (plan(vec![alloc(&kept), Params::MemFree(0x1000)]), plan(vec![alloc(&kept)]));
+        memory.add(0x1000, 100, 0, &keep_alive);
+        let (both, keeps) = (plan(vec![alloc(&keep_alive), Params::MemFree(0x1000)]), plan(vec![alloc(&keep_alive)]));
         for exec in 1..4 {
             memory.run(exec, &both, 7);
         }
@@ -341,14 +341,14 @@ mod tests {
 
     #[test]
     fn an_address_that_begins_twice_and_ends_once_lives() {
-        let kept = KeepAlive(Arc::new(()));
+        let keep_alive = KeepAlive(Arc::new(()));
         let mut memory = Memory::default();
-        memory.add(0x1000, 100, 0, &kept);
+        memory.add(0x1000, 100, 0, &keep_alive);
         assert_eq!(memory.claim_free(0x1000), Ok(()));
         assert!(memory.fits(0x1000, 100, 0) && !memory.fits(0x1000, 101, 0) && !memory.fits(0x1000, 1, 1));
         memory.begin_again(0x1000);
         assert_eq!(memory.claim_free(0x1000), Ok(()));
-        let again = plan(vec![alloc(&kept), Params::MemFree(0x1000), alloc(&kept)]);
+        let again = plan(vec![alloc(&keep_alive), Params::MemFree(0x1000), alloc(&keep_alive)]);
         assert!(memory.launch(&again, 0).is_ok() && memory.launch(&again, 0).is_err());
         assert_eq!(memory.free(0x1000), Ok(true));
     }

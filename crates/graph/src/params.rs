@@ -92,8 +92,8 @@ impl Params {
             }
             (Self::Memset(one), Self::Memset(other)) => {
                 let shape = |fill: &CUDA_MEMSET_NODE_PARAMS| (fill.pitch, fill.elementSize, fill.width, fill.height);
-                let place = |it: &Memset| (it.context, it.fill.dst, it.fill.value, shape(&it.fill));
-                place(one) == place(other)
+                let target_of = |it: &Memset| (it.context, it.fill.dst, it.fill.value, shape(&it.fill));
+                target_of(one) == target_of(other)
             }
             (Self::Host(one), Self::Host(other)) => one == other,
             _ => false,

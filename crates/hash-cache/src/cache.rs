@@ -77,8 +77,8 @@ impl HashCache {
     /// that decides it. None where these are not bytes of files.
     pub fn ask(&self, parts: Vec<Range<u64>>, about: Vec<u8>) -> Option<Lookup<'_>> {
         let origin = MappedOrigin::of(&parts)?;
-        let kept = self.get(&whole(&origin, &about));
-        Some(Lookup { cache: self, parts, about, origin, hash: kept })
+        let cached = self.get(&whole(&origin, &about));
+        Some(Lookup { cache: self, parts, about, origin, hash: cached })
     }
 
     fn get(&self, whole: &[u8]) -> Option<ImageHash> {
@@ -91,22 +91,22 @@ impl HashCache {
         }
         let mut entry = [0; ENTRY_BYTES];
         file.read_exact(&mut entry).ok()?;
-        let kept = decode(&entry, whole)?;
+        let cached = decode(&entry, whole)?;
         if found.modified().is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age > MARK_INTERVAL)) {
             // One whose time cannot be set goes sooner, and nothing else.
             let _ = file.set_modified(SystemTime::now());
         }
-        Some(kept)
+        Some(cached)
     }
 
-    fn put(&self, whole: &[u8], kept: &ImageHash) -> io::Result<()> {
+    fn put(&self, whole: &[u8], cached: &ImageHash) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let Some(folder) = self.open() else { return Ok(()) };
         let count = self.added.fetch_add(1, Ordering::Relaxed);
         let beside = format!("{UNFINISHED_PREFIX}{}-{count}", process::id());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&folder, &beside, flags, Mode::RUSR | Mode::WUSR)?);
-        let written = file.write_all(&encode(kept, whole));
+        let written = file.write_all(&encode(cached, whole));
         if let Err(error) = written.and_then(|()| Ok(renameat(&folder, &beside, &folder, name(whole))?)) {
             let _ = unlinkat(&folder, &beside, AtFlags::empty());
             return Err(error);
@@ -154,8 +154,8 @@ fn name(whole: &[u8]) -> String {
     blake3::hash(whole).to_hex().to_string()
 }
 
-fn encode(kept: &ImageHash, whole: &[u8]) -> Vec<u8> {
-    let fields = [&kept.length.to_le_bytes()[..], &kept.hash].concat();
+fn encode(cached: &ImageHash, whole: &[u8]) -> Vec<u8> {
+    let fields = [&cached.length.to_le_bytes()[..], &cached.hash].concat();
     [&fields[..], check(&fields, whole).as_bytes()].concat()
 }
 
@@ -172,7 +172,7 @@ fn check(fields: &[u8], whole: &[u8]) -> blake3::Hash {
 
 /// Removes the entries that no process has used for the longest until there are few enough, and what was left by the killed.
 fn make_room(folder: &OwnedFd) -> io::Result<()> {
-    let mut kept = Vec::new();
+    let mut cached = Vec::new();
     for entry in Dir::read_from(folder)? {
         let name = entry?.file_name().to_owned();
         // What is gone by now takes no room.
@@ -182,12 +182,12 @@ fn make_room(folder: &OwnedFd) -> io::Result<()> {
         if name.to_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) && is_old {
             let _ = unlinkat(folder, &name, AtFlags::empty());
         } else if name.to_str().is_ok_and(|name| blake3::Hash::from_hex(name).is_ok()) {
-            kept.push((used, found.st_mtime_nsec, name));
+            cached.push((used, found.st_mtime_nsec, name));
         }
     }
-    kept.sort_unstable();
-    let excess = kept.len().saturating_sub(MAX_ENTRIES);
-    for (.., name) in &kept[..excess] {
+    cached.sort_unstable();
+    let excess = cached.len().saturating_sub(MAX_ENTRIES);
+    for (.., name) in &cached[..excess] {
         // Another process may have been quicker.
         let _ = unlinkat(folder, name, AtFlags::empty());
     }
@@ -302,12 +302,12 @@ mod tests {
         let shown = MappedFile::new(&bench.file);
         bench.find(&shown);
         let Range { start, end } = shown.range();
-        let kept = |parts: &[Range<u64>], about: u8| bench.cache.ask(parts.to_vec(), vec![about]).unwrap().hash();
-        assert_eq!(kept(&[range(start, end)], 1), Some(FOUND));
-        assert_eq!(kept(&[range(start, end)], 2), None);
+        let cached = |parts: &[Range<u64>], about: u8| bench.cache.ask(parts.to_vec(), vec![about]).unwrap().hash();
+        assert_eq!(cached(&[range(start, end)], 1), Some(FOUND));
+        assert_eq!(cached(&[range(start, end)], 2), None);
         for parts in [&[range(start + 1, end)][..], &[range(start, end - 1)], &[start..start + 8, start + 8..end], &[]]
         {
-            assert_eq!(kept(parts, 1), None);
+            assert_eq!(cached(parts, 1), None);
         }
     }
 

@@ -53,9 +53,9 @@ async fn answer(
 ) -> Response<Sent> {
     let answer = match read(request, shared.limits.body).await {
         Ok(request) => match Arc::clone(&shared.answers).try_acquire_owned() {
-            Ok(place) => {
+            Ok(permit) => {
                 // There is one request a connection.
-                let _ = slot.set(place);
+                let _ = slot.set(permit);
                 patience.is_asked();
                 let handler = Arc::clone(&shared);
                 let handled = tokio::task::spawn_blocking(move || (handler.handler)(&request)).await;
@@ -107,12 +107,12 @@ fn begin(
     shared: &Arc<ConnectionContext>,
     patience: &ConnectionTimeout,
 ) -> io::Result<Sent> {
-    let place = shared.works.take()?;
+    let permit = shared.works.take()?;
     let (sender, lines) = mpsc::channel(MAX_PENDING_LINES);
     let told = Lines::new(sender, patience.clone());
     let thread = thread::Builder::new().name("request".into()).spawn(move || {
         work(&told);
-        drop((told, place));
+        drop((told, permit));
     })?;
     shared.works.note(thread);
     Ok(Sent::Lines(lines))

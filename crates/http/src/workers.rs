@@ -70,7 +70,7 @@ impl ConnectionContext {
 pub(crate) struct WorkerThreads {
     most: usize,
     /// None taken any more when it is closed.
-    taken: AtomicUsize,
+    in_use: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -82,20 +82,20 @@ pub(crate) struct WorkerSlot(Arc<WorkerThreads>);
 
 impl Drop for WorkerSlot {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
+        self.0.in_use.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl WorkerThreads {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, taken: AtomicUsize::new(0), threads: Mutex::default() }
+        Self { most, in_use: AtomicUsize::new(0), threads: Mutex::default() }
     }
 
     pub(crate) fn take(self: &Arc<Self>) -> io::Result<WorkerSlot> {
-        let more = |taken| (taken < self.most).then_some(taken + 1);
-        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        let taken = taken.map_err(|_| io::Error::other("as much is being done for others as can be at a time"));
-        taken.map(|_| WorkerSlot(Arc::clone(self)))
+        let more = |in_use| (in_use < self.most).then_some(in_use + 1);
+        let in_use = self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        let in_use = in_use.map_err(|_| io::Error::other("as much is being done for others as can be at a time"));
+        in_use.map(|_| WorkerSlot(Arc::clone(self)))
     }
 
     pub(crate) fn note(&self, thread: JoinHandle<()>) {
@@ -106,7 +106,7 @@ impl WorkerThreads {
 
     /// Begins nothing more, and returns when all is done.
     pub(crate) fn close(&self) {
-        self.taken.fetch_add(CLOSED_SLOTS, Ordering::AcqRel);
+        self.in_use.fetch_add(CLOSED_SLOTS, Ordering::AcqRel);
         loop {
             let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             // A thread that panicked has told its client nothing more; there is nothing left to do for it.

@@ -189,9 +189,9 @@ impl Writer {
             if !seen.insert(*id) {
                 continue;
             }
-            let place = || self.image.store.location(PACKS_FOLDER);
+            let location = || self.image.store.location(PACKS_FOLDER);
             let found =
-                self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { location: place(), chunk: *id })?;
+                self.index.find(id).ok_or_else(|| ImageError::UnknownChunk { location: location(), chunk: *id })?;
             sizes.chunks += u64::from(found.entry.raw);
             sizes.stored += u64::from(found.entry.stored);
             let number = found.pack.number;

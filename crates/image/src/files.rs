@@ -43,8 +43,8 @@ impl Files {
     /// Leaves for the one who commits what a session consists of.
     pub(crate) fn session(&self, session: &Session) -> Result<()> {
         self.check_name(&session.name)?;
-        let place = self.store.location(&self.folder);
-        let sealed = seal(session).map_err(|error| ImageError::unfit(&place, error.to_string()))?;
+        let location = self.store.location(&self.folder);
+        let sealed = seal(session).map_err(|error| ImageError::unfit(&location, error.to_string()))?;
         self.write(session_file(&session.name), &sealed).map(drop)
     }
 
@@ -52,11 +52,11 @@ impl Files {
     pub(crate) fn take_session(&self, name: &str) -> Result<Session> {
         self.check_name(name)?;
         let path = format!("{}/{}", self.folder, session_file(name));
-        let place = self.store.location(&path);
+        let location = self.store.location(&path);
         let input = self.store.open(&path)?;
-        let input = input.ok_or_else(|| ImageError::unfit(&place, "this session has not been written"))?;
-        let bytes = read_whole(&*input, &place, MAX_SESSION_BYTES)?;
-        unseal(&bytes).map_err(|fault| located(&place, fault))
+        let input = input.ok_or_else(|| ImageError::unfit(&location, "this session has not been written"))?;
+        let bytes = read_whole(&*input, &location, MAX_SESSION_BYTES)?;
+        unseal(&bytes).map_err(|fault| located(&location, fault))
     }
 
     /// Writes a file of ours whole; its hash is that of what was meant to be written, not of what the disk has.
@@ -129,9 +129,9 @@ pub(crate) fn hash_of(input: &dyn Input) -> Result<ChunkId> {
 
 /// Length and hash of a file that another program has written, or will read.
 pub(crate) fn hash_of_path(path: &Path) -> Result<(u64, ChunkId)> {
-    let place = path.display().to_string();
+    let location = path.display().to_string();
     let mut hasher = blake3::Hasher::new();
-    let file = File::open(path).map_err(|error| ImageError::io(&place, "open", error))?;
-    hasher.update_reader(file).map_err(|error| ImageError::io(&place, "read", error))?;
+    let file = File::open(path).map_err(|error| ImageError::io(&location, "open", error))?;
+    hasher.update_reader(file).map_err(|error| ImageError::io(&location, "read", error))?;
     Ok((hasher.count(), ChunkId::from_bytes(*hasher.finalize().as_bytes())))
 }

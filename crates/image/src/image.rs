@@ -119,14 +119,14 @@ impl Image {
 
     /// Reads what makes a place an image.
     pub(crate) fn found_in(store: Arc<dyn Store>) -> Result<Self> {
-        let place = store.location(IMAGE_FILE);
+        let location = store.location(IMAGE_FILE);
         let file = store.open(IMAGE_FILE)?.ok_or_else(|| ImageError::NotAnImage { location: store.location("") })?;
         let mut bytes = [0; BLOCK_BYTES];
         if file.size() != BLOCK_BYTES as u64 {
-            return Err(ImageError::damaged(&place, "it has another length"));
+            return Err(ImageError::damaged(&location, "it has another length"));
         }
         file.read(0, &mut bytes)?;
-        let id = format::read_image_file(&bytes).map_err(|fault| located(&place, fault))?;
+        let id = format::read_image_file(&bytes).map_err(|fault| located(&location, fault))?;
         Ok(Self { store, id })
     }
 
@@ -205,11 +205,11 @@ impl Image {
 }
 
 /// Whether this names an object store rather than a folder. What begins as the scheme does is meant as one, slashes or not.
-pub fn is_address(place: &Path) -> bool {
+pub fn is_address(location: &Path) -> bool {
     let has_scheme = |text: &str| text.get(..3).is_some_and(|scheme| scheme.eq_ignore_ascii_case("s3:"));
     // A folder whose path has `://` in it further on is none: `./http://x` names one.
     let is_first = |text: &str| text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/'));
-    place.to_str().is_some_and(|text| is_first(text) || has_scheme(text))
+    location.to_str().is_some_and(|text| is_first(text) || has_scheme(text))
 }
 
 /// Whether an image lies at this place, or can be made there, as far as this is seen without a change and without asking an object
@@ -218,12 +218,12 @@ pub fn is_address(place: &Path) -> bool {
 /// # Errors
 ///
 /// Why a checkpoint cannot go there.
-pub fn check_place(place: &Path) -> Result<()> {
-    let store = match store_at(place, false) {
+pub fn check_location(location: &Path) -> Result<()> {
+    let store = match store_at(location, false) {
         Err(ImageError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    if is_address(place) {
+    if is_address(location) {
         return Ok(());
     }
     if store.open(IMAGE_FILE)?.is_some() { Image::found_in(store).map(drop) } else { check_free(store.as_ref()) }
@@ -237,15 +237,15 @@ fn check_free(store: &dyn Store) -> Result<()> {
 }
 
 /// Makes a path absolute, so that a process in another folder can use it.
-pub fn absolute(place: &Path) -> io::Result<PathBuf> {
-    if is_address(place) { Ok(place.to_owned()) } else { std::path::absolute(place) }
+pub fn absolute(location: &Path) -> io::Result<PathBuf> {
+    if is_address(location) { Ok(location.to_owned()) } else { std::path::absolute(location) }
 }
 
 /// The place that a path or an address names.
-fn store_at(place: &Path, create: bool) -> Result<Arc<dyn Store>> {
-    match place.to_str().filter(|_| is_address(place)) {
+fn store_at(location: &Path, create: bool) -> Result<Arc<dyn Store>> {
+    match location.to_str().filter(|_| is_address(location)) {
         Some(address) => store_at_address(address),
-        None => Ok(Arc::new(Local::at(place, create, None)?)),
+        None => Ok(Arc::new(Local::at(location, create, None)?)),
     }
 }
 
@@ -254,8 +254,8 @@ fn store_at(place: &Path, create: bool) -> Result<Arc<dyn Store>> {
 /// # Errors
 ///
 /// How such an address is written.
-pub fn check_address(place: &Path) -> Result<()> {
-    match place.to_str().filter(|_| is_address(place)) {
+pub fn check_address(location: &Path) -> Result<()> {
+    match location.to_str().filter(|_| is_address(location)) {
         Some(address) => address_parts(address),
         None => Ok(()),
     }
@@ -282,10 +282,10 @@ fn store_at_address(address: &str) -> Result<Arc<dyn Store>> {
 }
 
 /// A whole file of bounded length.
-pub(crate) fn read_whole(input: &dyn Input, place: &str, most: u64) -> Result<Vec<u8>> {
+pub(crate) fn read_whole(input: &dyn Input, location: &str, most: u64) -> Result<Vec<u8>> {
     let size = input.size();
     if size > most {
-        return Err(ImageError::damaged(place, format!("{size} bytes where at most {most} are possible")));
+        return Err(ImageError::damaged(location, format!("{size} bytes where at most {most} are possible")));
     }
     let mut bytes = vec![0; size as usize];
     input.read(0, &mut bytes).map(|()| bytes)

@@ -37,7 +37,7 @@ pub use files::MAX_STATE_BYTES;
 pub use format::{FORMAT_VERSION, MAX_CHUNK_BYTES};
 pub use gc::{Cleared, Keep};
 pub use id::{CheckpointNumber, ChunkId, ImageId, NotHex};
-pub use image::{Image, Which, absolute, check_address, check_place, is_address};
+pub use image::{Image, Which, absolute, check_address, check_location, is_address};
 pub use manifest::{
     Arena, Build, Criu, Device, FileEntry, Identity, Job, Library, Manifest, PackUse, Program, Region, Session, Sizes,
     Times, WorkerImage,

@@ -49,14 +49,14 @@ pub struct CheckpointReader {
 /// Reads a manifest and checks that it stands where it belongs.
 pub(crate) fn read_manifest(image: &Image, number: CheckpointNumber) -> Result<Manifest> {
     let name = format!("{}/{MANIFEST_FILE}", folder_of(number));
-    let place = image.store.location(&name);
+    let location = image.store.location(&name);
     let input = image.store.open(&name)?;
-    let input = input.ok_or_else(|| ImageError::Missing { location: place.clone(), checkpoint: number })?;
-    let bytes = read_whole(&*input, &place, MAX_MANIFEST_BYTES)?;
-    let manifest = Manifest::decode(&bytes).map_err(|fault| located(&place, fault))?;
+    let input = input.ok_or_else(|| ImageError::Missing { location: location.clone(), checkpoint: number })?;
+    let bytes = read_whole(&*input, &location, MAX_MANIFEST_BYTES)?;
+    let manifest = Manifest::decode(&bytes).map_err(|fault| located(&location, fault))?;
     match manifest.identity {
         Some(identity) if identity.image == image.id && identity.number == number => Ok(manifest),
-        _ => Err(ImageError::damaged(&place, "it belongs to another checkpoint")),
+        _ => Err(ImageError::damaged(&location, "it belongs to another checkpoint")),
     }
 }
 
@@ -156,9 +156,9 @@ impl CheckpointReader {
 
     /// Compares a file with what the manifest says.
     pub(crate) fn check_file(&self, entry: &FileEntry) -> Result<()> {
-        let (place, input) = self.open_file(entry)?;
+        let (location, input) = self.open_file(entry)?;
         if hash_of(&*input)? != entry.blake3 {
-            return Err(ImageError::damaged(&place, "hash mismatch"));
+            return Err(ImageError::damaged(&location, "hash mismatch"));
         }
         Ok(())
     }
@@ -166,14 +166,14 @@ impl CheckpointReader {
     /// Finds a file and compares its length, before memory is taken for it.
     fn open_file(&self, entry: &FileEntry) -> Result<(String, Arc<dyn crate::store::Input>)> {
         let name = format!("{}/{}", folder_of(self.number), entry.name);
-        let place = self.store.location(&name);
+        let location = self.store.location(&name);
         let input = self.store.open(&name)?;
-        let input = input.ok_or_else(|| ImageError::Missing { location: place.clone(), checkpoint: self.number })?;
+        let input = input.ok_or_else(|| ImageError::Missing { location: location.clone(), checkpoint: self.number })?;
         if input.size() != entry.bytes {
             let what = format!("{} bytes instead of {}", input.size(), entry.bytes);
-            return Err(ImageError::damaged(&place, what));
+            return Err(ImageError::damaged(&location, what));
         }
-        Ok((place, input))
+        Ok((location, input))
     }
 }
 
@@ -183,10 +183,10 @@ impl ImageSource for CheckpointReader {
     }
 
     fn state(&self, entry: &FileEntry) -> Result<Vec<u8>> {
-        let (place, input) = self.open_file(entry)?;
-        let bytes = read_whole(&*input, &place, MAX_STATE_BYTES)?;
+        let (location, input) = self.open_file(entry)?;
+        let bytes = read_whole(&*input, &location, MAX_STATE_BYTES)?;
         if ChunkId::of(&bytes) != entry.blake3 {
-            return Err(ImageError::damaged(&place, "hash mismatch"));
+            return Err(ImageError::damaged(&location, "hash mismatch"));
         }
         Ok(bytes)
     }

@@ -169,8 +169,8 @@ fn wrong_header(found: &FoundChunk) -> Option<String> {
     let read = found.pack.input.read(found.entry.offset, &mut header);
     let is_right = read.is_ok() && header == found.entry.header();
     (!is_right).then(|| {
-        let (place, at) = (&found.pack.location, found.entry.offset);
-        format!("{place}: the header at byte {at} differs from the index, and its chunk is whole")
+        let (location, at) = (&found.pack.location, found.entry.offset);
+        format!("{location}: the header at byte {at} differs from the index, and its chunk is whole")
     })
 }
 

@@ -20,7 +20,7 @@ struct Buffer<'m, 'a> {
     lane: usize,
     at: u64,
     /// Arguments taken so far.
-    taken: u32,
+    consumed: u32,
     /// The first bad address met.
     fault: Option<FaultKind>,
 }
@@ -38,7 +38,7 @@ impl Buffer<'_, '_> {
     fn next<T: Word>(&mut self) -> T {
         let address = self.at.wrapping_add(T::SIZE - 1) & !(T::SIZE - 1);
         self.at = address.wrapping_add(T::SIZE);
-        self.taken += 1;
+        self.consumed += 1;
         self.read(address)
     }
 }
@@ -63,11 +63,11 @@ pub(crate) fn vprintf(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     for lane in lanes_of(machine.mask) {
         let text: u64 = parameter(machine, inst, 0, lane);
         let at: u64 = parameter(machine, inst, 1, lane);
-        let mut buffer = Buffer { machine, lane, at, taken: 0, fault: None };
+        let mut buffer = Buffer { machine, lane, at, consumed: 0, fault: None };
         let text = format::Arguments::string(&mut buffer, text);
         let line = format::format(&text, &mut buffer);
-        let (taken, fault) = (buffer.taken, buffer.fault);
-        if let Some(kind) = fault.or_else(|| set_result(machine, inst, lane, taken).err()) {
+        let (consumed, fault) = (buffer.consumed, buffer.fault);
+        if let Some(kind) = fault.or_else(|| set_result(machine, inst, lane, consumed).err()) {
             return machine.fail(kind, lane);
         }
         machine.env.host.print(&line);
@@ -82,7 +82,7 @@ pub(crate) fn assert_fail(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
         let line: u32 = parameter(machine, inst, 2, lane);
         let [tx, ty, tz] = thread_of(machine, lane);
         let [bx, by, bz] = machine.block.index;
-        let mut buffer = Buffer { machine, lane, at: 0, taken: 0, fault: None };
+        let mut buffer = Buffer { machine, lane, at: 0, consumed: 0, fault: None };
         let [message, file, function] =
             addresses.map(|at| String::from_utf8_lossy(&format::Arguments::string(&mut buffer, at)).into_owned());
         let text = format!(

@@ -182,14 +182,14 @@ fn read_progress(reader: &mut Reader<'_>, grid: &mut Grid) -> Result<(), StateEr
     let mut seen = HashSet::new();
     for _ in 0..reader.count(1)? {
         let block = read_block(reader, &shape)?;
-        let (order, place) = (launch.order(), seen.len() as u64);
+        let (order, index) = (launch.order(), seen.len() as u64);
         let number = order.number(block.index);
         sound(number < grid.next && seen.insert(block.index), "the blocks that have started")?;
         // Blocks of a cluster stand together, in order.
         let size = u64::from(order.size());
         let first =
-            order.number(grid.started.get((place / size * size) as usize).map_or(block.index, |block| block.index));
-        sound(number % size == place % size && number / size == first / size, "the blocks of a cluster")?;
+            order.number(grid.started.get((index / size * size) as usize).map_or(block.index, |block| block.index));
+        sound(number % size == index % size && number / size == first / size, "the blocks of a cluster")?;
         grid.started.push_back(block);
     }
     let size = u64::from(grid.launch.order().size());

@@ -47,7 +47,7 @@ pub fn compare(case: &Case, recorded: &DeviceAnswer, got: &DeviceAnswer) -> Resu
         (DeviceAnswer::Done(recorded), DeviceAnswer::Done(got)) => match &case.check {
             Check::Exact => exact(case, recorded, got),
             Check::Function(bound) => around_function(case, *bound, recorded, got),
-            Check::Near(bound, kind) => around_kept(*bound, *kind, recorded, got),
+            Check::Near(bound, kind) => around_recorded(*bound, *kind, recorded, got),
         },
         (DeviceAnswer::Refused { .. }, DeviceAnswer::Refused { .. }) => Ok(Verdict::BothRefuse),
         (DeviceAnswer::Done(_), DeviceAnswer::Refused { .. }) => Ok(Verdict::NotDone),
@@ -238,7 +238,7 @@ fn row_used(row: &Row<'_>, operands: &Operands, bound: Bound, function: Function
 }
 
 /// Each value lies around the kept one.
-fn around_kept(bound: Bound, kind: OperandKind, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
+fn around_recorded(bound: Bound, kind: OperandKind, recorded: &[u8], got: &[u8]) -> Result<Verdict, Difference> {
     let mut used = Used::default();
     let size = kind.bytes();
     for (index, (recorded, got)) in recorded.chunks(size).zip(got.chunks(size)).enumerate().filter(|(_, (a, b))| a != b)

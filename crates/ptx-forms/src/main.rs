@@ -123,7 +123,7 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
     for group in groups.iter().filter(|group| group.name.starts_with(only)) {
         let mut kept = RecordedAnswers::new(origin.clone());
         for case in &group.cases {
-            let answer = if case.fault == 0 { gpu.ask(case)? } else { apart(root, case, library) };
+            let answer = if case.fault == 0 { gpu.ask(case)? } else { ask_in_process(root, case, library) };
             if !expected(case, &answer) {
                 println!("{}: {answer:?}", case.name);
             }
@@ -136,7 +136,7 @@ fn record(root: &Path, groups: &[Group], only: &str, library: Option<&Path>, out
 }
 
 /// Asks a case that fails in a process of its own: no new context can be had in one whose kernel failed.
-fn apart(root: &Path, case: &Case, library: Option<&Path>) -> DeviceAnswer {
+fn ask_in_process(root: &Path, case: &Case, library: Option<&Path>) -> DeviceAnswer {
     let program = std::env::current_exe().unwrap_or_default();
     let mut command = Command::new(program);
     command.arg("--root").arg(root).args(["probe", &case.name]);
@@ -187,7 +187,7 @@ fn hold(root: &Path, groups: &[Group], pattern: &str, library: Option<&Path>, al
         for case in cases.filter(|case| library.is_some() || !case.needs_driver) {
             asked += 1;
             let got = match (case.fault, library) {
-                (1.., Some(_)) => apart(root, case, library),
+                (1.., Some(_)) => ask_in_process(root, case, library),
                 _ => device.ask(case)?,
             };
             let known = kept.as_ref().and_then(|kept| kept.answer(case));

@@ -199,22 +199,22 @@ impl Writer {
     }
 
     /// A few statements of any kind.
-    fn statements(&mut self, place: &StatementPosition) {
+    fn statements(&mut self, position: &StatementPosition) {
         for _ in 0..3 + self.rng.below(8) {
-            let mask = place.mask.clone().unwrap_or_default();
+            let mask = position.mask.clone().unwrap_or_default();
             match self.rng.below(20) {
-                0 | 1 if place.depth < 3 => self.branch(place),
-                2 if place.depth < 3 => self.repeat(place),
-                3 if place.depth < 3 && place.mask.is_some() => self.repeat_evenly(place),
-                4 | 5 if place.mask.is_some() => {
+                0 | 1 if position.depth < 3 => self.branch(position),
+                2 if position.depth < 3 => self.repeat(position),
+                3 if position.depth < 3 && position.mask.is_some() => self.repeat_evenly(position),
+                4 | 5 if position.mask.is_some() => {
                     let template = *self.rng.pick(EXCHANGE_FORMS);
                     self.line(template, &mask);
                 }
-                6 if place.mask.as_deref() == Some(WARP_MASK) => {
+                6 if position.mask.as_deref() == Some(WARP_MASK) => {
                     let template = *self.rng.pick(SHUFFLE_FORMS);
                     self.line(template, &mask);
                 }
-                7 | 8 if place.meeting => {
+                7 | 8 if position.meeting => {
                     let template = *self.rng.pick(BLOCK_EXCHANGE_FORMS);
                     self.line(template, &mask);
                 }
@@ -227,10 +227,10 @@ impl Writer {
     }
 
     /// Lanes part, and meet again.
-    fn branch(&mut self, place: &StatementPosition) {
+    fn branch(&mut self, position: &StatementPosition) {
         let (label, condition) = (self.labels, self.rng.below(3));
         self.labels += 1;
-        let masks = place.mask.as_ref().map(|mask| {
+        let masks = position.mask.as_ref().map(|mask| {
             let (taken, other) = (self.masks, self.masks + 1);
             self.masks += 2;
             let _ = writeln!(self.text, "vote.sync.ballot.b32 m{taken}, p{condition}, {mask};");
@@ -238,7 +238,7 @@ impl Writer {
             (format!("m{taken}"), format!("m{other}"))
         });
         let (taken, other) = masks.unzip();
-        let inner = |mask| StatementPosition { depth: place.depth + 1, meeting: false, mask };
+        let inner = |mask| StatementPosition { depth: position.depth + 1, meeting: false, mask };
         let _ = writeln!(self.text, "@!p{condition} bra ELSE{label};");
         self.statements(&inner(taken));
         let _ = writeln!(self.text, "bra END{label};\nELSE{label}:");
@@ -246,31 +246,31 @@ impl Writer {
             self.statements(&inner(other));
         }
         let _ = writeln!(self.text, "END{label}:");
-        if let Some(mask) = &place.mask {
+        if let Some(mask) = &position.mask {
             let _ = writeln!(self.text, "bar.warp.sync {mask};");
         }
     }
 
     /// Each lane goes round as often as it likes, up to seven times.
-    fn repeat(&mut self, place: &StatementPosition) {
+    fn repeat(&mut self, position: &StatementPosition) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
         let register = self.rng.below(8);
         let _ = writeln!(self.text, "and.b32 c{counter}, r{register}, 7;\nLOOP{label}:");
         let _ = writeln!(self.text, "setp.eq.u32 e, c{counter}, 0;\n@e bra OUT{label};");
-        self.statements(&StatementPosition { depth: place.depth + 1, meeting: false, mask: None });
+        self.statements(&StatementPosition { depth: position.depth + 1, meeting: false, mask: None });
         let _ = writeln!(self.text, "sub.u32 c{counter}, c{counter}, 1;\nbra LOOP{label};\nOUT{label}:");
-        if let Some(mask) = &place.mask {
+        if let Some(mask) = &position.mask {
             let _ = writeln!(self.text, "bar.warp.sync {mask};");
         }
     }
 
     /// All lanes go round three times.
-    fn repeat_evenly(&mut self, place: &StatementPosition) {
+    fn repeat_evenly(&mut self, position: &StatementPosition) {
         let (label, counter) = (self.labels, self.counters);
         (self.labels, self.counters) = (label + 1, counter + 1);
         let _ = writeln!(self.text, "mov.b32 c{counter}, 3;\nLOOP{label}:");
-        self.statements(&StatementPosition { depth: place.depth + 1, ..place.clone() });
+        self.statements(&StatementPosition { depth: position.depth + 1, ..position.clone() });
         let _ = writeln!(
             self.text,
             "sub.u32 c{counter}, c{counter}, 1;\nsetp.ne.u32 e, c{counter}, 0;\n@e bra LOOP{label};"
@@ -390,9 +390,9 @@ fn tail() -> String {
 /// The program of a seed.
 fn text(seed: u64) -> String {
     let mut writer = Writer { rng: Rng::new(seed), text: String::new(), masks: 0, counters: 0, labels: 0 };
-    let place = StatementPosition { depth: 0, meeting: true, mask: Some(WARP_MASK.to_owned()) };
+    let position = StatementPosition { depth: 0, meeting: true, mask: Some(WARP_MASK.to_owned()) };
     for _ in 0..3 {
-        writer.statements(&place);
+        writer.statements(&position);
     }
     let registers = format!(".reg .b32 m<{}>, c<{}>;\n", writer.masks + 1, writer.counters + 1);
     format!(

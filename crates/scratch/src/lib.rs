@@ -85,7 +85,7 @@ impl Scratch {
             let lock = match private::give_back(&path).and_then(|()| lock_if_free(&path)) {
                 Ok(lock) => Some(lock),
                 // The holder is about to remove it.
-                Err(error) if is_taken(&error) => continue,
+                Err(error) if name_exists(&error) => continue,
                 Err(_) => None,
             };
             made.paths.push(path.clone());
@@ -159,7 +159,7 @@ fn lock_if_free(path: &Path) -> io::Result<File> {
     if fs::symlink_metadata(path)?.ino() == found.ino() { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-fn is_taken(error: &io::Error) -> bool {
+fn name_exists(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotFound)
 }
 

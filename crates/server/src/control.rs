@@ -69,14 +69,14 @@ pub(crate) enum Message {
         device: String,
     },
     /// Its session has asked its program, which lives, for what another one's wants.
-    Asked {
+    ReclaimAsked {
         /// Number of the session that needs memory.
         session: u64,
         /// Number of the request, counted by that session.
         number: u64,
     },
     /// Its session has done what it could for another one's.
-    Given {
+    ReclaimDone {
         /// Number of the session that needs memory.
         session: u64,
         /// Number of the request, counted by that session.
@@ -116,10 +116,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Message {
         ("short", rest) => short(rest).unwrap_or(Message::Unknown),
         ("saved", "") => Message::Saved,
         ("asked", rest) => {
-            request(rest).map_or(Message::Unknown, |(session, number)| Message::Asked { session, number })
+            request(rest).map_or(Message::Unknown, |(session, number)| Message::ReclaimAsked { session, number })
         }
         ("given", rest) => {
-            request(rest).map_or(Message::Unknown, |(session, number)| Message::Given { session, number })
+            request(rest).map_or(Message::Unknown, |(session, number)| Message::ReclaimDone { session, number })
         }
         ("usage", numbers) => usage(numbers).unwrap_or(Message::Unknown),
         _ => Message::Unknown,
@@ -217,8 +217,8 @@ mod tests {
         assert_eq!(parse(b"refused spec differs"), Message::Refused("spec differs".into()));
         assert_eq!(parse(b"holds 4096"), Message::Holds(4096));
         assert_eq!(parse(b"short 3 0000:01:00.0"), Message::Short { number: 3, device: "0000:01:00.0".into() });
-        assert_eq!(parse(b"given 2 3"), Message::Given { session: 2, number: 3 });
-        assert_eq!(parse(b"asked 2 3"), Message::Asked { session: 2, number: 3 });
+        assert_eq!(parse(b"given 2 3"), Message::ReclaimDone { session: 2, number: 3 });
+        assert_eq!(parse(b"asked 2 3"), Message::ReclaimAsked { session: 2, number: 3 });
         assert_eq!(parse(b"saved"), Message::Saved);
     }
 

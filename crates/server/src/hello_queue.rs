@@ -90,8 +90,8 @@ impl HelloQueue {
                 _ => FirstBytes::NotYet,
             };
             match word {
-                FirstBytes::Said => spoken.push(silent.arrived),
-                FirstBytes::Gone => {}
+                FirstBytes::Readable => spoken.push(silent.arrived),
+                FirstBytes::Closed => {}
                 FirstBytes::NotYet if silent.until <= now => late.push(silent.arrived),
                 FirstBytes::NotYet => self.silent.push(silent),
             }
@@ -133,16 +133,16 @@ fn readable<'a>(sources: impl Iterator<Item = BorrowedFd<'a>>, time: Duration) -
 
 /// What is known of a connection that can be read.
 enum FirstBytes {
-    Said,
-    Gone,
+    Readable,
+    Closed,
     NotYet,
 }
 
 fn first_word(socket: BorrowedFd<'_>) -> FirstBytes {
     match recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((_, 1..)) => FirstBytes::Said,
+        Ok((_, 1..)) => FirstBytes::Readable,
         Err(Errno::AGAIN | Errno::INTR) => FirstBytes::NotYet,
         // Another process only looked whether a server is here.
-        Ok(_) | Err(_) => FirstBytes::Gone,
+        Ok(_) | Err(_) => FirstBytes::Closed,
     }
 }

@@ -53,8 +53,8 @@ pub use calls::usage::Usage;
 pub use chunks::{CHUNK_BYTES, ChunkError, Load, put_each, read_all};
 pub use control::{Checkpointable, Control, FramePump, Orders, Pumped, QuiesceError, Restorable};
 pub use journal::format::{
-    SavedProgress, StateFormat, Unfinished, put_all, put_kept, put_uploads, take_all, take_kept, take_uploads,
-    upcall_head,
+    SavedProgress, StateFormat, Unfinished, put_all, put_uploads, read_unread_answers, take_all, take_uploads,
+    upcall_head, write_unread_answers,
 };
 pub use journal::frame::JournalFrame;
 pub use journal::record::{JournalRecord, MessageTable, Messages, ReplayStep, StateError};

@@ -114,8 +114,8 @@ impl Session {
     fn copiers(&self, areas: &[Area]) -> Result<HashMap<u32, Arc<Copier>>, ContentsError> {
         let mut copiers = HashMap::new();
         for context in areas.iter().map(|area| area.context).filter(|context| *context != 0) {
-            if let Entry::Vacant(place) = copiers.entry(context) {
-                place.insert(Arc::new(self.copier(context).map_err(|code| ContentsError::Queue { code })?));
+            if let Entry::Vacant(pointer) = copiers.entry(context) {
+                pointer.insert(Arc::new(self.copier(context).map_err(|code| ContentsError::Queue { code })?));
             }
         }
         Ok(copiers)
@@ -175,7 +175,7 @@ impl Session {
                     && region.chunks.len() as u64 == area.bytes.div_ceil(CHUNK_BYTES)
             };
             let Some(region) = regions.iter().find(is_its) else {
-                if self.is_kept_by_program(area) {
+                if self.is_in_program_memory(area) {
                     continue;
                 }
                 return Err(ContentsError::Absent { kind: area.kind, object: area.object, bytes: area.bytes });
@@ -199,22 +199,22 @@ impl Session {
     }
 
     /// Whether the contents of an area come with the program: it lay in its memory, and there is another device now.
-    fn is_kept_by_program(&self, area: &Area) -> bool {
+    fn is_in_program_memory(&self, area: &Area) -> bool {
         matches!(area.kind, "buffer" | "image")
-            && self.place_in_host(area.object as u32).is_some()
+            && self.host_address(area.object as u32).is_some()
             && !self.replay.has(area.object)
     }
 
     /// Where a buffer or an image is mapped in the memory of both.
-    fn place_in_host(&self, id: u32) -> Option<u64> {
+    fn host_address(&self, id: u32) -> Option<u64> {
         let entry = self.journal.get(id)?;
         let payload = entry.made.frame.payload();
-        let place = if entry.is_made_by::<kdclImage<'_>>() {
+        let pointer = if entry.is_made_by::<kdclImage<'_>>() {
             kdclImage::decode(payload).ok()?.place
         } else {
             kdclBuffer::decode(payload).ok().filter(|_| entry.is_made_by::<kdclBuffer<'_>>())?.place
         };
-        self.is_in_host(place).then_some(place)
+        self.is_in_host(pointer).then_some(pointer)
     }
 
     /// Fills buffers and images with what the program, which is there now, has kept of them.
@@ -223,12 +223,13 @@ impl Session {
     ///
     /// The driver's answer.
     pub(crate) fn take_from_program(&self) -> Result<(), ContentsError> {
-        let areas: Vec<Area> = self.areas()?.into_iter().filter(|area| self.is_kept_by_program(area)).collect();
+        let areas: Vec<Area> = self.areas()?.into_iter().filter(|area| self.is_in_program_memory(area)).collect();
         let copiers = self.copiers(&areas)?;
         for area in &areas {
-            let Some(place) = self.place_in_host(area.object as u32) else { continue };
-            let place = self.host.as_ref().map_or(Err(Code::INVALID_VALUE), |host| host.pointer_to(place, area.bytes));
-            area.write(copiers.get(&area.context).map(Arc::as_ref), place.map_err(area.failed())?)?;
+            let Some(pointer) = self.host_address(area.object as u32) else { continue };
+            let pointer =
+                self.host.as_ref().map_or(Err(Code::INVALID_VALUE), |host| host.pointer_to(pointer, area.bytes));
+            area.write(copiers.get(&area.context).map(Arc::as_ref), pointer.map_err(area.failed())?)?;
         }
         Ok(())
     }
@@ -262,9 +263,9 @@ impl Session {
             let start = self.svm.start_of(address).ok_or_else(|| failed(Code::INVALID_VALUE))?;
             let made = self.journal.svm().find(|(other, _)| *other == start).map(|(_, frame)| frame.word(0));
             let copier = self.copier(made.unwrap_or(0)).map_err(failed)?;
-            let (place, length) = (ptr::with_exposed_provenance_mut(address as usize), size as usize);
+            let (pointer, length) = (ptr::with_exposed_provenance_mut(address as usize), size as usize);
             let null = ptr::null_mut();
-            driver!(copier.api, clEnqueueSVMMap(copier.queue, 1, flags, place, length, 0, ptr::null(), null))
+            driver!(copier.api, clEnqueueSVMMap(copier.queue, 1, flags, pointer, length, 0, ptr::null(), null))
                 .ok()
                 .map_err(failed)?;
             self.svm.map(address, size, flags);

@@ -64,7 +64,7 @@ impl Session {
     pub fn without_program(platforms: Vec<Platform>, usage: Arc<Usage>, capture: Capture, requested: String) -> Self {
         Self {
             shared: Arc::new(OpenclSessionShared::new(usage, capture)),
-            here: devices::describe(&platforms),
+            reported_platforms: devices::describe(&platforms),
             platforms,
             uploads: Uploads::new(MAX_MESSAGE_DATA_BYTES, MAX_PENDING_BYTES),
             blobs: HashMap::new(),
@@ -75,7 +75,7 @@ impl Session {
             journal: Journal::default(),
             replay: Replay::default(),
             rehearsal: None,
-            told: BTreeMap::new(),
+            device_answers: BTreeMap::new(),
             event_times: HashMap::new(),
             main_loop: main_loop(),
             markers: None,

@@ -26,7 +26,7 @@ pub struct Session {
     /// The platforms of this machine, with their devices.
     pub(crate) platforms: Vec<Platform>,
     /// The platforms as the program found them, perhaps on another machine.
-    pub(crate) here: Vec<journal::Platform>,
+    pub(crate) reported_platforms: Vec<journal::Platform>,
     pub(crate) uploads: Uploads,
     /// Long answers, by program thread, until the next one.
     pub(crate) blobs: HashMap<u32, Vec<u8>>,
@@ -43,7 +43,7 @@ pub struct Session {
     /// What was made of the outline, if it was made of one.
     pub(crate) rehearsal: Option<Rehearsal>,
     /// What the program was told of platforms and devices: object and parameter.
-    pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
+    pub(crate) device_answers: BTreeMap<(u32, u32), Vec<u8>>,
     /// When commands came to their states, by event, for those that ended before a restore.
     pub(crate) event_times: HashMap<u32, BTreeMap<u32, u64>>,
     pub(crate) main_loop: MainLoop,

@@ -49,11 +49,11 @@ pub(crate) fn empty_table() -> Dispatch {
 /// A platform of one device, whose driver has no function at all.
 fn mute() -> Platform {
     let api: &'static Dispatch = Box::leak(Box::new(empty_table()));
-    let place = std::ptr::without_provenance_mut;
+    let pointer = std::ptr::without_provenance_mut;
     Platform {
-        handle: cl_platform_id(place(64)),
+        handle: cl_platform_id(pointer(64)),
         api,
-        devices: vec![(cl_device_id(place(128)), DEVICE_TYPE_ALL)],
+        devices: vec![(cl_device_id(pointer(128)), DEVICE_TYPE_ALL)],
         name: "mute".to_owned(),
     }
 }
@@ -226,10 +226,10 @@ fn with_pipes() -> (Session, Arc<Notes>) {
     api.clReleaseMemObject = Some(release);
     let api: &'static Dispatch = Box::leak(Box::new(api));
     let (session, notes) = session();
-    let place = std::ptr::without_provenance_mut;
+    let pointer = std::ptr::without_provenance_mut;
     let objects = &session.shared.objects;
-    objects.set(id(kind::CONTEXT, 1), Object { handle: cl_context(place(256)), api, size: 0 }, Vec::new()).unwrap();
-    objects.set(id(kind::KERNEL, 1), Object { handle: cl_kernel(place(320)), api, size: 0 }, Vec::new()).unwrap();
+    objects.set(id(kind::CONTEXT, 1), Object { handle: cl_context(pointer(256)), api, size: 0 }, Vec::new()).unwrap();
+    objects.set(id(kind::KERNEL, 1), Object { handle: cl_kernel(pointer(320)), api, size: 0 }, Vec::new()).unwrap();
     (session, notes)
 }
 
@@ -288,8 +288,8 @@ fn a_buffer_begins_with_nothing_that_lies_elsewhere() {
 static FREED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 #[expect(unsafe_code, reason = "a driver's function")]
-unsafe extern "C" fn free_svm(_: cl_context, place: *mut void) {
-    FREED.lock().unwrap().push(place.addr());
+unsafe extern "C" fn free_svm(_: cl_context, pointer: *mut void) {
+    FREED.lock().unwrap().push(pointer.addr());
 }
 
 #[expect(unsafe_code, reason = "a driver's function")]
@@ -383,10 +383,10 @@ fn drivers_are_told_of_no_byte_that_is_not_there() {
     api.clCreateProgramWithSource = Some(note_text);
     let api: &'static Dispatch = Box::leak(Box::new(api));
     let (mut session, notes) = session();
-    let (context, kernel, place) = (id(kind::CONTEXT, 1), id(kind::KERNEL, 1), std::ptr::without_provenance_mut);
+    let (context, kernel, pointer) = (id(kind::CONTEXT, 1), id(kind::KERNEL, 1), std::ptr::without_provenance_mut);
     let objects = &session.shared.objects;
-    objects.set(context, Object { handle: cl_context(place(256)), api, size: 0 }, Vec::new()).unwrap();
-    objects.set(kernel, Object { handle: cl_kernel(place(320)), api, size: 0 }, Vec::new()).unwrap();
+    objects.set(context, Object { handle: cl_context(pointer(256)), api, size: 0 }, Vec::new()).unwrap();
+    objects.set(kernel, Object { handle: cl_kernel(pointer(320)), api, size: 0 }, Vec::new()).unwrap();
     for (sequence, size) in [(1, 8), (2, 64), (3, 0)] {
         let give = message::kdclSetArgument { kernel, index: 0, form: value::OBJECT, size, value: &[0; 4] };
         run(&mut session, sequence, &give);

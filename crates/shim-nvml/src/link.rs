@@ -39,12 +39,12 @@ struct LibraryState {
     starts: u32,
     open: Option<OpenConnection>,
     /// Why there is no server, as it was said.
-    said: Option<String>,
+    reported_error: Option<String>,
 }
 
 /// Children are told.
 static FORK_WATCH: Once = Once::new();
-static LIBRARY_STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, said: None });
+static LIBRARY_STATE: Mutex<LibraryState> = Mutex::new(LibraryState { starts: 0, open: None, reported_error: None });
 
 /// The state, while no thread forks: a child finds it whole.
 struct LockedState {
@@ -137,9 +137,9 @@ impl LibraryState {
             }
             let link = open_nvml().map_err(|error| {
                 let text = error.to_string();
-                if self.said.as_ref() != Some(&text) {
+                if self.reported_error.as_ref() != Some(&text) {
                     say(format_args!("nvml: {text}"));
-                    self.said = Some(text);
+                    self.reported_error = Some(text);
                 }
                 code::DRIVER_NOT_LOADED
             })?;

@@ -245,12 +245,12 @@ mod tests {
     #[test]
     fn slots_stand_at_their_places() {
         let mut handle = 0_usize;
-        let place = std::ptr::from_mut(&mut handle).expose_provenance();
+        let address = std::ptr::from_mut(&mut handle).expose_provenance();
         // Row 5 begins with slot 80. Without a server nothing is started.
         // SAFETY: a number and a place for a handle; the other takes nothing.
         let answers = unsafe {
             [
-                FUNCTION_TABLE.rows[4][1](0, place, 0x22, 0),
+                FUNCTION_TABLE.rows[4][1](0, address, 0x22, 0),
                 FUNCTION_TABLE.rows[4][2](0, 0, 0, 0),
                 FUNCTION_TABLE.first[0](0, 0, 0, 0),
             ]

@@ -42,17 +42,17 @@ pub fn ring(script: &[u8]) -> io::Result<usize> {
     let shared = SharedMapping::map(&channel, CHANNEL_BYTES, CHANNEL_ADDRESS)?;
     let line = Connection::new(OwnedFd::from(theirs), None);
     let worker = ShmWorker::new(line, &[channel], 0).map_err(io::Error::other)?;
-    let mut peer = Peer { shared, worker, tail: 0, sent: 0, taken: 0, is_honest: true };
+    let mut peer = Peer { shared, worker, tail: 0, sent: 0, received: 0, is_honest: true };
     let (steps, _) = script.as_chunks::<SCRIPT_STEP_BYTES>();
     for step in steps {
         match peer.step(*step) {
             WorkerFinding::Frame | WorkerFinding::Nothing => {}
-            WorkerFinding::End => return Ok(peer.taken),
+            WorkerFinding::End => return Ok(peer.received),
         }
     }
     while let WorkerFinding::Frame = peer.take() {}
-    assert!(!peer.is_honest || peer.taken == peer.sent, "an honest frame was not handed out");
-    Ok(peer.taken)
+    assert!(!peer.is_honest || peer.received == peer.sent, "an honest frame was not handed out");
+    Ok(peer.received)
 }
 
 /// What the worker found.
@@ -71,7 +71,7 @@ struct Peer {
     tail: u64,
     /// Valid frames so far.
     sent: usize,
-    taken: usize,
+    received: usize,
     /// Nothing dishonest was done yet.
     is_honest: bool,
 }
@@ -112,9 +112,9 @@ impl Peer {
             }
         };
         let FrameHead { thread, sequence, wants_reply, .. } = frame.head;
-        assert!(frame.payload.len() <= MAX_PAYLOAD_BYTES && sequence == self.taken as u64);
+        assert!(frame.payload.len() <= MAX_PAYLOAD_BYTES && sequence == self.received as u64);
         if self.is_honest {
-            let sent = self.taken as u8;
+            let sent = self.received as u8;
             assert!(frame.payload.iter().all(|byte| *byte == sent), "an honest payload was changed");
         }
         if wants_reply {
@@ -122,15 +122,15 @@ impl Peer {
             let answer = OutgoingReply { thread, sequence, status: 0, deferred: 0, payload, tail: &[], output };
             assert!(replier.reply(&answer).is_ok(), "a thread that was let in has no place");
         }
-        self.taken += 1;
+        self.received += 1;
         WorkerFinding::Frame
     }
 
     /// Writes at a place of the ring, and around its end.
-    fn put(&self, place: u64, bytes: &[u8]) {
-        let place = (place % RING_BYTES as u64) as usize;
-        let (first, second) = bytes.split_at(bytes.len().min(RING_BYTES - place));
-        self.shared.copy_in(RING_OFFSET + place, first);
+    fn put(&self, offset_in_ring: u64, bytes: &[u8]) {
+        let offset_in_ring = (offset_in_ring % RING_BYTES as u64) as usize;
+        let (first, second) = bytes.split_at(bytes.len().min(RING_BYTES - offset_in_ring));
+        self.shared.copy_in(RING_OFFSET + offset_in_ring, first);
         self.shared.copy_in(RING_OFFSET, second);
     }
 
@@ -173,7 +173,7 @@ impl Peer {
         head[6] = byte >> 2 & 1;
         head[8..10].copy_from_slice(&thread.to_le_bytes());
         // The number that is due, or the next.
-        let sequence = self.taken as u64 + u64::from(byte >> 7);
+        let sequence = self.received as u64 + u64::from(byte >> 7);
         head[16..24].copy_from_slice(&sequence.to_le_bytes());
         self.put(self.tail, &head);
         let published = if byte & 8 == 0 { padded(length as usize) as u64 } else { published.into() };

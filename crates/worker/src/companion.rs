@@ -62,8 +62,8 @@ impl CompanionSlot {
 
 /// Lets a companion in, unless there is one.
 pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &CompanionSlot, control: &Control) {
-    let mut place = slot.lock();
-    if place.is_some() {
+    let mut current = slot.lock();
+    if current.is_some() {
         let text = "the session has a companion already: another checkpoint of it may be under way";
         return peer.refuse(build, &Refused::new(RefusalCode::IN_USE, text));
     }
@@ -71,13 +71,13 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &Companio
     let voice = voice.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
     let started = voice.and_then(|voice| {
         let voice = Arc::new(voice);
-        *place = Some(Arc::clone(&voice));
+        *current = Some(Arc::clone(&voice));
         let known = Arc::new(OnceLock::from(control.clone()));
         let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
         Companion { voice, slot: slot.clone(), session: known, driver: ready.driver.clone(), asker }.start()
     });
     if let Err(reason) = started {
-        *place = None;
+        *current = None;
         Log::early().line(format_args!("a companion of the session could not be let in: {reason}"));
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn send_asked(control: BorrowedFd<'_>, request: ReclaimRequest) {
 }
 
 /// Says that this session has done what it could for another one's reclaim request.
-pub(crate) fn send_given(control: BorrowedFd<'_>, request: ReclaimRequest) {
+pub(crate) fn send_reclaim_done(control: BorrowedFd<'_>, request: ReclaimRequest) {
     say(control, &format!("given {} {}", request.session, request.number));
 }
 
@@ -87,7 +87,7 @@ pub(crate) enum ServerMessage {
     /// `give SESSION N DEVICE`: that session's reclaim request number N.
     Give(ReclaimRequest, String),
     /// `asked N`: only programs that live are waited for any more, for this session's.
-    Asked(u64),
+    PeersAsked(u64),
     /// `wait N MILLISECONDS`: so long other sessions are waited for at most that have not looked yet or are about to end, for this
     /// session's.
     Wait(u64, u64),
@@ -105,7 +105,7 @@ pub(crate) fn hear(line: &[u8]) -> Option<ServerMessage> {
             let request = ReclaimRequest { session: number()?, number: number()? };
             Some(ServerMessage::Give(request, words.next()?.to_owned()))
         }
-        "asked" => Some(ServerMessage::Asked(number()?)),
+        "asked" => Some(ServerMessage::PeersAsked(number()?)),
         "wait" => Some(ServerMessage::Wait(number()?, number()?)),
         "answered" => Some(ServerMessage::Answered(number()?)),
         _ => None,
@@ -146,7 +146,7 @@ mod tests {
     fn what_the_server_says_is_read_and_nonsense_is_not() {
         let request = ReclaimRequest { session: 3, number: 7 };
         assert_eq!(hear(b"give 3 7 0000:01:00.0"), Some(ServerMessage::Give(request, "0000:01:00.0".to_owned())));
-        assert_eq!(hear(b"asked 8"), Some(ServerMessage::Asked(8)));
+        assert_eq!(hear(b"asked 8"), Some(ServerMessage::PeersAsked(8)));
         assert_eq!(hear(b"wait 8 500"), Some(ServerMessage::Wait(8, 500)));
         assert_eq!(hear(b"answered 9"), Some(ServerMessage::Answered(9)));
         for line in [

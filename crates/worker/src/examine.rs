@@ -13,7 +13,7 @@ pub fn line_of_the_server(bytes: &[u8]) -> bool {
             assert!(bytes.windows(device.len().max(1)).any(|window| window == device.as_bytes()) || device.is_empty());
             true
         }
-        Some(ServerMessage::Asked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_)) => true,
+        Some(ServerMessage::PeersAsked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_)) => true,
         None => false,
     }
 }

@@ -36,7 +36,7 @@ impl UsageReporter {
     }
 
     /// Tells it as it is now, unless that is what was `told` last; what is told now.
-    fn tell_anew(&self, told: (u64, u64)) -> (u64, u64) {
+    fn report_change(&self, told: (u64, u64)) -> (u64, u64) {
         let now = (self.usage)();
         if now != told {
             control::usage(self.control.as_fd(), now.0, now.1);
@@ -47,7 +47,7 @@ impl UsageReporter {
     /// Tells it for the last time: the server's line about the end has the calls of the whole session, and who comes next
     /// waits until what it holds is there again.
     pub(crate) fn tell_end(&self) {
-        self.tell_anew((0, 0));
+        self.report_change((0, 0));
         control::ended(self.control.as_fd());
     }
 }
@@ -77,7 +77,7 @@ fn watch(program: &LinkControl, meter: &UsageReporter, settle: impl FnOnce()) {
             break end;
         }
         program.beat();
-        told = meter.tell_anew(told);
+        told = meter.report_change(told);
     };
     if end == Departure::Program {
         settle();

@@ -30,8 +30,8 @@ impl ReclaimPeers for ServerConnection {
         device.is_some_and(|device| control::short(self.control.as_fd(), number, device))
     }
 
-    fn send_given(&self, request: ReclaimRequest) {
-        control::send_given(self.control.as_fd(), request);
+    fn send_reclaim_done(&self, request: ReclaimRequest) {
+        control::send_reclaim_done(self.control.as_fd(), request);
     }
 }
 
@@ -64,12 +64,12 @@ impl SessionPeers {
     ) {
         let Some(word) = control::hear(line) else { return };
         match (word, &self.reclaim) {
-            (ServerMessage::Asked(number), Some(reclaim)) => reclaim.are_asked(number),
+            (ServerMessage::PeersAsked(number), Some(reclaim)) => reclaim.are_asked(number),
             (ServerMessage::Answered(number), Some(reclaim)) => reclaim.note_answer(number),
             (ServerMessage::Wait(number, millis), Some(reclaim)) => {
                 reclaim.limit_wait(number, Duration::from_millis(millis));
             }
-            (ServerMessage::Asked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_), None) => {}
+            (ServerMessage::PeersAsked(_) | ServerMessage::Wait(..) | ServerMessage::Answered(_), None) => {}
             // The monitor may not have come to see it yet, on a busy machine.
             (ServerMessage::Give(..), _) if is_over() => control::ended(control),
             (ServerMessage::Give(request, device), reclaim) => {
@@ -79,7 +79,7 @@ impl SessionPeers {
                         control::send_asked(control, request);
                     }
                     Some(_) => {}
-                    None => control::send_given(control, request),
+                    None => control::send_reclaim_done(control, request),
                 }
             }
         }

@@ -249,7 +249,7 @@ fn complete(
                 return Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns });
             }
             Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
-            Err(RecvTimeoutError::Timeout) => attach_point.turn_away(&concerns.peers),
+            Err(RecvTimeoutError::Timeout) => attach_point.refuse_connections(&concerns.peers),
             // The thread that hears never ends before the process.
             Err(RecvTimeoutError::Disconnected) => leave(1),
         }
@@ -409,7 +409,7 @@ impl AttachPoint<'_> {
     }
 
     /// Answers what has come, before there can be a program.
-    fn turn_away(&self, peers: &SessionPeers) {
+    fn refuse_connections(&self, peers: &SessionPeers) {
         while poll(&mut [PollFd::new(self.control, PollFlags::IN)], Some(&Timespec::default())) == Ok(1) {
             if let Some(connection) = self.next(peers) {
                 self.refuse(connection);

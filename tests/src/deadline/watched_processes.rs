@@ -68,7 +68,7 @@ pub(crate) struct WatchedProcesses {
     thread: ThreadId,
     further: Option<u32>,
     /// Sums of each process at the last look.
-    seen: HashMap<u32, Use>,
+    last: HashMap<u32, Use>,
 }
 
 impl WatchedProcesses {
@@ -82,7 +82,7 @@ impl WatchedProcesses {
     }
 
     fn new(further: Option<u32>) -> Self {
-        let mut watched = Self { thread: thread::current().id(), further, seen: HashMap::new() };
+        let mut watched = Self { thread: thread::current().id(), further, last: HashMap::new() };
         // What they used before does not count.
         let _ = watched.used();
         watched
@@ -99,13 +99,13 @@ impl WatchedProcesses {
         let now: HashMap<u32, Use> = self.processes().into_iter().map(|pid| (pid, sums(pid))).collect();
         let mut all = Use::default();
         for (pid, sum) in &now {
-            let before = self.seen.get(pid).copied().unwrap_or_default();
+            let before = self.last.get(pid).copied().unwrap_or_default();
             all.processor += sum.processor.saturating_sub(before.processor);
             // Threads that ended take theirs along.
             all.delayed += sum.delayed.saturating_sub(before.delayed);
             all.bytes += sum.bytes.saturating_sub(before.bytes);
         }
-        self.seen = now;
+        self.last = now;
         all
     }
 }

@@ -31,7 +31,7 @@ const MIDDLES: [&str; 4] = ["lock", "write", "rejoin", "unlock"];
 const FAILED: u32 = 3;
 
 const ON_EVERY_WAY: [(&str, Scenario); 7] = [
-    ("a_process_is_taken_aside_by_others", aside),
+    ("a_process_is_taken_aside_by_others", stopped_by_others),
     ("a_process_whose_worker_dies_while_it_is_locked_has_failed", lost),
     ("a_process_whose_worker_dies_during_its_checkpoint_has_failed", lost_within),
     ("a_process_whose_worker_dies_stays_locked_if_a_checkpoint_allows", replaced),
@@ -221,7 +221,7 @@ fn is_empty(temporary: &PathBuf) -> Result<()> {
 }
 
 /// Each step is another process's, of another job. While it lasts, the job is not checkpointed, and says why.
-fn aside(paths: &Paths, way: &str) -> Result<()> {
+fn stopped_by_others(paths: &Paths, way: &str) -> Result<()> {
     let stage = Stage::new(paths, way)?;
     let held = HeldJob::new(&stage, None)?;
     held.asked_by_job("state", (0, 0))?;

@@ -287,7 +287,7 @@ pub(crate) struct Run<'a> {
     wanted: WantedOutput<'a>,
     random: Random,
     points: Vec<u64>,
-    taken: Vec<TakenCheckpoint>,
+    checkpoints: Vec<TakenCheckpoint>,
     refusals: usize,
     /// Whether its points are among the frames that it is known to send.
     is_known: bool,
@@ -301,13 +301,13 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(name: &'a str, wanted: WantedOutput<'a>, random: Random, points: Vec<u64>) -> Self {
-        let taken = Vec::new();
+        let checkpoints = Vec::new();
         Self {
             name,
             wanted,
             random,
             points,
-            taken,
+            checkpoints,
             refusals: 0,
             is_known: false,
             limit: CHECKPOINT_TIMEOUT,
@@ -397,7 +397,7 @@ impl<'a> Run<'a> {
         let checkpoint = Checkpoint::read(&outcome)?;
         // Threads that had not come to a call of the GPU may have written until the process was dumped.
         let printed = job.output_so_far()?;
-        self.taken.push(TakenCheckpoint { checkpoint, written: (before, printed.len()), printed });
+        self.checkpoints.push(TakenCheckpoint { checkpoint, written: (before, printed.len()), printed });
         Ok(true)
     }
 
@@ -414,7 +414,7 @@ impl<'a> Run<'a> {
 
     /// A program whose frames were counted came to one of its points.
     fn has_shown_something(&self) -> Result<()> {
-        ensure!(!self.is_known || self.taken.len() + self.refusals > 0, "it ended before its first point");
+        ensure!(!self.is_known || self.checkpoints.len() + self.refusals > 0, "it ended before its first point");
         Ok(())
     }
 
@@ -439,7 +439,7 @@ impl<'a> Run<'a> {
     }
 
     fn restores(&mut self, place: &Elsewhere<'_>) -> Result<()> {
-        for taken in &self.taken {
+        for taken in &self.checkpoints {
             let number = taken.checkpoint.number.to_string();
             let outcome = place.restore("job", &["--at", &number])?.finish(self.limit)?;
             let errors = outcome.errors();

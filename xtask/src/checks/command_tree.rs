@@ -62,7 +62,7 @@ impl Commands {
     /// What is wrong with a command line of ours in `span`; `None` also where it holds none.
     pub(crate) fn fault(&self, span: &str) -> Option<String> {
         for (name, command) in &self.programs {
-            if let Some(words) = behind(span, name) {
+            if let Some(words) = after_name(span, name) {
                 return command.fault(name, words);
             }
             // `serve --mps` is short for `katydid serve --mps`.
@@ -76,7 +76,7 @@ impl Commands {
 }
 
 /// What follows the program's name, if it begins the span or follows assignments of variables.
-fn behind<'a>(span: &'a str, program: &str) -> Option<&'a str> {
+fn after_name<'a>(span: &'a str, program: &str) -> Option<&'a str> {
     let mut rest = span;
     while let Some((_, words)) = rest.split_once(' ').filter(|(first, _)| first.contains('=')) {
         rest = words;

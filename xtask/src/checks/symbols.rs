@@ -42,7 +42,7 @@ struct Source {
 struct Word<'a> {
     text: &'a str,
     before: Option<char>,
-    behind: Option<char>,
+    after: Option<char>,
 }
 
 impl Symbols {
@@ -73,7 +73,7 @@ impl Symbols {
             let mut before = "";
             for word in words(line) {
                 // Tests that no `#[test]` declares are named as `"owner::{name}"`.
-                let is_prefix = word.before == Some('"') && word.behind == Some(':');
+                let is_prefix = word.before == Some('"') && word.after == Some(':');
                 if OWNER_KEYWORDS.contains(&before) || is_prefix {
                     source.owners.insert(word.text.to_owned());
                 }
@@ -119,7 +119,7 @@ impl Symbols {
         if OUTSIDE_SYMBOLS.iter().any(|(known, _)| *known == word.text) {
             return true;
         }
-        match (is_wildcard(word.before), is_wildcard(word.behind)) {
+        match (is_wildcard(word.before), is_wildcard(word.after)) {
             (false, false) => self.identifiers.contains(word.text),
             (false, true) => {
                 let mut following = self.identifiers.range(word.text.to_owned()..);
@@ -160,14 +160,14 @@ impl Word<'_> {
         }
         let letters: Vec<char> = text.chars().collect();
         let has_hump = letters.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-        let is_called = self.behind == Some('(') && letters.len() > 1;
+        let is_called = self.after == Some('(') && letters.len() > 1;
         let has_underscore = text.trim_matches('_').contains('_') || (self.is_open() && text.contains('_'));
         has_underscore || has_hump || is_called
     }
 
     /// Whether more may stand before or behind it.
     fn is_open(&self) -> bool {
-        is_wildcard(self.before) || is_wildcard(self.behind)
+        is_wildcard(self.before) || is_wildcard(self.after)
     }
 }
 
@@ -184,8 +184,8 @@ fn words(text: &str) -> impl Iterator<Item = Word<'_>> {
         let start = at + text[at..].find(is_part)?;
         let end = text[start..].find(|letter| !is_part(letter)).map_or(text.len(), |length| start + length);
         at = end;
-        let (before, behind) = (text[..start].chars().next_back(), text[end..].chars().next());
-        Some(Word { text: &text[start..end], before, behind })
+        let (before, after) = (text[..start].chars().next_back(), text[end..].chars().next());
+        Some(Word { text: &text[start..end], before, after })
     })
 }
 

@@ -144,21 +144,21 @@ fn subjects(root: &Path) -> Result<Vec<String>> {
 }
 
 /// The old words of a text, each with its line and the term instead.
-fn found(text: &str, place: &str) -> Vec<String> {
+fn found(text: &str, location: &str) -> Vec<String> {
     static EVERYWHERE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
         OLD_WORDS.iter().filter(|(_, _, scope)| *scope == Everywhere).map(|(word, term, _)| (*word, *term)).collect()
     });
     let mut faults = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut fault = |word: &str, term: &str| {
-            faults.push(format!("{place}:{}: \"{word}\" is not used any more: {term}", index + 1));
+            faults.push(format!("{location}:{}: \"{word}\" is not used any more: {term}", index + 1));
         };
         for word in words(line) {
             if let Some(term) = EVERYWHERE.get(word.as_str()) {
                 fault(&word, term);
             }
         }
-        if place.ends_with(".rs") {
+        if location.ends_with(".rs") {
             let names = OLD_WORDS.iter().filter(|(word, _, scope)| *scope == Names && line.contains(word));
             names.filter(|(word, _, _)| declares(line, word)).for_each(|(word, term, _)| fault(word, term));
         }

@@ -83,25 +83,25 @@ fn pack_programs(tree: &Tree, folder: &Path) -> Result<()> {
     let work = tree.target.join("opencl-programs-pack");
     shell::run(Command::new(sources.join("run.sh")).arg(&from).arg("build"))?;
     clear(&work)?;
-    let place = work.join("opencl/programs");
+    let programs = work.join("opencl/programs");
     for name in PACKED_PROGRAMS {
-        copied(&from.join(name), &place.join(name))?;
+        copied(&from.join(name), &programs.join(name))?;
     }
     for name in RUN_SCRIPTS {
-        copied(&sources.join(name), &place.join(name))?;
+        copied(&sources.join(name), &programs.join(name))?;
     }
-    link_others(&place)?;
-    packages(tree, &place.join("python"))?;
+    link_others(&programs)?;
+    packages(tree, &programs.join("python"))?;
     // Says that nothing is to be built.
-    fs::write(place.join("packed"), "").context("cannot mark the programs as packed")?;
+    fs::write(programs.join("packed"), "").context("cannot mark the programs as packed")?;
     archive::make(&folder.join("opencl-programs.tar.xz"), &work, [LEFT_OUT, "opencl"])?;
     clear(&work)
 }
 
 /// clpeak and hashcat, which the pack itself holds, where the script looks for them.
-fn link_others(place: &Path) -> Result<()> {
+fn link_others(folder: &Path) -> Result<()> {
     for file in rates::PACKED_FILES {
-        let (link, up) = (place.join(file), "../".repeat(Path::new(file).components().count()));
+        let (link, up) = (folder.join(file), "../".repeat(Path::new(file).components().count()));
         let parent = link.parent().context("a file in no folder")?;
         fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
         let target = format!("{up}{}/{file}", rates::PACKED_FOLDER);
@@ -111,12 +111,12 @@ fn link_others(place: &Path) -> Result<()> {
 }
 
 /// PyOpenCL, what its tests need, and OpenMM, for the machine's Python.
-fn packages(tree: &Tree, place: &Path) -> Result<()> {
-    let launcher = place.join("bin/python");
-    fs::create_dir_all(place.join("bin")).with_context(|| format!("cannot make {}", place.display()))?;
+fn packages(tree: &Tree, folder: &Path) -> Result<()> {
+    let launcher = folder.join("bin/python");
+    fs::create_dir_all(folder.join("bin")).with_context(|| format!("cannot make {}", folder.display()))?;
     fs::write(&launcher, PYTHON_LAUNCHER).context("cannot write the launcher")?;
     fs::set_permissions(&launcher, Permissions::from_mode(0o755)).context("cannot write the launcher")?;
-    packages::unpack_for(PYTHON_VERSION, &place.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
+    packages::unpack_for(PYTHON_VERSION, &folder.join("packages"), &tree.root.join("xtask/opencl-python.txt"))
 }
 
 /// What it is, not a link to it.

@@ -56,7 +56,7 @@ pub(crate) fn run_packed(folder: &Path, report: &Path, options: &Options) -> Res
 struct Row {
     program: Program,
     calls: Option<u64>,
-    told: Vec<Vec<Told>>,
+    rounds: Vec<Vec<Told>>,
     missing: Option<NotMeasured>,
 }
 
@@ -118,14 +118,14 @@ fn count_row(ground: &Ground, server: &Server, program: Program, options: &Optio
     };
     let told = missing.as_ref().map_or_else(|| format!("{} calls", calls.unwrap_or(0)), ToString::to_string);
     line(&format!("{} ... {told}", program.name));
-    Row { program, calls, told: Vec::new(), missing }
+    Row { program, calls, rounds: Vec::new(), missing }
 }
 
 /// One run on each way; one that fails ends the measurement of this program, whose ways could not be compared.
 fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
     let told: Result<Vec<Told>, NotMeasured> = ways.iter().map(|way| ground.run(way, row.program)).collect();
     match told {
-        Ok(told) => row.told.push(told),
+        Ok(told) => row.rounds.push(told),
         Err(why) => {
             line(&format!("{} ... {why}", row.program.name));
             row.missing = Some(why);
@@ -136,7 +136,7 @@ fn one_round(ground: &Ground, ways: &[Way], row: &mut Row) {
 impl Row {
     /// The median over the rounds of a number that runs on a way told.
     fn median(&self, way: usize, of: impl Fn(&Told) -> Option<f64>) -> Option<f64> {
-        median(self.told.iter().filter_map(|round| round.get(way)).filter_map(of).collect())
+        median(self.rounds.iter().filter_map(|round| round.get(way)).filter_map(of).collect())
     }
 
     fn work(&self, way: usize) -> Option<f64> {
@@ -153,7 +153,7 @@ impl Row {
     }
 
     fn bytes(&self) -> Option<(u64, u64)> {
-        self.told.first().and_then(|round| round.first()).map(|told| (told.bytes_in, told.bytes_out))
+        self.rounds.first().and_then(|round| round.first()).map(|told| (told.bytes_in, told.bytes_out))
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
 
     fn row(rounds: &[[f64; 2]], calls: Option<u64>) -> Row {
         let told = rounds.iter().map(|[native, shm]| vec![report_of(*native, 2e9), report_of(*shm, 1e9)]).collect();
-        Row { program: MEASURED_PROGRAMS[0], calls, told, missing: None }
+        Row { program: MEASURED_PROGRAMS[0], calls, rounds: told, missing: None }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
         modules: &[],
         programs: &[("programs", "fixture")],
         has_criu: false,
-        told: Vec::new(),
+        requests: Vec::new(),
     };
     guest.run(tree)
 }

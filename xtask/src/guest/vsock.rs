@@ -43,7 +43,7 @@ pub(crate) fn run(tree: &Tree, measures: bool) -> Result<()> {
         modules: &KERNEL_MODULES,
         programs: &GUEST_PROGRAMS,
         has_criu: true,
-        told: if measures { vec!["measure"] } else { Vec::new() },
+        requests: if measures { vec!["measure"] } else { Vec::new() },
     };
     guest.run(tree)
 }

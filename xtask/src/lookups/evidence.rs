@@ -43,10 +43,10 @@ impl Outcomes {
 
     /// Writes all rows in the order of the releases.
     pub(super) fn write(&self, root: &Path, all: &[Release]) -> Result<()> {
-        let place = |name: &String| all.iter().position(|release| title(release) == *name);
+        let order = |name: &String| all.iter().position(|release| title(release) == *name);
         let mut rows: Vec<(usize, &Value)> =
-            self.0.iter().filter_map(|(name, row)| Some((place(name)?, row))).collect();
-        rows.sort_by_key(|(place, _)| *place);
+            self.0.iter().filter_map(|(name, row)| Some((order(name)?, row))).collect();
+        rows.sort_by_key(|(order, _)| *order);
         let dates = rows.iter().filter_map(|(_, row)| row["date"].as_str());
         let date = dates.max().unwrap_or_default();
         let columns = json!([
@@ -95,7 +95,7 @@ fn title(release: &Release) -> String {
 }
 
 fn row(name: String, date: &str, trial: &Trial) -> Value {
-    let said = &trial.said;
+    let said = &trial.report;
     let versions = said["versions"].as_object().into_iter().flatten();
     let versions: Vec<String> =
         versions.map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or_default())).collect();
@@ -132,10 +132,10 @@ mod tests {
     #[test]
     fn a_row_says_what_passed_and_why_the_rest_did_not() {
         let release = Release { program: "nccl", requirement: "nvidia-nccl-cu13==2.32.3" };
-        let said = json!({"versions": {"NCCL": "2.32.3"}, "passed": ["one"], "failed": {"three": "a | b", "two": "CUDA error: no kernel image is available for execution"}});
+        let report = json!({"versions": {"NCCL": "2.32.3"}, "passed": ["one"], "failed": {"three": "a | b", "two": "CUDA error: no kernel image is available for execution"}});
         let lookups = BTreeSet::from([("cuInit".to_owned(), 0), ("cuNew".to_owned(), 13_020)]);
         let absent = BTreeSet::from([("cuNew".to_owned(), 13_020)]);
-        let trial = Trial { lookups, absent, said, refused: BTreeSet::from(["cuOld".to_owned()]) };
+        let trial = Trial { lookups, absent, report, refused: BTreeSet::from(["cuOld".to_owned()]) };
         let row = row(title(&release), "2026-11-29", &trial);
         let expected = json!({
             "release": "NCCL 2.32.3 (cu13)", "with": "NCCL 2.32.3", "date": "2026-11-29", "lookups": 2, "absent": 1,

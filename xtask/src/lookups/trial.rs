@@ -38,7 +38,7 @@ pub(super) struct Trial {
     /// Of these, what the driver does not have.
     pub(super) absent: BTreeSet<Lookup>,
     /// What its program says: `versions`, `passed` and `failed`.
-    pub(super) said: Value,
+    pub(super) report: Value,
     /// Functions that Katydid refused, as its lines on standard error name them.
     pub(super) refused: BTreeSet<String>,
 }
@@ -52,8 +52,8 @@ impl Trial {
             self.lookups.len(),
             names.len(),
             names.join(" "),
-            self.said["passed"],
-            self.said["failed"],
+            self.report["passed"],
+            self.report["failed"],
             self.refused
         )
     }
@@ -87,7 +87,7 @@ fn traced(tree: &Tree, release: &Release, folder: &Path) -> Result<Trial> {
     let line = shell::show_command(&command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {line}"))?;
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let Some(said) = out.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok()) else {
+    let Some(report) = out.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok()) else {
         bail!("{line}: {}: it does not say what it did\n{out}{errors}", output.status);
     };
     let text = fs::read_to_string(&trace).with_context(|| format!("cannot read {}", trace.display()))?;
@@ -99,7 +99,7 @@ fn traced(tree: &Tree, release: &Release, folder: &Path) -> Result<Trial> {
         }
     }
     let refused = errors.lines().filter_map(|line| line.strip_prefix("katydid: ")?.split_once(" is not supported"));
-    Ok(Trial { lookups, absent, said, refused: refused.map(|(name, _)| name.to_owned()).collect() })
+    Ok(Trial { lookups, absent, report, refused: refused.map(|(name, _)| name.to_owned()).collect() })
 }
 
 /// What a trace says of `cuGetProcAddress` and `cuGetExportTable`: all lookups, and those without an answer.

@@ -29,7 +29,7 @@ enum ReportPart {
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// All but the outputs of failed tests, for the case that the suite dies.
-    said: Vec<String>,
+    stray_lines: Vec<String>,
     part: ReportPart,
     /// Whether it has said how many tests it runs, and not yet how many passed.
     has_begun: bool,
@@ -48,7 +48,7 @@ impl Report {
         self.has_begun |= line.starts_with("running ");
         match self.part {
             ReportPart::Outside if line == "failures:" => self.part = ReportPart::Outputs,
-            ReportPart::Outside => self.said.push(line.to_owned()),
+            ReportPart::Outside => self.stray_lines.push(line.to_owned()),
             ReportPart::Outputs if line == "failures:" => self.part = ReportPart::Names,
             ReportPart::Outputs => self.add(line),
             ReportPart::Names => {}
@@ -61,7 +61,7 @@ impl Report {
             self.outcome.failed = 1;
             self.outcome
                 .failures
-                .push(Failure { name: format!("died ({ending})"), output: take(&mut self.said).join("\n") });
+                .push(Failure { name: format!("died ({ending})"), output: take(&mut self.stray_lines).join("\n") });
         }
         self.outcome
     }

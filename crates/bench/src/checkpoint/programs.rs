@@ -23,12 +23,12 @@ fn one(bench: &Bench<'_>, kind: Computation, rounds: usize) -> ProgramRow {
     let size = kind.size(bench.driver.soft);
     let title = kind.title(size);
     bench.say(&title);
-    let mut row = ProgramRow { program: title, taken: Vec::new(), restore_us: Vec::new(), missing: None };
+    let mut row = ProgramRow { program: title, checkpoints: Vec::new(), restore_us: Vec::new(), missing: None };
     for round in 0..rounds {
         let measured = bench.limits.check().and_then(|()| once(bench, kind, size, round));
         match measured {
             Ok((taken, restore_us)) => {
-                row.taken.push(taken);
+                row.checkpoints.push(taken);
                 row.restore_us.push(restore_us);
             }
             Err(reason) => {

@@ -43,7 +43,8 @@ pub(super) struct ProgramRow {
     /// Name of the computation and its size.
     pub(super) program: String,
     /// Its checkpoints, which ended it, one a round.
-    pub(super) taken: Vec<CheckpointFigures>,
+    #[serde(rename = "taken")]
+    pub(super) checkpoints: Vec<CheckpointFigures>,
     /// Its restores: from the command to an answer of the program, a warm server being there.
     pub(super) restore_us: Vec<u64>,
     /// Why there are no more rounds.
@@ -182,7 +183,7 @@ fn columns<'t>(words: &[&'t str], numbers: &[&'t str]) -> Vec<(&'t str, Align)> 
 
 fn program_cells(row: &ProgramRow) -> Vec<String> {
     let of = |figure: &dyn Fn(&CheckpointFigures) -> u64| {
-        median(row.taken.iter().map(|taken| figure(taken) as f64).collect())
+        median(row.checkpoints.iter().map(|taken| figure(taken) as f64).collect())
     };
     let restored = median(row.restore_us.iter().map(|restore| *restore as f64).collect());
     let format_figure = |figure: Option<f64>, show: fn(u64) -> String| {
@@ -191,7 +192,7 @@ fn program_cells(row: &ProgramRow) -> Vec<String> {
     let size = |bytes: u64| Size(bytes).to_string();
     vec![
         row.program.clone(),
-        row.taken.len().to_string(),
+        row.checkpoints.len().to_string(),
         format_figure(of(&|it| it.command_us), time),
         format_figure(of(&|it| it.stopped_us), time),
         format_figure(restored, time),
@@ -203,7 +204,7 @@ fn program_cells(row: &ProgramRow) -> Vec<String> {
 
 fn why_fewer(row: &ProgramRow) -> Option<String> {
     let reason = row.missing.as_ref()?;
-    Some(format!("{}, round {}: {reason}", row.program, row.taken.len() + 1))
+    Some(format!("{}, round {}: {reason}", row.program, row.checkpoints.len() + 1))
 }
 
 fn cells(row: &SizeRow) -> Vec<String> {
@@ -283,7 +284,7 @@ mod tests {
         let [quick, slow] = [90_000, 140_000].map(|command_us| CheckpointFigures { command_us, ..sample_figures() });
         ProgramRow {
             program: "heat".to_owned(),
-            taken: vec![slow, quick.clone(), quick],
+            checkpoints: vec![slow, quick.clone(), quick],
             restore_us: vec![200_000, 300_000, 210_000],
             missing: Some("interrupted".to_owned()),
         }

@@ -130,8 +130,8 @@ impl Device {
     /// Asks for the state of an event.
     pub(super) fn state(&self, event: Handle) -> Result<i32, String> {
         let mut state = 0_i32;
-        let place = (&raw mut state).cast();
-        call!(self.functions, clGetEventInfo(event, EVENT_STATUS, size_of::<i32>(), place, ptr::null_mut()))
+        let pointer = (&raw mut state).cast();
+        call!(self.functions, clGetEventInfo(event, EVENT_STATUS, size_of::<i32>(), pointer, ptr::null_mut()))
             .map(|()| state)
     }
 
@@ -161,11 +161,11 @@ impl Device {
     /// Maps a buffer for reading, and unmaps it.
     pub(super) fn map(&self, buffer: Handle, bytes: usize) -> Result<(), String> {
         let (queue, none, no_event) = (self.queue, ptr::null(), ptr::null_mut());
-        let place = make!(
+        let pointer = make!(
             self.functions,
             clEnqueueMapBuffer(queue, buffer, BLOCKING_CALL, MAP_READ, 0, bytes, 0, none, no_event)
         )?;
-        call!(self.functions, clEnqueueUnmapMemObject(queue, buffer, place, 0, none, no_event))?;
+        call!(self.functions, clEnqueueUnmapMemObject(queue, buffer, pointer, 0, none, no_event))?;
         self.finish()
     }
 }

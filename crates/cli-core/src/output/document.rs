@@ -86,15 +86,15 @@ impl Sink {
     }
 }
 
-/// From now on a document is owed to `place`.
+/// From now on a document is owed to `destination`.
 ///
 /// # Errors
 ///
 /// A file that cannot be made, or a descriptor that is not open.
-pub fn want(place: &JsonDestination) -> Result<(), Failure> {
+pub fn want(destination: &JsonDestination) -> Result<(), Failure> {
     let failed =
         |what: String, error: io::Error| Failure::usage(format!("--json: {what}: {error}; name another place"));
-    let sink = match place {
+    let sink = match destination {
         JsonDestination::Output => Sink::Output,
         JsonDestination::File(path) => {
             let name = path.display().to_string();

@@ -43,12 +43,12 @@ pub(crate) const VARIABLE_REMEDY: &str = "correct it, or unset it";
 pub(crate) fn problems(variable: impl Fn(&str) -> Option<OsString>) -> impl Iterator<Item = String> {
     settings::KNOWN_SETTINGS.iter().filter_map(move |setting| {
         let value = variable(setting.name).filter(|value| !value.is_empty())?;
-        settings::problem_of(setting.name, &value).or_else(|| place_problem(setting, &value))
+        settings::problem_of(setting.name, &value).or_else(|| location_problem(setting, &value))
     })
 }
 
 /// What is wrong with what a variable names: a server, or files and folders.
-fn place_problem(setting: &Setting, value: &OsStr) -> Option<String> {
+fn location_problem(setting: &Setting, value: &OsStr) -> Option<String> {
     let (path, text) = (Path::new(value), value.to_string_lossy());
     let unfit = |is_fit: bool| {
         let (name, shown) = (setting.name, settings::quote(&text));

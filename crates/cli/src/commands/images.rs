@@ -47,7 +47,7 @@ pub(crate) fn main(flags: &ImagesFlags) -> Outcome {
 
 /// `images ls`: as `ls`, it shows what there is, tells of what there is not, and fails then.
 fn ls(flags: &LsFlags) -> Outcome {
-    flags.folders.iter().try_for_each(|place| katydid_image::check_address(place)).map_err(Failure::usage)?;
+    flags.folders.iter().try_for_each(|location| katydid_image::check_address(location)).map_err(Failure::usage)?;
     let (mut lines, mut failures) = (Vec::new(), Vec::new());
     for folder in &flags.folders {
         match images_in(folder) {
@@ -251,9 +251,9 @@ fn summary(cleared: &Cleared, dry_run: bool) -> String {
 }
 
 /// The image that a command line names.
-pub(crate) fn open(place: &Path) -> Result<Image, Failure> {
-    katydid_image::check_address(place).map_err(Failure::usage)?;
-    Image::open(place).map_err(Failure::work)
+pub(crate) fn open(location: &Path) -> Result<Image, Failure> {
+    katydid_image::check_address(location).map_err(Failure::usage)?;
+    Image::open(location).map_err(Failure::work)
 }
 
 #[cfg(test)]

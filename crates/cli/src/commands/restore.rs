@@ -40,9 +40,9 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
     let image = checkpoint::whole_path(&flags.image)?;
     let opened = OpenedCheckpoint::open(&image, which).map_err(Failure::work)?;
     if let Some(newer) = opened.passed_over() {
-        let (place, number) = (image.display(), opened.number());
+        let (location, number) = (image.display(), opened.number());
         say(format_args!(
-            "{place}: checkpoint {newer} has no manifest, so it was never completed or is damaged; this restores checkpoint {number}"
+            "{location}: checkpoint {newer} has no manifest, so it was never completed or is damaged; this restores checkpoint {number}"
         ));
     }
     match known {

@@ -119,7 +119,7 @@ impl Launch {
     fn start(mut self, flags: &RunFlags) -> Outcome {
         self.has_rings = flags.io_uring;
         if let Some(image) = &flags.image {
-            katydid_image::check_place(image).map_err(|error| Failure::usage(format!("--image: {error}")))?;
+            katydid_image::check_location(image).map_err(|error| Failure::usage(format!("--image: {error}")))?;
         }
         if std::env::var_os(job::JOB_VARIABLE).is_some_and(|job| !job.is_empty()) {
             return match self.known.take() {

@@ -18,11 +18,11 @@ pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
     let Some(folder) = cache::folder(variable) else {
         return Finding::warn(CHECK_NAME, format!("there is no home to keep it in: {without}"), CACHE_REMEDY);
     };
-    let place = folder.display();
+    let path = folder.display();
     match check_writable(&folder) {
-        Ok(()) => Finding::ok(CHECK_NAME, format!("in {place}")),
+        Ok(()) => Finding::ok(CHECK_NAME, format!("in {path}")),
         Err(error) => {
-            Finding::warn(CHECK_NAME, format!("{place}: no files can be made there: {error}: {without}"), CACHE_REMEDY)
+            Finding::warn(CHECK_NAME, format!("{path}: no files can be made there: {error}: {without}"), CACHE_REMEDY)
         }
     }
 }

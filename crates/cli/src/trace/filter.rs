@@ -50,8 +50,8 @@ impl FromStr for Filter {
 fn rule(word: &str) -> Result<(bool, Rule), String> {
     let (is_shown, word) = word.strip_prefix('!').map_or((true, word), |word| (false, word.trim_start()));
     if word.is_empty() {
-        let place = if is_shown { "between two commas, or at an end of the list," } else { "behind !" };
-        return Err(format!("a name is missing: write one {place} or take the sign away"));
+        let position = if is_shown { "between two commas, or at an end of the list," } else { "behind !" };
+        return Err(format!("a name is missing: write one {position} or take the sign away"));
     }
     let group = FUNCTION_GROUPS.iter().find(|(name, _)| *name == word);
     let rule = match (word, group) {

@@ -64,9 +64,9 @@ fn tell_all(flags: &TraceFlags, files: Files, folder: &Path) -> Result<(), Failu
 /// What is told of a trace that found no room for all calls.
 fn incomplete(trace: &Trace, folder: &Path) -> Failure {
     let Trace { pid, program, calls, left_out, .. } = trace;
-    let (kept, place) = (calls.len(), folder.display());
+    let (kept, path) = (calls.len(), folder.display());
     Failure::work(format!(
-        "{place}: no room for {left_out} calls of {program} (process {pid}), {kept} were recorded; set TMPDIR to a folder with room, and record it again"
+        "{path}: no room for {left_out} calls of {program} (process {pid}), {kept} were recorded; set TMPDIR to a folder with room, and record it again"
     ))
 }
 

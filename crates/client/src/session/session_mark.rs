@@ -46,9 +46,9 @@ pub fn remove() {
 impl MarkPage {
     fn new() -> io::Result<Self> {
         let file = memfd_create(SESSION_MARK, MemfdFlags::CLOEXEC)?;
-        let (place, access) = (ptr::with_exposed_provenance_mut(MARK_ADDRESS), ProtFlags::empty());
+        let (address, access) = (ptr::with_exposed_provenance_mut(MARK_ADDRESS), ProtFlags::empty());
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let page = unsafe { mmap(place, MARK_BYTES, access, MapFlags::SHARED, file, 0) }?;
+        let page = unsafe { mmap(address, MARK_BYTES, access, MapFlags::SHARED, file, 0) }?;
         let mark = Self { address: page.expose_provenance(), process: process::id() };
         for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
             // SAFETY: the range is exactly this mapping, which no code uses.

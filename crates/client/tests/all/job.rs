@@ -36,7 +36,7 @@ struct Stage {
     server: UnixListener,
     link_control: LinkControl,
     /// Frames that the worker has taken.
-    taken: Mutex<Receiver<u64>>,
+    frames: Mutex<Receiver<u64>>,
     listener: Option<UnixListener>,
     /// The supervisor's sign of life.
     lock: Option<File>,
@@ -76,7 +76,7 @@ impl Stage {
             (connect(&address, &hello, &build(), hang_limit()).unwrap(), worker.join().unwrap())
         });
         let link_control = worker.link_control().unwrap();
-        let (tell, taken) = channel();
+        let (tell, frames) = channel();
         thread::spawn(move || work(worker, &tell));
         let session: &'static Session<CUresult> = Box::leak(Box::new(Session::new(connection.link, |_, _| (), || ())));
         let listener = Some(UnixListener::bind(folder.path().join("job")).unwrap());
@@ -85,7 +85,7 @@ impl Stage {
         let job_thread =
             JobThread::new(session, JobMembership::new(folder.path().join("job"), stops), &address, kind).unwrap();
         thread::spawn(move || job_thread.run());
-        Self { folder, session, server, link_control, taken: Mutex::new(taken), listener, lock }
+        Self { folder, session, server, link_control, frames: Mutex::new(frames), listener, lock }
     }
 
     fn path(&self) -> PathBuf {
@@ -187,7 +187,7 @@ fn a_program_is_held_leaves_and_is_resumed() {
         });
         late.join().unwrap().unwrap();
         stage.session.call(0, &cuCtxSynchronize {}).unwrap();
-        assert_eq!([(); 2].map(|()| stage.taken.lock().unwrap().recv().unwrap()), [0, 1]);
+        assert_eq!([(); 2].map(|()| stage.frames.lock().unwrap().recv().unwrap()), [0, 1]);
         assert_eq!(supervisor.order(&ToProgram::Hold {}), FromProgram::Held { frames: 3 });
         assert_eq!(supervisor.order(&ToProgram::Release {}), FromProgram::Released {});
         stage.enqueue();

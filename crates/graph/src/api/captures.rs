@@ -36,8 +36,8 @@ struct Answers {
 #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
 impl<B: Backend> Graphs<B> {
     pub unsafe fn begin_capture(&self, stream: CUstream, mode: u32) -> Outcome {
-        let place = self.backend.stream(stream)?;
-        self.ask(|state| state.begin_capture(place, mode, None))
+        let stream = self.backend.stream(stream)?;
+        self.ask(|state| state.begin_capture(stream, mode, None))
     }
 
     pub unsafe fn begin_capture_v1(&self, stream: CUstream) -> Outcome {
@@ -54,18 +54,18 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         mode: u32,
     ) -> Outcome {
-        let place = self.backend.stream(stream)?;
+        let stream = self.backend.stream(stream)?;
         self.ask(|state| {
             let graph = state.graph_id(graph)?;
             // SAFETY: the contract of all functions here.
             let frontier = unsafe { dependencies(state, nodes, data, count) }?;
-            state.begin_capture(place, mode, Some((graph, frontier)))
+            state.begin_capture(stream, mode, Some((graph, frontier)))
         })
     }
 
     pub unsafe fn end_capture(&self, stream: CUstream, out: *mut CUgraph) -> Outcome {
-        let place = self.backend.stream(stream)?;
-        let ended = self.ask(|state| state.end_capture(place));
+        let stream = self.backend.stream(stream)?;
+        let ended = self.ask(|state| state.end_capture(stream));
         // SAFETY: the contract of all functions here.
         unsafe { write(out, ended.map_or(CUgraph::NULL, graph_handle)) };
         ended.map(drop)
@@ -73,12 +73,12 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn is_capturing(&self, stream: CUstream, out: *mut u32) -> Outcome {
         require_output(out)?;
-        let place = self.backend.stream(stream)?;
+        let stream = self.backend.stream(stream)?;
         let status = match self.is_quiet() {
             true => capture_status::NONE,
             false => self.ask(|state| {
-                state.captures.check_legacy(place, false)?;
-                Ok(state.captures.status(place.key))
+                state.captures.check_legacy(stream, false)?;
+                Ok(state.captures.status(stream.key))
             })?,
         };
         // SAFETY: the contract of all functions here.
@@ -128,10 +128,10 @@ impl<B: Backend> Graphs<B> {
     fn answer(&self, stream: CUstream, answers: &Answers) -> Outcome {
         // SAFETY: the contract of all functions here; the status is written once it is known.
         unsafe { self.is_capturing(stream, answers.status) }?;
-        let place = self.backend.stream(stream)?;
+        let stream = self.backend.stream(stream)?;
         self.with(|state| {
-            let Some(capture) = state.captures.of(place.key).filter(|capture| capture.is_valid) else { return };
-            let frontier = state.captures.frontier(place.key).cloned().unwrap_or_default();
+            let Some(capture) = state.captures.of(stream.key).filter(|capture| capture.is_valid) else { return };
+            let frontier = state.captures.frontier(stream.key).cloned().unwrap_or_default();
             let nodes: Vec<_> = frontier.iter().map(|edge| node_handle(edge.0)).collect();
             let data: Vec<_> = frontier.iter().map(|edge| edge.1).collect();
             // SAFETY: the contract of all functions here.
@@ -153,9 +153,9 @@ impl<B: Backend> Graphs<B> {
         count: usize,
         flags: u32,
     ) -> Outcome {
-        let place = self.backend.stream(stream)?;
+        let stream = self.backend.stream(stream)?;
         self.ask(|state| {
-            let capture = state.captures.of(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+            let capture = state.captures.of(stream.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
             if !capture.is_valid {
                 return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
             }
@@ -166,7 +166,7 @@ impl<B: Backend> Graphs<B> {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             state.check_before(graph, &named, katydid_cuda_sys::node_type::KERNEL)?;
-            let frontier = state.captures.frontier_mut(place.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+            let frontier = state.captures.frontier_mut(stream.key).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
             if flags == SET_CAPTURE_DEPENDENCIES {
                 frontier.clear();
             }

@@ -125,14 +125,14 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn upload(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        let place = self.backend.stream(stream)?;
-        self.refuse_captured(place)?;
+        let capture = self.backend.stream(stream)?;
+        self.refuse_captured(capture)?;
         self.backend.upload(id, stream)?;
         self.ask(|state| {
             let exec = state.exec(id)?;
             let (plan, has_memory) = (Arc::clone(&exec.plan), exec.has_memory);
             if has_memory {
-                state.memory.run(id, &plan, place.key);
+                state.memory.run(id, &plan, capture.key);
             }
             Ok(())
         })
@@ -140,8 +140,8 @@ impl<B: Backend> Graphs<B> {
 
     pub unsafe fn launch(&self, exec: CUgraphExec, stream: CUstream) -> Outcome {
         let id = self.ask(|state| state.exec_id(exec))?;
-        let place = self.backend.stream(stream)?;
-        self.refuse_captured(place)?;
+        let capture = self.backend.stream(stream)?;
+        self.refuse_captured(capture)?;
         let (plan, before) = self.ask(|state| {
             let exec = state.exec(id)?;
             let (plan, flags) = (Arc::clone(&exec.plan), exec.flags);
@@ -149,7 +149,7 @@ impl<B: Backend> Graphs<B> {
                 return Ok((plan, Before::default()));
             }
             let before = state.memory.launch(&plan, flags)?;
-            state.memory.run(id, &plan, place.key);
+            state.memory.run(id, &plan, capture.key);
             Ok((plan, before))
         })?;
         let launched = self.backend.launch(id, &plan, stream);

@@ -39,31 +39,31 @@ impl<B: Backend> Graphs<B> {
     /// at the same address.
     fn allocate(
         &self,
-        asked: &CUDA_MEM_ALLOC_NODE_PARAMS,
-        behind: impl FnOnce(&GraphState) -> Option<(GraphId, Vec<NodeId>)>,
+        request: &CUDA_MEM_ALLOC_NODE_PARAMS,
+        freed_by: impl FnOnce(&GraphState) -> Option<(GraphId, Vec<NodeId>)>,
     ) -> Outcome<(Alloc, u64)> {
-        let fits = asked.allocType == ALLOCATION_TYPE_PINNED
-            && asked.location.type_ == LOCATION_TYPE_DEVICE
-            && asked.handleTypes == 0;
-        if !fits || asked.bytesize == 0 {
+        let fits = request.allocType == ALLOCATION_TYPE_PINNED
+            && request.location.type_ == LOCATION_TYPE_DEVICE
+            && request.handleTypes == 0;
+        if !fits || request.bytesize == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.backend.device(asked.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        let (size, device) = (asked.bytesize as u64, asked.location.id);
+        self.backend.device(request.location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let (size, device) = (request.bytesize as u64, request.location.id);
         let freed = self.ask(|state| {
-            let freed = behind(state).and_then(|(graph, nodes)| state.freed_before(graph, &nodes, size, device));
+            let freed = freed_by(state).and_then(|(graph, nodes)| state.freed_before(graph, &nodes, size, device));
             freed.iter().for_each(|(address, _)| state.memory.begin_again(*address));
             Ok(freed)
         })?;
         let (address, memory) = match freed {
             Some(freed) => freed,
             None => {
-                let (address, memory) = self.backend.allocate(asked)?;
+                let (address, memory) = self.backend.allocate(request)?;
                 self.with(|state| state.memory.add(address, size, device, &memory));
                 (address, memory)
             }
         };
-        let mut params = *asked;
+        let mut params = *request;
         // The descriptions of access are the caller's, and gone when a program asks for the parameters.
         (params.dptr, params.accessDescs, params.accessDescCount) = (address, std::ptr::null(), 0);
         Ok((Alloc { params, memory }, address))
@@ -79,21 +79,21 @@ impl<B: Backend> Graphs<B> {
     ) -> Outcome {
         require_output(out)?;
         // SAFETY: the contract of all functions here.
-        let mut asked = unsafe { read(params.cast_const()) }?;
+        let mut request = unsafe { read(params.cast_const()) }?;
         let spot = Spot { out, graph, nodes, data: std::ptr::null(), count };
         // SAFETY: handed on.
-        asked.dptr = unsafe { self.put_alloc(spot, &asked) }?;
+        request.dptr = unsafe { self.put_alloc(spot, &request) }?;
         // SAFETY: as above.
-        unsafe { write(params, asked) };
+        unsafe { write(params, request) };
         Ok(())
     }
 
-    unsafe fn put_alloc(&self, spot: Spot, asked: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<u64> {
+    unsafe fn put_alloc(&self, spot: Spot, request: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Outcome<u64> {
         let graph = self.ask(|state| state.graph_id(spot.graph))?;
         // SAFETY: the contract of all functions here.
         let before = self.ask(|state| unsafe { dependencies(state, spot.nodes, spot.data, spot.count) })?;
         let before = before.iter().map(|(node, _)| *node).collect();
-        let (alloc, address) = self.allocate(asked, |_| Some((graph, before)))?;
+        let (alloc, address) = self.allocate(request, |_| Some((graph, before)))?;
         // SAFETY: handed on.
         unsafe { self.put(spot, Params::MemAlloc(alloc), |_, _| Ok(())) }?;
         Ok(address)
@@ -134,22 +134,22 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`], and as the allocation would give.
-    pub fn take_alloc(&self, place: CaptureStream, size: usize, device: i32) -> Outcome<Option<u64>> {
+    pub fn take_alloc(&self, stream: CaptureStream, size: usize, device: i32) -> Outcome<Option<u64>> {
         let mut address = None;
         let make = || {
-            let mut asked = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
-            (asked.allocType, asked.location.type_, asked.location.id) =
+            let mut request = CUDA_MEM_ALLOC_NODE_PARAMS { bytesize: size, ..CUDA_MEM_ALLOC_NODE_PARAMS::default() };
+            (request.allocType, request.location.type_, request.location.id) =
                 (ALLOCATION_TYPE_PINNED, LOCATION_TYPE_DEVICE, device);
-            let behind = |state: &GraphState| {
-                let frontier = state.captures.frontier(place.key)?;
-                let graph = state.captures.of(place.key)?.graph;
+            let freed_by = |state: &GraphState| {
+                let frontier = state.captures.frontier(stream.key)?;
+                let graph = state.captures.of(stream.key)?.graph;
                 Some((graph, frontier.iter().map(|(node, _)| *node).collect()))
             };
-            let (alloc, at) = self.allocate(&asked, behind)?;
+            let (alloc, at) = self.allocate(&request, freed_by)?;
             address = Some(at);
             Ok(Params::MemAlloc(alloc))
         };
-        match self.take(place, make)? {
+        match self.take(stream, make)? {
             CaptureOutcome::Yes => Ok(address),
             CaptureOutcome::No => Ok(None),
         }
@@ -160,8 +160,8 @@ impl<B: Backend> Graphs<B> {
     /// # Errors
     ///
     /// As [`Graphs::take`]; `ERROR_INVALID_VALUE` for other memory.
-    pub fn take_free(&self, place: CaptureStream, address: u64) -> Outcome<CaptureOutcome> {
-        self.take(place, || {
+    pub fn take_free(&self, stream: CaptureStream, address: u64) -> Outcome<CaptureOutcome> {
+        self.take(stream, || {
             self.ask(|state| state.memory.claim_free(address))?;
             Ok(Params::MemFree(address))
         })
@@ -216,17 +216,17 @@ impl<B: Backend> Graphs<B> {
     }
 
     /// The node's body graphs are made with it, and belong to it.
-    unsafe fn put_conditional(&self, spot: Spot, asked: &mut GenericConditional) -> Outcome {
-        check_conditional(asked.type_, asked.size)?;
-        let context = self.backend.context(asked.ctx)?;
+    unsafe fn put_conditional(&self, spot: Spot, request: &mut GenericConditional) -> Outcome {
+        check_conditional(request.type_, request.size)?;
+        let context = self.backend.context(request.ctx)?;
         let bodies = self.ask(|state| {
             let graph = state.graph_id(spot.graph)?;
-            free_condition(state, graph, asked.handle)?;
-            (0..asked.size).map(|_| state.create(Owner::Program)).collect::<Outcome<Vec<_>>>()
+            free_condition(state, graph, request.handle)?;
+            (0..request.size).map(|_| state.create(Owner::Program)).collect::<Outcome<Vec<_>>>()
         })?;
         let array = Arc::new(bodies.iter().map(|body| graph_handle(*body).0.addr()).collect::<Vec<_>>());
         let pointer = array.as_ptr().cast_mut().cast();
-        let (handle, kind) = (asked.handle, asked.type_);
+        let (handle, kind) = (request.handle, request.type_);
         let params = Params::Conditional(Conditional { handle, kind, bodies: bodies.clone(), array, context });
         let adopt = |state: &mut GraphState, node| {
             for body in &bodies {
@@ -240,7 +240,7 @@ impl<B: Backend> Graphs<B> {
         };
         // SAFETY: handed on.
         unsafe { self.put(spot, params, adopt) }?;
-        asked.phGraph_out = pointer;
+        request.phGraph_out = pointer;
         Ok(())
     }
 
@@ -257,31 +257,31 @@ impl<B: Backend> Graphs<B> {
         let spot = Spot { out, graph, nodes, data, count };
         // SAFETY: handed on, for the whole body.
         unsafe {
-            let mut asked = generic(params.cast_const())?;
-            match asked.type_ {
+            let mut request = generic(params.cast_const())?;
+            match request.type_ {
                 node_type::GRAPH => {
-                    let child = CUgraph(std::ptr::with_exposed_provenance_mut(asked.payload[0] as usize));
-                    return self.put_child(spot, child, asked.payload[1] & 0xffff_ffff == CHILD_GRAPH_OWNERSHIP_MOVE);
+                    let child = CUgraph(std::ptr::with_exposed_provenance_mut(request.payload[0] as usize));
+                    return self.put_child(spot, child, request.payload[1] & 0xffff_ffff == CHILD_GRAPH_OWNERSHIP_MOVE);
                 }
                 node_type::MEM_ALLOC => {
-                    let mut alloc: GenericAlloc = payload(&asked)?;
+                    let mut alloc: GenericAlloc = payload(&request)?;
                     alloc.dptr = self.put_alloc(spot, &alloc)?;
-                    store(&mut asked, &alloc);
-                    write(params, asked);
+                    store(&mut request, &alloc);
+                    write(params, request);
                 }
                 node_type::MEM_FREE => {
-                    let address = asked.payload[0];
+                    let address = request.payload[0];
                     let claim = |state: &mut GraphState, _| state.memory.claim_free(address);
                     return self.put(spot, Params::MemFree(address), claim);
                 }
                 node_type::CONDITIONAL => {
-                    let mut conditional: GenericConditional = payload(&asked)?;
+                    let mut conditional: GenericConditional = payload(&request)?;
                     self.put_conditional(spot, &mut conditional)?;
-                    store(&mut asked, &conditional);
-                    write(params, asked);
+                    store(&mut request, &conditional);
+                    write(params, request);
                 }
                 _ => {
-                    let params = self.generic_params(&asked, Attributes::new())?;
+                    let params = self.generic_params(&request, Attributes::new())?;
                     return self.put(spot, params, |_, _| Ok(()));
                 }
             }

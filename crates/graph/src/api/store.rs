@@ -50,15 +50,15 @@ impl Store {
     /// # Errors
     ///
     /// 900 in a capture, 901 in a invalidated one, 906 for the legacy default stream.
-    pub fn refuse_captured(&self, place: CaptureStream) -> Outcome {
+    pub fn refuse_captured(&self, stream: CaptureStream) -> Outcome {
         if self.is_quiet() {
             return Ok(());
         }
         let refuse = |state: &mut GraphState| {
-            if !state.captures.is_captured(place)? {
+            if !state.captures.is_captured(stream)? {
                 return Ok(());
             }
-            state.captures.invalidate_of(place.key);
+            state.captures.invalidate_of(stream.key);
             Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
         };
         // Neither looking at captures nor invalidating one ends an object, so no destructor comes due.

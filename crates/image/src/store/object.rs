@@ -328,15 +328,15 @@ impl Input for Reading {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let place = || self.bucket.location(&self.name);
-        let cut_off = || ImageError::damaged(&place(), "it is cut off");
+        let location = || self.bucket.location(&self.name);
+        let cut_off = || ImageError::damaged(&location(), "it is cut off");
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.size).ok_or_else(cut_off)?;
         if buffer.is_empty() {
             return Ok(());
         }
         let path = self.bucket.path(&self.name);
         let bytes = self.bucket.wait(self.bucket.objects.get_range(&path, offset..end));
-        let bytes = bytes.map_err(|error| failed(&place(), "read this object", error))?;
+        let bytes = bytes.map_err(|error| failed(&location(), "read this object", error))?;
         if bytes.len() != buffer.len() {
             return Err(cut_off());
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{CHUNK_BYTES, commit, contents, folder, noise, put_region, put_session, save, tree};
 use katydid_image::{
     Build, CheckpointNumber, CheckpointPart, ChunkId, Compression, Image, ImageError, ImageSource, Library, Manifest,
-    Options, Sink, Which, check_place,
+    Options, Sink, Which, check_location,
 };
 
 /// Zeros, text and noise: all three ways of keeping a chunk.
@@ -42,7 +42,7 @@ fn a_place_is_checked_without_a_change() {
     fs::write(&file, "").unwrap();
     fs::create_dir(&full).unwrap();
     fs::write(full.join("other"), "").unwrap();
-    let told = |place: &std::path::Path| check_place(place).map_err(|error| error.to_string());
+    let told = |location: &std::path::Path| check_location(location).map_err(|error| error.to_string());
     assert_eq!(told(&new), Ok(()));
     assert!(!new.exists());
     Image::create_or_open(&new).unwrap();

@@ -146,7 +146,7 @@ impl Bucket {
                 self.uploads.get_mut(&upload).unwrap().insert(number, request.body);
                 ok("")
             }
-            ("PUT", None) if !self.is_wanted(&request) => (412, String::new(), Vec::new()),
+            ("PUT", None) if !self.is_condition_met(&request) => (412, String::new(), Vec::new()),
             ("PUT", None) => {
                 let tag = self.put(request.key, request.body);
                 (200, format!("ETag: \"{tag}\"\r\n"), Vec::new())
@@ -164,7 +164,7 @@ impl Bucket {
     }
 
     /// Whether an object may be put under the conditions that its request names.
-    fn is_wanted(&self, request: &Request) -> bool {
+    fn is_condition_met(&self, request: &Request) -> bool {
         let there = self.objects.get(&request.key);
         let is_free = !request.headers.contains_key("if-none-match") || there.is_none();
         let wanted = request.headers.get("if-match");

@@ -119,7 +119,7 @@ impl LockedProcesses {
     }
 
     /// All members are on the GPUs of another server.
-    pub(crate) fn forget_places(&self) {
+    pub(crate) fn forget_gpus(&self) {
         lock(&self.0).placed.clear();
     }
 

@@ -200,8 +200,8 @@ impl<'a> MoveRun<'a> {
         if members.is_empty() {
             return Ok(Vec::new());
         }
-        let place = MigrationImage::new(None)?;
-        let image = Image::create_or_open(&place.path)?;
+        let folder = MigrationImage::new(None)?;
+        let image = Image::create_or_open(&folder.path)?;
         let writer = image.begin(Options { compression: Compression::None, ..Options::default() })?;
         let mut stop = QuiescedJob::of(&self.job.members, members)?;
         let plan = Plan { device_only: true, full: true, level: 0, outline: true };
@@ -245,7 +245,7 @@ impl<'a> MoveRun<'a> {
         self.leave(stop)?;
         (self.tell)(&ProgressStep::Resume);
         stop.move_to(&mut rebuilt, &catalogue, &self.wanted.to)?;
-        self.job.locked_processes.forget_places();
+        self.job.locked_processes.forget_gpus();
         // Programs that begin later read it; without it they begin where the others were.
         let noted = self.job.set_server(&self.wanted.to);
         noted.map_err(|source| CheckpointError::System { doing: "note the server", source })?;

@@ -206,12 +206,12 @@ impl JobState {
             patience_ms: None,
             force: false,
         };
-        let number = self.taken_aside(&request, &member)?;
+        let number = self.checkpoint_session(&request, &member)?;
         self.locked_processes.put(&member, Some(SavedSession { image, number }));
         Ok(())
     }
 
-    fn taken_aside(&self, request: &Request, member: &Member) -> Result<CheckpointNumber, CheckpointError> {
+    fn checkpoint_session(&self, request: &Request, member: &Member) -> Result<CheckpointNumber, CheckpointError> {
         let root = self.root.wait_for_start().ok_or(CheckpointError::NoProgram)?;
         let image = Image::create_or_open(&request.image)?;
         let writer = image.begin(options(request))?;
@@ -289,7 +289,7 @@ impl JobState {
         let reader = opened.map_err(CheckpointError::from)?;
         let devices = reader.manifest().sessions.iter().flat_map(|session| &session.devices);
         let known: Vec<&str> = devices.map(|device| device.uuid.as_str()).collect();
-        let devices = placed(&known, &self.locked_processes.devices(member.id), gpus)?;
+        let devices = gpus_of_session(&known, &self.locked_processes.devices(member.id), gpus)?;
         let given = self.give_worker(member, &reader, Rejoin::Held, &devices);
         given.map_err(|error| CallRefusal::new(code::OPERATING_SYSTEM, error))?;
         self.locked_processes.note_devices(member.id, devices);
@@ -309,25 +309,25 @@ fn written(attempt: &Attempt<'_, '_>, stop: &mut QuiescedJob<'_>) -> Result<Vec<
 
 /// The GPUs for a session that knows the ones of `known`, and was on those of `now` if that says something: what the pairs say
 /// of these. Empty: the ones that it knows.
-fn placed(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, CallRefusal> {
+fn gpus_of_session(known: &[&str], now: &str, gpus: &[u8]) -> Result<String, CallRefusal> {
     let invalid = || CallRefusal::new(code::INVALID_VALUE, "a pair names no GPU of the process, or one again");
     let hex = |uuid: &[u8]| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let now: Vec<&str> = if now.is_empty() { known.to_vec() } else { now.lines().collect() };
     let position = |uuid: &[u8]| now.iter().position(|gpu| *gpu == hex(uuid)).ok_or_else(invalid);
-    let (mut placed, mut moved) = (now.clone(), HashSet::new());
+    let (mut chosen, mut moved) = (now.clone(), HashSet::new());
     for pair in gpus.chunks(2 * UUID_BYTES) {
         let (old, new) = pair.split_at_checked(UUID_BYTES).ok_or(CallRefusal::plain(code::INVALID_VALUE))?;
         let at = position(old)?;
-        placed[at] = now[position(new)?];
+        chosen[at] = now[position(new)?];
         if !moved.insert(at) {
             return Err(invalid());
         }
     }
     // Two of its GPUs cannot become one.
-    if placed.iter().collect::<HashSet<_>>().len() < placed.len() {
+    if chosen.iter().collect::<HashSet<_>>().len() < chosen.len() {
         return Err(invalid());
     }
-    Ok(if placed == known { String::new() } else { placed.join("\n") })
+    Ok(if chosen == known { String::new() } else { chosen.join("\n") })
 }
 
 #[cfg(test)]
@@ -349,7 +349,7 @@ mod tests {
     /// The placement of a session that knows the GPUs 1, 2 and 3.
     fn placed_from(now: &[u8], gpus: &[u8]) -> Result<String, u32> {
         let known = [1, 2, 3].map(uuid);
-        placed(&known.each_ref().map(String::as_str), &lines(now), gpus).map_err(|refusal| refusal.0)
+        gpus_of_session(&known.each_ref().map(String::as_str), &lines(now), gpus).map_err(|refusal| refusal.0)
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(crate) enum QuiesceStage {
     /// The program was told to let go of the worker, and has not answered: it does so when it comes to the order.
     Leaving,
     /// The program has let go of the worker.
-    Left,
+    Released,
 }
 
 /// One program and its worker.
@@ -96,7 +96,7 @@ impl Programs<'_> {
             match members.order(member.id, &ToProgram::Leave {}, ORDER_TIMEOUT) {
                 Ok(FromProgram::Left { frames }) => {
                     member.frames = frames;
-                    *reached = QuiesceStage::Left;
+                    *reached = QuiesceStage::Released;
                     members.wait_silent(member.id, ORDER_TIMEOUT)
                 }
                 Ok(other) => Err(unexpected(member, &other)),
@@ -379,7 +379,7 @@ impl Participant {
         };
         match before {
             QuiesceStage::Free => {}
-            QuiesceStage::Leaving | QuiesceStage::Left => self.rejoin(members, how, proceeded.is_ok())?,
+            QuiesceStage::Leaving | QuiesceStage::Released => self.rejoin(members, how, proceeded.is_ok())?,
             _ if how == Rejoin::Held => {}
             _ => {
                 members.order(self.member.id, &ToProgram::Release {}, ORDER_TIMEOUT)?;
@@ -410,19 +410,19 @@ impl Participant {
         };
         match &resumed {
             Ok(()) | Err(MemberError::Silent { .. }) => {}
-            Err(MemberError::Gone { .. }) => self.is_given_up(members),
+            Err(MemberError::Gone { .. }) => self.give_up(members),
             Err(error) => {
                 // No other process can bring it back: its calls must not wait for that. One that does not listen has ended,
                 // or learns it with the end of its supervisor.
                 let text = format!("it was away for a checkpoint, and could not come back: {error}");
                 let _ = members.send(id, &ToProgram::GiveUp { text });
-                self.is_given_up(members);
+                self.give_up(members);
             }
         }
         resumed
     }
 
-    fn is_given_up(&mut self, members: &Members) {
+    fn give_up(&mut self, members: &Members) {
         self.reached = QuiesceStage::Free;
         members.forget(self.member.id);
     }

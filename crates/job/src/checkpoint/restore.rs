@@ -146,7 +146,7 @@ pub enum RestoreError {
         "{0}: the job's programs look for their supervisor there, and the folder cannot be made: {source}; as root, `install -d -m 0700 -o $USER {0}`",
         path.display()
     )]
-    Place {
+    JobsFolder {
         /// Path of the file.
         path: PathBuf,
         /// Error that the system returned.
@@ -287,9 +287,9 @@ impl OpenedCheckpoint {
         self.check(around)?;
         shared_memory::undo_abandoned();
         let criu = Criu::find(around.private_criu, folder::cache().as_deref())?;
-        let (folder, apart) = self.take_folder()?;
+        let (folder, own_namespaces) = self.take_folder()?;
         self.check_written()?;
-        let placed = self.place_libraries(&folder, around)?;
+        let placed = self.install_libraries(&folder, around)?;
         let progress: Vec<Arc<Progress>> = self.manifest().sessions.iter().map(|_| Arc::default()).collect();
         let generations = self.notes.generations.clone().and_next();
         let streams = Streams::new(self, &placed.files, around.work)?;
@@ -300,7 +300,7 @@ impl OpenedCheckpoint {
                 is_refused.store(sessions.is_err(), SeqCst);
                 sessions
             });
-            let target = RestoreTarget { folder: &folder, apart, streams: &streams };
+            let target = RestoreTarget { folder: &folder, own_namespaces, streams: &streams };
             let raised = Raised::new(self, &criu, around, &target, &is_refused);
             while !sessions.is_finished() {
                 report_progress(&progress, tell);
@@ -387,18 +387,19 @@ impl OpenedCheckpoint {
     /// its own, because of this or because another process has an id or a terminal.
     fn take_folder(&self) -> Result<(Folder, bool), RestoreError> {
         if let Some(above) = self.notes.folder.parent().filter(|above| !above.exists()) {
-            private::folders(above).map_err(|source| RestoreError::Place { path: above.to_owned(), source })?;
+            private::folders(above).map_err(|source| RestoreError::JobsFolder { path: above.to_owned(), source })?;
         }
-        let is_taken = self.notes.ids.iter().any(|id| tree::exists(*id)) || terminals::are_taken(&self.notes.terminals);
+        let is_taken =
+            self.notes.ids.iter().any(|id| tree::exists(*id)) || terminals::are_in_use(&self.notes.terminals);
         match Folder::take_at(&self.notes.folder) {
             Ok(folder) => Ok((folder, is_taken)),
-            Err(FolderError::Taken { .. }) => Ok((Folder::take(&self.manifest().job.name)?, true)),
+            Err(FolderError::InUse { .. }) => Ok((Folder::take(&self.manifest().job.name)?, true)),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Katydid's libraries that the processes had, where they are not installed any more.
-    fn place_libraries(
+    fn install_libraries(
         &self,
         folder: &Folder,
         around: &Surroundings<'_>,
@@ -549,7 +550,7 @@ struct RestoreTarget<'a> {
     /// The job's folder.
     folder: &'a Folder,
     /// Whether they have namespaces of their own.
-    apart: bool,
+    own_namespaces: bool,
     /// Its streams, and CRIU's files, with names as they are here.
     streams: &'a Streams,
 }
@@ -594,7 +595,7 @@ impl Raised {
         }
     }
 
-    /// In the namespaces that we are in, unless that is impossible or `apart` is wanted.
+    /// In the namespaces that we are in, unless that is impossible or `own_namespaces` is wanted.
     fn once(
         opened: &OpenedCheckpoint,
         criu: &Criu,
@@ -602,16 +603,16 @@ impl Raised {
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
         let _silence = SilencedConnections::begin(&opened.files, &opened.notes.connections);
-        if target.apart {
+        if target.own_namespaces {
             return Self::split(opened, criu, around, target);
         }
-        let given: Vec<&Path> = shared_memory::given_names(&opened.notes.shared).collect();
-        let link_remap_lock = lock_link_remap(opened, &given, around.waits)?;
+        let criu_names: Vec<&Path> = shared_memory::criu_names(&opened.notes.shared).collect();
+        let link_remap_lock = lock_link_remap(opened, &criu_names, around.waits)?;
         let made = shared_memory::make(&opened.notes.shared, &opened.files, None);
         let made = made.map_err(|(path, source)| RestoreError::Shared { path, source })?;
         let (images, inherit) = (&target.streams.images.folder, target.streams.inherit());
         let personality = attributes::personality(&opened.notes.attributes);
-        match criu.restore(around.katydid, images, around.work, &given, &inherit, personality) {
+        match criu.restore(around.katydid, images, around.work, &criu_names, &inherit, personality) {
             Ok((guard, program)) => {
                 let made = Some(made.restored().map_err(system(NOTE_FILES_STEP))?);
                 Ok(Self { program, child: program, guard, made, is_apart: false })
@@ -635,7 +636,7 @@ impl Raised {
         around: &Surroundings<'_>,
         target: &RestoreTarget<'_>,
     ) -> Result<Self, RestoreError> {
-        let names: Vec<&Path> = shared_memory::given_names_outside(&opened.notes.shared).collect();
+        let names: Vec<&Path> = shared_memory::criu_names_outside(&opened.notes.shared).collect();
         let _link_remap_lock = lock_link_remap(opened, &names, around.waits)?;
         Criu::make_statistics(around.work).map_err(system("prepare the restore"))?;
         let restore = criu.restore_command(&target.streams.images.folder, around.work, &target.streams.inherit());
@@ -657,7 +658,7 @@ impl Raised {
             .map_err(system("tell of the job's shared memory"))?;
         let _lent = criu.lend();
         let command = namespace::keeper(around.katydid, &namespaces, &restore);
-        let raised = Self::kept_apart(opened, criu, around, (&command, &names));
+        let raised = Self::in_own_namespaces(opened, criu, around, (&command, &names));
         // No keeper is left where it has failed.
         let made = MadeFiles::handed_over(journal).map_err(system(NOTE_FILES_STEP))?;
         let raised = raised?;
@@ -665,7 +666,7 @@ impl Raised {
     }
 
     /// By the `keeper` of namespaces of its own.
-    fn kept_apart(
+    fn in_own_namespaces(
         opened: &OpenedCheckpoint,
         criu: &Criu,
         around: &Surroundings<'_>,
@@ -709,12 +710,12 @@ impl Raised {
 /// restores with such files lock each other out, until the value is dropped.
 fn lock_link_remap(
     opened: &OpenedCheckpoint,
-    given: &[&Path],
+    criu_names: &[&Path],
     tell: fn(&str),
 ) -> Result<Option<LinkRemapLock>, LinkRemapLockError> {
     let names = fs::read_dir(&opened.files).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let has_ghosts = names.into_iter().any(|name| name.to_string_lossy().starts_with(GHOST_FILE_PREFIX));
-    (has_ghosts || !given.is_empty()).then(|| LinkRemapLock::of_restore(given, has_ghosts, tell)).transpose()
+    (has_ghosts || !criu_names.is_empty()).then(|| LinkRemapLock::of_restore(criu_names, has_ghosts, tell)).transpose()
 }
 
 /// Begin of the names of CRIU's files about files without a name.
@@ -725,7 +726,7 @@ const GHOST_FILE_PREFIX: &str = "ghost-file-";
 struct Streams {
     images: RestoreImages,
     /// The descriptors to pass on, by their numbers in the program.
-    given: Vec<(usize, OwnedFd)>,
+    inherited: Vec<(usize, OwnedFd)>,
 }
 
 impl Streams {
@@ -742,7 +743,7 @@ impl Streams {
         let images = RestoreImages::new(files, folder, &opened.notes.stdio, offered, changes);
         let images = images.map_err(system("rewrite CRIU's files"))?;
         let copy = |fd: BorrowedFd<'_>| rustix::io::dup(fd).map_err(system("copy the standard streams"));
-        let mut given = Vec::new();
+        let mut inherited = Vec::new();
         for stream in &images.streams {
             let offset = images.input_offset.filter(|_| *stream == 0);
             let fd = match (offset.and_then(|offset| input(&opened.notes.stdio[0], offset)), ours.get(*stream)) {
@@ -750,18 +751,18 @@ impl Streams {
                 (None, Some(fd)) => copy(*fd)?,
                 (None, None) => copy(controlling.as_ref().map_or(ours[0], AsFd::as_fd))?,
             };
-            given.push((*stream, fd));
+            inherited.push((*stream, fd));
         }
-        Ok(Self { images, given })
+        Ok(Self { images, inherited })
     }
 
     fn inherit(&self) -> Vec<OsString> {
-        self.given.iter().flat_map(|(stream, fd)| RestoreImages::inherit(*stream, fd.as_raw_fd())).collect()
+        self.inherited.iter().flat_map(|(stream, fd)| RestoreImages::inherit(*stream, fd.as_raw_fd())).collect()
     }
 
     /// What the streams of the program are that had `then`.
     fn of_program(&self, then: &[Standard; 3], is_apart: bool) -> [Standard; 3] {
-        [0, 1, 2].map(|number| match self.given.iter().find(|(stream, _)| *stream == number) {
+        [0, 1, 2].map(|number| match self.inherited.iter().find(|(stream, _)| *stream == number) {
             Some((_, fd)) if is_apart => Standard::from_outside(fd.as_fd()),
             Some((_, fd)) => Standard::of(fd.as_fd()),
             None => then[number].clone(),

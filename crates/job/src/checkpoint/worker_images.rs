@@ -39,16 +39,17 @@ pub(crate) fn take(
     tell: &(dyn Fn(&ProgressStep) + Sync),
 ) -> Result<Vec<String>, CheckpointError> {
     tell(&ProgressStep::KeepWorkers);
-    let mut kept = Vec::new();
+    let mut warnings = Vec::new();
     for NoReplay { session, cause } in lost {
         if let Err(error) = keep(stop, writer, manifest, &session) {
             let error = CheckpointError::WorkerImage { cause, also: Box::new(error) };
             return Err(give_back(stop, writer, manifest, error));
         }
-        kept.push(format!("{session} is kept as the process of its worker, since no replay brings it back: {cause}"));
+        warnings
+            .push(format!("{session} is kept as the process of its worker, since no replay brings it back: {cause}"));
     }
     match fault_injection::inject(&ProgressStep::KeepWorkers) {
-        Ok(()) => Ok(kept),
+        Ok(()) => Ok(warnings),
         Err(error) => Err(give_back(stop, writer, manifest, error.into())),
     }
 }
@@ -126,8 +127,8 @@ fn refill(participant: &mut Participant, catalogue: &Catalogue<'_>) -> Result<()
 
 /// Ends the workers that were saved; the first failure is told.
 pub(crate) fn end(stop: &mut QuiescedJob<'_>) -> Result<(), CompanionError> {
-    let kept = stop.participants.iter_mut().filter(|participant| participant.is_kept);
-    let ended: Vec<_> = kept.map(|participant| participant.companion.end()).collect();
+    let to_end = stop.participants.iter_mut().filter(|participant| participant.is_kept);
+    let ended: Vec<_> = to_end.map(|participant| participant.companion.end()).collect();
     ended.into_iter().collect()
 }
 

@@ -60,9 +60,9 @@ impl KernelData {
         let (program, first) = command.split_first()?;
         let mut command = Command::new(program);
         command.args(first).arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let place = folder.path().to_owned();
+        let source = folder.path().to_owned();
         // SAFETY: between fork and exec it makes system calls, and allocates no more than paths that fit the stack.
-        unsafe { command.pre_exec(move || cover(&place)) };
+        unsafe { command.pre_exec(move || cover(&source)) };
         command.status().ok()?;
         let found = folder.path().join(KERNEL_DATA_FILE);
         let fits = fs::metadata(&found).is_ok_and(|found| (1..=MAX_KERNEL_DATA_BYTES).contains(&found.len()));
@@ -104,12 +104,12 @@ fn started() -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// Lets this process, and what it becomes, see `place` where CRIU keeps its findings.
-fn cover(place: &Path) -> io::Result<()> {
+/// Lets this process, and what it becomes, see `source` where CRIU keeps its findings.
+fn cover(source: &Path) -> io::Result<()> {
     // SAFETY: of all flags only that for the table of descriptors is dangerous, and it is not given.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    Ok(mount_bind(place, KERNEL_DATA_FOLDER)?)
+    Ok(mount_bind(source, KERNEL_DATA_FOLDER)?)
 }
 
 #[cfg(test)]

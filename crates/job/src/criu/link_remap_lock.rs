@@ -86,7 +86,7 @@ impl LinkRemapLock {
     /// For a restore that needs these names, or makes files `without_names`; `tell` hears, in a sentence, for whom it waits.
     pub(crate) fn of_restore(given: &[&Path], without_names: bool, tell: fn(&str)) -> Result<Self, LinkRemapLockError> {
         let mut lock = Self::at(given, without_names);
-        if let Some(locked) = lock.locked_folders.iter().find(|locked| locked.is_taken()) {
+        if let Some(locked) = lock.locked_folders.iter().find(|locked| locked.is_in_use()) {
             tell(&format!("{} has its lock at {}; waiting for it", locked.holders(), locked.path().display()));
         }
         lock.begin()?;
@@ -190,18 +190,19 @@ impl LockedFolder {
         Ok(())
     }
 
-    fn is_taken(&self) -> bool {
-        let is_taken = matches!(self.file.try_lock(), Err(TryLockError::WouldBlock));
+    fn is_in_use(&self) -> bool {
+        let is_in_use = matches!(self.file.try_lock(), Err(TryLockError::WouldBlock));
         let _ = self.file.unlock();
-        is_taken
+        is_in_use
     }
 
     /// Has no name there that CRIU might want to give.
     fn clear(&self, files: &[(FileId, PathBuf)]) {
-        for name in self.names(is_given) {
+        for name in self.names(is_criu_name) {
             let path = self.by_descriptor().join(&name);
             let is_old = || {
-                rename_to_free(&path, &aside(&path)).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+                rename_to_free(&path, &backup_path(&path))
+                    .is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
             };
             // Where there is one aside already, this one has come from a lock that has ended with its holder. What cannot
             // be set aside is still in use.
@@ -213,7 +214,7 @@ impl LockedFolder {
 
     /// Takes away what was given to these files, puts back what was set aside, and lets others have it.
     fn leave(&mut self, files: &[(FileId, PathBuf)]) {
-        for path in self.names(is_given).into_iter().map(|name| self.by_descriptor().join(name)) {
+        for path in self.names(is_criu_name).into_iter().map(|name| self.by_descriptor().join(name)) {
             if is_of(&path, files) {
                 // CRIU may have been before us.
                 let _ = fs::remove_file(path);
@@ -276,12 +277,12 @@ fn named(pid: u32) -> String {
 }
 
 /// Whether CRIU gives names of this form, such as `link_remap.7`.
-fn is_given(name: &OsStr) -> bool {
+fn is_criu_name(name: &OsStr) -> bool {
     let number = name.as_bytes().strip_prefix(LINK_REMAP_PREFIX);
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
-fn aside(path: &Path) -> PathBuf {
+fn backup_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(OsStr::from_bytes(SET_ASIDE_SUFFIX));
     name.into()
@@ -289,7 +290,7 @@ fn aside(path: &Path) -> PathBuf {
 
 /// The name that something had which is set aside under this one.
 fn original(name: &OsStr) -> Option<&OsStr> {
-    name.as_bytes().strip_suffix(SET_ASIDE_SUFFIX).map(OsStr::from_bytes).filter(|name| is_given(name))
+    name.as_bytes().strip_suffix(SET_ASIDE_SUFFIX).map(OsStr::from_bytes).filter(|name| is_criu_name(name))
 }
 
 /// Gives a file another name that is free. Some file systems cannot do that at once (NFS).

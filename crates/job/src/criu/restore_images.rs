@@ -153,11 +153,11 @@ impl RestoreImages {
         }
         let locks = bounded_if_any(&from.join(filelocks_img::FILE_NAME))?;
         if !locks.is_empty() {
-            let place = to.join(filelocks_img::FILE_NAME);
+            let target = to.join(filelocks_img::FILE_NAME);
             match filelocks_img::without_broken(&locks) {
-                Some(others) => private::write(&place, others)?,
+                Some(others) => private::write(&target, others)?,
                 // CRIU says what is wrong with it.
-                None => symlink(from.join(filelocks_img::FILE_NAME), place)?,
+                None => symlink(from.join(filelocks_img::FILE_NAME), target)?,
             }
         }
         let mut streams: Vec<usize> = splits.values().flat_map(|split| split.ids.iter().map(|(to, _)| *to)).collect();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     /// The name of the regular file behind each descriptor; none for another kind of file.
-    fn behind(images: &RestoreImages) -> Vec<(u64, Option<String>)> {
+    fn regular_files(images: &RestoreImages) -> Vec<(u64, Option<String>)> {
         let files = fs::read(images.folder.join("files.img")).unwrap();
         let list = fs::read(images.folder.join("fdinfo-2.img")).unwrap();
         let name = |id: u64| {
@@ -534,7 +534,7 @@ mod tests {
         let (_folder, images) = rewritten(&then, NO_TERMINAL, [0; 5]);
         let own = Some("/in".to_owned());
         let wanted = [(0, stream(0)), (1, stream(1)), (2, stream(2)), (9, stream(1)), (4, None), (5, own)];
-        assert_eq!(behind(&images), wanted);
+        assert_eq!(regular_files(&images), wanted);
         assert_eq!(images.streams, [0, 1, 2]);
         assert_eq!(images.modes.as_ref().map(|modes| (modes.group, modes.local)), Some((88, 4)));
         let left = fs::read(images.folder.join("tty-info.img")).unwrap();
@@ -543,16 +543,16 @@ mod tests {
         assert_eq!(fs::read_to_string(images.folder.join("pages-1.img")).unwrap(), "pages");
         let offered = Offered { is_terminal: [false, false, true], has_controlling: false };
         let (_folder, images) = rewritten(&then, offered, [0; 5]);
-        assert_eq!(behind(&images)[3], (9, stream(2)));
+        assert_eq!(regular_files(&images)[3], (9, stream(2)));
     }
 
     #[test]
     fn a_file_is_replaced_as_output_and_stays_as_input() {
         let file = || Standard::File { path: "/in".into() };
         let (_folder, images) = rewritten(&[file(), Standard::Other, Standard::Other], NO_TERMINAL, [0; 5]);
-        assert_eq!(behind(&images)[5], (5, Some("/in".to_owned())));
+        assert_eq!(regular_files(&images)[5], (5, Some("/in".to_owned())));
         let (_folder, images) = rewritten(&[Standard::Other, file(), Standard::Other], NO_TERMINAL, [0; 5]);
-        assert_eq!(behind(&images)[5], (5, stream(1)));
+        assert_eq!(regular_files(&images)[5], (5, stream(1)));
     }
 
     #[test]

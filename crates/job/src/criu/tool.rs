@@ -321,18 +321,18 @@ impl Criu {
         let work = Scratch::new("dump").map_err(failed)?;
         let (rpc, theirs) = CriuRpc::pair().map_err(failed)?;
         let lent = self.lend();
-        let said = tempfile::tempfile().map_err(failed)?;
+        let output = tempfile::tempfile().map_err(failed)?;
         let mut command = self.command(&[]);
         options::dump(&mut command, &dump.folder, work.path(), (lock, dump.after), &dump.external);
         command.stdin(theirs);
-        command.stdout(said.try_clone().map_err(failed)?).stderr(said.try_clone().map_err(failed)?);
+        command.stdout(output.try_clone().map_err(failed)?).stderr(output.try_clone().map_err(failed)?);
         signals::ignore(&mut command);
         attributes::start_with_private_files(&mut command);
         let child = command.spawn().map_err(failed)?;
         // A CRIU that has ended already tells why when it is waited for.
         let _ = rpc.order_dump(dump.root, &dump.folder);
         let (criu, table, is_over) = (self.clone(), None, false);
-        Ok(Dumper { criu, dump, lock, rpc, child, work, said, lent, table, remap_lock, is_over })
+        Ok(Dumper { criu, dump, lock, rpc, child, work, output, lent, table, remap_lock, is_over })
     }
 
     /// Restores the tree in `folder` below a guard, and leaves all of it stopped. `work` takes log and notes, because the
@@ -357,8 +357,8 @@ impl Criu {
         let _lent = self.lend();
         let start = |source| self.start(source);
         Self::make_statistics(work).map_err(start)?;
-        let mut said = tempfile::tempfile().map_err(start)?;
-        let (stdout, stderr) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
+        let mut output = tempfile::tempfile().map_err(start)?;
+        let (stdout, stderr) = (output.try_clone().map_err(start)?, output.try_clone().map_err(start)?);
         let guard = Guard::spawn(katydid, &command, names, |command| {
             command.stdin(Stdio::inherit()).stdout(stdout).stderr(stderr);
             if let Some(personality) = personality {
@@ -370,15 +370,17 @@ impl Criu {
         let signs = || signs(work, &tree::tree(guard_pid).unwrap_or_default());
         let end = wait_until_idle(|until| end_of_restore(&mut guard, work, until), PROGRESS_TIMEOUT, &signs)
             .map_err(start)?;
-        let words = |said: &mut File| words(&work.join(RESTORE_LOG), said);
+        let words = |output: &mut File| words(&work.join(RESTORE_LOG), output);
         let failed = |reason| CriuError::Failed { doing: "restore", reason };
         match end {
             Some(RestoreExit::OfCriu(status)) if status.success() => {}
-            Some(RestoreExit::OfCriu(status)) => return Err(failure("restore", status, &words(&mut said), work)),
+            Some(RestoreExit::OfCriu(status)) => return Err(failure("restore", status, &words(&mut output), work)),
             Some(RestoreExit::OfRoot(pid)) => {
                 return Err(failed(format!("process {pid} has ended while it was being restored; try again")));
             }
-            None => return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut said)).to_owned() }),
+            None => {
+                return Err(CriuError::Endless { doing: "restore", last: last_line(&words(&mut output)).to_owned() });
+            }
         }
         let root = root(work).map_err(failed)?;
         guard.restored();
@@ -408,11 +410,11 @@ impl Criu {
         work.join("pid")
     }
 
-    /// Why a restore that ran elsewhere failed: its log, or what was `said` before there was one.
+    /// Why a restore that ran elsewhere failed: its log, or what was `output` before there was one.
     #[must_use]
-    pub fn failure(&self, work: &Path, said: &[u8]) -> CriuError {
+    pub fn failure(&self, work: &Path, output: &[u8]) -> CriuError {
         let log = fs::read(work.join(RESTORE_LOG)).unwrap_or_default();
-        let text = if log.is_empty() { said } else { &log };
+        let text = if log.is_empty() { output } else { &log };
         CriuError::Failed { doing: "restore", reason: quoted(&String::from_utf8_lossy(text)) }
     }
 
@@ -499,7 +501,7 @@ pub(crate) struct Dumper {
     child: Child,
     /// Folder for CRIU's log, removed on drop.
     work: Scratch,
-    said: File,
+    output: File,
     lent: Option<LentKernelData>,
     /// By which connections are kept silent.
     table: Option<String>,
@@ -608,7 +610,7 @@ impl Dumper {
     }
 
     fn words(&mut self) -> String {
-        words(&self.log(), &mut self.said)
+        words(&self.log(), &mut self.output)
     }
 
     fn log(&self) -> PathBuf {
@@ -669,11 +671,11 @@ fn failure(doing: &'static str, status: ExitStatus, words: &str, folder: &Path) 
 }
 
 /// What a CRIU said: its log, or what it printed before there was one.
-fn words(log: &Path, said: &mut File) -> String {
+fn words(log: &Path, output: &mut File) -> String {
     let mut text = fs::read_to_string(log).unwrap_or_default();
     if text.is_empty() {
         // Without either there are no words.
-        let _ = said.rewind().and_then(|()| said.read_to_string(&mut text));
+        let _ = output.rewind().and_then(|()| output.read_to_string(&mut text));
         if !text.contains(ERROR_MARK) {
             return in_a_line(&text);
         }
@@ -750,7 +752,7 @@ const ERROR_MARK: &str = "Error (";
 /// The first errors of a log, without time, class and place in CRIU's source; else its last line.
 fn quoted(log: &str) -> String {
     let errors = log.lines().filter(|line| line.contains(ERROR_MARK) && !is_harmless(line));
-    let errors: Vec<&str> = errors.take(MAX_QUOTED_ERRORS).map(after_place).collect();
+    let errors: Vec<&str> = errors.take(MAX_QUOTED_ERRORS).map(after_source_line).collect();
     if errors.is_empty() {
         return last_line(log).to_owned();
     }
@@ -773,7 +775,7 @@ fn is_harmless(line: &str) -> bool {
 }
 
 /// `(00.01) Error (criu/files.c:12): text` → `text`.
-fn after_place(line: &str) -> &str {
+fn after_source_line(line: &str) -> &str {
     let text = line.split_once(ERROR_MARK).map_or(line, |(_, rest)| rest);
     text.split_once("): ").map_or(text, |(_, rest)| rest).trim()
 }
@@ -810,9 +812,9 @@ mod tests {
 
     #[test]
     fn what_criu_says_before_it_has_a_log_is_quoted_whole() {
-        let mut said = tempfile::tempfile().unwrap();
-        io::Write::write_all(&mut said, b"CRIU needs to have the X capability: \nsetcap x /criu\n\n").unwrap();
-        let words = words(Path::new("/no/log"), &mut said);
+        let mut output = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut output, b"CRIU needs to have the X capability: \nsetcap x /criu\n\n").unwrap();
+        let words = words(Path::new("/no/log"), &mut output);
         assert_eq!(quoted(&words), "CRIU needs to have the X capability: setcap x /criu");
     }
 

@@ -116,7 +116,7 @@ fn without_leader(tree: &[Process]) -> Option<(u32, Loss)> {
     let session = |process: &Process| Some((process.pid, tree::group_and_session(process.pid)?.1));
     let sessions: BTreeMap<u32, u32> = tree.iter().filter_map(session).collect();
     let ended = ended_without_leader(tree, &sessions).map(|pid| (pid, ENDED_LOSS));
-    ended.or_else(|| unplaced(tree, &sessions).map(|pid| (pid, SESSION_LOSS)))
+    ended.or_else(|| outside_ancestor_sessions(tree, &sessions).map(|pid| (pid, SESSION_LOSS)))
 }
 
 /// Below the first process CRIU makes leaders that end at once. What has ended itself falls with them to another process,
@@ -132,7 +132,7 @@ fn ended_without_leader(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Opti
 
 /// One in the session of no ancestor, whose leader is none of them. As CRIU's `prepare_pstree_ids` does it: a process forks
 /// a child before and after it makes a session, so each ancestor up to the leader was in the child's session, and in one only.
-fn unplaced(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Option<u32> {
+fn outside_ancestor_sessions(tree: &[Process], sessions: &BTreeMap<u32, u32>) -> Option<u32> {
     let parents: BTreeMap<u32, u32> = tree.iter().map(|process| (process.pid, process.parent)).collect();
     let first = tree.first()?.pid;
     let mut born: BTreeMap<u32, u32> = BTreeMap::new();
@@ -176,10 +176,10 @@ mod tests {
         // 1 leads its session, 2 was forked and made one of its own, 3 was forked before that; 4 lost the leader of its session.
         let tree = [process(1, 0), process(2, 1), process(3, 2), process(4, 2)];
         let sessions = |fourth| BTreeMap::from([(1, 1), (2, 2), (3, 1), (4, fourth)]);
-        assert_eq!(unplaced(&tree, &sessions(2)), None);
-        assert_eq!(unplaced(&tree, &sessions(9)), Some(4));
+        assert_eq!(outside_ancestor_sessions(&tree, &sessions(2)), None);
+        assert_eq!(outside_ancestor_sessions(&tree, &sessions(9)), Some(4));
         // Below the first process there is a leader for the moment.
-        assert_eq!(unplaced(&[process(1, 0), process(2, 1)], &BTreeMap::from([(1, 1), (2, 9)])), None);
+        assert_eq!(outside_ancestor_sessions(&[process(1, 0), process(2, 1)], &BTreeMap::from([(1, 1), (2, 9)])), None);
     }
 
     #[test]

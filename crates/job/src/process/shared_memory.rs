@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::change_journal::Journal;
 use self::held_folder::HeldFolder;
 use self::made_files::beside;
-pub(crate) use self::made_files::{MadeFiles, undo_behind};
+pub(crate) use self::made_files::{MadeFiles, undo_after_exit};
 pub use self::made_files::{leave_none, undo_abandoned};
 use crate::criu::link_remap::UnlinkedFile;
 use crate::criu::{files_img, link_remap, link_remap_lock};
@@ -75,8 +75,8 @@ pub struct Segment {
     #[serde(default)]
     links: Vec<PathBuf>,
     /// Names by which CRIU finds it, which takes them away when it has restored the job.
-    #[serde(default)]
-    given: Vec<PathBuf>,
+    #[serde(default, rename = "given")]
+    criu_names: Vec<PathBuf>,
 }
 
 /// Why a file is in an image.
@@ -97,7 +97,7 @@ enum SharedFileKind {
 }
 
 /// Copies what the tree has mapped or open into `folder`, but for the files behind its standard streams, which are the
-/// restoring side's. `given` are the names that CRIU gave files of which the name was gone. All processes stand still.
+/// restoring side's. `criu_names` are the names that CRIU gave files of which the name was gone. All processes stand still.
 ///
 /// # Errors
 ///
@@ -105,12 +105,12 @@ enum SharedFileKind {
 pub(crate) fn save(
     tree: &[Process],
     stdio: &[Standard; 3],
-    given: &[PathBuf],
+    criu_names: &[PathBuf],
     folder: &Path,
 ) -> io::Result<Vec<Segment>> {
     let mut saving = Saving { tree, folder, segments: Vec::new(), known: BTreeMap::new() };
     saving.mapped()?;
-    saving.add_criu_names(given)?;
+    saving.add_criu_names(criu_names)?;
     saving.open(stdio)?;
     saving.folders()?;
     Ok(saving.segments)
@@ -133,7 +133,7 @@ impl Saving<'_> {
             let stat = file.metadata()?;
             if let Some(known) = self.known.get(&FileId::of(&stat)) {
                 self.segments[*known].links.push(path);
-            } else if stat.is_file() && comes_anew(&file, &stat, is_written)? {
+            } else if stat.is_file() && is_restored_with_contents(&file, &stat, is_written)? {
                 self.add(SharedFileKind::Mapped, path, &stat, Some(&mut file))?;
             }
         }
@@ -141,43 +141,49 @@ impl Saving<'_> {
     }
 
     /// Files with names that CRIU gave, all of each file's together.
-    fn add_criu_names(&mut self, given: &[PathBuf]) -> io::Result<()> {
-        let Some(root) = self.tree.first().filter(|_| !given.is_empty()).map(|process| process.pid) else {
+    fn add_criu_names(&mut self, criu_names: &[PathBuf]) -> io::Result<()> {
+        let Some(root) = self.tree.first().filter(|_| !criu_names.is_empty()).map(|process| process.pid) else {
             return Ok(());
         };
         let mut files: BTreeMap<FileId, Vec<PathBuf>> = BTreeMap::new();
-        for name in given {
+        for name in criu_names {
             let stat = fs::symlink_metadata(link_remap::rooted(root, name))?;
             files.entry(FileId::of(&stat)).or_default().push(name.clone());
         }
         let lost = link_remap::lost(self.tree);
-        files.into_iter().try_for_each(|(id, names)| self.given_to(root, id, names, &lost))
+        files.into_iter().try_for_each(|(id, names)| self.add_names_of_file(root, id, names, &lost))
     }
 
-    fn given_to(&mut self, root: u32, id: FileId, given: Vec<PathBuf>, lost: &[UnlinkedFile]) -> io::Result<()> {
-        let mut file = File::open(link_remap::rooted(root, &given[0]))?;
+    fn add_names_of_file(
+        &mut self,
+        root: u32,
+        id: FileId,
+        criu_names: Vec<PathBuf>,
+        lost: &[UnlinkedFile],
+    ) -> io::Result<()> {
+        let mut file = File::open(link_remap::rooted(root, &criu_names[0]))?;
         let stat = file.metadata()?;
-        let mut names = link_remap::names_beside(root, &given[0], id);
+        let mut names = link_remap::names_beside(root, &criu_names[0], id);
         let known = match self.known.get(&id) {
             Some(known) => *known,
             None => {
                 let is_written = lost.iter().any(|lost| lost.id == id && lost.is_written);
-                let kind = if comes_anew(&file, &stat, is_written)? {
+                let kind = if is_restored_with_contents(&file, &stat, is_written)? {
                     SharedFileKind::Mapped
                 } else if stat.len() <= SMALL_SEGMENT_BYTES {
                     SharedFileKind::Open
                 } else {
                     SharedFileKind::Linked
                 };
-                let first = names.first().unwrap_or(&given[0]).clone();
+                let first = names.first().unwrap_or(&criu_names[0]).clone();
                 self.add(kind, first, &stat, Some(&mut file))?
             }
         };
         let segment = &mut self.segments[known];
         names.retain(|name| *name != segment.path && !segment.links.contains(name));
         segment.links.append(&mut names);
-        segment.given = given;
-        let found = segment.names().count() + segment.given.len();
+        segment.criu_names = criu_names;
+        let found = segment.names().count() + segment.criu_names.len();
         if stat.nlink() > found as u64 {
             let path = segment.path.display();
             return Err(io::Error::other(format!("{path} has another name, in a folder that is not known here")));
@@ -188,7 +194,7 @@ impl Saving<'_> {
     fn open(&mut self, stdio: &[Standard; 3]) -> io::Result<()> {
         let is_standard = |path: &Path| stdio::is_replaced(stdio, path);
         for (path, link) in written_files::named(self.tree).into_iter().take(MAX_OPEN_FILES) {
-            let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|place| path.starts_with(place));
+            let is_elsewhere = MADE_BY_THE_KERNEL.iter().any(|subfolder| path.starts_with(subfolder));
             // One that is closed is changed by a process that we do not hold.
             let Some(stat) = fs::metadata(&link).ok().filter(|_| !is_elsewhere && !is_standard(&path)) else {
                 continue;
@@ -232,8 +238,8 @@ impl Saving<'_> {
             copied(file, &mut private::create(&self.folder.join(&copy))?)?;
         }
         let (mode, owner) = (stat.mode() & 0o7777, (stat.uid(), stat.gid()));
-        let (links, given) = (Vec::new(), Vec::new());
-        self.segments.push(Segment { path, copy, mode, owner, kind, links, given });
+        let (links, criu_names) = (Vec::new(), Vec::new());
+        self.segments.push(Segment { path, copy, mode, owner, kind, links, criu_names });
         self.known.insert(FileId::of(stat), number);
         Ok(number)
     }
@@ -251,19 +257,19 @@ fn opened(link: &Path, stat: &Metadata) -> io::Result<Option<File>> {
 }
 
 /// Whether a file that is mapped is to be there as it is now: one of memory, and one that the job writes.
-fn comes_anew(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
+fn is_restored_with_contents(file: &File, stat: &Metadata, is_written: bool) -> io::Result<bool> {
     Ok(fstatfs(file)?.f_type == TMPFS_MAGIC || (is_written && stat.len() <= MAX_SEGMENT_BYTES))
 }
 
 impl Segment {
     /// Names that others may know it by.
     fn names(&self) -> impl Iterator<Item = &PathBuf> {
-        std::iter::once(&self.path).chain(&self.links).filter(|name| !self.given.contains(name))
+        std::iter::once(&self.path).chain(&self.links).filter(|name| !self.criu_names.contains(name))
     }
 
     /// All names of the file to which CRIU gave this one.
-    pub(crate) fn names_of<'s>(segments: &'s [Self], given: &Path) -> impl Iterator<Item = &'s PathBuf> {
-        let segment = segments.iter().find(|segment| segment.given.iter().any(|name| name == given));
+    pub(crate) fn names_of<'s>(segments: &'s [Self], criu_names: &Path) -> impl Iterator<Item = &'s PathBuf> {
+        let segment = segments.iter().find(|segment| segment.criu_names.iter().any(|name| name == criu_names));
         segment.into_iter().flat_map(Self::names)
     }
 }
@@ -365,39 +371,39 @@ fn make_all(segment: &Segment, folder: &Path, made: &MadeFiles) -> io::Result<()
     if is_anew {
         make_one(segment, folder, made)?;
     }
-    if !segment.given.is_empty() {
+    if !segment.criu_names.is_empty() {
         link_remap_lock::mark(&segment.path);
     }
     for name in segment.links.iter().filter(|link| is_anew || !link.exists()).filter(|name| **name != segment.path) {
         if fs::symlink_metadata(name).is_ok_and(|stat| stat.is_dir()) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        match made.move_aside(name) {
+        match made.rename_original(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         made.note(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
     }
-    for name in segment.given.iter().filter(|name| **name != segment.path) {
+    for name in segment.criu_names.iter().filter(|name| **name != segment.path) {
         match fs::remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        made.note_given(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
+        made.note_criu_name(name, DatedFileId::new(&fs::symlink_metadata(&segment.path)?))?;
         fs::hard_link(&segment.path, name)?;
     }
     Ok(())
 }
 
 /// Names that CRIU needs for them, and others might need too.
-pub(crate) fn given_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
-    segments.iter().flat_map(|segment| &segment.given).map(PathBuf::as_path)
+pub(crate) fn criu_names(segments: &[Segment]) -> impl Iterator<Item = &Path> {
+    segments.iter().flat_map(|segment| &segment.criu_names).map(PathBuf::as_path)
 }
 
 /// Those of them that a job in namespaces of its own shares with others: it has `/dev/shm` for itself.
-pub(crate) fn given_names_outside(segments: &[Segment]) -> impl Iterator<Item = &Path> {
-    given_names(segments).filter(|name| !name.starts_with(SHM_FOLDER))
+pub(crate) fn criu_names_outside(segments: &[Segment]) -> impl Iterator<Item = &Path> {
+    criu_names(segments).filter(|name| !name.starts_with(SHM_FOLDER))
 }
 
 /// Names that CRIU needs and a job shares with others, made for it out of our sight. Dropped, they go: CRIU has taken them away
@@ -407,7 +413,7 @@ pub(crate) struct Outside<'a>(pub(crate) &'a [Segment]);
 
 impl Drop for Outside<'_> {
     fn drop(&mut self) {
-        for name in given_names_outside(self.0) {
+        for name in criu_names_outside(self.0) {
             // There may be none.
             let _ = fs::remove_file(name);
         }
@@ -466,7 +472,7 @@ fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made: &MadeFiles) -> io
             return fs::rename(fresh, path);
         }
         Ok(stat) if stat.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        Ok(stat) => made.note_aside(path, fresh, DatedFileId::new(&stat))?,
+        Ok(stat) => made.note_renamed(path, fresh, DatedFileId::new(&stat))?,
         Err(error) => return Err(error),
     }
     made.note(path, id)?;
@@ -474,7 +480,7 @@ fn name_file(fresh: &Path, id: DatedFileId, path: &Path, made: &MadeFiles) -> io
         return Ok(());
     }
     // Not every file system can (NFS).
-    made.move_aside(path)?;
+    made.rename_original(path)?;
     made.note(path, id)?;
     fs::rename(fresh, path)
 }
@@ -561,9 +567,9 @@ mod tests {
         let stat = fs::metadata(folder.path().join("copy")).unwrap();
         assert!(stat.blocks() < 1 << 12, "{} blocks", stat.blocks());
         let owner = (stat.uid(), stat.gid());
-        let (links, given) = (Vec::new(), Vec::new());
+        let (links, criu_names) = (Vec::new(), Vec::new());
         let (copy, kind) = ("copy".into(), SharedFileKind::Mapped);
-        let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, given };
+        let segment = Segment { path: path.clone(), copy, mode: 0o640, owner, kind, links, criu_names };
         let made = make(&[segment], folder.path(), None).unwrap();
         let file = File::open(&path).unwrap();
         let (mut first, mut last) = ([0; 5], [0; 4]);
@@ -666,7 +672,7 @@ mod tests {
         assert_eq!((undo(), text("data"), text("link")), (1, "now".into(), "now".into()));
         // Its job went on.
         let made = made();
-        made.note_kept().unwrap();
+        made.note_committed().unwrap();
         made.kill();
         assert_eq!((undo(), text("data"), text("link")), (1, "then".into(), "then".into()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "what was there is gone");
@@ -771,28 +777,28 @@ mod tests {
 
     fn segment_of(stat: &Metadata) -> Segment {
         let (kind, owner) = (SharedFileKind::Mapped, (stat.uid(), stat.gid()));
-        let (copy, links, given) = ("copy".into(), Vec::new(), Vec::new());
-        Segment { path: PathBuf::new(), copy, mode: 0o600, owner, kind, links, given }
+        let (copy, links, criu_names) = ("copy".into(), Vec::new(), Vec::new());
+        Segment { path: PathBuf::new(), copy, mode: 0o600, owner, kind, links, criu_names }
     }
 
     #[test]
     fn a_folder_of_a_socket_comes_back_where_it_is_gone() {
         let (folder, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let place = folder.path().join("with a space");
-        fs::create_dir(&place).unwrap();
-        fs::set_permissions(&place, Permissions::from_mode(0o770)).unwrap();
-        let _bound = UnixListener::bind(place.join("listener")).unwrap();
+        let subfolder = folder.path().join("with a space");
+        fs::create_dir(&subfolder).unwrap();
+        fs::set_permissions(&subfolder, Permissions::from_mode(0o770)).unwrap();
+        let _bound = UnixListener::bind(subfolder.join("listener")).unwrap();
         let us = [Process { pid: std::process::id(), parent: 1, state: 'R' }];
         let stdio = [Standard::Other, Standard::Other, Standard::Other];
         let mut saved = save(&us, &stdio, &[], image.path()).unwrap();
         saved.retain(|segment| segment.path.starts_with(folder.path()));
         assert_eq!(saved.len(), 1, "{saved:?}");
         assert!(make(&saved, image.path(), None).unwrap().is_empty(), "what is there stays");
-        fs::remove_dir_all(&place).unwrap();
+        fs::remove_dir_all(&subfolder).unwrap();
         let made = make(&saved, image.path(), None).unwrap();
-        assert_eq!(fs::metadata(&place).unwrap().mode() & 0o170_777, 0o40_770);
+        assert_eq!(fs::metadata(&subfolder).unwrap().mode() & 0o170_777, 0o40_770);
         drop(made);
-        assert!(!place.exists(), "a restore that fails leaves nothing");
+        assert!(!subfolder.exists(), "a restore that fails leaves nothing");
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Standard {
     }
 
     /// What is behind such a link of `/proc` as `/proc/7/fd/1`.
-    fn behind(process: &Path, number: i32) -> Self {
+    fn of_link(process: &Path, number: i32) -> Self {
         let link = &process.join("fd").join(number.to_string());
         // Opened anew, which makes it no process's controlling terminal.
         let open = || open(link, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
@@ -108,7 +108,7 @@ impl Standard {
     /// The three of another process.
     #[must_use]
     pub fn of_process(pid: u32) -> [Self; 3] {
-        [0, 1, 2].map(|number| Self::behind(Path::new(&format!("/proc/{pid}")), number))
+        [0, 1, 2].map(|number| Self::of_link(Path::new(&format!("/proc/{pid}")), number))
     }
 
     /// The three of this process, which are those of a program that it starts.

@@ -94,7 +94,7 @@ pub(crate) struct Stopped(Mutex<Vec<StoppedProcess>>);
 struct StoppedProcess {
     process: Process,
     /// Its id, as it sees itself.
-    seen: u32,
+    own_pid: u32,
     began: Option<u64>,
 }
 
@@ -103,9 +103,9 @@ impl Stopped {
     pub(crate) fn go_on(&self, processes: &[Process], has_session: impl Fn(u32) -> bool) {
         let mut stopped = lock(&self.0);
         for process in processes.iter().filter(|process| process.state == tree::STOPPED_STATE) {
-            let seen = tree::seen_by_itself(process.pid);
-            if has_session(seen) {
-                stopped.push(StoppedProcess { process: process.clone(), seen, began: tree::started(process.pid) });
+            let own_pid = tree::seen_by_itself(process.pid);
+            if has_session(own_pid) {
+                stopped.push(StoppedProcess { process: process.clone(), own_pid, began: tree::started(process.pid) });
                 tree::signal(std::slice::from_ref(process), Signal::CONT);
             }
         }
@@ -113,7 +113,7 @@ impl Stopped {
 
     /// Their ids, as they see themselves.
     pub(crate) fn ids(&self) -> Vec<u32> {
-        lock(&self.0).iter().map(|one| one.seen).collect()
+        lock(&self.0).iter().map(|one| one.own_pid).collect()
     }
 
     /// Stops them again. One that has ended needs no signal.

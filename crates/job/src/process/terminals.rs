@@ -137,7 +137,7 @@ fn of_process(pid: u32) -> Vec<u32> {
 }
 
 /// Whether a process has one of these numbers.
-pub(crate) fn are_taken(numbers: &[u32]) -> bool {
+pub(crate) fn are_in_use(numbers: &[u32]) -> bool {
     numbers.iter().any(|number| Path::new(DEVPTS_FOLDER).join(number.to_string()).exists())
 }
 
@@ -171,9 +171,9 @@ mod tests {
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let number: u32 = name.rsplit('/').next().unwrap().parse().unwrap();
-        assert!(numbers(&us).contains(&number) && are_taken(&[number]));
+        assert!(numbers(&us).contains(&number) && are_in_use(&[number]));
         drop(terminal);
         assert!(!numbers(&us).contains(&number));
-        assert!(!are_taken(&[u32::MAX]));
+        assert!(!are_in_use(&[u32::MAX]));
     }
 }

@@ -171,7 +171,7 @@ pub enum CompanionError {
     #[error(
         "{session}: the driver does not have its devices in another order; name a server whose devices are in the order of the image"
     )]
-    Anew {
+    DeviceOrder {
         /// Name of the session.
         session: String,
     },
@@ -434,7 +434,7 @@ impl Companion {
                 return ended.map_err(|text| CompanionError::Refused { session: self.session.clone(), text });
             }
             let word = self.receive(SILENCE_TIMEOUT)?;
-            if let Some(other) = self.aside(word, Questions::Write(writer), Some(progress))? {
+            if let Some(other) = self.handle_between(word, Questions::Write(writer), Some(progress))? {
                 return Err(self.unexpected(&other));
             }
         }
@@ -458,7 +458,7 @@ impl Companion {
         loop {
             let mut companion = Self::connect(address, SessionKey::NONE, session)?;
             let mut restored = companion.restore(plan, progress);
-            if let Err(CompanionError::Anew { .. }) = restored {
+            if let Err(CompanionError::DeviceOrder { .. }) = restored {
                 let key = companion.key;
                 drop(companion);
                 companion = Self::connect(address, key, session)?;
@@ -560,7 +560,7 @@ impl Companion {
             if matches!(word, FromWorker::Attached {}) {
                 return Ok(());
             }
-            if let Some(other) = self.aside(word, Questions::Read(catalogue), None)? {
+            if let Some(other) = self.handle_between(word, Questions::Read(catalogue), None)? {
                 return Err(self.unexpected(&other));
             }
         }
@@ -578,7 +578,7 @@ impl Companion {
         self.send(order, fd)?;
         loop {
             let word = self.receive(patience)?;
-            match self.aside(word, questions, progress)? {
+            match self.handle_between(word, questions, progress)? {
                 None => {}
                 Some(FromWorker::Failed { text }) => {
                     return Err(CompanionError::Refused { session: self.session.clone(), text });
@@ -589,14 +589,16 @@ impl Companion {
                 Some(FromWorker::NoRoom { text }) => {
                     return Err(CompanionError::NoRoom { session: self.session.clone(), text });
                 }
-                Some(FromWorker::Anew { .. }) => return Err(CompanionError::Anew { session: self.session.clone() }),
+                Some(FromWorker::Anew { .. }) => {
+                    return Err(CompanionError::DeviceOrder { session: self.session.clone() });
+                }
                 Some(answer) => return Ok(answer),
             }
         }
     }
 
     /// Deals with what may come between an order and its answer; gives back anything else.
-    fn aside(
+    fn handle_between(
         &mut self,
         word: FromWorker,
         questions: Questions<'_>,

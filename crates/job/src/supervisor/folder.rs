@@ -63,7 +63,7 @@ pub struct Folder {
     lock: File,
     /// Done when the folder is ours no more.
     gone: Once,
-    /// It is one of [`taken_here`].
+    /// It is one of [`owned_folders`].
     is_noted: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct JobEntry {
 pub enum FolderError {
     /// The folder above all jobs cannot be used.
     #[error("{}: {problem}; set XDG_RUNTIME_DIR to a folder of yours", path.display())]
-    Place {
+    Unusable {
         /// The folder or file that failed.
         path: PathBuf,
         /// What is wrong with the folder.
@@ -101,7 +101,7 @@ pub enum FolderError {
     },
     /// Another process uses the folder.
     #[error("{}: another job has it; wait until that has ended", path.display())]
-    Taken {
+    InUse {
         /// The folder or file that failed.
         path: PathBuf,
     },
@@ -163,21 +163,21 @@ impl Folder {
         for number in 1..=MAX_NAMESAKES {
             let path = jobs.join(if number == 1 { name.clone() } else { format!("{name}-{number}") });
             match Self::take_at(&path) {
-                Err(FolderError::Taken { .. }) => {}
+                Err(FolderError::InUse { .. }) => {}
                 other => return other,
             }
         }
-        Err(FolderError::Taken { path: jobs.join(name) })
+        Err(FolderError::InUse { path: jobs.join(name) })
     }
 
     /// Takes exactly this folder.
     ///
     /// # Errors
     ///
-    /// [`FolderError::Taken`] when a job has it.
+    /// [`FolderError::InUse`] when a job has it.
     pub fn take_at(path: &Path) -> Result<Self, FolderError> {
         // Held until it is noted: a process that a signal ends leaves none.
-        let mut taken = taken_here();
+        let mut taken = owned_folders();
         let system = |source| FolderError::System { path: path.join(LOCK_FILE), source };
         if taken.is_over {
             return Err(system(io::ErrorKind::Interrupted.into()));
@@ -195,7 +195,7 @@ impl Folder {
         let system = |source| FolderError::System { path: path.to_owned(), source };
         if path.join("control").as_os_str().len() > MAX_SOCKET_PATH_BYTES {
             let problem = "its path is too long for a socket".to_owned();
-            return Err(FolderError::Place { path: path.to_owned(), problem });
+            return Err(FolderError::Unusable { path: path.to_owned(), problem });
         }
         for _ in 0..MAX_TAKE_ATTEMPTS {
             if let Some(lock) = lock_of(path)? {
@@ -206,14 +206,14 @@ impl Folder {
                 return Ok(folder);
             }
         }
-        Err(FolderError::Taken { path: path.to_owned() })
+        Err(FolderError::InUse { path: path.to_owned() })
     }
 
     /// Gives the folder up, and removes it.
     pub fn leave(&self) {
         self.gone.call_once(|| {
             // Held until it is gone: from then on it may be another process's.
-            let mut taken = self.is_noted.then(taken_here);
+            let mut taken = self.is_noted.then(owned_folders);
             empty(&self.path);
             taken.iter_mut().for_each(|taken| taken.paths.retain(|path| *path != self.path));
         });
@@ -279,21 +279,21 @@ fn empty(path: &Path) {
 }
 
 /// The folders that this process owns.
-struct Taken {
+struct OwnedFolders {
     paths: Vec<PathBuf>,
     /// It is about to end, and takes no more.
     is_over: bool,
 }
 
-fn taken_here() -> MutexGuard<'static, Taken> {
-    static TAKEN: Mutex<Taken> = Mutex::new(Taken { paths: Vec::new(), is_over: false });
-    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+fn owned_folders() -> MutexGuard<'static, OwnedFolders> {
+    static OWNED: Mutex<OwnedFolders> = Mutex::new(OwnedFolders { paths: Vec::new(), is_over: false });
+    OWNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes the folders that this process owns, which takes no more: for one that a signal is about to end, and whose jobs have no
 /// guard that does so behind their processes.
 pub fn leave_none() {
-    let mut taken = taken_here();
+    let mut taken = owned_folders();
     taken.is_over = true;
     taken.paths.drain(..).for_each(|path| empty(&path));
 }
@@ -305,14 +305,14 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
         _ => {}
     }
-    let place = path.join(LOCK_FILE);
-    let open = || File::options().create(true).append(true).read(true).mode(0o600).open(&place).map_err(system);
+    let lock_path = path.join(LOCK_FILE);
+    let open = || File::options().create(true).append(true).read(true).mode(0o600).open(&lock_path).map_err(system);
     let lock = match check(path).and_then(|()| open()) {
         Err(FolderError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         lock => lock?,
     };
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) if has_owner(&lock) => return Err(FolderError::Taken { path: path.to_owned() }),
+        Err(Errno::WOULDBLOCK) if has_owner(&lock) => return Err(FolderError::InUse { path: path.to_owned() }),
         Err(Errno::WOULDBLOCK) => {
             thread::sleep(RETRY_INTERVAL);
             return Ok(None);
@@ -321,7 +321,7 @@ fn lock_of(path: &Path) -> Result<Option<File>, FolderError> {
         Ok(()) => {}
     }
     let number = |stat: io::Result<fs::Metadata>| stat.ok().map(|stat| stat.ino());
-    let (ours, there) = (number(lock.metadata()), number(fs::metadata(&place)));
+    let (ours, there) = (number(lock.metadata()), number(fs::metadata(&lock_path)));
     Ok((ours.is_some() && ours == there).then_some(lock))
 }
 
@@ -406,7 +406,7 @@ impl FoundJob {
 pub fn all() -> Vec<FoundJob> {
     let below = |jobs: PathBuf| fs::read_dir(jobs).into_iter().flatten().flatten().map(|entry| entry.path());
     let known = runtime_dirs::all().into_iter().flat_map(|above| below(above.join(JOBS_FOLDER)));
-    let told = runtime_dirs::pick_from_environments(told_of).into_iter().map(|(_, folder)| folder);
+    let told = runtime_dirs::pick_from_environments(folder_in_environment).into_iter().map(|(_, folder)| folder);
     let us = geteuid();
     // By the folder itself: it may have two names.
     let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
@@ -449,7 +449,9 @@ pub fn find_again(wanted: &str, control: &Path) -> Result<JobEntry, FolderError>
 
 /// The job that a process was told of when it began. It may lie in another place than the asker's, and be another user's.
 fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> {
-    let Some(folder) = told_of(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else { return Ok(None) };
+    let Some(folder) = folder_in_environment(&fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()) else {
+        return Ok(None);
+    };
     let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     if mounts("self") != mounts(&pid.to_string()) {
         let job = folder.file_name().unwrap_or_default().into();
@@ -459,7 +461,7 @@ fn of_environment(pid: u32) -> Result<Option<(JobEntry, PathBuf)>, FolderError> 
 }
 
 /// The folder of the job, in the environment of a process.
-pub(crate) fn told_of(environment: &[u8]) -> Option<PathBuf> {
+pub(crate) fn folder_in_environment(environment: &[u8]) -> Option<PathBuf> {
     runtime_dirs::variable(environment, JOB_VARIABLE)?
         .parent()
         .filter(|folder| folder.is_absolute())
@@ -509,13 +511,13 @@ pub fn clear_away() {
 
 /// Clears away right behind the end of `supervisor`. A child that it has just forked has a copy of its locks for a moment,
 /// which is waited for until a `deadline`.
-pub(crate) fn clear_away_behind(supervisor: u32, deadline: Instant) {
-    clear_behind(supervisor, &own_jobs(), deadline);
+pub(crate) fn clear_away_after_exit(supervisor: u32, deadline: Instant) {
+    clear_after_exit(supervisor, &own_jobs(), deadline);
     clear_away();
 }
 
 /// Clears away the folders of jobs below these, right behind the end of `supervisor`.
-fn clear_behind(supervisor: u32, places: &[PathBuf], deadline: Instant) {
+fn clear_after_exit(supervisor: u32, places: &[PathBuf], deadline: Instant) {
     let is_left = |jobs: &PathBuf| {
         let mut folders = fs::read_dir(jobs).into_iter().flatten().flatten();
         folders.any(|folder| owner_of(&folder.path().join(LOCK_FILE)) == Some(supervisor))
@@ -562,7 +564,7 @@ pub(crate) fn jobs() -> Result<PathBuf, FolderError> {
     for folder in [&above, &jobs] {
         match private::folder(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(FolderError::Place { path: folder.clone(), problem: error.to_string() });
+                return Err(FolderError::Unusable { path: folder.clone(), problem: error.to_string() });
             }
             _ => check(folder)?,
         }
@@ -591,7 +593,7 @@ fn check(folder: &Path) -> Result<(), FolderError> {
         Ok(stat) if stat.mode() & 0o077 != 0 => "others may enter it".to_owned(),
         Ok(_) => return Ok(()),
     };
-    Err(FolderError::Place { path: folder.to_owned(), problem })
+    Err(FolderError::Unusable { path: folder.to_owned(), problem })
 }
 
 fn remove(path: &Path) -> io::Result<()> {
@@ -648,10 +650,10 @@ mod tests {
 
     #[test]
     fn of_namesakes_the_nearest_is_meant_or_none_is() {
-        let job = |place: &str, user, supervisor| FoundJob {
+        let job = |lock_path: &str, user, supervisor| FoundJob {
             entry: JobEntry { name: "train".into(), supervisor, program: 0, command: String::new() },
             user,
-            folder: Path::new(place).join("train"),
+            folder: Path::new(lock_path).join("train"),
         };
         let find = |found: &[FoundJob], wanted: &str| {
             let chosen = choose(found, Path::new("/here"), 7, wanted);
@@ -718,14 +720,14 @@ mod tests {
         let path = jobs.path().join("gone");
         let folder = Folder::take_at(&path).unwrap();
         let copy = folder.lock.try_clone().unwrap();
-        taken_here().paths.retain(|taken| *taken != path);
+        owned_folders().paths.retain(|taken| *taken != path);
         std::mem::forget(folder);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 thread::sleep(Duration::from_millis(50));
                 flock(&copy, FlockOperation::Unlock).unwrap();
             });
-            clear_behind(std::process::id(), &[jobs.path().to_owned()], Instant::now() + hang_limit());
+            clear_after_exit(std::process::id(), &[jobs.path().to_owned()], Instant::now() + hang_limit());
         });
         assert!(!path.exists());
     }
@@ -741,7 +743,7 @@ mod tests {
         assert!(running_below(jobs.path()).unwrap().is_empty());
         let folder = Folder::take_at(&path).unwrap();
         assert!(!folder.control().exists());
-        assert!(matches!(Folder::take_at(&path), Err(FolderError::Taken { .. })));
+        assert!(matches!(Folder::take_at(&path), Err(FolderError::InUse { .. })));
     }
 
     #[test]
@@ -761,14 +763,14 @@ mod tests {
         let jobs = tempfile::tempdir().unwrap();
         let path = jobs.path().join("open");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
-        assert!(matches!(Folder::take_at(&path), Err(FolderError::Place { .. })));
+        assert!(matches!(Folder::take_at(&path), Err(FolderError::Unusable { .. })));
     }
 
     #[test]
     fn a_process_was_told_of_its_job() {
         let environment = b"A=b\0KATYDID_JOB=/run/user/5/katydid/jobs/train/shims\0C=d\0";
-        assert_eq!(told_of(environment).unwrap(), Path::new("/run/user/5/katydid/jobs/train"));
-        assert_eq!(told_of(b"KATYDID_JOBS=/a/b\0KATYDID_JOB=a/b\0"), None);
+        assert_eq!(folder_in_environment(environment).unwrap(), Path::new("/run/user/5/katydid/jobs/train"));
+        assert_eq!(folder_in_environment(b"KATYDID_JOBS=/a/b\0KATYDID_JOB=a/b\0"), None);
         assert_eq!(of_environment(std::process::id()).unwrap(), None);
         let elsewhere = FolderError::Elsewhere { pid: 7, job: "train".into() }.to_string();
         assert!(elsewhere.contains("nsenter --target 7") && elsewhere.contains("with train as the job"), "{elsewhere}");

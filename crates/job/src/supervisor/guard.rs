@@ -409,8 +409,8 @@ pub fn keep(
         take_away(&names);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
         outlive(supervisor, deadline);
-        shared_memory::undo_behind(supervisor, deadline);
-        folder::clear_away_behind(supervisor, deadline);
+        shared_memory::undo_after_exit(supervisor, deadline);
+        folder::clear_away_after_exit(supervisor, deadline);
     }
     Ok(())
 }
@@ -420,7 +420,7 @@ pub fn keep(
 enum SupervisorExit {
     Released,
     /// It has the job ended, and removes itself what it has made: it may hold the link_remap lock there, and waits for us.
-    Told,
+    Ended,
     /// The supervisor's process has ended.
     Alone,
 }
@@ -486,7 +486,7 @@ fn attend(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> Supervis
             match receive_order(link, &mut packet) {
                 Some(RESTORED_ORDER) => names.clear(),
                 Some(RELEASE_ORDER) => return SupervisorExit::Released,
-                Some(END_ORDER) => return SupervisorExit::Told,
+                Some(END_ORDER) => return SupervisorExit::Ended,
                 _ => return SupervisorExit::Alone,
             }
         }
@@ -561,7 +561,7 @@ mod tests {
     fn the_last_order_counts_though_no_guard_listens_any_more() {
         assert_eq!(
             (end_of(RELEASE_ORDER), end_of(END_ORDER), end_of(b"")),
-            (SupervisorExit::Released, SupervisorExit::Told, SupervisorExit::Alone)
+            (SupervisorExit::Released, SupervisorExit::Ended, SupervisorExit::Alone)
         );
     }
 

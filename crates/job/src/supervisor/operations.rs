@@ -17,7 +17,7 @@ fn failed(error: &CheckpointError) -> ProgressStep {
 
 impl JobState {
     /// Does `work` unless a checkpoint or a migration is at hand already.
-    fn in_turn<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+    fn exclusively<T>(&self, work: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let only = match self.checkpointer.try_lock() {
             Ok(only) => Some(only),
             Err(TryLockError::Poisoned(only)) => Some(only.into_inner()),
@@ -36,7 +36,7 @@ impl JobState {
         tell: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Moved, CheckpointError> {
         let outcome =
-            self.in_turn(|| self.or_release(|| self.attend(tell, |tell| migrate::migrate(self, request, tell))));
+            self.exclusively(|| self.or_release(|| self.attend(tell, |tell| migrate::migrate(self, request, tell))));
         match &outcome {
             Ok(moved) => tell(&ProgressStep::Moved(moved.clone())),
             Err(error) => tell(&failed(error)),
@@ -63,7 +63,7 @@ impl JobState {
         request: &Request,
         tell: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Report, CheckpointError> {
-        let outcome = self.in_turn(|| self.take(request, tell));
+        let outcome = self.exclusively(|| self.take(request, tell));
         // The requester may ask for the next one at once.
         match &outcome {
             Ok(report) => tell(&ProgressStep::Done(report.clone())),
@@ -72,7 +72,7 @@ impl JobState {
         outcome
     }
 
-    /// Takes a checkpoint. The caller is in the queue of operations ([`Self::in_turn`]).
+    /// Takes a checkpoint. The caller is in the queue of operations ([`Self::exclusively`]).
     fn take(&self, request: &Request, tell: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
         let outcome = self.or_release(|| self.attend(tell, |tell| run::take(self, request, tell)));
         if let Ok(report) = &outcome {

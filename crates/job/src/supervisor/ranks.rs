@@ -102,8 +102,8 @@ impl LauncherTask {
             (None, Some(variable)) => return task(variable),
             (None, None) => {}
         }
-        let [tasks, steps @ .., place] = SLURM_VARIABLES;
-        let is_in_step = steps.into_iter().any(|step| number(step).is_some()) || number(place) > Some(0);
+        let [tasks, steps @ .., rank] = SLURM_VARIABLES;
+        let is_in_step = steps.into_iter().any(|step| number(step).is_some()) || number(rank) > Some(0);
         if is_in_step && number(tasks) > Some(1) { task(tasks) } else { None }
     }
 }

@@ -85,7 +85,9 @@ fn all_by_user() -> Vec<(u32, PathBuf)> {
         let others = numbers_in("/tmp", "katydid-").into_iter();
         all.extend(users.chain(others.map(|user| (user, PathBuf::from(format!("/tmp/katydid-{user}"))))));
     }
-    let told = pick_from_environments(|environment| told_runtime(environment).map(|folder| folder.join(FOLDER_NAME)));
+    let told = pick_from_environments(|environment| {
+        runtime_dir_in_environment(environment).map(|folder| folder.join(FOLDER_NAME))
+    });
     all.extend(told.into_iter().filter(|(user, _)| is_root || *user == us));
     // A folder may have several names.
     let mut seen = BTreeSet::new();
@@ -120,7 +122,7 @@ pub(crate) fn pick_from_environments<T: Ord>(pick: impl Fn(&[u8]) -> Option<T>) 
 }
 
 /// The runtime folder in the environment of a process.
-fn told_runtime(environment: &[u8]) -> Option<PathBuf> {
+fn runtime_dir_in_environment(environment: &[u8]) -> Option<PathBuf> {
     variable(environment, RUNTIME_DIR_VARIABLE).map(Path::to_owned).filter(|folder| folder.is_absolute())
 }
 
@@ -157,15 +159,15 @@ mod tests {
     #[test]
     fn the_runtime_folder_that_a_process_was_begun_with_is_one_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join(FOLDER_NAME);
-        fs::create_dir(&place).unwrap();
-        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
-        assert!(!all().contains(&place));
+        let ours = folder.path().join(FOLDER_NAME);
+        fs::create_dir(&ours).unwrap();
+        fs::set_permissions(&ours, Permissions::from_mode(0o700)).unwrap();
+        assert!(!all().contains(&ours));
         let mut other =
             Command::new("/bin/cat").env(RUNTIME_DIR_VARIABLE, folder.path()).stdin(Stdio::piped()).spawn().unwrap();
-        assert!(all().contains(&place));
-        fs::set_permissions(&place, Permissions::from_mode(0o755)).unwrap();
-        assert!(!all().contains(&place), "others may have put something there");
+        assert!(all().contains(&ours));
+        fs::set_permissions(&ours, Permissions::from_mode(0o755)).unwrap();
+        assert!(!all().contains(&ours), "others may have put something there");
         drop(other.stdin.take());
         other.wait().unwrap();
     }
@@ -174,21 +176,21 @@ mod tests {
     fn what_another_user_can_replace_is_not_cleared_away() {
         let folder = tempfile::tempdir().unwrap();
         let (us, above) = (geteuid().as_raw(), folder.path().join("above"));
-        let place = above.join(FOLDER_NAME);
-        fs::create_dir_all(&place).unwrap();
+        let ours = above.join(FOLDER_NAME);
+        fs::create_dir_all(&ours).unwrap();
         let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        mode(&place, 0o700);
+        mode(&ours, 0o700);
         for (bits, is_safe) in [(0o755, true), (0o777, false), (0o1777, true), (0o700, true)] {
             mode(&above, bits);
-            assert_eq!(is_out_of_reach(&place, us), is_safe, "{bits:o}");
+            assert_eq!(is_out_of_reach(&ours, us), is_safe, "{bits:o}");
         }
-        mode(&place, 0o750);
-        assert!(!is_out_of_reach(&place, us), "others may have put something there");
-        mode(&place, 0o700);
-        assert!(!is_out_of_reach(&place, us + 1));
+        mode(&ours, 0o750);
+        assert!(!is_out_of_reach(&ours, us), "others may have put something there");
+        mode(&ours, 0o700);
+        assert!(!is_out_of_reach(&ours, us + 1));
         if us == 0 {
             std::os::unix::fs::chown(&above, Some(1), None).unwrap();
-            assert!(!is_out_of_reach(&place, us), "its owner can put another folder in its place");
+            assert!(!is_out_of_reach(&ours, us), "its owner can put another folder in its place");
         }
     }
 }

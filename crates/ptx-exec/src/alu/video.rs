@@ -65,7 +65,7 @@ impl Video {
 
     /// Operations on one value, which may be a part of each operand.
     fn scalar(&self, a: u32, b: u32, c: u32) -> u32 {
-        let (bits, place) = self.target;
+        let (bits, shift) = self.target;
         let (a, b) = (self.part(0, 0, u64::from(a)), self.part(1, 0, u64::from(b)));
         let value = self.compute(a, b, c);
         let signed = if matches!(self.operation, Operation::Multiply(_)) { self.signed_sum() } else { self.signed[0] };
@@ -83,8 +83,8 @@ impl Video {
             Join::Max => first.max(second) as u32,
             Join::Merge if bits == 32 => word,
             Join::Merge => {
-                let mask = ((1 << bits) - 1) << place;
-                let shifted = if bits == 16 { word } else { word << place };
+                let mask = ((1 << bits) - 1) << shift;
+                let shifted = if bits == 16 { word } else { word << shift };
                 (c & !mask) | (shifted & mask)
             }
         }
@@ -102,8 +102,8 @@ impl Video {
             let (a, b) = (self.part(0, index as usize, words), self.part(1, index as usize, words));
             let value = self.compute(a, b, c);
             let value = if self.saturate { clamp(value, self.signed[0], self.bits) } else { value };
-            let place = index * self.bits;
-            joined = (joined & !(mask << place)) | (value as u32 & mask) << place;
+            let shift = index * self.bits;
+            joined = (joined & !(mask << shift)) | (value as u32 & mask) << shift;
             sum = sum.wrapping_add(value as u32);
         }
         if self.join == Join::Add { sum } else { joined }

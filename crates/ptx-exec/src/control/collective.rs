@@ -361,11 +361,11 @@ impl Machine<'_> {
 
     /// Runs the operation if all lanes that it needs have come.
     fn run_meeting(&mut self, rows: &mut [Row; MEETING_ROWS], model: &Inst, all: u32) -> bool {
-        let place = |slot: Slot, row: u32| if slot == NO_SLOT { NO_SLOT } else { row * WARP_LANES as u32 };
+        let row_slot = |slot: Slot, row: u32| if slot == NO_SLOT { NO_SLOT } else { row * WARP_LANES as u32 };
         let mut inst = *model;
-        (inst.a, inst.b, inst.c) = (place(model.a, 0), place(model.b, 2), place(model.c, 3));
-        (inst.d, inst.x) = (place(model.d, 5), place(model.x, 6));
-        inst.imm = u64::from(place(members_slot(model), 4));
+        (inst.a, inst.b, inst.c) = (row_slot(model.a, 0), row_slot(model.b, 2), row_slot(model.c, 3));
+        (inst.d, inst.x) = (row_slot(model.d, 5), row_slot(model.x, 6));
+        inst.imm = u64::from(row_slot(members_slot(model), 4));
         let members = rows[4].0;
         let alive = self.warp.alive;
         if lanes_of(all).any(|lane| members[lane] & alive & !all != 0) {

@@ -153,9 +153,9 @@ fn copy_areas(warp: &mut Warp, from: u32, sources: &[LocalArea], to: u32, target
             let read = ((from + source.offset) / 8 + row) as usize;
             let write = ((to + target.offset) / 8 + row) as usize;
             let Some(values) = warp.local.get(read).copied() else { continue };
-            let Some(place) = warp.local.get_mut(write) else { continue };
+            let Some(target) = warp.local.get_mut(write) else { continue };
             for lane in lanes_of(lanes) {
-                place[lane] = values[lane];
+                target[lane] = values[lane];
             }
         }
     }

@@ -57,7 +57,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             }
             _ => return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len()))),
         };
-        self.push(draft.number(wide).apart());
+        self.push(draft.number(wide).distinct_slots());
         Ok(())
     }
 

@@ -23,7 +23,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             let [destination, address] = self.operands(i)?;
             let address = self.source(address, ty)?;
             let d = self.destination(destination, Ty::U(32))?;
-            self.push(Draft::new(exec).d(d).a(address).apart());
+            self.push(Draft::new(exec).d(d).a(address).distinct_slots());
             return Ok(());
         }
         let exec: Exec = match (shared, wide) {
@@ -34,7 +34,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [destination, address, rank] = self.operands(i)?;
         let (address, rank) = (self.source(address, ty)?, self.source(rank, Ty::U(32))?);
         let d = self.destination(destination, ty)?;
-        self.push(Draft::new(exec).d(d).a(address).b(rank).apart());
+        self.push(Draft::new(exec).d(d).a(address).b(rank).distinct_slots());
         Ok(())
     }
 

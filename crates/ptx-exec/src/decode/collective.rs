@@ -67,7 +67,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Some(members) => draft.member(members),
             None => draft.imm(u64::from(NO_SLOT)),
         };
-        self.push(draft.apart());
+        self.push(draft.distinct_slots());
     }
 
     /// `shfl.sync.down.b32 d|p, a, b, c, members`

@@ -167,7 +167,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.invalid("barrier with the wrong number of operands"));
         }
         sources.push(self.constant(0, Width::Word));
-        let mut draft = Draft::new(barrier::barrier).a(sources[0]).b(sources[1]).imm(how).apart();
+        let mut draft = Draft::new(barrier::barrier).a(sources[0]).b(sources[1]).imm(how).distinct_slots();
         if result != NO_SLOT {
             draft = draft.d(result);
         }

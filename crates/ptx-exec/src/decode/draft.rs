@@ -52,7 +52,7 @@ pub(crate) struct Draft {
     /// Control never goes on to the next instruction.
     pub(crate) ends: bool,
     /// Destinations must not share a slot with sources: not all sources are read before the first write.
-    pub(crate) apart: bool,
+    pub(crate) distinct_slots: bool,
     /// What it does with memory that several threads have.
     pub(crate) access: Option<Access>,
     /// What it can be in a contraction.
@@ -74,7 +74,7 @@ impl Draft {
             target: None,
             table: false,
             ends: false,
-            apart: false,
+            distinct_slots: false,
             access: None,
             role: None,
         }
@@ -135,8 +135,8 @@ impl Draft {
     }
 
     /// Keeps destinations away from sources.
-    pub(crate) fn apart(mut self) -> Self {
-        self.apart = true;
+    pub(crate) fn distinct_slots(mut self) -> Self {
+        self.distinct_slots = true;
         self
     }
 
@@ -166,10 +166,10 @@ impl Draft {
     }
 
     /// Replaces the references of the operand fields.
-    pub(crate) fn map(&mut self, place: impl Fn(Ref) -> u32) {
+    pub(crate) fn map(&mut self, slot_of: impl Fn(Ref) -> u32) {
         let slots: [Ref; OPERAND_FIELDS] = self.fields().map(|(reference, role)| match role {
             Role::Plain => reference,
-            _ => place(reference),
+            _ => slot_of(reference),
         });
         let inst = &mut self.inst;
         [inst.d, inst.a, inst.b, inst.c, inst.x] = [slots[0], slots[1], slots[2], slots[3], slots[4]];

@@ -83,7 +83,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         self.declare_labels(statements);
         for statement in statements {
             match statement {
-                Statement::Label(name, _) => self.place_label(name),
+                Statement::Label(name, _) => self.define_label(name),
                 Statement::Declare(variable) => self.declare(variable)?,
                 Statement::Instruction(instruction) => self.instruction(instruction)?,
                 Statement::Block(inner) => {
@@ -125,12 +125,12 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// Records where a label stands: at the next instruction.
-    fn place_label(&mut self, name: &str) {
+    fn define_label(&mut self, name: &str) {
         let here = self.drafts.len() as u32;
         if let Some(Binding::Label(label)) = self.binding(name).cloned()
-            && let Some(place) = self.labels.get_mut(label as usize)
+            && let Some(label) = self.labels.get_mut(label as usize)
         {
-            *place = Some(here);
+            *label = Some(here);
         }
     }
 
@@ -205,7 +205,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         }
         let mut modifiers = Modifiers::new(&instruction.modifiers);
         self.family(instruction, &mut modifiers)?;
-        if modifiers.all_taken() { Ok(()) } else { Err(self.unsupported(instruction)) }
+        if modifiers.all_consumed() { Ok(()) } else { Err(self.unsupported(instruction)) }
     }
 
     /// The predicate of a guard, with its negation.

@@ -94,7 +94,7 @@ pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>],
         let kept = draft.inst.guard != NO_SLOT;
         registers_of(draft, lists, |register, written| {
             // Sources of instructions that write before they have read all live to the end of the instruction.
-            let late = written || draft.apart;
+            let late = written || draft.distinct_slots;
             intervals[register].include(position + u32::from(late));
             if written && kept {
                 intervals[register].include(position);
@@ -110,11 +110,12 @@ pub(crate) fn intervals(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>],
 
 /// Cuts the code at labels and after everything that branches.
 pub(crate) fn blocks(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>]) -> Vec<Block> {
-    let place = |label: u32| labels.get(label as usize).copied().flatten().map_or(drafts.len(), |place| place as usize);
+    let position =
+        |label: u32| labels.get(label as usize).copied().flatten().map_or(drafts.len(), |position| position as usize);
     let mut starts = vec![false; drafts.len() + 1];
     starts[0] = true;
     for label in 0..labels.len() as u32 {
-        starts[place(label)] = true;
+        starts[position(label)] = true;
     }
     for (index, draft) in drafts.iter().enumerate() {
         if draft.ends || draft.target.is_some() || draft.table {
@@ -127,10 +128,10 @@ pub(crate) fn blocks(drafts: &[Draft], lists: &[Ref], labels: &[Option<u32>]) ->
     for (number, start) in begins.iter().enumerate() {
         let end = begins.get(number + 1).copied().unwrap_or(drafts.len());
         let last = &drafts[end - 1];
-        let mut successors: Vec<usize> = last.target.iter().map(|label| place(*label)).collect();
+        let mut successors: Vec<usize> = last.target.iter().map(|label| position(*label)).collect();
         if last.table {
             let table = lists.get(last.list.start as usize..last.list.end as usize).unwrap_or_default();
-            successors.extend(table.iter().map(|label| place(*label)));
+            successors.extend(table.iter().map(|label| position(*label)));
         }
         if !last.ends {
             successors.push(end);

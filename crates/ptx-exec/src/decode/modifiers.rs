@@ -69,7 +69,7 @@ impl<'a> Modifiers<'a> {
     }
 
     /// Whether all have been taken.
-    pub(crate) fn all_taken(&self) -> bool {
+    pub(crate) fn all_consumed(&self) -> bool {
         self.left.is_empty()
     }
 
@@ -133,13 +133,13 @@ mod tests {
         let mut modifiers = Modifiers::new(&["ftz", "rm", "f32", "sat"]);
         assert!(modifiers.take("sat") && !modifiers.take("sat"));
         assert_eq!((modifiers.rounding(), modifiers.ty()), (mode::DOWN, Some(Ty::F32)));
-        assert!(!modifiers.all_taken() && modifiers.take("ftz") && modifiers.all_taken());
+        assert!(!modifiers.all_consumed() && modifiers.take("ftz") && modifiers.all_consumed());
     }
 
     #[test]
     fn memory_words_give_their_order() {
         let mut modifiers = Modifiers::new(&["acquire", "sys", "global", "L1::no_allocate", "u8"]);
         assert_eq!(modifiers.memory_order(), MemoryOrdering { acquire: true, release: false, strong: true });
-        assert!(modifiers.take("global") && modifiers.ty() == Some(Ty::U(8)) && modifiers.all_taken());
+        assert!(modifiers.take("global") && modifiers.ty() == Some(Ty::U(8)) && modifiers.all_consumed());
     }
 }

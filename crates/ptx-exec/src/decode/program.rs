@@ -127,7 +127,7 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
                 };
             }
         }
-        place_fields(&mut draft, &place, list_base);
+        assign_slots(&mut draft, &place, list_base);
         if let Some(target) = draft.target {
             draft.inst.x = label(target);
         }
@@ -144,7 +144,7 @@ fn finish(code: &mut Code, decoder: FunctionDecoder<'_, '_>) -> Needs {
 }
 
 /// Slots instead of registers, and the place of the list among those of all functions.
-fn place_fields(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) {
+fn assign_slots(draft: &mut Draft, place: &impl Fn(Ref) -> u32, list_base: u32) {
     draft.map(place);
     if draft.list_in_x {
         draft.inst.x += list_base;

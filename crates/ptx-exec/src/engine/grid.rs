@@ -97,7 +97,7 @@ struct Run<'a> {
     /// How many blocks may have started and not ended.
     resident: u64,
     /// Clusters that have been taken from the queue.
-    taken: AtomicUsize,
+    dequeued: AtomicUsize,
     executed: AtomicU64,
     fault: Mutex<Option<Fault>>,
     /// Set when a fault was found, by any thread.
@@ -137,7 +137,7 @@ impl Grid {
                 levels: Vec::new(),
             })
         } else {
-            Err(no_place(&kernel.name, FaultKind::BadLaunch))
+            Err(launch_fault(&kernel.name, FaultKind::BadLaunch))
         }
     }
 
@@ -164,13 +164,13 @@ impl Grid {
                 Some(DeferredWork::Fill { to, byte, extent }) => run_fill(host, to, byte, extent),
                 Some(DeferredWork::Launch(child)) => {
                     let launch = child.launch(&self.launch.kernel);
-                    let launch = launch.ok_or_else(|| no_place(&self.launch.kernel.name, FaultKind::BadLaunch))?;
+                    let launch = launch.ok_or_else(|| launch_fault(&self.launch.kernel.name, FaultKind::BadLaunch))?;
                     let (levels, executed) = (std::mem::take(&mut self.levels), self.executed);
                     *self = Self { levels, executed, ..Self::new(launch)? };
                     return Ok(true);
                 }
             };
-            done.map_err(|kind| no_place(&self.launch.kernel.name, kind))?;
+            done.map_err(|kind| launch_fault(&self.launch.kernel.name, kind))?;
         }
         Ok(false)
     }
@@ -194,7 +194,7 @@ impl Grid {
             next: AtomicU64::new(*next),
             ended: AtomicU64::new(ended),
             resident: resident_blocks(launch, host, limits.threads),
-            taken: AtomicUsize::new(0),
+            dequeued: AtomicUsize::new(0),
             executed: AtomicU64::new(0),
             fault: Mutex::new(None),
             stop: AtomicBool::new(false),
@@ -212,7 +212,7 @@ impl Grid {
         match run.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(fault) => Err(fault),
             None if started.is_empty() && *next == blocks => Ok(Progress::Done),
-            None if switch.request() == Request::Cancel => Err(no_place(&launch.kernel.name, FaultKind::Cancelled)),
+            None if switch.request() == Request::Cancel => Err(launch_fault(&launch.kernel.name, FaultKind::Cancelled)),
             None => Ok(Progress::Paused),
         }
     }
@@ -317,7 +317,7 @@ thread_local! {
 }
 
 /// The fault of a launch as a whole.
-fn no_place(kernel: &str, kind: FaultKind) -> Fault {
+fn launch_fault(kernel: &str, kind: FaultKind) -> Fault {
     Fault { kind, kernel: kernel.to_owned(), line: 0, block: [0; 3], thread: [0; 3] }
 }
 
@@ -358,7 +358,7 @@ impl Run<'_> {
                 }
                 Ok(BlockProgress::Paused) => {
                     new = self.has_room(machine, blocks);
-                    self.put_aside(machine);
+                    self.requeue(machine);
                 }
                 Err(kind) => return self.report(machine, kind),
             }
@@ -418,7 +418,7 @@ impl Run<'_> {
     /// Puts a block of a cluster into the machine. The blocks of a cluster are together in the queue, and start together.
     fn take_cluster(&self, machine: &mut Machine<'_>, blocks: u64, new: bool) -> bool {
         let size = self.env.order.size();
-        machine.cluster_turn = self.taken.fetch_add(1, Ordering::Relaxed);
+        machine.cluster_turn = self.dequeued.fetch_add(1, Ordering::Relaxed);
         if !new && self.take_started_cluster(machine) {
             return true;
         }
@@ -445,7 +445,7 @@ impl Run<'_> {
     }
 
     /// Puts what the machine ran last back into the queue.
-    fn put_aside(&self, machine: &mut Machine<'_>) {
+    fn requeue(&self, machine: &mut Machine<'_>) {
         if self.env.clustered {
             self.lock_queue().started.extend(machine.cluster.drain(..));
         } else {

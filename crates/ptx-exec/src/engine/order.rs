@@ -23,8 +23,8 @@ impl BlockOrder {
     /// Index of the block that starts as number `number`.
     pub(crate) fn index(self, number: u64) -> [u32; 3] {
         let size = u64::from(self.size()).max(1);
-        let (cluster, place) = (apart(number / size, self.clusters()), apart(number % size, self.cluster));
-        std::array::from_fn(|axis| cluster[axis] * self.cluster[axis] + place[axis])
+        let (cluster, within) = (index_of(number / size, self.clusters()), index_of(number % size, self.cluster));
+        std::array::from_fn(|axis| cluster[axis] * self.cluster[axis] + within[axis])
     }
 
     /// The reverse of `index`.
@@ -50,12 +50,12 @@ impl BlockOrder {
 }
 
 /// A number as an index, x first.
-fn apart(number: u64, sizes: [u32; 3]) -> [u32; 3] {
+fn index_of(number: u64, sizes: [u32; 3]) -> [u32; 3] {
     let (x, y) = (u64::from(sizes[0]).max(1), u64::from(sizes[1]).max(1));
     [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]
 }
 
-/// The reverse of `apart`.
+/// The reverse of `index_of`.
 fn together(index: [u32; 3], sizes: [u32; 3]) -> u64 {
     let ([x, y, z], [width, height, _]) = (index.map(u64::from), sizes.map(u64::from));
     (z * height + y) * width + x

@@ -185,8 +185,8 @@ impl RaceDetector {
     }
 
     /// Notes an access of a word; the earlier one that it races with.
-    pub(super) fn touch(&mut self, place: (Option<u64>, u64), mark: AccessMark) -> Option<AccessMark> {
-        let word = self.words.get(&place).copied().unwrap_or_default();
+    pub(super) fn touch(&mut self, word_id: (Option<u64>, u64), mark: AccessMark) -> Option<AccessMark> {
+        let word = self.words.get(&word_id).copied().unwrap_or_default();
         let writes = mark.kind != AccessKind::Load;
         let loads = word.loads.iter().filter(|_| writes);
         let earlier = word.store.iter().chain(loads.flatten());
@@ -196,7 +196,7 @@ impl RaceDetector {
             first.bytes & mark.bytes != 0 && !both_strong && !same_store && !self.in_order(first, &mark)
         };
         let found = earlier.copied().find(|first| races(&first));
-        let word = self.words.entry(place).or_default();
+        let word = self.words.entry(word_id).or_default();
         if writes {
             // What was read before has been looked at: the store stands for it from here on.
             *word = Word { store: Some(mark), loads: [None; 2] };

@@ -71,7 +71,7 @@ impl Machine<'_> {
                 }
                 StopReason::Changed => {}
             }
-            take_turn = self.turn_is_due();
+            take_turn = self.rotation_is_due();
             self.leave(Wait::Ready);
             if used >= fuel {
                 (self.warp.slept, self.warp.spinning) = (take_turn, self.spinning);
@@ -83,7 +83,7 @@ impl Machine<'_> {
 
     /// Whether splits that lie higher should run for a while: soon when the running one may be waiting for them, else late,
     /// because lanes that run ahead may miss the place where they would have joined the others.
-    fn turn_is_due(&mut self) -> bool {
+    fn rotation_is_due(&mut self) -> bool {
         let limit = if self.spinning { SLICE_INSTRUCTIONS } else { MAX_BUSY_INSTRUCTIONS };
         let due = self.warp.since_turn >= limit && !self.warp.splits.is_empty();
         if due {

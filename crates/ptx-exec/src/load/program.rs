@@ -172,7 +172,7 @@ impl Program {
 /// What the host can look up: static variables too, since programs name them by their symbol.
 fn visible_globals(linked: &Linked<'_, '_>, globals: &Globals) -> Vec<(String, u64, u64)> {
     let placed = linked.variables.iter().zip(&globals.addresses);
-    let placed = placed.filter_map(|(known, place)| place.map(|(address, size)| (known, address, size)));
+    let placed = placed.filter_map(|(known, location)| location.map(|(address, size)| (known, address, size)));
     placed.map(|(known, address, size)| (known.variable.name.to_owned(), address, size)).collect()
 }
 

@@ -154,15 +154,15 @@ impl Sum {
                 // Below the normal numbers, the last bit stays where it is.
                 let exponent = top.max(-126);
                 let shift = exponent - 23 - lowest;
-                let kept = if shift > 0 { magnitude >> shift.min(63) } else { magnitude << -shift };
+                let significand = if shift > 0 { magnitude >> shift.min(63) } else { magnitude << -shift };
                 if exponent > 127 {
                     return sign | 0x7f80_0000;
                 }
-                if kept == 0 {
+                if significand == 0 {
                     return 0;
                 }
-                let biased = if kept >> 23 == 0 { 0 } else { (exponent + 127).cast_unsigned() };
-                sign | biased << 23 | (kept as u32 & 0x007f_ffff)
+                let biased = if significand >> 23 == 0 { 0 } else { (exponent + 127).cast_unsigned() };
+                sign | biased << 23 | (significand as u32 & 0x007f_ffff)
             }
         }
     }
@@ -174,12 +174,12 @@ impl Sum {
                 // To odd at 24 bits first, which keeps what rounding to 11 bits needs.
                 let magnitude = value.unsigned_abs();
                 let excess = 64_i32 - magnitude.leading_zeros().cast_signed() - 24;
-                let (kept, lost) = if excess > 0 {
+                let (significand, lost) = if excess > 0 {
                     (magnitude >> excess, magnitude & ((1 << excess) - 1) != 0)
                 } else {
                     (magnitude, false)
                 };
-                let odd = (kept | u64::from(lost)) as f64;
+                let odd = (significand | u64::from(lost)) as f64;
                 let scaled = odd * 2.0_f64.powi((lowest + excess.max(0)).clamp(-900, 900));
                 let bits = f32_to_f16(scaled.clamp(0.0, 1e9) as f32);
                 if bits == 0 { 0 } else { bits | u32::from(value < 0) << 15 }

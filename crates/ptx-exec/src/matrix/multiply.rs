@@ -222,9 +222,9 @@ fn floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multiply, oper
     let [rows, columns, depth] = multiply.shape.map(|size| size as usize);
     for row in 0..rows.min(MAX_MATRIX_LINES) {
         for column in 0..columns.min(MAX_MATRIX_LINES) {
-            let place = at(multiply, row, column);
+            let position_in_sums = at(multiply, row, column);
             let (a, b) = ([&a[0][row], &a[1][row]], [&b[0][column], &b[1][column]]);
-            sums[place] = sum::<TINY>(multiply, a, b, depth, sums[place]);
+            sums[position_in_sums] = sum::<TINY>(multiply, a, b, depth, sums[position_in_sums]);
         }
     }
     store(machine, multiply, operands.result, &sums);
@@ -273,9 +273,9 @@ fn columns(machine: &Machine<'_>, multiply: &Multiply, list: u32, selector: u32)
             let word = words[(4 * group + lane) as usize % WARP_LANES];
             4 * (index / 2) + (word >> shift & 3)
         };
-        for (index, place) in places.iter_mut().enumerate().take(held as usize) {
+        for (index, position_in_sums) in places.iter_mut().enumerate().take(held as usize) {
             let index = index as u32;
-            *place = match bits {
+            *position_in_sums = match bits {
                 32 => unit(2 * index) / 2,
                 4 => 2 * unit(index / 2) + index % 2,
                 _ => unit(index),
@@ -301,9 +301,9 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
     for row in 0..16 {
         for (column, parts) in parts.iter().enumerate() {
             let b = select_column::<TINY>(parts, &places[row][..held]);
-            let place = at(multiply, row, column);
+            let position_in_sums = at(multiply, row, column);
             let (a, b) = ([&a[0][row], &a[1][row]], [&b[0], &b[1]]);
-            sums[place] = sum::<TINY>(multiply, a, b, held, sums[place]);
+            sums[position_in_sums] = sum::<TINY>(multiply, a, b, held, sums[position_in_sums]);
         }
     }
     store(machine, multiply, operands.result, &sums);
@@ -312,9 +312,9 @@ fn sparse_floats<const TINY: bool>(machine: &mut Machine<'_>, multiply: &Multipl
 /// The elements of a column of B that meet those held of a row of A.
 fn select_column<const TINY: bool>(parts: &[Unpacked; MAX_SPARSE_COLUMNS / 2], places: &[u8]) -> [Line; 2] {
     let mut lines = [Line::EMPTY; 2];
-    for (position, place) in places.iter().enumerate() {
+    for (position, position_in_sums) in places.iter().enumerate() {
         let (half, index) = step::<TINY>(position);
-        lines[half].set(index % PRODUCTS_PER_SUM, parts[usize::from(*place) % (MAX_SPARSE_COLUMNS / 2)]);
+        lines[half].set(index % PRODUCTS_PER_SUM, parts[usize::from(*position_in_sums) % (MAX_SPARSE_COLUMNS / 2)]);
     }
     lines
 }
@@ -343,10 +343,10 @@ impl Rule for Integers {
             for (column, b) in b.iter().enumerate().take(columns) {
                 // At most 128 products of 16 bits.
                 let total: i32 = a[..depth.min(MAX_SPARSE_COLUMNS)].iter().zip(b).map(|(a, b)| a * b).sum();
-                let place = at(multiply, row, column);
-                let addend = sums[place].cast_signed();
+                let position_in_sums = at(multiply, row, column);
+                let addend = sums[position_in_sums].cast_signed();
                 let joined = if multiply.saturate { addend.saturating_add(total) } else { addend.wrapping_add(total) };
-                sums[place] = joined.cast_unsigned();
+                sums[position_in_sums] = joined.cast_unsigned();
             }
         }
         store(machine, multiply, operands.result, &sums);
@@ -361,8 +361,8 @@ fn spread(
 ) {
     for (line, places) in lines.iter_mut().zip(places) {
         let mut whole = [0; MAX_SPARSE_COLUMNS];
-        for (value, place) in line.iter().zip(places).take(held) {
-            whole[usize::from(*place) % MAX_SPARSE_COLUMNS] += value;
+        for (value, position_in_sums) in line.iter().zip(places).take(held) {
+            whole[usize::from(*position_in_sums) % MAX_SPARSE_COLUMNS] += value;
         }
         *line = whole;
     }
@@ -391,8 +391,8 @@ impl Rule for Bits {
             for column in 0..multiply.shape[1].min(16) as usize {
                 let joined = a[row].iter().zip(&b[column]);
                 let ones: u32 = joined.map(|(a, b)| if multiply.and { a & b } else { a ^ b }.count_ones()).sum();
-                let place = at(multiply, row, column);
-                sums[place] = sums[place].wrapping_add(ones);
+                let position_in_sums = at(multiply, row, column);
+                sums[position_in_sums] = sums[position_in_sums].wrapping_add(ones);
             }
         }
         store(machine, multiply, operands.result, &sums);

@@ -54,9 +54,9 @@ fn change(machine: &mut Machine<'_>, inst: &Inst, lane: usize, compares: bool) -
     let code = machine.env.code;
     let half = |machine: &Machine<'_>, index: u32| machine.registers.row::<u64>(code.list(inst.x + index))[lane];
     let value = |machine: &Machine<'_>, index| join(half(machine, index), half(machine, index + 1));
-    let (place, offset) = (inst.imm as u32, (inst.imm.cast_signed() >> OFFSET_SHIFT).cast_unsigned());
-    let space = Space::decode(place & 3);
-    let address = if place & NARROW_POINTER != 0 {
+    let (encoded, offset) = (inst.imm as u32, (inst.imm.cast_signed() >> OFFSET_SHIFT).cast_unsigned());
+    let space = Space::decode(encoded & 3);
+    let address = if encoded & NARROW_POINTER != 0 {
         u64::from(machine.registers.row::<u32>(code.list(inst.x))[lane].wrapping_add(offset as u32))
     } else {
         half(machine, 0).wrapping_add(offset)

@@ -42,7 +42,7 @@ impl Machine<'_> {
 
     /// Tells by the address which space is meant.
     fn generic_address(&mut self, address: u64, size: u64, write: bool) -> Result<LaneAddress, FaultKind> {
-        let place = if address < window::SHARED_ADDRESS {
+        let resolved = if address < window::SHARED_ADDRESS {
             return self.global_address(address, size, write);
         } else if let Some(offset) = window::offset_in(window::SHARED_ADDRESS, address) {
             self.shared_address(offset, size)
@@ -53,14 +53,14 @@ impl Machine<'_> {
             let param = offset.filter(|offset| param::contains(self.env.params, *offset, size)).map(LaneAddress::Param);
             param.or_else(|| self.env.workspace_at(address, size).map(LaneAddress::Host))
         };
-        place.ok_or(FaultKind::IllegalAddress(address))
+        resolved.ok_or(FaultKind::IllegalAddress(address))
     }
 
     /// Device memory: asks for the range.
     fn global_address(&mut self, address: u64, size: u64, write: bool) -> Result<LaneAddress, FaultKind> {
         if address >= window::SHARED_ADDRESS {
-            let place = self.env.workspace_at(address, size).map(LaneAddress::Host);
-            return place.ok_or(FaultKind::IllegalAddress(address));
+            let resolved = self.env.workspace_at(address, size).map(LaneAddress::Host);
+            return resolved.ok_or(FaultKind::IllegalAddress(address));
         }
         let allowed = self.ranges.allow(self.env.host, self.pc, address, size, write);
         if allowed { Ok(LaneAddress::Host(address)) } else { Err(FaultKind::IllegalAddress(address)) }

@@ -145,7 +145,7 @@ fn load_body<A: Access, const LEVEL: u8>(machine: &mut Machine<'_>, inst: &Inst)
 pub(crate) fn expect_more<A: Access>(machine: &mut Machine<'_>, host: u64, bytes: u64) {
     // Shared memory is in the cache.
     if !A::SHARED {
-        let next = machine.ranges.ahead(machine.pc, host);
+        let next = machine.ranges.predicted_address(machine.pc, host);
         wide::prefetch(next, bytes);
     }
 }

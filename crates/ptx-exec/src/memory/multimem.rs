@@ -93,8 +93,8 @@ fn load_lane<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst, lane: usize) 
     for index in 0..inst.c {
         let at = u64::from(index) * R::Word::SIZE;
         values.clear();
-        for place in &places {
-            values.push(machine.read::<R::Word>(Space::Global, lane, place.wrapping_add(at))?);
+        for replica in &places {
+            values.push(machine.read::<R::Word>(Space::Global, lane, replica.wrapping_add(at))?);
         }
         let slot = machine.env.code.list(inst.x + index);
         machine.registers.set_lane(slot, lane, R::Lane::narrow(R::reduce(&values).extended()));
@@ -117,8 +117,8 @@ fn each<O: Operation>(
         for index in 0..inst.c {
             let slot = machine.env.code.list(inst.x + index);
             let value = O::Word::cut(machine.registers.row::<O::Lane>(slot)[lane].wide());
-            for place in &places {
-                let at = place.wrapping_add(u64::from(index) * O::Word::SIZE);
+            for replica in &places {
+                let at = replica.wrapping_add(u64::from(index) * O::Word::SIZE);
                 if let Err(kind) = work(machine, lane, at, value) {
                     return machine.fail(kind, lane);
                 }

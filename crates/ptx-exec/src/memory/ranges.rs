@@ -1,7 +1,7 @@
 //! Which memory may be touched: the host's ranges, remembered, because asking takes a lock and a search.
 //!
 //! Each instruction tends to stay in one allocation, so the range that served it last is tried first. It also tends to go on
-//! in equal steps, which is what `ahead` is for: on a GPU other warps hide the way to memory, here it has to begin early.
+//! in equal steps, which is what `predicted_address` is for: on a GPU other warps hide the way to memory, here it has to begin early.
 
 use crate::host::{AddressRange, Host};
 
@@ -33,7 +33,7 @@ impl Ranges {
 
     /// Where instruction `pc` will be next if it goes on as from the last time to `address`.
     #[inline(always)]
-    pub(crate) fn ahead(&mut self, pc: u32, address: u64) -> u64 {
+    pub(crate) fn predicted_address(&mut self, pc: u32, address: u64) -> u64 {
         let last = &mut self.steps[pc as usize % CACHE_SLOTS];
         let step = address.wrapping_sub(*last);
         *last = address;
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn equal_steps_are_expected_to_go_on() {
         let mut ranges = Ranges::new();
-        ranges.ahead(3, 0x1000);
-        assert_eq!((ranges.ahead(3, 0x1200), ranges.ahead(4, 0x10)), (0x1400, 0x20));
-        assert_eq!(ranges.ahead(3, 0x1100), 0x1000, "backwards too");
+        ranges.predicted_address(3, 0x1000);
+        assert_eq!((ranges.predicted_address(3, 0x1200), ranges.predicted_address(4, 0x10)), (0x1400, 0x20));
+        assert_eq!(ranges.predicted_address(3, 0x1100), 0x1000, "backwards too");
     }
 
     #[test]

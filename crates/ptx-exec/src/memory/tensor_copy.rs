@@ -73,14 +73,14 @@ impl Copy {
             next += 1;
         }
         let mut corner = [0; MAX_RANK];
-        for (place, index) in corner.iter_mut().take(rank).zip(next..) {
-            *place = i64::from(word(machine, index).cast_signed());
+        for (coordinates, index) in corner.iter_mut().take(rank).zip(next..) {
+            *coordinates = i64::from(word(machine, index).cast_signed());
         }
         let (pixels, mut offsets) = (inst.imm & how::PIXELS != 0, [0; MAX_RANK]);
         if pixels && inst.imm & how::LOAD != 0 {
             let between = 1..rank.saturating_sub(1);
-            for (place, index) in offsets[between].iter_mut().zip(next + rank as u32..) {
-                *place = i64::from(word(machine, index) & 0xffff);
+            for (coordinates, index) in offsets[between].iter_mut().zip(next + rank as u32..) {
+                *coordinates = i64::from(word(machine, index) & 0xffff);
             }
         }
         if !shared.is_multiple_of(BOX_ALIGN_BYTES) {
@@ -102,8 +102,8 @@ impl Copy {
         let [_, b, c, d, e] = self.map.tile;
         let mut offset = 0;
         for index in 0..b * c * d * e {
-            let place = [0, index % b, index / b % c, index / (b * c) % d, index / (b * c * d)];
-            work(offset, std::array::from_fn(|at| self.corner[at] + (place[at] * self.map.steps[at]) as i64))?;
+            let coordinates = [0, index % b, index / b % c, index / (b * c) % d, index / (b * c * d)];
+            work(offset, std::array::from_fn(|at| self.corner[at] + (coordinates[at] * self.map.steps[at]) as i64))?;
             offset += self.map.row();
         }
         Ok(())
@@ -116,24 +116,25 @@ impl Copy {
         mut work: impl FnMut(u64, [i64; MAX_RANK]) -> Result<(), FaultKind>,
     ) -> Result<(), FaultKind> {
         let images = self.map.rank - 1;
-        let mut place = self.corner;
+        let mut coordinates = self.corner;
         let ends = || pixels.first.into_iter().zip(pixels.last).enumerate().take(images - 1);
-        if ends().any(|(at, (first, last))| !(first..=last).contains(&place[at + 1])) || !self.has_whole_pieces() {
+        if ends().any(|(at, (first, last))| !(first..=last).contains(&coordinates[at + 1])) || !self.has_whole_pieces()
+        {
             return Err(FaultKind::BadTensorMap(self.at));
         }
         for index in 0..self.map.tile[1] {
-            work(index * self.map.row(), std::array::from_fn(|at| place[at] + self.offsets[at]))?;
+            work(index * self.map.row(), std::array::from_fn(|at| coordinates[at] + self.offsets[at]))?;
             let step = |at: usize| self.map.steps[at] as i64;
             let full = ends().all(|(at, (first, last))| {
-                place[at + 1] += step(at + 1);
-                let is_over = place[at + 1] > last;
+                coordinates[at + 1] += step(at + 1);
+                let is_over = coordinates[at + 1] > last;
                 if is_over {
-                    place[at + 1] = first;
+                    coordinates[at + 1] = first;
                 }
                 is_over
             });
             if full {
-                place[images] += step(images);
+                coordinates[images] += step(images);
             }
         }
         Ok(())
@@ -145,10 +146,10 @@ impl Copy {
     }
 
     /// The address of element `at` of a row, if it lies in the tensor.
-    fn element(&self, mut place: [i64; MAX_RANK], at: u64) -> Option<u64> {
-        place[0] += at as i64;
+    fn element(&self, mut coordinates: [i64; MAX_RANK], at: u64) -> Option<u64> {
+        coordinates[0] += at as i64;
         let mut address = self.map.address;
-        for (dimension, coordinate) in place.into_iter().enumerate().take(self.map.rank) {
+        for (dimension, coordinate) in coordinates.into_iter().enumerate().take(self.map.rank) {
             let coordinate = u64::try_from(coordinate).ok()?;
             if coordinate >= self.map.sizes[dimension] {
                 return None;
@@ -197,18 +198,18 @@ fn copy_lane(machine: &mut Machine<'_>, inst: &Inst, lane: usize) -> Result<(), 
 fn each_piece(machine: &mut Machine<'_>, copy: &Copy, shared: u64, load: bool) -> Result<(), FaultKind> {
     let (size, outside) = (copy.map.element(), copy.map.outside());
     let elements = SWIZZLE_PIECE_BYTES / size;
-    copy.rows(|offset, place| {
+    copy.rows(|offset, coordinates| {
         for piece in 0..copy.map.row() / SWIZZLE_PIECE_BYTES {
             let at = copy.map.swizzled(shared.wrapping_add(offset + piece * SWIZZLE_PIECE_BYTES));
             let first = piece * elements;
-            let ends = [copy.element(place, first), copy.element(place, first + elements - 1)];
+            let ends = [copy.element(coordinates, first), copy.element(coordinates, first + elements - 1)];
             if let [Some(from), Some(_)] = ends {
                 move_bytes(machine, at, from, SWIZZLE_PIECE_BYTES, load)?;
                 continue;
             }
             for index in 0..elements {
                 let at = at + index * size;
-                match copy.element(place, first + index) {
+                match copy.element(coordinates, first + index) {
                     Some(from) => move_bytes(machine, at, from, size, load)?,
                     None if load => fill(machine, at, size, outside)?,
                     None => {}
@@ -274,11 +275,11 @@ fn reduction(name: &str, ty: &str) -> Option<Reduce> {
 /// Reduces a box into the tensor, element by element; those outside are left alone.
 fn each_element(machine: &mut Machine<'_>, lane: usize, copy: &Copy, reduce: Reduce) -> Result<(), FaultKind> {
     let size = copy.map.element();
-    copy.rows(|offset, place| {
+    copy.rows(|offset, coordinates| {
         for index in 0..copy.map.tile[0] {
             let at = offset + index * size;
             let piece = copy.map.swizzled(copy.shared.wrapping_add(at / SWIZZLE_PIECE_BYTES * SWIZZLE_PIECE_BYTES));
-            if let Some(tensor) = copy.element(place, index) {
+            if let Some(tensor) = copy.element(coordinates, index) {
                 reduce(machine, lane, tensor, piece + at % SWIZZLE_PIECE_BYTES)?;
             }
         }

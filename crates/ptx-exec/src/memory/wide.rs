@@ -141,11 +141,11 @@ pub(crate) type Buffer<T> = MaybeUninit<[T; MAX_LANE_VALUES * WARP_LANES]>;
 /// They must be readable for the whole launch, and `count` must be 32, 64 or 128; the CPU must have what `LEVEL` says.
 #[inline(always)]
 pub(crate) unsafe fn read<T: Word, const LEVEL: u8>(buffer: &mut Buffer<T>, address: u64, count: usize) -> &[T] {
-    let place = buffer.as_mut_ptr().cast::<T>();
+    let pointer = buffer.as_mut_ptr().cast::<T>();
     // SAFETY: the caller checked the source; the destination is local and large enough, and then holds `count` values.
     unsafe {
-        copy::<LEVEL>(place.cast(), std::ptr::with_exposed_provenance(address as usize), count * size_of::<T>());
-        std::slice::from_raw_parts(place, count)
+        copy::<LEVEL>(pointer.cast(), std::ptr::with_exposed_provenance(address as usize), count * size_of::<T>());
+        std::slice::from_raw_parts(pointer, count)
     }
 }
 
@@ -156,9 +156,9 @@ pub(crate) unsafe fn read<T: Word, const LEVEL: u8>(buffer: &mut Buffer<T>, addr
 /// As `read`, for writing.
 #[inline(always)]
 pub(crate) unsafe fn write<T: Word, const LEVEL: u8>(address: u64, values: &[T]) {
-    let place = std::ptr::with_exposed_provenance_mut(address as usize);
+    let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the caller checked the destination; the source is a slice of that size.
-    unsafe { copy::<LEVEL>(place, values.as_ptr().cast(), size_of_val(values)) };
+    unsafe { copy::<LEVEL>(pointer, values.as_ptr().cast(), size_of_val(values)) };
 }
 
 #[cfg(test)]

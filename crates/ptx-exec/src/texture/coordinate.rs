@@ -84,8 +84,8 @@ impl Axis {
             AddressMode::Wrap => index.rem_euclid(extent),
             AddressMode::Clamp => index.clamp(0, extent - 1),
             AddressMode::Mirror => {
-                let place = index.rem_euclid(2 * extent);
-                place.min(2 * extent - 1 - place)
+                let folded = index.rem_euclid(2 * extent);
+                folded.min(2 * extent - 1 - folded)
             }
             AddressMode::Border if inside => index,
             AddressMode::Border => return None,

@@ -123,7 +123,7 @@ fn find(
 
 impl Machine<'_> {
     /// The place that an access of `lane` means, with the entry of the operand list that comes after the indices.
-    fn surface_place(
+    fn surface_address(
         &mut self,
         inst: &Inst,
         form: Form,
@@ -178,7 +178,7 @@ fn store(address: u64, bytes: u32, value: u64) {
 pub(crate) fn load_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flow {
     let form = Form::decode(machine.env.code.list(inst.x));
     for lane in lanes_of(machine.mask) {
-        let place = match machine.surface_place(inst, form, lane) {
+        let place = match machine.surface_address(inst, form, lane) {
             Ok((place, _)) => place,
             Err(kind) => return machine.fail(kind, lane),
         };
@@ -196,7 +196,7 @@ pub(crate) fn store_bytes<L: Raw>(machine: &mut Machine<'_>, inst: &Inst) -> Flo
     let code = machine.env.code;
     let form = Form::decode(code.list(inst.x));
     for lane in lanes_of(machine.mask) {
-        let (place, values) = match machine.surface_place(inst, form, lane) {
+        let (place, values) = match machine.surface_address(inst, form, lane) {
             Ok(found) => found,
             Err(kind) => return machine.fail(kind, lane),
         };
@@ -272,7 +272,7 @@ pub(crate) fn reduce<R: Reduction>(machine: &mut Machine<'_>, inst: &Inst) -> Fl
     let code = machine.env.code;
     let form = Form::decode(code.list(inst.x));
     for lane in lanes_of(machine.mask) {
-        let (place, values) = match machine.surface_place(inst, form, lane) {
+        let (place, values) = match machine.surface_address(inst, form, lane) {
             Ok(found) => found,
             Err(kind) => return machine.fail(kind, lane),
         };

@@ -103,8 +103,8 @@ impl ChannelKind {
             }
             Self::Half | Self::Single | Self::Curve => {
                 let mut texels = [0; MAX_SUM_TEXELS];
-                for (place, raw) in texels.iter_mut().zip(raw) {
-                    *place = self.value(*raw);
+                for (texel, raw) in texels.iter_mut().zip(raw) {
+                    *texel = self.value(*raw);
                 }
                 let precision =
                     if self == Self::Single { filter::SINGLE_MANTISSA_BITS } else { filter::HALF_MANTISSA_BITS };

@@ -59,7 +59,7 @@ fn stores_and_reductions_reach_every_device() {
         mov.b32 a, 0f3F800000; mov.b32 b, 0f40000000; mov.f32 f, 0f3F800000; mov.f32 g, 0f40000000;
         multimem.st.weak.global.v2.f32 [m+8], {f, g};";
     run(&device, multicast, body);
-    let found = places.map(|place| device.words(place, 4));
+    let found = places.map(|address| device.words(address, 4));
     let (one, two) = (1.0_f32.to_bits(), 2.0_f32.to_bits());
     assert_eq!(found, [11, 12, 13].map(|sum| vec![sum, 77, one, two]));
 }
@@ -67,14 +67,14 @@ fn stores_and_reductions_reach_every_device() {
 #[test]
 fn an_ordinary_address_stands_for_itself_and_alignment_is_that_of_the_vector() {
     let device = Device::default();
-    let place = device.put(&[5, 6, 7, 8]);
+    let address = device.put(&[5, 6, 7, 8]);
     let body = "multimem.red.relaxed.gpu.global.add.u32 [m], 1; multimem.ld_reduce.weak.global.add.u32 a, [m];
         st.global.u32 [to], a;";
-    assert_eq!(run(&device, place, body)[0], 6);
+    assert_eq!(run(&device, address, body)[0], 6);
     let text = ".visible .entry k(.param .u64 at) { .reg .u64 m; .reg .f32 f, g; ld.param.u64 m, [at];
         multimem.ld_reduce.weak.global.add.v2.f32 {f, g}, [m+4]; ret; }";
-    let fault = device.run(text, [1; 3], [1; 3], &[place]).unwrap_err();
-    assert_eq!(fault.kind, FaultKind::MisalignedAddress(place + 4));
+    let fault = device.run(text, [1; 3], [1; 3], &[address]).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::MisalignedAddress(address + 4));
 }
 
 #[test]

@@ -49,8 +49,8 @@ fn run(device: &Device, body: &str, kinds: u64, tile: [u64; 2], [x, y]: [i32; 2]
     let tensor = device.put(&elements);
     let map = device.put(&map(tensor, [8, 4], 12, tile, kinds));
     let out = device.allocate(1024);
-    let place = u64::from(x.cast_unsigned()) | u64::from(y.cast_unsigned()) << 32;
-    device.run(&text(body), [1; 3], [1; 3], &[map, out, place]).unwrap();
+    let coordinates = u64::from(x.cast_unsigned()) | u64::from(y.cast_unsigned()) << 32;
+    device.run(&text(body), [1; 3], [1; 3], &[map, out, coordinates]).unwrap();
     (device.words(out, 256), device.words(tensor, 48))
 }
 

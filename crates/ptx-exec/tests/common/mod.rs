@@ -82,8 +82,8 @@ impl Device {
 
     fn store(&self, address: u64, bytes: &[u8]) {
         let start = (address - self.base()) as usize;
-        for (place, byte) in self.bytes[start..].iter().zip(bytes) {
-            place.store(*byte, Ordering::Relaxed);
+        for (cell, byte) in self.bytes[start..].iter().zip(bytes) {
+            cell.store(*byte, Ordering::Relaxed);
         }
     }
 
@@ -148,7 +148,7 @@ impl Host for Device {
     fn replicas(&self, address: u64) -> Option<Vec<u64>> {
         let known = self.multicast.lock().unwrap();
         let (start, _, places) = known.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
-        Some(places.iter().map(|place| place + (address - start)).collect())
+        Some(places.iter().map(|cell| cell + (address - start)).collect())
     }
 
     fn range_of(&self, address: u64) -> Option<AddressRange> {

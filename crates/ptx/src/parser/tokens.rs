@@ -11,7 +11,7 @@ const MAX_BRACE_DEPTH: u32 = 64;
 pub(crate) struct Parser<'a> {
     lexer: Lexer<'a>,
     /// The token read ahead, if any.
-    ahead: Option<Token<'a>>,
+    lookahead: Option<Token<'a>>,
     depth: u32,
 }
 
@@ -21,12 +21,12 @@ pub(super) type Parsed<T> = Result<T, ParseError>;
 impl<'a> Parser<'a> {
     /// A parser at the start of `text`.
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { lexer: Lexer::new(text), ahead: None, depth: 0 }
+        Self { lexer: Lexer::new(text), lookahead: None, depth: 0 }
     }
 
     /// Takes the next token.
     pub(super) fn next(&mut self) -> Parsed<Token<'a>> {
-        match self.ahead.take() {
+        match self.lookahead.take() {
             Some(token) => Ok(token),
             None => self.lexer.next(),
         }
@@ -35,7 +35,7 @@ impl<'a> Parser<'a> {
     /// Looks at the next token without taking it.
     pub(super) fn peek(&mut self) -> Parsed<Token<'a>> {
         let token = self.next()?;
-        self.ahead = Some(token);
+        self.lookahead = Some(token);
         Ok(token)
     }
 
@@ -92,7 +92,7 @@ impl<'a> Parser<'a> {
 
     /// Puts back the token that `next` gave last.
     pub(super) fn put_back(&mut self, token: Token<'a>) {
-        self.ahead = Some(token);
+        self.lookahead = Some(token);
     }
 
     /// Words with commas between them.

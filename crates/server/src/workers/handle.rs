@@ -160,7 +160,7 @@ impl WorkerHandle {
             |pending_connections| (pending_connections < MAX_PENDING_CONNECTIONS).then_some(pending_connections + 1);
         self.pending_connections.fetch_update(Relaxed, Relaxed, one_more).map_err(|_| AssignError::Busy)?;
         hand_over(self.control.as_fd()).map_err(|error| {
-            self.has_taken_in();
+            self.has_accepted();
             match error {
                 AcceptError::System { source, .. } if source.kind() == io::ErrorKind::WouldBlock => AssignError::Busy,
                 error => AssignError::HandOver(error),
@@ -169,7 +169,7 @@ impl WorkerHandle {
     }
 
     /// The worker has accepted a connection, or will not. One that says so too often has as many waiting as any.
-    pub(crate) fn has_taken_in(&self) {
+    pub(crate) fn has_accepted(&self) {
         let _ = self
             .pending_connections
             .fetch_update(Relaxed, Relaxed, |pending_connections: usize| pending_connections.checked_sub(1));

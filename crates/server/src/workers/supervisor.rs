@@ -144,18 +144,18 @@ impl WorkerSupervisor<'_> {
                 }
             }
             Message::Ended => self.is_ending(),
-            Message::Visited => self.handle.has_taken_in(),
+            Message::Visited => self.handle.has_accepted(),
             Message::Short { number, device } => {
                 if let Some(id) = self.handle.session() {
                     self.shared.sessions.send_request(id, number, &device);
                 }
             }
-            Message::Asked { session, number } => {
+            Message::ReclaimAsked { session, number } => {
                 if let Some(id) = self.handle.session() {
                     self.shared.sessions.on_program_asked(id, (session, number));
                 }
             }
-            Message::Given { session, number } => {
+            Message::ReclaimDone { session, number } => {
                 if let Some(id) = self.handle.session() {
                     self.shared.sessions.on_request_done(id, (session, number));
                 }

@@ -128,7 +128,7 @@ pub fn take_uploads(reader: &mut Reader<'_>) -> Result<Unfinished, StateError> {
 }
 
 /// Writes answers that threads have not fetched.
-pub fn put_kept(kept: &[(u32, Vec<u8>)], out: &mut Vec<u8>) {
+pub fn write_unread_answers(kept: &[(u32, Vec<u8>)], out: &mut Vec<u8>) {
     put_all(out, kept.iter(), |(thread, bytes), out| {
         thread.put(out);
         bytes.put(out);
@@ -140,7 +140,7 @@ pub fn put_kept(kept: &[(u32, Vec<u8>)], out: &mut Vec<u8>) {
 /// # Errors
 ///
 /// Damaged bytes.
-pub fn take_kept(reader: &mut Reader<'_>) -> Result<Vec<(u32, Vec<u8>)>, StateError> {
+pub fn read_unread_answers(reader: &mut Reader<'_>) -> Result<Vec<(u32, Vec<u8>)>, StateError> {
     take_all(reader, |reader| Ok((reader.take()?, reader.take()?)))
 }
 

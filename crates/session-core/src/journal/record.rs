@@ -87,7 +87,7 @@ pub struct JournalRecord {
     /// Encoded message, without its frame head.
     pub payload: Vec<u8>,
     /// What the program was told.
-    pub told: Option<Vec<u8>>,
+    pub answer: Option<Vec<u8>>,
 }
 
 /// The messages of one API: the name and the layout of each, by its opcode.
@@ -168,7 +168,7 @@ impl JournalRecord {
         self.context.put(out);
         if self.step == ReplayStep::Frame { names.opcode_index(self.opcode) } else { 0 }.put(out);
         self.image.map_or(0, |image| image + 1).put(out);
-        for bytes in [self.steps.as_deref(), self.told.as_ref()] {
+        for bytes in [self.steps.as_deref(), self.answer.as_ref()] {
             u8::from(bytes.is_some()).put(out);
             bytes.into_iter().for_each(|bytes| bytes.put(out));
         }
@@ -193,8 +193,8 @@ impl JournalRecord {
         let optional = |reader: &mut Reader<'_>| -> Result<Option<Vec<u8>>, StateError> {
             Ok(if reader.take::<u8>()? == 0 { None } else { Some(reader.take()?) })
         };
-        let (steps, told) = (optional(reader)?.map(Arc::new), optional(reader)?);
+        let (steps, answer) = (optional(reader)?.map(Arc::new), optional(reader)?);
         let payload = reader.take()?;
-        Ok(Self { step, order, thread, context, opcode, image: image.checked_sub(1), steps, payload, told })
+        Ok(Self { step, order, thread, context, opcode, image: image.checked_sub(1), steps, payload, answer })
     }
 }

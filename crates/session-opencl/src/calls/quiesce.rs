@@ -31,7 +31,7 @@ fn number(id: u32) -> u32 {
 
 impl Session {
     /// A marker in every queue.
-    fn place_markers(&self) -> Result<Vec<Marker>, QuiesceError> {
+    fn enqueue_markers(&self) -> Result<Vec<Marker>, QuiesceError> {
         let mut markers = Vec::new();
         for (id, queue) in self.shared.objects.of::<cl_command_queue>() {
             let hold = self.shared.objects.hold::<cl_command_queue>(id);
@@ -89,7 +89,7 @@ impl Session {
 impl Checkpointable for Session {
     fn check_idle(&mut self) -> Result<(), QuiesceError> {
         if self.markers.is_none() {
-            self.markers = Some(self.place_markers()?);
+            self.markers = Some(self.enqueue_markers()?);
         }
         for marker in self.markers.iter().flatten().chain(&self.ending) {
             let what = || format!("queue {}", number(marker.queue));

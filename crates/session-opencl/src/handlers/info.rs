@@ -35,7 +35,7 @@ pub(crate) fn kdclInfo(
     };
     // What a program was told of a device stays so, whatever device is there after a restore.
     if matches!(message.query, query::DEVICE | query::PLATFORM) {
-        session.told.insert((message.object, message.parameter), value.clone());
+        session.device_answers.insert((message.object, message.parameter), value.clone());
     }
     let size = value.len() as u64;
     if value.len() <= MAX_REPLY_VALUE_BYTES {
@@ -49,7 +49,7 @@ impl Session {
     /// An answer that is not the driver's to give: what was told before a restore.
     fn known(&self, message: &message::kdclInfo<'_>) -> Option<Vec<u8>> {
         match message.query {
-            query::DEVICE | query::PLATFORM => self.told.get(&(message.object, message.parameter)).cloned(),
+            query::DEVICE | query::PLATFORM => self.device_answers.get(&(message.object, message.parameter)).cloned(),
             query::PROFILING => {
                 self.event_times.get(&message.object)?.get(&message.parameter).map(|time| time.to_le_bytes().to_vec())
             }
@@ -86,9 +86,7 @@ pub(super) fn listed(times: &BTreeMap<u32, u64>) -> Vec<u8> {
 macro_rules! plain {
     ($objects:expr, $message:expr, $handle:ident $function:ident) => {{
         let object: Object<$handle> = $objects.get($message.object)?;
-        value(|size, place, needed| {
-            driver!(object.api, $function(object.handle, $message.parameter, size, place, needed))
-        })
+        value(|size, out, needed| driver!(object.api, $function(object.handle, $message.parameter, size, out, needed)))
     }};
 }
 
@@ -134,15 +132,15 @@ fn default_queue(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>
 fn build(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
     let program: Object<cl_program> = objects.get(m.object)?;
     let device: Object<cl_device_id> = objects.get_of(program.api, m.second)?;
-    value(|size, place, needed| {
-        driver!(program.api, clGetProgramBuildInfo(program.handle, device.handle, m.parameter, size, place, needed))
+    value(|size, out, needed| {
+        driver!(program.api, clGetProgramBuildInfo(program.handle, device.handle, m.parameter, size, out, needed))
     })
 }
 
 fn argument(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
     let kernel: Object<cl_kernel> = objects.get(m.object)?;
-    value(|size, place, needed| {
-        driver!(kernel.api, clGetKernelArgInfo(kernel.handle, m.second, m.parameter, size, place, needed))
+    value(|size, out, needed| {
+        driver!(kernel.api, clGetKernelArgInfo(kernel.handle, m.second, m.parameter, size, out, needed))
     })
 }
 
@@ -154,8 +152,8 @@ fn device(objects: &Objects, api: &Dispatch, id: u32) -> Result<cl_device_id, Co
 fn work_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Code> {
     let kernel: Object<cl_kernel> = objects.get(m.object)?;
     let device = device(objects, kernel.api, m.second)?;
-    value(|size, place, needed| {
-        driver!(kernel.api, clGetKernelWorkGroupInfo(kernel.handle, device, m.parameter, size, place, needed))
+    value(|size, out, needed| {
+        driver!(kernel.api, clGetKernelWorkGroupInfo(kernel.handle, device, m.parameter, size, out, needed))
     })
 }
 
@@ -163,10 +161,10 @@ fn sub_group(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, Co
     let kernel: Object<cl_kernel> = objects.get(m.object)?;
     let device = device(objects, kernel.api, m.second)?;
     let (bytes, input) = (m.input.len(), m.input.as_ptr().cast());
-    value(|size, place, needed| {
+    value(|size, out, needed| {
         driver!(
             kernel.api,
-            clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, place, needed)
+            clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, out, needed)
         )
     })
 }
@@ -180,11 +178,11 @@ fn group_sizes(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, 
     let room: u64 = arguments.take("room")?;
     let input = arguments.rest();
     let mut sizes = vec![0; room.min(MAX_GROUP_BYTES) as usize];
-    let (place, size, mut needed) = (sizes.as_mut_ptr().cast(), sizes.len(), 0);
+    let (out, size, mut needed) = (sizes.as_mut_ptr().cast(), sizes.len(), 0);
     let (bytes, input) = (input.len(), input.as_ptr().cast());
     driver!(
         kernel.api,
-        clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, place, &raw mut needed)
+        clGetKernelSubGroupInfo(kernel.handle, device, m.parameter, bytes, input, size, out, &raw mut needed)
     )
     .ok()?;
     sizes.truncate(needed);
@@ -200,10 +198,9 @@ fn image_formats(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>
         .ok()?;
     let mut formats = vec![cl_image_format::default(); count as usize];
     if count > 0 {
-        let place = formats.as_mut_ptr();
+        let out = formats.as_mut_ptr();
         let null = std::ptr::null_mut();
-        driver!(context.api, clGetSupportedImageFormats(context.handle, flags, m.parameter, count, place, null))
-            .ok()?;
+        driver!(context.api, clGetSupportedImageFormats(context.handle, flags, m.parameter, count, out, null)).ok()?;
     }
     let bytes = formats.iter().flat_map(|format| [format.image_channel_order, format.image_channel_data_type]);
     Ok(bytes.flat_map(u32::to_le_bytes).collect())
@@ -220,10 +217,10 @@ fn device_type(objects: &Objects, m: &message::kdclInfo<'_>) -> Result<Vec<u8>, 
 
 /// The binaries of all devices of a program, as a list.
 fn binaries(program: &Object<cl_program>) -> Result<Vec<u8>, Code> {
-    let get = |parameter, size, place, needed| {
-        driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
+    let get = |parameter, size, out, needed| {
+        driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed))
     };
-    let sizes = value(|size, place, needed| get(PROGRAM_BINARY_SIZES, size, place, needed))?;
+    let sizes = value(|size, out, needed| get(PROGRAM_BINARY_SIZES, size, out, needed))?;
     let sizes = sizes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
     let mut binaries: Vec<Vec<u8>> = sizes.map(|size| vec![0; size as usize]).collect();
     let mut places: Vec<*mut u8> = binaries.iter_mut().map(Vec::as_mut_ptr).collect();

@@ -61,8 +61,8 @@ pub(crate) fn kdclKernel(
 
 fn facts(kernel: &Object<cl_kernel>) -> Vec<u8> {
     let mut count = 0u32;
-    let place = (&raw mut count).cast();
-    let code = driver!(kernel.api, clGetKernelInfo(kernel.handle, KERNEL_NUM_ARGS, 4, place, ptr::null_mut()));
+    let pointer = (&raw mut count).cast();
+    let code = driver!(kernel.api, clGetKernelInfo(kernel.handle, KERNEL_NUM_ARGS, 4, pointer, ptr::null_mut()));
     let count = if code == Code::SUCCESS { count.min(MAX_ARGUMENTS) } else { 0 };
     (0..count).map(|index| kind(kernel, index).unwrap_or(argument::UNKNOWN)).collect()
 }
@@ -70,8 +70,8 @@ fn facts(kernel: &Object<cl_kernel>) -> Vec<u8> {
 /// What an argument is, where the driver keeps what the source said.
 fn kind(kernel: &Object<cl_kernel>, index: u32) -> Result<u8, Code> {
     let ask = |parameter| {
-        value(|size, place, needed| {
-            driver!(kernel.api, clGetKernelArgInfo(kernel.handle, index, parameter, size, place, needed))
+        value(|size, pointer, needed| {
+            driver!(kernel.api, clGetKernelArgInfo(kernel.handle, index, parameter, size, pointer, needed))
         })
     };
     let qualifier = u32::take(&mut &ask(KERNEL_ARG_ADDRESS_QUALIFIER)?[..]).ok_or(Code::INVALID_VALUE)?;
@@ -147,11 +147,11 @@ pub(crate) fn kdclSetExecInfo(
         }
     }
     // Without bytes the driver is told of a place and a size as the program gave them; it has nothing to read there.
-    let place = if message.given == 0 { ptr::null() } else { message.value.as_ptr().cast() };
+    let pointer = if message.given == 0 { ptr::null() } else { message.value.as_ptr().cast() };
     if message.given != 0 && message.value.len() as u64 != message.size {
         return Err(Code::INVALID_VALUE.into());
     }
     let size = message.size as usize;
-    driver!(kernel.api, clSetKernelExecInfo(kernel.handle, message.parameter, size, place)).ok()?;
+    driver!(kernel.api, clSetKernelExecInfo(kernel.handle, message.parameter, size, pointer)).ok()?;
     Ok(message::kdclSetExecInfoReply {})
 }

@@ -17,8 +17,8 @@ pub(crate) fn kdclPlatforms(
     _: message::kdclPlatforms,
 ) -> Result<message::kdclPlatformsReply, Fault> {
     let mut facts = Vec::new();
-    (session.here.len() as u32).put(&mut facts);
-    for platform in &session.here {
+    (session.reported_platforms.len() as u32).put(&mut facts);
+    for platform in &session.reported_platforms {
         (platform.devices.len() as u32).put(&mut facts);
         platform.devices.iter().for_each(|device| device.kind.put(&mut facts));
     }
@@ -29,7 +29,7 @@ pub(crate) fn kdclPlatforms(
 pub(crate) fn kdclRelease(session: &mut Session, _: &FrameHead, message: message::kdclRelease) -> Result<(), Fault> {
     let Some(object) = session.shared.objects.take(message.object) else { return Ok(()) };
     match object.kind() {
-        of::DEVICE => session.told.retain(|(device, _), _| *device != message.object),
+        of::DEVICE => session.device_answers.retain(|(device, _), _| *device != message.object),
         of::CONTEXT => {
             // Its objects keep a context, and those of ours would do so for ever.
             session.staging_known.remove(&message.object);

@@ -149,7 +149,7 @@ impl Build {
     /// The driver's code. With `end`, the driver tells the end of the build there, whether before or after it returns.
     fn run(&self, program: &Object<cl_program>, end: Option<&BuildEnd>) -> Code {
         let (count, devices, options) = (self.devices.len() as u32, pointer(&self.devices), self.options.as_ptr());
-        let (tell, data) = told_at(end);
+        let (tell, data) = build_notify(end);
         if !self.compile {
             return driver!(program.api, clBuildProgram(program.handle, count, devices, options, tell, data));
         }
@@ -202,7 +202,7 @@ fn handle(bytes: &[u8]) -> Option<cl_device_id> {
 }
 
 /// The function and the data that a driver is given to tell the end of a build.
-fn told_at(end: Option<&BuildEnd>) -> (cl_program_notify, *mut void) {
+fn build_notify(end: Option<&BuildEnd>) -> (cl_program_notify, *mut void) {
     (end.is_some().then_some(notify::build as _), end.map_or(ptr::null_mut(), BuildEnd::data))
 }
 
@@ -308,7 +308,7 @@ pub(crate) fn kdclLink(
 
 fn link(context: &Object<cl_context>, build: &Build, end: Option<&BuildEnd>) -> (cl_program, Code) {
     let Some(link) = context.api.clLinkProgram else { return (cl_program::NULL, Code::INVALID_OPERATION) };
-    let (mut code, (tell, data)) = (0, told_at(end));
+    let (mut code, (tell, data)) = (0, build_notify(end));
     // SAFETY: handles come from the driver, lists are as long as said, the code is a local.
     let handle = unsafe {
         link(

@@ -236,7 +236,7 @@ fn write_from_host(
 
 /// Where a read goes, if its message names a place: a piece of the staging area, by a number that counts from 1, an address
 /// in memory that the program has too, or fine-grained shared virtual memory with its gaps.
-fn place_of(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
+fn read_destination(session: &Session, transfer: &Transfer, arguments: Arguments<'_>) -> Result<Option<Host>, Fault> {
     let bad = || SessionError::BadPart { message: "kdclRead", part: "place" };
     let (mut rest, size) = (arguments.rest(), transfer.bytes);
     let place = match rest.len() {
@@ -263,7 +263,7 @@ pub(crate) fn kdclRead(
     let mut arguments = Arguments::new("kdclRead", message.waits);
     let command = Command::read(session, message.queue, message.event, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, message.form), &mut arguments)?;
-    let (target, event) = match place_of(session, &transfer, arguments)? {
+    let (target, event) = match read_destination(session, &transfer, arguments)? {
         // Nothing is left to be fetched but the news that it has ended.
         Some(place) => {
             session.passes(message.queue, transfer.bytes);
@@ -316,7 +316,7 @@ pub(crate) fn kdclZeroCopy(
     let command = Command::read(session, message.queue, 0, &mut arguments)?;
     let transfer = Transfer::read(session, &command, (message.memory, BUFFER_RUN), &mut arguments)?;
     let at = transfer.extent.origin[0];
-    let (place, epoch) = session.zero_copy_place(message.memory, at);
+    let (place, epoch) = session.zero_copy_position(message.memory, at);
     if matches!(place, 0 | NO_ZERO_COPY_OFFSET) {
         return Ok(Box::new(move |_| Ok(message::kdclZeroCopyReply { place, epoch })));
     }

@@ -151,33 +151,33 @@ impl Journal {
         let message = kdclCloneKernel::decode(payload).ok()?;
         let source = self.objects.get(&message.source)?;
         // The kernel is the first field of all these messages.
-        let again = |kept: &RecordedFrame| {
-            let mut payload = kept.frame.payload().to_vec();
+        let again = |recorded: &RecordedFrame| {
+            let mut payload = recorded.frame.payload().to_vec();
             payload.splice(..4, message.kernel.to_le_bytes());
-            let head = FrameHead { opcode: kept.frame.opcode, ..*head };
-            RecordedFrame { frame: JournalFrame::new(&head, 0, &payload), with: kept.with.clone() }
+            let head = FrameHead { opcode: recorded.frame.opcode, ..*head };
+            RecordedFrame { frame: JournalFrame::new(&head, 0, &payload), with: recorded.with.clone() }
         };
-        let sets = source.sets.iter().map(|(key, kept)| (*key, again(kept))).collect();
+        let sets = source.sets.iter().map(|(key, recorded)| (*key, again(recorded))).collect();
         Some(ObjectEntry { sets, ..ObjectEntry::of(again(&source.made)) })
     }
 
     /// A message set a property of an object.
     pub(crate) fn changed(&mut self, head: &FrameHead, id: u64, property: u64, payload: &[u8]) {
-        let mut kept =
+        let mut recorded =
             RecordedFrame { frame: JournalFrame::new(head, 0, payload), with: std::mem::take(&mut self.attachment) };
         let id = id as u32;
         let Some(entry) = self.objects.get_mut(&id) else { return };
         if head.opcode != kdclBuild::OPCODE {
-            entry.sets.insert((head.opcode, property), kept);
+            entry.sets.insert((head.opcode, property), recorded);
             return;
         }
-        kept.with.constants = entry.sets.values().cloned().collect();
+        recorded.with.constants = entry.sets.values().cloned().collect();
         entry.builds.retain(RecordedFrame::had_effect);
         if entry.builds.len() >= MAX_IDLE_BUILDS {
             self.forget_builds(id);
         }
         if let Some(entry) = self.objects.get_mut(&id) {
-            entry.builds.push(kept);
+            entry.builds.push(recorded);
         }
     }
 
@@ -186,11 +186,11 @@ impl Journal {
     fn forget_builds(&mut self, program: u32) {
         let kernels = self.kernels_of(program);
         let Some(entry) = self.objects.get_mut(&program) else { return };
-        let (ended, mut kept): (Vec<RecordedFrame>, Vec<RecordedFrame>) =
+        let (ended, mut recorded): (Vec<RecordedFrame>, Vec<RecordedFrame>) =
             std::mem::take(&mut entry.builds).into_iter().partition(|build| build.outcome().is_some());
-        kept.extend(effective(&ended, &kernels).into_iter().cloned());
-        kept.sort_by_key(|build| build.frame.order);
-        entry.builds = kept;
+        recorded.extend(effective(&ended, &kernels).into_iter().cloned());
+        recorded.sort_by_key(|build| build.frame.order);
+        entry.builds = recorded;
     }
 
     /// The frames that made a program's kernels.
@@ -262,19 +262,19 @@ impl Journal {
 /// The builds that count, of those that have ended and had an effect: the last one of each kind and list of devices, and before it those by
 /// which a kernel was made that is alive. Drivers may build a program anew while it has kernels.
 pub(super) fn effective<'a>(builds: &'a [RecordedFrame], kernels: &[u64]) -> Vec<&'a RecordedFrame> {
-    let about = |kept: &RecordedFrame| {
-        let own = kdclBuild::decode(kept.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
-        let bytes = kept.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
+    let about = |recorded: &RecordedFrame| {
+        let own = kdclBuild::decode(recorded.frame.payload()).map_or(&[][..], |message| message.arguments).to_vec();
+        let bytes = recorded.with.bytes.as_ref().map_or(own, |bytes| bytes.to_vec());
         let mut left = &bytes[..];
         (u32::take(&mut left), list::take::<u32>(&mut left))
     };
     // From the last to the first: until which frame a build was the one of its kind.
     let mut until = HashMap::new();
-    let with_effect = builds.iter().rev().filter(|kept| kept.outcome().is_some() && kept.had_effect());
+    let with_effect = builds.iter().rev().filter(|recorded| recorded.outcome().is_some() && recorded.had_effect());
     let mut found: Vec<&RecordedFrame> = with_effect
-        .filter(|kept| {
-            let order = kept.frame.order;
-            let next = until.insert(about(kept), order);
+        .filter(|recorded| {
+            let order = recorded.frame.order;
+            let next = until.insert(about(recorded), order);
             next.is_none_or(|next| kernels.iter().any(|made| (order..next).contains(made)))
         })
         .collect();
@@ -376,8 +376,8 @@ mod tests {
         data.extend([9; 1000]);
         let buffer =
             kdclBuffer { memory: 1, context: 2, flags: 3, size: 1000, place: 0, staged: 0, properties: 1, data: &data };
-        let kept = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
-        assert_eq!(kdclBuffer::decode(&kept).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
+        let recorded = without_contents(kdclBuffer::OPCODE, &encoded(&buffer));
+        assert_eq!(kdclBuffer::decode(&recorded).unwrap(), kdclBuffer { data: &data[..short], ..buffer });
         let arguments = vec![7; IMAGE_SHAPE_BYTES + 64];
         let image = kdclImage {
             memory: 1,
@@ -389,9 +389,9 @@ mod tests {
             staged: 1,
             arguments: &arguments,
         };
-        let kept = without_contents(kdclImage::OPCODE, &encoded(&image));
+        let recorded = without_contents(kdclImage::OPCODE, &encoded(&image));
         assert_eq!(
-            kdclImage::decode(&kept).unwrap(),
+            kdclImage::decode(&recorded).unwrap(),
             kdclImage { staged: 0, arguments: &arguments[..IMAGE_SHAPE_BYTES], ..image }
         );
     }
@@ -412,9 +412,9 @@ mod tests {
             kdclKernel::decode(entry.made.frame.payload()).unwrap(),
             kdclKernel { kernel: clone, program, name: b"f" }
         );
-        let kept = entry.sets.get(&(argument, 0)).unwrap();
-        assert_eq!(kdclSetArgument::decode(kept.frame.payload()).unwrap().value, b"a");
-        assert_eq!((entry.made.frame.order, kept.frame.order), (3, 3));
+        let recorded = entry.sets.get(&(argument, 0)).unwrap();
+        assert_eq!(kdclSetArgument::decode(recorded.frame.payload()).unwrap().value, b"a");
+        assert_eq!((entry.made.frame.order, recorded.frame.order), (3, 3));
         assert!(journal.get(kernel).is_none());
     }
 
@@ -429,13 +429,15 @@ mod tests {
             journal.changed(&head(kdclBuild::OPCODE, order), program.into(), 0, &encoded(&build));
             outcome.store(code.0, Ordering::Release);
         }
-        let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
+        let effective: Vec<u64> =
+            journal.get(program).unwrap().builds.iter().map(|recorded| recorded.frame.order).collect();
         assert_eq!(effective, [2, 4]);
         let outcome = journal.attach_build(&[]);
         let build = kdclBuild { program, token: 0, staged: 0, arguments: b"" };
         journal.changed(&head(kdclBuild::OPCODE, 5), program.into(), 0, &encoded(&build));
         outcome.store(Code::SUCCESS.0, Ordering::Release);
-        let effective: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|kept| kept.frame.order).collect();
+        let effective: Vec<u64> =
+            journal.get(program).unwrap().builds.iter().map(|recorded| recorded.frame.order).collect();
         assert_eq!(effective, [2, 4, 5]);
     }
 
@@ -461,10 +463,10 @@ mod tests {
         for order in 6..10_000 {
             build(&mut journal, order, 8, Some(Code::SUCCESS));
         }
-        let kept: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|build| build.frame.order).collect();
-        assert!(kept.len() <= MAX_IDLE_BUILDS + 1, "{}", kept.len());
+        let recorded: Vec<u64> = journal.get(program).unwrap().builds.iter().map(|build| build.frame.order).collect();
+        assert!(recorded.len() <= MAX_IDLE_BUILDS + 1, "{}", recorded.len());
         assert_eq!(
-            (&kept[..3], kept.last()),
+            (&recorded[..3], recorded.last()),
             (&[2, 3, 5][..], Some(&9999)),
             "of another device, of a kernel, under way"
         );

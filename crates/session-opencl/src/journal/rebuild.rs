@@ -200,10 +200,10 @@ impl Session {
 
     /// Gives devices here to a session in which nothing has happened.
     fn take_ground(&mut self, state: &JournalState, requested: &str) -> Result<DeviceBasis, RebuildError> {
-        let here = std::mem::take(&mut self.here);
-        let assignment = devices::assign(&state.platforms, &here, requested)?;
+        let platforms = std::mem::take(&mut self.reported_platforms);
+        let assignment = devices::assign(&state.platforms, &platforms, requested)?;
         self.bind_devices(&assignment)?;
-        Ok(DeviceBasis { assignment, here })
+        Ok(DeviceBasis { assignment, platforms })
     }
 
     /// Does what is left to do, and takes over what else the state holds.
@@ -222,9 +222,9 @@ impl Session {
             session.make_events(&state.events, &state.callbacks)
         })?;
         self.check_groups(&state.groups, ground)?;
-        self.here = std::mem::take(&mut state.platforms);
+        self.reported_platforms = std::mem::take(&mut state.platforms);
         self.adopt_devices(ground);
-        self.told = std::mem::take(&mut state.told);
+        self.device_answers = std::mem::take(&mut state.device_answers);
         self.blobs = std::mem::take(&mut state.blobs).into_iter().collect();
         self.uploads.resume(std::mem::take(&mut state.uploads)).map_err(SessionError::from)?;
         state.due.drain(..).for_each(|due| self.shared.upcalls.push(due));
@@ -249,11 +249,11 @@ impl Session {
     }
 
     /// The next checkpoint says what devices are now behind those that the program knows.
-    fn adopt_devices(&mut self, DeviceBasis { assignment, here }: &DeviceBasis) {
-        let had = self.here.iter_mut().flat_map(|platform| &mut platform.devices);
+    fn adopt_devices(&mut self, DeviceBasis { assignment, platforms }: &DeviceBasis) {
+        let had = self.reported_platforms.iter_mut().flat_map(|platform| &mut platform.devices);
         for (device, found) in had.zip(&assignment.devices) {
             if let Some(((platform, at), _)) = found {
-                *device = here[*platform].devices[*at].clone();
+                *device = platforms[*platform].devices[*at].clone();
             }
         }
     }
@@ -270,7 +270,7 @@ impl Session {
         if let Some(bytes) = &record.steps {
             self.uploads.give(record.thread, bytes.to_vec());
         }
-        let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
+        let was = record.answer.as_deref().and_then(<[u8]>::first_chunk).map(|code| Code(i32::from_le_bytes(*code)));
         let code = replay(self, &record.head(), record)?;
         match was {
             // A build that failed may as well succeed: no thread uses it.
@@ -286,7 +286,7 @@ impl Session {
     /// Shared virtual memory at its address. A driver that gives another one is asked again, and has that back.
     fn allocate_again(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
         let damaged = || StateError::Damaged { what: "shared virtual memory" };
-        let was = record.told.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
+        let was = record.answer.as_deref().and_then(<[u8]>::first_chunk).map(|was| u64::from_le_bytes(*was));
         let was = was.filter(|was| was.is_multiple_of(PAGE_BYTES) && *was > PAGE_BYTES).ok_or_else(damaged)?;
         let message = kdclSvmAlloc::decode(&record.payload).map_err(|_| damaged())?;
         let size = message.size;
@@ -363,13 +363,13 @@ impl Session {
     fn check_groups(
         &mut self,
         groups: &[(u32, u32, [u64; 4])],
-        DeviceBasis { assignment, here }: &DeviceBasis,
+        DeviceBasis { assignment, platforms }: &DeviceBasis,
     ) -> Result<(), RebuildError> {
         for (kernel, queue, sizes) in groups {
             let device = self.journal.get(*queue).map_or(0, |entry| entry.made.frame.word(8));
             let number = (self.whole(device) & ((1 << katydid_wire::opencl::KIND_SHIFT) - 1)) as usize;
             if let Some(Some(((platform, at), _))) = assignment.devices.get(number) {
-                self.check_kernel(*kernel, device, *sizes, &here[*platform].devices[*at].name)?;
+                self.check_kernel(*kernel, device, *sizes, &platforms[*platform].devices[*at].name)?;
             }
             self.journal.set_groups(*kernel, *queue, *sizes);
         }
@@ -382,9 +382,9 @@ impl Session {
             return Ok(());
         };
         let of_kernel = |parameter| {
-            ask::<u64>(|size, place| {
+            ask::<u64>(|size, out| {
                 let (kernel, device) = (object.handle, device.handle);
-                driver!(object.api, clGetKernelWorkGroupInfo(kernel, device, parameter, size, place, ptr::null_mut()))
+                driver!(object.api, clGetKernelWorkGroupInfo(kernel, device, parameter, size, out, ptr::null_mut()))
             })
         };
         let of_device = |parameter| driver::device_value(device.handle, device.api, parameter).unwrap_or_default();
@@ -417,9 +417,9 @@ impl Session {
     fn log_of(&self, program: u32) -> String {
         let Ok(object) = self.shared.objects.get::<cl_program>(program) else { return String::new() };
         let log = |(_, device): (u32, Object<cl_device_id>)| {
-            let log = value(|size, place, needed| {
+            let log = value(|size, out, needed| {
                 let (program, device) = (object.handle, device.handle);
-                driver!(object.api, clGetProgramBuildInfo(program, device, PROGRAM_BUILD_LOG, size, place, needed))
+                driver!(object.api, clGetProgramBuildInfo(program, device, PROGRAM_BUILD_LOG, size, out, needed))
             });
             String::from_utf8_lossy(&log.unwrap_or_default()).trim_matches(['\0', '\n', ' ']).to_owned()
         };
@@ -458,11 +458,11 @@ mod tests {
     }
 
     /// Writes as many bytes as there is room for, of numbers that stand for anything of any size.
-    unsafe fn tell(number: u64, size: usize, place: *mut void, needed: *mut usize) -> i32 {
+    unsafe fn tell(number: u64, size: usize, out: *mut void, needed: *mut usize) -> i32 {
         // SAFETY: as drivers are asked.
         unsafe {
-            if !place.is_null() {
-                ptr::copy_nonoverlapping(number.to_le_bytes().as_ptr(), place.cast::<u8>(), size.min(8));
+            if !out.is_null() {
+                ptr::copy_nonoverlapping(number.to_le_bytes().as_ptr(), out.cast::<u8>(), size.min(8));
             }
             if !needed.is_null() {
                 needed.write(8);
@@ -476,11 +476,11 @@ mod tests {
         _: cl_device_id,
         parameter: u32,
         size: usize,
-        place: *mut void,
+        out: *mut void,
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: handed on.
-        unsafe { tell(if parameter == DEVICE_LOCAL_MEM_SIZE { 1024 } else { 64 }, size, place, needed) }
+        unsafe { tell(if parameter == DEVICE_LOCAL_MEM_SIZE { 1024 } else { 64 }, size, out, needed) }
     }
 
     /// A kernel in groups of 64 that takes as many bytes of local memory as its handle says.
@@ -489,13 +489,11 @@ mod tests {
         _: cl_device_id,
         parameter: u32,
         size: usize,
-        place: *mut void,
+        out: *mut void,
         needed: *mut usize,
     ) -> i32 {
         // SAFETY: handed on.
-        unsafe {
-            tell(if parameter == KERNEL_LOCAL_MEM_SIZE { kernel.0.addr() as u64 } else { 64 }, size, place, needed)
-        }
+        unsafe { tell(if parameter == KERNEL_LOCAL_MEM_SIZE { kernel.0.addr() as u64 } else { 64 }, size, out, needed) }
     }
 
     #[test]
@@ -503,10 +501,10 @@ mod tests {
         let (api, (session, _)) = (driver(), session());
         let (device, kernels) = (id(kind::DEVICE, 1), [id(kind::KERNEL, 1), id(kind::KERNEL, 2)]);
         let objects = &session.shared.objects;
-        let place = ptr::without_provenance_mut;
-        objects.set(device, Object { handle: cl_device_id(place(64)), api, size: 0 }, Vec::new()).unwrap();
+        let out = ptr::without_provenance_mut;
+        objects.set(device, Object { handle: cl_device_id(out(64)), api, size: 0 }, Vec::new()).unwrap();
         for (kernel, local) in kernels.into_iter().zip([4096, 64]) {
-            objects.set(kernel, Object { handle: cl_kernel(place(local)), api, size: 0 }, Vec::new()).unwrap();
+            objects.set(kernel, Object { handle: cl_kernel(out(local)), api, size: 0 }, Vec::new()).unwrap();
         }
         let said = |kernel: u32, sizes| session.check_kernel(kernel, device, sizes, "dwarf").unwrap_err().to_string();
         let room = said(kernels[0], [64, 64, 1, 1]);

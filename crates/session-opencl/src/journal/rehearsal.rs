@@ -42,7 +42,7 @@ const CREATING_OPCODES: [u16; 8] = [
 pub(super) struct DeviceBasis {
     pub(super) assignment: Assignment,
     /// The platforms of this machine.
-    pub(super) here: Vec<Platform>,
+    pub(super) platforms: Vec<Platform>,
 }
 
 impl DeviceBasis {
@@ -50,7 +50,7 @@ impl DeviceBasis {
     pub(super) fn another(&self) -> Option<&str> {
         let mut devices = self.assignment.devices.iter().flatten();
         let ((platform, device), _) = devices.find(|(_, has_moved)| *has_moved)?;
-        Some(&self.here[*platform].devices[*device].name)
+        Some(&self.platforms[*platform].devices[*device].name)
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
             image: None,
             steps: None,
             payload,
-            told: None,
+            answer: None,
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn rehearsal(made: &[JournalRecord], platforms: Vec<Platform>) -> Rehearsal {
-        let ground = DeviceBasis { assignment: Assignment::default(), here: Vec::new() };
+        let ground = DeviceBasis { assignment: Assignment::default(), platforms: Vec::new() };
         Rehearsal { ground, platforms, records: made.to_vec() }
     }
 

@@ -60,18 +60,18 @@ struct RecordSet {
 }
 
 impl RecordSet {
-    fn add(&mut self, order: u64, kept: &RecordedFrame, payload: Vec<u8>) -> &mut JournalRecord {
-        let told = kept.outcome().map(|code| code.0.to_le_bytes().to_vec());
+    fn add(&mut self, order: u64, recorded: &RecordedFrame, payload: Vec<u8>) -> &mut JournalRecord {
+        let answer = recorded.outcome().map(|code| code.0.to_le_bytes().to_vec());
         let record = JournalRecord {
             step: ReplayStep::Frame,
             order,
-            thread: kept.frame.thread,
+            thread: recorded.frame.thread,
             context: 0,
-            opcode: kept.frame.opcode,
+            opcode: recorded.frame.opcode,
             image: None,
-            steps: kept.with.bytes.clone(),
+            steps: recorded.with.bytes.clone(),
             payload,
-            told,
+            answer,
         };
         self.records.push(record);
         let last = self.records.len() - 1;
@@ -88,7 +88,7 @@ impl RecordSet {
             image: None,
             steps: None,
             payload: encoded(&kdclRelease { object }),
-            told: None,
+            answer: None,
         });
     }
 
@@ -107,25 +107,25 @@ impl RecordSet {
             payload.splice(..4, id.to_le_bytes());
             payload
         };
-        let place = |kept: &RecordedFrame| order.unwrap_or(kept.frame.order);
+        let place = |recorded: &RecordedFrame| order.unwrap_or(recorded.frame.order);
         let made = &program.made;
         let (others, at) = (self.others(made, place(made)), place(made));
         let payload = as_this(made.frame.payload());
         let payload = with_others(made, payload, &others);
         self.add(at, made, payload);
         self.release_all(at, &others);
-        for kept in program.sets.values() {
-            self.add(place(kept), kept, as_this(kept.frame.payload()));
+        for recorded in program.sets.values() {
+            self.add(place(recorded), recorded, as_this(recorded.frame.payload()));
         }
-        for kept in effective(&program.builds, kernels) {
-            let at = place(kept);
-            let others = self.others(kept, at);
+        for recorded in effective(&program.builds, kernels) {
+            let at = place(recorded);
+            let others = self.others(recorded, at);
             // Others may have taken the place of these.
-            for constant in &kept.with.constants {
+            for constant in &recorded.with.constants {
                 self.add(at, constant, as_this(constant.frame.payload()));
             }
-            let payload = with_others(kept, as_this(kept.frame.payload()), &others);
-            let record = self.add(at, kept, payload);
+            let payload = with_others(recorded, as_this(recorded.frame.payload()), &others);
+            let record = self.add(at, recorded, payload);
             if let Some(bytes) = record.steps.take() {
                 let other = |id: u32| others.get(&id).copied().unwrap_or(id);
                 record.steps = Some(with_other_headers(&bytes, &other).map_or(bytes, std::sync::Arc::new));
@@ -135,9 +135,9 @@ impl RecordSet {
     }
 
     /// Makes what went into a build again; the new ids by the old ones.
-    fn others(&mut self, kept: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
+    fn others(&mut self, recorded: &RecordedFrame, order: u64) -> HashMap<u32, u32> {
         let mut others = HashMap::new();
-        for (id, program) in &kept.with.needs {
+        for (id, program) in &recorded.with.needs {
             let hidden_object = self.hidden_object(kind::PROGRAM, order);
             self.program(hidden_object, program, &[], Some(order));
             others.insert(*id, hidden_object);
@@ -153,9 +153,9 @@ impl RecordSet {
 }
 
 /// The payload of a build or link with other programs in it. A build that tells its end by a callback has told it.
-fn with_others(kept: &RecordedFrame, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec<u8> {
+fn with_others(recorded: &RecordedFrame, payload: Vec<u8>, others: &HashMap<u32, u32>) -> Vec<u8> {
     let other = |id: u32| others.get(&id).copied().unwrap_or(id);
-    match kept.frame.opcode {
+    match recorded.frame.opcode {
         kdclLink::OPCODE => with_other_inputs(&payload, &other).unwrap_or(payload),
         kdclBuild::OPCODE => {
             let Ok(message) = kdclBuild::decode(&payload) else { return payload };
@@ -186,7 +186,7 @@ impl Session {
             callbacks: self.shared.callbacks.waiting(),
             mapped: self.svm.mapped().map(|(address, size, flags)| Mapped { address, size, flags }).collect(),
             pending_reads: self.saved_pending_reads()?,
-            told: self.told.clone(),
+            device_answers: self.device_answers.clone(),
             ..self.save_state()?
         })
     }
@@ -217,7 +217,7 @@ impl Session {
     fn saved_platforms(&self) -> Vec<Platform> {
         let used: Vec<u32> = self.journal.of(kind::CONTEXT).iter().flat_map(|(_, entry)| devices_of(entry)).collect();
         let used: Vec<u32> = used.into_iter().map(|device| self.whole(device)).collect();
-        let mut all = self.here.clone();
+        let mut all = self.reported_platforms.clone();
         for (number, device) in (0..).zip(all.iter_mut().flat_map(|platform| &mut platform.devices)) {
             device.is_used = used.contains(&id(kind::DEVICE, number));
         }
@@ -248,9 +248,9 @@ impl Session {
             }
         }
         for (address, frame) in self.journal.svm() {
-            let kept = RecordedFrame { frame: frame.clone(), with: FrameContext::default() };
-            let record = all.add(frame.order, &kept, frame.payload().to_vec());
-            record.told = Some(address.to_le_bytes().to_vec());
+            let recorded = RecordedFrame { frame: frame.clone(), with: FrameContext::default() };
+            let record = all.add(frame.order, &recorded, frame.payload().to_vec());
+            record.answer = Some(address.to_le_bytes().to_vec());
         }
         // Stable: what is made anew for another keeps its place before it.
         all.records.sort_by_key(|record| record.order);
@@ -260,22 +260,22 @@ impl Session {
     fn add(&self, all: &mut RecordSet, entry: &ObjectEntry) {
         let made = &entry.made;
         all.add(made.frame.order, made, made.frame.payload().to_vec());
-        for kept in entry.sets.values() {
-            let order = kept.frame.order;
-            if let Some(payload) = self.still(kept) {
-                all.add(order, kept, payload);
+        for recorded in entry.sets.values() {
+            let order = recorded.frame.order;
+            if let Some(payload) = self.still(recorded) {
+                all.add(order, recorded, payload);
             }
         }
     }
 
     /// The payload that sets a property, without what is gone since; none if nothing is left of it.
-    fn still(&self, kept: &RecordedFrame) -> Option<Vec<u8>> {
-        let (payload, order) = (kept.frame.payload(), kept.frame.order);
+    fn still(&self, recorded: &RecordedFrame) -> Option<Vec<u8>> {
+        let (payload, order) = (recorded.frame.payload(), recorded.frame.order);
         let svm_lives = |address: u64| {
             let found = self.svm.start_of(address)?;
             self.journal.svm().find(|(start, frame)| *start == found && frame.order < order)
         };
-        match kept.frame.opcode {
+        match recorded.frame.opcode {
             kdclSetArgument::OPCODE => {
                 let message = kdclSetArgument::decode(payload).ok()?;
                 let mut left = message.value;
@@ -354,7 +354,7 @@ impl Session {
 fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
     let payload = queue.made.frame.payload();
     let mut sets: Vec<&RecordedFrame> = queue.sets.values().collect();
-    sets.sort_by_key(|kept| kept.frame.order);
+    sets.sort_by_key(|recorded| recorded.frame.order);
     let Ok(message) = kdclQueue::decode(payload) else { return payload.to_vec() };
     let given: Vec<u64> = list::take(&mut &message.properties[..]).unwrap_or_default();
     if sets.is_empty() {
@@ -365,7 +365,7 @@ fn queue_as_set(queue: &ObjectEntry) -> Vec<u8> {
     let of_pairs = pairs.iter().find(|[name, _]| is_list && *name == u64::from(QUEUE_PROPERTIES));
     let begun = if message.form == properties_form::VALUES { given.first() } else { of_pairs.map(|[_, flags]| flags) };
     let mut flags = begun.copied().unwrap_or(0);
-    for set in sets.iter().filter_map(|kept| kdclQueueProperty::decode(kept.frame.payload()).ok()) {
+    for set in sets.iter().filter_map(|recorded| kdclQueueProperty::decode(recorded.frame.payload()).ok()) {
         flags = if set.enable == 0 { flags & !set.properties } else { flags | set.properties };
     }
     let others = pairs.iter().filter(|[name, _]| *name != u64::from(QUEUE_PROPERTIES)).flatten().copied();
@@ -438,7 +438,7 @@ mod tests {
             build(10, &[7], Code::SUCCESS),
         ];
         let of = |kernels: &[u64]| -> Vec<u64> {
-            effective(&builds, kernels).into_iter().map(|kept| kept.frame.order).collect()
+            effective(&builds, kernels).into_iter().map(|recorded| recorded.frame.order).collect()
         };
         assert_eq!(of(&[]), [4, 10]);
         assert_eq!(of(&[3]), [2, 4, 10]);
@@ -450,7 +450,7 @@ mod tests {
     fn a_build_that_has_not_ended_is_none_yet() {
         let pending = Code(BUILD_PENDING);
         let builds = [build(2, &[7], Code::SUCCESS), build(4, &[7], pending), build(6, &[8], pending)];
-        assert_eq!(effective(&builds, &[]).into_iter().map(|kept| kept.frame.order).collect::<Vec<_>>(), [2]);
+        assert_eq!(effective(&builds, &[]).into_iter().map(|recorded| recorded.frame.order).collect::<Vec<_>>(), [2]);
     }
 
     /// A queue that was made with a form of properties, and what was set: enabled or not, flags.

@@ -14,7 +14,7 @@
 //! callbacks   count u32, then event u32, state i32, token u64
 //! mapped      count u32, then address u64, size u64, flags u64: shared virtual memory that is the host's
 //! reads       count u32, then number u64, state i32, bytes u64, address of shared virtual memory u64 or 0
-//! told        count u32, then object u32, parameter u32, value: what the program knows of platforms and devices
+//! answers     count u32, then object u32, parameter u32, value: what the program knows of platforms and devices
 //! groups      count u32, then kernel u32, queue u32, most items of a group and in each dimension 4 u64
 //! ```
 //!
@@ -24,8 +24,8 @@
 use std::collections::BTreeMap;
 
 use katydid_session_core::{
-    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept,
-    put_uploads, take_all, take_kept, take_uploads, upcall_head,
+    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_uploads,
+    read_unread_answers, take_all, take_uploads, upcall_head, write_unread_answers,
 };
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::frame::FrameHead;
@@ -102,7 +102,7 @@ pub(crate) struct JournalState {
     pub(crate) callbacks: Vec<Callback>,
     pub(crate) mapped: Vec<Mapped>,
     pub(crate) pending_reads: Vec<PendingRead>,
-    pub(crate) told: BTreeMap<(u32, u32), Vec<u8>>,
+    pub(crate) device_answers: BTreeMap<(u32, u32), Vec<u8>>,
     pub(crate) groups: Vec<(u32, u32, [u64; 4])>,
 }
 
@@ -160,7 +160,7 @@ impl JournalState {
             pending_read.bytes.put(out);
             pending_read.address.put(out);
         });
-        put_all(&mut out, self.told.iter(), |((object, parameter), value), out| {
+        put_all(&mut out, self.device_answers.iter(), |((object, parameter), value), out| {
             object.put(out);
             parameter.put(out);
             value.put(out);
@@ -176,7 +176,7 @@ impl JournalState {
     fn put_pending(&self, out: &mut Vec<u8>) {
         self.progress.put(out);
         put_uploads(&self.uploads, out);
-        put_kept(&self.blobs, out);
+        write_unread_answers(&self.blobs, out);
         u8::from(self.upcall.is_some()).put(out);
         if let Some(head) = &self.upcall {
             head.thread.put(out);
@@ -213,8 +213,8 @@ impl JournalState {
             let (number, status) = (reader.take()?, reader.take()?);
             Ok(PendingRead { number, status, bytes: reader.take()?, address: reader.take()? })
         })?;
-        let told = take_all(&mut reader, |reader| Ok(((reader.take()?, reader.take()?), reader.take()?)))?;
-        state.told = told.into_iter().collect();
+        let answers = take_all(&mut reader, |reader| Ok(((reader.take()?, reader.take()?), reader.take()?)))?;
+        state.device_answers = answers.into_iter().collect();
         state.groups = take_all(&mut reader, |reader| {
             let (kernel, queue) = (reader.take()?, reader.take()?);
             Ok((kernel, queue, [reader.take()?, reader.take()?, reader.take()?, reader.take()?]))
@@ -224,7 +224,7 @@ impl JournalState {
 
     fn take_pending(&mut self, reader: &mut Reader<'_>) -> Result<(), StateError> {
         self.progress = SavedProgress::take(reader)?;
-        (self.uploads, self.blobs) = (take_uploads(reader)?, take_kept(reader)?);
+        (self.uploads, self.blobs) = (take_uploads(reader)?, read_unread_answers(reader)?);
         if reader.take::<u8>()? != 0 {
             self.upcall = Some(upcall_head(kdclUpcallNext::OPCODE, reader.take()?, 0, reader.take()?)?);
         }
@@ -255,7 +255,7 @@ mod tests {
             image: None,
             steps: Some(Arc::new(b"kernel".to_vec())),
             payload: vec![1, 2, 3],
-            told: Some(vec![0; 4]),
+            answer: Some(vec![0; 4]),
         };
         JournalState {
             platforms: vec![Platform { name: "PoCL".into(), devices: vec![device] }],
@@ -274,7 +274,7 @@ mod tests {
             callbacks: vec![Callback { event: 1, state: 0, token: 8 }],
             mapped: vec![Mapped { address: 4096, size: 10, flags: 1 }],
             pending_reads: vec![PendingRead { number: 3, status: 0, bytes: 9, address: 0 }],
-            told: BTreeMap::from([((5, 0x1004), vec![0, 1])]),
+            device_answers: BTreeMap::from([((5, 0x1004), vec![0, 1])]),
             groups: vec![(1, 2, [64, 8, 8, 1])],
         }
     }

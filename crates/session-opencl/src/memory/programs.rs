@@ -56,23 +56,21 @@ impl ProgramMemory {
 /// What a program takes on all of its devices; what a driver does not tell is nothing.
 fn bytes(program: &Object<cl_program>) -> u64 {
     let info = |parameter| {
-        value(|size, place, needed| {
-            driver!(program.api, clGetProgramInfo(program.handle, parameter, size, place, needed))
-        })
+        value(|size, out, needed| driver!(program.api, clGetProgramInfo(program.handle, parameter, size, out, needed)))
     };
     let devices: Vec<cl_device_id> = words(&info(PROGRAM_DEVICES).unwrap_or_default())
         .map(|word| cl_device_id(ptr::with_exposed_provenance_mut::<void>(word as usize)))
         .collect();
     let is_processor = |device: &cl_device_id| {
-        let kind = ask::<u64>(|size, place| {
-            driver!(program.api, clGetDeviceInfo(*device, DEVICE_TYPE, size, place, ptr::null_mut()))
+        let kind = ask::<u64>(|size, out| {
+            driver!(program.api, clGetDeviceInfo(*device, DEVICE_TYPE, size, out, ptr::null_mut()))
         });
         kind.unwrap_or(DEVICE_TYPE_CPU) & DEVICE_TYPE_CPU != 0
     };
     let variables = |device: &cl_device_id| {
         let (parameter, none) = (PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, ptr::null_mut());
-        let told = ask::<u64>(|size, place| {
-            driver!(program.api, clGetProgramBuildInfo(program.handle, *device, parameter, size, place, none))
+        let told = ask::<u64>(|size, out| {
+            driver!(program.api, clGetProgramBuildInfo(program.handle, *device, parameter, size, out, none))
         });
         told.unwrap_or(0)
     };
@@ -102,14 +100,14 @@ mod tests {
     const GPU: usize = 128;
 
     /// Writes an answer as a driver does.
-    fn tell(words: &[u64], size: usize, place: *mut void, needed: *mut usize) -> i32 {
+    fn tell(words: &[u64], size: usize, out: *mut void, needed: *mut usize) -> i32 {
         if !needed.is_null() {
             // SAFETY: a place for a length.
             unsafe { needed.write(words.len() * 8) };
         }
-        if size >= words.len() * 8 && !place.is_null() {
+        if size >= words.len() * 8 && !out.is_null() {
             // SAFETY: the place is as large as said.
-            unsafe { ptr::copy_nonoverlapping(words.as_ptr(), place.cast(), words.len()) };
+            unsafe { ptr::copy_nonoverlapping(words.as_ptr(), out.cast(), words.len()) };
         }
         0
     }
@@ -118,12 +116,12 @@ mod tests {
         _: cl_program,
         what: u32,
         size: usize,
-        place: *mut void,
+        out: *mut void,
         needed: *mut usize,
     ) -> i32 {
         match what {
-            PROGRAM_DEVICES => tell(&[PROCESSOR as u64, GPU as u64], size, place, needed),
-            PROGRAM_BINARY_SIZES => tell(&[1 << 40, 300], size, place, needed),
+            PROGRAM_DEVICES => tell(&[PROCESSOR as u64, GPU as u64], size, out, needed),
+            PROGRAM_BINARY_SIZES => tell(&[1 << 40, 300], size, out, needed),
             _ => -30,
         }
     }
@@ -133,21 +131,21 @@ mod tests {
         _: cl_device_id,
         what: u32,
         size: usize,
-        place: *mut void,
+        out: *mut void,
         needed: *mut usize,
     ) -> i32 {
-        if what == PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE { tell(&[1000], size, place, needed) } else { -30 }
+        if what == PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE { tell(&[1000], size, out, needed) } else { -30 }
     }
 
     unsafe extern "C" fn device_info(
         device: cl_device_id,
         _: u32,
         size: usize,
-        place: *mut void,
+        out: *mut void,
         needed: *mut usize,
     ) -> i32 {
         let kind = if device.0.addr() == PROCESSOR { DEVICE_TYPE_CPU } else { 4 };
-        tell(&[kind], size, place, needed)
+        tell(&[kind], size, out, needed)
     }
 
     #[test]

@@ -47,31 +47,31 @@ impl StagedRead {
 impl StagingArea {
     /// Takes down the addresses.
     pub(crate) fn new(staging: &Staging) -> Self {
-        let place = |piece| StagedPiece {
+        let staged = |piece| StagedPiece {
             start: staging.pointer(piece).expose_provenance(),
             busy: staging.busy_word(piece).expose_provenance(),
         };
-        let pieces = (0..STAGING_PIECES as u32).filter_map(StagingPiece::new).map(place).collect();
+        let pieces = (0..STAGING_PIECES as u32).filter_map(StagingPiece::new).map(staged).collect();
         Self { pieces, held: Arc::default() }
     }
 
     /// An area of one piece without bytes.
     #[cfg(test)]
     pub(crate) fn of_one(busy: &AtomicU32) -> Self {
-        let place = StagedPiece { start: 4096, busy: busy.as_ptr().expose_provenance() };
-        Self { pieces: vec![place], held: Arc::default() }
+        let staged = StagedPiece { start: 4096, busy: busy.as_ptr().expose_provenance() };
+        Self { pieces: vec![staged], held: Arc::default() }
     }
 
     /// All pieces, which lie one behind the other: their start and bytes.
     pub(crate) fn whole(&self) -> (*mut void, usize) {
-        let start = self.pieces.first().map_or(0, |place| place.start);
+        let start = self.pieces.first().map_or(0, |staged| staged.start);
         (std::ptr::with_exposed_provenance_mut(start), self.pieces.len() * PIECE_BYTES)
     }
 
     /// Where the first `size` bytes of a piece are; none if there is no such piece, or it has fewer.
     pub(crate) fn pointer(&self, piece: u32, size: u64) -> Option<*mut void> {
-        let place = self.pieces.get(piece as usize).filter(|_| size <= PIECE_BYTES as u64)?;
-        Some(std::ptr::with_exposed_provenance_mut(place.start))
+        let staged = self.pieces.get(piece as usize).filter(|_| size <= PIECE_BYTES as u64)?;
+        Some(std::ptr::with_exposed_provenance_mut(staged.start))
     }
 
     /// Takes over a piece that came with a message, until the result is dropped.

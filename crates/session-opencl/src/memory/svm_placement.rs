@@ -192,18 +192,18 @@ impl Closed {
 impl Drop for Closed {
     fn drop(&mut self) {
         for gap in &self.0 {
-            let place = ptr::with_exposed_provenance_mut(gap.start as usize);
+            let start = ptr::with_exposed_provenance_mut(gap.start as usize);
             // SAFETY: mapped by `close`, and no code was told of it.
-            let _ = unsafe { munmap(place, (gap.end - gap.start) as usize) };
+            let _ = unsafe { munmap(start, (gap.end - gap.start) as usize) };
         }
     }
 }
 
 fn close(gap: &Range<u64>) -> bool {
-    let place = ptr::with_exposed_provenance_mut(gap.start as usize);
+    let start = ptr::with_exposed_provenance_mut(gap.start as usize);
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: with this flag nothing that lies there is replaced.
-    unsafe { mmap_anonymous(place, (gap.end - gap.start) as usize, ProtFlags::empty(), flags) }.is_ok()
+    unsafe { mmap_anonymous(start, (gap.end - gap.start) as usize, ProtFlags::empty(), flags) }.is_ok()
 }
 
 /// The gaps between mappings, but for the one below the stack, into which that grows and nothing else is put.
@@ -297,14 +297,14 @@ mod tests {
             return;
         }
         let end = SVM_ADDRESSES.end - (2 << 30);
-        let (place, length) =
+        let (start, length) =
             (ptr::with_exposed_provenance_mut((end + LARGE_BLOCK_BYTES / 2) as usize), PAGE_BYTES as usize);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: nothing lies there, and no code knows of it.
-        unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) }.unwrap();
+        unsafe { mmap_anonymous(start, length, ProtFlags::empty(), flags) }.unwrap();
         let is_there = ends_at(end);
         // SAFETY: as above.
-        unsafe { munmap(place, length) }.unwrap();
+        unsafe { munmap(start, length) }.unwrap();
         assert!(is_there);
     }
 
@@ -364,11 +364,11 @@ mod tests {
     #[test]
     fn a_driver_whose_memory_may_be_the_heaps_is_asked_so_often_and_keeps_one() {
         // SAFETY: a mapping of ours, which no code uses.
-        let place = unsafe {
+        let start = unsafe {
             mmap_anonymous(ptr::null_mut(), PAGE_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
-        let (place, mut back) = (place.unwrap(), Vec::new());
-        let at = |number: u64| place.expose_provenance() as u64 + number;
+        let (start, mut back) = (start.unwrap(), Vec::new());
+        let at = |number: u64| start.expose_provenance() as u64 + number;
         let mut addresses = (1..9).map(at);
         assert_eq!(in_zone(HEAP_PART_BYTES, 4, || addresses.next(), |raw| back.push(raw)), Some(at(4)));
         assert_eq!((back, addresses.next()), (vec![at(1), at(2), at(3)], Some(at(5))));
@@ -377,7 +377,7 @@ mod tests {
         let mut many = (1..9).map(at);
         assert_eq!(in_zone(HEAP_PART_BYTES + 1, 4, || many.next(), |_| unreachable!("there is one")), Some(at(1)));
         // SAFETY: as above.
-        unsafe { munmap(place, PAGE_BYTES as usize) }.unwrap();
+        unsafe { munmap(start, PAGE_BYTES as usize) }.unwrap();
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Session {
 
     /// Where a buffer's bytes from `at` on are in the zero-copy area, counted from 1; 0 or
     /// [`NO_ZERO_COPY_OFFSET`] if they are not. And the zero-copy area's epoch.
-    pub(crate) fn zero_copy_place(&self, memory: u32, at: u64) -> (u64, u32) {
+    pub(crate) fn zero_copy_position(&self, memory: u32, at: u64) -> (u64, u32) {
         let place = match self.in_zero_copy.get(&memory) {
             Some(place) => place.saturating_add(at).saturating_add(1).min(NO_ZERO_COPY_OFFSET - 1),
             None if self.has_none(memory) => NO_ZERO_COPY_OFFSET,

@@ -1,7 +1,7 @@
 //! The zero-copy area: memory behind the staging pieces, which the program maps too. Buffers of processors lie there, so that the program
 //! copies out of them and to them itself, once, as a driver in its own process would; commands only say when.
 //!
-//! The rule: what is in the zero-copy area is what the driver has, as long as `Session::zero_copy_place` names its place. A snapshot ends
+//! The rule: what is in the zero-copy area is what the driver has, as long as `Session::zero_copy_position` names its place. A snapshot ends
 //! that for all that is there: the worker's pages become its own alone, which a child of it can keep ([`crate::contents`]); the
 //! program goes on seeing what was there at that moment, and is told of no place any more. Pages that no thread writes to are still
 //! the file's, for the child as well, so that no block is freed as long as the snapshot is not written ([`RetainedPages`]).

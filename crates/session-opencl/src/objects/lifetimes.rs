@@ -108,10 +108,10 @@ impl Drop for OwnedObject {
 }
 
 /// Gives shared virtual memory back.
-fn free(api: &Dispatch, place: *mut void, made_of: &[ObjectRef]) -> Code {
+fn free(api: &Dispatch, out: *mut void, made_of: &[ObjectRef]) -> Code {
     let (Some(free), Some(context)) = (api.clSVMFree, made_of.first()) else { return Code::INVALID_OPERATION };
     // SAFETY: the driver gave it out of this context, which is held, and this value is dropped once.
-    unsafe { free(cl_context(context.object.handle), place) };
+    unsafe { free(cl_context(context.object.handle), out) };
     Code::SUCCESS
 }
 
@@ -147,8 +147,7 @@ impl SubDevice {
     /// References as the driver counts them; one is the session's. Of a driver that does not say, there may be others.
     fn references(&self) -> u32 {
         let null = std::ptr::null_mut();
-        let get =
-            |size, place| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_REFERENCE_COUNT, size, place, null));
+        let get = |size, out| driver!(self.api, clGetDeviceInfo(self.device, DEVICE_REFERENCE_COUNT, size, out, null));
         ask(get).unwrap_or(u32::MAX)
     }
 
@@ -192,9 +191,9 @@ mod tests {
         0
     }
 
-    unsafe extern "C" fn count(_: cl_device_id, _: u32, _: usize, place: *mut void, _: *mut usize) -> i32 {
+    unsafe extern "C" fn count(_: cl_device_id, _: u32, _: usize, out: *mut void, _: *mut usize) -> i32 {
         // SAFETY: a count is asked for.
-        unsafe { place.cast::<u32>().write(*REFERENCES.lock().unwrap()) };
+        unsafe { out.cast::<u32>().write(*REFERENCES.lock().unwrap()) };
         0
     }
 
@@ -208,8 +207,8 @@ mod tests {
         Box::leak(Box::new(api))
     }
 
-    fn owned<H: Handle>(place: usize, api: &'static Dispatch, made_of: &[&ObjectRef]) -> ObjectRef {
-        let handle = H::new(std::ptr::without_provenance_mut(place));
+    fn owned<H: Handle>(out: usize, api: &'static Dispatch, made_of: &[&ObjectRef]) -> ObjectRef {
+        let handle = H::new(std::ptr::without_provenance_mut(out));
         OwnedObject::new(Object { handle, api, size: 0 }, made_of.iter().map(|hold| Arc::clone(hold)).collect())
     }
 
@@ -237,7 +236,7 @@ mod tests {
             }
             drop(objects);
             let mut order = given_back();
-            order.retain(|place| (3..=5).contains(place));
+            order.retain(|out| (3..=5).contains(out));
             assert_eq!(order, [5, 4, 3]);
         }
     }
@@ -247,7 +246,7 @@ mod tests {
         let _alone = TEST_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let part =
             || SubDevice { device: cl_device_id(std::ptr::without_provenance_mut(64)), api: api(), whole: Vec::new() };
-        let count = || given_back().into_iter().filter(|place| *place == 64).count();
+        let count = || given_back().into_iter().filter(|out| *out == 64).count();
         *REFERENCES.lock().unwrap() = 2;
         (0..4).for_each(|_| retire(part()));
         assert_eq!(count(), 0);

@@ -69,7 +69,7 @@ impl Checkpointable for Session {
     }
 
     fn precopy(&mut self, full: bool) -> Option<Box<dyn Precopy>> {
-        let ahead = Self::look_ahead(self, full);
+        let ahead = Self::precopy_job(self, full);
         self.reenter();
         Some(Box::new(ahead?))
     }

@@ -199,25 +199,25 @@ impl ReaderEnd {
 /// Bytes on their way to the main loop.
 #[derive(Default)]
 struct RelayBudget {
-    taken: Mutex<usize>,
-    given: Condvar,
+    in_use: Mutex<usize>,
+    released: Condvar,
 }
 
 impl RelayBudget {
     /// Waits until a frame with so many bytes may go on its way, which is at once when there is none.
     fn take(&self, bytes: usize, is_due: impl Fn() -> bool) {
         let most = || if is_due() { MAX_BYTES_BEFORE_END } else { MAX_RELAYED_BYTES };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken > 0 && *taken + bytes + FRAME_COST_BYTES > most() {
-            taken = self.given.wait_timeout(taken, UPCALL_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        while *in_use > 0 && *in_use + bytes + FRAME_COST_BYTES > most() {
+            in_use = self.released.wait_timeout(in_use, UPCALL_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
-        *taken += bytes + FRAME_COST_BYTES;
+        *in_use += bytes + FRAME_COST_BYTES;
     }
 
     fn give(&self, bytes: usize) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken -= bytes + FRAME_COST_BYTES;
-        self.given.notify_one();
+        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        *in_use -= bytes + FRAME_COST_BYTES;
+        self.released.notify_one();
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
         assert!(!waiting.is_finished());
         budget.give(MAX_RELAYED_BYTES);
         waiting.join().unwrap();
-        assert_eq!(*budget.taken.lock().unwrap(), 1 + FRAME_COST_BYTES);
+        assert_eq!(*budget.in_use.lock().unwrap(), 1 + FRAME_COST_BYTES);
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(crate) fn kdHostFunction(session: &mut Session, head: &FrameHead, message: k
     let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
     // SAFETY: `run_host_function` takes what `data` is; the driver calls it once, if at all.
     let status = unsafe { session.driver().cuLaunchHostFunc(stream, Some(run_host_function), data) };
-    Ok(taken_back_unless_enqueued(status, data))
+    Ok(drop_unless_enqueued(status, data))
 }
 
 /// Enqueues a stream callback.
@@ -74,11 +74,11 @@ pub(crate) fn kdStreamCallback(session: &mut Session, head: &FrameHead, message:
     let data = Registration { shared: Arc::clone(&session.shared), token: message.token }.into_raw();
     // SAFETY: as above.
     let status = unsafe { session.driver().cuStreamAddCallback(stream, Some(run_stream_callback), data, 0) };
-    Ok(taken_back_unless_enqueued(status, data))
+    Ok(drop_unless_enqueued(status, data))
 }
 
 /// A registration that the driver did not take is dropped here.
-fn taken_back_unless_enqueued(status: CUresult, data: *mut c_void) -> CUresult {
+fn drop_unless_enqueued(status: CUresult, data: *mut c_void) -> CUresult {
     if status != CUresult::SUCCESS {
         // SAFETY: the driver refused, so it will never call with `data`, which was made just before.
         drop(unsafe { Registration::from_raw(data) });

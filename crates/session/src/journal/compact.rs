@@ -197,8 +197,8 @@ mod tests {
         let mut entries = CompactEntries::default();
         assert!(entries.make(1, &head(1), 5, &[1; 8]) && entries.whole(1).is_none());
         entries.get_mut(1).unwrap().more =
-            Some(Box::new(RareFields { told: Some(Box::new([])), ..RareFields::default() }));
-        assert!(entries.get(1).unwrap().more().is_some_and(|more| more.told.is_some()));
+            Some(Box::new(RareFields { answer: Some(Box::new([])), ..RareFields::default() }));
+        assert!(entries.get(1).unwrap().more().is_some_and(|more| more.answer.is_some()));
         assert_eq!((ids(&entries), entries.get(1).unwrap().made.order), (vec![1], 1));
         assert!(entries.make(1, &head(2), 5, &[1; 8]));
         assert!(entries.get(1).unwrap().more().is_none() && entries.whole(1).is_none());

@@ -128,7 +128,7 @@ pub(crate) enum Selector {
 pub(crate) struct PropertySet {
     pub(crate) frame: JournalFrame,
     /// What the program was told; nothing for what it set.
-    pub(crate) told: Option<Box<[u8]>>,
+    pub(crate) answer: Option<Box<[u8]>>,
 }
 
 /// What few objects have.
@@ -137,7 +137,7 @@ pub(crate) struct RareFields {
     /// By message and property: the last one of each.
     pub(crate) sets: BTreeMap<(u16, Selector), PropertySet>,
     /// What the program was told when it made the object.
-    pub(crate) told: Option<Box<[u8]>>,
+    pub(crate) answer: Option<Box<[u8]>>,
     /// The code of a module or library.
     pub(crate) image: Option<Arc<OwnedImage>>,
     /// The description of an executable graph.

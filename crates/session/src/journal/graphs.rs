@@ -63,9 +63,9 @@ pub(super) fn current(entry: &ObjectEntry) -> Option<CurrentGraph<'_>> {
 fn last_of_each(more: &RareFields) -> Option<Vec<&PropertySet>> {
     let mut last: BTreeMap<u32, &PropertySet> = BTreeMap::new();
     for set in more.sets.values() {
-        let kept = last.entry(kdGraphChange::decode(set.frame.payload()).ok()?.number).or_insert(set);
-        if kept.frame.order < set.frame.order {
-            *kept = set;
+        let latest = last.entry(kdGraphChange::decode(set.frame.payload()).ok()?.number).or_insert(set);
+        if latest.frame.order < set.frame.order {
+            *latest = set;
         }
     }
     Some(last.into_values().collect())
@@ -100,10 +100,10 @@ fn fits(old: &StepWork, new: &StepWork) -> bool {
 
 /// A change leaves the attributes of a launch as they are.
 fn replace(work: &mut StepWork, new: StepWork) {
-    let kept = if let StepWork::Kernel { attributes, .. } = work { take(attributes) } else { Vec::new() };
+    let latest = if let StepWork::Kernel { attributes, .. } = work { take(attributes) } else { Vec::new() };
     *work = new;
     if let StepWork::Kernel { attributes, .. } = work {
-        *attributes = kept;
+        *attributes = latest;
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
             payload.extend_from_slice(message.tail());
             let frame = frame(*opcode, order, &payload);
             let key = (*opcode, Selector::Number(u64::from(*number)));
-            more.sets.insert(key, PropertySet { frame, told: None });
+            more.sets.insert(key, PropertySet { frame, answer: None });
         }
         ObjectEntry { made: frame(1, 10, &[]), more: Some(Box::new(more)) }
     }

@@ -31,7 +31,7 @@ impl Session {
     pub(super) fn expect_memory(&mut self, records: &[JournalRecord]) {
         let mut wanted = WantedMemory::default();
         let taking = records.iter().filter(|_| !self.device.is_rehearsal());
-        for (device, bytes) in taking.filter_map(taken_by) {
+        for (device, bytes) in taking.filter_map(memory_taken) {
             let sum: &mut u64 = wanted.devices.entry(device).or_default();
             *sum = sum.saturating_add(bytes);
         }
@@ -41,7 +41,7 @@ impl Session {
     /// Waits before the first memory of a device is taken, until all that is wanted of it is free. Where that does not come to pass,
     /// the driver decides: what it says is free is not always what it gives.
     pub(super) fn await_memory(&mut self, record: &JournalRecord) {
-        let Some((device, _)) = taken_by(record) else { return };
+        let Some((device, _)) = memory_taken(record) else { return };
         let Some(wanted) = self.replay.wanted.devices.remove(&device) else { return };
         let is_holding = std::mem::replace(&mut self.replay.wanted.is_holding, true);
         let is_short = |session: &Self| {
@@ -97,7 +97,7 @@ impl Session {
 }
 
 /// The device of which a record takes memory, and how much.
-fn taken_by(record: &JournalRecord) -> Option<(i32, u64)> {
+fn memory_taken(record: &JournalRecord) -> Option<(i32, u64)> {
     match record.opcode {
         kdDeviceGrow::OPCODE => {
             let message = kdDeviceGrow::decode(&record.payload).ok()?;

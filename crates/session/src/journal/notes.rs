@@ -58,7 +58,7 @@ impl Session {
             | ObjectKind::Texture
             | ObjectKind::Surface
             | ObjectKind::Condition => {
-                entry.more_mut().told = Some(self.scratch.as_slice().into());
+                entry.more_mut().answer = Some(self.scratch.as_slice().into());
             }
             _ => {}
         }
@@ -74,11 +74,17 @@ impl Session {
             return self.copied_attributes(head, payload);
         }
         let frame = JournalFrame::new(head, self.current, payload);
-        self.keep_set(object, property, PropertySet { frame, told: None });
+        self.keep_set(object, property, PropertySet { frame, answer: None });
     }
 
     /// A message told the program something about an object.
-    pub(crate) fn told(&mut self, head: &FrameHead, object: (ObjectKind, u64), property: Selector, payload: &[u8]) {
+    pub(crate) fn note_answer(
+        &mut self,
+        head: &FrameHead,
+        object: (ObjectKind, u64),
+        property: Selector,
+        payload: &[u8],
+    ) {
         if self.journal.is_off {
             return;
         }
@@ -86,8 +92,8 @@ impl Session {
         if object.0 == ObjectKind::Library {
             self.journal.uses.note(object.1 as u32, self.current, frame.order);
         }
-        let told = Some(self.scratch.as_slice().into());
-        self.keep_set(object, property, PropertySet { frame, told });
+        let answer = Some(self.scratch.as_slice().into());
+        self.keep_set(object, property, PropertySet { frame, answer });
     }
 
     fn keep_set(&mut self, (kind, id): (ObjectKind, u64), property: Selector, mut set: PropertySet) {

@@ -14,7 +14,7 @@ use katydid_wire::message::{kdGraphCondition, kdTextureCreate};
 
 use super::entry::{ObjectKind, in_context};
 use super::error::RebuildError;
-use super::save::number_told;
+use super::save::object_number;
 use crate::device::ask::ask;
 use crate::state::Session;
 
@@ -27,17 +27,17 @@ impl Session {
         let is_texture = record.opcode == kdTextureCreate::OPCODE;
         let kind = if is_texture { ObjectKind::Texture } else { ObjectKind::Surface };
         let what = if is_texture { "a texture object" } else { "a surface object" };
-        let wanted = number_told(record);
+        let wanted = object_number(record);
         loop {
             self.run(record)?;
-            let told = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-            if told == wanted {
+            let answer = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+            if answer == wanted {
                 return Ok(());
             }
-            self.journal.take(kind, in_context(kind, self.current, told));
-            self.replay.numbers.fillers.push((record.context, is_texture, told));
-            if told > wanted || self.replay.numbers.fillers.len() >= MAX_FILLERS {
-                return Err(RebuildError::Moved { what: what.to_owned(), was: wanted, is: told });
+            self.journal.take(kind, in_context(kind, self.current, answer));
+            self.replay.numbers.fillers.push((record.context, is_texture, answer));
+            if answer > wanted || self.replay.numbers.fillers.len() >= MAX_FILLERS {
+                return Err(RebuildError::Moved { what: what.to_owned(), was: wanted, is: answer });
             }
         }
     }
@@ -61,7 +61,7 @@ impl Session {
 
     /// Makes a conditional handle again.
     pub(super) fn replay_condition(&mut self, record: &JournalRecord) -> Result<(), RebuildError> {
-        let wanted = number_told(record);
+        let wanted = object_number(record);
         let moved = |is| RebuildError::Moved { what: "a conditional handle".to_owned(), was: wanted, is };
         let missing = wanted.saturating_sub(self.replay.numbers.last_condition + 1);
         if missing > MAX_FILLERS as u64 {
@@ -74,9 +74,9 @@ impl Session {
             }
         }
         self.run(record)?;
-        let told = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-        self.replay.numbers.last_condition = told;
-        if told == wanted { Ok(()) } else { Err(moved(told)) }
+        let answer = self.scratch.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        self.replay.numbers.last_condition = answer;
+        if answer == wanted { Ok(()) } else { Err(moved(answer)) }
     }
 
     /// Makes so many handles in a graph that is thrown away; the last one.

@@ -226,7 +226,7 @@ impl Session {
 
     /// What the program was told must be so again.
     fn compare(&self, record: &JournalRecord) -> Result<(), RebuildError> {
-        let (Some(was), is) = (record.told.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
+        let (Some(was), is) = (record.answer.as_deref(), self.scratch.as_slice()) else { return Ok(()) };
         match record.opcode {
             kdModuleFunction::OPCODE | kdLibraryKernel::OPCODE | kdKernelFunction::OPCODE => {
                 same_parameters(record, was, is)

@@ -17,7 +17,7 @@ use katydid_wire::message::{
     kdModuleFunction, kdSurfaceReference, kdSurfaceReferenceSet, kdTextureCreate, kdTextureReference,
     kdTextureReferenceSet, message_name,
 };
-use katydid_wire::reference::{ReferenceArguments, given};
+use katydid_wire::reference::{ReferenceArguments, property};
 use katydid_wire::sharing::Sharing;
 use katydid_wire::texture::TextureArguments;
 
@@ -52,9 +52,9 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn frame(&mut self, kind: ObjectKind, frame: &JournalFrame, told: Option<&[u8]>) -> &mut JournalRecord {
+    fn frame(&mut self, kind: ObjectKind, frame: &JournalFrame, answer: Option<&[u8]>) -> &mut JournalRecord {
         let JournalFrame { order, thread, context, opcode, .. } = *frame;
-        let (payload, told) = (frame.payload().to_vec(), told.map(<[u8]>::to_vec));
+        let (payload, answer) = (frame.payload().to_vec(), answer.map(<[u8]>::to_vec));
         let record = JournalRecord {
             step: ReplayStep::Frame,
             order,
@@ -64,7 +64,7 @@ impl Gathered {
             image: None,
             steps: None,
             payload,
-            told,
+            answer,
         };
         self.add(kind, record)
     }
@@ -78,8 +78,17 @@ impl Gathered {
     /// A record that is no frame: `id` is first used in `context`, or the number of something there.
     fn step(&mut self, step: ReplayStep, id: u32, context: u32, order: u64) {
         let payload = id.to_le_bytes().to_vec();
-        let record =
-            JournalRecord { step, order, thread: 1, context, opcode: 0, image: None, steps: None, payload, told: None };
+        let record = JournalRecord {
+            step,
+            order,
+            thread: 1,
+            context,
+            opcode: 0,
+            image: None,
+            steps: None,
+            payload,
+            answer: None,
+        };
         self.add(ObjectKind::Library, record);
     }
 
@@ -95,11 +104,11 @@ impl Gathered {
     fn entry(&mut self, journal: &Journal, kind: ObjectKind, entry: &ObjectEntry, is_alive: bool) {
         let more = entry.more();
         let image = more.and_then(|more| more.image.as_ref()).map(|image| self.image(image));
-        let record = self.frame(kind, &entry.made, more.and_then(|more| more.told.as_deref()));
+        let record = self.frame(kind, &entry.made, more.and_then(|more| more.answer.as_deref()));
         record.image = image;
         let Some(more) = more else { return };
         for set in more.sets.values().filter(|set| journal.binding_lives(&set.frame)) {
-            self.frame(kind, &set.frame, set.told.as_deref().filter(|_| is_alive));
+            self.frame(kind, &set.frame, set.answer.as_deref().filter(|_| is_alive));
         }
         if let Some(by) = &more.given_up {
             // Behind every graph that still needs it, also where a change moved that.
@@ -148,7 +157,7 @@ impl Journal {
             kdTextureReferenceSet::OPCODE => {
                 let message = kdTextureReferenceSet::decode(frame.payload()).ok();
                 let it = message.and_then(|message| ReferenceArguments::decode(message.arguments));
-                let bound = it.filter(|it| it.given & given::RESOURCE != 0 && it.texture.kind < 2);
+                let bound = it.filter(|it| it.set & property::RESOURCE != 0 && it.texture.kind < 2);
                 bound.map_or(0, |it| it.texture.array)
             }
             _ => 0,
@@ -308,7 +317,7 @@ impl Session {
                 image: None,
                 steps: None,
                 payload,
-                told: None,
+                answer: None,
             };
             all.add(ObjectKind::Mapping, record);
         }
@@ -387,7 +396,7 @@ impl Session {
 /// that uses it, which would load it otherwise.
 fn replay_key((kind, record): &(ObjectKind, JournalRecord)) -> (bool, u64, bool) {
     match kind {
-        ObjectKind::Texture | ObjectKind::Surface => (true, number_told(record), true),
+        ObjectKind::Texture | ObjectKind::Surface => (true, object_number(record), true),
         _ => (false, record.order, record.step != ReplayStep::Use),
     }
 }
@@ -403,9 +412,9 @@ fn drop_needless_sketches(records: &mut Vec<(ObjectKind, JournalRecord)>) {
 }
 
 /// The number that a driver chose for a texture or surface.
-pub(super) fn number_told(record: &JournalRecord) -> u64 {
-    let told = record.told.as_deref().and_then(<[u8]>::first_chunk);
-    told.map_or(0, |number| u64::from_le_bytes(*number))
+pub(super) fn object_number(record: &JournalRecord) -> u64 {
+    let answer = record.answer.as_deref().and_then(<[u8]>::first_chunk);
+    answer.map_or(0, |number| u64::from_le_bytes(*number))
 }
 
 fn driver_error(what: &'static str, fault: &Fault) -> JournalError {

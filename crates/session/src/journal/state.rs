@@ -23,8 +23,8 @@ use std::collections::BTreeMap;
 
 use katydid_arena::AddressMap;
 use katydid_session_core::{
-    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_kept,
-    put_uploads, take_all, take_kept, take_uploads, upcall_head,
+    Api as _, JournalRecord, MessageTable, SavedProgress, StateError, StateFormat, Unfinished, put_all, put_uploads,
+    read_unread_answers, take_all, take_uploads, upcall_head, write_unread_answers,
 };
 use katydid_wire::codec::{Field as _, Message as _, Reader};
 use katydid_wire::facts::Facts;
@@ -128,7 +128,7 @@ impl Pending {
         self.progress.put(out);
         u8::from(self.is_relayed).put(out);
         put_uploads(&self.uploads, out);
-        put_kept(&self.linked, out);
+        write_unread_answers(&self.linked, out);
         u8::from(self.upcall.is_some()).put(out);
         if let Some(head) = &self.upcall {
             head.thread.put(out);
@@ -144,7 +144,7 @@ impl Pending {
         }
         let progress = SavedProgress::take(reader)?;
         let is_relayed = reader.take::<u8>()? != 0;
-        let (uploads, linked) = (take_uploads(reader)?, take_kept(reader)?);
+        let (uploads, linked) = (take_uploads(reader)?, read_unread_answers(reader)?);
         let upcall = match reader.take::<u8>()? {
             0 => None,
             _ => Some(upcall_head(kdUpcallNext::OPCODE, reader.take()?, reader.take()?, reader.take()?)?),

@@ -157,8 +157,8 @@ impl Session {
     /// The heap of `malloc` of the current context, or of a new one.
     fn heap_limit(&self) -> u64 {
         // SAFETY: the output is a local.
-        let told = ask::<usize>(|out| unsafe { self.driver().cuCtxGetLimit(out, limit::MALLOC_HEAP_SIZE) });
-        told.map_or(DEFAULT_HEAP_BYTES, |bytes| bytes as u64)
+        let answer = ask::<usize>(|out| unsafe { self.driver().cuCtxGetLimit(out, limit::MALLOC_HEAP_SIZE) });
+        answer.map_or(DEFAULT_HEAP_BYTES, |bytes| bytes as u64)
     }
 
     /// Threads that a device holds at a time.

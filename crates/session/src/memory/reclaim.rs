@@ -41,7 +41,7 @@ pub trait ReclaimPeers: Send + Sync {
     fn send_request(&self, device: u32, number: u64) -> bool;
 
     /// This session has done what it could for one of them.
-    fn send_given(&self, request: ReclaimRequest);
+    fn send_reclaim_done(&self, request: ReclaimRequest);
 }
 
 /// What a session and the others of its server want of each other.
@@ -66,7 +66,7 @@ struct ReclaimState {
     /// Reclaim notices to the program, in their order.
     notices: VecDeque<PendingNotice>,
     /// The last one that it has answered.
-    given: Option<u32>,
+    last_answered: Option<u32>,
 }
 
 /// How far a reclaim request is.
@@ -75,7 +75,7 @@ enum RequestState {
     /// There are workers that have not looked at it, or are about to end; and how long they are waited for.
     Sent(Duration),
     /// The programs of other sessions have been asked to free memory.
-    Asked,
+    PeersAsked,
     /// The others have done what they could.
     Answered,
 }
@@ -85,7 +85,7 @@ impl RequestState {
     fn timeout(self) -> Duration {
         match self {
             Self::Sent(limit) => limit,
-            Self::Asked => PROGRAM_TIMEOUT,
+            Self::PeersAsked => PROGRAM_TIMEOUT,
             Self::Answered => Duration::ZERO,
         }
     }
@@ -156,7 +156,7 @@ impl Reclaim {
 
     /// Of the other sessions only programs are waited for any more, which live and were asked.
     pub fn are_asked(&self, number: u64) {
-        self.advance(number, RequestState::Asked);
+        self.advance(number, RequestState::PeersAsked);
     }
 
     /// The other sessions have done what they could for a reclaim request of this session.
@@ -187,7 +187,7 @@ impl Reclaim {
             number
         });
         let mut state = self.lock();
-        match number.filter(|number| state.given != Some(*number)) {
+        match number.filter(|number| state.last_answered != Some(*number)) {
             Some(number) => {
                 state.notices.push_back(PendingNotice { number, at: Instant::now(), request });
                 true
@@ -214,14 +214,14 @@ impl Reclaim {
     }
 
     /// The devices of which the program is to give memory back, as bits; it is told once.
-    pub(crate) fn take_wanted(&self) -> u32 {
+    pub(crate) fn take_requested_devices(&self) -> u32 {
         take(&mut self.lock().wanted)
     }
 
     /// The program has done what a reclaim notice asked, and those before it.
     pub(crate) fn on_notice_done(&self, number: u32) {
         let mut state = self.lock();
-        state.given = Some(number);
+        state.last_answered = Some(number);
         let count = state.notices.iter().position(|pending| pending.number == number).map_or(0, |last| last + 1);
         let done: Vec<PendingNotice> = state.notices.drain(..count).collect();
         drop(state);
@@ -230,7 +230,7 @@ impl Reclaim {
 
     fn report_completed(&self, request: ReclaimRequest) {
         if let Some(peers) = self.peers.get() {
-            peers.send_given(request);
+            peers.send_reclaim_done(request);
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
             device < 8
         }
 
-        fn send_given(&self, request: ReclaimRequest) {
+        fn send_reclaim_done(&self, request: ReclaimRequest) {
             self.0.lock().unwrap().push(format!("given {} {}", request.session, request.number));
         }
     }
@@ -359,18 +359,18 @@ mod tests {
         let request = |number| ReclaimRequest { session: 7, number };
         [0, 3].into_iter().for_each(|device| reclaim.is_idle(device));
         reclaim.ask(request(1), 3, || {
-            assert_eq!(reclaim.take_wanted(), 0b1000);
+            assert_eq!(reclaim.take_requested_devices(), 0b1000);
             Some(1)
         });
-        assert_eq!(reclaim.take_wanted(), 0);
+        assert_eq!(reclaim.take_requested_devices(), 0);
         reclaim.ask(request(2), 0, || Some(2));
         reclaim.ask(request(3), 3, || Some(3));
         // One that cannot be reached now has a reclaim notice before it all the same.
         reclaim.ask(request(4), 0, || None);
         reclaim.ask(request(5), 1, || panic!("it has nothing"));
-        assert_eq!(reclaim.take_wanted(), 0b1001);
+        assert_eq!(reclaim.take_requested_devices(), 0b1001);
         reclaim.ask(request(6), 0, || None);
-        assert_eq!(reclaim.take_wanted(), 0);
+        assert_eq!(reclaim.take_requested_devices(), 0);
     }
 
     #[test]

@@ -162,10 +162,10 @@ impl Shares {
     }
 
     /// Where what has a name is now: in the present generation of the job, if the name is of any of its.
-    fn present(&self, mut name: [u8; NAME_BYTES], told: &[u8]) -> [u8; NAME_BYTES] {
-        let told = if self.generations.is_empty() { numbers(told) } else { self.generations.clone() };
+    fn present(&self, mut name: [u8; NAME_BYTES], answer: &[u8]) -> [u8; NAME_BYTES] {
+        let answer = if self.generations.is_empty() { numbers(answer) } else { self.generations.clone() };
         let place = &mut name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES];
-        if let Some(present) = told.first().filter(|_| told.iter().any(|number| number.to_le_bytes() == *place)) {
+        if let Some(present) = answer.first().filter(|_| answer.iter().any(|number| number.to_le_bytes() == *place)) {
             place.copy_from_slice(&present.to_le_bytes());
         }
         name
@@ -301,9 +301,10 @@ mod tests {
             name[LENDER_ID_BYTES..LENDER_ID_BYTES + GENERATION_BYTES].copy_from_slice(&number.to_le_bytes());
             name
         };
-        let told = |numbers: [u64; 3]| numbers.map(u64::to_le_bytes).concat();
+        let answer = |numbers: [u64; 3]| numbers.map(u64::to_le_bytes).concat();
         let mut shares = Shares::default();
-        let found = |shares: &Shares| [30, 20, 10, 40].map(|number| shares.present(name(number), &told([30, 20, 10])));
+        let found =
+            |shares: &Shares| [30, 20, 10, 40].map(|number| shares.present(name(number), &answer([30, 20, 10])));
         assert_eq!(found(&shares), [30, 30, 30, 40].map(name));
         assert_eq!(shares.present(name(30), &[]), name(30));
         // A message from before the restore.

@@ -414,11 +414,11 @@ impl<'a> Retained<'a> {
 
     pub(super) fn device(&self) -> Result<i32, SnapshotError> {
         let (driver, handle) = (self.driver, self.handle);
-        let mut told = CUmemAllocationProp::default();
+        let mut answer = CUmemAllocationProp::default();
         // SAFETY: the output is a local.
-        let status = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut told, handle) };
+        let status = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut answer, handle) };
         status.ok().map_err(refused("ask where a block of memory lies"))?;
-        Ok(told.location.id)
+        Ok(answer.location.id)
     }
 }
 

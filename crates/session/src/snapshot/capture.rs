@@ -63,7 +63,7 @@ pub(super) struct Captured {
     chunks: Vec<AreaChunk>,
     /// Memory that chunks were copied to, by the device's ordinal.
     spare: BTreeMap<i32, Scratch>,
-    aside: PrecopyState,
+    precopy: PrecopyState,
     changed: u64,
     known: KnownContents,
     /// Ends of contexts wait for it.
@@ -73,7 +73,7 @@ pub(super) struct Captured {
 impl Drop for Captured {
     fn drop(&mut self) {
         for (device, spare) in std::mem::take(&mut self.spare) {
-            self.aside.keep(device, spare);
+            self.precopy.keep(device, spare);
         }
     }
 }
@@ -117,12 +117,12 @@ impl Session {
         let contexts = Contexts::of(self)?;
         let areas = areas(self, &contexts, AreaFilter { shared_pages: options.device_only })?;
         let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());
-        let ready = self.snapshots.aside.take();
-        let aside = self.snapshots.aside.clone();
+        let ready = self.snapshots.precopy.take();
+        let precopy = self.snapshots.precopy.clone();
         let chunks = chunks(&areas, &carriers);
         let streams = &self.snapshots.streams[..];
         let mut work =
-            StoppedCapture { driver: &driver, carriers: &carriers, streams, areas: &areas, aside: &aside, chunks };
+            StoppedCapture { driver: &driver, carriers: &carriers, streams, areas: &areas, precopy: &precopy, chunks };
         work.pass_over_untouched(sink)?;
         let known = if options.full { KnownContents::default() } else { self.snapshots.known.clone() };
         work.recognise(&known, &ready, sink)?;
@@ -145,7 +145,7 @@ impl Session {
             records,
             chunks,
             spare,
-            aside,
+            precopy,
             changed,
             known,
             _behind: behind,
@@ -248,7 +248,7 @@ struct StoppedCapture<'a> {
     carriers: &'a [Carrier],
     streams: &'a [Streams],
     areas: &'a Areas,
-    aside: &'a PrecopyState,
+    precopy: &'a PrecopyState,
     chunks: Vec<AreaChunk>,
 }
 
@@ -281,7 +281,7 @@ impl<'a> StoppedCapture<'a> {
     /// Hashes what one device reaches and has no name.
     fn hash(&mut self, number: usize, room: Option<u64>) -> Result<(), SnapshotError> {
         let place = |chunk: &AreaChunk| {
-            let address = self.area(chunk).address(chunk.offset).filter(|_| self.is_wanted(chunk, number))?;
+            let address = self.area(chunk).address(chunk.offset).filter(|_| self.needs_copy(chunk, number))?;
             Some((address, chunk.length))
         };
         let places: Vec<_> = self.chunks.iter().map(place).collect();
@@ -292,7 +292,7 @@ impl<'a> StoppedCapture<'a> {
     }
 
     /// Names what the image has already, from earlier snapshots or ahead of this one. Where there is nothing to recognise, and
-    /// room for all of a device aside, hashes are left to [`Captured::hash_aside`]: copying alone is faster.
+    /// room for all of a device aside, hashes are left to [`Captured::hash_copies`]: copying alone is faster.
     fn recognise(&mut self, known: &KnownContents, ready: &Precopied, sink: &dyn Sink) -> Result<(), SnapshotError> {
         let known = known.lock();
         let is_new = known.is_empty() && ready.names.is_empty();
@@ -312,13 +312,13 @@ impl<'a> StoppedCapture<'a> {
     }
 
     /// Whether a chunk is to be copied aside on a device.
-    fn is_wanted(&self, chunk: &AreaChunk, number: usize) -> bool {
+    fn needs_copy(&self, chunk: &AreaChunk, number: usize) -> bool {
         chunk.name.is_none() && chunk.carrier == number
     }
 
     /// Bytes of spare memory for all that is to be copied there.
     fn needed(&self, number: usize) -> u64 {
-        self.chunks.iter().filter(|chunk| self.is_wanted(chunk, number)).map(room_of).sum()
+        self.chunks.iter().filter(|chunk| self.needs_copy(chunk, number)).map(room_of).sum()
     }
 
     /// Copies what changed to spare memory of its device, as far as there is some. `ready` was taken before; it stays as long as
@@ -355,7 +355,7 @@ impl<'a> StoppedCapture<'a> {
         let (mut at, end) = (spare.start(), spare.start() + spare.size());
         for index in 0..self.chunks.len() {
             let chunk = self.chunks[index];
-            if self.is_wanted(&chunk, number) && at + room_of(&chunk) <= end {
+            if self.needs_copy(&chunk, number) && at + room_of(&chunk) <= end {
                 self.chunks[index].spare = Some(at);
                 at += room_of(&chunk);
             }
@@ -422,8 +422,8 @@ impl<'a> StoppedCapture<'a> {
             ChunkLoad { area: self.area(&self.chunks[*index]), offset, length }
         };
         let loads: Vec<ChunkLoad<'_>> = now.iter().map(load).collect();
-        let (driver, carriers, streams, aside) = (self.driver, self.carriers, self.streams, Some(self.aside));
-        let names = Transfer { driver, carriers, streams, progress, aside }.out(&loads, sink)?;
+        let (driver, carriers, streams, precopy) = (self.driver, self.carriers, self.streams, Some(self.precopy));
+        let names = Transfer { driver, carriers, streams, progress, precopy }.out(&loads, sink)?;
         for (index, name) in now.into_iter().zip(names) {
             self.chunks[index].name = Some(name);
         }
@@ -448,7 +448,7 @@ impl Captured {
     ///
     /// Whatever is in the way; the image is then without this session.
     pub(super) fn write(&mut self, session: &str, sink: &dyn Sink) -> Result<Contents, SnapshotError> {
-        self.hash_aside();
+        self.hash_copies();
         self.drain(sink)?;
         let entry = sink.session_state(&format!("{session}.{RECORDS_KEY}"), &self.records)?;
         let mut names: Vec<Vec<ChunkId>> = self.regions.iter().map(|_| Vec::new()).collect();
@@ -464,7 +464,7 @@ impl Captured {
     }
 
     /// Hashes copies of what was not hashed before, for the next snapshot. Whatever gets no hash is copied then.
-    fn hash_aside(&mut self) {
+    fn hash_copies(&mut self) {
         for (number, carrier) in self.carriers.iter().enumerate() {
             let Some(spare) = self.spare.get(&carrier.device) else { continue };
             let copied = |chunk: &AreaChunk| chunk.spare.filter(|_| chunk.carrier == number);
@@ -501,7 +501,7 @@ impl Captured {
         let loads: Vec<ChunkLoad<'_>> = behind.iter().map(load).collect();
         let streams: Vec<Streams> = self.carriers.iter().map(|carrier| carrier.streams).collect();
         let (driver, carriers, streams) = (&self.driver, &self.carriers[..], &streams[..]);
-        let names = Transfer { driver, carriers, streams, progress: &self.progress, aside: Some(&self.aside) }
+        let names = Transfer { driver, carriers, streams, progress: &self.progress, precopy: Some(&self.precopy) }
             .out(&loads, sink)?;
         for (index, name) in behind.into_iter().zip(names) {
             self.chunks[index].name = Some(name);

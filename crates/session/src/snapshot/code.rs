@@ -53,8 +53,8 @@ pub(super) fn find(
     for variable in &declared.all {
         match address_of(driver, loaded, &variable.name) {
             Ok((address, size)) => {
-                if let Some(place) = variable.location {
-                    sections.insert(place.section, address.wrapping_sub(place.offset));
+                if let Some(location) = variable.location {
+                    sections.insert(location.section, address.wrapping_sub(location.offset));
                 }
                 found.insert(address, entry(variable, address, size));
             }
@@ -63,11 +63,11 @@ pub(super) fn find(
     }
     for variable in hidden {
         // Of a text, what the driver does not know was left out by its compiler.
-        let Some(place) = variable.location.filter(|place| place.size > 0) else { continue };
-        match sections.get(&place.section) {
+        let Some(location) = variable.location.filter(|location| location.size > 0) else { continue };
+        match sections.get(&location.section) {
             Some(start) => {
-                let address = start.wrapping_add(place.offset);
-                found.entry(address).or_insert_with(|| entry(variable, address, place.size));
+                let address = start.wrapping_add(location.offset);
+                found.entry(address).or_insert_with(|| entry(variable, address, location.size));
             }
             None if variable.is_literal() => {}
             None => {

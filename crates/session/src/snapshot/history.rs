@@ -21,7 +21,7 @@ pub(crate) struct Snapshots {
     /// Streams of every context, as far as its driver has made any.
     pub(super) streams: Vec<Streams>,
     pub(super) known: KnownContents,
-    pub(super) aside: PrecopyState,
+    pub(super) precopy: PrecopyState,
     pub(super) busy: Arc<Busy>,
     pub(super) declared: Arc<Declared>,
     /// Variables that a restore found elsewhere, and that nothing in the session points to.
@@ -80,12 +80,12 @@ impl Snapshots {
 
     /// Bytes of device memory that will be free again.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.busy.lock().iter().sum::<u64>() + self.aside.size()
+        self.busy.lock().iter().sum::<u64>() + self.precopy.size()
     }
 
     /// Whether snapshots hold memory of devices, or will in a moment.
     pub(crate) fn hold_some(&self) -> bool {
-        !self.busy.lock().is_empty() || !self.aside.is_empty()
+        !self.busy.lock().is_empty() || !self.precopy.is_empty()
     }
 
     /// Waits until no snapshot is being written; false when none was.
@@ -99,7 +99,7 @@ impl Snapshots {
     /// Gives back what snapshots have left aside, only while the GPU is at rest; false when that was nothing, or while a snapshot
     /// is written or prepared: its kernels will read there.
     pub(crate) fn give_back(&self) -> bool {
-        self.busy.lock().is_empty() && self.aside.clear()
+        self.busy.lock().is_empty() && self.precopy.clear()
     }
 
     /// A context begins, and is current: what is ours there comes before everything of the program's. `device` is that of a
@@ -126,7 +126,7 @@ impl Snapshots {
     pub(crate) fn leave(&mut self, context: CUcontext) {
         if self.carriers.iter().any(|carrier| carrier.context == context) {
             self.settle();
-            self.aside.clear();
+            self.precopy.clear();
             self.carriers.retain(|carrier| carrier.context != context);
         }
     }

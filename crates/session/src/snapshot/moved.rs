@@ -91,8 +91,8 @@ pub(super) fn displaced(record: &CodeRecord, now: &[FoundVariable]) -> Result<Ve
 pub(super) fn packed(record: &CodeRecord, displaced: &[DisplacedVariable]) -> Vec<(u64, u64)> {
     let moved: HashMap<u64, u64> =
         displaced.iter().filter(|one| one.object == record.object).map(|one| (one.before, one.now)).collect();
-    let place = |found: &FoundVariable| (moved.get(&found.address).copied().unwrap_or(found.address), found.size);
-    record.variables.iter().map(place).collect()
+    let label = |found: &FoundVariable| (moved.get(&found.address).copied().unwrap_or(found.address), found.size);
+    record.variables.iter().map(label).collect()
 }
 
 /// Old address ranges of the variables that moved.
@@ -205,8 +205,8 @@ impl Search<'_> {
             let Some(own) = bytes.get(at..end) else { break };
             let start = found.address.wrapping_neg() as usize % ADDRESS_BYTES;
             if let Some(hit) = self.ranges.search(own, start, ADDRESS_BYTES) {
-                let place = format!("variable {} of {}, at byte {}", found.name, record.code, hit.0);
-                return Err(pointed(hit, place));
+                let label = format!("variable {} of {}, at byte {}", found.name, record.code, hit.0);
+                return Err(pointed(hit, label));
             }
             at = end;
         }
@@ -259,11 +259,11 @@ impl Search<'_> {
         let bytes = self.chunk(region, index)?;
         let Some(hit) = self.ranges.search(&bytes, 0, ADDRESS_BYTES) else { return Ok(()) };
         let offset = index as u64 * u64::from(region.chunk_bytes) + hit.0 as u64;
-        let place = match region.address {
+        let label = match region.address {
             0 => format!("{}, at byte {offset}", region.name),
             start => format!("device memory at {:#x} ({})", start + offset, region.name),
         };
-        Err(pointed(hit, place))
+        Err(pointed(hit, label))
     }
 }
 

@@ -45,9 +45,9 @@ pub(crate) struct PrecopyJob {
     devices: Vec<Device>,
     /// What the image has already; nothing where all of it is wanted anew.
     known: KnownContents,
-    aside: PrecopyState,
+    precopy: PrecopyState,
     /// Ends of contexts wait for it.
-    behind: Option<PendingWrite>,
+    pending_write: Option<PendingWrite>,
 }
 
 /// A device with memory of the session's.
@@ -64,32 +64,32 @@ struct Device {
 impl Session {
     /// What can be done ahead of a snapshot; the program runs. `free` says what a device has left: one that does not answer now
     /// is asked again when its contents are wanted.
-    pub(crate) fn look_ahead_to(&self, full: bool, free: &dyn Fn(&Carrier) -> Option<u64>) -> Option<PrecopyJob> {
+    pub(crate) fn precopy_job_within(&self, full: bool, free: &dyn Fn(&Carrier) -> Option<u64>) -> Option<PrecopyJob> {
         // What an earlier look has left will do, if the GPU is not at rest by now.
-        if !self.snapshots.aside.is_empty() {
+        if !self.snapshots.precopy.is_empty() {
             return None;
         }
         let device = |carrier: &Carrier| {
             let (held, free) = (self.device.held_of(carrier.device), free(carrier)?);
             Some(Device { carrier: carrier.clone(), held, free, views: Vec::new() })
         };
-        let mut ahead = PrecopyJob {
+        let mut job = PrecopyJob {
             driver: Arc::clone(&self.shared.driver),
             devices: self.snapshots.carriers().iter().filter_map(device).collect(),
             known: if full { KnownContents::default() } else { self.snapshots.known.clone() },
-            aside: self.snapshots.aside.clone(),
-            behind: Some(self.snapshots.begin(0)),
+            precopy: self.snapshots.precopy.clone(),
+            pending_write: Some(self.snapshots.begin(0)),
         };
-        ahead.see(self);
-        (!ahead.devices.is_empty()).then_some(ahead)
+        job.see(self);
+        (!job.devices.is_empty()).then_some(job)
     }
 
     /// What can be done ahead of a snapshot, by what devices have left.
-    pub(crate) fn look_ahead(&self, full: bool) -> Option<impl katydid_session_core::Precopy + use<>> {
-        let ahead = self.look_ahead_to(full, &|carrier| free(&self.shared.driver, carrier).ok());
+    pub(crate) fn precopy_job(&self, full: bool) -> Option<impl katydid_session_core::Precopy + use<>> {
+        let job = self.precopy_job_within(full, &|carrier| free(&self.shared.driver, carrier).ok());
         // Devices were asked in their contexts.
         self.reenter();
-        ahead
+        job
     }
 }
 
@@ -100,23 +100,23 @@ impl Device {
     }
 
     /// Takes as much memory as a snapshot may want; bytes.
-    fn take_spare(&self, driver: &Arc<Driver>, aside: &PrecopyState) -> u64 {
+    fn take_spare(&self, driver: &Arc<Driver>, precopy: &PrecopyState) -> u64 {
         // Beside the contents, room to hash them; there may be more chunks than whole ones.
         let chunks = 2 * (self.held / CHUNK_BYTES) as usize + 1024;
         let room = self.free.min(self.held + room_to_hash(chunks));
         let spare = (room > 0).then(|| Scratch::up_to(driver, self.carrier.device, room).ok()).flatten();
         let size = spare.as_ref().map_or(0, Scratch::size);
-        aside.lock().spare.extend(spare.map(|spare| (self.carrier.device, spare)));
+        precopy.lock().spare.extend(spare.map(|spare| (self.carrier.device, spare)));
         size
     }
 
     /// Takes memory to hash what can be seen; its address.
-    fn take_room(&self, driver: &Arc<Driver>, aside: &PrecopyState) -> Option<u64> {
+    fn take_room(&self, driver: &Arc<Driver>, precopy: &PrecopyState) -> Option<u64> {
         let chunks: usize = self.views.iter().map(Area::chunks).sum();
         let wanted = Some(room_to_hash(chunks)).filter(|bytes| *bytes > 0)?;
         let room = Scratch::up_to(driver, self.carrier.device, wanted).ok()?;
         let at = Some(room.start()).filter(|_| room.size() >= wanted);
-        aside.lock().used.push(room);
+        precopy.lock().used.push(room);
         at
     }
 
@@ -164,7 +164,7 @@ impl PrecopyJob {
             context: device.carrier.context,
             location: AreaLocation::Linear(view.start()),
         });
-        self.aside.lock().used.push(view);
+        self.precopy.lock().used.push(view);
     }
 
     /// Brings what stays as it is on a device to the image; bytes that the image has then.
@@ -182,22 +182,22 @@ impl PrecopyJob {
                 wanted.push(*load);
             }
         }
-        let (progress, aside) = (Progress::default(), Some(&self.aside));
+        let (progress, precopy) = (Progress::default(), Some(&self.precopy));
         let (carriers, streams) = (slice::from_ref(&device.carrier), slice::from_ref(&device.carrier.streams));
-        let lift = Transfer { driver: &self.driver, carriers, streams, progress: &progress, aside };
+        let lift = Transfer { driver: &self.driver, carriers, streams, progress: &progress, precopy };
         for batch in wanted.chunks(CHUNKS_PER_CLOCK_CHECK) {
             if began.elapsed() > MAX_PRECOPY_TIME {
                 break;
             }
             let named = lift.out_hashed(batch, sink)?;
-            self.aside.lock().names.extend(named);
+            self.precopy.lock().names.extend(named);
         }
-        let aside = self.aside.lock();
+        let precopy = self.precopy.lock();
         let known = self.known.lock();
         let is_there = |(load, hash): &&(ChunkLoad<'_>, Option<Hash>)| {
             hash.is_some_and(|hash| {
                 let key = (hash, load.length);
-                aside.names.contains_key(&key) || known.contains_key(&key)
+                precopy.names.contains_key(&key) || known.contains_key(&key)
             })
         };
         Ok(now.iter().filter(is_there).map(|(load, _)| load.length).sum())
@@ -209,8 +209,8 @@ impl katydid_session_core::Precopy for PrecopyJob {
         let mut left = 0;
         for device in &self.devices {
             // What a device refuses here it refuses, or not, when the program stands still.
-            let spare = device.take_spare(&self.driver, &self.aside);
-            let room = device.take_room(&self.driver, &self.aside);
+            let spare = device.take_spare(&self.driver, &self.precopy);
+            let room = device.take_room(&self.driver, &self.precopy);
             let brought = match room.map_or(Ok(0), |room| self.bring(device, room, sink)) {
                 Err(SnapshotError::Image(error)) => return Err(error.into()),
                 brought => brought.unwrap_or(0),
@@ -218,7 +218,7 @@ impl katydid_session_core::Precopy for PrecopyJob {
             left += device.held.saturating_sub(spare).saturating_sub(brought);
         }
         self.devices.iter_mut().for_each(|device| device.views.clear());
-        self.behind = None;
+        self.pending_write = None;
         Ok(left)
     }
 }

@@ -58,17 +58,17 @@ impl Session {
     /// # Errors
     ///
     /// As [`Session::put_back`].
-    pub(super) fn check_places(
+    pub(super) fn check_variables(
         &mut self,
         image: RestoreSource<'_>,
         options: RestoreOptions,
     ) -> Result<(), SnapshotError> {
-        let checked = self.check_places_now(image, options);
+        let checked = self.check_variables_now(image, options);
         self.reenter();
         checked
     }
 
-    fn check_places_now(&mut self, image: RestoreSource<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
+    fn check_variables_now(&mut self, image: RestoreSource<'_>, options: RestoreOptions) -> Result<(), SnapshotError> {
         let contexts = Contexts::of(self)?;
         let records = records(&image.part.states, image.source)?;
         let mut areas = code_areas(self, &contexts)?;
@@ -145,7 +145,7 @@ impl Session {
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
         let (driver, carriers, streams) = (&self.shared.driver, self.snapshots.carriers(), &self.snapshots.streams[..]);
-        Transfer { driver, carriers, streams, progress, aside: None }.back(&written, source)?;
+        Transfer { driver, carriers, streams, progress, precopy: None }.back(&written, source)?;
         clear(driver, &blank)?;
         for carrier in carriers {
             let address_check =
@@ -160,16 +160,16 @@ impl Session {
 }
 
 /// A chunk's place, and its name.
-type Placed<'a> = (ChunkLoad<'a>, ChunkId);
+type NamedLoad<'a> = (ChunkLoad<'a>, ChunkId);
 
 /// What is zeros in device memory at addresses in a row, and everything else.
-fn split<'a>(loads: &[Placed<'a>]) -> (Vec<Placed<'a>>, Vec<Placed<'a>>) {
+fn split<'a>(loads: &[NamedLoad<'a>]) -> (Vec<NamedLoad<'a>>, Vec<NamedLoad<'a>>) {
     let mut zeros = Zeros::default();
     loads.iter().partition(|(load, name)| load.area.address(load.offset).is_some() && zeros.has(name, load.length))
 }
 
 /// Makes chunks zeros. A software device's new memory is that, and takes no room as long as no thread writes to it.
-fn clear(driver: &Driver, blank: &[Placed<'_>]) -> Result<(), SnapshotError> {
+fn clear(driver: &Driver, blank: &[NamedLoad<'_>]) -> Result<(), SnapshotError> {
     let filled = refused("clear device memory");
     for (load, _) in blank.iter().filter(|_| !driver.is_soft()) {
         Entered(load.area.context).enter(driver)?;
@@ -231,7 +231,7 @@ fn matched<'a>(
     share: Share,
     regions: impl Iterator<Item = &'a Region>,
     areas: &'a [Area],
-) -> Result<Vec<Placed<'a>>, SnapshotError> {
+) -> Result<Vec<NamedLoad<'a>>, SnapshotError> {
     type Key<'a> = (&'a str, Option<u64>, u64);
     let key = |region: &'a Region| -> Key<'a> { (&region.kind, region.object, region.address) };
     let ours = areas.iter().filter(|area| share.has(&area.region));

@@ -106,7 +106,7 @@ impl Session {
         })?;
         let image = RestoreSource { part, journal: &journal, source };
         if options.rehearsal {
-            self.check_places(image, options)?;
+            self.check_variables(image, options)?;
             return Ok(self.rehearse_reattach()?);
         }
         self.put_back(Share::Device, image, progress, options)?;

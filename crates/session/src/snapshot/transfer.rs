@@ -43,7 +43,7 @@ pub(super) struct Transfer<'a> {
     pub(super) streams: &'a [Streams],
     pub(super) progress: &'a Progress,
     /// Has registered memory, and gets it back; without, it goes at the end, for which the GPU had better be at rest.
-    pub(super) aside: Option<&'a PrecopyState>,
+    pub(super) precopy: Option<&'a PrecopyState>,
 }
 
 impl Transfer<'_> {
@@ -149,8 +149,8 @@ impl Transfer<'_> {
             run(0);
             Ok(())
         });
-        if let Some(aside) = self.aside {
-            aside.keep_buffers(buffers);
+        if let Some(precopy) = self.precopy {
+            precopy.keep_buffers(buffers);
         }
         spawned.map_err(|source| SnapshotError::System { what: "start a thread", source })?;
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
@@ -159,7 +159,7 @@ impl Transfer<'_> {
     /// Memory of so many chunks: what lies ready, or new one. It has one of few sizes, so that what is never given back is no
     /// more than two of the largest.
     fn buffers(&self, count: usize) -> Result<Buffers, SnapshotError> {
-        match self.aside.and_then(|aside| aside.lend(count)) {
+        match self.precopy.and_then(|precopy| precopy.lend(count)) {
             Some(ready) => Ok(ready),
             None => Buffers::make(self.driver, count.next_power_of_two()),
         }
@@ -256,33 +256,34 @@ mod tests {
     #[test]
     fn memory_that_stays_is_bounded_whatever_was_wanted() {
         let (driver, _turn) = soft::driver();
-        let (aside, progress) = (PrecopyState::default(), Progress::default());
-        let lift = Transfer { driver: &driver, carriers: &[], streams: &[], progress: &progress, aside: Some(&aside) };
+        let (precopy, progress) = (PrecopyState::default(), Progress::default());
+        let lift =
+            Transfer { driver: &driver, carriers: &[], streams: &[], progress: &progress, precopy: Some(&precopy) };
         let most = CHUNKS_PER_THREAD * MAX_THREADS;
         for count in 1..=most {
-            aside.keep_buffers(lift.buffers(count).unwrap());
+            precopy.keep_buffers(lift.buffers(count).unwrap());
         }
-        let kept: usize = std::iter::from_fn(|| aside.lend(1)).map(|buffers| buffers.count()).sum();
+        let kept: usize = std::iter::from_fn(|| precopy.lend(1)).map(|buffers| buffers.count()).sum();
         assert!(kept < 2 * most, "{kept}");
     }
 
     #[test]
     fn registered_memory_stays_for_the_next_until_all_is_given_back() {
         let (driver, _turn) = soft::driver();
-        let aside = PrecopyState::default();
-        let keep = |count| aside.keep_buffers(Buffers::make(&driver, count).unwrap());
+        let precopy = PrecopyState::default();
+        let keep = |count| precopy.keep_buffers(Buffers::make(&driver, count).unwrap());
         keep(2);
         keep(5);
-        assert!(aside.is_empty(), "nothing of the device's");
-        drop(aside.take());
-        assert!(aside.lend(6).is_none());
-        let five = aside.lend(3).unwrap();
+        assert!(precopy.is_empty(), "nothing of the device's");
+        drop(precopy.take());
+        assert!(precopy.lend(6).is_none());
+        let five = precopy.lend(3).unwrap();
         assert_eq!(five.count(), 5);
-        aside.keep_buffers(five);
-        let (one, other) = (aside.lend(1).unwrap(), aside.lend(1).unwrap());
+        precopy.keep_buffers(five);
+        let (one, other) = (precopy.lend(1).unwrap(), precopy.lend(1).unwrap());
         assert_ne!(one.chunk(0), other.chunk(0));
         drop((one, other));
         keep(2);
-        assert!(!aside.clear() && aside.lend(1).is_none());
+        assert!(!precopy.clear() && precopy.lend(1).is_none());
     }
 }

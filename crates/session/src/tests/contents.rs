@@ -212,9 +212,9 @@ impl Stage {
         assert_eq!(self.read(DEVICE + from, 110_000), noise(1, GRANULE as usize + 12_345)[from as usize..][..110_000]);
         let out = DEVICE + 5 * GRANULE;
         self.run(2, out);
-        let told = self.read(out + 16, 12);
+        let answer = self.read(out + 16, 12);
         let expected: Vec<u8> = [5 + runs, 5 + runs, 77].into_iter().flat_map(u32::to_le_bytes).collect();
-        assert_eq!(told, expected);
+        assert_eq!(answer, expected);
         for z in 0..3 {
             let read = kdRowsOut { array: 1, stream: 1, x: 0, y: 0, z, pitch: 0, width: 200, height: 20 };
             assert_eq!(self.reply(&read).data, noise(10 + z, 4000), "slice {z}");
@@ -280,7 +280,7 @@ impl Stage {
 /// Bytes left to be brought by the snapshot as foretold, then as [`Stage::keep`].
 fn keep_ahead(stage: &mut Stage, image: &Image, free: u64, meanwhile: impl FnOnce(&mut Stage)) -> (u64, u64, u64) {
     let writer = image.begin(Options::default()).unwrap();
-    let mut ahead = stage.session.look_ahead_to(false, &|_| Some(free)).unwrap();
+    let mut ahead = stage.session.precopy_job_within(false, &|_| Some(free)).unwrap();
     let left = ahead.run(&writer).unwrap();
     meanwhile(stage);
     let progress = Arc::new(Progress::default());
@@ -316,7 +316,7 @@ fn furnished(house: &TestDriver, seed: Option<u64>) -> (TempDir, Image, Stage) {
 
 /// Looks ahead to a snapshot for which there is as much memory as it takes: nothing is brought to the image.
 fn with_room(stage: &mut Stage, writer: &Writer) -> impl Precopy + use<> {
-    let mut ahead = stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).unwrap();
+    let mut ahead = stage.session.precopy_job_within(false, &|_| Some(u64::MAX)).unwrap();
     assert_eq!(ahead.run(writer).unwrap(), 0);
     ahead
 }
@@ -368,7 +368,7 @@ fn what_a_look_ahead_reads_is_not_given_back_before_its_end() {
     let house = TestDriver::new();
     let (_folder, image, mut stage) = furnished(&house, Some(7));
     let writer = image.begin(Options::default()).unwrap();
-    let mut ahead = stage.session.look_ahead_to(false, &|_| Some(0)).unwrap();
+    let mut ahead = stage.session.precopy_job_within(false, &|_| Some(0)).unwrap();
     assert_eq!(stage.session.make_way(), Err(CUresult::ERROR_NOT_READY));
     ahead.run(&writer).unwrap();
     drop(ahead);
@@ -390,7 +390,7 @@ fn memory_that_was_taken_for_a_snapshot_is_given_back_when_none_is_taken() {
     assert_eq!(ahead.run(&writer).unwrap(), 0);
     drop(ahead);
     assert!(stage.session.snapshots.held_bytes() > 0);
-    assert!(stage.session.look_ahead_to(false, &|_| Some(u64::MAX)).is_none());
+    assert!(stage.session.precopy_job_within(false, &|_| Some(u64::MAX)).is_none());
     stage.release_snapshot();
     stage.clear();
 }

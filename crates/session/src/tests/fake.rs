@@ -33,7 +33,7 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(super) struct AddressStock {
     /// Numbers of the blocks in use, from the lowest address.
-    pub(super) taken: BTreeSet<u64>,
+    pub(super) in_use: BTreeSet<u64>,
     /// By the module's handle.
     pub(super) modules: BTreeMap<u64, [u64; 2]>,
     /// Streams that there are, and that there were at once: each further one takes a block for good.
@@ -44,7 +44,7 @@ impl AddressStock {
     pub(super) const BLOCK: u64 = 2 << 20;
 
     fn take(&mut self) -> u64 {
-        let free = (1..).find(|block| self.taken.insert(*block));
+        let free = (1..).find(|block| self.in_use.insert(*block));
         free.unwrap_or_default()
     }
 
@@ -70,7 +70,7 @@ impl AddressStock {
 
     fn unload(&mut self, module: u64) {
         for block in self.modules.remove(&module).into_iter().flatten() {
-            self.taken.remove(&block);
+            self.in_use.remove(&block);
         }
     }
 }

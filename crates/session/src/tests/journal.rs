@@ -211,13 +211,16 @@ fn a_library_is_used_where_its_kernels_are_asked_about_and_set() {
 fn an_address_that_the_program_knows_and_that_moved_refuses_the_restore_by_name() {
     let mut stage = Stage::new();
     load(&mut stage, 1, b".version 8.0\n");
-    let told = stage.reply(&kdModuleGlobal { module: 1, name: b"counter" }).address;
+    let answer = stage.reply(&kdModuleGlobal { module: 1, name: b"counter" }).address;
     let saved = save(&mut stage);
     rebuild(&saved);
     VARIABLE_ADDRESS.fetch_add(0x100, Ordering::Relaxed);
     let refused = try_rebuild(&saved).err().unwrap();
     VARIABLE_ADDRESS.fetch_sub(0x100, Ordering::Relaxed);
-    assert!(matches!(refused, RebuildError::Moved { was, is, .. } if was == told && is == told + 0x100), "{refused}");
+    assert!(
+        matches!(refused, RebuildError::Moved { was, is, .. } if was == answer && is == answer + 0x100),
+        "{refused}"
+    );
     assert!(refused.to_string().contains("counter"), "{refused}");
 }
 

@@ -26,10 +26,10 @@ mod tests {
     #[test]
     fn a_reply_uses_the_memory_of_the_one_before() {
         let first = take(1000);
-        let place = first.as_ptr();
+        let address = first.as_ptr();
         keep(first);
         keep(Vec::new());
         let second = take(900);
-        assert_eq!((second.as_ptr(), second.len()), (place, 900));
+        assert_eq!((second.as_ptr(), second.len()), (address, 900));
     }
 }

@@ -34,7 +34,7 @@ struct Log {
 impl Log {
     const NONE: Self = Self { buffer: ptr::null_mut(), size: 0, size_slot: None };
 
-    fn wanted_bits(&self) -> u32 {
+    fn requested_bits(&self) -> u32 {
         if self.buffer.is_null() { 0 } else { self.size }
     }
 }
@@ -74,7 +74,7 @@ impl Options {
 
     /// Bytes of log that the program has room for: information, errors.
     pub(crate) fn log_sizes(&self) -> (u32, u32) {
-        (self.info.wanted_bits(), self.error.wanted_bits())
+        (self.info.requested_bits(), self.error.requested_bits())
     }
 
     /// Puts the logs where the program wants them, and their lengths into the array. Logs come with their NUL.
@@ -98,14 +98,14 @@ impl Options {
     ///
     /// As [`Options::read`].
     unsafe fn write_log(&self, log: Log, text: &[u8]) {
-        let length = text.len().min(log.wanted_bits() as usize);
+        let length = text.len().min(log.requested_bits() as usize);
         if let Some(end) = length.checked_sub(1) {
             // SAFETY: the buffer has `wanted` bytes by the contract, and `length` is at most that.
             unsafe {
                 log.buffer.copy_from_nonoverlapping(text.as_ptr(), end);
                 log.buffer.add(end).write(0);
             }
-        } else if log.wanted_bits() > 0 {
+        } else if log.requested_bits() > 0 {
             // SAFETY: the buffer has at least one byte.
             unsafe { log.buffer.write(0) };
         }

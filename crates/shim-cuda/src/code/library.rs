@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_cuda_sys::{CUdeviceptr, CUkernel, CUlibrary, CUmodule, CUresult};
 use katydid_wire::facts::{decode_names, encode_options};
 use katydid_wire::message::{cuLibraryUnload, kdLibraryGlobal, kdLibraryKernelNames, kdLibraryLoad};
@@ -162,8 +162,8 @@ unsafe fn find(
     found.note(library.slot.handle, &context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
-        write_if_given(address, reply.address);
-        write_if_given(size, reply.size as usize);
+        write_optional(address, reply.address);
+        write_optional(size, reply.size as usize);
     }
     Ok(())
 }

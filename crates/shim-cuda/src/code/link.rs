@@ -8,7 +8,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{CUlinkState, CUresult};
 use katydid_driver_rules::code::{LinkProgress, check_input};
@@ -221,7 +221,7 @@ pub(crate) unsafe fn complete(state: CUlinkState, target: *mut *mut c_void, size
     let image = state.complete()?;
     target.write(image.as_ptr().cast_mut().cast());
     // SAFETY: null or writable, by the contract.
-    unsafe { write_if_given(size, image.len()) };
+    unsafe { write_optional(size, image.len()) };
     Ok(())
 }
 

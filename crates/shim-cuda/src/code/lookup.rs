@@ -106,7 +106,7 @@ pub(super) fn function_named(module: &Arc<Module>, name: &[u8]) -> Result<Arc<Fu
 }
 
 /// The kernel that a function's handle is, as programs may pass one where a function is meant.
-pub(crate) fn kernel_behind(function: CUfunction) -> Result<Arc<Kernel>, CUresult> {
+pub(crate) fn kernel_of_function(function: CUfunction) -> Result<Arc<Kernel>, CUresult> {
     object(CUkernel(function.0))
 }
 

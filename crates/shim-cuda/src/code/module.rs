@@ -6,7 +6,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, PoisonError};
 
 use katydid_client::environment::variable;
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_cuda_sys::{CUdeviceptr, CUfunction, CUmodule, CUresult};
 use katydid_wire::facts::{JitOption, decode_names, encode_options};
 use katydid_wire::message::{cuModuleUnload, kdModuleFunctionNames, kdModuleGlobal, kdModuleLoad};
@@ -216,8 +216,8 @@ pub(crate) unsafe fn global(
     found.note(module.slot.handle, &module.context)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
-        write_if_given(address, reply.address);
-        write_if_given(size, reply.size as usize);
+        write_optional(address, reply.address);
+        write_optional(size, reply.size as usize);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_cuda_sys::{CUresult, device_attribute, function_attribute};
 use katydid_driver_rules::code::{check_carveout, check_dynamic_shared};
 use katydid_driver_rules::params::{Param, ParamLayout};
@@ -120,7 +120,7 @@ impl Code {
         // SAFETY: null or writable, by the contract.
         unsafe {
             out(offset)?.write(param.offset as usize);
-            write_if_given(size, param.size as usize);
+            write_optional(size, param.size as usize);
         }
         Ok(())
     }

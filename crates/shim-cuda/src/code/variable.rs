@@ -40,15 +40,15 @@ impl Variable {
     pub(crate) fn note(&self, owner: usize, context: &Context) -> Result<(), CUresult> {
         let shim = shim()?;
         if !self.is_managed {
-            let place = RegionKind::Global { owner };
-            shim.regions.insert(self.address, self.size, place, context.device, context.slot.handle);
+            let kind = RegionKind::Global { owner };
+            shim.regions.insert(self.address, self.size, kind, context.device, context.slot.handle);
             return Ok(());
         }
-        let (place, mut pages) = (RegionKind::Shared { owner }, pages());
-        if shim.regions.find(self.address).is_some_and(|region| region.kind == place) {
+        let (kind, mut pages) = (RegionKind::Shared { owner }, pages());
+        if shim.regions.find(self.address).is_some_and(|region| region.kind == kind) {
             return Ok(());
         }
-        let pinned = pinned::get().ok_or_else(address_taken)?;
+        let pinned = pinned::get().ok_or_else(address_in_use)?;
         self.map(&mut pages)?;
         let known = pinned_sync::whole(shim, self.address, self.size)?;
         // SAFETY: the pages were mapped for this variable, no other code knows of it, and it has as many bytes.
@@ -56,8 +56,8 @@ impl Variable {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
             target.copy_from_nonoverlapping(known.as_ptr(), known.len());
         }
-        if !shim.regions.insert(self.address, self.size, place, context.device, context.slot.handle) {
-            return Err(address_taken());
+        if !shim.regions.insert(self.address, self.size, kind, context.device, context.slot.handle) {
+            return Err(address_in_use());
         }
         pinned.adopt(self.address, context.wire(), known);
         MANAGED_VARIABLES.begin();
@@ -67,7 +67,7 @@ impl Variable {
     /// Maps the pages of the variable that are not mapped for another one.
     fn map(&self, pages: &mut BTreeSet<u64>) -> Result<(), CUresult> {
         let end = self.address.checked_add(self.size).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
-        let range = self.address / PAGE_BYTES * PAGE_BYTES..end.ok_or_else(address_taken)?;
+        let range = self.address / PAGE_BYTES * PAGE_BYTES..end.ok_or_else(address_in_use)?;
         for gap in missing(pages, &range) {
             map(&gap)?;
             pages.extend(gap.step_by(PAGE_BYTES as usize));
@@ -102,14 +102,14 @@ fn map(range: &Range<u64>) -> Result<(), CUresult> {
         Ok(elsewhere) => {
             // SAFETY: made just now, and not handed out.
             let _ = unsafe { munmap(elsewhere, size) };
-            Err(address_taken())
+            Err(address_in_use())
         }
-        Err(_) => Err(address_taken()),
+        Err(_) => Err(address_in_use()),
     }
 }
 
 /// The program has memory of its own at the address.
-fn address_taken() -> CUresult {
+fn address_in_use() -> CUresult {
     refuse(Function::cuLibraryGetManaged, "has met a managed variable at an address that this program has in use")
 }
 

@@ -7,7 +7,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_cuda_sys::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult, Function};
 use katydid_wire::message::{
     cuCtxDestroy_v2, cuCtxSetCacheConfig, kdContextCreate, kdContextRelease, kdContextReset, kdContextSetLimit,
@@ -261,7 +261,7 @@ pub(crate) fn push_current(handle: CUcontext) -> Result<(), CUresult> {
 pub(crate) unsafe fn pop_current(target: *mut CUcontext) -> Result<(), CUresult> {
     let context = stack::pop().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     // SAFETY: null or writable, by the contract.
-    unsafe { write_if_given(target, context.handle()) };
+    unsafe { write_optional(target, context.handle()) };
     Ok(())
 }
 
@@ -411,8 +411,8 @@ pub(crate) unsafe fn stream_priority_range(least: *mut i32, greatest: *mut i32) 
     let range = stack::required()?.with_facts(|facts| (facts.least_priority, facts.greatest_priority))?;
     // SAFETY: null or writable, by the contract.
     unsafe {
-        write_if_given(least, range.0);
-        write_if_given(greatest, range.1);
+        write_optional(least, range.0);
+        write_optional(greatest, range.1);
     }
     Ok(())
 }

@@ -221,8 +221,8 @@ pub(crate) unsafe fn by_pci_bus_id(target: *mut CUdevice, id: *const c_char) -> 
 /// Domain, bus, device and function out of `[domain:]bus:device[.function]`, all hexadecimal.
 fn pci_address(text: &str) -> Option<[u32; 4]> {
     let number = |digits: &str| u32::from_str_radix(digits, 16).ok();
-    let (place, function) = text.split_once('.').unwrap_or((text, "0"));
-    let parts: Vec<_> = place.split(':').collect();
+    let (bus_slot, function) = text.split_once('.').unwrap_or((text, "0"));
+    let parts: Vec<_> = bus_slot.split(':').collect();
     match parts[..] {
         [domain, bus, device] => Some([number(domain)?, number(bus)?, number(device)?, number(function)?]),
         [bus, device] => Some([0, number(bus)?, number(device)?, number(function)?]),

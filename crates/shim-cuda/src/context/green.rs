@@ -353,7 +353,7 @@ pub(crate) fn destroy(green: CUgreenCtx) -> Result<(), CUresult> {
 /// # Safety
 ///
 /// As [`of_device`].
-pub(crate) unsafe fn turned(target: *mut CUcontext, green: CUgreenCtx) -> Result<(), CUresult> {
+pub(crate) unsafe fn context_of_green(target: *mut CUcontext, green: CUgreenCtx) -> Result<(), CUresult> {
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     target.write(resolve(green)?.handle());

@@ -86,9 +86,9 @@ pub(crate) unsafe fn boxes(
 ) -> Result<(), CUresult> {
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
-        katydid_client::ffi::write_if_given(wrong, NO_INDEX);
+        katydid_client::ffi::write_optional(wrong, NO_INDEX);
         run_boxes(operations, count, flags, stream).map_err(|(code, at)| {
-            katydid_client::ffi::write_if_given(wrong, at);
+            katydid_client::ffi::write_optional(wrong, at);
             code
         })
     }
@@ -129,9 +129,9 @@ pub(crate) unsafe fn first(
     let arrays = Arrays { targets, sources, sizes, count, attributes, firsts, kinds };
     // SAFETY: handed on; `wrong` is null or writable.
     unsafe {
-        katydid_client::ffi::write_if_given(wrong, NO_INDEX);
+        katydid_client::ffi::write_optional(wrong, NO_INDEX);
         run(&arrays, stream).map_err(|(code, at)| {
-            katydid_client::ffi::write_if_given(wrong, at);
+            katydid_client::ffi::write_optional(wrong, at);
             code
         })
     }

@@ -100,7 +100,7 @@ impl DriverFacts for Answers {
         module::functions_of(katydid_cuda_sys::CUmodule(arguments::handle(module))).map_err(|code| code.0)
     }
 
-    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+    fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
         let context = stack::active().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;
         let shim = shim().map_err(|code| code.0)?;
         let reply = shim.session.call(context.wire(), &kdProcessorPlaces {}).map_err(|code| code.0)?;

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_cuda_sys::proc_address_result::{SUCCESS, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT};
 use katydid_cuda_sys::{CUresult, Lookup, proc_address};
 use katydid_driver_rules::device::proc_address_flags;
@@ -57,7 +57,7 @@ pub(crate) unsafe fn v2(
     // SAFETY: null or writable, by the contract.
     unsafe {
         out(pfn)?.write(address);
-        write_if_given(status, answer);
+        write_optional(status, answer);
     }
     Ok(())
 }

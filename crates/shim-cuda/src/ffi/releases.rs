@@ -21,7 +21,7 @@ const ABSENT_LOOKUPS: [(&str, &str); 3] = [
 ];
 
 /// A line of the list.
-struct Asked {
+struct LookupRow {
     name: &'static str,
     /// As the line has it: 13.2, or - where none is named.
     version: &'static str,
@@ -30,7 +30,7 @@ struct Asked {
     table: Option<katydid_export_table::Id>,
 }
 
-impl Asked {
+impl LookupRow {
     fn parse(line: &'static str) -> Option<Self> {
         let (table, rest) = match line.strip_prefix("table ") {
             Some(rest) => {
@@ -71,18 +71,20 @@ impl Asked {
     }
 }
 
-fn read_requests() -> Vec<Asked> {
+fn read_requests() -> Vec<LookupRow> {
     let lines = RELEASE_LOOKUPS.lines().filter(|line| !line.starts_with('#'));
-    lines.map(|line| Asked::parse(line).unwrap_or_else(|| panic!("spec/lookups.txt: no such line: {line}"))).collect()
+    lines
+        .map(|line| LookupRow::parse(line).unwrap_or_else(|| panic!("spec/lookups.txt: no such line: {line}")))
+        .collect()
 }
 
 #[test]
 fn what_releases_ask_for_is_there_or_named() {
-    let fits = |name: &str, asked: &Asked| match name.strip_suffix('*') {
+    let fits = |name: &str, asked: &LookupRow| match name.strip_suffix('*') {
         Some(start) => asked.name.starts_with(start),
         None => name == asked.name,
     };
-    let is_named = |asked: &Asked| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, asked));
+    let is_named = |asked: &LookupRow| ABSENT_LOOKUPS.iter().any(|(name, _)| fits(name, asked));
     let all = read_requests();
     let not_served: Vec<String> = all
         .iter()

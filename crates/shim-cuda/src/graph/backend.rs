@@ -71,7 +71,7 @@ fn keeps_its_launch(was: &PlanStep, step: &PlanStep) -> bool {
 
 impl Backend for Remote {
     fn is_kernel(&self, function: usize) -> bool {
-        lookup::kernel_behind(CUfunction(std::ptr::with_exposed_provenance_mut(function))).is_ok()
+        lookup::kernel_of_function(CUfunction(std::ptr::with_exposed_provenance_mut(function))).is_ok()
     }
 
     fn function_of(&self, kernel: usize, context: usize) -> Outcome<usize> {
@@ -182,9 +182,9 @@ impl Backend for Remote {
 
     fn launch(&self, exec: u32, plan: &Arc<Plan>, stream: CUstream) -> Outcome {
         let is_mixed = !self.tokens_of(exec).is_empty();
-        let place = send(exec, plan, stream, is_mixed)?;
+        let mark = send(exec, plan, stream, is_mixed)?;
         if is_mixed {
-            registry::upcalls().launched(place, shim()?.session.enqueued());
+            registry::upcalls().launched(mark, shim()?.session.enqueued());
         }
         if shim()?.launches_block { wait::synchronize(stream) } else { Ok(()) }
     }

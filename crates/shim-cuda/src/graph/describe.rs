@@ -59,7 +59,7 @@ impl Describer {
 
     /// Refuses what the program has to do inside a conditional node, for memory at these addresses: as the driver does where
     /// that is pageable, and as not supported where it is pinned and only this link does not share it.
-    fn check_place(&self, addresses: &[u64]) -> Result<(), CUresult> {
+    fn check_reachable(&self, addresses: &[u64]) -> Result<(), CUresult> {
         if !self.in_body {
             return Ok(());
         }
@@ -102,7 +102,7 @@ impl Describer {
     fn fill(&mut self, node: &CUDA_MEMSET_NODE_PARAMS, context: u32) -> Result<StepWork, CUresult> {
         let fill = CheckedMemset(*node);
         if matches!(side::of_fill(&fill)?, CopySide::Own(_)) {
-            self.check_place(&[node.dst])?;
+            self.check_reachable(&[node.dst])?;
             return Ok(StepWork::Host { token: self.operation(HostOperation::Fill(fill))? });
         }
         Ok(StepWork::Fill {
@@ -124,7 +124,7 @@ impl Describer {
         let own: Vec<u64> =
             [&target, &source].into_iter().filter(|side| is_own(side)).map(|side| side.address()).collect();
         if !own.is_empty() {
-            self.check_place(&own)?;
+            self.check_reachable(&own)?;
         }
         let mut described = *copy;
         if copy.srcMemoryType == katydid_cuda_sys::memory_type::HOST {

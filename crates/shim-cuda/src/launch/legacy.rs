@@ -16,37 +16,37 @@ use crate::launch::submit;
 /// Changes what is set on a function.
 fn change<R>(function: CUfunction, with: impl FnOnce(&Function, &mut OldLaunch) -> R) -> Result<R, CUresult> {
     let function: Arc<Function> = object(function)?;
-    let mut kept = function.old.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(with(&function, &mut kept))
+    let mut state = function.old.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(with(&function, &mut state))
 }
 
 /// Sets the threads of a block in each direction (`cuFuncSetBlockShape`).
 pub(crate) fn set_block(function: CUfunction, x: i32, y: i32, z: i32) -> Result<(), CUresult> {
     let devices = device::all()?;
-    change(function, |function, kept| {
+    change(function, |function, state| {
         let device = &devices[function.context.device as usize];
-        kept.set_block([x, y, z], BLOCK_LIMITS.map(|limit| device.value(limit)))
+        state.set_block([x, y, z], BLOCK_LIMITS.map(|limit| device.value(limit)))
     })?
 }
 
 /// Sets the bytes of dynamic shared memory (`cuFuncSetSharedSize`).
 pub(crate) fn set_shared(function: CUfunction, bytes: u32) -> Result<(), CUresult> {
-    change(function, |_, kept| kept.shared = bytes)
+    change(function, |_, state| state.shared = bytes)
 }
 
 /// Sets the bytes of all parameters together (`cuParamSetSize`).
 pub(crate) fn set_size(function: CUfunction, bytes: u32) -> Result<(), CUresult> {
-    change(function, |_, kept| kept.set_size(bytes))?
+    change(function, |_, state| state.set_size(bytes))?
 }
 
 /// Sets 4 bytes of the parameters at an offset (`cuParamSeti`).
 pub(crate) fn set_integer(function: CUfunction, offset: i32, value: u32) -> Result<(), CUresult> {
-    change(function, |_, kept| kept.set(offset, &value.to_le_bytes()))?
+    change(function, |_, state| state.set(offset, &value.to_le_bytes()))?
 }
 
 /// Sets 4 bytes of the parameters at an offset (`cuParamSetf`).
 pub(crate) fn set_float(function: CUfunction, offset: i32, value: f32) -> Result<(), CUresult> {
-    change(function, |_, kept| kept.set(offset, &value.to_le_bytes()))?
+    change(function, |_, state| state.set(offset, &value.to_le_bytes()))?
 }
 
 /// Sets bytes of the parameters at an offset (`cuParamSetv`).
@@ -65,7 +65,7 @@ pub(crate) unsafe fn set_bytes(
     }
     // SAFETY: readable for `count` bytes, by the contract.
     let bytes = unsafe { std::slice::from_raw_parts(pointer.cast_const().cast(), count as usize) };
-    change(function, |_, kept| kept.set(offset, bytes))?
+    change(function, |_, state| state.set(offset, bytes))?
 }
 
 /// Texture references have been taken by name since CUDA 3.2; the call does nothing but look at its handles.
@@ -87,10 +87,10 @@ pub(crate) fn grid(function: CUfunction, width: i32, height: i32) -> Result<(), 
 /// Launches a grid in a stream (`cuLaunchGridAsync`).
 pub(crate) fn grid_async(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Result<(), CUresult> {
     let [width, height] = old::grid(width, height)?;
-    let kept = change(function, |_, kept| kept.clone())?;
-    let ([x, y, z], none) = (kept.block, std::ptr::null_mut());
-    kept.with_params(|extra| {
+    let state = change(function, |_, state| state.clone())?;
+    let ([x, y, z], none) = (state.block, std::ptr::null_mut());
+    state.with_params(|extra| {
         // SAFETY: the list is whole and its buffer has the size that it names; a function without parameters reads neither.
-        unsafe { submit::kernel(function, width, height, 1, x, y, z, kept.shared, stream, none, extra) }
+        unsafe { submit::kernel(function, width, height, 1, x, y, z, state.shared, stream, none, extra) }
     })
 }

@@ -16,14 +16,14 @@ const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Default)]
 struct QueuedWork {
     /// Pieces of work that it was given since it has had any.
-    given: u64,
+    enqueued: u64,
     /// Tokens of the functions, with what had been given before each.
     functions: VecDeque<(u64, u64)>,
 }
 
 impl QueuedWork {
     fn is_full(&self) -> bool {
-        self.functions.front().is_some_and(|(_, before)| self.given - before >= MAX_QUEUED_WORK)
+        self.functions.front().is_some_and(|(_, before)| self.enqueued - before >= MAX_QUEUED_WORK)
     }
 }
 
@@ -44,7 +44,7 @@ impl StreamQueues {
     pub(crate) fn begin(&self, stream: u64, token: u64) {
         let mut all = self.lock();
         let behind = all.entry(stream).or_default();
-        behind.functions.push_back((token, behind.given));
+        behind.functions.push_back((token, behind.enqueued));
     }
 
     /// The function has returned, or was not given.
@@ -61,7 +61,7 @@ impl StreamQueues {
         let mut all = self.lock();
         let Some(behind) = all.get_mut(&stream) else { return true };
         let is_free = !behind.is_full();
-        behind.given += if is_free { places } else { 0 };
+        behind.enqueued += if is_free { places } else { 0 };
         is_free
     }
 

@@ -68,11 +68,11 @@ impl CachedTarget {
         let lent = TARGET_CACHE.try_with(|known| {
             // Records are a cache line apart.
             let mut known = known.try_borrow_mut().ok()?;
-            let place = &mut known[handle / 64 % TARGET_CACHE_ENTRIES];
-            if !place.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
-                *place = Some(Self { handle, generation, target: LaunchTarget::of(function).ok()? });
+            let entry = &mut known[handle / 64 % TARGET_CACHE_ENTRIES];
+            if !entry.as_ref().is_some_and(|known| known.handle == handle && known.generation == generation) {
+                *entry = Some(Self { handle, generation, target: LaunchTarget::of(function).ok()? });
             }
-            place.as_ref().map(|known| launch(&known.target))
+            entry.as_ref().map(|known| launch(&known.target))
         });
         match lent {
             Ok(Some(launched)) => launched,
@@ -346,7 +346,7 @@ unsafe fn launch_now(
         },
     );
     named.sent();
-    let _ = LAUNCH_BUFFER.try_with(|place| place.set(Some(kept)));
+    let _ = LAUNCH_BUFFER.try_with(|entry| entry.set(Some(kept)));
     sent
 }
 

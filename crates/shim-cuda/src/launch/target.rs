@@ -22,7 +22,7 @@ impl LaunchTarget {
     ///
     /// `ERROR_INVALID_HANDLE` for what is neither.
     pub(crate) fn of(function: CUfunction) -> Result<Self, CUresult> {
-        object(function).map(Self::Function).or_else(|_| lookup::kernel_behind(function).map(Self::Kernel))
+        object(function).map(Self::Function).or_else(|_| lookup::kernel_of_function(function).map(Self::Kernel))
     }
 
     /// Wire ids of function and kernel, one of them 0.

@@ -81,8 +81,8 @@ pub(crate) fn begin() -> Result<(), CUresult> {
 /// Notes a function, and sees to it that the thread runs.
 fn register(due: DueFunction, stream: CUstream) -> Result<u64, CUresult> {
     run_thread()?;
-    let (place, context) = (stream::capture_stream(stream)?, stream::context_of(stream)?.owner());
-    Ok(registry::upcalls().add(due, place.key, context.wire()))
+    let (capture_stream, context) = (stream::capture_stream(stream)?, stream::context_of(stream)?.owner());
+    Ok(registry::upcalls().add(due, capture_stream.key, context.wire()))
 }
 
 fn run_thread() -> Result<(), CUresult> {

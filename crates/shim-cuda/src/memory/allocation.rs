@@ -1,7 +1,7 @@
 //! Device memory: handed out here, on arenas that the worker backs.
 #![expect(unsafe_code, reason = "writes pointers of C callers")]
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_client::regions::RegionKind;
 use katydid_cuda_sys::{CUdeviceptr, CUresult, device_attribute};
 use katydid_driver_rules::memory::{check_pitched, pitched};
@@ -84,8 +84,8 @@ pub(crate) unsafe fn info(free: *mut usize, total: *mut usize) -> Result<(), CUr
     let reply = shim()?.session.call(context.wire(), &kdDeviceInfo { device: device.position as i32 })?;
     // SAFETY: null or writable, by the contract.
     unsafe {
-        write_if_given(free, (reply.free + device.memory.unused_bytes()) as usize);
-        write_if_given(total, reply.total as usize);
+        write_optional(free, (reply.free + device.memory.unused_bytes()) as usize);
+        write_optional(total, reply.total as usize);
     }
     Ok(())
 }
@@ -102,8 +102,8 @@ pub(crate) unsafe fn address_range(
     let region = shim()?.regions.find(address).ok_or(CUresult::ERROR_NOT_FOUND)?;
     // SAFETY: null or writable, by the contract.
     unsafe {
-        write_if_given(base, region.start);
-        write_if_given(size, region.size as usize);
+        write_optional(base, region.start);
+        write_optional(size, region.size as usize);
     }
     Ok(())
 }

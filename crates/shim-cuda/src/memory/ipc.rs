@@ -55,7 +55,7 @@ impl MemoryName {
         let numbers = [self.whole, self.offset, self.size_and_device].map(u64::to_le_bytes);
         let mut reserved = [0; 64];
         let bytes = MEMORY_HANDLE_MAGIC.into_iter().chain(self.name).chain(numbers.into_iter().flatten());
-        reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
         CUipcMemHandle { reserved }
     }
 
@@ -280,7 +280,7 @@ pub(crate) unsafe fn event_handle(target: *mut CUipcEventHandle, event: CUevent)
     object(event)?.is_shared.store(true, Ordering::Relaxed);
     let mut reserved = [0; 64];
     let bytes = EVENT_HANDLE_MAGIC.iter().chain(&reply.name).copied();
-    reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+    reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
     target.write(CUipcEventHandle { reserved });
     Ok(())
 }

@@ -46,7 +46,7 @@ fn is_shared(home: PoolLocation) -> bool {
 }
 
 /// The kind of a region out of the pool with this handle.
-fn place_of(home: PoolLocation, pool: usize) -> RegionKind {
+fn region_kind(home: PoolLocation, pool: usize) -> RegionKind {
     match home {
         PoolLocation::Device(_) => RegionKind::Pooled { pool },
         PoolLocation::Host => RegionKind::HostPooled { pool },
@@ -197,7 +197,7 @@ impl Pool {
             let used = state.counts.used;
             state.trim(used);
         })?;
-        shim.regions.insert(address, size, place_of(self.home, self.slot.handle), device, 0);
+        shim.regions.insert(address, size, region_kind(self.home, self.slot.handle), device, 0);
         Ok(address)
     }
 
@@ -268,7 +268,7 @@ fn allocate_pages(home: PoolLocation, pool: usize, size: u64) -> Result<u64, CUr
         }
         PoolLocation::Device(_) | PoolLocation::Host => 0,
     };
-    shim()?.regions.insert(address, size, place_of(home, pool), device, 0);
+    shim()?.regions.insert(address, size, region_kind(home, pool), device, 0);
     Ok(address)
 }
 
@@ -454,8 +454,8 @@ pub(crate) unsafe fn default_of(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     // SAFETY: handed on.
-    let place = named(&unsafe { read(location) }?, kind)?;
-    target.write(with_choice(place, |choice| choice.default.handle())?);
+    let location = named(&unsafe { read(location) }?, kind)?;
+    target.write(with_choice(location, |choice| choice.default.handle())?);
     Ok(())
 }
 
@@ -470,8 +470,8 @@ pub(crate) unsafe fn of_location(
     // SAFETY: null or writable, by the contract.
     let target = unsafe { out(target) }?;
     // SAFETY: handed on.
-    let place = named(&unsafe { read(location) }?, kind)?;
-    target.write(with_choice(place, |choice| choice.current.handle())?);
+    let location = named(&unsafe { read(location) }?, kind)?;
+    target.write(with_choice(location, |choice| choice.current.handle())?);
     Ok(())
 }
 

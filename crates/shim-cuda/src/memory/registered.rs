@@ -41,12 +41,12 @@ pub(crate) fn register(pointer: *mut c_void, size: usize, flags: u32) -> Result<
                    what they write only at launches, not while they wait for it. NCCL does without with NCCL_SHM_DISABLE=1";
         return Err(refuse(Function::cuMemHostRegister_v2, why));
     }
-    let place = RegionKind::Registered { flags: told };
+    let kind = RegionKind::Registered { flags: told };
     let shim = shim()?;
     if pinned::get().is_none() {
         return Err(refuse(Function::cuMemHostRegister_v2, "needs addresses that this program has in use"));
     }
-    if shim.regions.insert(start, size, place, context.device, context.slot.handle) {
+    if shim.regions.insert(start, size, kind, context.device, context.slot.handle) {
         REGISTERED_BLOCKS.begin();
         return Ok(());
     }

@@ -367,12 +367,12 @@ pub(crate) unsafe fn create(
             let CUmemAllocationProp { requestedHandleTypes: sharing, compressionType: compression, .. } = properties;
             let requested = (sharing, compression, properties.gpuDirectRDMACapable);
             let uses = Mutex::new(Uses { handles: 1, mappings: 0 });
-            let location = rules::told_location(properties.location);
+            let location = rules::reported_location(properties.location);
             Ok(Allocation { slot, location, requested, size, uses })
         })
     };
-    let device = Some(properties.location).filter(|place| place.type_ == location_type::DEVICE);
-    let allocation = match device.and_then(|place| u32::try_from(place.id).ok()) {
+    let device = Some(properties.location).filter(|location| location.type_ == location_type::DEVICE);
+    let allocation = match device.and_then(|location| u32::try_from(location.id).ok()) {
         Some(ordinal) => in_need(ordinal, size, make),
         None => retry_until_timeout(make),
     }?;

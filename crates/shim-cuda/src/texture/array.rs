@@ -253,12 +253,12 @@ pub(crate) unsafe fn level(target: *mut CUarray, mipmap: CUmipmappedArray, numbe
     let target = unsafe { out(target) }?;
     let mipmap = object(mipmap)?;
     let mut levels = mipmap.levels.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = levels.get_mut(number as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let array = match place {
+    let entry = levels.get_mut(number as usize).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let array = match entry {
         Some(array) => Arc::clone(array),
         None => {
             let array = make_level(&mipmap, number)?;
-            Arc::clone(place.insert(array))
+            Arc::clone(entry.insert(array))
         }
     };
     target.write(CUarray(handle(array.slot.handle)));

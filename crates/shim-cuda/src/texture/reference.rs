@@ -9,7 +9,7 @@ use std::any::Any;
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_client::slab::SlabSlot;
 use katydid_cuda_sys::{
     CUDA_ARRAY_DESCRIPTOR, CUaddress_mode, CUarray, CUarray_format, CUdeviceptr, CUfilter_mode, CUmipmappedArray,
@@ -19,7 +19,7 @@ use katydid_driver_rules::caller::read;
 use katydid_driver_rules::texture::resource_kind::{ARRAY, LINEAR, MIPMAP, PITCHED};
 use katydid_driver_rules::texture::{check_reference_flags, reference_dimension};
 use katydid_wire::message::{kdReferenceEnd, kdTextureReference, kdTextureReferenceSet};
-use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, sampler_word};
+use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, property, sampler_word};
 use katydid_wire::texture::TextureArguments;
 
 use crate::context::record::Context;
@@ -101,21 +101,21 @@ impl TextureReferenceState {
     fn bind(&mut self, resource: TextureArguments) {
         let before = self.arguments.texture;
         self.arguments.texture = TextureArguments { sampler: before.sampler, ..resource };
-        self.arguments.given |= given::RESOURCE;
+        self.arguments.set |= property::RESOURCE;
         self.bound = None;
     }
 
     /// Binds the reference to an array or mipmap, which brings its own format.
     fn bind_array(&mut self, resource: TextureArguments, bound: BoundArray) {
         self.bind(resource);
-        self.arguments.given &= !given::FORMAT;
+        self.arguments.set &= !property::FORMAT;
         self.bound = Some(bound);
     }
 
     /// Leaves an array that is gone.
     fn leave_gone(&mut self) {
         if self.bound.as_ref().is_some_and(|bound| bound.object.strong_count() == 0) {
-            self.arguments.given &= !given::RESOURCE;
+            self.arguments.set &= !property::RESOURCE;
             self.bound = None;
         }
     }
@@ -203,16 +203,16 @@ fn change(reference: CUtexref, with: impl FnOnce(&mut TextureReferenceState)) ->
 }
 
 /// Sets one number of the sampler.
-fn set(reference: CUtexref, bit: u32, place: usize, value: u32) -> Result<(), CUresult> {
-    set_some(reference, bit, place, &[value])
+fn set(reference: CUtexref, bit: u32, word: usize, value: u32) -> Result<(), CUresult> {
+    set_some(reference, bit, word, &[value])
 }
 
 /// Sets numbers of the sampler that lie side by side.
-fn set_some(reference: CUtexref, bit: u32, place: usize, values: &[u32]) -> Result<(), CUresult> {
+fn set_some(reference: CUtexref, bit: u32, word: usize, values: &[u32]) -> Result<(), CUresult> {
     let store = |state: &mut TextureReferenceState| {
-        state.arguments.given |= bit;
-        let places = state.arguments.texture.sampler.iter_mut().skip(place);
-        places.zip(values).for_each(|(place, value)| *place = *value);
+        state.arguments.set |= bit;
+        let places = state.arguments.texture.sampler.iter_mut().skip(word);
+        places.zip(values).for_each(|(word, value)| *word = *value);
     };
     change(reference, store).map(drop)
 }
@@ -260,7 +260,7 @@ pub(crate) unsafe fn set_address(
         state.bind(memory);
     })?;
     // SAFETY: null or writable, by the contract.
-    unsafe { write_if_given(offset, told as usize) };
+    unsafe { write_optional(offset, told as usize) };
     Ok(())
 }
 
@@ -302,7 +302,7 @@ pub(crate) unsafe fn set_rows(
 pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: i32) -> Result<(), CUresult> {
     let channels = u32::try_from(channels).map_err(|_| INVALID_VALUE)?;
     let store = |state: &mut TextureReferenceState| {
-        state.arguments.given |= given::FORMAT;
+        state.arguments.set |= property::FORMAT;
         (state.arguments.texture.format, state.arguments.texture.channels) = (format, channels);
     };
     change(reference, store).map(drop)
@@ -311,32 +311,32 @@ pub(crate) fn set_format(reference: CUtexref, format: CUarray_format, channels: 
 /// In one of three dimensions.
 pub(crate) fn set_address_mode(reference: CUtexref, dimension: i32, mode: CUaddress_mode) -> Result<(), CUresult> {
     let dimension = reference_dimension(dimension)?;
-    set(reference, given::ADDRESS_MODE << dimension, sampler_word::ADDRESS_MODE + dimension, mode)
+    set(reference, property::ADDRESS_MODE << dimension, sampler_word::ADDRESS_MODE + dimension, mode)
 }
 
 /// Sets how texels are filtered.
 pub(crate) fn set_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
-    set(reference, given::FILTER, sampler_word::FILTER, mode)
+    set(reference, property::FILTER, sampler_word::FILTER, mode)
 }
 
 /// Sets how levels of a mipmap are filtered.
 pub(crate) fn set_level_filter(reference: CUtexref, mode: CUfilter_mode) -> Result<(), CUresult> {
-    set(reference, given::LEVEL_FILTER, sampler_word::LEVEL_FILTER, mode)
+    set(reference, property::LEVEL_FILTER, sampler_word::LEVEL_FILTER, mode)
 }
 
 /// Sets what is added to the level that is chosen.
 pub(crate) fn set_level_bias(reference: CUtexref, bias: f32) -> Result<(), CUresult> {
-    set(reference, given::LEVEL_BIAS, sampler_word::LEVEL_BIAS, bias.to_bits())
+    set(reference, property::LEVEL_BIAS, sampler_word::LEVEL_BIAS, bias.to_bits())
 }
 
 /// Sets the first and the last level that may be chosen.
 pub(crate) fn set_level_clamp(reference: CUtexref, first: f32, last: f32) -> Result<(), CUresult> {
-    set_some(reference, given::LEVEL_CLAMP, sampler_word::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
+    set_some(reference, property::LEVEL_CLAMP, sampler_word::LEVEL_CLAMP, &[first.to_bits(), last.to_bits()])
 }
 
 /// Most samples along the longer side of a footprint.
 pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUresult> {
-    set(reference, given::ANISOTROPY, sampler_word::ANISOTROPY, most)
+    set(reference, property::ANISOTROPY, sampler_word::ANISOTROPY, most)
 }
 
 /// Sets the colour outside of the image, four channels from red to alpha.
@@ -347,18 +347,18 @@ pub(crate) fn set_anisotropy(reference: CUtexref, most: u32) -> Result<(), CUres
 pub(crate) unsafe fn set_border(reference: CUtexref, colour: *const f32) -> Result<(), CUresult> {
     // SAFETY: null or four floats, by the contract.
     let colour = unsafe { read(colour.cast::<[f32; 4]>()) }?;
-    set_some(reference, given::BORDER, sampler_word::BORDER, &colour.map(f32::to_bits))
+    set_some(reference, property::BORDER, sampler_word::BORDER, &colour.map(f32::to_bits))
 }
 
 /// How texels and coordinates are read.
 pub(crate) fn set_flags(reference: CUtexref, flags: u32) -> Result<(), CUresult> {
-    set(reference, given::FLAGS, sampler_word::FLAGS, flags)
+    set(reference, property::FLAGS, sampler_word::FLAGS, flags)
 }
 
 /// What a reference is bound to, if that is of a kind.
 fn resource(reference: CUtexref, kinds: &[u32]) -> Result<TextureReferenceState, CUresult> {
     let state = object(reference)?.state().clone();
-    let is_bound = state.arguments.given & given::RESOURCE != 0 && kinds.contains(&state.arguments.texture.kind);
+    let is_bound = state.arguments.set & property::RESOURCE != 0 && kinds.contains(&state.arguments.texture.kind);
     if is_bound { Ok(state) } else { Err(INVALID_VALUE) }
 }
 
@@ -399,8 +399,8 @@ pub(crate) unsafe fn address(target: *mut CUdeviceptr, reference: CUtexref) -> R
 }
 
 /// Writes a number of the sampler, as `read` understands it.
-fn answer<T>(target: Out<T>, reference: CUtexref, place: usize, read: fn(u32) -> T) -> Result<(), CUresult> {
-    let value = object(reference)?.state().arguments.texture.sampler.get(place).copied();
+fn answer<T>(target: Out<T>, reference: CUtexref, word: usize, read: fn(u32) -> T) -> Result<(), CUresult> {
+    let value = object(reference)?.state().arguments.texture.sampler.get(word).copied();
     target.write(read(value.ok_or(INVALID_VALUE)?));
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use katydid_cuda_sys::{CUresult, CUtensorMap, Function, void};
 use katydid_driver_rules::caller::filled as take;
-use katydid_driver_rules::tensor_map::{self as rules, check_place, rank};
+use katydid_driver_rules::tensor_map::{self as rules, check_map_pointer, rank};
 use katydid_wire::message::kdTensorMap;
 use katydid_wire::tensor_map::{MAX_PIXEL_RANK, MAX_RANK, TensorMap, TensorMapKind};
 
@@ -85,7 +85,7 @@ unsafe fn encode(
     address: *mut void,
     map: &TensorMap,
 ) -> Result<(), CUresult> {
-    check_place(target)?;
+    check_map_pointer(target)?;
     let (shim, address) = (shim()?, address.addr() as u64);
     let (moves, shape) = (shim.session.moves(), (*map, address % ADDRESS_CHECK_ALIGN_BYTES));
     let words = match ENCODED_MAPS.of(moves, &shape, address) {

@@ -33,11 +33,11 @@ fn extent(origin: [usize; 3], region: [usize; 3], (row, slice): (usize, usize)) 
 /// The origin is null or holds three numbers, and four of an image with levels.
 unsafe fn image_extent(image: cl_mem, origin: *const usize, region: [usize; 3]) -> Result<Extent, Code> {
     // SAFETY: handed on.
-    let place = unsafe { three(origin)? };
+    let start = unsafe { three(origin)? };
     let shape = object::<Memory>(image)?.image;
     // SAFETY: not null, and by the contract.
     let level = shape.map_or(0, |shape| unsafe { shape.level(origin) });
-    Ok(extent(place, region, (level, 0)))
+    Ok(extent(start, region, (level, 0)))
 }
 
 /// Enqueues a copy between two objects; each side is a form and an extent.

@@ -18,10 +18,10 @@ use crate::process::session;
 /// # Safety
 ///
 /// `from` is null or holds as many numbers.
-unsafe fn fill(place: &mut [u64], dimensions: u32, from: *const usize) -> bool {
+unsafe fn fill(out: &mut [u64], dimensions: u32, from: *const usize) -> bool {
     // SAFETY: handed on.
     let numbers = unsafe { list(dimensions as usize, from) };
-    place.iter_mut().zip(numbers).for_each(|(place, number)| *place = *number as u64);
+    out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as u64);
     !numbers.is_empty()
 }
 
@@ -36,7 +36,7 @@ fn launch(order: PendingCommand, kernel: &Kernel, shape: LaunchShape) -> Result<
         event: order.event(),
         kernel: kernel.base.id,
         dimensions: shape.dimensions,
-        given: shape.given,
+        given: shape.given_arrays,
         waits: &waits,
     };
     let worker = order.worker;
@@ -81,7 +81,7 @@ pub(crate) unsafe fn enqueue_ndrange_kernel(
         )
     };
     let given = u32::from(offset) | u32::from(local) << 1 | u32::from(size) << 2;
-    let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given, sizes };
+    let shape = LaunchShape { queue: order.queue(), dimensions: work_dim, given_arrays: given, sizes };
     with_object(kernel, |kernel| launch(order, kernel, shape))
 }
 

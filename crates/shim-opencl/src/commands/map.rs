@@ -6,7 +6,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
     COMMAND_MAP_BUFFER, COMMAND_MAP_IMAGE, COMMAND_UNMAP_MEM_OBJECT, MAP_READ, MAP_WRITE, MAP_WRITE_INVALIDATE_REGION,
     MEM_OBJECT_IMAGE1D_ARRAY,
@@ -188,8 +188,8 @@ pub(crate) unsafe fn enqueue_map_buffer(
         (0, shared) => shared,
         (host, _) => host,
     };
-    let place = ptr::with_exposed_provenance_mut::<void>(start.wrapping_add(offset));
-    let transfer = run(buffer, offset, size, place)?;
+    let pointer = ptr::with_exposed_provenance_mut::<void>(start.wrapping_add(offset));
+    let transfer = run(buffer, offset, size, pointer)?;
     let address = if memory.shared != 0 {
         map_shared(order, transfer, blocking != 0, flags)?
     } else {
@@ -235,8 +235,8 @@ pub(crate) unsafe fn enqueue_map_image(
         let address = unsafe { map_in_place::map(order, (image, &memory), blocking != 0, flags, (origin, region))? };
         // SAFETY: by the contract.
         unsafe {
-            write_if_given(image_row_pitch, row);
-            write_if_given(image_slice_pitch, if shape.has_slices() { slice } else { 0 });
+            write_optional(image_row_pitch, row);
+            write_optional(image_slice_pitch, if shape.has_slices() { slice } else { 0 });
         }
         return Ok(ptr::with_exposed_provenance_mut(address));
     }
@@ -261,8 +261,8 @@ pub(crate) unsafe fn enqueue_map_image(
     let address = unsafe { map(order, transfer, blocking != 0, flags, target)? };
     // SAFETY: by the contract.
     unsafe {
-        write_if_given(image_row_pitch, row);
-        write_if_given(image_slice_pitch, if shape.has_slices() { slice } else { 0 });
+        write_optional(image_row_pitch, row);
+        write_optional(image_slice_pitch, if shape.has_slices() { slice } else { 0 });
     }
     Ok(ptr::with_exposed_provenance_mut(address))
 }

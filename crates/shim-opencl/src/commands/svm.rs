@@ -72,10 +72,10 @@ unsafe fn free_now(function: cl_svm_free_notify, event: &Event, addresses: Vec<u
         });
         return;
     };
-    let place = ptr::with_exposed_provenance_mut::<void>;
-    let mut list: Vec<*mut void> = addresses.into_iter().map(place).collect();
+    let pointer = ptr::with_exposed_provenance_mut::<void>;
+    let mut list: Vec<*mut void> = addresses.into_iter().map(pointer).collect();
     // SAFETY: by the contract; the list lives as long as the call.
-    unsafe { function(event.queue(), list.len() as u32, list.as_mut_ptr(), place(data)) }
+    unsafe { function(event.queue(), list.len() as u32, list.as_mut_ptr(), pointer(data)) }
 }
 
 /// # Safety

@@ -72,13 +72,13 @@ pub(crate) unsafe fn text<'a>(text: *const char) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// `place` is null or holds three numbers.
-pub(crate) unsafe fn three(place: *const usize) -> Result<[usize; 3], Code> {
-    if place.is_null() {
+/// `pointer` is null or holds three numbers.
+pub(crate) unsafe fn three(pointer: *const usize) -> Result<[usize; 3], Code> {
+    if pointer.is_null() {
         return Err(Code::INVALID_VALUE);
     }
     // SAFETY: not null, so three numbers by the contract.
-    Ok(unsafe { place.cast::<[usize; 3]>().read_unaligned() })
+    Ok(unsafe { pointer.cast::<[usize; 3]>().read_unaligned() })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::ptr;
 
-use katydid_client::ffi::{Refusals, catch_panics, write_if_given};
+use katydid_client::ffi::{Refusals, catch_panics, write_optional};
 use katydid_client::life::{self, Life};
 use katydid_client::session::api_code::ApiCode;
 use katydid_opencl_sys::{
@@ -79,14 +79,14 @@ pub(crate) unsafe fn entry(function: Function, body: impl FnOnce() -> Result<(),
     }
 }
 
-/// A function that returns an object, and its code at `place`.
+/// A function that returns an object, and its code at `out`.
 ///
 /// # Safety
 ///
-/// `place` is null or writable; and what `body` needs.
+/// `out` is null or writable; and what `body` needs.
 pub(crate) unsafe fn object<R: Returned>(
     function: Function,
-    place: *mut i32,
+    out: *mut i32,
     body: impl FnOnce() -> Result<R, Code>,
 ) -> R::Handle {
     let (object, code) = match run(function, body) {
@@ -94,7 +94,7 @@ pub(crate) unsafe fn object<R: Returned>(
         Err(code) => (R::Handle::NULL, code),
     };
     // SAFETY: by the contract.
-    unsafe { write_if_given(place, code.0) };
+    unsafe { write_optional(out, code.0) };
     object
 }
 

@@ -50,9 +50,9 @@ impl<'a> InitialData<'a> {
     pub(crate) unsafe fn of(rows: &Rows) -> Result<Self, Code> {
         // SAFETY: by the contract.
         if let Some(lent) = unsafe { LentBlock::of(rows) } {
-            let mut place = Vec::new();
-            [lent.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut place));
-            return Ok(Self { staged: STAGED_IN_HOST, inline: Cow::Owned(place), _lent: Some(lent) });
+            let mut inline = Vec::new();
+            [lent.start(), rows.len()].into_iter().for_each(|number| (number as u64).put(&mut inline));
+            return Ok(Self { staged: STAGED_IN_HOST, inline: Cow::Owned(inline), _lent: Some(lent) });
         }
         // SAFETY: by the contract.
         let bytes = unsafe { rows.gather() };

@@ -155,45 +155,45 @@ mod tests {
 
     #[test]
     fn pages_are_kept_for_maps_of_about_their_size_up_to_a_bound() {
-        let kept = ReturnedPages { regions: Mutex::new(Vec::new()) };
+        let returned = ReturnedPages { regions: Mutex::new(Vec::new()) };
         let (small, large) = (region(3 * PAGE_BYTES - 5, None), region(MAX_KEPT_REGION_BYTES, None));
         let start = small.start;
         assert_eq!(small.length, 3 * PAGE_BYTES);
-        kept.put(small);
-        kept.put(large);
-        assert_eq!([4, 1].map(|pages| kept.take(pages * PAGE_BYTES)), [None, None]);
-        assert_eq!(kept.take(2 * PAGE_BYTES).map(|region| region.start), Some(start));
-        assert_eq!(kept.take(2 * PAGE_BYTES), None);
-        kept.put(region(MAX_KEPT_REGION_BYTES + 1, None));
-        assert_eq!(kept.lock().len(), 1, "one was too large");
+        returned.put(small);
+        returned.put(large);
+        assert_eq!([4, 1].map(|pages| returned.take(pages * PAGE_BYTES)), [None, None]);
+        assert_eq!(returned.take(2 * PAGE_BYTES).map(|region| region.start), Some(start));
+        assert_eq!(returned.take(2 * PAGE_BYTES), None);
+        returned.put(region(MAX_KEPT_REGION_BYTES + 1, None));
+        assert_eq!(returned.lock().len(), 1, "one was too large");
         let others: Vec<_> = (0..4).map(|_| region(MAX_KEPT_REGION_BYTES, None)).collect();
         let starts: Vec<_> = others.iter().map(|other| other.start).collect();
-        others.into_iter().for_each(|other| kept.put(other));
-        assert_eq!(kept.lock().iter().map(|region| region.start).collect::<Vec<_>>(), starts, "the oldest is gone");
-        kept.trim();
-        assert!(kept.lock().is_empty());
+        others.into_iter().for_each(|other| returned.put(other));
+        assert_eq!(returned.lock().iter().map(|region| region.start).collect::<Vec<_>>(), starts, "the oldest is gone");
+        returned.trim();
+        assert!(returned.lock().is_empty());
     }
 
     #[test]
     fn pages_that_show_something_are_found_by_it_and_taken_for_others_last() {
-        let kept = ReturnedPages { regions: Mutex::new(Vec::new()) };
+        let returned = ReturnedPages { regions: Mutex::new(Vec::new()) };
         let version = Contents::new(true).version(0).unwrap();
         let shown = |object: u64| Shown { object, version, extent: Extent::run(0, 5) };
         let starts: Vec<_> = (1..=MAX_SHOWING_REGIONS as u64)
             .map(|object| {
-                assert_eq!(kept.take(PAGE_BYTES), None, "{object}: there are few");
+                assert_eq!(returned.take(PAGE_BYTES), None, "{object}: there are few");
                 let region = region(PAGE_BYTES, Some(shown(object)));
                 let start = region.start;
-                kept.put(region);
+                returned.put(region);
                 start
             })
             .collect();
         let other = Shown { version: version.after_write(), ..shown(3) };
-        assert_eq!((kept.take_showing(&other), kept.take_showing(&shown(0))), (None, None));
-        kept.put(kept.take_showing(&shown(3)).unwrap());
-        assert_eq!(kept.take(PAGE_BYTES).unwrap().start, starts[0], "the oldest of many");
-        kept.forget(2);
-        assert_eq!(kept.take(PAGE_BYTES).unwrap().start, starts[1], "its object is gone");
-        kept.trim();
+        assert_eq!((returned.take_showing(&other), returned.take_showing(&shown(0))), (None, None));
+        returned.put(returned.take_showing(&shown(3)).unwrap());
+        assert_eq!(returned.take(PAGE_BYTES).unwrap().start, starts[0], "the oldest of many");
+        returned.forget(2);
+        assert_eq!(returned.take(PAGE_BYTES).unwrap().start, starts[1], "its object is gone");
+        returned.trim();
     }
 }

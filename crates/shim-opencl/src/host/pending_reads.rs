@@ -66,25 +66,25 @@ impl PendingReads {
     }
 
     /// Whether a read under way brings bytes to a place.
-    pub(crate) fn come_to(&self, place: &Rows) -> bool {
-        self.first(place).is_some()
+    pub(crate) fn come_to(&self, rows: &Rows) -> bool {
+        self.first(rows).is_some()
     }
 
     /// The oldest read under way that brings bytes to a place.
-    fn first(&self, place: &Rows) -> Option<u64> {
+    fn first(&self, rows: &Rows) -> Option<u64> {
         if !self.any() {
             return None;
         }
-        self.lock().iter().find(|pending| pending.comes_to(place)).map(|pending| pending.number)
+        self.lock().iter().find(|pending| pending.comes_to(rows)).map(|pending| pending.number)
     }
 
     /// Leaves the place of a read alone from now on, if that is still under way and nothing else comes there.
-    pub(crate) fn abandon(&self, number: u64, place: &Rows) -> bool {
+    pub(crate) fn abandon(&self, number: u64, rows: &Rows) -> bool {
         if !self.any() {
             return false;
         }
         let mut list = self.lock();
-        let is_alone = !list.iter().any(|pending| pending.number != number && pending.comes_to(place));
+        let is_alone = !list.iter().any(|pending| pending.number != number && pending.comes_to(rows));
         let own = list.iter_mut().find(|pending| is_alone && pending.number == number && pending.is_wanted);
         own.map(|own| own.is_wanted = false).is_some()
     }
@@ -105,8 +105,8 @@ impl PendingReads {
 
 impl PendingRead {
     /// Whether it brings bytes to a place.
-    fn comes_to(&self, place: &Rows) -> bool {
-        self.is_wanted && self.target.overlaps(place)
+    fn comes_to(&self, rows: &Rows) -> bool {
+        self.is_wanted && self.target.overlaps(rows)
     }
 
     /// Brings its bytes over, if they are wanted, and its command has ended; false if that has not.
@@ -181,13 +181,13 @@ fn fetching(wait: bool) -> u32 {
 }
 
 /// Waits until every read that is on its way into some of these rows has arrived.
-pub(crate) fn wait_for_overlapping(place: &Rows) -> Result<(), Code> {
-    while let Some(number) = PENDING_READS.first(place) {
+pub(crate) fn wait_for_overlapping(rows: &Rows) -> Result<(), Code> {
+    while let Some(number) = PENDING_READS.first(rows) {
         // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
         // worker then.
         let waited = look(number, land::QUERY_AT_END);
         settle()?;
-        if PENDING_READS.first(place) == Some(number) {
+        if PENDING_READS.first(rows) == Some(number) {
             waited?;
         }
     }

@@ -208,9 +208,9 @@ mod tests {
     #[test]
     fn copies_close_gaps_and_open_them() {
         let (mut memory, mut packed) = (*b"ab.cd...ef.gh", [0u8; 8]);
-        let place = packed.as_mut_ptr().expose_provenance();
+        let address = packed.as_mut_ptr().expose_provenance();
         // SAFETY: the rows lie in `memory`, the bytes in `packed`.
-        unsafe { rows(&mut memory).copy(Direction::Out, place) };
+        unsafe { rows(&mut memory).copy(Direction::Out, address) };
         assert_eq!(&packed, b"abcdefgh");
         packed.make_ascii_uppercase();
         // SAFETY: as above.

@@ -52,7 +52,7 @@ impl TransferBlock {
     }
 
     /// The address of its word.
-    pub(crate) fn word_place(&self) -> usize {
+    pub(crate) fn word_address(&self) -> usize {
         self.memory.address + self.memory.size() - STATE_WORD_BYTES
     }
 
@@ -60,7 +60,7 @@ impl TransferBlock {
     pub(crate) fn word(&self) -> &AtomicU32 {
         // SAFETY: aligned, as blocks are whole pages; inside the block, which is mapped as long as the process lives; both
         // sides touch it by atomics alone.
-        unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(self.word_place())) }
+        unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(self.word_address())) }
     }
 }
 

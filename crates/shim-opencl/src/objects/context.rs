@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
     CONTEXT_DEVICES, CONTEXT_INTEROP_USER_SYNC, CONTEXT_NUM_DEVICES, CONTEXT_PLATFORM, CONTEXT_PROPERTIES,
     CONTEXT_REFERENCE_COUNT,
@@ -21,7 +21,7 @@ use katydid_wire::opencl::{list as lists, query};
 
 use crate::ffi::arguments::{list, pairs};
 use crate::objects::device::{Device, of_type};
-use crate::objects::discovery::given_or_first;
+use crate::objects::discovery::platform_or_first;
 use crate::objects::handle::{self, Base, HeldObject, Object, kind_of_object, make, object, objects};
 use crate::objects::image_facts::KnownForms;
 use crate::objects::info::{QueryBuffer, ask, handles};
@@ -145,7 +145,7 @@ impl Context {
 struct Properties {
     platform: Option<Arc<Platform>>,
     others: Vec<i64>,
-    given: Vec<isize>,
+    properties: Vec<isize>,
 }
 
 /// # Safety
@@ -153,11 +153,11 @@ struct Properties {
 /// `first` is null or a list that ends with 0.
 unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
     // SAFETY: handed on.
-    let given = unsafe { pairs(first) }.unwrap_or_default();
+    let properties = unsafe { pairs(first) }.unwrap_or_default();
     let (mut platform, mut others) = (None, Vec::new());
-    for (at, pair) in given.chunks_exact(2).enumerate() {
+    for (at, pair) in properties.chunks_exact(2).enumerate() {
         let (name, value) = (pair[0], pair[1]);
-        if given.chunks_exact(2).take(at).any(|before| before[0] == name) {
+        if properties.chunks_exact(2).take(at).any(|before| before[0] == name) {
             return Err(Code::INVALID_PROPERTY);
         }
         match u32::try_from(name) {
@@ -170,7 +170,7 @@ unsafe fn properties(first: *const isize) -> Result<Properties, Code> {
             _ => return Err(Code::INVALID_PROPERTY),
         }
     }
-    Ok(Properties { platform, others, given })
+    Ok(Properties { platform, others, properties })
 }
 
 /// # Safety
@@ -227,7 +227,7 @@ fn create(
         Ok(Context {
             base,
             devices,
-            properties: properties.given,
+            properties: properties.properties,
             has_no_zero_copy: AtomicBool::new(false),
             has_no_images_in_place: AtomicBool::new(false),
             commands_at_image: AtomicU64::new(u64::MAX),
@@ -259,7 +259,7 @@ pub(crate) unsafe fn create_context_from_type(
     }
     let platform = match &properties.platform {
         Some(platform) => Arc::clone(platform),
-        None => given_or_first(cl_platform_id::NULL)?,
+        None => platform_or_first(cl_platform_id::NULL)?,
     };
     let devices = of_type(&platform, device_type)?;
     create(properties, devices, pfn_notify, user_data)
@@ -349,6 +349,6 @@ pub(crate) unsafe fn get_supported_image_formats(
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_if_given(num_image_formats, (bytes.len() / 8) as u32) };
+    unsafe { write_optional(num_image_formats, (bytes.len() / 8) as u32) };
     Ok(())
 }

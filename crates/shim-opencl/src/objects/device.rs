@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
     DEVICE_EXECUTION_CAPABILITIES, DEVICE_EXTENSIONS, DEVICE_EXTENSIONS_WITH_VERSION, DEVICE_PARENT_DEVICE,
     DEVICE_PLATFORM, DEVICE_REFERENCE_COUNT, DEVICE_SVM_ATOMICS, DEVICE_SVM_CAPABILITIES,
@@ -154,7 +154,7 @@ pub(crate) unsafe fn create_sub_devices(
     };
     let count = send(&[])?.types.len() / 8;
     // SAFETY: by the contract.
-    unsafe { write_if_given(num_devices_ret, count as u32) };
+    unsafe { write_optional(num_devices_ret, count as u32) };
     if out_devices.is_null() {
         return Ok(());
     }
@@ -197,8 +197,8 @@ pub(crate) unsafe fn get_device_and_host_timer(
     let reply = session::call(&kdclTimers { device: device.base.id, host: 0, wanted })?;
     // SAFETY: by the contract.
     unsafe {
-        write_if_given(device_timestamp, reply.deviceTime);
-        write_if_given(host_timestamp, reply.hostTime);
+        write_optional(device_timestamp, reply.deviceTime);
+        write_optional(host_timestamp, reply.hostTime);
     }
     Ok(())
 }
@@ -211,7 +211,7 @@ pub(crate) unsafe fn get_host_timer(device: cl_device_id, host_timestamp: *mut u
     let wanted = u32::from(!host_timestamp.is_null()) << 1;
     let reply = session::call(&kdclTimers { device: device.base.id, host: 1, wanted })?;
     // SAFETY: by the contract.
-    unsafe { write_if_given(host_timestamp, reply.hostTime) };
+    unsafe { write_optional(host_timestamp, reply.hostTime) };
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::{Code, cl_device_id, cl_platform_id, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::message::kdclPlatforms;
@@ -57,7 +57,7 @@ fn list() -> Result<(), Code> {
 }
 
 /// The platform that is meant by null: the first.
-pub(crate) fn given_or_first(platform: cl_platform_id) -> Result<Arc<Platform>, Code> {
+pub(crate) fn platform_or_first(platform: cl_platform_id) -> Result<Arc<Platform>, Code> {
     if platform == cl_platform_id::NULL {
         return all()?.into_iter().next().ok_or(Code::INVALID_PLATFORM);
     }
@@ -86,7 +86,7 @@ pub(crate) unsafe fn icd_get_platform_ids(
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_if_given(num_platforms, found.len() as u32) };
+    unsafe { write_optional(num_platforms, found.len() as u32) };
     Ok(())
 }
 
@@ -114,7 +114,7 @@ pub(crate) unsafe fn get_platform_info(
     value: *mut void,
     needed: *mut usize,
 ) -> Result<(), Code> {
-    let bytes = given_or_first(platform)?.value(param_name)?;
+    let bytes = platform_or_first(platform)?.value(param_name)?;
     // SAFETY: handed on.
     unsafe { QueryBuffer { size, value, needed }.answer(&bytes) }
 }
@@ -129,7 +129,7 @@ pub(crate) unsafe fn get_device_ids(
     devices: *mut cl_device_id,
     num_devices: *mut u32,
 ) -> Result<(), Code> {
-    let platform = given_or_first(platform)?;
+    let platform = platform_or_first(platform)?;
     let found = of_type(&platform, device_type)?;
     if (devices.is_null() && num_devices.is_null()) || (num_entries == 0 && !devices.is_null()) {
         return Err(Code::INVALID_VALUE);
@@ -141,6 +141,6 @@ pub(crate) unsafe fn get_device_ids(
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_if_given(num_devices, found.len() as u32) };
+    unsafe { write_optional(num_devices, found.len() as u32) };
     Ok(())
 }

@@ -62,12 +62,12 @@ impl Event {
     }
 
     /// The call that enqueued its command returns as if that had ended.
-    pub(crate) fn taken_for_done(&self) {
+    pub(crate) fn assume_done(&self) {
         self.is_taken_for_done.store(!self.has_ended(), Ordering::Release);
     }
 
     /// Waits for the command's end if a call has returned as if it had ended.
-    fn wait_if_taken(&self) {
+    fn wait_if_assumed_done(&self) {
         if self.is_taken_for_done.load(Ordering::Acquire) && !self.has_ended() {
             // The state says how it ended.
             let _ = end_of(&[self.base.id], false);
@@ -93,7 +93,7 @@ impl Event {
         if let Some(queue) = &self.queue {
             queue.times_are_asked();
         }
-        self.wait_if_taken();
+        self.wait_if_assumed_done();
         if !self.has_ended() {
             return Ok(None);
         }
@@ -131,7 +131,7 @@ impl Event {
         if known <= COMPLETE.cast_signed() {
             return Ok(known);
         }
-        self.wait_if_taken();
+        self.wait_if_assumed_done();
         let value = ask(query::EVENT, self.base.id, 0, EVENT_COMMAND_EXECUTION_STATUS, &[])?;
         let status = i32::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
         if status <= COMPLETE.cast_signed() {

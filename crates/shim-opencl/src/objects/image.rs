@@ -78,7 +78,7 @@ struct RequestedImage {
     parent: Option<Arc<Memory>>,
     flags: u64,
     /// The flags for the driver.
-    told: u64,
+    driver_flags: u64,
     format: cl_image_format,
     desc: cl_image_desc,
     /// The program's bytes, or as many as it has.
@@ -112,7 +112,7 @@ impl RequestedImage {
         // SAFETY: not null, so readable by the contract.
         let (format, desc) = unsafe { (format.read_unaligned(), desc.read_unaligned()) };
         let parent = if desc.mem_object == cl_mem::NULL { None } else { Some(object::<Memory>(desc.mem_object)?) };
-        let told = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
+        let driver_flags = for_driver(parent.as_ref().map_or(0, |parent| parent.flags), flags)?;
         let given = flags & (MEM_USE_HOST_PTR | MEM_COPY_HOST_PTR) != 0;
         // What lies in another object may have pitches.
         let has_memory = given || host != 0 || parent.is_some();
@@ -129,7 +129,7 @@ impl RequestedImage {
             return Err(Code::INVALID_HOST_PTR);
         }
         let is_given = has_contents(flags, rows.start)?;
-        Ok(Self { context, parent, flags, told, format, desc, rows, element, host, is_given })
+        Ok(Self { context, parent, flags, driver_flags, format, desc, rows, element, host, is_given })
     }
 
     /// Whether it may lie in memory of both sides.
@@ -142,7 +142,7 @@ impl RequestedImage {
     /// memory.
     fn form(&self) -> ImageForm {
         let channels = (self.format.image_channel_order, self.format.image_channel_data_type);
-        (self.desc.image_type, channels.0, channels.1, image_facts::without_memory(self.told))
+        (self.desc.image_type, channels.0, channels.1, image_facts::without_memory(self.driver_flags))
     }
 
     /// Tells the worker; what it answers, or would.
@@ -185,7 +185,7 @@ impl RequestedImage {
             element: told.elementSize as usize,
             row,
             slice,
-            given: has_data && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
+            has_pitches: has_data && (desc.image_row_pitch != 0 || desc.image_slice_pitch != 0),
             levels: desc.num_mip_levels,
         };
         let held = self.parent.as_ref().map(|parent| HeldObject::new(Arc::clone(parent)));
@@ -261,7 +261,7 @@ unsafe fn make_image(
                 memory: base.id,
                 context: wanted.context.base.id,
                 parent: wanted.parent.as_ref().map_or(0, |parent| parent.base.id),
-                flags: wanted.told,
+                flags: wanted.driver_flags,
                 place: shared as u64,
                 room: room as u64,
                 staged: data.staged,
@@ -432,8 +432,8 @@ pub(crate) unsafe fn get_image_info(
             let buffer = image.parent.as_ref().filter(|parent| parent.is_buffer());
             handles([buffer.map_or(0, |parent| parent.base.handle)])
         }
-        IMAGE_ROW_PITCH if shape.given => handles([shape.row]),
-        IMAGE_SLICE_PITCH if shape.given => handles([if shape.has_slices() { shape.slice } else { 0 }]),
+        IMAGE_ROW_PITCH if shape.has_pitches => handles([shape.row]),
+        IMAGE_SLICE_PITCH if shape.has_pitches => handles([if shape.has_slices() { shape.slice } else { 0 }]),
         _ => image.known.ask(query::IMAGE, image.base.id, param_name)?,
     };
     // SAFETY: handed on.

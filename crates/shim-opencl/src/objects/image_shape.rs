@@ -20,7 +20,7 @@ pub(crate) struct ImageShape {
     /// Bytes from slice to slice of that memory.
     pub(crate) slice: usize,
     /// Whether the program gave the pitches.
-    pub(crate) given: bool,
+    pub(crate) has_pitches: bool,
     /// Levels, of which the first is the whole image; 0 or 1: it has no others.
     pub(crate) levels: u32,
 }
@@ -89,7 +89,7 @@ mod tests {
             element: 4,
             row: 16,
             slice: 16,
-            given: false,
+            has_pitches: false,
             levels: 1,
         };
         for (origin, region) in [([0; 3], [4, 3, 1]), ([3, 2, 0], [1, 1, 1])] {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::{Code, void};
 use katydid_wire::codec::Field as _;
 use katydid_wire::opencl::MAX_REPLY_VALUE_BYTES;
@@ -38,7 +38,7 @@ impl QueryBuffer {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.value.cast::<u8>(), bytes.len()) };
         }
         // SAFETY: by the contract.
-        unsafe { write_if_given(self.needed, bytes.len()) };
+        unsafe { write_optional(self.needed, bytes.len()) };
         Ok(())
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
     KERNEL_CONTEXT, KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM, KERNEL_LOCAL_MEM_SIZE,
     KERNEL_LOCAL_SIZE_FOR_SUB_GROUP_COUNT, KERNEL_PROGRAM, KERNEL_REFERENCE_COUNT, PROGRAM_KERNEL_NAMES,
@@ -46,7 +46,7 @@ pub(crate) struct LaunchShape {
     pub(crate) queue: u32,
     pub(crate) dimensions: u32,
     /// Bit 0: the offsets are given; bit 1: the group's sizes are; bit 2: the sizes are.
-    pub(crate) given: u32,
+    pub(crate) given_arrays: u32,
     /// Offsets, sizes, sizes of a group.
     pub(crate) sizes: [u64; 9],
 }
@@ -54,7 +54,7 @@ pub(crate) struct LaunchShape {
 impl LaunchShape {
     /// The launch of one item alone.
     pub(crate) fn of_one(queue: u32) -> Self {
-        Self { queue, dimensions: 1, given: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
+        Self { queue, dimensions: 1, given_arrays: 6, sizes: [0, 0, 0, 1, 0, 0, 1, 0, 0] }
     }
 }
 
@@ -222,7 +222,7 @@ pub(crate) unsafe fn create_kernels_in_program(
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_if_given(num_kernels_ret, names.len() as u32) };
+    unsafe { write_optional(num_kernels_ret, names.len() as u32) };
     Ok(())
 }
 

@@ -532,7 +532,7 @@ pub(crate) unsafe fn get_mem_object_info(
         MEM_CONTEXT => handle::bytes(&*memory.context),
         MEM_ASSOCIATED_MEMOBJECT => handles([memory.parent.as_ref().map_or(0, |parent| parent.base.handle)]),
         MEM_PROPERTIES => memory.properties.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        MEM_SIZE if memory.image.is_some_and(|shape| shape.given) => {
+        MEM_SIZE if memory.image.is_some_and(|shape| shape.has_pitches) => {
             handles(memory.image.map(|shape| shape.bytes_with_gaps()))
         }
         MEM_USES_SVM_POINTER => u32::from(SVM_RANGES.holds(memory.host)).to_le_bytes().to_vec(),
@@ -556,9 +556,9 @@ pub(crate) unsafe fn set_mem_object_destructor_callback(
     // By the time of the call the handle is a number.
     let (handle, data) = (memory.base.handle, user_data.expose_provenance());
     let token = upcall::register(CallbackCall::once(move |_| {
-        let place = std::ptr::with_exposed_provenance_mut::<void>;
+        let pointer = std::ptr::with_exposed_provenance_mut::<void>;
         // SAFETY: called once, as the contract permits.
-        unsafe { function(cl_mem(place(handle)), place(data)) }
+        unsafe { function(cl_mem(pointer(handle)), pointer(data)) }
     }))?;
     memory.is_awaited.store(true, Ordering::Relaxed);
     let told = session::call(&kdclMemoryCallback { memory: memory.base.id, token });

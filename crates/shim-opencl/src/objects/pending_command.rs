@@ -160,7 +160,7 @@ impl PendingCommand {
             && let Some(event) = self.event.take()
         {
             if self.blocks {
-                event.taken_for_done();
+                event.assume_done();
             }
             // SAFETY: writable by the contract of `new`.
             unsafe { self.event_out.write_unaligned(event.handle()) };

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
     PROGRAM_BINARIES, PROGRAM_BINARY_SIZES, PROGRAM_CONTEXT, PROGRAM_DEVICES, PROGRAM_NUM_DEVICES,
     PROGRAM_REFERENCE_COUNT,
@@ -60,11 +60,11 @@ impl Program {
     fn binaries_of_now(&self) -> Result<Binaries, Code> {
         let all = ask(query::BINARIES, self.base.id, 0, 0, &[])?;
         let binaries = Binaries::new(lists::take(&mut &all[..]).ok_or(Code::OUT_OF_RESOURCES)?);
-        *self.kept_binaries() = Some(Arc::clone(&binaries));
+        *self.binaries_cache() = Some(Arc::clone(&binaries));
         Ok(binaries)
     }
 
-    fn kept_binaries(&self) -> MutexGuard<'_, Option<Binaries>> {
+    fn binaries_cache(&self) -> MutexGuard<'_, Option<Binaries>> {
         self.binaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -276,7 +276,7 @@ fn callback(program: &Arc<Program>, notify: cl_program_notify, data: *mut void) 
 fn build(program: &Arc<Program>, token: u64, bytes: &[u8]) -> Result<(), Code> {
     let sent = bulk::send(bytes)?;
     let message = kdclBuild { program: program.base.id, token, staged: sent.staged, arguments: sent.inline };
-    *program.kept_binaries() = None;
+    *program.binaries_cache() = None;
     let reply = session::call(&message).inspect_err(|_| upcall::forget(token))?;
     match (reply.told != 0, Code(reply.code)) {
         // The driver called before it returned, whatever its code: so does this call.
@@ -455,19 +455,19 @@ unsafe fn binaries(program: &Program, room: QueryBuffer) -> Result<(), Code> {
         if room.size < count * size_of::<*mut u8>() {
             return Err(Code::INVALID_VALUE);
         }
-        let kept = program.kept_binaries().clone();
+        let kept = program.binaries_cache().clone();
         let binaries = kept.map_or_else(|| program.binaries_of_now(), Ok)?;
         for (at, binary) in binaries.iter().enumerate().take(count) {
             // SAFETY: the array has a place for each device, by the contract and the check.
-            let place = unsafe { room.value.cast::<*mut u8>().add(at).read_unaligned() };
-            if !place.is_null() {
+            let out = unsafe { room.value.cast::<*mut u8>().add(at).read_unaligned() };
+            if !out.is_null() {
                 // SAFETY: the program asked for the sizes of these, and gave as much room.
-                unsafe { std::ptr::copy_nonoverlapping(binary.as_ptr(), place, binary.len()) };
+                unsafe { std::ptr::copy_nonoverlapping(binary.as_ptr(), out, binary.len()) };
             }
         }
     }
     // SAFETY: by the contract.
-    unsafe { write_if_given(room.needed, count * size_of::<*mut u8>()) };
+    unsafe { write_optional(room.needed, count * size_of::<*mut u8>()) };
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use katydid_client::ffi::write_if_given;
+use katydid_client::ffi::write_optional;
 use katydid_opencl_sys::constant::{
     QUEUE_CONTEXT, QUEUE_DEVICE, QUEUE_DEVICE_DEFAULT, QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, QUEUE_PROFILING_ENABLE,
     QUEUE_PROPERTIES, QUEUE_PROPERTIES_ARRAY, QUEUE_REFERENCE_COUNT,
@@ -335,7 +335,7 @@ pub(crate) unsafe fn set_command_queue_property(
     // The function always has a value.
     let _ = queue.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |flags| Some(change(flags)));
     // SAFETY: by the contract.
-    unsafe { write_if_given(old_properties, told.old) };
+    unsafe { write_optional(old_properties, told.old) };
     Ok(())
 }
 

@@ -169,9 +169,9 @@ impl Ranges {
 /// Pages at an address; false if something lies there.
 fn occupy(address: usize, size: usize) -> bool {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    let (place, length) = (ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES));
+    let (start, length) = (ptr::with_exposed_provenance_mut(address), size.next_multiple_of(PAGE_BYTES));
     // SAFETY: with this flag nothing that lies there is replaced.
-    unsafe { mmap_anonymous(place, length, protection, flags | MapFlags::FIXED_NOREPLACE) }.is_ok()
+    unsafe { mmap_anonymous(start, length, protection, flags | MapFlags::FIXED_NOREPLACE) }.is_ok()
 }
 
 /// The block's pages at an address too, in place of others of the program's there.

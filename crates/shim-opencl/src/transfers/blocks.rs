@@ -33,7 +33,7 @@ pub(crate) unsafe fn write(
     unsafe { transfer.rows.copy_wide(Direction::Out, block.start()) };
     block.word().store(1, Ordering::Release);
     (block.start() as u64).put(waits);
-    (block.word_place() as u64).put(waits);
+    (block.word_address() as u64).put(waits);
     // The worker gives it back, however the command ends.
     TRANSFER_BLOCKS.send(block);
     let (queue, memory, form) = (order.queue(), transfer.memory.base.id, transfer.form);

@@ -59,8 +59,8 @@ fn locate(
     match reply.place {
         NO_ZERO_COPY_OFFSET => memory.context.has_no_zero_copy.store(true, Ordering::Relaxed),
         0 => memory.is_zero_copy.store(false, Ordering::Relaxed),
-        place => {
-            return Ok(Some(Location { range: (place - 1, transfer.rows.len()), absences, epoch: reply.epoch }));
+        position => {
+            return Ok(Some(Location { range: (position - 1, transfer.rows.len()), absences, epoch: reply.epoch }));
         }
     }
     Ok(None)

@@ -58,8 +58,8 @@ fn launch<const N: usize>(function: CUfunction, threads: u32, mut params: [*mut 
     unsafe { cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, CUstream::NULL, values, ptr::null_mut()) }
 }
 
-fn poke(function: CUfunction, mut place: u64) -> CUresult {
-    launch(function, 1, [ptr::from_mut(&mut place).cast()])
+fn poke(function: CUfunction, mut address: u64) -> CUresult {
+    launch(function, 1, [ptr::from_mut(&mut address).cast()])
 }
 
 fn word_at(address: u64) -> u32 {
@@ -92,8 +92,8 @@ fn a_kernel_computes_with_its_parameters_and_variables() {
 fn launches_that_cannot_be_are_refused_at_the_call() {
     let _scene = Scene::new();
     let poke = function(module(), c"poke");
-    let mut place = device_memory(4);
-    let value = ptr::from_mut(&mut place).cast();
+    let mut address = device_memory(4);
+    let value = ptr::from_mut(&mut address).cast();
     assert_eq!(launch(poke, 0, [value]), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(poke, 65, [value]), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(launch(poke, 1, [ptr::null_mut()]), CUresult::ERROR_INVALID_VALUE);
@@ -106,7 +106,7 @@ fn launches_that_cannot_be_are_refused_at_the_call() {
         ok(cuFuncSetAttribute(poke, most, 100_000));
     }
     ok(launch(poke, 64, [value]));
-    assert_eq!(word_at(place), 7);
+    assert_eq!(word_at(address), 7);
 }
 
 #[test]

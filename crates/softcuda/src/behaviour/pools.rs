@@ -61,8 +61,8 @@ fn places_are_packed_into_blocks_that_go_back_at_synchronisation() {
     assert_eq!((large - places[2], counts(pool).0), (3 << 20, 2 * POOL_BLOCK_BYTES));
     // SAFETY: handles and addresses by value.
     unsafe {
-        for place in places.into_iter().chain([large]) {
-            ok(cuMemFreeAsync(place, stream));
+        for block in places.into_iter().chain([large]) {
+            ok(cuMemFreeAsync(block, stream));
         }
         assert_eq!(counts(pool).1, 0);
         ok(cuStreamSynchronize(stream));
@@ -98,15 +98,15 @@ fn a_stream_has_its_own_freed_place_at_once_and_others_when_it_got_there() {
     let (pool, first, second) = (pool(), stream(1), stream(1));
     // SAFETY: handles and addresses by value.
     unsafe {
-        let place = from(pool, 4096, first);
+        let block = from(pool, 4096, first);
         let gate = StreamGate::new(first);
-        ok(cuMemsetD8Async(place, 1, 4096, first));
-        ok(cuMemFreeAsync(place, first));
+        ok(cuMemsetD8Async(block, 1, 4096, first));
+        ok(cuMemFreeAsync(block, first));
         let elsewhere = from(pool, 4096, second);
-        assert_ne!(elsewhere, place);
-        assert_eq!(from(pool, 4000, first), place);
+        assert_ne!(elsewhere, block);
+        assert_eq!(from(pool, 4000, first), block);
         // The old work still has its place, although it was freed and given out again before the work's turn.
-        ok(cuMemsetD8Async(place, 2, 4000, first));
+        ok(cuMemsetD8Async(block, 2, 4000, first));
         gate.open();
         ok(cuStreamSynchronize(first));
         ok(cuMemFreeAsync(elsewhere, second));
@@ -124,7 +124,7 @@ fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
     let (mut places, mut read) = ([0; 2], [0_u8; 16]);
     // SAFETY: locals, and handles and addresses by value.
     unsafe {
-        places.iter_mut().for_each(|place| ok(cuMemAllocAsync(place, 4096, stream)));
+        places.iter_mut().for_each(|block| ok(cuMemAllocAsync(block, 4096, stream)));
         ok(cuStreamBeginCapture_v2(stream, 1));
         ok(cuMemsetD8Async(places[0], 7, 4096, stream));
         ok(cuMemcpyDtoDAsync_v2(places[1], places[0], 4096, stream));
@@ -133,7 +133,7 @@ fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
         ok(cuGraphInstantiateWithFlags(&mut built, graph, 0));
         let gate = StreamGate::new(stream);
         ok(cuGraphLaunch(built, stream));
-        places.into_iter().for_each(|place| ok(cuMemFreeAsync(place, stream)));
+        places.into_iter().for_each(|block| ok(cuMemFreeAsync(block, stream)));
         gate.open();
         ok(cuStreamSynchronize(stream));
         assert_eq!(read, [7; 16]);
@@ -146,29 +146,29 @@ fn a_graph_has_its_memory_until_a_free_behind_its_launch_has_its_turn() {
 fn freed_memory_is_unknown_at_once_and_freed_once() {
     let _scene = Scene::new();
     let stream = stream(1);
-    let (mut place, mut value) = (0, 0_u64);
+    let (mut block, mut value) = (0, 0_u64);
     // SAFETY: locals of the sizes given; what is refused is not touched.
     unsafe {
-        ok(cuMemAllocAsync(&mut place, 0, stream));
-        assert_eq!(place, 0);
+        ok(cuMemAllocAsync(&mut block, 0, stream));
+        assert_eq!(block, 0);
         ok(cuMemFreeAsync(0, stream));
-        assert_eq!(cuMemAllocAsync(&mut place, 1 << 50, stream), CUresult::ERROR_OUT_OF_MEMORY);
-        ok(cuMemAllocAsync(&mut place, 1000, stream));
+        assert_eq!(cuMemAllocAsync(&mut block, 1 << 50, stream), CUresult::ERROR_OUT_OF_MEMORY);
+        ok(cuMemAllocAsync(&mut block, 1000, stream));
         let ask = |value: &mut u64| {
-            cuPointerGetAttribute(ptr::from_mut(value).cast(), pointer_attribute::MEMPOOL_HANDLE, place + 5)
+            cuPointerGetAttribute(ptr::from_mut(value).cast(), pointer_attribute::MEMPOOL_HANDLE, block + 5)
         };
         ok(ask(&mut value));
         let mut default = CUmemoryPool::NULL;
         ok(cuDeviceGetDefaultMemPool(&mut default, 0));
         assert_eq!(value, default.address());
-        assert_eq!(cuMemFreeAsync(place + 8, stream), INVALID_VALUE);
+        assert_eq!(cuMemFreeAsync(block + 8, stream), INVALID_VALUE);
         let gate = StreamGate::new(stream);
-        ok(cuMemFreeAsync(place, stream));
-        assert_eq!([cuMemFreeAsync(place, stream), cuMemFree_v2(place), ask(&mut value)], [INVALID_VALUE; 3]);
-        assert_eq!(cuMemsetD8Async(place, 0, 1, stream), INVALID_VALUE);
+        ok(cuMemFreeAsync(block, stream));
+        assert_eq!([cuMemFreeAsync(block, stream), cuMemFree_v2(block), ask(&mut value)], [INVALID_VALUE; 3]);
+        assert_eq!(cuMemsetD8Async(block, 0, 1, stream), INVALID_VALUE);
         gate.open();
-        ok(cuMemAllocAsync(&mut place, 1000, stream));
-        ok(cuMemFree_v2(place));
+        ok(cuMemAllocAsync(&mut block, 1000, stream));
+        ok(cuMemFree_v2(block));
         ok(cuMemFreeAsync(device_memory(4096), stream));
     }
 }
@@ -179,10 +179,10 @@ fn a_limit_beyond_all_memory_is_none() {
     let stream = stream(1);
     for limit in [usize::MAX, usize::MAX - (POOL_BLOCK_BYTES as usize), 2 * POOL_BLOCK_BYTES as usize] {
         let pool = limited_pool(limit);
-        let place = from(pool, POOL_BLOCK_BYTES as usize + 1, stream);
+        let block = from(pool, POOL_BLOCK_BYTES as usize + 1, stream);
         // SAFETY: handles and addresses by value.
         unsafe {
-            ok(cuMemFreeAsync(place, stream));
+            ok(cuMemFreeAsync(block, stream));
             ok(cuStreamSynchronize(stream));
             ok(cuMemPoolDestroy(pool));
         }
@@ -220,10 +220,10 @@ fn pools_are_made_chosen_and_ended_as_on_a_gpu() {
         assert_eq!([cuMemGetMemPool(&mut found, &mut host, 3), cuDeviceSetMemPool(7, pool)], [INVALID_VALUE; 2]);
         ok(cuDeviceGetDefaultMemPool(&mut found, 0));
         assert_eq!(cuMemPoolDestroy(found), INVALID_VALUE);
-        let place = from(pool, 100, CUstream::NULL);
+        let block = from(pool, 100, CUstream::NULL);
         ok(cuMemPoolDestroy(pool));
         assert_eq!(cuMemPoolTrimTo(pool, 0), INVALID_VALUE);
-        ok(cuMemFreeAsync(place, CUstream::NULL));
+        ok(cuMemFreeAsync(block, CUstream::NULL));
         ok(cuCtxSynchronize());
     }
 }

@@ -13,7 +13,7 @@ fn most(settings: &FunctionSettings) -> u32 {
 
 /// The cluster of a launch.
 pub(crate) fn of_launch(
-    asked: Option<Cluster>,
+    requested: Option<Cluster>,
     grid: [u32; 3],
     kernel: &Kernel,
     settings: &FunctionSettings,
@@ -23,7 +23,7 @@ pub(crate) fn of_launch(
         is_needed: kernel.needs_cluster,
         most: most(settings).min(kernel.max_cluster.unwrap_or(MAX_CLUSTER_BLOCKS)),
     };
-    limits.of_launch(asked, grid)
+    limits.of_launch(requested, grid)
 }
 
 /// How many clusters the device holds at once when it holds `blocks` blocks of them: at least one, whatever their size, as
@@ -53,8 +53,8 @@ mod tests {
         program.kernel("k").unwrap()
     }
 
-    fn cluster(kernel: &Kernel, asked: Option<Cluster>, grid: [u32; 3]) -> Outcome<Option<Cluster>> {
-        of_launch(asked, grid, kernel, &FunctionSettings::for_kernel(kernel))
+    fn cluster(kernel: &Kernel, requested: Option<Cluster>, grid: [u32; 3]) -> Outcome<Option<Cluster>> {
+        of_launch(requested, grid, kernel, &FunctionSettings::for_kernel(kernel))
     }
 
     const WRONG: Outcome<Option<Cluster>> = Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);

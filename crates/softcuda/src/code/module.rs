@@ -122,8 +122,8 @@ impl Module {
     pub(crate) fn reference(&self, name: &str, is_surface: bool) -> Outcome<u64> {
         let wanted = if is_surface { ReferenceKind::Surface } else { ReferenceKind::Texture };
         let is_one = self.program.reference(name) == Some(wanted);
-        let place = is_one.then(|| self.program.global(name)).flatten();
-        place.map(|(address, _)| address).ok_or(CUresult::ERROR_NOT_FOUND)
+        let variable = is_one.then(|| self.program.global(name)).flatten();
+        variable.map(|(address, _)| address).ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
     /// What a compiler's log says of the code: the needs of each kernel.

@@ -72,7 +72,7 @@ impl SmResource {
             [self.count, 1, 1]
                 .into_iter()
                 .enumerate()
-                .for_each(|(place, number)| put(COUNT_OFFSET + 4 * place, number));
+                .for_each(|(index, number)| put(COUNT_OFFSET + 4 * index, number));
             bytes[SPLIT_OFFSET..SPLIT_OFFSET + 8].copy_from_slice(&self.split.to_le_bytes());
         }
         CUdevResource::from_bytes(&bytes).unwrap_or_default()

@@ -28,11 +28,11 @@ pub(crate) fn allocate(context: &Context, size: u64) -> Outcome<u64> {
 
 /// Memory for `context`, also for variables of modules.
 pub(crate) fn allocate_aligned(context: &Context, size: u64, align: u64) -> Outcome<u64> {
-    place_as(context, size, RangeKind::Device, |memory| memory.allocate(size, align))
+    allocate_as(context, size, RangeKind::Device, |memory| memory.allocate(size, align))
 }
 
 /// Memory of a kind for `context`, in the place that `find` takes.
-pub(crate) fn place_as(
+pub(crate) fn allocate_as(
     context: &Context,
     size: u64,
     kind: RangeKind,
@@ -123,12 +123,12 @@ pub(crate) fn address_range(address: u64) -> Outcome<(u64, u64)> {
 /// Room in a heap of `context` for device code; `None` when the heap, or the device, is full.
 pub(crate) fn allocate_in_heap(context: &Context, pool: DeviceHeap, size: u64, align: u64) -> Option<u64> {
     let malloc_bytes = || context.limits.get(limit::MALLOC_HEAP_SIZE).ok();
-    let reserve = |bytes| place_as(context, bytes, RangeKind::Heap, |memory| memory.allocate_last(bytes)).ok();
+    let reserve = |bytes| allocate_as(context, bytes, RangeKind::Heap, |memory| memory.allocate_last(bytes)).ok();
     context.heaps.allocate(pool, (size, align), malloc_bytes, reserve)
 }
 
 /// Makes a heap of `context` again as it was.
 pub(crate) fn make_heap(context: &Context, state: &HeapState) -> Outcome {
-    let reserve = |start, size| place_as(context, size, RangeKind::Heap, |memory| memory.allocate_at(start, size));
+    let reserve = |start, size| allocate_as(context, size, RangeKind::Heap, |memory| memory.allocate_at(start, size));
     context.heaps.make(state, reserve)
 }

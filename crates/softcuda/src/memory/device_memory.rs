@@ -164,10 +164,10 @@ impl DeviceMemory {
     }
 
     /// Charges `size` bytes and finds a place for them.
-    fn take(&self, size: u64, place: impl FnOnce(&mut Heap) -> Option<u64>) -> Outcome<u64> {
+    fn take(&self, size: u64, find: impl FnOnce(&mut Heap) -> Option<u64>) -> Outcome<u64> {
         let cost = Heap::cost(size).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.charge(cost)?;
-        let at = self.arena().and_then(|arena| place(&mut arena.heap.lock().unwrap_or_else(PoisonError::into_inner)));
+        let at = self.arena().and_then(|arena| find(&mut arena.heap.lock().unwrap_or_else(PoisonError::into_inner)));
         at.ok_or_else(|| {
             self.refund(cost);
             CUresult::ERROR_OUT_OF_MEMORY

@@ -78,7 +78,7 @@ impl NamedMemory {
         let lifetime_file = [self.lifetime_file.0, self.lifetime_file.1].into_iter().flat_map(u32::to_le_bytes);
         let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(self.device).chain(lifetime_file);
         let mut reserved = [0; 64];
-        reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
         CUipcMemHandle { reserved }
     }
 

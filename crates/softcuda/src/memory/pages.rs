@@ -301,9 +301,9 @@ mod tests {
         let file = memory_file(1 << 21).unwrap();
         let range = Range::anywhere(2 << 21, PAGE_BYTES, Protection::None).unwrap();
         let (first, second) = (range.start(), range.start() + (1 << 21));
-        for place in [first, second] {
-            range.attach(place, 1 << 21, &file, 0).unwrap();
-            range.protect(place, 1 << 21, Protection::ReadWrite).unwrap();
+        for address in [first, second] {
+            range.attach(address, 1 << 21, &file, 0).unwrap();
+            range.protect(address, 1 << 21, Protection::ReadWrite).unwrap();
         }
         // SAFETY: both places are mapped read-write above.
         unsafe {

@@ -69,7 +69,7 @@ impl SharedMarks {
         let words = [HANDLE_MAGIC, u64::from(std::process::id()), self.file.as_raw_fd() as u64, identity];
         let mut handle = CUipcEventHandle::default();
         let bytes = words.into_iter().flat_map(u64::to_le_bytes);
-        handle.reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        handle.reserved.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
         Ok(handle)
     }
 

@@ -117,7 +117,7 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
     let mut all = reservations();
     let reservation = holding(&mut all, start, size)?;
     let tiles = space::read().tiles(start, size).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let names_host = grants.iter().any(|(place, _)| place.is_none());
+    let names_host = grants.iter().any(|(location, _)| location.is_none());
     let is_hosts = |tile: &Region| {
         let mapped = reservation.mapped.get(&tile.start);
         mapped.is_some_and(|(block, _)| is_host(block.location))
@@ -129,7 +129,7 @@ pub(crate) fn set_access(start: u64, size: u64, grants: &[CUmemAccessDesc]) -> O
         let RangeKind::Mapped(before) = tile.kind else { return Err(CUresult::ERROR_INVALID_VALUE) };
         let (mut after, host_before) = (before, reservation.open.get(&tile.start).copied().unwrap_or(Access::None));
         let mut host = host_before;
-        grants.iter().for_each(|(place, granted)| match place {
+        grants.iter().for_each(|(location, granted)| match location {
             Some(device) => after[*device] = *granted,
             None => host = *granted,
         });

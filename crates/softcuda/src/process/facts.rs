@@ -106,7 +106,7 @@ impl DriverFacts for Facts {
     }
 
     /// Pairs of processors are dealt out to clusters in turn, as on a GPU.
-    fn multiprocessor_places(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
+    fn multiprocessor_locations(&self) -> Result<(Vec<u8>, Vec<u8>), Status> {
         const CLUSTERS: u32 = 8;
         let context = stack::usable().map_err(|_| CUresult::ERROR_INVALID_CONTEXT.0)?;
         let pairs = context.device.multiprocessors().div_ceil(2);

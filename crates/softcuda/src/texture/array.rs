@@ -107,7 +107,7 @@ fn allocate_now(context: &Context, formats: &[Format]) -> Outcome<(u64, Vec<Leve
         end = stop.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         levels.push(level);
     }
-    let memory = allocation::place_as(context, end, RangeKind::Array, |memory| memory.allocate_amid(end))?;
+    let memory = allocation::allocate_as(context, end, RangeKind::Array, |memory| memory.allocate_amid(end))?;
     for level in &mut levels {
         level.address += memory;
     }

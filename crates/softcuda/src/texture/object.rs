@@ -250,8 +250,8 @@ pub(crate) fn create_surface(resource: CUDA_RESOURCE_DESC) -> Outcome<u64> {
 pub(crate) fn destroy(number: u64) {
     let mut objects = TEXTURE_OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    if let Some(place) = index.and_then(|index| objects.get_mut(index)) {
-        *place = None;
+    if let Some(slot) = index.and_then(|index| objects.get_mut(index)) {
+        *slot = None;
     }
 }
 

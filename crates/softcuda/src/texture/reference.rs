@@ -140,7 +140,7 @@ impl Reference {
 /// A resource of a kind, with its words.
 fn resource(kind: u32, words: &[u64]) -> CUDA_RESOURCE_DESC {
     let mut it = CUDA_RESOURCE_DESC { resType: kind, ..CUDA_RESOURCE_DESC::default() };
-    it.res.iter_mut().zip(words).for_each(|(place, word)| *place = *word);
+    it.res.iter_mut().zip(words).for_each(|(out, word)| *out = *word);
     it
 }
 

@@ -67,14 +67,15 @@ impl Tensor {
     ///
     /// `ERROR_INVALID_VALUE` for what the driver's documentation rules out.
     pub(crate) fn encode(&self, address: u64) -> Outcome<CUtensorMap> {
-        let fits = self.is_placed(address) && self.has_known_kinds() && self.has_a_shape() && self.is_gathered();
+        let fits =
+            self.is_aligned_address(address) && self.has_known_kinds() && self.has_a_shape() && self.is_gathered();
         if !fits {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut map = CUtensorMap::default();
         let words = std::iter::once(address).chain(self.words());
-        for (place, word) in map.0.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (out, word) in map.0.chunks_exact_mut(8).zip(words) {
+            out.copy_from_slice(&word.to_le_bytes());
         }
         Ok(map)
     }
@@ -88,7 +89,7 @@ impl Tensor {
         PACKED_BY_16.contains(&self.data_type)
     }
 
-    fn is_placed(&self, address: u64) -> bool {
+    fn is_aligned_address(&self, address: u64) -> bool {
         address != 0 && address.is_multiple_of(self.alignment())
     }
 

@@ -146,7 +146,7 @@ impl Lender {
         lent: impl IntoIterator<Item = ([u8; SECRET_BYTES], Vec<Lent>)>,
     ) -> io::Result<Self> {
         let bytes = generation.to_le_bytes();
-        let mut listener = unless_taken(lender_sockets::listen(&lender_id, &bytes))?;
+        let mut listener = unless_address_in_use(lender_sockets::listen(&lender_id, &bytes))?;
         let lender = Self { lender_id, generation, state: Arc::default() };
         lender.state.lock().items = lent.into_iter().map(|(secret, pieces)| (secret, Arc::new(pieces))).collect();
         let state = Arc::clone(&lender.state);
@@ -157,7 +157,7 @@ impl Lender {
                     // A worker that its session has left ends soon.
                     None => thread::sleep(DOOR_RETRY_INTERVAL),
                 }
-                let Ok(next) = unless_taken(lender_sockets::listen(&lender_id, &bytes)) else { return };
+                let Ok(next) = unless_address_in_use(lender_sockets::listen(&lender_id, &bytes)) else { return };
                 listener = next;
             }
         };
@@ -310,7 +310,7 @@ fn parts(name: &[u8; NAME_BYTES]) -> ([u8; GENERATION_BYTES], Borrowing) {
 }
 
 /// None: another process has the address.
-fn unless_taken(bound: io::Result<UnixListener>) -> io::Result<Option<UnixListener>> {
+fn unless_address_in_use(bound: io::Result<UnixListener>) -> io::Result<Option<UnixListener>> {
     match bound {
         Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
         bound => bound.map(Some),

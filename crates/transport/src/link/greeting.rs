@@ -45,7 +45,7 @@ pub(crate) fn greet(
     let (deadline, mut again) = (Deadline::after(timeout), Retry::default());
     loop {
         let error = match greet_once(address, hello, build, fds, (deadline, timeout)) {
-            Err(error) if again.is_wanted(&error) => error,
+            Err(error) if again.may_retry(&error) => error,
             outcome => return outcome,
         };
         let pause = again.pause();
@@ -71,7 +71,7 @@ impl Retry {
     /// A server that closes connections without a word may be none of ours: that is told after some 2 s.
     const MAX_CUTS: u32 = 8;
 
-    fn is_wanted(&mut self, error: &ConnectError) -> bool {
+    fn may_retry(&mut self, error: &ConnectError) -> bool {
         // Which of them it is says where this side was: it read, or wrote what the other one has not read, or wrote later.
         let is_cut = |source: &io::Error| {
             use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
@@ -236,26 +236,26 @@ mod tests {
         let closed =
             |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
         let mut again = Retry::default();
-        let wanted = [0; 8].map(|_| again.is_wanted(&closed("tls://gpu:9923")));
+        let wanted = [0; 8].map(|_| again.may_retry(&closed("tls://gpu:9923")));
         assert_eq!(wanted, [true, true, true, true, true, true, true, false], "it may be no server of ours");
-        assert!(!Retry::default().is_wanted(&closed("tcp://gpu:9923")));
+        assert!(!Retry::default().may_retry(&closed("tcp://gpu:9923")));
     }
 
     #[test]
     fn a_handshake_that_the_other_side_cuts_off_is_begun_again_wherever_this_side_was() {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, PermissionDenied, UnexpectedEof};
         let address: Address = "tls://gpu:9923".parse().unwrap();
-        let is_wanted = |kind: io::ErrorKind| {
+        let may_retry = |kind: io::ErrorKind| {
             let (tls, link) =
                 (TlsError::System(kind.into()), LinkError::System { doing: "greet", source: kind.into() });
             let during = ConnectError::Tls { address: address.clone(), source: tls };
             let behind = ConnectError::Link { address: address.clone(), source: link };
-            [during, behind].map(|error| Retry::default().is_wanted(&error))
+            [during, behind].map(|error| Retry::default().may_retry(&error))
         };
         for kind in [UnexpectedEof, ConnectionReset, ConnectionAborted, BrokenPipe] {
-            assert_eq!(is_wanted(kind), [true; 2], "{kind}");
+            assert_eq!(may_retry(kind), [true; 2], "{kind}");
         }
-        assert_eq!(is_wanted(PermissionDenied), [false; 2]);
+        assert_eq!(may_retry(PermissionDenied), [false; 2]);
     }
 
     #[test]

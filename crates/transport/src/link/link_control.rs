@@ -81,7 +81,7 @@ struct LinkState {
     /// What the reading thread does: a [`Reading`].
     reading: AtomicU8,
     /// Frames handed out when a beat last told of a frame that was on its way.
-    told: AtomicU64,
+    reported: AtomicU64,
     /// Held while something is sent on a stream link's first connection.
     outlet: Mutex<()>,
     /// A stream link's further connections.
@@ -144,7 +144,7 @@ impl LinkControl {
         let attachment = Mutex::new(ProgramConnection { socket: Some(Arc::new(socket)), may_leave: false });
         let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NO_FRAME), AtomicU64::new(0));
         let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
-        let (told, outlet) = (AtomicU64::new(0), Mutex::new(()));
+        let (reported, outlet) = (AtomicU64::new(0), Mutex::new(()));
         Ok(Self {
             state: Arc::new(LinkState {
                 kind,
@@ -157,7 +157,7 @@ impl LinkControl {
                 wake,
                 owed,
                 reading,
-                told,
+                reported,
                 outlet,
                 joined: JoinedConnections::default(),
                 signals,
@@ -328,7 +328,7 @@ impl LinkControl {
     fn is_late(&self) -> bool {
         let frames = self.frames();
         let is_coming = self.state.reading.load(Ordering::Relaxed) == Reading::Rest as u8;
-        is_coming && self.state.told.swap(frames, Ordering::Relaxed) == frames
+        is_coming && self.state.reported.swap(frames, Ordering::Relaxed) == frames
     }
 
     /// What there is to tell.

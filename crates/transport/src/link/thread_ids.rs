@@ -14,7 +14,7 @@ use crate::shm::layout::MAX_THREADS;
 /// The ids of one link.
 #[derive(Debug)]
 pub(crate) struct ThreadIds {
-    taken: [AtomicU64; MAX_THREADS / 64],
+    in_use: [AtomicU64; MAX_THREADS / 64],
     /// Of calls that were left, and whose replies are still due.
     left: Mutex<Vec<u32>>,
 }
@@ -32,7 +32,7 @@ thread_local! {
 
 impl ThreadIds {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { taken: std::array::from_fn(|_| AtomicU64::new(0)), left: Mutex::default() })
+        Arc::new(Self { in_use: std::array::from_fn(|_| AtomicU64::new(0)), left: Mutex::default() })
     }
 
     /// This thread's number, for a frame without a reply.
@@ -45,7 +45,7 @@ impl ThreadIds {
 
     /// Whether more than one is taken.
     pub(crate) fn are_several(&self) -> bool {
-        self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>() > 1
+        self.in_use.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum::<u32>() > 1
     }
 
     /// Runs `send` with this thread's number, which no other thread has meanwhile.
@@ -101,7 +101,7 @@ impl ThreadIds {
 
     fn free(&self, number: u32) {
         let id = number - 1;
-        self.taken[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::Release);
+        self.in_use[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::Release);
     }
 
     /// For a thread without id: takes one for this call alone.
@@ -134,7 +134,7 @@ impl ThreadIds {
 
     /// Takes the lowest free id.
     fn take(self: &Arc<Self>) -> Result<ThreadId, LinkError> {
-        for (index, word) in self.taken.iter().enumerate() {
+        for (index, word) in self.in_use.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != u64::MAX {
                 let free = bits.trailing_ones();

@@ -74,6 +74,6 @@ fn read(address: &rustix::net::SocketAddrAny) -> Option<(u32, u32)> {
     let is_whole = address.address_family() == AddressFamily::VSOCK && address.addr_len() >= SOCKADDR_VM_BYTES;
     // SAFETY: the system has filled in a structure of this family, and of at least its length; it is read as bytes that
     // need no alignment.
-    let place = is_whole.then(|| unsafe { address.as_ptr().cast::<SockaddrVm>().read_unaligned() })?;
-    Some((place.cid, place.port))
+    let parsed = is_whole.then(|| unsafe { address.as_ptr().cast::<SockaddrVm>().read_unaligned() })?;
+    Some((parsed.cid, parsed.port))
 }

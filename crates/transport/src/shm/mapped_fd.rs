@@ -32,7 +32,7 @@ impl MappedFd {
     ///
     /// Says that it was closed.
     pub(crate) fn get(&self) -> io::Result<&OwnedFd> {
-        if is_behind(&self.fd, self.address)? {
+        if is_mapped_from(&self.fd, self.address)? {
             return Ok(&self.fd);
         }
         Err(io::Error::other(format!(
@@ -43,7 +43,7 @@ impl MappedFd {
 }
 
 /// Whether `fd` is the file that is mapped at `address`.
-fn is_behind(fd: impl AsFd, address: u64) -> io::Result<bool> {
+fn is_mapped_from(fd: impl AsFd, address: u64) -> io::Result<bool> {
     // A number that was closed, and not used again, is no error of the system's.
     let Ok(found) = fstat(fd) else { return Ok(false) };
     let device = format!("{:02x}:{:02x}", major(found.st_dev), minor(found.st_dev));
@@ -72,8 +72,8 @@ mod tests {
         let (one, other) = (create("one", 8192).unwrap(), create("other", 8192).unwrap());
         let shared = SharedMapping::map(&one, 8192, CHANNEL_ADDRESS).unwrap();
         let address = shared.pointer(4096).addr() as u64;
-        assert!(is_behind(&one, address).unwrap() && !is_behind(&other, address).unwrap());
-        assert!(is_behind(one.try_clone().unwrap(), address).unwrap());
+        assert!(is_mapped_from(&one, address).unwrap() && !is_mapped_from(&other, address).unwrap());
+        assert!(is_mapped_from(one.try_clone().unwrap(), address).unwrap());
         assert!(MappedFd::new(one, "memory", address).get().is_ok());
         let text = MappedFd::new(other, "channel", address).get().unwrap_err().to_string();
         assert!(text.contains("closed the descriptor of its channel"), "{text}");

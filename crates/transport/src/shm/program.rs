@@ -203,7 +203,7 @@ impl ShmProgram {
         let length = padded(HEAD_BYTES + payload) as u64;
         let mut queue = loop {
             let mut queue = self.admitted(&head, parts)?;
-            queue.producer.begin_anew(&self.ring).map_err(|Broken| self.broken())?;
+            queue.producer.restart(&self.ring).map_err(|Broken| self.broken())?;
             let has_room = queue.producer.has_room(&self.ring, length).map_err(|Broken| self.broken())?;
             if has_room || self.wait_for_room(&mut queue.producer, length)? {
                 break queue;
@@ -268,16 +268,16 @@ impl ShmProgram {
 
     /// The place for replies to a thread, which may be touched from now on.
     fn open_slot(&self, thread: u32) -> Result<usize, LinkError> {
-        let place = reply_slot(thread).ok_or(WRONG_REPLY)?;
+        let slot = reply_slot(thread).ok_or(WRONG_REPLY)?;
         if self.open_places.load(Ordering::Acquire) < thread {
-            self.open_places_up_to(thread)?;
+            self.open_slots_up_to(thread)?;
         }
-        Ok(place)
+        Ok(slot)
     }
 
     /// Threads have the lowest numbers that are free, so the places before this one are in use as well.
     #[cold]
-    fn open_places_up_to(&self, thread: u32) -> Result<(), LinkError> {
+    fn open_slots_up_to(&self, thread: u32) -> Result<(), LinkError> {
         let opened = self.shared.set_access(REPLY_SLOTS_OFFSET, thread as usize * REPLY_SLOT_BYTES, true);
         opened.map_err(LinkError::system("open a place for replies"))?;
         self.open_places.fetch_max(thread, Ordering::AcqRel);
@@ -285,8 +285,8 @@ impl ShmProgram {
     }
 
     /// Waits until the reply lies in `place`.
-    fn wait_for_reply(&self, place: usize) -> Result<(), LinkError> {
-        let words = ReplyWords::new(&self.shared, place);
+    fn wait_for_reply(&self, slot: usize) -> Result<(), LinkError> {
+        let words = ReplyWords::new(&self.shared, slot);
         let arrived = || words.has_arrived().then_some(());
         if self.spin.until(arrived).is_some() {
             return Ok(());
@@ -302,15 +302,15 @@ impl ShmProgram {
     }
 
     /// Copies the reply to a request, given by number and thread, out of its place.
-    fn take_reply(&self, place: usize, due: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
+    fn take_reply(&self, slot: usize, due: (u64, u32), reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         let mut bytes = [0; HEAD_BYTES];
-        self.shared.copy_out(place + REPLY_FRAME_OFFSET, &mut bytes);
+        self.shared.copy_out(slot + REPLY_FRAME_OFFSET, &mut bytes);
         let (head, body) = ReplyHead::decode(&bytes)?;
         if (head.sequence, head.thread) != due {
             return Err(WRONG_REPLY);
         }
         reply.clear();
-        self.shared.append_to(place + REPLY_FRAME_OFFSET + HEAD_BYTES, body, reply);
+        self.shared.append_to(slot + REPLY_FRAME_OFFSET + HEAD_BYTES, body, reply);
         Ok(head)
     }
 }
@@ -326,16 +326,15 @@ impl CallLink for ShmProgram {
 
     fn call(&self, opcode: u16, context: u32, parts: &[&[u8]], reply: &mut Vec<u8>) -> Result<ReplyHead, LinkError> {
         self.socket.get()?;
-        let is_over =
-            |thread| reply_slot(thread).is_some_and(|place| ReplyWords::new(&self.shared, place).has_arrived());
+        let is_over = |thread| reply_slot(thread).is_some_and(|slot| ReplyWords::new(&self.shared, slot).has_arrived());
         self.telling(self.thread_ids.call(is_over, |thread| {
-            let place = self.open_slot(thread)?;
-            ReplyWords::new(&self.shared, place).clear();
+            let slot = self.open_slot(thread)?;
+            ReplyWords::new(&self.shared, slot).clear();
             let head = FrameHead { opcode, wants_reply: true, thread, context, sequence: 0 };
             let sequence = self.put(head, parts, false)?;
-            self.wait_for_reply(place)?;
+            self.wait_for_reply(slot)?;
             // A worker that gets this wrong cannot be believed any more.
-            self.take_reply(place, (sequence, thread), reply).inspect_err(|_| self.socket.give_up())
+            self.take_reply(slot, (sequence, thread), reply).inspect_err(|_| self.socket.give_up())
         }))
     }
 

@@ -38,9 +38,9 @@ pub(crate) trait Memory {
     /// publishes lazily.
     fn sleep(&self, side: RingSide);
     /// Copies bytes to a place; never past the end.
-    fn copy_in(&self, place: u64, bytes: &[u8]);
+    fn copy_in(&self, offset_in_ring: u64, bytes: &[u8]);
     /// Copies bytes from a place; never past the end.
-    fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>);
+    fn append_to(&self, offset_in_ring: u64, length: u64, bytes: &mut Vec<u8>);
 }
 
 /// Records in a row that are published without a wake-up.
@@ -67,7 +67,7 @@ pub(crate) struct Broken;
 pub(crate) struct Producer {
     tail: u64,
     head_seen: u64,
-    /// Where [`Producer::begin_anew`] looks next.
+    /// Where [`Producer::restart`] looks next.
     look_at: u64,
     /// Records that were published since the consumer was last woken.
     lazy: u32,
@@ -78,16 +78,16 @@ impl Producer {
     ///
     /// Half a window of what is not read yet is the most that may lie before the gap: as long as the consumer has not passed it,
     /// the ring has room for no more than what was written since it began.
-    pub(crate) fn begin_anew(&mut self, memory: &impl Memory) -> Result<(), Broken> {
+    pub(crate) fn restart(&mut self, memory: &impl Memory) -> Result<(), Broken> {
         if self.tail < self.look_at {
             return Ok(());
         }
-        let (window, place) = (memory.window(), self.tail & (memory.capacity() - 1));
-        if place >= window {
+        let (window, offset_in_ring) = (memory.window(), self.tail & (memory.capacity() - 1));
+        if offset_in_ring >= window {
             self.see_head(memory)?;
             if self.tail - self.head_seen <= window / 2 {
-                memory.copy_in(place, &GAP_HEADER);
-                self.publish(memory, memory.capacity() - place);
+                memory.copy_in(offset_in_ring, &GAP_HEADER);
+                self.publish(memory, memory.capacity() - offset_in_ring);
             }
         }
         self.look_at = self.tail + window;
@@ -114,9 +114,9 @@ impl Producer {
 
     /// Writes bytes `offset` behind the last published one. [`Producer::has_room`] has said that they fit.
     pub(crate) fn write(&self, memory: &impl Memory, offset: u64, bytes: &[u8]) {
-        let place = (self.tail + offset) & (memory.capacity() - 1);
-        let until_end = bytes.len().min((memory.capacity() - place) as usize);
-        memory.copy_in(place, &bytes[..until_end]);
+        let offset_in_ring = (self.tail + offset) & (memory.capacity() - 1);
+        let until_end = bytes.len().min((memory.capacity() - offset_in_ring) as usize);
+        memory.copy_in(offset_in_ring, &bytes[..until_end]);
         memory.copy_in(0, &bytes[until_end..]);
     }
 
@@ -186,9 +186,9 @@ impl Consumer {
 
     /// Appends `length` bytes that start `offset` behind the first unread one. They must be available.
     pub(crate) fn append_to(&self, memory: &impl Memory, offset: u64, length: u64, bytes: &mut Vec<u8>) {
-        let place = (self.head + offset) & (memory.capacity() - 1);
-        let until_end = length.min(memory.capacity() - place);
-        memory.append_to(place, until_end, bytes);
+        let offset_in_ring = (self.head + offset) & (memory.capacity() - 1);
+        let until_end = length.min(memory.capacity() - offset_in_ring);
+        memory.append_to(offset_in_ring, until_end, bytes);
         memory.append_to(0, length - until_end, bytes);
     }
 
@@ -258,11 +258,11 @@ mod tests {
             self.wakes[side as usize].update(|count| count + 1);
         }
         fn sleep(&self, _: RingSide) {}
-        fn copy_in(&self, place: u64, bytes: &[u8]) {
-            self.bytes.borrow_mut()[place as usize..][..bytes.len()].copy_from_slice(bytes);
+        fn copy_in(&self, offset_in_ring: u64, bytes: &[u8]) {
+            self.bytes.borrow_mut()[offset_in_ring as usize..][..bytes.len()].copy_from_slice(bytes);
         }
-        fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
-            bytes.extend_from_slice(&self.bytes.borrow()[place as usize..][..length as usize]);
+        fn append_to(&self, offset_in_ring: u64, length: u64, bytes: &mut Vec<u8>) {
+            bytes.extend_from_slice(&self.bytes.borrow()[offset_in_ring as usize..][..length as usize]);
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
 
     #[expect(clippy::unwrap_used, reason = "a helper of tests")]
     fn put(producer: &mut Producer, memory: &Local, record: u64) {
-        producer.begin_anew(memory).unwrap();
+        producer.restart(memory).unwrap();
         assert_eq!(producer.has_room(memory, 8), Ok(true));
         producer.write(memory, 0, &record.to_le_bytes());
         producer.publish(memory, 8);

@@ -37,10 +37,10 @@ unsafe impl Sync for SharedMapping {}
 impl SharedMapping {
     /// Maps `length` bytes of `fd` for reading and writing, at `place` if that is free. The file must keep that length (the
     /// caller checks seals).
-    pub(crate) fn map(fd: impl AsFd, length: usize, place: usize) -> io::Result<Self> {
-        let place = ptr::with_exposed_provenance_mut(place);
+    pub(crate) fn map(fd: impl AsFd, length: usize, address: usize) -> io::Result<Self> {
+        let address = ptr::with_exposed_provenance_mut(address);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let base = unsafe { mmap(place, length, READ_AND_WRITE, MapFlags::SHARED, fd, 0) }?;
+        let base = unsafe { mmap(address, length, READ_AND_WRITE, MapFlags::SHARED, fd, 0) }?;
         Ok(Self { base: base.cast(), length, abandoned: AtomicBool::new(false) })
     }
 
@@ -48,13 +48,13 @@ impl SharedMapping {
     /// caller sees to it that there is none. A file without a byte keeps them: of private memory CRIU asks for each page (before
     /// Linux 6.7), which are 16 million in 64 GiB. A program that may open no more files has that nevertheless.
     pub(crate) fn put_away(&self) -> io::Result<()> {
-        let (place, access) = (self.base.cast(), ProtFlags::empty());
+        let (address, access) = (self.base.cast(), ProtFlags::empty());
         let flags = MapFlags::FIXED | MapFlags::NORESERVE;
         match memfd_create("katydid-away", MemfdFlags::CLOEXEC) {
             // SAFETY: replaces exactly this value's mapping, which no thread uses, by the caller's word.
-            Ok(nothing) => unsafe { mmap(place, self.length, access, flags | MapFlags::SHARED, nothing, 0) },
+            Ok(nothing) => unsafe { mmap(address, self.length, access, flags | MapFlags::SHARED, nothing, 0) },
             // SAFETY: as above.
-            Err(_) => unsafe { mmap_anonymous(place, self.length, access, flags | MapFlags::PRIVATE) },
+            Err(_) => unsafe { mmap_anonymous(address, self.length, access, flags | MapFlags::PRIVATE) },
         }?;
         self.keep_from_children()
     }

@@ -128,15 +128,17 @@ impl Staging {
     /// Copies `bytes` to `offset` in the piece; false (and nothing copied) if they do not fit, or the link has ended.
     #[must_use]
     pub fn write(&self, piece: StagingPiece, offset: usize, bytes: &[u8]) -> bool {
-        let place = piece.offset_of(offset, bytes.len());
-        place.is_some_and(|place| self.map.with(|memory| memory.copy_in(place, bytes)).is_ok())
+        let offset_in_area = piece.offset_of(offset, bytes.len());
+        offset_in_area
+            .is_some_and(|offset_in_area| self.map.with(|memory| memory.copy_in(offset_in_area, bytes)).is_ok())
     }
 
     /// Copies out of the piece; false (and nothing copied) if that passes its end, or the link has ended.
     #[must_use]
     pub fn read(&self, piece: StagingPiece, offset: usize, bytes: &mut [u8]) -> bool {
-        let place = piece.offset_of(offset, bytes.len());
-        place.is_some_and(|place| self.map.with(|memory| memory.copy_out(place, bytes)).is_ok())
+        let offset_in_area = piece.offset_of(offset, bytes.len());
+        offset_in_area
+            .is_some_and(|offset_in_area| self.map.with(|memory| memory.copy_out(offset_in_area, bytes)).is_ok())
     }
 
     /// Program: runs `copy` with the start of the piece's [`PIECE_BYTES`] bytes, for raw copies: the peer may write them at any

@@ -49,7 +49,7 @@ struct Access {
     /// No other thread may begin.
     is_closed: bool,
     /// There is no memory; what was in use of it is here.
-    aside: Option<Vec<(StagingPiece, Vec<u8>)>>,
+    saved: Option<Vec<(StagingPiece, Vec<u8>)>>,
     /// No worker will bring it back.
     is_abandoned: bool,
     /// How often it was put away.
@@ -142,7 +142,7 @@ impl StagingMap {
     /// [`io::ErrorKind::TimedOut`] if a thread does not come out of a piece, or what the system said; all is as before.
     pub(crate) fn put_away(&self, used: impl Fn(StagingPiece) -> usize) -> io::Result<()> {
         let mut access = self.access();
-        if access.aside.is_some() {
+        if access.saved.is_some() {
             return Ok(());
         }
         access.is_closed = true;
@@ -155,13 +155,13 @@ impl StagingMap {
             }
             access = self.changed.wait_timeout(access, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let aside = StagingPiece::all()
+        let saved = StagingPiece::all()
             .map(|piece| (piece, self.bytes(piece, used(piece))))
             .filter(|(_, bytes)| !bytes.is_empty());
-        let aside = aside.collect();
+        let saved = saved.collect();
         match self.memory.put_away() {
             Ok(()) => {
-                access.aside = Some(aside);
+                access.saved = Some(saved);
                 access.absences += 1;
             }
             Err(error) => {
@@ -180,7 +180,7 @@ impl StagingMap {
         let mut access = self.access();
         self.memory.put_back(fd)?;
         self.close_zero_copy()?;
-        access.aside.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
+        access.saved.take().into_iter().flatten().for_each(|(piece, bytes)| self.memory.copy_in(piece.start(), &bytes));
         access.is_abandoned = false;
         self.open(access);
         Ok(())
@@ -292,11 +292,11 @@ mod tests {
                 let mut got = [0; 12];
                 area.with(|memory| memory.copy_out(0, &mut got)).map(|()| got)
             });
-            assert!(area.access().aside.is_none());
+            assert!(area.access().saved.is_none());
             leave.send(()).unwrap();
             away.join().unwrap().unwrap();
             within.join().unwrap().unwrap();
-            assert!(!late.is_finished() && area.access().aside.is_some());
+            assert!(!late.is_finished() && area.access().saved.is_some());
             area.bring_back(file()).unwrap();
             assert_eq!(&late.join().unwrap().unwrap(), b"written late");
         });

@@ -248,16 +248,16 @@ struct ShmReplier {
 
 impl Replier for ShmReplier {
     fn reply(&self, answer: &OutgoingReply<'_>) -> Result<(), LinkError> {
-        let place = reply_slot(answer.thread).ok_or(NO_REPLY_SLOT)?;
+        let slot = reply_slot(answer.thread).ok_or(NO_REPLY_SLOT)?;
         let (head, output) = (answer_head(answer)?, answer.output);
         let prefix = output.prefix()?;
         let prefix = if head.1 == 0 { &[][..] } else { &prefix };
-        let mut at = place + REPLY_FRAME_OFFSET;
+        let mut at = slot + REPLY_FRAME_OFFSET;
         for part in [&head.0, answer.payload, answer.tail, prefix, output.stdout, output.stderr] {
             self.shared.copy_in(at, part);
             at += part.len();
         }
-        reply::announce(&ReplyWords::new(&self.shared, place));
+        reply::announce(&ReplyWords::new(&self.shared, slot));
         Ok(())
     }
 }

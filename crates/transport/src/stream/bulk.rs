@@ -56,10 +56,10 @@ impl Buffers {
     ///
     /// Error that the system returned.
     pub fn new() -> io::Result<Arc<Self>> {
-        let place = ptr::with_exposed_provenance_mut(BULK_ADDRESS);
+        let address = ptr::with_exposed_provenance_mut(BULK_ADDRESS);
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping; where memory is already, the system chooses another place.
-        let base = unsafe { mmap_anonymous(place, AREA_BYTES, access, flags) }?;
+        let base = unsafe { mmap_anonymous(address, AREA_BYTES, access, flags) }?;
         Ok(Arc::new(Self { base: base.cast(), free: Mutex::new((0..BUFFER_COUNT).rev().collect()) }))
     }
 

@@ -112,12 +112,12 @@ impl BulkConnections {
 
     /// Opens a bulk connection with `join`, which is told its number, if bulk flows, none is free and there may be one more.
     pub(crate) fn widen<E>(&self, bytes: usize, join: impl FnOnce(u16) -> Result<Connection, E>) {
-        let Some(place) = self.begin(bytes) else { return };
-        let opened = join(place as u16 + 1).is_ok_and(|line| self.put(place, line).is_ok());
+        let Some(index) = self.begin(bytes) else { return };
+        let opened = join(index as u16 + 1).is_ok_and(|line| self.put(index, line).is_ok());
         let mut usage = self.usage();
         usage.in_use -= 1;
         if opened {
-            usage.free.push(place);
+            usage.free.push(index);
         } else {
             (usage.is_refused, usage.opened) = (true, usage.opened - 1);
         }

@@ -40,7 +40,7 @@ pub(crate) struct FrameReader {
     buffer: Vec<u8>,
     start: usize,
     /// Bytes that `buffer` is to hold at most.
-    ahead: usize,
+    capacity: usize,
     spin: Spin,
     /// None without TLS.
     opener: Option<Opener>,
@@ -50,17 +50,17 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     pub(crate) fn new() -> Self {
-        Self::ahead(READ_AHEAD_BYTES)
+        Self::with_capacity(READ_AHEAD_BYTES)
     }
 
     /// A reader of a connection that carries little but bulk.
     pub(crate) fn of_bulk() -> Self {
-        Self::ahead(BULK_READ_AHEAD_BYTES)
+        Self::with_capacity(BULK_READ_AHEAD_BYTES)
     }
 
-    fn ahead(ahead: usize) -> Self {
-        let (buffer, spin) = (Vec::with_capacity(ahead), Spin::new(wait::MAX_SYSTEM_SPIN_NS));
-        Self { buffer, start: 0, ahead, spin, opener: None, is_between: true }
+    fn with_capacity(capacity: usize) -> Self {
+        let (buffer, spin) = (Vec::with_capacity(capacity), Spin::new(wait::MAX_SYSTEM_SPIN_NS));
+        Self { buffer, start: 0, capacity, spin, opener: None, is_between: true }
     }
 
     /// Reads another connection from here on, which is behind TLS if it has an opener.
@@ -68,7 +68,7 @@ impl FrameReader {
         (self.start, self.opener) = (0, opener);
         self.buffer.clear();
         if let Some(opener) = &mut self.opener {
-            opener.read_ahead();
+            opener.enable_read_ahead();
         }
     }
 
@@ -116,7 +116,7 @@ impl FrameReader {
             }
             self.buffer.drain(..self.start);
             self.start = 0;
-            match self.receive_ahead(socket, wake)? {
+            match self.poll_then_receive(socket, wake)? {
                 None => return Ok(Received::Woken),
                 Some(0) if self.buffer.is_empty() => return Ok(Received::End),
                 Some(0) => return Err(CUT_OFF),
@@ -188,12 +188,12 @@ impl FrameReader {
     }
 
     /// Looks for a while before it sleeps; 0 is the end of the stream, none a request that the reader look up.
-    fn receive_ahead(
+    fn poll_then_receive(
         &mut self,
         socket: BorrowedFd<'_>,
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Option<usize>, LinkError> {
-        let room = self.ahead - self.buffer.len();
+        let room = self.capacity - self.buffer.len();
         let (buffer, opener) = (&mut self.buffer, &mut self.opener);
         let quick = self.spin.until(|| match receive(socket, opener.as_mut(), buffer, room, RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,

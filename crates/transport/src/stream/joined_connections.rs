@@ -79,14 +79,14 @@ impl JoinedConnections {
     ) -> Result<bool, E> {
         // Held until the bulk connection is in its place: a frame that names it may come with the welcome's arrival.
         let mut all = lock(&self.all);
-        let place = number.checked_sub(1).and_then(|place| all.get_mut(usize::try_from(place).ok()?));
-        let Some(place) = place.filter(|place| place.as_ref().is_none_or(|connection| connection.is_over())) else {
+        let slot = number.checked_sub(1).and_then(|slot| all.get_mut(usize::try_from(slot).ok()?));
+        let Some(slot) = slot.filter(|slot| slot.as_ref().is_none_or(|connection| connection.is_over())) else {
             return Ok(false);
         };
         let connection = Arc::new(JoinedConnection::new(number as u16, welcome()?, self.buffers().cloned()));
         let reader = Arc::clone(&connection);
         thread::Builder::new().name(format!("bulk {number}")).spawn(move || reader.read())?;
-        *place = Some(connection);
+        *slot = Some(connection);
         Ok(true)
     }
 
@@ -138,8 +138,8 @@ impl JoinedConnections {
     }
 
     fn numbered(&self, number: u16) -> Result<Arc<JoinedConnection>, LinkError> {
-        let place = usize::from(number).checked_sub(1).ok_or(ABSENT_ERROR)?;
-        lock(&self.all).get(place).and_then(Clone::clone).ok_or(ABSENT_ERROR)
+        let slot = usize::from(number).checked_sub(1).ok_or(ABSENT_ERROR)?;
+        lock(&self.all).get(slot).and_then(Clone::clone).ok_or(ABSENT_ERROR)
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct StreamProgram {
     /// How long there may be no sign of life, in milliseconds; 0: for ever.
     silence: AtomicU64,
     /// Signs of life so far, for a thread that sends meanwhile.
-    heard: AtomicU64,
+    received: AtomicU64,
     /// Frames sent so far, for a thread that reads meanwhile.
     sent: AtomicU64,
     /// Frames queued so far, for [`CallLink::enqueued`].
@@ -121,7 +121,7 @@ fn gathered<'a, 'b>(
         many.extend(all);
         return many;
     }
-    few.iter_mut().zip(all).for_each(|(place, slice)| *place = slice);
+    few.iter_mut().zip(all).for_each(|(target, slice)| *target = slice);
     &mut few[..=parts.len()]
 }
 
@@ -154,7 +154,7 @@ impl StreamProgram {
             reconnect,
             bulk_connections: BulkConnections::new(),
             silence: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             enqueued: AtomicU64::new(0),
             has_stalled: AtomicBool::new(false),
@@ -245,7 +245,7 @@ impl StreamProgram {
         let mut before = None;
         let mut is_alive = || {
             let _ = self.hear(socket);
-            let now = self.heard.load(Ordering::Relaxed);
+            let now = self.received.load(Ordering::Relaxed);
             // The first look finds that there was something.
             before.replace(now) != Some(now)
         };
@@ -419,14 +419,14 @@ impl StreamProgram {
         let (head, length) = ReplyHead::decode(&bytes)?;
         if let Some(beat) = head.beat().filter(|_| length == 0) {
             match liveness.note_beat(beat, self.sent.load(Ordering::Relaxed)) {
-                None => _ = self.heard.fetch_add(1, Ordering::Relaxed),
+                None => _ = self.received.fetch_add(1, Ordering::Relaxed),
                 Some(silence) if self.silence().is_some_and(|limit| silence > limit) => return Err(STALLED_ERROR),
                 Some(_) => {}
             }
             return Ok(Read::Other);
         }
         *liveness = Liveness::new();
-        self.heard.fetch_add(1, Ordering::Relaxed);
+        self.received.fetch_add(1, Ordering::Relaxed);
         if let Some(reclaim_notice) = head.reclaim_notice().filter(|_| length == 0) {
             self.desk().reclaim_notice = Some(reclaim_notice.number);
             self.reclaim_requests.notify();

@@ -60,7 +60,7 @@ fn ours() -> f64 {
     let ends = [([1; SECRET_BYTES], [2; SECRET_BYTES]), ([2; SECRET_BYTES], [1; SECRET_BYTES])];
     let [near, far] = ends.map(|(sending, receiving)| Seals::new(Suite::Aes128Gcm, sending, receiving).unwrap());
     let (mut sealer, mut opener) = (near.sealer, far.opener);
-    opener.read_ahead();
+    opener.enable_read_ahead();
     pace(
         move |socket, bytes| sealer.send(socket.as_fd(), &[IoSlice::new(bytes)], &mut || false).unwrap(),
         |socket, bytes| {

@@ -28,7 +28,7 @@ pub fn records(script: &[u8]) -> usize {
     let (mut sealer, mut opener) = (near.sealer, far.opener);
     sealer.worn_after = 2 + u64::from(mode >> 2);
     if mode & 2 != 0 {
-        opener.read_ahead();
+        opener.enable_read_ahead();
     }
     let (stream, honest, is_honest) = stream(&mut sealer, parts);
     let Ok((mut ours, theirs)) = UnixStream::pair() else { return 0 };

@@ -269,7 +269,7 @@ impl Opener {
 
     /// From now on as much is received as there is. Before that a whole message leaves nothing behind, and a thread that waits
     /// for the next one may wait for the socket.
-    pub(crate) fn read_ahead(&mut self) {
+    pub(crate) fn enable_read_ahead(&mut self) {
         self.reads_ahead = true;
     }
 
@@ -603,8 +603,8 @@ mod tests {
                 }
                 4 => {
                     let bytes = (0..random(state, 40)).map(|_| random(state, 256) as u8).collect::<Vec<u8>>();
-                    let place = random(state, records[at].len() + 1);
-                    records[at].splice(place..place, bytes);
+                    let at_byte = random(state, records[at].len() + 1);
+                    records[at].splice(at_byte..at_byte, bytes);
                 }
                 5 => {
                     let (_, tail) = records[other].split_at(records[other].len() / 2);
@@ -616,8 +616,8 @@ mod tests {
                     // Heads, where the lengths are, more often than not.
                     let most = records[at].len();
                     let within = if random(state, 2) == 0 { most.min(RECORD_HEAD_BYTES) } else { most };
-                    let place = random(state, within);
-                    records[at][place] ^= 1 << random(state, 8);
+                    let at_byte = random(state, within);
+                    records[at][at_byte] ^= 1 << random(state, 8);
                 }
             }
         }

@@ -10,7 +10,7 @@
 use crate::descriptors::texture::{TEXTURE_BYTES, TextureArguments};
 
 /// Bits of [`ReferenceArguments::given`], one for each property.
-pub mod given {
+pub mod property {
     /// Format and number of channels (`cuTexRefSetFormat`).
     pub const FORMAT: u32 = 1;
     /// Address mode of the first of three dimensions.
@@ -60,24 +60,24 @@ pub mod sampler_word {
 pub struct ReferenceArguments {
     /// The resource and the sampler; `format` and `channels` are the reference's own.
     pub texture: TextureArguments,
-    /// Properties that the program has set, a bit of [`given`] each.
-    pub given: u32,
+    /// Properties that the program has set, a bit of [`property`] each.
+    pub set: u32,
 }
 
 impl ReferenceArguments {
     /// Encodes the arguments in the layout at the top of this file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.texture.encode();
-        bytes.extend(u64::from(self.given).to_le_bytes());
+        bytes.extend(u64::from(self.set).to_le_bytes());
         bytes
     }
 
     /// From bytes; `None` for any that `encode` does not make.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (texture, given) = bytes.split_at_checked(TEXTURE_BYTES)?;
-        let given = u32::try_from(u64::from_le_bytes(given.try_into().ok()?)).ok()?;
+        let set = u32::try_from(u64::from_le_bytes(given.try_into().ok()?)).ok()?;
         let texture = TextureArguments::decode(texture)?;
-        (given & !given::ALL == 0 && texture.view.is_none()).then_some(Self { texture, given })
+        (set & !property::ALL == 0 && texture.view.is_none()).then_some(Self { texture, set })
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let texture = TextureArguments { kind: 2, address: 1 << 40, size: 64, ..TextureArguments::default() };
-        let whole = ReferenceArguments { texture, given: given::RESOURCE | given::FORMAT };
+        let whole = ReferenceArguments { texture, set: property::RESOURCE | property::FORMAT };
         assert_eq!(ReferenceArguments::decode(&whole.encode()), Some(whole));
         let facts = ReferenceFacts { sampler: std::array::from_fn(|at| at as u32), format: 0x20, channels: 4 };
         assert_eq!(ReferenceFacts::decode(&facts.encode()), Some(facts));
@@ -129,10 +129,10 @@ mod tests {
     fn other_bytes_are_refused() {
         let whole = ReferenceArguments::default().encode();
         assert_eq!(ReferenceArguments::decode(&whole[1..]), None);
-        let unknown = ReferenceArguments { given: given::ALL + 1, ..ReferenceArguments::default() };
+        let unknown = ReferenceArguments { set: property::ALL + 1, ..ReferenceArguments::default() };
         assert_eq!(ReferenceArguments::decode(&unknown.encode()), None);
         let texture = TextureArguments { view: Some([0; 8]), ..TextureArguments::default() };
-        let viewed = ReferenceArguments { texture, given: 0 };
+        let viewed = ReferenceArguments { texture, set: 0 };
         assert_eq!(ReferenceArguments::decode(&viewed.encode()), None);
         assert_eq!(ReferenceFacts::decode(&[0; 65]), None);
         assert_eq!(ReferenceFacts::decode(&[0; 60]), None);

@@ -57,13 +57,13 @@ impl TextureArguments {
         let (format, channels) = (small(wide())?, small(wide())?);
         let (size, height, pitch) = (wide()?, wide()?, wide()?);
         let mut sampler = [0; 14];
-        for place in &mut sampler {
-            *place = small(wide())?;
+        for out in &mut sampler {
+            *out = small(wide())?;
         }
         let given = wide()?;
         let mut numbers = [0; 8];
-        for place in &mut numbers {
-            *place = wide()?;
+        for out in &mut numbers {
+            *out = wide()?;
         }
         let view = match given {
             0 if numbers == [0; 8] => None,

@@ -26,13 +26,13 @@ impl Preparation {
     /// Takes an image at hand after what there is to be done ahead; the companion hears `Prepared` or `Failed`.
     pub(crate) fn begin(
         voice: &Arc<CompanionWriter>,
-        ahead: Option<Box<dyn Precopy>>,
+        job: Option<Box<dyn Precopy>>,
         output: Result<RemoteOutput>,
     ) -> io::Result<Self> {
         let (voice, is_done) = (Arc::clone(voice), Arc::new(AtomicBool::new(false)));
         let done = Arc::clone(&is_done);
         let thread = Builder::new().name("prepare".into()).spawn(move || {
-            let prepared = output.map_err(Failure::from).and_then(|output| prepare(ahead, output));
+            let prepared = output.map_err(Failure::from).and_then(|output| prepare(job, output));
             let (output, word) = match prepared {
                 Ok(output) => (Some(output), FromWorker::Prepared {}),
                 Err(error) => (None, failed(error)),
@@ -56,9 +56,9 @@ impl Preparation {
     }
 }
 
-fn prepare(ahead: Option<Box<dyn Precopy>>, output: RemoteOutput) -> result::Result<RemoteOutput, Failure> {
-    if let Some(mut ahead) = ahead {
-        output.make_room(ahead.run(output.sink())?)?;
+fn prepare(job: Option<Box<dyn Precopy>>, output: RemoteOutput) -> result::Result<RemoteOutput, Failure> {
+    if let Some(mut job) = job {
+        output.make_room(job.run(output.sink())?)?;
     }
     Ok(output)
 }

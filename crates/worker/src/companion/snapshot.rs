@@ -35,10 +35,10 @@ impl CurrentSnapshot {
 
     /// Takes a snapshot in hand; what comes back hears when it is to be written, or that it never will be.
     fn take(&self, progress: &Arc<Progress>) -> Option<Receiver<()>> {
-        let mut place = self.lock();
+        let mut current = self.lock();
         let (write, ordered) = channel();
-        let is_free = place.is_none();
-        is_free.then(|| *place = Some(SnapshotInProgress { progress: Arc::clone(progress), write: Some(write) }))?;
+        let is_free = current.is_none();
+        is_free.then(|| *current = Some(SnapshotInProgress { progress: Arc::clone(progress), write: Some(write) }))?;
         Some(ordered)
     }
 
@@ -48,8 +48,8 @@ impl CurrentSnapshot {
 
     /// Gives it up; false when there is none.
     pub(crate) fn cancel(&self) -> bool {
-        let mut place = self.lock();
-        let Some(hand) = place.as_mut() else { return false };
+        let mut current = self.lock();
+        let Some(hand) = current.as_mut() else { return false };
         hand.progress.cancel();
         hand.write = None;
         true

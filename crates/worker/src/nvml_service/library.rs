@@ -80,12 +80,12 @@ impl Library {
     /// Opens and starts it.
     pub(super) fn open() -> Result<Self, String> {
         let mut last = String::new();
-        for place in LIBRARY_PATHS {
+        for path in LIBRARY_PATHS {
             // SAFETY: the system's library of management; its constructors run as in any program that uses it.
-            match unsafe { Opened::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
+            match unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) } {
                 // SAFETY: only looked for.
                 Ok(library) if unsafe { library.get::<NvmlFunction>(OWN_LIBRARY_MARKER) }.is_ok() => {
-                    last = format!("{place} is Katydid's own")
+                    last = format!("{path} is Katydid's own")
                 }
                 Ok(library) => return Self { library }.start(),
                 Err(error) => last = error.to_string(),

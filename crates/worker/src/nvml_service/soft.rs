@@ -222,8 +222,8 @@ fn spelled(uuid: &[u8; 16]) -> String {
 
 /// Domain, bus and device of `domain:bus:device.function`.
 fn pci_address(text: &str) -> Option<[u32; 3]> {
-    let (place, _) = text.split_once('.').unwrap_or((text, ""));
-    let numbers: Option<Vec<u32>> = place.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
+    let (bus_slot, _) = text.split_once('.').unwrap_or((text, ""));
+    let numbers: Option<Vec<u32>> = bus_slot.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();
     match numbers?.as_slice() {
         [domain, bus, device] => Some([*domain, *bus, *device]),
         [bus, device] => Some([0, *bus, *device]),

@@ -186,9 +186,9 @@ mod tests {
         assert!(unmapped >= SIZE, "{unmapped}");
         // SAFETY: a new mapping, which is read as bytes and taken away behind that.
         let mapped = unsafe {
-            let place = mmap(std::ptr::null_mut(), SIZE as usize, ProtFlags::READ, MapFlags::SHARED, &one, 0).unwrap();
-            (0..SIZE as usize).step_by(4096).for_each(|at| assert_eq!(place.cast::<u8>().add(at).read(), 1));
-            place
+            let mapped = mmap(std::ptr::null_mut(), SIZE as usize, ProtFlags::READ, MapFlags::SHARED, &one, 0).unwrap();
+            (0..SIZE as usize).step_by(4096).for_each(|at| assert_eq!(mapped.cast::<u8>().add(at).read(), 1));
+            mapped
         };
         files.list(&mut open);
         let left = files.unmapped(&mut open);

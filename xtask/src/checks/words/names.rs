@@ -26,6 +26,10 @@ const VAGUE_TYPES: &[(&str, &str)] = &[
 
 /// Names of functions and fields, and what to write instead.
 const VAGUE_MEMBERS: &[(&str, &str)] = &[
+    ("ahead", "what lies ahead: a read-ahead, a lookahead, a precopy"),
+    ("apart", "what is apart from what: own namespaces, distinct slots"),
+    ("aside", "what was put aside: a saved copy, a backup, a precopy"),
+    ("behind", "what comes after what: a pending write, a parent"),
     ("kept", "what is kept: a hash, an entry, the expected text"),
     ("place", "what it is: address, slot, offset, position, path; of a function, a verb such as allocate"),
     ("places", "what they are: addresses, slots, offsets, positions, paths"),
@@ -36,8 +40,11 @@ const VAGUE_MEMBERS: &[(&str, &str)] = &[
 /// Participles that name no function by themselves, since they say neither what it does nor what it returns.
 const PARTICIPLES: &[&str] = &[
     "asked", "attended", "begun", "came", "given", "heard", "held", "lent", "noted", "said", "seen", "shown", "taken",
-    "untold", "wanted",
+    "told", "untold", "wanted",
 ];
+
+/// Participles that name no field by themselves, since they do not say of what.
+const FIELD_PARTICIPLES: &[&str] = &["asked", "given", "heard", "said", "seen", "taken", "told", "untold"];
 
 /// Each name of the tables that is declared in a Rust file of the tree.
 pub(crate) fn faults(tree: &Tree) -> Result<Vec<String>> {
@@ -127,6 +134,9 @@ impl<'ast> Visit<'ast> for Declarations {
     fn visit_field(&mut self, field: &'ast syn::Field) {
         if let Some(name) = &field.ident {
             self.check("field", name, VAGUE_MEMBERS);
+            if FIELD_PARTICIPLES.iter().any(|known| name == known) {
+                self.refuse("field", name, "what it is: an answer, an output, the names, the bytes in use");
+            }
         }
         visit::visit_field(self, field);
     }
@@ -154,9 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_no_participle_alone() {
+    fn functions_and_fields_are_no_participles_alone() {
         assert_eq!(vague("impl A {\n    fn heard() {}\n    fn place() {}\n}\n").unwrap().len(), 2);
-        assert!(vague("fn heard_at() {}\nfn hear() {}\nstruct A { heard: bool }\n").unwrap().is_empty());
+        assert!(vague("fn heard_at() {}\nfn hear() {}\nstruct A { is_heard: bool }\n").unwrap().is_empty());
+        assert_eq!(vague("struct A { heard: bool }\n").unwrap().len(), 1);
     }
 
     #[test]

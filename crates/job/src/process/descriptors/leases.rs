@@ -83,7 +83,7 @@ fn holder<'a>(
     let pid = process.ok_or(io::ErrorKind::NotFound)?.pid;
     let holder = match holders.entry(pid) {
         std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::btree_map::Entry::Vacant(place) => place.insert(Holder::new(pid)?),
+        std::collections::btree_map::Entry::Vacant(entry) => entry.insert(Holder::new(pid)?),
     };
     Ok((pid, holder))
 }

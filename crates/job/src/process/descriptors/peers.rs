@@ -21,7 +21,7 @@ struct ConnectionEnd {
     /// The lowest id of a process that has it, as that sees itself.
     holder: u32,
     /// The process that it tells, as that sees itself; none that has ended.
-    told: Option<u32>,
+    reported_peer: Option<u32>,
     has_name: bool,
 }
 
@@ -34,10 +34,14 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
             if let Some(end) = ends.get_mut(&inode) {
                 end.holder = end.holder.min(seen);
             } else if let Some(fd) = descriptor(*pid, number) {
-                let told = peer(&fd).and_then(|peer| u32::try_from(peer.pid).ok());
-                let told = told.filter(|told| processes.iter().any(|process| process.pid == *told));
+                let reported_peer = peer(&fd).and_then(|peer| u32::try_from(peer.pid).ok());
+                let reported_peer =
+                    reported_peer.filter(|reported_peer| processes.iter().any(|process| process.pid == *reported_peer));
                 let has_name = !Name::of(getsockname(&fd).ok()).is_none();
-                ends.insert(inode, ConnectionEnd { holder: seen, told: told.map(tree::seen_by_itself), has_name });
+                ends.insert(
+                    inode,
+                    ConnectionEnd { holder: seen, reported_peer: reported_peer.map(tree::seen_by_itself), has_name },
+                );
             }
         }
     }
@@ -50,7 +54,8 @@ pub(crate) fn makers(processes: &[Process], pairs: &BTreeMap<u64, u64>) -> Vec<u
 
 /// Whether the first of two ends has to stand last; none where that changes nothing.
 fn is_first_the_maker(one: &ConnectionEnd, other: &ConnectionEnd) -> Option<bool> {
-    let right = |maker: &ConnectionEnd| [one, other].iter().filter(|end| end.told == Some(maker.holder)).count();
+    let right =
+        |maker: &ConnectionEnd| [one, other].iter().filter(|end| end.reported_peer == Some(maker.holder)).count();
     match right(one).cmp(&right(other)) {
         std::cmp::Ordering::Equal => (one.has_name != other.has_name).then_some(other.has_name),
         order => Some(order.is_gt()),
@@ -61,8 +66,8 @@ fn is_first_the_maker(one: &ConnectionEnd, other: &ConnectionEnd) -> Option<bool
 mod tests {
     use super::*;
 
-    fn end(holder: u32, told: u32, has_name: bool) -> ConnectionEnd {
-        ConnectionEnd { holder, told: Some(told), has_name }
+    fn end(holder: u32, reported_peer: u32, has_name: bool) -> ConnectionEnd {
+        ConnectionEnd { holder, reported_peer: Some(reported_peer), has_name }
     }
 
     #[test]

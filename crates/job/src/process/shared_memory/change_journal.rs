@@ -42,15 +42,15 @@ pub(super) enum Change {
     /// Something of its own gets this name.
     Made { path: PathBuf, id: DatedFileId },
     /// What has the name `path` gets another one.
-    Aside { path: PathBuf, aside: PathBuf, id: DatedFileId },
+    Renamed { path: PathBuf, backup: PathBuf, id: DatedFileId },
     /// CRIU needs this name, and takes it away when it has restored the job.
-    Given { path: PathBuf, id: DatedFileId },
+    CriuName { path: PathBuf, id: DatedFileId },
     /// A socket gets a second name: CRIU may take its own.
     Socket { path: PathBuf, second: PathBuf, id: DatedFileId },
     /// CRIU has restored the job. What has the names of sockets now.
     Restored { sockets: Vec<(PathBuf, Option<DatedFileId>)> },
     /// The job goes on: what was made is its own.
-    Kept,
+    Committed,
 }
 
 /// A journal that changes can be added to.
@@ -120,7 +120,7 @@ impl Journal {
         let mut line = serde_json::to_vec(change)?;
         line.push(b'\n');
         let before = self.file.metadata()?.len();
-        let room = if *change == Change::Kept { MAX_JOURNAL_BYTES + KEPT_LINE_BYTES } else { MAX_JOURNAL_BYTES };
+        let room = if *change == Change::Committed { MAX_JOURNAL_BYTES + KEPT_LINE_BYTES } else { MAX_JOURNAL_BYTES };
         if before.saturating_add(line.len() as u64) > room {
             return Err(io::ErrorKind::FileTooLarge.into());
         }

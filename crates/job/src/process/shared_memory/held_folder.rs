@@ -42,27 +42,27 @@ mod tests {
 
     #[test]
     fn a_folder_is_the_same_one_when_a_link_has_its_name() {
-        let place = tempfile::tempdir().unwrap();
-        let [folder, other] = ["folder", "other"].map(|name| place.path().join(name));
+        let root = tempfile::tempdir().unwrap();
+        let [folder, other] = ["folder", "other"].map(|name| root.path().join(name));
         for path in [&folder, &other] {
             fs::create_dir(path).unwrap();
             fs::write(path.join("file"), path.to_str().unwrap()).unwrap();
         }
         let path = folder.join("file");
         let held = HeldFolder::of(&path).unwrap();
-        fs::rename(&folder, place.path().join("moved")).unwrap();
+        fs::rename(&folder, root.path().join("moved")).unwrap();
         symlink(&other, &folder).unwrap();
         assert_eq!(fs::read_to_string(held.entry(&path).unwrap()).unwrap(), folder.to_str().unwrap());
     }
 
     #[test]
     fn names_elsewhere_are_none() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("file");
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
         let held = HeldFolder::of(&path).unwrap();
-        assert!(held.entry(&place.path().join("other")).is_some());
+        assert!(held.entry(&root.path().join("other")).is_some());
         for elsewhere in ["..", "../file", "below/file", "/file"] {
-            assert_eq!(held.entry(&place.path().join(elsewhere)), None, "{elsewhere}");
+            assert_eq!(held.entry(&root.path().join(elsewhere)), None, "{elsewhere}");
         }
         for none in ["file", "../file", "/", "/..", "/no/such/file"] {
             assert!(HeldFolder::of(Path::new(none)).is_none(), "{none}");

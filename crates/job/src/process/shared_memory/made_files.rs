@@ -69,7 +69,7 @@ pub fn undo_abandoned() {
 }
 
 /// As [`undo_abandoned`], right behind the end of a process `supervisor`: until a `deadline`, should its journal still be locked.
-pub(crate) fn undo_behind(supervisor: u32, deadline: Instant) {
+pub(crate) fn undo_after_exit(supervisor: u32, deadline: Instant) {
     undo_abandoned();
     while has_one(supervisor) && Instant::now() < deadline {
         thread::sleep(CLAIM_POLL_INTERVAL);
@@ -112,21 +112,21 @@ impl MadeFiles {
     }
 
     /// Notes a name that CRIU needs, and takes away when it has restored the job: one that a file is about to get.
-    pub(super) fn note_given(&self, name: &Path, id: DatedFileId) -> io::Result<()> {
-        self.add(Change::Given { path: name.to_owned(), id })
+    pub(super) fn note_criu_name(&self, name: &Path, id: DatedFileId) -> io::Result<()> {
+        self.add(Change::CriuName { path: name.to_owned(), id })
     }
 
     /// Notes what is about to lose its name for another one.
-    pub(super) fn note_aside(&self, path: &Path, aside: &Path, id: DatedFileId) -> io::Result<()> {
-        self.add(Change::Aside { path: path.to_owned(), aside: aside.to_owned(), id })
+    pub(super) fn note_renamed(&self, path: &Path, backup: &Path, id: DatedFileId) -> io::Result<()> {
+        self.add(Change::Renamed { path: path.to_owned(), backup: backup.to_owned(), id })
     }
 
     /// Gives a file another name beside its own.
-    pub(super) fn move_aside(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn rename_original(&self, path: &Path) -> io::Result<()> {
         let id = DatedFileId::of(path).ok_or(io::ErrorKind::NotFound)?;
-        beside(path, |aside| {
-            self.note_aside(path, aside, id)?;
-            rename_to_free(path, aside)
+        beside(path, |backup| {
+            self.note_renamed(path, backup, id)?;
+            rename_to_free(path, backup)
         })
         .map(drop)
     }
@@ -143,13 +143,13 @@ impl MadeFiles {
     /// The job has them now.
     pub(crate) fn keep(self) {
         // A process that is killed from here on has what is aside removed.
-        let _ = self.note_kept();
+        let _ = self.note_committed();
         let log = take(&self.0);
         log.changes.iter().rev().for_each(Change::keep);
     }
 
-    pub(super) fn note_kept(&self) -> io::Result<()> {
-        if self.is_empty() { Ok(()) } else { self.add(Change::Kept) }
+    pub(super) fn note_committed(&self) -> io::Result<()> {
+        if self.is_empty() { Ok(()) } else { self.add(Change::Committed) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -209,7 +209,7 @@ impl Drop for MadeFiles {
 
 /// Makes all as it was, unless the job goes on. The restore has ended for a reason that matters more than what fails here.
 fn settle(changes: &[Change]) {
-    if changes.contains(&Change::Kept) {
+    if changes.contains(&Change::Committed) {
         return changes.iter().rev().for_each(Change::keep);
     }
     let restored = changes.iter().rev().find_map(|change| match change {
@@ -236,10 +236,10 @@ impl HeldFolder<'_> {
     }
 
     /// Gives a file that has a second name in it the first one again.
-    fn put_back(&self, path: &Path, aside: &Path, id: DatedFileId) {
-        let Some((name, second)) = self.entry(path).zip(self.entry(aside)) else { return };
+    fn put_back(&self, path: &Path, backup: &Path, id: DatedFileId) {
+        let Some((name, second)) = self.entry(path).zip(self.entry(backup)) else { return };
         if DatedFileId::of(&name) == Some(id) {
-            self.remove(aside, id);
+            self.remove(backup, id);
         } else if DatedFileId::of(&second) == Some(id) {
             // Where the name is another file's by now, both stay.
             let _ = rename_to_free(&second, &name);
@@ -263,8 +263,8 @@ impl Change {
     /// The job goes on, and does not need it undone.
     fn keep(&self) {
         match self {
-            Self::Aside { aside: name, id, .. } | Self::Socket { second: name, id, .. } => remove(name, *id),
-            Self::Made { .. } | Self::Given { .. } | Self::Restored { .. } | Self::Kept => {}
+            Self::Renamed { backup: name, id, .. } | Self::Socket { second: name, id, .. } => remove(name, *id),
+            Self::Made { .. } | Self::CriuName { .. } | Self::Restored { .. } | Self::Committed => {}
         }
     }
 
@@ -272,10 +272,10 @@ impl Change {
     fn undo(&self, restored: Option<&[(PathBuf, Option<DatedFileId>)]>) {
         match self {
             Self::Made { path, id } => remove(path, *id),
-            Self::Given { path, id } if restored.is_none() => remove(path, *id),
-            Self::Aside { path, aside, id } => {
+            Self::CriuName { path, id } if restored.is_none() => remove(path, *id),
+            Self::Renamed { path, backup, id } => {
                 if let Some(held) = HeldFolder::of(path) {
-                    held.put_back(path, aside, *id);
+                    held.put_back(path, backup, *id);
                 }
             }
             Self::Socket { path, second, id } => {
@@ -285,7 +285,7 @@ impl Change {
                     held.put_socket_back(path, second, *id, |name| has_lost_its_name(name, *id, now.flatten()));
                 }
             }
-            Self::Given { .. } | Self::Restored { .. } | Self::Kept => {}
+            Self::CriuName { .. } | Self::Restored { .. } | Self::Committed => {}
         }
     }
 }
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn a_journal_that_says_more_than_a_restore_does_changes_nothing_elsewhere() {
         let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let [here, there] = [&folder, &other].map(|place| place.path().join("file"));
+        let [here, there] = [&folder, &other].map(|root| root.path().join("file"));
         for path in [&here, &there] {
             fs::write(path, "text").unwrap();
         }
@@ -361,7 +361,7 @@ mod tests {
         let link = folder.path().join("link");
         symlink(&there, &link).unwrap();
         for change in [
-            Change::Aside { path: folder.path().join("free"), aside: there.clone(), id: outside },
+            Change::Renamed { path: folder.path().join("free"), backup: there.clone(), id: outside },
             Change::Socket { path: folder.path().join("free"), second: there.clone(), id: outside },
             Change::Made { path: link.clone(), id: outside },
             Change::Made { path: name(), id: id(&here) },
@@ -387,7 +387,7 @@ mod tests {
             let mut journal = Journal::create_below(journals.path()).unwrap();
             journal.add(&Change::Made { path: path.clone(), id: id(&path) }).unwrap();
             File::options().append(true).open(journal.path()).unwrap().write_all(damage.as_bytes()).unwrap();
-            journal.add(&Change::Kept).unwrap();
+            journal.add(&Change::Committed).unwrap();
             journal.abandon();
             assert_eq!(abandoned_below(journals.path()).map(undo_journal).count(), 1);
             assert_eq!(path.exists(), is_left, "{damage}");
@@ -405,7 +405,7 @@ mod tests {
         let file = File::options().write(true).open(journal.path()).unwrap();
         file.set_len(64 << 20).unwrap();
         assert_eq!(journal.add(&change).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        journal.add(&Change::Kept).unwrap();
+        journal.add(&Change::Committed).unwrap();
         assert!(journal.changes().unwrap().contains(&change), "the job goes on all the same");
         file.set_len(1 << 40).unwrap();
         journal.abandon();

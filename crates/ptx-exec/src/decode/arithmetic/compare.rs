@@ -166,7 +166,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             (Some(join), Some(operand)) => {
                 let (other, negated) = self.predicate(operand)?;
                 code = join | if negated { predicate::NEGATE_C } else { 0 };
-                draft = draft.c(other).apart();
+                draft = draft.c(other).distinct_slots();
             }
             (None, None) => {}
             _ => return Err(self.invalid("comparison with the wrong number of operands")),

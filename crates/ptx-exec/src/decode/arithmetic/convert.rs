@@ -288,7 +288,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 wide_source: width == Width::Double,
                 wide_target: to_width == Width::Double,
             };
-            self.push(Draft::new(convert_slow::convert).d(d).a(a).imm(conversion.encode()).apart());
+            self.push(Draft::new(convert_slow::convert).d(d).a(a).imm(conversion.encode()).distinct_slots());
             return Ok(());
         }
         if kept.bits() == 64 {

@@ -119,7 +119,7 @@ pub(crate) fn fused_half(kind: ContractionKind, saturates: bool) -> Option<Draft
         sign_product: false,
         bounded: false,
     };
-    let slow = || Draft::new(half_slow::arithmetic).imm(style.encode()).apart();
+    let slow = || Draft::new(half_slow::arithmetic).imm(style.encode()).distinct_slots();
     Some(fast("fma", ty, &style).map_or_else(slow, Draft::new))
 }
 
@@ -160,7 +160,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         references.resize(3, references[0]);
         let d = self.destination(destination, ty)?;
         let draft = Draft::new(half_slow::arithmetic).d(d).a(references[0]).b(references[1]).c(references[2]);
-        self.push(draft.imm(style.encode()).apart());
+        self.push(draft.imm(style.encode()).distinct_slots());
         self.set_role(role_of(i, ty));
         Ok(())
     }

@@ -223,14 +223,15 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let destination = i.operands.first().ok_or_else(|| self.invalid("no destination"))?;
         let d = self.destination(destination, ty)?;
         // The flag is read and written by one field: as a definition that does not end what was there before.
-        let draft = Draft::new(exec).d(d).a(*a).b(*b).c(*c).x(flag, Role::Use).imm(carry_in | carry_out).apart();
-        let draft = if carry_out != 0 { self.with_list_kept(draft, &[flag]) } else { draft };
+        let draft =
+            Draft::new(exec).d(d).a(*a).b(*b).c(*c).x(flag, Role::Use).imm(carry_in | carry_out).distinct_slots();
+        let draft = if carry_out != 0 { self.with_extra_destinations(draft, &[flag]) } else { draft };
         self.push(draft);
         Ok(())
     }
 
     /// Marks registers as written besides those in the operand fields.
-    fn with_list_kept(&mut self, mut draft: Draft, registers: &[Ref]) -> Draft {
+    fn with_extra_destinations(&mut self, mut draft: Draft, registers: &[Ref]) -> Draft {
         draft.list = self.list(registers);
         draft.list_role = Role::Def;
         draft

@@ -44,7 +44,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let a = self.source(&sources[0], from)?;
         let b = self.source(&sources[sources.len() - 1], from)?;
         let d = self.destination(destination, to)?;
-        self.push(Draft::new(small::convert).d(d).a(a).b(b).imm(conversion.encode()).apart());
+        self.push(Draft::new(small::convert).d(d).a(a).b(b).imm(conversion.encode()).distinct_slots());
         Ok(())
     }
 }

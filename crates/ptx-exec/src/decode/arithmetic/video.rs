@@ -168,7 +168,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             return Err(self.unsupported(i));
         }
         let d = self.destination(&register, Ty::U(32))?;
-        let draft = Draft::new(video).d(d).a(references[0]).b(references[1]).c(references[2]).apart();
+        let draft = Draft::new(video).d(d).a(references[0]).b(references[1]).c(references[2]).distinct_slots();
         let draft = draft.imm(self.shared.video(plain));
         self.push(draft);
         Ok(())
@@ -196,8 +196,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn video_target(&self, i: &Instruction<'a>, plain: &mut Video, selector: Option<&str>) -> Result<(), LoadError> {
         let Some(selector) = selector else { return Ok(()) };
         if plain.bits == 32 {
-            let (place, bits) = one_part(selector).ok_or_else(|| self.unsupported(i))?;
-            plain.target = (bits, place);
+            let (shift, bits) = one_part(selector).ok_or_else(|| self.unsupported(i))?;
+            plain.target = (bits, shift);
             return Ok(());
         }
         let digits = digits(selector, plain.bits).ok_or_else(|| self.unsupported(i))?;

@@ -102,7 +102,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let done = self.memory(&pair, &mut modifiers);
         self.scopes.pop();
         done?;
-        if modifiers.all_taken() { Ok(()) } else { Err(self.unsupported(&pair)) }
+        if modifiers.all_consumed() { Ok(()) } else { Err(self.unsupported(&pair)) }
     }
 
     /// `atom.exch.b128 d, [a], b`, `atom.cas.b128 d, [a], b, c`. Races are not looked for.
@@ -111,7 +111,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let space = self.space(&mut m);
         m.memory_order();
         let name = m.one_of(&["exch", "cas"]).filter(|_| atom_wide::is_there());
-        if m.ty() != Some(Ty::B(128)) || !m.all_taken() {
+        if m.ty() != Some(Ty::B(128)) || !m.all_consumed() {
             return Err(self.unsupported(i));
         }
         let (exec, count): (Exec, _) = match name {
@@ -135,8 +135,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
             result => self.wide_register(result)?,
         };
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
-        let place = u64::from(address.space.encode() | narrow);
-        let draft = self.listed(exec, &sources, &results).imm(address.offset << atom_wide::OFFSET_SHIFT | place);
+        let space = u64::from(address.space.encode() | narrow);
+        let draft = self.listed(exec, &sources, &results).imm(address.offset << atom_wide::OFFSET_SHIFT | space);
         self.push(draft);
         Ok(())
     }

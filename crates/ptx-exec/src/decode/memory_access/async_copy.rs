@@ -55,7 +55,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
         let exec = if counted { mbarrier::arrive } else { mbarrier::touch };
         let draft = Draft::new(exec).a(address.base).b(one).imm(u64::from(address.offset as u32));
-        self.push(draft.number(address.space.encode() | narrow).apart());
+        self.push(draft.number(address.space.encode() | narrow).distinct_slots());
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         match rest {
             [] => {}
             [operand] => {
-                let (given, ignores) = self.given_bytes(operand)?;
+                let (given, ignores) = self.source_bytes_operand(operand)?;
                 flags |= if ignores { how::IGNORE } else { 0 };
                 draft = draft.c(given);
             }
@@ -94,7 +94,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// The fourth operand: how many bytes the source gives, or a predicate that says that it gives none.
-    fn given_bytes(&mut self, operand: &Operand<'a>) -> Result<(Ref, bool), LoadError> {
+    fn source_bytes_operand(&mut self, operand: &Operand<'a>) -> Result<(Ref, bool), LoadError> {
         let is_predicate = match operand {
             Operand::Not(_) => true,
             Operand::Name(name) => self.register(name).is_some_and(|(_, width)| width == Width::Pred),

@@ -41,8 +41,11 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let address = self.plain_address(address, space)?;
         let values = values.iter().map(|value| self.source(value, ty)).collect::<Result<Vec<_>, _>>()?;
         let narrow = if address.width == Width::Word { atom::NARROW_POINTER } else { 0 };
-        let mut draft =
-            Draft::new(exec).a(address.base).imm(address.offset).number(address.space.encode() | narrow).apart();
+        let mut draft = Draft::new(exec)
+            .a(address.base)
+            .imm(address.offset)
+            .number(address.space.encode() | narrow)
+            .distinct_slots();
         draft = draft.touches(Access::new(AccessKind::Atomic, true, address.space, address.width, ty.bytes()));
         for (index, value) in values.into_iter().enumerate() {
             draft = if index == 0 { draft.b(value) } else { draft.c(value) };
@@ -84,7 +87,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         for (index, value) in values.into_iter().enumerate() {
             let offset = address.offset.wrapping_add(index as u64 * u64::from(ty.bytes()));
             let mut draft =
-                Draft::new(exec).a(address.base).imm(offset).number(address.space.encode()).b(value).apart();
+                Draft::new(exec).a(address.base).imm(offset).number(address.space.encode()).b(value).distinct_slots();
             draft = draft.touches(Access::new(AccessKind::Atomic, true, address.space, address.width, ty.bytes()));
             if let Some(result) = results.get(index) {
                 let between = self.temporary(Width::Word);

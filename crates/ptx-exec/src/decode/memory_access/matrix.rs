@@ -254,7 +254,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if let [metadata, _] = rest {
             list.push(self.source(metadata, Ty::B(32))?);
         }
-        let mut draft = self.with_list(Draft::new(code(&multiply)), &list, Role::Use).apart();
+        let mut draft = self.with_list(Draft::new(code(&multiply)), &list, Role::Use).distinct_slots();
         draft.list_results = results.len() as u32;
         (draft.inst.d, draft.inst.a, draft.inst.b) = (results.len() as u32, counts[0], counts[1]);
         let draft = draft.imm(self.shared.matrix(Matrix::Multiply(multiply)));
@@ -329,7 +329,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             narrow: address.width == Width::Word,
             offset: address.offset,
         };
-        let draft = self.with_list(Draft::new(exec), &references, role).a(address.base).b(stride).apart();
+        let draft = self.with_list(Draft::new(exec), &references, role).a(address.base).b(stride).distinct_slots();
         let draft = draft.imm(self.shared.matrix(Matrix::Transfer(transfer)));
         self.push(draft);
         Ok(())
@@ -370,7 +370,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
             narrow: address.width == Width::Word,
             offset: address.offset,
         };
-        let draft = self.with_list(Draft::new(exec), &references, role).a(address.base).apart();
+        let draft = self.with_list(Draft::new(exec), &references, role).a(address.base).distinct_slots();
         let draft = draft.imm(self.shared.matrix(Matrix::Transfer(transfer)));
         self.push(draft);
         Ok(())

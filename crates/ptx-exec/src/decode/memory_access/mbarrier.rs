@@ -65,7 +65,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let address = self.plain_address(address, space)?;
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
         let imm = u64::from(address.offset as u32) | flags << 32;
-        Ok(Draft::new(exec).a(address.base).imm(imm).number(address.space.encode() | narrow).apart())
+        Ok(Draft::new(exec).a(address.base).imm(imm).number(address.space.encode() | narrow).distinct_slots())
     }
 
     /// `init [a], count`, `inval [a]` and the like.
@@ -141,7 +141,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let [count, state] = self.operands(i)?;
         let state = self.source(state, Ty::B(64))?;
         let d = self.destination(count, Ty::U(32))?;
-        self.push(Draft::new(code::pending_count).d(d).a(state).apart());
+        self.push(Draft::new(code::pending_count).d(d).a(state).distinct_slots());
         Ok(())
     }
 

@@ -189,7 +189,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let draft = match registers.as_slice() {
             [one] if count == 1 => draft.d(*one),
-            _ => self.with_list(draft, &registers, Role::Def).apart(),
+            _ => self.with_list(draft, &registers, Role::Def).distinct_slots(),
         };
         self.push(draft);
         self.fence_if(order.acquire, order);

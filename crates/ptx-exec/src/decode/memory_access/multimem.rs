@@ -74,7 +74,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let values = self.multimem_values(values, ty, count, what == "ld_reduce")?;
         let draft = Draft::new(exec).a(address.base).imm(address.offset);
         let role = if what == "ld_reduce" { Role::Def } else { Role::Use };
-        let draft = self.with_list(draft, &values, role).apart();
+        let draft = self.with_list(draft, &values, role).distinct_slots();
         if order == Some("release") {
             self.push_unguarded(Draft::new(flow::fence));
         }

@@ -62,7 +62,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         if multicast && spaces.0 != Some("shared::cluster") {
             return Err(self.unsupported(i));
         }
-        if !m.all_taken() {
+        if !m.all_consumed() {
             return Err(self.unsupported(i));
         }
         let number = how::OPERATIONS.iter().position(|name| Some(*name) == operation).unwrap_or(0) as u64;
@@ -73,13 +73,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
             | flag(reduces, how::REDUCE)
             | flag(pixels, how::PIXELS);
         let mut references = Vec::new();
-        let (shared, place) = match operands {
-            [to, place, ..] if load => (to, place),
-            [place, from] if !load => (from, place),
+        let (shared, corner_operand) = match operands {
+            [to, corner_operand, ..] if load => (to, corner_operand),
+            [corner_operand, from] if !load => (from, corner_operand),
             _ => return Err(self.invalid(format!("{} with {} operands", i.full_name(), i.operands.len()))),
         };
         references.push(self.whole_address(shared, Some("shared"))?);
-        let (map, corner) = self.tensor_place(place, rank)?;
+        let (map, corner) = self.tensor_coordinates(corner_operand, rank)?;
         references.push(map);
         let mut rest: Vec<&Operand<'a>> = operands.iter().skip(2).collect();
         let added = match offsets && rest.len() > 1 {
@@ -112,14 +112,14 @@ impl<'a> FunctionDecoder<'_, 'a> {
         rank: u64,
         (offsets, pixels): (bool, bool),
     ) -> Result<(), LoadError> {
-        if !(m.take("L2") && m.take("global") && m.all_taken()) {
+        if !(m.take("L2") && m.take("global") && m.all_consumed()) {
             return Err(self.unsupported(i));
         }
         match operands {
-            [place] if !pixels => self.tensor_place(place, rank)?,
-            [place, added] if offsets => {
+            [corner_operand] if !pixels => self.tensor_coordinates(corner_operand, rank)?,
+            [corner_operand, added] if offsets => {
                 self.pixel_offsets(added, rank)?;
-                self.tensor_place(place, rank)?
+                self.tensor_coordinates(corner_operand, rank)?
             }
             _ => return Err(self.invalid("prefetch with the wrong operands")),
         };
@@ -140,7 +140,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     }
 
     /// `[map, {x, y}]`: where the map is, and the coordinates.
-    fn tensor_place(&mut self, operand: &Operand<'a>, rank: u64) -> Result<(u32, Vec<u32>), LoadError> {
+    fn tensor_coordinates(&mut self, operand: &Operand<'a>, rank: u64) -> Result<(u32, Vec<u32>), LoadError> {
         let Operand::Bracket(list) = operand else { return Err(self.invalid("expected a tensor and coordinates")) };
         let [map, coordinates] = list.as_slice() else {
             return Err(self.invalid("a tensor copy takes a map and coordinates"));
@@ -188,9 +188,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let value = self.source(value, ty)?;
         let address = self.plain_address(address, space)?;
         let narrow = if address.width == Width::Word { NARROW_POINTER } else { 0 };
-        let place = (field.encode() as u32) << code::FIELD_SHIFT | (dimension as u32) << code::DIMENSION_SHIFT;
+        let corner_operand = (field.encode() as u32) << code::FIELD_SHIFT | (dimension as u32) << code::DIMENSION_SHIFT;
         let draft = Draft::new(code::replace).a(address.base).b(value).imm(address.offset);
-        self.push(draft.number(address.space.encode() | narrow | place).apart());
+        self.push(draft.number(address.space.encode() | narrow | corner_operand).distinct_slots());
         Ok(())
     }
 }

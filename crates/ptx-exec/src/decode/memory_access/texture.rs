@@ -121,7 +121,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
 
     /// A draft whose sources are a list and whose results go to the fields in order.
     pub(crate) fn listed(&mut self, exec: Exec, sources: &[Ref], results: &[Ref]) -> Draft {
-        let mut draft = self.with_list(Draft::new(exec), sources, Role::Use).apart();
+        let mut draft = self.with_list(Draft::new(exec), sources, Role::Use).distinct_slots();
         draft.inst.c = NO_SLOT;
         let fields = [&mut draft.inst.d, &mut draft.inst.a, &mut draft.inst.b, &mut draft.inst.c];
         for (index, (field, result)) in fields.into_iter().zip(results).enumerate() {

@@ -85,9 +85,9 @@ pub(crate) fn note_variable(session: &mut Session, address: CUdeviceptr, size: u
 /// Whether the processor reaches this variable as the GPU does.
 fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
     let mut managed = 0_u32;
-    let told = (&raw mut managed).cast();
+    let answer = (&raw mut managed).cast();
     // SAFETY: the output is a local as wide as the attribute.
-    let status = unsafe { driver.cuPointerGetAttribute(told, pointer_attribute::IS_MANAGED, address) };
+    let status = unsafe { driver.cuPointerGetAttribute(answer, pointer_attribute::IS_MANAGED, address) };
     status == CUresult::SUCCESS && managed != 0
 }
 

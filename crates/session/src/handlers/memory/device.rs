@@ -111,7 +111,7 @@ pub(crate) fn kdReclaimDevices(
     _head: &FrameHead,
     _message: kdReclaimDevices,
 ) -> Called<kdReclaimDevicesReply> {
-    success(kdReclaimDevicesReply { devices: session.shared.reclaim.take_wanted() })
+    success(kdReclaimDevicesReply { devices: session.shared.reclaim.take_requested_devices() })
 }
 
 /// The program has done what a reclaim notice asked.
@@ -141,11 +141,11 @@ pub(crate) fn kdPeerAtomics(
 ) -> Called<kdPeerAtomicsReply> {
     let operations: Vec<u32> =
         message.operations.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    let mut told = vec![0_u32; operations.len()];
+    let mut answer = vec![0_u32; operations.len()];
     let (count, source, target) = (operations.len() as u32, message.source, message.target);
     let driver = session.driver();
     // SAFETY: both arrays have `count` entries.
-    unsafe { driver.cuDeviceGetP2PAtomicCapabilities(told.as_mut_ptr(), operations.as_ptr(), count, source, target) }
+    unsafe { driver.cuDeviceGetP2PAtomicCapabilities(answer.as_mut_ptr(), operations.as_ptr(), count, source, target) }
         .ok()?;
-    success(kdPeerAtomicsReply { capabilities: told.into_iter().flat_map(u32::to_le_bytes).collect() })
+    success(kdPeerAtomicsReply { capabilities: answer.into_iter().flat_map(u32::to_le_bytes).collect() })
 }

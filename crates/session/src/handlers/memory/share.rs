@@ -154,9 +154,9 @@ pub(crate) fn kdMemoryBorrow(
     let block = block_of(&driver, piece)?;
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: the output is a local.
-    let told = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut properties, block) };
+    let answer = unsafe { driver.cuMemGetAllocationPropertiesFromHandle(&raw mut properties, block) };
     let device = if properties.location.type_ == location_type::DEVICE { properties.location.id } else { 0 };
-    told.ok().inspect_err(|_| {
+    answer.ok().inspect_err(|_| {
         // SAFETY: taken just now, and no code knows it.
         let _ = unsafe { driver.cuMemRelease(block) };
     })?;

@@ -243,13 +243,13 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
     let bytes: &[u8; size_of::<CUmemAllocationProp>()] = bytes.try_into().map_err(|_| damaged())?;
     // SAFETY: a structure of plain numbers and one pointer, of which every bit pattern is a value; the pointer is
     // replaced below and never followed.
-    let told: CUmemAllocationProp = unsafe { bytes.as_ptr().cast::<CUmemAllocationProp>().read_unaligned() };
-    let device = told.location.type_ == location_type::DEVICE && is_device(session, told.location.id);
-    if told.type_ != allocation_type::PINNED || !(device || is_host(told.location)) {
+    let answer: CUmemAllocationProp = unsafe { bytes.as_ptr().cast::<CUmemAllocationProp>().read_unaligned() };
+    let device = answer.location.type_ == location_type::DEVICE && is_device(session, answer.location.id);
+    if answer.type_ != allocation_type::PINNED || !(device || is_host(answer.location)) {
         return Err(CUresult::ERROR_INVALID_VALUE.into());
     }
-    let sharing = told.requestedHandleTypes & HANDLE_TYPE_FILE_DESCRIPTOR;
-    Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..told })
+    let sharing = answer.requestedHandleTypes & HANDLE_TYPE_FILE_DESCRIPTOR;
+    Ok(CUmemAllocationProp { requestedHandleTypes: sharing, win32HandleMetaData: std::ptr::null_mut(), ..answer })
 }
 
 /// The grants of a message; each names a device of the session, or the host.

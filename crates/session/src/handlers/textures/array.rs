@@ -143,7 +143,7 @@ pub(crate) fn kdArraySparse(
     message: kdArraySparse,
 ) -> Called<kdArraySparseReply> {
     let driver = Arc::clone(&session.shared.driver);
-    let told: CUDA_ARRAY_SPARSE_PROPERTIES = match session.tables.arrays.get(message.array)? {
+    let answer: CUDA_ARRAY_SPARSE_PROPERTIES = match session.tables.arrays.get(message.array)? {
         ArrayObject::Mipmap(mipmap) => {
             // SAFETY: a mipmap of the session; the output outlives the call.
             ask(|out| unsafe { driver.cuMipmappedArrayGetSparseProperties(out, mipmap) })?
@@ -153,8 +153,8 @@ pub(crate) fn kdArraySparse(
             ask(|out| unsafe { driver.cuArrayGetSparseProperties(out, array) })?
         }
     };
-    let [width, height, depth] = told.tileExtent;
-    let (first, tail, flags) = (told.miptailFirstLevel, told.miptailSize, told.flags);
+    let [width, height, depth] = answer.tileExtent;
+    let (first, tail, flags) = (answer.miptailFirstLevel, answer.miptailSize, answer.flags);
     success(kdArraySparseReply { width, height, depth, first, tail, flags })
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn kdArrayNeeds(
     message: kdArrayNeeds,
 ) -> Called<kdArrayNeedsReply> {
     let (driver, device) = (Arc::clone(&session.shared.driver), message.device);
-    let told: CUDA_ARRAY_MEMORY_REQUIREMENTS = match session.tables.arrays.get(message.array)? {
+    let answer: CUDA_ARRAY_MEMORY_REQUIREMENTS = match session.tables.arrays.get(message.array)? {
         ArrayObject::Mipmap(mipmap) => {
             // SAFETY: a mipmap of the session; the output outlives the call.
             ask(|out| unsafe { driver.cuMipmappedArrayGetMemoryRequirements(out, mipmap, device) })?
@@ -175,7 +175,7 @@ pub(crate) fn kdArrayNeeds(
             ask(|out| unsafe { driver.cuArrayGetMemoryRequirements(out, array, device) })?
         }
     };
-    success(kdArrayNeedsReply { size: told.size as u64, alignment: told.alignment as u64 })
+    success(kdArrayNeedsReply { size: answer.size as u64, alignment: answer.alignment as u64 })
 }
 
 /// One change with handles in the place of ids.

@@ -9,7 +9,7 @@ use katydid_wire::message::{
     kdReferenceEnd, kdSurfaceReference, kdSurfaceReferenceReply, kdSurfaceReferenceSet, kdSurfaceReferenceSetReply,
     kdTextureReference, kdTextureReferenceReply, kdTextureReferenceSet, kdTextureReferenceSetReply,
 };
-use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, given, sampler_word};
+use katydid_wire::reference::{ReferenceArguments, ReferenceFacts, property, sampler_word};
 
 use crate::calls::fault::{Fault, SessionError};
 use crate::device::ask::ask;
@@ -92,13 +92,13 @@ pub(crate) fn kdTextureReferenceSet(
     })?;
     let reference = session.tables.references.texture(message.reference)?;
     let driver = session.driver();
-    let has_array = it.given & given::RESOURCE != 0 && it.texture.kind < 2;
+    let has_array = it.set & property::RESOURCE != 0 && it.texture.kind < 2;
     // An array brings its format, which the program may have changed since; memory takes that of the reference.
     if !has_array {
         set_format(driver, reference, &it)?;
     }
     set_sampler(driver, reference, &it)?;
-    let offset = if it.given & given::RESOURCE == 0 { 0 } else { bind(session, reference, &it)? };
+    let offset = if it.set & property::RESOURCE == 0 { 0 } else { bind(session, reference, &it)? };
     let driver = session.driver();
     if has_array {
         set_format(driver, reference, &it)?;
@@ -107,7 +107,7 @@ pub(crate) fn kdTextureReferenceSet(
 }
 
 fn set_format(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> Result<(), CUresult> {
-    if it.given & given::FORMAT == 0 {
+    if it.set & property::FORMAT == 0 {
         return Ok(());
     }
     // SAFETY: takes numbers, and a reference that is alive.
@@ -117,9 +117,9 @@ fn set_format(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> 
 fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) -> Result<(), CUresult> {
     let words = it.texture.sampler;
     let float = |place: usize| f32::from_bits(words.get(place).copied().unwrap_or_default());
-    let is_given = |bit: u32| it.given & bit != 0;
+    let is_given = |bit: u32| it.set & bit != 0;
     for (dimension, mode) in (0..3_i32).zip(words) {
-        if is_given(given::ADDRESS_MODE << dimension) {
+        if is_given(property::ADDRESS_MODE << dimension) {
             // SAFETY: takes numbers, and a reference that is alive; this holds for every call below.
             unsafe { driver.cuTexRefSetAddressMode(reference, dimension, mode) }.ok()?;
         }
@@ -129,15 +129,17 @@ fn set_sampler(driver: &Driver, reference: CUtexref, it: &ReferenceArguments) ->
     // SAFETY: as above; the border has the four floats that are read.
     unsafe {
         let calls: [(u32, &mut dyn FnMut() -> CUresult); 7] = [
-            (given::FILTER, &mut || driver.cuTexRefSetFilterMode(reference, words[sampler_word::FILTER])),
-            (given::LEVEL_FILTER, &mut || {
+            (property::FILTER, &mut || driver.cuTexRefSetFilterMode(reference, words[sampler_word::FILTER])),
+            (property::LEVEL_FILTER, &mut || {
                 driver.cuTexRefSetMipmapFilterMode(reference, words[sampler_word::LEVEL_FILTER])
             }),
-            (given::LEVEL_BIAS, &mut || driver.cuTexRefSetMipmapLevelBias(reference, float(sampler_word::LEVEL_BIAS))),
-            (given::LEVEL_CLAMP, &mut || driver.cuTexRefSetMipmapLevelClamp(reference, first, last)),
-            (given::ANISOTROPY, &mut || driver.cuTexRefSetMaxAnisotropy(reference, words[sampler_word::ANISOTROPY])),
-            (given::BORDER, &mut || driver.cuTexRefSetBorderColor(reference, border.as_mut_ptr())),
-            (given::FLAGS, &mut || driver.cuTexRefSetFlags(reference, words[sampler_word::FLAGS])),
+            (property::LEVEL_BIAS, &mut || {
+                driver.cuTexRefSetMipmapLevelBias(reference, float(sampler_word::LEVEL_BIAS))
+            }),
+            (property::LEVEL_CLAMP, &mut || driver.cuTexRefSetMipmapLevelClamp(reference, first, last)),
+            (property::ANISOTROPY, &mut || driver.cuTexRefSetMaxAnisotropy(reference, words[sampler_word::ANISOTROPY])),
+            (property::BORDER, &mut || driver.cuTexRefSetBorderColor(reference, border.as_mut_ptr())),
+            (property::FLAGS, &mut || driver.cuTexRefSetFlags(reference, words[sampler_word::FLAGS])),
         ];
         calls.into_iter().filter(|(bit, _)| is_given(*bit)).try_for_each(|(_, call)| call().ok())
     }

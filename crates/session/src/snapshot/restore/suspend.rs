@@ -38,7 +38,7 @@ impl Session {
         self.snapshots.settle();
         let driver = Arc::clone(&self.shared.driver);
         self.enter_any()?;
-        self.snapshots.aside.clear();
+        self.snapshots.precopy.clear();
         for area in [&mut self.staging, &mut self.buffered].into_iter().flatten() {
             area.unregister(&driver);
         }
@@ -80,7 +80,7 @@ impl Session {
         let (blank, written) = split(&loads);
         progress.expect(written.iter().map(|(load, _)| load.length).sum());
         let (carriers, streams) = (self.snapshots.carriers(), &self.snapshots.streams[..]);
-        Transfer { driver: &driver, carriers, streams, progress, aside: None }.back(&written, source)?;
+        Transfer { driver: &driver, carriers, streams, progress, precopy: None }.back(&written, source)?;
         clear(&driver, &blank)?;
         self.enter_any()?;
         match &mut self.host {

@@ -24,11 +24,11 @@ fn change<R>(function: CUfunction, with: impl FnOnce(&mut OldLaunch) -> R) -> Ou
 /// A grid of what is set on a function.
 fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Outcome {
     let [width, height] = old::grid(width, height)?;
-    let kept = change(function, |kept| kept.clone())?;
-    let ([x, y, z], none) = (kept.block, std::ptr::null_mut());
-    kept.with_params(|extra| {
+    let state = change(function, |state| state.clone())?;
+    let ([x, y, z], none) = (state.block, std::ptr::null_mut());
+    state.with_params(|extra| {
         // SAFETY: the list is whole, and its buffer has the size that it names.
-        unsafe { cuLaunchKernel(function, width, height, 1, x, y, z, kept.shared, stream, none, extra) }.ok()
+        unsafe { cuLaunchKernel(function, width, height, 1, x, y, z, state.shared, stream, none, extra) }.ok()
     })
 }
 
@@ -37,27 +37,27 @@ api! {
     fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) {
         let device = device::get(0)?;
         let limits = BLOCK_LIMITS.map(|limit| device.attribute(limit).unwrap_or(0));
-        change(function, |kept| kept.set_block([x, y, z], limits))??;
+        change(function, |state| state.set_block([x, y, z], limits))??;
     }
 
     /// Dynamic shared memory, in bytes.
     fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) {
-        change(function, |kept| kept.shared = bytes)?;
+        change(function, |state| state.shared = bytes)?;
     }
 
     /// Bytes of all parameters.
     fn cuParamSetSize(function: CUfunction, bytes: u32) {
-        change(function, |kept| kept.set_size(bytes))??;
+        change(function, |state| state.set_size(bytes))??;
     }
 
     /// Puts 4 bytes at a byte offset of the parameters.
     fn cuParamSeti(function: CUfunction, offset: i32, value: u32) {
-        change(function, |kept| kept.set(offset, &value.to_le_bytes()))??;
+        change(function, |state| state.set(offset, &value.to_le_bytes()))??;
     }
 
     /// Puts 4 bytes at a byte offset of the parameters.
     fn cuParamSetf(function: CUfunction, offset: i32, value: f32) {
-        change(function, |kept| kept.set(offset, &value.to_le_bytes()))??;
+        change(function, |state| state.set(offset, &value.to_le_bytes()))??;
     }
 
     /// Puts `count` bytes at a byte offset of the parameters.
@@ -67,7 +67,7 @@ api! {
         }
         // SAFETY: the caller's buffer has `count` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(pointer.cast_const().cast::<u8>(), count as usize) };
-        change(function, |kept| kept.set(offset, bytes))??;
+        change(function, |state| state.set(offset, bytes))??;
     }
 
     /// References have been taken by name since CUDA 3.2.

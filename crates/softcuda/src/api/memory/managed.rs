@@ -95,7 +95,7 @@ api! {
         // SAFETY: the caller's arrays have as many entries as it says.
         let (ranges, places) =
             unsafe { (ranges(starts, sizes, count, flags)?, locations(places, firsts, kinds, count)?) };
-        let target = |place| AdviceTarget::of_location(place, devices());
+        let target = |location| AdviceTarget::of_location(location, devices());
         let targets = places.into_iter().map(target).collect::<Outcome<Vec<_>>>()?;
         ranges.iter().try_for_each(|(start, size)| managed::check(*start, *size))?;
         let mut both = ranges.into_iter().zip(targets);

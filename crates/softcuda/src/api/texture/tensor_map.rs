@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use katydid_cuda_sys::CUtensorMap;
 use katydid_driver_rules::caller::filled as take;
-use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, check_place, rank, replace_address};
+use katydid_driver_rules::tensor_map::{MAX_PIXEL_RANK, check_map_pointer, rank, replace_address};
 
 use crate::ffi::{Outcome, address, api};
 use crate::process::state;
@@ -37,7 +37,7 @@ impl Arrays {
 /// Passes a place where a map can lie.
 fn checked_target(map: *mut CUtensorMap) -> Outcome<*mut CUtensorMap> {
     state::ready()?;
-    check_place(map).map(|()| map)
+    check_map_pointer(map).map(|()| map)
 }
 
 api! {

@@ -101,7 +101,7 @@ pub(crate) fn settle(device: i32) {
     for pool in counted_for(device) {
         pool.settle();
     }
-    let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.state().holds_places()).collect();
+    let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.state().holds_ranges()).collect();
     drop(ended);
 }
 

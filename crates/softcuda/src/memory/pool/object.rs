@@ -61,7 +61,7 @@ impl Pool {
     }
 
     /// A place for work of a stream, and the region over it.
-    pub(super) fn find_place(&self, size: u64, stream: u64) -> Outcome<u64> {
+    pub(super) fn find_range(&self, size: u64, stream: u64) -> Outcome<u64> {
         let mut state = self.state();
         let at = state.take(size, stream)?;
         let managed = matches!(self.location, PoolLocation::Managed(_));

@@ -31,7 +31,7 @@ pub(crate) fn destroy(handle: CUmemoryPool) -> Outcome {
     }
     choice::forget(&pool);
     POOLS.remove(pool.handle);
-    if pool.state().holds_places() {
+    if pool.state().holds_ranges() {
         choice::keep_until_empty(pool);
     }
     Ok(())
@@ -46,10 +46,10 @@ pub(crate) fn allocate(pool: &Pool, size: u64, stream: &Stream) -> Outcome<u64> 
     if size == 0 {
         return Ok(0);
     }
-    pool.find_place(size, stream.id).or_else(|_| {
+    pool.find_range(size, stream.id).or_else(|_| {
         pool.wait_for_freed();
         choice::trim(pool.device(), 0);
-        pool.find_place(size, stream.id)
+        pool.find_range(size, stream.id)
     })
 }
 

@@ -177,7 +177,7 @@ impl PoolState {
     }
 
     /// Whether anything is given out or on its way back.
-    pub(super) fn holds_places(&self) -> bool {
+    pub(super) fn holds_ranges(&self) -> bool {
         self.counts.used > 0 || !self.freed.is_empty()
     }
 

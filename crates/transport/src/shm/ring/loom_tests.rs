@@ -64,17 +64,17 @@ impl Memory for Model {
         }
     }
     #[expect(unsafe_code, reason = "loom checks the access")]
-    fn copy_in(&self, place: u64, bytes: &[u8]) {
+    fn copy_in(&self, offset_in_ring: u64, bytes: &[u8]) {
         if let Ok(word) = <[u8; 8]>::try_from(bytes) {
             // SAFETY: loom fails the test if another thread uses the cell meanwhile.
-            self.words[place as usize / 8].with_mut(|cell| unsafe { *cell = word });
+            self.words[offset_in_ring as usize / 8].with_mut(|cell| unsafe { *cell = word });
         }
     }
     #[expect(unsafe_code, reason = "loom checks the access")]
-    fn append_to(&self, place: u64, length: u64, bytes: &mut Vec<u8>) {
+    fn append_to(&self, offset_in_ring: u64, length: u64, bytes: &mut Vec<u8>) {
         if length == 8 {
             // SAFETY: as above.
-            bytes.extend_from_slice(&self.words[place as usize / 8].with(|cell| unsafe { *cell }));
+            bytes.extend_from_slice(&self.words[offset_in_ring as usize / 8].with(|cell| unsafe { *cell }));
         }
     }
 }
@@ -91,7 +91,7 @@ fn no_interleaving_loses_a_record_or_a_wake_up() {
         let thread = thread::spawn(move || {
             let mut producer = Producer::default();
             for record in 1..=3_u64 {
-                producer.begin_anew(&*program).unwrap();
+                producer.restart(&*program).unwrap();
                 while !producer.has_room(&*program, 8).unwrap() {
                     producer.sleep(&*program, 8).unwrap();
                 }

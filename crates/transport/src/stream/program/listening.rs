@@ -35,9 +35,9 @@ impl StreamProgram {
             }
             // A thread that waits for a reply reads all that comes, reclaim notices too, and rings then; what is left is for this thread, which
             // is not to wake for each reply of a busy program.
-            let heard = self.heard.load(Ordering::Relaxed);
+            let received = self.received.load(Ordering::Relaxed);
             self.wait_for_word(Some(lag))?;
-            let is_busy = self.heard.load(Ordering::Relaxed) != heard;
+            let is_busy = self.received.load(Ordering::Relaxed) != received;
             lag = if is_busy { (2 * lag).min(MAX_LISTEN_DELAY) } else { LISTEN_DELAY };
             if self.socket.is_connected() && self.hear(self.socket.get()?) {
                 self.ended(generation)?;
@@ -79,7 +79,7 @@ impl StreamProgram {
         desk.reclaim_notice.is_some()
     }
 
-    /// A reclaim notice that was heard. If there is none, readers tell from now on of what they leave; that a reader has left something
+    /// A reclaim notice that was received. If there is none, readers tell from now on of what they leave; that a reader has left something
     /// before is found here.
     fn take_notice(&self) -> (Option<u32>, bool) {
         let mut desk = self.desk();
