@@ -50,8 +50,8 @@ pub(crate) fn watch() -> Result<(), Failure> {
     }
     let signals = SignalsInfo::new(ENDING_SIGNALS.into_iter().filter(|&signal| !is_ignored(signal))).map_err(failed)?;
     let handle = signals.handle();
-    let attend = move || attend(signals);
-    let thread = thread::Builder::new().name("signals".to_owned()).spawn(attend).map_err(failed)?;
+    let handle_signals = move || handle_signals(signals);
+    let thread = thread::Builder::new().name("signals".to_owned()).spawn(handle_signals).map_err(failed)?;
     state().0 = Some((handle, thread));
     Ok(())
 }
@@ -78,7 +78,7 @@ pub(crate) fn leaves(what: &'static str) {
 }
 
 /// Waits for a signal, and ends by it.
-fn attend(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
+fn handle_signals(mut signals: SignalsInfo<WithOrigin>) -> Vec<Origin> {
     let Some(Origin { signal, .. }) = signals.forever().next() else { return signals.pending().collect() };
     let at_once = move || signals.forever().for_each(|origin| die(origin.signal));
     // Without the thread the last word is only as fast as its reader.

@@ -52,7 +52,7 @@ pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOn
     let guard = Guard::spawn(&env::current_exe()?, command, &[], before)?;
     let program = guard.first();
     started(program);
-    attend_until_end(guard, signals, (program, program))
+    wait_until_end(guard, signals, (program, program))
 }
 
 /// Waits for a program that is there: `child` is the guard's child to wait for, `program` what to signal. Gives the status
@@ -61,8 +61,8 @@ pub(crate) fn run_guarded(command: &Command, has_rings: bool, started: impl FnOn
 /// # Errors
 ///
 /// The guard cannot be heard.
-pub(crate) fn attend(guard: Guard, signals: PendingSignals, child: u32, program: u32) -> io::Result<u8> {
-    attend_until_end(guard, signals, (child, program)).map(exit_code)
+pub(crate) fn wait_for_program(guard: Guard, signals: PendingSignals, child: u32, program: u32) -> io::Result<u8> {
+    wait_until_end(guard, signals, (child, program)).map(exit_code)
 }
 
 /// Signals that wait to be passed on.
@@ -73,7 +73,7 @@ pub(crate) struct PendingSignals {
     caught: SignalsInfo<WithOrigin>,
 }
 
-fn attend_until_end(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u32)) -> io::Result<ExitStatus> {
+fn wait_until_end(mut guard: Guard, signals: PendingSignals, (child, program): (u32, u32)) -> io::Result<ExitStatus> {
     let status = passing_on(signals, program, || guard.wait(child))?;
     guard.release();
     Ok(status)

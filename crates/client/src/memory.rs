@@ -48,7 +48,7 @@ pub trait Backing {
     /// # Errors
     ///
     /// What the GPU's work ended with.
-    fn settle(&self) -> Result<u64, Self::Code>;
+    fn synchronize(&self) -> Result<u64, Self::Code>;
 }
 
 /// One arena: the memory of a device, or pinned host memory.
@@ -66,7 +66,7 @@ struct ArenaState {
 
 /// How far an allocation has gone in search of memory.
 #[derive(Default)]
-struct Efforts {
+struct AllocationProgress {
     settled: bool,
     trimmed: bool,
 }
@@ -173,7 +173,7 @@ impl Arena {
     /// may wait for work that only they can let come to its end.
     pub fn give_back(&self, backing: &impl Backing) -> u64 {
         if self.lock().free.quarantined_bytes() > 0
-            && let Ok(epoch) = backing.settle()
+            && let Ok(epoch) = backing.synchronize()
         {
             self.release_until(epoch);
         }
@@ -224,23 +224,23 @@ impl ArenaState {
 
     /// A block, however it is to be had.
     fn allocate<B: Backing>(&mut self, (size, align): (u64, u64), growth: u64, backing: &B) -> Result<u64, B::Code> {
-        let mut efforts = Efforts::default();
+        let mut progress = AllocationProgress::default();
         loop {
             if let Some(address) = self.free.allocate(size, align) {
                 return Ok(address);
             }
             let waiting = self.free.quarantined_bytes();
-            if waiting >= size && self.settle(&mut efforts, backing)? {
+            if waiting >= size && self.synchronize(&mut progress, backing)? {
                 continue;
             }
             if self.free.hoards() {
                 self.trim(backing);
             }
             let grown = self.grow((size, align), growth, backing)?;
-            if grown == Growth::Done || self.settle(&mut efforts, backing)? {
+            if grown == Growth::Done || self.synchronize(&mut progress, backing)? {
                 continue;
             }
-            if !std::mem::replace(&mut efforts.trimmed, true) && self.trim(backing) > 0 {
+            if !std::mem::replace(&mut progress.trimmed, true) && self.trim(backing) > 0 {
                 continue;
             }
             return Err(match grown {
@@ -251,11 +251,11 @@ impl ArenaState {
     }
 
     /// Waits for the GPU and takes freed blocks back; false when that was done before or nothing waits.
-    fn settle<B: Backing>(&mut self, efforts: &mut Efforts, backing: &B) -> Result<bool, B::Code> {
-        if std::mem::replace(&mut efforts.settled, true) || self.free.quarantined_bytes() == 0 {
+    fn synchronize<B: Backing>(&mut self, progress: &mut AllocationProgress, backing: &B) -> Result<bool, B::Code> {
+        if std::mem::replace(&mut progress.settled, true) || self.free.quarantined_bytes() == 0 {
             return Ok(false);
         }
-        let epoch = backing.settle()?;
+        let epoch = backing.synchronize()?;
         Ok(self.free.release_until(epoch) > 0)
     }
 
@@ -389,7 +389,7 @@ mod tests {
             true
         }
 
-        fn settle(&self) -> Result<u64, CUresult> {
+        fn synchronize(&self) -> Result<u64, CUresult> {
             self.settled.set(self.settled.get() + 1);
             Ok(self.epoch.get())
         }

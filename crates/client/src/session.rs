@@ -230,7 +230,7 @@ impl<C: ApiCode> Session<C> {
                 (self.on_fault)(context, code);
             }
         }
-        Ok((self.verdict(head, reports)?, payload))
+        Ok((self.result_of_reply(head, reports)?, payload))
     }
 
     /// Prints what a full reply had no room for, before the call returns that waited for the device.
@@ -253,7 +253,7 @@ impl<C: ApiCode> Session<C> {
 
     /// The status of a call. Where it `reports` an earlier call's failure, that outranks success, and "not ready", which is an
     /// answer and no failure.
-    fn verdict(&self, head: &ReplyHead, reports: bool) -> Result<C, C> {
+    fn result_of_reply(&self, head: &ReplyHead, reports: bool) -> Result<C, C> {
         let (status, earlier) = (C::from_wire(head.status), C::from_wire(head.deferred));
         // What has ruined a context is reported by that context's own calls from now on.
         if reports || !earlier.is_fault() {

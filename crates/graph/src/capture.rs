@@ -56,7 +56,7 @@ impl GraphState {
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         let (id, graph) = (capture.id, capture.graph);
-        let verdict = self.judge(capture);
+        let verdict = self.check_capture(capture);
         let kept = self.captures.close(id).is_some_and(|capture| capture.to_graph);
         let graph_state = self.graph_mut(graph)?;
         graph_state.captures -= 1;
@@ -77,7 +77,7 @@ impl GraphState {
     }
 
     /// Whether a capture may end now.
-    fn judge(&self, capture: &Capture) -> Outcome {
+    fn check_capture(&self, capture: &Capture) -> Outcome {
         if capture.mode != capture_mode::RELAXED && capture.thread != this_thread() {
             return Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }

@@ -23,7 +23,7 @@ use crate::workers::ConnectionContext;
 const MAX_PENDING_LINES: usize = 1024;
 
 /// Answers the one request of a connection.
-pub(crate) async fn attend<S>(stream: S, shared: Arc<ConnectionContext>, patience: ConnectionTimeout)
+pub(crate) async fn serve_connection<S>(stream: S, shared: Arc<ConnectionContext>, patience: ConnectionTimeout)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use crate::answer::{Answer, Request};
-use crate::connection::attend;
+use crate::connection::serve_connection;
 use crate::server::runtime;
 use crate::timeout::ConnectionTimeout;
 use crate::workers::{ConnectionContext, Limits, WorkerThreads};
@@ -24,7 +24,7 @@ pub fn answer_to(bytes: &[u8], handler: impl Fn(&Request) -> Answer + Send + Syn
     let shared = Arc::new(ConnectionContext::new(limits, Box::new(handler), works));
     let said = runtime.block_on(async {
         let (mut ours, theirs) = duplex(4096);
-        let connection = tokio::spawn(attend(theirs, shared, patience));
+        let connection = tokio::spawn(serve_connection(theirs, shared, patience));
         let client = async {
             let mut said = Vec::new();
             let (mut input, mut output) = tokio::io::split(&mut ours);

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle as Task, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::answer::{Answer, Request};
-use crate::connection::attend;
+use crate::connection::serve_connection;
 use crate::timeout::ConnectionTimeout;
 use crate::workers::{ConnectionContext, Limits, WorkerThreads};
 
@@ -136,7 +136,7 @@ async fn serve(
             Ok((stream, _)) => {
                 connections.make_room(shared.limits.connections);
                 let patience = ConnectionTimeout::new(shared.limits.request, shared.limits.answer);
-                let task = tokio::spawn(attend(stream, Arc::clone(&shared), patience.clone()));
+                let task = tokio::spawn(serve_connection(stream, Arc::clone(&shared), patience.clone()));
                 connections.0.push_back((task, patience));
                 // A request that has come with it is read before the next newcomer is let in.
                 yield_now().await;

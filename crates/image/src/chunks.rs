@@ -301,20 +301,20 @@ impl Chunks {
         self.note_failure(finished)?;
         let synced = if any { self.store.sync_folder(PACKS_FOLDER) } else { Ok(()) };
         self.note_failure(synced)?;
-        self.settle();
+        self.warm_page_cache();
         self.finished.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     /// Has packs of ours settled, several at a time.
-    fn settle(&self) {
+    fn warm_page_cache(&self) {
         let numbers = self.open().named.clone();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..self.packs_at_once().min(numbers.len()) {
                 scope.spawn(|| {
                     while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        self.store.settle(&pack_name(*number));
+                        self.store.warm_page_cache(&pack_name(*number));
                     }
                 });
             }

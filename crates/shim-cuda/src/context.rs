@@ -1,6 +1,7 @@
 //! Contexts, their devices, and which context each thread is in.
 
 pub(crate) mod capability;
+pub(crate) mod completion;
 pub(crate) mod context_event;
 pub(crate) mod contexts;
 pub(crate) mod device;
@@ -10,6 +11,5 @@ pub(crate) mod green;
 pub(crate) mod primary;
 pub(crate) mod record;
 pub(crate) mod request;
-pub(crate) mod settle;
 pub(crate) mod stack;
 pub(crate) mod synchronize;

@@ -8,5 +8,5 @@ pub(crate) mod bulk_connections;
 pub(crate) mod frame_reader;
 pub(crate) mod joined_connections;
 pub(crate) mod program;
-pub(crate) mod reply_desk;
+pub(crate) mod reply_dispatcher;
 pub(crate) mod worker;

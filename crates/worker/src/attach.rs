@@ -37,11 +37,11 @@ impl AttachPoint {
     ///
     /// When the system gives no thread.
     pub(crate) fn open(self) -> std::io::Result<()> {
-        thread::Builder::new().name("attach".into()).spawn(move || self.attend())?;
+        thread::Builder::new().name("attach".into()).spawn(move || self.serve())?;
         Ok(())
     }
 
-    fn attend(&self) {
+    fn serve(&self) {
         loop {
             match Pending::receive_any(self.control.as_fd(), &self.build) {
                 Ok(Some(Delivery::Program(connection, _))) => {

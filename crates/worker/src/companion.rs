@@ -34,7 +34,7 @@ use crate::os::log::Log;
 /// Where a session's companion is, while there is one.
 #[derive(Clone, Default)]
 pub(crate) struct CompanionSlot {
-    voice: Arc<Mutex<Option<Arc<CompanionWriter>>>>,
+    writer: Arc<Mutex<Option<Arc<CompanionWriter>>>>,
     /// A rebuilt session is its program's from here on, though the program may know that before we do.
     is_taken_up: Arc<AtomicBool>,
     pub(crate) under_way: PendingSnapshots,
@@ -44,9 +44,9 @@ pub(crate) struct CompanionSlot {
 impl CompanionSlot {
     /// Tells the companion that the program is back.
     pub(crate) fn program_is_back(&self) {
-        if let Some(voice) = &*self.lock() {
+        if let Some(writer) = &*self.lock() {
             // A companion that is gone is noticed by its own thread.
-            let _ = voice.say(&FromWorker::Attached {});
+            let _ = writer.say(&FromWorker::Attached {});
         }
     }
 
@@ -56,7 +56,7 @@ impl CompanionSlot {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<CompanionWriter>>> {
-        self.voice.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -67,14 +67,14 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &Companio
         let text = "the session has a companion already: another checkpoint of it may be under way";
         return peer.refuse(build, &Refused::new(RefusalCode::IN_USE, text));
     }
-    let voice = peer.consent(build, ready).map_err(|error| error.to_string());
-    let voice = voice.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
-    let started = voice.and_then(|voice| {
-        let voice = Arc::new(voice);
-        *current = Some(Arc::clone(&voice));
+    let writer = peer.consent(build, ready).map_err(|error| error.to_string());
+    let writer = writer.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
+    let started = writer.and_then(|writer| {
+        let writer = Arc::new(writer);
+        *current = Some(Arc::clone(&writer));
         let known = Arc::new(OnceLock::from(control.clone()));
-        let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
-        Companion { voice, slot: slot.clone(), session: known, driver: ready.driver.clone(), asker }.start()
+        let asker = Arc::new(ImageClient::new(Arc::clone(&writer)));
+        Companion { writer, slot: slot.clone(), session: known, driver: ready.driver.clone(), asker }.start()
     });
     if let Err(reason) = started {
         *current = None;
@@ -84,7 +84,7 @@ pub(crate) fn admit(peer: Pending, build: &Build, ready: &Ready, slot: &Companio
 
 /// A companion, and what it can control once that is there.
 pub(crate) struct Companion {
-    pub(crate) voice: Arc<CompanionWriter>,
+    pub(crate) writer: Arc<CompanionWriter>,
     pub(crate) slot: CompanionSlot,
     /// Not before a session that is rebuilt has its program.
     pub(crate) session: Arc<OnceLock<Control>>,
@@ -125,7 +125,7 @@ impl Companion {
 
     /// A companion that no process serves yet takes its slot.
     pub(crate) fn sit_down(&self) {
-        *self.slot.lock() = Some(Arc::clone(&self.voice));
+        *self.slot.lock() = Some(Arc::clone(&self.writer));
     }
 }
 
@@ -149,7 +149,7 @@ impl CompanionSession {
             // What can be found out for a snapshot while the program runs is.
             control.prepare();
         }
-        while let Ok((word, folder)) = self.companion.voice.hear() {
+        while let Ok((word, folder)) = self.companion.writer.hear() {
             if let Some(order) = self.companion.asker.take(word)
                 && !self.answer(order, folder)
             {
@@ -165,7 +165,7 @@ impl CompanionSession {
             Some(control) => self.obey(&control, order, folder),
             None => Some(failed("the session waits for its program")),
         };
-        answer.is_none_or(|answer| self.companion.voice.say(&answer).is_ok())
+        answer.is_none_or(|answer| self.companion.writer.say(&answer).is_ok())
     }
 
     /// Carries an order out; the answer says how that went, unless another thread will.
@@ -237,7 +237,7 @@ impl CompanionSession {
         };
         self.is_paused = true;
         let input = RemoteInput::open(store, folder, checkpoint, &self.companion.asker);
-        let begun = self.companion.slot.suspension.end(control, &self.companion.voice, input, (session, &key));
+        let begun = self.companion.slot.suspension.end(control, &self.companion.writer, input, (session, &key));
         begun.err().map(failed)
     }
 
@@ -251,7 +251,7 @@ impl CompanionSession {
         // No process looks ahead in a session that stands still already, nor for an image that is not there.
         let ahead = if self.is_paused || output.is_err() { None } else { control.precopy(full) };
         self.has_leftovers |= ahead.is_some();
-        self.preparation = Some(Preparation::begin(&self.companion.voice, ahead, output)?);
+        self.preparation = Some(Preparation::begin(&self.companion.writer, ahead, output)?);
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl CompanionSession {
             self.preparation.take().and_then(Preparation::end).ok_or("no image is at hand: `Prepare` comes first")?;
         let driver = self.companion.driver.clone();
         let order = SnapshotOrder { session, options, output, driver };
-        snapshot::begin(&self.companion.voice, control, &self.at_hand, &self.companion.slot.under_way, order)?;
+        snapshot::begin(&self.companion.writer, control, &self.at_hand, &self.companion.slot.under_way, order)?;
         self.has_leftovers = true;
         Ok(())
     }
@@ -293,7 +293,7 @@ impl CompanionSession {
         self.at_hand.cancel();
         *self.companion.slot.lock() = None;
         // A supervisor that parts waits for this: from here on there is room for its next companion.
-        self.companion.voice.close();
+        self.companion.writer.close();
         // A session that was rebuilt and has no program yet is no process's now.
         let Some(control) = self.companion.session.get().cloned() else {
             if self.companion.slot.is_taken_up.load(Ordering::Acquire) {

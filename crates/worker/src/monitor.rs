@@ -52,7 +52,7 @@ impl UsageReporter {
     }
 }
 
-/// Watches the program and the server in a thread of its own until the process ends. `settle` waits for what may outlive the
+/// Watches the program and the server in a thread of its own until the process ends. `before_report` waits for what may outlive the
 /// program, but not the server.
 ///
 /// # Errors
@@ -61,16 +61,16 @@ impl UsageReporter {
 pub(crate) fn start(
     program: LinkControl,
     meter: UsageReporter,
-    settle: impl FnOnce() + Send + 'static,
+    before_report: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<()> {
     thread::Builder::new()
         .name("monitor".into())
         .stack_size(64 << 10)
-        .spawn(move || watch(&program, &meter, settle))?;
+        .spawn(move || watch(&program, &meter, before_report))?;
     Ok(())
 }
 
-fn watch(program: &LinkControl, meter: &UsageReporter, settle: impl FnOnce()) {
+fn watch(program: &LinkControl, meter: &UsageReporter, before_report: impl FnOnce()) {
     let mut told = (0, 0);
     let end = loop {
         if let Some(end) = look(program, &meter.control) {
@@ -80,7 +80,7 @@ fn watch(program: &LinkControl, meter: &UsageReporter, settle: impl FnOnce()) {
         told = meter.report_change(told);
     };
     if end == Departure::Program {
-        settle();
+        before_report();
         meter.tell_end();
     }
     leave(0);

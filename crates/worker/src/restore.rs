@@ -53,31 +53,31 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     let log = Log::early();
     let key = note.key;
     let mut ready = Ready { worker_pid: std::process::id(), key, driver: warm.name.clone(), arenas: Vec::new() };
-    let voice = peer.consent(build, &ready).map_err(|error| error.to_string());
-    let voice = voice.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
-    let voice = match voice {
-        Ok(voice) => Arc::new(voice),
+    let writer = peer.consent(build, &ready).map_err(|error| error.to_string());
+    let writer = writer.and_then(|socket| CompanionWriter::new(socket).map_err(|error| error.to_string()));
+    let writer = match writer {
+        Ok(writer) => Arc::new(writer),
         Err(reason) => {
             log.line(format_args!("a supervisor was lost: {reason}"));
             return ExitCode::FAILURE;
         }
     };
-    let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
-    let Some((order, folder)) = first_order(&voice) else { return ExitCode::FAILURE };
-    let hearing = match OrderThread::start(&voice, &asker) {
+    let asker = Arc::new(ImageClient::new(Arc::clone(&writer)));
+    let Some((order, folder)) = first_order(&writer) else { return ExitCode::FAILURE };
+    let hearing = match OrderThread::start(&writer, &asker) {
         Ok(hearing) => hearing,
         Err(reason) => {
-            let _ = voice.say(&failed(reason));
+            let _ = writer.say(&failed(reason));
             return ExitCode::FAILURE;
         }
     };
     let attach_point = AttachPoint { control: &control, build, log: &log, program: Mutex::default() };
-    let rebuilt = rebuild(warm, (order, folder), note, &voice, &asker, &attach_point);
-    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &voice, &asker, &attach_point)) {
+    let rebuilt = rebuild(warm, (order, folder), note, &writer, &asker, &attach_point);
+    let rebuilt = match rebuilt.and_then(|rebuilt| complete(rebuilt, &hearing, &writer, &asker, &attach_point)) {
         Ok(rebuilt) => rebuilt,
         Err(refusal) => {
             hearing.is_refused.store(true, SeqCst);
-            let _ = voice.say(&refusal);
+            let _ = writer.say(&refusal);
             if let FromWorker::Anew { devices } = refusal {
                 log.line(format_args!("cannot begin anew: {}", reexec::begin(&devices, note)));
             }
@@ -88,11 +88,11 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
     ready.arenas.clone_from(&rebuilt.ranges);
     ready.driver.clone_from(&rebuilt.driver);
     let driver = ready.driver.clone();
-    let companion = Companion { voice, slot: CompanionSlot::default(), session: Arc::default(), driver, asker };
+    let companion = Companion { writer, slot: CompanionSlot::default(), session: Arc::default(), driver, asker };
     companion.sit_down();
     let (companion_slot, slot) = (companion.slot.clone(), Arc::clone(&companion.session));
     let next = hearing.end_orders();
-    if companion.voice.say(&restored(&*rebuilt.session)).is_err() {
+    if companion.writer.say(&restored(&*rebuilt.session)).is_err() {
         leave(1);
     }
     // The process that hears now has heard an order: orders come one by one, and this one is answered. That thread lives as long as the process.
@@ -111,11 +111,11 @@ pub(crate) fn serve(warm: WarmDriver, peer: Pending, note: &Note, build: &Build,
 type RestoreOrder = (ToWorker, Option<OwnedFd>);
 
 /// The order to restore.
-fn first_order(voice: &CompanionWriter) -> Option<RestoreOrder> {
+fn first_order(writer: &CompanionWriter) -> Option<RestoreOrder> {
     loop {
-        match voice.hear_within(COMPANION_TIMEOUT) {
+        match writer.hear_within(COMPANION_TIMEOUT) {
             Ok(heard @ (ToWorker::Restore { .. }, _)) => return Some(heard),
-            Ok(_) => voice.say(&failed("there is no session yet")).ok()?,
+            Ok(_) => writer.say(&failed("there is no session yet")).ok()?,
             Err(_) => return None,
         }
     }
@@ -130,13 +130,13 @@ struct OrderThread {
 }
 
 impl OrderThread {
-    fn start(voice: &Arc<CompanionWriter>, asker: &Arc<ImageClient>) -> Result<Self, String> {
+    fn start(writer: &Arc<CompanionWriter>, asker: &Arc<ImageClient>) -> Result<Self, String> {
         let ((order, orders), (next, later)) = (channel(), channel());
-        let (voice, asker) = (Arc::clone(voice), Arc::clone(asker));
+        let (writer, asker) = (Arc::clone(writer), Arc::clone(asker));
         let thread = thread::Builder::new().name("hearing".into());
         let is_refused = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_refused);
-        thread.spawn(move || hear(&voice, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
+        thread.spawn(move || hear(&writer, &asker, &order, &later, &told)).map_err(|error| error.to_string())?;
         Ok(Self { orders, next, is_refused })
     }
 
@@ -149,14 +149,14 @@ impl OrderThread {
 /// Hands answers on, and orders for as long as another process takes them. The first one after the last `Restored` is the companion's, which
 /// from there on is served as any.
 fn hear(
-    voice: &Arc<CompanionWriter>,
+    writer: &Arc<CompanionWriter>,
     asker: &ImageClient,
     orders: &Sender<RestoreOrder>,
     later: &Receiver<Companion>,
     is_refused: &AtomicBool,
 ) {
     loop {
-        match voice.hear() {
+        match writer.hear() {
             Ok((word, folder)) => {
                 let Some(order) = asker.take(word) else { continue };
                 if let Err(SendError(order)) = orders.send((order, folder)) {
@@ -196,7 +196,7 @@ fn rebuild(
     warm: WarmDriver,
     (order, folder): RestoreOrder,
     note: &Note,
-    voice: &Arc<CompanionWriter>,
+    writer: &Arc<CompanionWriter>,
     asker: &Arc<ImageClient>,
     attach_point: &AttachPoint<'_>,
 ) -> Result<RebuiltSession, FromWorker> {
@@ -218,7 +218,7 @@ fn rebuild(
     let control = attach_point.control.try_clone().map_err(failed)?;
     // While it waits for memory, too, others give back what they hold idle.
     concerns.peers.connect(control);
-    restore(&mut *session, (&part, &input), options, voice, (attach_point, &concerns.peers))?;
+    restore(&mut *session, (&part, &input), options, writer, (attach_point, &concerns.peers))?;
     Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns })
 }
 
@@ -226,7 +226,7 @@ fn rebuild(
 fn complete(
     rebuilt: RebuiltSession,
     hearing: &OrderThread,
-    voice: &Arc<CompanionWriter>,
+    writer: &Arc<CompanionWriter>,
     asker: &Arc<ImageClient>,
     attach_point: &AttachPoint<'_>,
 ) -> Result<RebuiltSession, FromWorker> {
@@ -235,7 +235,7 @@ fn complete(
     }
     let RebuiltSession { session, ranges, driver, log, concerns, part: outline, .. } = rebuilt;
     // A companion that is gone ends the process.
-    let _ = voice.say(&restored(&*session));
+    let _ = writer.say(&restored(&*session));
     loop {
         match hearing.orders.recv_timeout(PROGRESS_INTERVAL) {
             Ok((ToWorker::Restore { store, session: name, checkpoint, .. }, folder)) => {
@@ -245,10 +245,10 @@ fn complete(
                     return Err(failed("what was made ahead was made for another session"));
                 }
                 let options = RestoreOptions::default();
-                restore(&mut *session, (&part, &input), options, voice, (attach_point, &concerns.peers))?;
+                restore(&mut *session, (&part, &input), options, writer, (attach_point, &concerns.peers))?;
                 return Ok(RebuiltSession { session, part, input, name, ranges, driver, log, concerns });
             }
-            Ok(_) => drop(voice.say(&failed("the session has no contents yet"))),
+            Ok(_) => drop(writer.say(&failed("the session has no contents yet"))),
             Err(RecvTimeoutError::Timeout) => attach_point.refuse_connections(&concerns.peers),
             // The thread that hears never ends before the process.
             Err(RecvTimeoutError::Disconnected) => leave(1),
@@ -293,7 +293,7 @@ fn restore(
     session: &mut dyn Restorable,
     (part, input): (&SessionPart, &RemoteInput),
     options: RestoreOptions,
-    voice: &CompanionWriter,
+    writer: &CompanionWriter,
     (attach_point, peers): (&AttachPoint<'_>, &SessionPeers),
 ) -> Result<(), FromWorker> {
     let progress = Progress::default();
@@ -304,7 +304,7 @@ fn restore(
         let teller = teller.spawn_scoped(scope, move || {
             while attach_point.hear_until(&is_done, peers) {
                 let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
-                if voice.say(&word).is_err() {
+                if writer.say(&word).is_err() {
                     told.cancel();
                 }
             }

@@ -82,9 +82,10 @@ pub(crate) fn accompany(
     let mut session_control = None;
     if let Some(link_control) = link.link_control() {
         let again = || control.try_clone().map_err(failed("watch the server"));
-        let settle = under_way.clone();
+        let snapshots = under_way.clone();
         let meter = UsageReporter::new(again()?, Arc::clone(&usage));
-        monitor::start(link_control.clone(), meter, move || settle.settle()).map_err(failed("start a thread"))?;
+        monitor::start(link_control.clone(), meter, move || snapshots.wait_until_released())
+            .map_err(failed("start a thread"))?;
         let (control, build, controlled) = (again()?, build.clone(), session.control(link_control));
         session_control = Some(controlled.clone());
         peers.connect(again()?);
@@ -99,7 +100,7 @@ pub(crate) fn accompany(
 /// Serves to the end, and leaves the process with it; snapshots that are being written are finished first.
 pub(crate) fn run(begun: RunningSession, name: &str) -> ! {
     let outcome = begun.session.serve(Box::leak(begun.link));
-    begun.under_way.settle();
+    begun.under_way.wait_until_released();
     begun.meter.tell_end();
     end(&begun.log, name, outcome)
 }

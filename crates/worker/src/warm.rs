@@ -70,7 +70,7 @@ impl WarmDriver {
     ///
     /// Why this driver is of no use; softcuda is of none where a GPU is required.
     pub(crate) fn up(choice: &DriverChoice, soft: Option<&Path>, requires_gpu: bool) -> Result<Self, WarmError> {
-        layout::settle();
+        layout::fix_layout();
         if *choice != DriverChoice::Soft {
             load_compilers();
         }

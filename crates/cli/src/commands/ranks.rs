@@ -47,7 +47,7 @@ pub(crate) fn main(flags: &RanksFlags) -> Outcome {
     };
     let parted = part_from_rank(launcher, parent).map_err(Failure::work);
     let launch = parted.and_then(|()| Launch::prepare(&flags.run.session, &flags.run.command));
-    match launch.and_then(|launch| launch.attend(launcher, &flags.run, ready)) {
+    match launch.and_then(|launch| launch.supervise_ranks(launcher, &flags.run, ready)) {
         // The rank says it.
         Err(failure) if !is_ready.get() => {
             answer(&failure.to_string());

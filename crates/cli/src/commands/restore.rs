@@ -46,10 +46,10 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
         ));
     }
     match known {
-        Some(known) => attend(flags, &image, opened, &known.address),
+        Some(known) => restore_with_supervisor(flags, &image, opened, &known.address),
         None => {
             let server = PrivateServer::start(flags.driver.as_deref().unwrap_or("auto"), requires_gpu)?;
-            let ended = attend(flags, &image, opened, server.address());
+            let ended = restore_with_supervisor(flags, &image, opened, server.address());
             server.stop();
             ended
         }
@@ -57,7 +57,7 @@ pub(crate) fn main(flags: &RestoreFlags) -> Outcome {
 }
 
 /// Restores, and waits for the end.
-fn attend(flags: &RestoreFlags, image: &Path, opened: OpenedCheckpoint, server: &Address) -> Outcome {
+fn restore_with_supervisor(flags: &RestoreFlags, image: &Path, opened: OpenedCheckpoint, server: &Address) -> Outcome {
     let layout = Layout::find().map_err(Failure::server)?;
     let work = Scratch::new("restore").map_err(|error| {
         Failure::work(format!("cannot make a folder for CRIU's log: {error}; set TMPDIR to one with room"))
@@ -96,7 +96,7 @@ fn attend(flags: &RestoreFlags, image: &Path, opened: OpenedCheckpoint, server: 
     drop(opened);
     let Restored { job, program, child, guard, .. } = restored;
     let periodic = flags.every.map(|every| Periodic::start(&job, image.to_owned(), every, flags.keep));
-    let ended = supervise::attend(guard, signals, child, program);
+    let ended = supervise::wait_for_program(guard, signals, child, program);
     let put_away = run::put_away(&job);
     drop(periodic);
     let code = ended.map_err(|error| Failure::work(format!("cannot wait for the program: {error}")))?;

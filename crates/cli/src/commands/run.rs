@@ -153,19 +153,19 @@ impl Launch {
     }
 
     /// Supervises ranks of MPI until their launcher has ended; `ready` is called once they may begin.
-    pub(crate) fn attend(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
+    pub(crate) fn supervise_ranks(mut self, launcher: Launcher, flags: &RunFlags, ready: impl FnOnce()) -> Outcome {
         let end = launcher.end().map_err(Failure::work)?;
         // The launcher starts the ranks.
         self.reserves_slot = false;
         let name = flags.session.name.clone().unwrap_or_else(|| launcher.name());
         let job = self.open(&name, launcher.command(), launcher.stdio(), None).map_err(Failure::work)?;
-        let attend = |_: &mut Self, started: &dyn Fn(u32)| {
+        let supervise_ranks = |_: &mut Self, started: &dyn Fn(u32)| {
             started(launcher.pid());
             ready();
             end.wait();
             Ok(())
         };
-        let ((), put_away) = self.see_to(Some(&job), flags, attend)?;
+        let ((), put_away) = self.see_to(Some(&job), flags, supervise_ranks)?;
         Ok(put_away.unwrap_or(ExitCode::SUCCESS))
     }
 
@@ -219,7 +219,7 @@ impl Launch {
                 let done = work(self, &started);
                 // The sessions of a job outlive its program for as long as a checkpoint of it is being written.
                 if let Some(job) = job {
-                    job.settle();
+                    job.finish_operations();
                 }
                 server.stop();
                 done

@@ -359,7 +359,7 @@ impl Store for Local {
 
     // Pages of memory files that are read for the first time are sorted anew by the kernel, one processor at a time: for
     // 32 GiB that took 0.8 s of 2.1 (Linux 6.18). `sendfile` to nowhere has that done without a copy.
-    fn settle(&self, name: &str) {
+    fn warm_page_cache(&self, name: &str) {
         let opened = self.0.memory().and_then(|_| self.0.open_at(name, OFlags::RDONLY).ok());
         let nowhere = rustix::fs::openat(CWD, "/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let (Some(file), Ok(nowhere)) = (opened, nowhere) else { return };

@@ -81,7 +81,7 @@ pub(crate) trait Store: Debug + Send + Sync {
 
     /// Has a finished file read by the kernel once, where the first time takes longer than later ones and need not wait
     /// for the disk.
-    fn settle(&self, _name: &str) {}
+    fn warm_page_cache(&self, _name: &str) {}
 }
 
 /// A file being written; dropped unfinished, it leaves nothing.

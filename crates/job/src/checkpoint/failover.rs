@@ -12,7 +12,7 @@ use katydid_wire::sharing::LENDS_NOTE;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fault_injection;
-use crate::checkpoint::quiesce::{Rejoin, address, attend, rejoin, session_name};
+use crate::checkpoint::quiesce::{Rejoin, address, answer_during, rejoin, session_name};
 use crate::checkpoint::recovery::Recovery;
 use crate::supervisor::companion::{Catalogue, Companion, Progress, Rebuild};
 use crate::supervisor::members::{Member, MemberState};
@@ -98,7 +98,7 @@ impl JobState {
         let mut companion = Companion::rebuild(&server, &session_name(member), &plan, &Progress::default())?;
         fault_injection::inject_at("rejoin")?;
         let home = (member.address.as_str(), companion.key);
-        attend(&mut companion, &catalogue, || rejoin(&self.members, member, home, how, &|| false))?;
+        answer_during(&mut companion, &catalogue, || rejoin(&self.members, member, home, how, &|| false))?;
         Ok(())
     }
 }

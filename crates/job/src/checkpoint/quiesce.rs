@@ -294,7 +294,7 @@ impl<'a> QuiescedJob<'a> {
         let moved = in_parallel(pairs, |(participant, companion): (&mut Participant, &mut Companion)| {
             let (key, process) = (companion.key, participant.process);
             let is_over = || process.is_some_and(tree::has_ended);
-            attend(companion, catalogue, || resume(members, &participant.member, (address, key), &is_over))?;
+            answer_during(companion, catalogue, || resume(members, &participant.member, (address, key), &is_over))?;
             participant.reached = QuiesceStage::Free;
             Ok::<(), CheckpointError>(())
         });
@@ -443,11 +443,11 @@ impl Participant {
 
 /// Does `work`, which takes a program back to the rebuilt session of `companion`, and answers meanwhile what the worker
 /// asks: it reads the rest of the image when the program is there.
-pub(crate) fn attend<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
+pub(crate) fn answer_during<R>(companion: &mut Companion, catalogue: &Catalogue<'_>, work: impl FnOnce() -> R) -> R {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // What goes wrong here goes wrong for the program as well: the worker refuses it, or is gone.
-        let questions = || companion.attend(catalogue, &|| is_over.load(SeqCst));
+        let questions = || companion.answer_until(catalogue, &|| is_over.load(SeqCst));
         let attending = thread::Builder::new().name("questions".into()).spawn_scoped(scope, questions);
         let outcome = work();
         is_over.store(true, SeqCst);

@@ -78,14 +78,14 @@ pub(crate) fn rehearse(
         Ok(rebuilt.err().map(|cause| NoReplay { session: session.clone(), cause }))
     });
     let lost = rehearsed.into_iter().collect::<Result<Vec<Option<NoReplay>>, CheckpointError>>()?;
-    judge(request, lost.into_iter().flatten().collect())
+    decide(request, lost.into_iter().flatten().collect())
 }
 
 /// What tests that want no replay hear.
 const NO_REPLAY_TEXT: &str = "KATYDID_FAULT wants that no replay brings it back";
 
 /// What sessions that do not come back mean.
-fn judge(request: &Request, lost: Vec<NoReplay>) -> Result<Rehearsed, CheckpointError> {
+fn decide(request: &Request, lost: Vec<NoReplay>) -> Result<Rehearsed, CheckpointError> {
     let is_unknown =
         |cause: &CompanionError| matches!(cause, CompanionError::NoRoom { .. } | CompanionError::Connect(_));
     let is_certain = lost.iter().all(|session| matches!(session.cause, CompanionError::Elsewhere { .. }));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn judged(json: &str, cause: CompanionError) -> Result<Rehearsed, CheckpointError> {
-        judge(&request(json), vec![NoReplay { session: "p1".to_owned(), cause }])
+        decide(&request(json), vec![NoReplay { session: "p1".to_owned(), cause }])
     }
 
     fn warning(rehearsed: Result<Rehearsed, CheckpointError>) -> String {

@@ -27,7 +27,7 @@ use rustix::termios::isatty;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::image_notes::ImageNotes;
-use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, attend, in_parallel, rejoin, session_kind};
+use crate::checkpoint::quiesce::{ORDER_TIMEOUT, Rejoin, answer_during, in_parallel, rejoin, session_kind};
 use crate::checkpoint::recovery::Recovery;
 use crate::checkpoint::worker_images;
 use crate::criu::files_img::{FilesImage, RemappedFile};
@@ -332,7 +332,7 @@ impl OpenedCheckpoint {
         // The workers are free for the companions of the next checkpoint before one is taken.
         drop(companions);
         if reunited.is_err() {
-            job.settle();
+            job.finish_operations();
         }
         let cut = reunited?;
         raised.made.take().into_iter().for_each(MadeFiles::keep);
@@ -474,7 +474,7 @@ impl OpenedCheckpoint {
             let key = companion.key;
             let home = (address.as_str(), key);
             let rejoin = || rejoin(job.members(), &member, home, Rejoin::Held, &is_over);
-            match attend(companion, &catalogue, rejoin) {
+            match answer_during(companion, &catalogue, rejoin) {
                 Err(MemberError::Gone { .. }) if ended_soon(&is_over) => continue,
                 rejoined => rejoined?,
             }

@@ -546,7 +546,7 @@ impl Companion {
     /// # Errors
     ///
     /// The worker is gone, or broke the protocol.
-    pub fn attend(
+    pub fn answer_until(
         &mut self,
         catalogue: &Catalogue<'_>,
         is_over: &(dyn Fn() -> bool + Sync),

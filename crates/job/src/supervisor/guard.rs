@@ -400,7 +400,7 @@ pub fn keep(
     let begun = say(&link, &GuardMessage::Started(child.id()));
     // Where /dev/null cannot be opened, readers of the program's output wait for our end too. The job is worth more.
     let _ = let_go_of_streams();
-    let end = if begun.is_ok() { attend(&link, ended, &mut names) } else { SupervisorExit::Alone };
+    let end = if begun.is_ok() { follow_supervisor(&link, ended, &mut names) } else { SupervisorExit::Alone };
     if end == SupervisorExit::Released {
         return Ok(());
     }
@@ -474,7 +474,7 @@ fn let_go_of_streams() -> io::Result<()> {
 }
 
 /// Reaps, and tells, until the supervisor says or is gone.
-fn attend(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> SupervisorExit {
+fn follow_supervisor(link: &OwnedFd, ended: &OwnedFd, names: &mut Vec<PathBuf>) -> SupervisorExit {
     loop {
         let mut either = [PollFd::new(link, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
         if poll(&mut either, None).is_err() {
@@ -554,7 +554,7 @@ mod tests {
             send(&ours, word, SendFlags::NOSIGNAL).unwrap();
         }
         drop(ours);
-        attend(&theirs, &ended, &mut Vec::new())
+        follow_supervisor(&theirs, &ended, &mut Vec::new())
     }
 
     #[test]

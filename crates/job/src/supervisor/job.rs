@@ -167,7 +167,7 @@ impl Job {
     }
 
     /// The program has ended, or will not be started: waits for a checkpoint at hand.
-    pub fn settle(&self) {
+    pub fn finish_operations(&self) {
         self.0.root.set(Start::Never);
         self.0.members.close();
         drop(lock(&self.0.exclusive));
@@ -178,7 +178,7 @@ impl Job {
     /// killed for that reason.
     #[must_use]
     pub fn ended(&self) -> Option<Report> {
-        self.settle();
+        self.finish_operations();
         if let Some(control) = lock(&self.0.control).take() {
             control.close();
         }

@@ -431,7 +431,7 @@ impl Members {
             // A peer that is turned away tries again, as without a thread.
             let Some(peer) = UnknownPeer::new(self, &stream) else { continue };
             // Without a thread the connection is dropped, and the program tries again.
-            let _ = thread::Builder::new().name("member".into()).spawn(move || attend(peer, &Arc::new(stream)));
+            let _ = thread::Builder::new().name("member".into()).spawn(move || serve_peer(peer, &Arc::new(stream)));
         }
     }
 
@@ -638,7 +638,7 @@ impl Drop for UnknownPeer {
 }
 
 /// Reads one connection to its end.
-fn attend(peer: UnknownPeer, stream: &Arc<UnixStream>) {
+fn serve_peer(peer: UnknownPeer, stream: &Arc<UnixStream>) {
     let Some((members, id, connection)) = peer.receive_hello(stream) else { return };
     while let Ok(Some(word)) = read(stream) {
         members.hear(id, connection, word);

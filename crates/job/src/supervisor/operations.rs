@@ -35,8 +35,9 @@ impl JobState {
         request: &Migration,
         tell: &(dyn Fn(&ProgressStep) + Sync),
     ) -> Result<Moved, CheckpointError> {
-        let outcome =
-            self.exclusively(|| self.or_release(|| self.attend(tell, |tell| migrate::migrate(self, request, tell))));
+        let outcome = self.exclusively(|| {
+            self.or_release(|| self.answer_members_during(tell, |tell| migrate::migrate(self, request, tell)))
+        });
         match &outcome {
             Ok(moved) => tell(&ProgressStep::Moved(moved.clone())),
             Err(error) => tell(&failed(error)),
@@ -45,7 +46,7 @@ impl JobState {
     }
 
     /// Does `work`, whose steps are in the job's view meanwhile.
-    fn attend<T>(
+    fn answer_members_during<T>(
         &self,
         tell: &(dyn Fn(&ProgressStep) + Sync),
         work: impl FnOnce(&(dyn Fn(&ProgressStep) + Sync)) -> T,
@@ -74,7 +75,7 @@ impl JobState {
 
     /// Takes a checkpoint. The caller is in the queue of operations ([`Self::exclusively`]).
     fn take(&self, request: &Request, tell: &(dyn Fn(&ProgressStep) + Sync)) -> Result<Report, CheckpointError> {
-        let outcome = self.or_release(|| self.attend(tell, |tell| run::take(self, request, tell)));
+        let outcome = self.or_release(|| self.answer_members_during(tell, |tell| run::take(self, request, tell)));
         if let Ok(report) = &outcome {
             *lock(&self.last) = Some(report.clone());
             self.was_put_away.store(!report.running, SeqCst);

@@ -168,7 +168,7 @@ pub(crate) fn assign(
         }
         devices.push(found);
     }
-    settle(had, &old, &devices)
+    check_capabilities(had, &old, &devices)
 }
 
 /// The device here that is the same: of that name and platform, or at least of that name; of several, the one in its
@@ -186,7 +186,7 @@ fn same<'a, 'b>(
 }
 
 /// Devices of one platform must stay that, as far as they are used.
-fn settle(
+fn check_capabilities(
     had: &[journal::Platform],
     old: &[ListedDevice<'_>],
     found: &[Option<&ListedDevice<'_>>],

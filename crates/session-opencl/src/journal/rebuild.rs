@@ -165,9 +165,9 @@ impl Session {
     ///
     /// [`RebuildError`].
     pub(crate) fn rebuild(&mut self, state: &mut JournalState, requested: &str) -> Result<(), RebuildError> {
-        let ground = self.take_ground(state, requested)?;
+        let basis = self.take_device_basis(state, requested)?;
         let records = std::mem::take(&mut state.records);
-        self.complete(state, &ground, &Rest { ended: Vec::new(), records: &records })
+        self.complete(state, &basis, &Rest { ended: Vec::new(), records: &records })
     }
 
     /// Rebuilds what the outline of a session describes; [`Session::rebuild_on`] makes it the whole one.
@@ -176,10 +176,10 @@ impl Session {
     ///
     /// [`RebuildError`].
     pub(crate) fn rehearse(&mut self, mut state: JournalState, requested: &str) -> Result<Rehearsal, RebuildError> {
-        let ground = self.take_ground(&state, requested)?;
+        let basis = self.take_device_basis(&state, requested)?;
         let (platforms, records) = (state.platforms.clone(), std::mem::take(&mut state.records));
-        self.complete(&mut state, &ground, &Rest { ended: Vec::new(), records: &records })?;
-        Ok(Rehearsal { ground, platforms, records })
+        self.complete(&mut state, &basis, &Rest { ended: Vec::new(), records: &records })?;
+        Ok(Rehearsal { basis, platforms, records })
     }
 
     /// Rebuilds what the state describes from its outline on.
@@ -195,11 +195,11 @@ impl Session {
         if self.replay.filled.iter().any(lies_there) {
             return Err(RebuildError::Another);
         }
-        self.complete(state, &rehearsal.ground, &rest)
+        self.complete(state, &rehearsal.basis, &rest)
     }
 
     /// Gives devices here to a session in which nothing has happened.
-    fn take_ground(&mut self, state: &JournalState, requested: &str) -> Result<DeviceBasis, RebuildError> {
+    fn take_device_basis(&mut self, state: &JournalState, requested: &str) -> Result<DeviceBasis, RebuildError> {
         let platforms = std::mem::take(&mut self.reported_platforms);
         let assignment = devices::assign(&state.platforms, &platforms, requested)?;
         self.bind_devices(&assignment)?;
@@ -207,13 +207,8 @@ impl Session {
     }
 
     /// Does what is left to do, and takes over what else the state holds.
-    fn complete(
-        &mut self,
-        state: &mut JournalState,
-        ground: &DeviceBasis,
-        rest: &Rest<'_>,
-    ) -> Result<(), RebuildError> {
-        if let Some(device) = ground.another() {
+    fn complete(&mut self, state: &mut JournalState, basis: &DeviceBasis, rest: &Rest<'_>) -> Result<(), RebuildError> {
+        if let Some(device) = basis.another() {
             refuse_binaries(rest.records, device)?;
         }
         replaying(self, |session| {
@@ -221,9 +216,9 @@ impl Session {
             rest.records.iter().try_for_each(|record| session.replay_one(record))?;
             session.make_events(&state.events, &state.callbacks)
         })?;
-        self.check_groups(&state.groups, ground)?;
+        self.check_groups(&state.groups, basis)?;
         self.reported_platforms = std::mem::take(&mut state.platforms);
-        self.adopt_devices(ground);
+        self.adopt_devices(basis);
         self.device_answers = std::mem::take(&mut state.device_answers);
         self.blobs = std::mem::take(&mut state.blobs).into_iter().collect();
         self.uploads.resume(std::mem::take(&mut state.uploads)).map_err(SessionError::from)?;

@@ -57,7 +57,7 @@ impl DeviceBasis {
 /// A session that was made and has no contents.
 #[derive(Debug)]
 pub(crate) struct Rehearsal {
-    pub(super) ground: DeviceBasis,
+    pub(super) basis: DeviceBasis,
     /// As the program knows them.
     pub(super) platforms: Vec<Platform>,
     /// The frames that were replayed, in their order.
@@ -166,8 +166,8 @@ mod tests {
     }
 
     fn rehearsal(made: &[JournalRecord], platforms: Vec<Platform>) -> Rehearsal {
-        let ground = DeviceBasis { assignment: Assignment::default(), platforms: Vec::new() };
-        Rehearsal { ground, platforms, records: made.to_vec() }
+        let basis = DeviceBasis { assignment: Assignment::default(), platforms: Vec::new() };
+        Rehearsal { basis, platforms, records: made.to_vec() }
     }
 
     /// Objects that have ended, and frames that have come.

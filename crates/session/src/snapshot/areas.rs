@@ -81,7 +81,7 @@ pub(super) struct CodeRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HeapRecord {
     pub(super) context: u32,
-    pub(super) books: Vec<u8>,
+    pub(super) allocator_state: Vec<u8>,
 }
 
 /// Which areas are wanted.
@@ -295,7 +295,7 @@ impl<'a> AreaFinder<'a> {
             for heap in soft::heaps(&self.driver, context).map_err(refused("look at a heap of device code"))? {
                 let name = format!("heap of context {id}");
                 self.add("heap", name, heap.address, (device, context), heap.size, AreaLocation::Heap(heap.address));
-                self.areas.records.heaps.push(HeapRecord { context: id, books: heap.books });
+                self.areas.records.heaps.push(HeapRecord { context: id, allocator_state: heap.allocator_state });
             }
         }
         Ok(())

@@ -113,7 +113,7 @@ impl Session {
         sink: &dyn Sink,
         progress: Arc<Progress>,
     ) -> Result<Captured, SnapshotError> {
-        self.snapshots.settle();
+        self.snapshots.release_waiting();
         let contexts = Contexts::of(self)?;
         let areas = areas(self, &contexts, AreaFilter { shared_pages: options.device_only })?;
         let (driver, carriers) = (Arc::clone(&self.shared.driver), self.snapshots.carriers().to_vec());

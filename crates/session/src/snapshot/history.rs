@@ -89,7 +89,7 @@ impl Snapshots {
     }
 
     /// Waits until no snapshot is being written; false when none was.
-    pub(crate) fn settle(&self) -> bool {
+    pub(crate) fn release_waiting(&self) -> bool {
         let held = self.busy.lock();
         let was_busy = !held.is_empty();
         drop(self.busy.changed.wait_while(held, |held| !held.is_empty()).unwrap_or_else(PoisonError::into_inner));
@@ -125,7 +125,7 @@ impl Snapshots {
     /// A context is about to end: nothing of ours may be under way in it, nor be used afterwards.
     pub(crate) fn leave(&mut self, context: CUcontext) {
         if self.carriers.iter().any(|carrier| carrier.context == context) {
-            self.settle();
+            self.release_waiting();
             self.precopy.clear();
             self.carriers.retain(|carrier| carrier.context != context);
         }

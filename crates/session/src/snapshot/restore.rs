@@ -72,11 +72,11 @@ impl Session {
         let contexts = Contexts::of(self)?;
         let records = records(&image.part.states, image.source)?;
         let mut areas = code_areas(self, &contexts)?;
-        self.settle_code(&records, &mut areas, image, options)
+        self.load_code(&records, &mut areas, image, options)
     }
 
     /// Compares the places of variables with those in the image, and has the areas name those that they have now.
-    fn settle_code(
+    fn load_code(
         &mut self,
         records: &Records,
         areas: &mut Areas,
@@ -134,7 +134,7 @@ impl Session {
         }
         let mut areas = areas(self, &contexts, AreaFilter { shared_pages: false })?;
         if share == Share::Device {
-            self.settle_code(&records, &mut areas, image, options)?;
+            self.load_code(&records, &mut areas, image, options)?;
         }
         let host = self.host.as_ref();
         let is_ours = |region: &&Region| {
@@ -198,7 +198,8 @@ fn make_heaps(session: &Session, contexts: &Contexts, records: &Records) -> Resu
     let driver = Arc::clone(&session.shared.driver);
     for heap in &records.heaps {
         let (_, context) = contexts.of_id(heap.context)?;
-        soft::make_heap(&driver, context.0, &heap.books).map_err(refused("make a heap of device code again"))?;
+        soft::make_heap(&driver, context.0, &heap.allocator_state)
+            .map_err(refused("make a heap of device code again"))?;
     }
     Ok(())
 }

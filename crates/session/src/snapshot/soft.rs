@@ -14,7 +14,7 @@ type MakeHeap = unsafe extern "C" fn(CUcontext, *const u8, usize) -> CUresult;
 /// A heap: its tables, and where its memory lies in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Heap {
-    pub(super) books: Vec<u8>,
+    pub(super) allocator_state: Vec<u8>,
     pub(super) address: u64,
     pub(super) size: u64,
 }
@@ -23,15 +23,16 @@ pub(super) struct Heap {
 pub(super) fn heaps(driver: &Driver, context: CUcontext) -> Result<Vec<Heap>, CUresult> {
     unsafe extern "C" fn keep(
         all: *mut c_void,
-        books: *const u8,
+        allocator_state: *const u8,
         size: usize,
         memory: *mut u8,
         length: usize,
     ) -> CUresult {
         // SAFETY: `heaps` passes its list, and the tables are lent for the call.
-        let (all, books) = unsafe { (&mut *all.cast::<Vec<Heap>>(), std::slice::from_raw_parts(books, size)) };
+        let (all, allocator_state) =
+            unsafe { (&mut *all.cast::<Vec<Heap>>(), std::slice::from_raw_parts(allocator_state, size)) };
         let address = memory.expose_provenance() as u64;
-        all.push(Heap { books: books.to_vec(), address, size: length as u64 });
+        all.push(Heap { allocator_state: allocator_state.to_vec(), address, size: length as u64 });
         CUresult::SUCCESS
     }
     let mut all: Vec<Heap> = Vec::new();
@@ -53,10 +54,10 @@ pub(super) fn untouched(driver: &Driver, address: u64, size: u64) -> u64 {
 }
 
 /// Makes a heap again; its memory is zeros.
-pub(super) fn make_heap(driver: &Driver, context: CUcontext, books: &[u8]) -> Result<(), CUresult> {
+pub(super) fn make_heap(driver: &Driver, context: CUcontext, allocator_state: &[u8]) -> Result<(), CUresult> {
     let symbol = driver.private(c"katydid_softcuda_heap").ok_or(CUresult::ERROR_NOT_SUPPORTED)?;
     // SAFETY: as above.
     let make: MakeHeap = unsafe { std::mem::transmute(symbol) };
     // SAFETY: the tables are readable for the call.
-    unsafe { make(context, books.as_ptr(), books.len()) }.ok()
+    unsafe { make(context, allocator_state.as_ptr(), allocator_state.len()) }.ok()
 }

@@ -65,7 +65,7 @@ pub(crate) struct Context {
     /// How often the program attached to it.
     pub(super) attached: AtomicU32,
     /// All messages up to this count have been executed, as far as this context's work goes.
-    pub(super) settled: AtomicU64,
+    pub(super) completed: AtomicU64,
     /// Ids of its two default streams, the first that it has.
     pub(crate) default_streams: [AtomicU64; 2],
 }
@@ -104,7 +104,7 @@ impl Context {
             facts: RwLock::new(None),
             retains: Mutex::new(0),
             attached: AtomicU32::new(0),
-            settled: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
             default_streams: [const { AtomicU64::new(0) }; 2],
         }
     }

@@ -5,19 +5,22 @@ use std::sync::atomic::Ordering;
 use katydid_cuda_sys::CUresult;
 
 use crate::context::record::{Context, are_several};
-use crate::context::{device, settle};
+use crate::context::{completion, device};
 use crate::memory::{pinned, pool};
 
 /// Waits for everything that a context was given; memory freed before is usable then.
 pub(crate) fn synchronize(context: &Context) -> Result<(), CUresult> {
-    settle::wait(context)?;
+    completion::wait(context)?;
     // The only one there is speaks for its device.
-    let epoch =
-        if are_several() { settle::settled_on(context.device)? } else { Some(context.settled.load(Ordering::Acquire)) };
+    let epoch = if are_several() {
+        completion::completed_on(context.device)?
+    } else {
+        Some(context.completed.load(Ordering::Acquire))
+    };
     if let Some(epoch) = epoch {
-        pool::settled(context.device, epoch)?;
+        pool::completed(context.device, epoch)?;
         device::all()?[context.device as usize].memory.release_until(epoch);
-        pinned::settled(epoch)?;
+        pinned::completed(epoch)?;
     }
     Ok(())
 }

@@ -98,7 +98,7 @@ pub(crate) unsafe fn copy(it: &CUDA_MEMCPY3D, stream: u32, wait: Wait) -> Result
         (_, ArrayCopyEnd::Memory(rows)) if rows.is_own() => {
             // SAFETY: handed on.
             unsafe { packed::write(way, to.far(), rows, extent) }?;
-            if wait == Wait::Yes { wait::settle_copy(stream) } else { Ok(()) }
+            if wait == Wait::Yes { wait::synchronize_copy(stream) } else { Ok(()) }
         }
         (ArrayCopyEnd::Memory(rows), _) if rows.is_own() => {
             // SAFETY: handed on.

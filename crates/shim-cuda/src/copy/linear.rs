@@ -43,7 +43,7 @@ pub(crate) unsafe fn run(
             side::prepare(source, way)?;
             // SAFETY: the source is readable, by the contract.
             unsafe { copy_in(way, target, side::pointer(source), size) }?;
-            if wait == Wait::Yes { wait::settle_copy(way.stream) } else { Ok(()) }
+            if wait == Wait::Yes { wait::synchronize_copy(way.stream) } else { Ok(()) }
         }
         (CopySide::Own(target), CopySide::Gpu(source)) => {
             side::prepare(target, way)?;

@@ -124,7 +124,7 @@ impl HostOperations {
     }
 
     /// Everything sent up to `epoch` is done.
-    pub(crate) fn settled(&self, epoch: u64) {
+    pub(crate) fn completed(&self, epoch: u64) {
         self.change_once(|HostWorkState { all, leaving, once }| {
             let left = leaving.extract_if(.., |(_, last)| *last <= epoch);
             for (token, _) in left.chain(once.extract_if(|_, last| *last <= epoch)) {
@@ -230,9 +230,9 @@ mod tests {
         let operations = HostOperations::default();
         operations.add(7, HostOperation::Call(1, 2));
         operations.leave([7], 10);
-        operations.settled(9);
+        operations.completed(9);
         assert!(operations.get(7).is_some());
-        operations.settled(10);
+        operations.completed(10);
         assert!(operations.get(7).is_none());
     }
 
@@ -246,9 +246,9 @@ mod tests {
         operations.leave([7, 8, 9], 10);
         assert!(operations.get(7).is_none() && operations.get(8).is_some() && operations.get(9).is_some());
         assert!(operations.are_expected() && operations.state().leaving == [(9, 10)]);
-        operations.settled(9);
+        operations.completed(9);
         assert!(operations.are_expected());
-        operations.settled(10);
+        operations.completed(10);
         assert!(!operations.are_expected() && operations.state().all.is_empty());
     }
 

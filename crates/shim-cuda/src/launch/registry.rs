@@ -78,7 +78,7 @@ impl Registry {
     }
 
     /// Everything sent up to `epoch` is done.
-    pub(crate) fn settled(&self, epoch: u64) {
+    pub(crate) fn completed(&self, epoch: u64) {
         if self.graph_count.load(Ordering::Acquire) > 0 {
             self.change_graphs(|graphs| graphs.retain(|_, last| *last > epoch));
         }

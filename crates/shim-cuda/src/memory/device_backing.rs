@@ -6,7 +6,7 @@ use katydid_client::memory::{Backing, retry_until_timeout};
 use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdDeviceGrow, kdReclaim};
 
-use crate::context::{device, settle, stack};
+use crate::context::{completion, device, stack};
 use crate::memory::idle;
 use crate::process::session::shim;
 
@@ -40,8 +40,8 @@ impl Backing for DeviceBacking {
         request_reclaim().is_ok()
     }
 
-    fn settle(&self) -> Result<u64, CUresult> {
-        settle::settle_device(self.ordinal)
+    fn synchronize(&self) -> Result<u64, CUresult> {
+        completion::synchronize_device(self.ordinal)
     }
 }
 

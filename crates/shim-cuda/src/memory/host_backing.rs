@@ -9,7 +9,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdHostRegister, kdHostUnregister};
 
 use crate::context::record::CONTEXTS;
-use crate::context::{settle, stack};
+use crate::context::{completion, stack};
 use crate::memory::pinned::{self, Pinned};
 use crate::process::session::shim;
 
@@ -45,8 +45,8 @@ impl Backing for HostBacking {
         Ok(())
     }
 
-    fn settle(&self) -> Result<u64, CUresult> {
-        settle::settle_all()
+    fn synchronize(&self) -> Result<u64, CUresult> {
+        completion::synchronize_all()
     }
 }
 
@@ -56,7 +56,7 @@ fn arena() -> Result<&'static Pinned, CUresult> {
 
 /// Gives large unused pieces back to the system, once the GPU is done with them.
 pub(crate) fn give_back(pinned: &Pinned) -> Result<(), CUresult> {
-    pinned.arena.release_until(settle::settle_all()?);
+    pinned.arena.release_until(completion::synchronize_all()?);
     pinned.arena.trim(&HostBacking);
     Ok(())
 }

@@ -13,7 +13,7 @@ use katydid_cuda_sys::CUresult;
 use katydid_wire::message::{kdDeviceShrink, kdIdle, kdReclaimDevices, kdReclaimDone};
 
 use crate::context::device::{self, Device};
-use crate::context::{record, settle, stack};
+use crate::context::{completion, record, stack};
 use crate::process::session::{Shim, shim};
 
 /// Idle bytes from which on a thread is worth its cost.
@@ -38,8 +38,8 @@ impl Backing for IdleBacking {
         shrink(self.position, range)
     }
 
-    fn settle(&self) -> Result<u64, CUresult> {
-        settle::settle_quietly(self.ordinal)
+    fn synchronize(&self) -> Result<u64, CUresult> {
+        completion::synchronize_quietly(self.ordinal)
     }
 }
 

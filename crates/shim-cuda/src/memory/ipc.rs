@@ -19,7 +19,7 @@ use katydid_driver_rules::memory::{check_open, check_open_once};
 use katydid_wire::message::{kdEventBorrow, kdEventLend, kdForeignMap, kdForeignUnmap, kdMemoryLend, kdMemoryTakeBack};
 
 use crate::context::request::call;
-use crate::context::{device, settle, stack};
+use crate::context::{completion, device, stack};
 use crate::ffi::arguments::{handle, out};
 use crate::ffi::handle::{object, wire};
 use crate::memory::device_backing::in_need;
@@ -262,7 +262,7 @@ pub(crate) fn close(address: CUdeviceptr) -> Result<(), CUresult> {
     }
     let OpenMemory { lent, start, .. } = *open;
     all.remove(&address);
-    settle::settle_all()?;
+    completion::synchronize_all()?;
     shim.regions.remove(address, |region| region.kind == RegionKind::Mapped);
     call(&kdForeignUnmap { address: start, size: lent.whole })?;
     virtual_memory::unreserve(start, lent.whole as usize)

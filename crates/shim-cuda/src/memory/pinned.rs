@@ -566,9 +566,9 @@ fn pull_after(done: Option<(u32, u32)>, epoch: u64, help: Help) -> Result<(), CU
 }
 
 /// The GPU is done with everything sent up to `epoch`: blocks that no later launch named need no more pulls.
-pub(crate) fn settled(epoch: u64) -> Result<(), CUresult> {
-    host_work::operations().settled(epoch);
-    registry::upcalls().settled(epoch);
+pub(crate) fn completed(epoch: u64) -> Result<(), CUresult> {
+    host_work::operations().completed(epoch);
+    registry::upcalls().completed(epoch);
     let Some((_, pinned)) = unshared()? else { return Ok(()) };
     let is_done = |copy: &&mut PageCopy| copy.pending == 0 && copy.used_at <= epoch;
     pinned.copies().values_mut().filter(is_done).for_each(|copy| copy.is_used = false);

@@ -215,7 +215,7 @@ impl Pool {
     }
 
     /// A synchronisation point: places whose work was before `epoch` are free for all streams again.
-    fn settle(&self, epoch: u64) {
+    fn reclaim_completed(&self, epoch: u64) {
         let Ok(devices) = device::all() else { return };
         let mut state = self.state();
         if let Some(device) = self.home.device().and_then(|device| devices.get(device as usize)) {
@@ -317,9 +317,9 @@ fn resolve(pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
 }
 
 /// A synchronisation has passed `epoch` on a device.
-pub(crate) fn settled(device: u32, epoch: u64) -> Result<(), CUresult> {
+pub(crate) fn completed(device: u32, epoch: u64) -> Result<(), CUresult> {
     for pool in POOLS.get()?.live().iter().filter(|pool| pool.home.device().is_none_or(|own| own == device)) {
-        pool.settle(epoch);
+        pool.reclaim_completed(epoch);
     }
     Ok(())
 }

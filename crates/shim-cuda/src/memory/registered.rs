@@ -16,7 +16,7 @@ use katydid_client::regions::{Region, RegionKind};
 use katydid_cuda_sys::{CUresult, Function, host_register_flags as id};
 use katydid_driver_rules::memory::Registration;
 
-use crate::context::{settle, stack};
+use crate::context::{completion, stack};
 use crate::ffi::arguments::refuse;
 use crate::graph::model;
 use crate::launch::registry;
@@ -74,7 +74,7 @@ pub(crate) fn unregister(pointer: *mut c_void) -> Result<(), CUresult> {
     }
     // Copies and fills that wait in a stream behind a function of the program's name nothing.
     if pinned.is_in_use(&found) || registry::may_come() {
-        settle::settle_all()?;
+        completion::synchronize_all()?;
     }
     let region = shim.regions.remove(address, Region::is_registered).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let forgotten = pinned.forget(&region);

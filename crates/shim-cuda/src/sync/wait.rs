@@ -121,7 +121,7 @@ pub(crate) fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Result
 
 /// Ends a copy from the program's memory for which the program waits. Its bytes were read, so the program may go on as soon
 /// as nothing can overtake the copy: work of the same stream, and of streams that wait for it, comes after it anyway.
-pub(crate) fn settle_copy(stream: u32) -> Result<(), CUresult> {
+pub(crate) fn synchronize_copy(stream: u32) -> Result<(), CUresult> {
     let can_be_overtaken = stream::can_be_overtaken(stream);
     if can_be_overtaken { synchronize_wire(stream) } else { Ok(()) }
 }

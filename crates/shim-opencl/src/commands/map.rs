@@ -139,7 +139,7 @@ fn unmap_shared(
 fn only_command(order: PendingCommand, transfer: &Transfer, blocking: bool) -> Result<(), Code> {
     if order.can_be_skipped(blocking) {
         order.skipped();
-        return if blocking { transfer::settle() } else { Ok(()) };
+        return if blocking { transfer::deliver() } else { Ok(()) };
     }
     let element = transfer.memory.image.map_or(1, |shape| shape.element);
     let mut scratch = vec![0u8; element];

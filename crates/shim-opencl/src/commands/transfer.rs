@@ -166,14 +166,14 @@ fn ask_for(transfer: &Transfer, order: &PendingCommand, read_number: u64) -> Res
 
 /// The end of a command for which the program has waited.
 fn finish(order: PendingCommand) -> Result<(), Code> {
-    settle()?;
+    deliver()?;
     order.ended();
     Ok(())
 }
 
 /// What the program is to have and to know when commands have ended.
-pub(crate) fn settle() -> Result<(), Code> {
-    pending_reads::settle()?;
+pub(crate) fn deliver() -> Result<(), Code> {
+    pending_reads::deliver()?;
     session::take_deferred()
 }
 

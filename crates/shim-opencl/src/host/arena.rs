@@ -58,7 +58,7 @@ impl Backing for File {
         Ok(())
     }
 
-    fn settle(&self) -> Result<u64, Code> {
+    fn synchronize(&self) -> Result<u64, Code> {
         // No block is freed before its last command has ended.
         Ok(0)
     }

@@ -114,7 +114,7 @@ impl PendingRead {
     /// # Safety
     ///
     /// The target is writable, unless it was abandoned.
-    unsafe fn settle(&mut self) -> Result<bool, Code> {
+    unsafe fn deliver(&mut self) -> Result<bool, Code> {
         if self.is_wanted {
             // SAFETY: by the contract.
             return unsafe { bring(self.number, &self.target, &mut self.block, false) };
@@ -131,7 +131,7 @@ impl PendingRead {
 }
 
 /// Brings over what has ended. Callers have just learned that some command has.
-pub(crate) fn settle() -> Result<(), Code> {
+pub(crate) fn deliver() -> Result<(), Code> {
     if !PENDING_READS.any() {
         return Ok(());
     }
@@ -143,7 +143,7 @@ pub(crate) fn settle() -> Result<(), Code> {
             return true;
         }
         // SAFETY: not ended for the program, so its memory is still the command's.
-        match failure.and_then(|()| unsafe { pending.settle() }) {
+        match failure.and_then(|()| unsafe { pending.deliver() }) {
             Ok(has_ended) => !has_ended,
             Err(code) => {
                 failure = Err(code);
@@ -186,7 +186,7 @@ pub(crate) fn wait_for_overlapping(rows: &Rows) -> Result<(), Code> {
         // No lock is held meanwhile: other threads bring over what they have waited for, this one perhaps, which is unknown to the
         // worker then.
         let waited = look(number, land::QUERY_AT_END);
-        settle()?;
+        deliver()?;
         if PENDING_READS.first(rows) == Some(number) {
             waited?;
         }

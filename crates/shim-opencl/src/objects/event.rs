@@ -135,7 +135,7 @@ impl Event {
         let value = ask(query::EVENT, self.base.id, 0, EVENT_COMMAND_EXECUTION_STATUS, &[])?;
         let status = i32::take(&mut &value[..]).ok_or(Code::INVALID_EVENT)?;
         if status <= COMPLETE.cast_signed() {
-            pending_reads::settle()?;
+            pending_reads::deliver()?;
             self.ended(status);
         }
         Ok(status)
@@ -159,7 +159,7 @@ fn end_of(ids: &[u32], wants_times: bool) -> Result<Vec<u8>, Code> {
     let mut bytes = Vec::new();
     lists::put(&mut bytes, ids);
     let waited = session::call(&kdclWait { wanted: wants_times.into(), events: &bytes });
-    pending_reads::settle()?;
+    pending_reads::deliver()?;
     Ok(waited?.times)
 }
 

@@ -375,7 +375,7 @@ pub(crate) fn finish(queue: cl_command_queue) -> Result<(), Code> {
         session::call(&kdclFinish { queue: queue.base.id })?;
         queue.progress.end(last.unwrap_or(0));
     }
-    pending_reads::settle()?;
+    pending_reads::deliver()?;
     session::take_deferred()
 }
 

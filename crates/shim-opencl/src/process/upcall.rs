@@ -70,7 +70,7 @@ pub(crate) fn run_now(token: u64) {
 /// Asks for what is due until the session ends.
 fn serve() {
     while let Ok(next) = session::call(&kdclUpcallNext {}) {
-        let _ = pending_reads::settle();
+        let _ = pending_reads::deliver();
         if let Some(call) = CALLBACK_CALLS.copy_or_take(next.token, CallbackCall::again) {
             call.run(next.status, next.text);
         }

@@ -30,7 +30,7 @@ pub(crate) fn have_ended_before(order: &PendingCommand) -> Result<bool, Code> {
     if !order.can_be_skipped(true) {
         session::call(&kdclFinish { queue: order.queue() })?;
     }
-    pending_reads::settle()?;
+    pending_reads::deliver()?;
     session::take_deferred()?;
     Ok(session::worker()? == order.worker)
 }

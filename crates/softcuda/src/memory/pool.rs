@@ -13,6 +13,8 @@ mod object;
 mod operations;
 mod state;
 
-pub(crate) use choice::{current, default_of, default_of_device, named, of_device, select, settle, trim_device};
+pub(crate) use choice::{
+    current, default_of, default_of_device, named, of_device, reclaim_completed, select, trim_device,
+};
 pub(crate) use object::Pool;
 pub(crate) use operations::{allocate, create, destroy, free_async, free_now, resolve};

@@ -109,8 +109,13 @@ pub unsafe extern "C" fn katydid_softcuda_continue(into: CUstream, state: *const
 }
 
 /// Called with the books of each heap, and with its memory, which is readable and writable for the process.
-type VisitHeap =
-    unsafe extern "C" fn(user: *mut c_void, books: *const u8, size: usize, memory: *mut u8, length: usize) -> CUresult;
+type VisitHeap = unsafe extern "C" fn(
+    user: *mut c_void,
+    allocator_state: *const u8,
+    size: usize,
+    memory: *mut u8,
+    length: usize,
+) -> CUresult;
 
 /// # Safety
 ///
@@ -124,10 +129,11 @@ pub unsafe extern "C" fn katydid_softcuda_heaps(
     guarded("heaps", || {
         let visit = visit.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         for state in living(context)?.heaps.states() {
-            let (books, (start, end)) = (state.to_bytes(), state.range);
+            let (allocator_state, (start, end)) = (state.to_bytes(), state.range);
             let memory = std::ptr::with_exposed_provenance_mut(start as usize);
             // SAFETY: the caller's promise; the books live during the call.
-            unsafe { visit(user, books.as_ptr(), books.len(), memory, (end - start) as usize) }.ok()?;
+            unsafe { visit(user, allocator_state.as_ptr(), allocator_state.len(), memory, (end - start) as usize) }
+                .ok()?;
         }
         Ok(())
     })
@@ -135,16 +141,20 @@ pub unsafe extern "C" fn katydid_softcuda_heaps(
 
 /// # Safety
 ///
-/// `books` must be readable for `size` bytes.
+/// `allocator_state` must be readable for `size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn katydid_softcuda_heap(context: CUcontext, books: *const u8, size: usize) -> CUresult {
+pub unsafe extern "C" fn katydid_softcuda_heap(
+    context: CUcontext,
+    allocator_state: *const u8,
+    size: usize,
+) -> CUresult {
     guarded("heap", || {
-        if books.is_null() {
+        if allocator_state.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: the caller's promise; not null.
-        let books = unsafe { std::slice::from_raw_parts(books, size) };
-        let state = HeapState::from_bytes(books).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let allocator_state = unsafe { std::slice::from_raw_parts(allocator_state, size) };
+        let state = HeapState::from_bytes(allocator_state).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         allocation::make_heap(&*living(context)?, &state)
     })
 }

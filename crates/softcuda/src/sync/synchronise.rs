@@ -11,7 +11,7 @@ use crate::sync::stream::{LiveContext, Stream};
 /// `cuCtxSynchronize`: waits for all streams, and gives the error that sticks.
 pub(crate) fn context(context: &LiveContext) -> Outcome {
     context.drain();
-    settle(context);
+    finish_work(context);
     context.healthy()
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn stream(stream: &Arc<Stream>) -> Outcome {
     for (stream, ticket) in stream.tickets(&context) {
         stream.wait(ticket);
     }
-    settle(&context);
+    finish_work(&context);
     context.healthy()
 }
 
@@ -29,12 +29,12 @@ pub(crate) fn stream(stream: &Arc<Stream>) -> Outcome {
 pub(crate) fn event(event: &Event) -> Outcome {
     event.wait();
     if let Some(context) = event.context() {
-        settle(&context);
+        finish_work(&context);
     }
     event.healthy()
 }
 
-fn settle(context: &Context) {
+fn finish_work(context: &Context) {
     context.output.flush();
-    pool::settle(context.device.ordinal);
+    pool::reclaim_completed(context.device.ordinal);
 }

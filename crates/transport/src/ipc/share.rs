@@ -130,7 +130,7 @@ impl Lender {
         let listener = lender_sockets::listen(&lender_id, &generation.to_le_bytes())?;
         let lender = Self { lender_id, generation, state: Arc::default() };
         let state = Arc::clone(&lender.state);
-        thread::Builder::new().name("lender".into()).spawn(move || attend(&listener, &state))?;
+        thread::Builder::new().name("lender".into()).spawn(move || serve_listener(&listener, &state))?;
         Ok(lender)
     }
 
@@ -153,7 +153,7 @@ impl Lender {
         let listen = move || {
             loop {
                 match listener {
-                    Some(listener) => return attend(&listener, &state),
+                    Some(listener) => return serve_listener(&listener, &state),
                     // A worker that its session has left ends soon.
                     None => thread::sleep(DOOR_RETRY_INTERVAL),
                 }
@@ -329,7 +329,7 @@ fn is_over(connection: &UnixStream) -> bool {
     poll(&mut ends, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-fn attend(listener: &UnixListener, state: &Arc<ShareState>) {
+fn serve_listener(listener: &UnixListener, state: &Arc<ShareState>) {
     loop {
         let Some(connection) = next(listener) else { continue };
         // A process of another user costs no thread.

@@ -83,7 +83,7 @@ struct LinkState {
     /// Frames handed out when a beat last told of a frame that was on its way.
     reported: AtomicU64,
     /// Held while something is sent on a stream link's first connection.
-    outlet: Mutex<()>,
+    send_lock: Mutex<()>,
     /// A stream link's further connections.
     joined: JoinedConnections,
     signals: Signals,
@@ -144,7 +144,7 @@ impl LinkControl {
         let attachment = Mutex::new(ProgramConnection { socket: Some(Arc::new(socket)), may_leave: false });
         let (changed, interrupt_at, frames) = (Condvar::new(), AtomicU64::new(NO_FRAME), AtomicU64::new(0));
         let (owed, reading) = (AtomicI64::new(0), AtomicU8::new(Reading::Not as u8));
-        let (reported, outlet) = (AtomicU64::new(0), Mutex::new(()));
+        let (reported, send_lock) = (AtomicU64::new(0), Mutex::new(()));
         Ok(Self {
             state: Arc::new(LinkState {
                 kind,
@@ -158,7 +158,7 @@ impl LinkControl {
                 owed,
                 reading,
                 reported,
-                outlet,
+                send_lock,
                 joined: JoinedConnections::default(),
                 signals,
                 reclaim_requests: AtomicU32::new(0),
@@ -294,7 +294,7 @@ impl LinkControl {
         let is_late = self.is_late();
         self.state.joined.beat(is_late);
         let Some(beat) = self.sign(is_late) else { return false };
-        let (Ok(_whole), Some(line)) = (self.state.outlet.try_lock(), self.socket()) else { return false };
+        let (Ok(_whole), Some(line)) = (self.state.send_lock.try_lock(), self.socket()) else { return false };
         // A program that is gone is noticed by others.
         has_room(&line)
             && ReplyHead::from(beat).encode(0).is_ok_and(|head| line.send(&mut [IoSlice::new(&head)]).is_ok())
@@ -310,7 +310,7 @@ impl LinkControl {
         }
         let deadline = Instant::now() + RECLAIM_SEND_TIMEOUT;
         let whole = loop {
-            match self.state.outlet.try_lock() {
+            match self.state.send_lock.try_lock() {
                 Ok(whole) if has_room(&line) => break whole,
                 _ if Instant::now() >= deadline => return None,
                 _ => thread::sleep(SEND_POLL_INTERVAL),
@@ -361,7 +361,7 @@ impl LinkControl {
     pub(crate) fn reply(&self, sequence: u64, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         self.state.owed.fetch_sub(1, Ordering::Relaxed);
         let Some(connection) = self.state.joined.pay(sequence) else {
-            let _whole = self.state.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+            let _whole = self.state.send_lock.lock().unwrap_or_else(PoisonError::into_inner);
             return self.wait_for_socket().send(parts);
         };
         connection.send(parts).inspect_err(|_| {

@@ -23,7 +23,7 @@ use crate::link::error::LinkError;
 use crate::os::descriptor::{Descriptor, Placeholder};
 use crate::os::socket::send_while;
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_desk::{Arrived, AwaitedReply, UNASKED_REPLY_ERROR, read_body};
+use crate::stream::reply_dispatcher::{Arrived, AwaitedReply, UNASKED_REPLY_ERROR, read_body};
 use crate::tls::record::Sealer;
 
 /// Least bytes that are worth a bulk connection.

@@ -149,7 +149,7 @@ pub(crate) struct JoinedConnection {
     line: Connection,
     buffers: Option<Arc<Buffers>>,
     /// Held while something is sent.
-    outlet: Mutex<()>,
+    send_lock: Mutex<()>,
     inbox: Mutex<Inbox>,
     /// A payload came, or was taken, or there will be none.
     changed: Condvar,
@@ -166,7 +166,7 @@ struct Inbox {
 
 impl JoinedConnection {
     fn new(number: u16, line: Connection, buffers: Option<Arc<Buffers>>) -> Self {
-        Self { number, line, buffers, outlet: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
+        Self { number, line, buffers, send_lock: Mutex::default(), inbox: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Reads payloads until the bulk connection ends.
@@ -252,12 +252,12 @@ impl JoinedConnection {
 
     /// Sends a reply whole.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let _whole = lock(&self.outlet);
+        let _whole = lock(&self.send_lock);
         self.line.send(parts)
     }
 
     fn beat(&self) {
-        let Ok(_whole) = self.outlet.try_lock() else { return };
+        let Ok(_whole) = self.send_lock.try_lock() else { return };
         if let (true, Ok(head)) = (has_room(&self.line), ReplyHead::from(Beat { is_busy: true, frames: 0 }).encode(0)) {
             // A program that is gone is noticed by others.
             let _ = self.line.send(&mut [IoSlice::new(&head)]);

@@ -29,7 +29,7 @@ use crate::os::socket::send_while;
 use crate::shm::staging::Staging;
 use crate::stream::bulk_connections::{BulkConnectionGuard, BulkConnections, MIN_BULK_BYTES};
 use crate::stream::frame_reader::FrameReader;
-use crate::stream::reply_desk::{Arrived, AwaitedReply, ReplyDesk, UNASKED_REPLY_ERROR, Waiter, read_body};
+use crate::stream::reply_dispatcher::{Arrived, AwaitedReply, ReplyDispatcher, UNASKED_REPLY_ERROR, Waiter, read_body};
 use crate::tls::record::Sealer;
 
 const STALLED_ERROR: LinkError = LinkError::Stalled { seconds: 0 };
@@ -43,13 +43,13 @@ const BULK_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The program's end of a stream link.
 pub(crate) struct StreamProgram {
     socket: Descriptor,
-    outlet: Mutex<Outlet>,
+    send_half: Mutex<SendHalf>,
     /// The limit was moved, or the worker is back or gone for good.
     opened: Condvar,
     notify_fd: NotifyFd,
     /// Rung for the thread that listens for reclaim notices.
     reclaim_requests: NotifyFd,
-    desk: Mutex<ReplyDesk>,
+    replies: Mutex<ReplyDispatcher>,
     /// A thread has stopped reading.
     unread: Condvar,
     thread_ids: Arc<ThreadIds>,
@@ -69,7 +69,7 @@ pub(crate) struct StreamProgram {
 
 /// The writing half; locked while a frame is written.
 #[derive(Default)]
-struct Outlet {
+struct SendHalf {
     /// Number of the next frame.
     sequence: u64,
     gate: LinkGate,
@@ -137,11 +137,11 @@ impl StreamProgram {
         frames.read_from(opener);
         Ok(Self {
             socket: Descriptor::new(socket).map_err(LinkError::system("keep the connection"))?,
-            outlet: Mutex::new(Outlet { sealer, ..Outlet::default() }),
+            send_half: Mutex::new(SendHalf { sealer, ..SendHalf::default() }),
             opened: Condvar::new(),
             notify_fd: NotifyFd::default(),
             reclaim_requests: NotifyFd::default(),
-            desk: Mutex::new(ReplyDesk {
+            replies: Mutex::new(ReplyDispatcher {
                 frames: Some(Box::new(frames)),
                 reader: None,
                 waiting: HashMap::new(),
@@ -161,30 +161,30 @@ impl StreamProgram {
         })
     }
 
-    fn desk(&self) -> MutexGuard<'_, ReplyDesk> {
+    fn replies(&self) -> MutexGuard<'_, ReplyDispatcher> {
         // No code under this lock panics.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn outlet(&self) -> MutexGuard<'_, Outlet> {
-        self.outlet.lock().unwrap_or_else(PoisonError::into_inner)
+    fn send_half(&self) -> MutexGuard<'_, SendHalf> {
+        self.send_half.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The outlet, once this frame may be sent.
-    fn admitted(&self, frame: FrameInfo<'_>) -> Result<MutexGuard<'_, Outlet>, LinkError> {
-        let mut outlet = self.outlet();
+    fn admitted(&self, frame: FrameInfo<'_>) -> Result<MutexGuard<'_, SendHalf>, LinkError> {
+        let mut send_half = self.send_half();
         loop {
-            let number = outlet.sequence;
-            let is_admitted = outlet.gate.is_open(number) || outlet.gate.admit(number, frame);
+            let number = send_half.sequence;
+            let is_admitted = send_half.gate.is_open(number) || send_half.gate.admit(number, frame);
             if is_admitted && self.socket.is_connected() {
-                return Ok(outlet);
+                return Ok(send_half);
             }
             self.socket.get()?;
-            if outlet.gate.note_waiting(number) {
+            if send_half.gate.note_waiting(number) {
                 self.notify_fd.notify();
             }
             may_wait()?;
-            outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
+            send_half = self.opened.wait(send_half).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -202,12 +202,12 @@ impl StreamProgram {
             self.bulk_connections.widen(payload + buffer, |number| self.open_bulk_connection(number));
         }
         loop {
-            let mut outlet = self.admitted(FrameInfo::of(&head, parts))?;
+            let mut send_half = self.admitted(FrameInfo::of(&head, parts))?;
             let connection = if is_bulk { self.bulk_connections.take() } else { None };
             let number = connection.as_ref().map_or(0, BulkConnectionGuard::number);
             let over = |bytes: usize| if bytes >= MIN_BULK_BYTES { number } else { 0 };
             let connections = frame::FrameConnections { payload: over(payload), reply: over(buffer) };
-            head.sequence = outlet.sequence;
+            head.sequence = send_half.sequence;
             let bytes = head.encode_over(payload, connections)?;
             before(head.sequence, connections.reply != 0);
             let (mut few, mut many) = ([IoSlice::new(&[]); INLINE_SLICES], Vec::new());
@@ -216,11 +216,11 @@ impl StreamProgram {
             let socket = self.socket.get()?;
             // With a bulk connection, the head alone goes here: it says when the frame is due.
             let here = if connections.payload == 0 { &mut *slices } else { &mut [IoSlice::new(&bytes)][..] };
-            let sent = self.send(socket, outlet.sealer.as_mut(), here);
+            let sent = self.send(socket, send_half.sealer.as_mut(), here);
             if sent.is_ok() {
-                outlet.sequence += 1;
-                self.sent.store(outlet.sequence, Ordering::Relaxed);
-                drop(outlet);
+                send_half.sequence += 1;
+                self.sent.store(send_half.sequence, Ordering::Relaxed);
+                drop(send_half);
                 let over_bulk = connection.as_ref().filter(|_| connections.payload != 0);
                 let sent = over_bulk.map_or(Ok(()), |connection| connection.send(slices));
                 if sent.is_ok() {
@@ -230,12 +230,12 @@ impl StreamProgram {
                 continue;
             }
             if sent.as_ref().is_err_and(is_timeout) {
-                drop(outlet);
+                drop(send_half);
                 return Err(self.stalled());
             }
             // A part of the frame may be out: nothing can follow it here. A worker that takes the place of this one
             // has not seen it.
-            drop(outlet);
+            drop(send_half);
             self.ended(generation)?;
         }
     }
@@ -291,7 +291,7 @@ impl StreamProgram {
     fn break_off(&self) {
         self.let_go();
         // A thread that found the link whole, and is about to wait, holds the outlet until it waits.
-        drop(self.outlet());
+        drop(self.send_half());
         self.opened.notify_all();
     }
 
@@ -335,9 +335,10 @@ impl StreamProgram {
         wakeup: &Condvar,
         reply: &mut Vec<u8>,
     ) -> Result<Arrived, LinkError> {
-        let mut desk = self.desk();
+        let mut replies = self.replies();
         loop {
-            if let Some((arrived, body)) = desk.waiting.get_mut(&wanted.sequence).and_then(|waiter| waiter.reply.take())
+            if let Some((arrived, body)) =
+                replies.waiting.get_mut(&wanted.sequence).and_then(|waiter| waiter.reply.take())
             {
                 *reply = body;
                 return Ok(arrived);
@@ -345,29 +346,29 @@ impl StreamProgram {
             self.socket.get()?;
             let generation = self.socket.generation();
             // While the worker is away, the thread that let go of it reads what is left.
-            let frames = if self.socket.is_connected() { desk.frames.take() } else { None };
+            let frames = if self.socket.is_connected() { replies.frames.take() } else { None };
             let Some(frames) = frames else {
-                desk = wakeup.wait(desk).unwrap_or_else(PoisonError::into_inner);
+                replies = wakeup.wait(replies).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let mut reading = desk.begin_reading(thread, frames);
-            drop(desk);
+            let mut reading = replies.begin_reading(thread, frames);
+            drop(replies);
             let result = self.read_until(&mut reading, Some(wanted), reply);
-            desk = self.desk();
-            let frames = desk.end_reading(reading);
-            if desk.is_listened {
+            replies = self.replies();
+            let frames = replies.end_reading(reading);
+            if replies.is_listened {
                 // For what is left, which no other thread may come to read for long. Also where nothing is: as long as others read
                 // faster, the system would wake it for each reply, and have it sleep on.
-                desk.is_listened = false;
+                replies.is_listened = false;
                 self.reclaim_requests.notify();
             }
-            desk.frames = Some(frames);
+            replies.frames = Some(frames);
             self.unread.notify_all();
             match result {
                 Ok(Some(arrived)) => return Ok(arrived),
                 Ok(None) => self.ended(generation)?,
                 Err(error) => {
-                    drop(desk);
+                    drop(replies);
                     return Err(self.broken(error));
                 }
             }
@@ -428,7 +429,7 @@ impl StreamProgram {
         *liveness = Liveness::new();
         self.received.fetch_add(1, Ordering::Relaxed);
         if let Some(reclaim_notice) = head.reclaim_notice().filter(|_| length == 0) {
-            self.desk().reclaim_notice = Some(reclaim_notice.number);
+            self.replies().reclaim_notice = Some(reclaim_notice.number);
             self.reclaim_requests.notify();
             return Ok(Read::Other);
         }
@@ -445,7 +446,7 @@ impl StreamProgram {
     /// Reads what has come meanwhile, if no other thread reads: for a thread that sends and is not heard, and for one that
     /// listens. Whether that was the end of the connection.
     fn hear(&self, socket: BorrowedFd<'_>) -> bool {
-        let Some(mut frames) = self.desk().frames.take() else { return false };
+        let Some(mut frames) = self.replies().frames.take() else { return false };
         let mut liveness = Liveness::new();
         let mut is_end = false;
         while frames.has_bytes(socket) {
@@ -461,9 +462,9 @@ impl StreamProgram {
                 }
             }
         }
-        let mut desk = self.desk();
-        desk.frames = Some(frames);
-        desk.ring_next();
+        let mut replies = self.replies();
+        replies.frames = Some(frames);
+        replies.ring_next();
         self.unread.notify_all();
         is_end
     }
@@ -475,24 +476,24 @@ impl StreamProgram {
         socket: BorrowedFd<'_>,
         (head, length): (ReplyHead, usize),
     ) -> Result<(), LinkError> {
-        let buffer = self.waiter(&mut self.desk(), &head)?.begin_filling(&head, length);
+        let buffer = self.waiter(&mut self.replies(), &head)?.begin_filling(&head, length);
         let mut body = Vec::new();
         let read = read_body(frames, socket, length, buffer, &mut body);
-        let mut desk = self.desk();
-        let waiter = self.waiter(&mut desk, &head)?;
+        let mut replies = self.replies();
+        let waiter = self.waiter(&mut replies, &head)?;
         waiter.is_filling = false;
         waiter.wakeup.notify_one();
         read?;
         waiter.reply = Some(((head, buffer.is_some()), body));
         if waiter.is_left {
-            desk.waiting.remove(&head.sequence);
+            replies.waiting.remove(&head.sequence);
         }
         Ok(())
     }
 
     /// The thread that waits for a reply that has come. There is none when the link has ended meanwhile: that is no breach by the worker.
-    fn waiter<'a>(&self, desk: &'a mut ReplyDesk, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
-        let waiter = desk.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
+    fn waiter<'a>(&self, replies: &'a mut ReplyDispatcher, head: &ReplyHead) -> Result<&'a mut Waiter, LinkError> {
+        let waiter = replies.waiting.get_mut(&head.sequence).filter(|waiter| waiter.reply.is_none());
         waiter.ok_or_else(|| self.socket.get().err().unwrap_or(UNASKED_REPLY_ERROR))
     }
 
@@ -504,13 +505,13 @@ impl StreamProgram {
         buffer: Option<ReplyBuffer>,
     ) -> Result<Arrived, LinkError> {
         // One that another thread has had may be rung for that, and a thread that wakes looks what for.
-        let wakeup = self.desk().spare_wakeups.pop().unwrap_or_default();
+        let wakeup = self.replies().spare_wakeups.pop().unwrap_or_default();
         let mut registered = None;
         let mut register = |sequence| {
             registered = Some(sequence);
             let (thread, wakeup) = (head.thread, Arc::clone(&wakeup));
             let waiter = Waiter { thread, is_left: false, reply: None, buffer, is_filling: false, wakeup };
-            self.desk().waiting.insert(sequence, waiter);
+            self.replies().waiting.insert(sequence, waiter);
         };
         let size = buffer.as_ref().map_or(0, ReplyBuffer::size);
         let result = self.put(head, (parts, size), |sequence, has_bulk_connection| {
@@ -529,15 +530,15 @@ impl StreamProgram {
             }
             self.wait(head.thread, wanted, &wakeup, reply)
         });
-        let mut desk = self.desk();
+        let mut replies = self.replies();
         if let Some(sequence) = registered {
-            while desk.waiting.get(&sequence).is_some_and(|waiter| waiter.is_filling) {
-                desk = wakeup.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            while replies.waiting.get(&sequence).is_some_and(|waiter| waiter.is_filling) {
+                replies = wakeup.wait(replies).unwrap_or_else(PoisonError::into_inner);
             }
-            desk.waiting.remove(&sequence);
-            desk.ring_next();
+            replies.waiting.remove(&sequence);
+            replies.ring_next();
         }
-        desk.spare_wakeups.push(wakeup);
+        replies.spare_wakeups.push(wakeup);
         result
     }
 
@@ -562,16 +563,16 @@ impl StreamProgram {
     /// The reading half of a connection that ends, as soon as no thread has it: its reader will find the end.
     fn take_frame_reader(&self) -> Result<Box<FrameReader>, LinkError> {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
-        let mut desk = self.desk();
+        let mut replies = self.replies();
         loop {
-            if let Some(frames) = desk.frames.take() {
+            if let Some(frames) = replies.frames.take() {
                 return Ok(frames);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(LinkError::Closed);
             }
-            desk = self.unread.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            replies = self.unread.wait_timeout(replies, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -579,13 +580,13 @@ impl StreamProgram {
     fn read_rest(&self) -> Result<(), LinkError> {
         let mut frames = self.take_frame_reader()?;
         let ended = self.read_until(&mut frames, None, &mut Vec::new());
-        self.desk().frames = Some(frames);
+        self.replies().frames = Some(frames);
         ended.map(|_| ())
     }
 
     /// Makes all who wait for replies look up.
     fn ring_all(&self) {
-        self.desk().waiting.values().for_each(|waiter| waiter.wakeup.notify_one());
+        self.replies().waiting.values().for_each(|waiter| waiter.wakeup.notify_one());
         self.reclaim_requests.notify();
     }
 }
@@ -652,18 +653,18 @@ impl BatchLink for StreamProgram {
     }
 
     fn begin_batch(&self, stream_key: StreamKey, rules: OrderingRules) -> Result<u64, LinkError> {
-        let mut outlet = self.outlet();
+        let mut send_half = self.send_half();
         loop {
-            if let Some(number) = outlet.gate.begin_batch(stream_key, rules) {
+            if let Some(number) = send_half.gate.begin_batch(stream_key, rules) {
                 return Ok(number);
             }
             self.socket.get()?;
-            outlet = self.opened.wait(outlet).unwrap_or_else(PoisonError::into_inner);
+            send_half = self.opened.wait(send_half).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn end_batch(&self, number: u64) {
-        if self.outlet().gate.end_batch(number) {
+        if self.send_half().gate.end_batch(number) {
             self.opened.notify_all();
         }
     }
@@ -700,33 +701,33 @@ impl ReclaimLink for StreamProgram {
 
 impl QuiesceGate for StreamProgram {
     fn hold(&self) -> u64 {
-        let mut outlet = self.outlet();
-        outlet.gate.hold();
-        outlet.sequence
+        let mut send_half = self.send_half();
+        send_half.gate.hold();
+        send_half.sequence
     }
 
     fn release(&self) {
-        self.outlet().gate.open();
+        self.send_half().gate.open();
         self.opened.notify_all();
     }
 
     fn set_stop_at(&self, frame: u64) -> io::Result<()> {
         self.notify_fd.install()?;
-        self.outlet().gate.set_stop_at(frame);
+        self.send_half().gate.set_stop_at(frame);
         Ok(())
     }
 
     fn reached(&self) -> Option<u64> {
-        self.outlet().gate.take_reached()
+        self.send_half().gate.take_reached()
     }
 
     /// Says that no frame will come, and reads what the worker has said until it closes its end too.
     fn leave(&self) -> Result<u64, LinkError> {
         let placeholder = Placeholder::new().map_err(LinkError::system("make an event descriptor"))?;
         let frames = {
-            let mut outlet = self.outlet();
-            outlet.gate.close();
-            outlet.sequence
+            let mut send_half = self.send_half();
+            send_half.gate.close();
+            send_half.sequence
         };
         // At rest no thread waits on a bulk connection for long.
         if !self.bulk_connections.close(&placeholder, Instant::now() + CLOSE_TIMEOUT).unwrap_or(false) {
@@ -763,14 +764,14 @@ impl QuiesceGate for StreamProgram {
         // A thread that still reads the connection before this one would go on with what it has of that.
         let mut frames = self.take_frame_reader().map_err(failed)?;
         frames.read_from(opener);
-        let mut outlet = self.outlet();
+        let mut send_half = self.send_half();
         let replaced = self.socket.replace(&socket);
         if replaced.is_ok() {
-            outlet.sealer = sealer;
-            outlet.gate.hold();
+            send_half.sealer = sealer;
+            send_half.gate.hold();
         }
-        drop(outlet);
-        self.desk().frames = Some(frames);
+        drop(send_half);
+        self.replies().frames = Some(frames);
         replaced.map_err(LinkError::system("keep the connection")).map_err(failed)?;
         self.bulk_connections.reopen();
         self.ring_all();
@@ -799,7 +800,7 @@ impl QuiesceGate for StreamProgram {
     }
 
     fn frames(&self) -> u64 {
-        self.outlet().sequence
+        self.send_half().sequence
     }
 
     fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -866,11 +867,11 @@ mod tests {
         let caller = Arc::clone(&program);
         // Not of a scope: one that waits for ever would keep the test.
         thread::spawn(move || tell.send(caller.call(1, 0, &[b"?"], &mut Vec::new()).is_err()));
-        while program.desk().waiting.is_empty() {
+        while program.replies().waiting.is_empty() {
             thread::yield_now();
         }
         drop(theirs);
-        while !program.socket.is_lost() || program.desk().frames.is_none() {
+        while !program.socket.is_lost() || program.replies().frames.is_none() {
             thread::yield_now();
         }
         assert!(matches!(program.broken(UNASKED_REPLY_ERROR), LinkError::Protocol { .. }));
@@ -891,17 +892,17 @@ mod tests {
         program.keep().unwrap();
         lost.write_all(&[9; 7]).unwrap();
         drop(lost);
-        let mut old = program.desk().frames.take().unwrap();
+        let mut old = program.replies().frames.take().unwrap();
         assert!(old.head(program.socket.get().unwrap()).is_err() && program.is_lost());
         thread::scope(|scope| {
             scope.spawn(|| answer_one(&listener, &build, &ready));
             let resumed = scope.spawn(|| program.resume(&address, KEY, hang_limit()));
             let mut looks = 0;
-            while program.desk().frames.is_none() && looks < 40 {
+            while program.replies().frames.is_none() && looks < 40 {
                 thread::sleep(Duration::from_millis(5));
                 looks += 1;
             }
-            program.desk().frames = Some(old);
+            program.replies().frames = Some(old);
             program.unread.notify_all();
             resumed.join().unwrap().unwrap();
             program.release();

@@ -25,11 +25,11 @@ pub(crate) struct Preparation {
 impl Preparation {
     /// Takes an image at hand after what there is to be done ahead; the companion hears `Prepared` or `Failed`.
     pub(crate) fn begin(
-        voice: &Arc<CompanionWriter>,
+        writer: &Arc<CompanionWriter>,
         job: Option<Box<dyn Precopy>>,
         output: Result<RemoteOutput>,
     ) -> io::Result<Self> {
-        let (voice, is_done) = (Arc::clone(voice), Arc::new(AtomicBool::new(false)));
+        let (writer, is_done) = (Arc::clone(writer), Arc::new(AtomicBool::new(false)));
         let done = Arc::clone(&is_done);
         let thread = Builder::new().name("prepare".into()).spawn(move || {
             let prepared = output.map_err(Failure::from).and_then(|output| prepare(job, output));
@@ -39,7 +39,7 @@ impl Preparation {
             };
             done.store(true, SeqCst);
             // A companion that is gone is noticed by the thread that listens.
-            let _ = voice.say(&word);
+            let _ = writer.say(&word);
             output
         });
         thread.map(|thread| Self { thread, is_done })
@@ -90,13 +90,13 @@ mod tests {
     /// A preparation with an image over the connection, who hands answers out there, and the supervisor's end.
     fn start() -> (Preparation, Arc<ImageClient>, ControlChannel) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let voice = Arc::new(CompanionWriter::new(OwnedFd::from(ours).into()).unwrap());
-        let asker = Arc::new(ImageClient::new(Arc::clone(&voice)));
+        let writer = Arc::new(CompanionWriter::new(OwnedFd::from(ours).into()).unwrap());
+        let asker = Arc::new(ImageClient::new(Arc::clone(&writer)));
         let output = RemoteOutput::open(Store::STREAM, None, 1, 0, &asker);
-        let preparation = Preparation::begin(&voice, Some(Box::new(ReadingPrecopy)), output).unwrap();
+        let preparation = Preparation::begin(&writer, Some(Box::new(ReadingPrecopy)), output).unwrap();
         let listener = Arc::clone(&asker);
         thread::spawn(move || {
-            while let Ok((word, _)) = voice.hear() {
+            while let Ok((word, _)) = writer.hear() {
                 assert!(listener.take(word).is_none());
             }
             listener.end();

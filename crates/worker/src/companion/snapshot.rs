@@ -77,7 +77,7 @@ impl PendingSnapshots {
     }
 
     /// Waits until there is none.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_until_released(&self) {
         drop(self.0.1.wait_while(self.count(), |count| *count > 0).unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -105,7 +105,7 @@ pub(crate) struct SnapshotOrder {
 /// Takes a snapshot and tells the companion everything: `Captured` or `Failed`, then, once that is ordered, `Written` or
 /// `Unwritten`.
 pub(crate) fn begin(
-    voice: &Arc<CompanionWriter>,
+    writer: &Arc<CompanionWriter>,
     control: &Control,
     at_hand: &CurrentSnapshot,
     under_way: &PendingSnapshots,
@@ -113,7 +113,8 @@ pub(crate) fn begin(
 ) -> Result<(), String> {
     let progress = Arc::new(Progress::default());
     let ordered = at_hand.take(&progress).ok_or("a snapshot of the session is being written already")?;
-    let work = SnapshotWork { voice: Arc::clone(voice), control: control.clone(), at_hand: at_hand.clone(), progress };
+    let work =
+        SnapshotWork { writer: Arc::clone(writer), control: control.clone(), at_hand: at_hand.clone(), progress };
     let begun = under_way.begin();
     let started = thread::Builder::new().name("snapshot".into()).spawn(move || {
         work.run(order, &ordered);
@@ -126,7 +127,7 @@ pub(crate) fn begin(
 }
 
 struct SnapshotWork {
-    voice: Arc<CompanionWriter>,
+    writer: Arc<CompanionWriter>,
     control: Control,
     at_hand: CurrentSnapshot,
     progress: Arc<Progress>,
@@ -142,13 +143,13 @@ impl SnapshotWork {
                 // The process that hears of it may begin the next checkpoint of the same image.
                 drop(output);
                 self.at_hand.free();
-                let _ = self.voice.say(&FromWorker::Failed { text });
+                let _ = self.writer.say(&FromWorker::Failed { text });
                 return;
             }
         };
         let (bytes, changed, sharing) = (taken.bytes(), taken.changed(), taken.sharing().encode());
         // A companion that is gone has given the snapshot up.
-        if self.voice.say(&FromWorker::Captured { bytes, changed, sharing }).is_err() {
+        if self.writer.say(&FromWorker::Captured { bytes, changed, sharing }).is_err() {
             self.at_hand.free();
             return;
         }
@@ -159,7 +160,7 @@ impl SnapshotWork {
             output.finish(SessionPart { driver, ..part }).map_err(|error| error.to_string())
         });
         self.at_hand.free();
-        let _ = self.voice.say(&match finished {
+        let _ = self.writer.say(&match finished {
             Ok(part) => FromWorker::Written { part },
             Err(text) => FromWorker::Unwritten { text },
         });
@@ -201,7 +202,7 @@ impl SnapshotWork {
 
     fn tell(&self, output: &RemoteOutput) {
         let (done, total) = (self.progress.bytes_done(), self.progress.total());
-        if self.voice.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
+        if self.writer.say(&FromWorker::Progress { done, total, written: output.written() }).is_err() {
             // No process will commit it.
             self.progress.cancel();
         }

@@ -25,14 +25,14 @@ const SESSION_PART_KEY: &str = "part";
 
 /// Reads and writes an image through the supervisor's connection.
 pub(crate) struct ImageClient {
-    voice: Arc<CompanionWriter>,
+    writer: Arc<CompanionWriter>,
     /// Who waits for an answer, the first one first; none once the connection is gone.
     waiting: Mutex<Option<VecDeque<SyncSender<ToWorker>>>>,
 }
 
 impl ImageClient {
-    pub(crate) fn new(voice: Arc<CompanionWriter>) -> Self {
-        Self { voice, waiting: Mutex::new(Some(VecDeque::new())) }
+    pub(crate) fn new(writer: Arc<CompanionWriter>) -> Self {
+        Self { writer, waiting: Mutex::new(Some(VecDeque::new())) }
     }
 
     /// Whether a word is an answer, which goes to the process that waits for it.
@@ -68,7 +68,7 @@ impl ImageClient {
             // Asked under the lock, so that the queue has the order of the questions.
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let queue = waiting.as_mut().ok_or_else(|| gone(()))?;
-            self.voice.say(question).map_err(|error| unfit(error.to_string()))?;
+            self.writer.say(question).map_err(|error| unfit(error.to_string()))?;
             queue.push_back(answer);
         }
         match answered.recv().map_err(|_| gone(()))? {

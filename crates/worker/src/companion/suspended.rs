@@ -79,7 +79,7 @@ impl Suspension {
     pub(crate) fn end(
         &self,
         control: &Control,
-        voice: &Arc<CompanionWriter>,
+        writer: &Arc<CompanionWriter>,
         input: katydid_image::Result<RemoteInput>,
         (name, key): (String, &[u8]),
     ) -> Result<(), String> {
@@ -88,9 +88,9 @@ impl Suspension {
             return Err("the session is not suspended".to_owned());
         }
         *self.0.key.lock().unwrap_or_else(PoisonError::into_inner) = Some(SessionKey(key));
-        let (suspension, control, voice) = (self.clone(), control.clone(), Arc::clone(voice));
+        let (suspension, control, writer) = (self.clone(), control.clone(), Arc::clone(writer));
         let work = move || {
-            let refilled = input.map_err(Failure::from).and_then(|input| refill(&control, &voice, input, &name));
+            let refilled = input.map_err(Failure::from).and_then(|input| refill(&control, &writer, input, &name));
             suspension.0.is_refilled.store(false, SeqCst);
             let word = match refilled {
                 Ok(()) => {
@@ -100,7 +100,7 @@ impl Suspension {
                 Err(error) => failed(error),
             };
             // A companion that is gone is noticed by the thread that listens.
-            let _ = voice.say(&word);
+            let _ = writer.say(&word);
         };
         let thread = thread::Builder::new().name("refill".into()).spawn(work);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
@@ -108,7 +108,7 @@ impl Suspension {
 }
 
 /// Has the main loop do it, with words on how far that is.
-fn refill(control: &Control, voice: &CompanionWriter, input: RemoteInput, name: &str) -> Result<(), Failure> {
+fn refill(control: &Control, writer: &CompanionWriter, input: RemoteInput, name: &str) -> Result<(), Failure> {
     let part = input.part(name)?;
     let progress = Arc::new(Progress::default());
     let (told, (answer, answered)) = (Arc::clone(&progress), sync_channel(1));
@@ -123,7 +123,7 @@ fn refill(control: &Control, voice: &CompanionWriter, input: RemoteInput, name: 
             Ok(refilled) => return refilled,
             Err(RecvTimeoutError::Timeout) => {
                 let word = FromWorker::Progress { done: told.bytes_done(), total: told.total(), written: 0 };
-                if voice.say(&word).is_err() {
+                if writer.say(&word).is_err() {
                     told.cancel();
                 }
             }

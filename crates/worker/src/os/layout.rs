@@ -33,7 +33,7 @@ pub const STACKS_KEPT: &str = "glibc.pthread.stack_cache_size=1207959552";
 const DEFAULT_MAX_MAPPINGS: i32 = 65_536;
 
 /// Before the driver is opened.
-pub(crate) fn settle() {
+pub(crate) fn fix_layout() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default, as every process has it that was not started by our server.
         unsafe { libc::signal(signal, libc::SIG_DFL) };

@@ -60,7 +60,7 @@ fn pending() -> MutexGuard<'static, Vec<Arc<Mutex<ChangeLog>>>> {
 /// Undoes what restores of this process have made whose jobs do not go on: for one that a signal is about to end.
 pub fn leave_none() {
     let pending = mem::take(&mut *pending());
-    pending.iter().for_each(|log| settle(&take(log).changes));
+    pending.iter().for_each(|log| commit_or_undo(&take(log).changes));
 }
 
 /// Undoes what restores of this user have changed that were killed before their jobs went on.
@@ -78,7 +78,7 @@ pub(crate) fn undo_after_exit(supervisor: u32, deadline: Instant) {
 }
 
 pub(super) fn undo_journal(mut journal: Journal) {
-    settle(&journal.changes().unwrap_or_default());
+    commit_or_undo(&journal.changes().unwrap_or_default());
 }
 
 fn lock(log: &Mutex<ChangeLog>) -> MutexGuard<'_, ChangeLog> {
@@ -186,7 +186,7 @@ impl MadeFiles {
     #[cfg(test)]
     pub(super) fn interrupt(&self) {
         assert!(pending().iter().any(|pending| Arc::ptr_eq(pending, &self.0)));
-        settle(&take(&self.0).changes);
+        commit_or_undo(&take(&self.0).changes);
     }
 
     /// Leaves all as a process that is killed does, with the journal; where that is.
@@ -203,12 +203,12 @@ impl MadeFiles {
 impl Drop for MadeFiles {
     fn drop(&mut self) {
         pending().retain(|pending| !Arc::ptr_eq(pending, &self.0));
-        settle(&take(&self.0).changes);
+        commit_or_undo(&take(&self.0).changes);
     }
 }
 
 /// Makes all as it was, unless the job goes on. The restore has ended for a reason that matters more than what fails here.
-fn settle(changes: &[Change]) {
+fn commit_or_undo(changes: &[Change]) {
     if changes.contains(&Change::Committed) {
         return changes.iter().rev().for_each(Change::keep);
     }
@@ -368,7 +368,7 @@ mod tests {
             Change::Made { path: here.clone(), id: outside },
             Change::Made { path: folder.path().join("link/.."), id: id(other.path()) },
         ] {
-            settle(std::slice::from_ref(&change));
+            commit_or_undo(std::slice::from_ref(&change));
             assert_eq!(
                 (names(folder.path()), names(other.path())),
                 (vec!["file".into(), "link".into()], vec!["file".into()]),

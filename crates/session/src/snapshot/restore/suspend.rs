@@ -35,7 +35,7 @@ impl Session {
     }
 
     fn suspend_now(&mut self) -> Result<(), SnapshotError> {
-        self.snapshots.settle();
+        self.snapshots.release_waiting();
         let driver = Arc::clone(&self.shared.driver);
         self.enter_any()?;
         self.snapshots.precopy.clear();

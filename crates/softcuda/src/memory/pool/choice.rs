@@ -94,12 +94,12 @@ pub(super) fn ended_pool(handle: usize) -> Option<Arc<Pool>> {
 }
 
 /// A synchronisation point of `device`: its pools give back what they need not keep.
-pub(crate) fn settle(device: i32) {
+pub(crate) fn reclaim_completed(device: i32) {
     if !may_be_any() {
         return;
     }
     for pool in counted_for(device) {
-        pool.settle();
+        pool.reclaim_completed();
     }
     let ended: Vec<_> = choice().ended.extract_if(.., |pool| !pool.state().holds_ranges()).collect();
     drop(ended);

@@ -110,7 +110,7 @@ impl Pool {
     }
 
     /// A synchronisation point: what was freed before it can be had by all, and unused blocks go.
-    pub(super) fn settle(&self) {
+    pub(super) fn reclaim_completed(&self) {
         let mut state = self.state();
         state.merge();
         let keep = state.counts.threshold;

@@ -70,22 +70,22 @@ impl StreamProgram {
 
     /// Readers tell no more of what they leave, and what they have told is known. Whether there is a reclaim notice.
     fn stop_listening(&self) -> bool {
-        let mut desk = self.desk();
-        desk.is_listened = false;
+        let mut replies = self.replies();
+        replies.is_listened = false;
         // A thread that has put a reclaim notice there rings afterwards.
         if let Some(notify_fd) = self.reclaim_requests.fd() {
             drain_notifications(notify_fd);
         }
-        desk.reclaim_notice.is_some()
+        replies.reclaim_notice.is_some()
     }
 
     /// A reclaim notice that was received. If there is none, readers tell from now on of what they leave; that a reader has left something
     /// before is found here.
     fn take_notice(&self) -> (Option<u32>, bool) {
-        let mut desk = self.desk();
-        let is_left = desk.frames.as_deref().is_some_and(FrameReader::has_buffered);
-        desk.is_listened = desk.reclaim_notice.is_none() && !is_left;
-        (desk.reclaim_notice.take(), is_left)
+        let mut replies = self.replies();
+        let is_left = replies.frames.as_deref().is_some_and(FrameReader::has_buffered);
+        replies.is_listened = replies.reclaim_notice.is_none() && !is_left;
+        (replies.reclaim_notice.take(), is_left)
     }
 }
 

@@ -16,20 +16,20 @@ impl StreamProgram {
     /// The calling thread, of this thread id, has left a call. True: the thread id can be used again, as replies are told apart by the
     /// number of their request.
     pub(super) fn recover(&self, thread: u32) -> bool {
-        let mut desk = self.desk();
-        for waiter in desk.waiting.values_mut().filter(|waiter| waiter.thread == thread) {
+        let mut replies = self.replies();
+        for waiter in replies.waiting.values_mut().filter(|waiter| waiter.thread == thread) {
             (waiter.is_left, waiter.buffer) = (true, None);
         }
-        while desk.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_filling) {
-            desk = self.unread.wait_timeout(desk, RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        while replies.waiting.values().any(|waiter| waiter.thread == thread && waiter.is_filling) {
+            replies = self.unread.wait_timeout(replies, RETRY_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
-        desk.waiting.retain(|_, waiter| !(waiter.is_left && waiter.reply.is_some()));
-        let Some(frames) = desk.take_back(thread) else { return true };
+        replies.waiting.retain(|_, waiter| !(waiter.is_left && waiter.reply.is_some()));
+        let Some(frames) = replies.take_back(thread) else { return true };
         let is_whole = frames.is_between_frames();
-        desk.frames = Some(frames);
+        replies.frames = Some(frames);
         self.unread.notify_all();
-        desk.ring_next();
-        drop(desk);
+        replies.ring_next();
+        drop(replies);
         if !is_whole {
             // A part of a reply is lost with the call, and nothing that follows can be read.
             self.let_go();

@@ -17,7 +17,7 @@ use crate::stream::frame_reader::FrameReader;
 pub(crate) const UNASKED_REPLY_ERROR: LinkError = LinkError::Protocol { what: "a reply came that no thread waits for" };
 
 /// Where replies are handed out.
-pub(crate) struct ReplyDesk {
+pub(crate) struct ReplyDispatcher {
     /// The reading half; none while a thread reads.
     pub(crate) frames: Option<Box<FrameReader>>,
     /// The thread that reads while it waits for a reply.
@@ -56,7 +56,7 @@ pub(crate) struct AwaitedReply {
     pub(crate) buffer: Option<ReplyBuffer>,
 }
 
-impl ReplyDesk {
+impl ReplyDispatcher {
     /// Makes one of those who still wait look up: to read on, or to find that there is nothing to read any more.
     pub(crate) fn ring_next(&self) {
         if let Some(waiter) = self.waiting.values().find(|waiter| waiter.reply.is_none()) {
@@ -97,7 +97,7 @@ pub(crate) struct ReplyReader {
 // SAFETY: only the thread with the thread id uses the pointer, and a frame reader may be used by any thread.
 unsafe impl Send for ReplyReader {}
 
-/// What the calling thread reads. Dropped by a jump, it is in [`ReplyDesk`] still.
+/// What the calling thread reads. Dropped by a jump, it is in [`ReplyDispatcher`] still.
 pub(crate) struct Reading(NonNull<FrameReader>);
 
 impl Deref for Reading {
@@ -116,7 +116,7 @@ impl DerefMut for Reading {
     }
 }
 
-impl ReplyDesk {
+impl ReplyDispatcher {
     /// The calling thread, of this thread id, reads from now on.
     pub(crate) fn begin_reading(&mut self, thread: u32, mut frames: Box<FrameReader>) -> Reading {
         frames.end_frame();

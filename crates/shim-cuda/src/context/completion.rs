@@ -20,48 +20,48 @@ fn wait_by(context: &Context, synchronize: impl FnOnce(&Shim) -> Result<(), CUre
     let shim = shim()?;
     let sent = shim.session.enqueued();
     // A program may spin on this; natively it is 0.3 µs.
-    if context.settled.load(Ordering::Acquire) == sent && sent > 0 && !shim.session.is_lost() {
+    if context.completed.load(Ordering::Acquire) == sent && sent > 0 && !shim.session.is_lost() {
         return Ok(());
     }
     synchronize(shim)?;
     pinned::pull_all()?;
-    context.settled.fetch_max(sent, Ordering::AcqRel);
+    context.completed.fetch_max(sent, Ordering::AcqRel);
     Ok(())
 }
 
 /// The count of messages that every active context of a device has passed; none without an active one.
-pub(super) fn settled_on(device: u32) -> Result<Option<u64>, CUresult> {
+pub(super) fn completed_on(device: u32) -> Result<Option<u64>, CUresult> {
     let contexts = CONTEXTS.get()?.live();
     let active = contexts.iter().filter(|context| context.device == device && context.is_active());
-    Ok(active.map(|context| context.settled.load(Ordering::Acquire)).min())
+    Ok(active.map(|context| context.completed.load(Ordering::Acquire)).min())
 }
 
 /// Waits for all contexts of a device, and touches no book of its memory: allocations call this. Returns the count of messages that is behind it then.
-pub(crate) fn settle_device(device: u32) -> Result<u64, CUresult> {
+pub(crate) fn synchronize_device(device: u32) -> Result<u64, CUresult> {
     for context in CONTEXTS.get()?.live() {
         if context.device == device && context.is_active() {
             wait(&context)?;
         }
     }
-    Ok(settled_on(device)?.unwrap_or(u64::MAX))
+    Ok(completed_on(device)?.unwrap_or(u64::MAX))
 }
 
 /// Waits for all contexts of a device for what the library does by itself, and returns the count of messages behind it
 /// then. A failure of an earlier call is told by a call of the program's own.
-pub(crate) fn settle_quietly(device: u32) -> Result<u64, CUresult> {
+pub(crate) fn synchronize_quietly(device: u32) -> Result<u64, CUresult> {
     for context in CONTEXTS.get()?.live() {
         if context.device == device && context.is_active() {
             wait_by(&context, |shim| shim.session.ask(context.wire(), &cuCtxSynchronize {}).map(drop))?;
         }
     }
-    Ok(settled_on(device)?.unwrap_or(u64::MAX))
+    Ok(completed_on(device)?.unwrap_or(u64::MAX))
 }
 
 /// Waits for all contexts of all devices; returns the count of messages that is behind them then.
-pub(crate) fn settle_all() -> Result<u64, CUresult> {
+pub(crate) fn synchronize_all() -> Result<u64, CUresult> {
     let mut epoch = u64::MAX;
     for device in 0..device::all()?.len() {
-        epoch = epoch.min(settle_device(device as u32)?);
+        epoch = epoch.min(synchronize_device(device as u32)?);
     }
     Ok(epoch)
 }
