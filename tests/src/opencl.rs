@@ -29,7 +29,7 @@ pub fn seeds() -> io::Result<Option<RangeInclusive<u64>>> {
     let (first, last) = text.split_once('-').unwrap_or((&text, &text));
     match (first.parse(), last.parse()) {
         (Ok(first), Ok(last)) => Ok(Some(first..=last)),
-        _ => Err(io::Error::other(format!("{SEEDS_VARIABLE}={text} is no range of numbers"))),
+        _ => Err(io::Error::other(format!("{SEEDS_VARIABLE}={text} is not a range of numbers"))),
     }
 }
 

@@ -163,7 +163,7 @@ pub fn counting(server: &str, manner: Manner, traffic: &Arc<Traffic>) -> io::Res
     let address = format!("tcp://{}", listener.local_addr()?);
     let server = server
         .strip_prefix("tcp://")
-        .ok_or_else(|| io::Error::other(format!("{server} is no address of TCP")))?
+        .ok_or_else(|| io::Error::other(format!("{server} is not an address of TCP")))?
         .to_owned();
     let (traffic, held) = (Arc::clone(traffic), Arc::clone(traffic));
     thread::spawn(move || held.let_go());

@@ -283,7 +283,7 @@ pub(crate) enum RunPart {
 
 /// Runs the pack, or a part of it, and writes the report.
 pub(crate) fn run(folder: &Path, part: Option<RunPart>, options: &frameworks::Options) -> Result<ExitCode> {
-    let folder = folder.canonicalize().with_context(|| format!("{} is no pack", folder.display()))?;
+    let folder = folder.canonicalize().with_context(|| format!("{} is not a pack", folder.display()))?;
     let report = env::var_os("OUT").map_or_else(|| folder.join("report"), PathBuf::from);
     fs::create_dir_all(&report).with_context(|| format!("cannot make {}", report.display()))?;
     match part {

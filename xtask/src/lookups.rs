@@ -29,7 +29,7 @@ pub(crate) fn run(tree: &Tree, names: &[String]) -> Result<()> {
         let is_known = all.iter().any(|release| is_meant(&release, name));
         ensure!(
             is_known,
-            "{name} is no release of xtask/releases.txt: add its line, or name one such as torch==2.15.0"
+            "{name} is not a release of xtask/releases.txt: add its line, or name one such as torch==2.15.0"
         );
     }
     dist::run(tree, false)?;

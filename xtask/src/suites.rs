@@ -49,7 +49,7 @@ pub(crate) fn build(tree: &Tree, arguments: &[&str], filter: &'static str) -> Re
     if !output.status.success() {
         bail!("failed ({}): {}", output.status, shell::show_command(&cargo));
     }
-    let told = String::from_utf8(output.stdout).context("cargo's messages are no text")?;
+    let told = String::from_utf8(output.stdout).context("cargo's messages are not text")?;
     let mut suites = told.lines().filter_map(|message| built_suite(message, filter)).collect::<Result<Vec<Suite>>>()?;
     suites.sort_by_key(|suite| {
         (suite.name != LONGEST_SUITE, !suite.folder.ends_with(SYSTEM_PACKAGE), suite.name.clone())

@@ -29,22 +29,22 @@ pub enum LineError {
     #[error("parameter `{0}` has no kind: write `name: kind`")]
     ParamWithoutKind(String),
     /// A kind is not in the grammar.
-    #[error("`{0}` is no kind")]
+    #[error("`{0}` is not a kind")]
     Kind(String),
     /// A call class is not in the grammar.
-    #[error("`{0}` is no class (local, enqueue, call, blocking, upcall, refused)")]
+    #[error("`{0}` is not a class (local, enqueue, call, blocking, upcall, refused)")]
     Class(String),
     /// What stands behind `always` is no result code.
-    #[error("`{0}` is no result code (a number)")]
+    #[error("`{0}` is not a result code (a number)")]
     Code(String),
     /// A journal class is not in the grammar.
-    #[error("`{0}` is no journal class (none, create(x), destroy(x), set(x), answer(x), data)")]
+    #[error("`{0}` is not a journal class (none, create(x), destroy(x), set(x), answer(x), data)")]
     Journal(String),
     /// The journal class names a parameter that the function lacks.
-    #[error("the journal class names `{0}`, which is no parameter")]
+    #[error("the journal class names `{0}`, which is not a parameter")]
     JournalParam(String),
     /// A version is not `major.minor` or `-`.
-    #[error("`{0}` is no version (write 12.8, or - for none)")]
+    #[error("`{0}` is not a version (write 12.8, or - for none)")]
     Version(String),
     /// A function stands twice.
     #[error("`{name}` stands already on line {first}")]
@@ -64,7 +64,7 @@ pub enum LineError {
     #[error("`{0}` has no context: write `in any`, `in none`, or a parameter that is a handle")]
     NoContext(String),
     /// The base of a per-thread variant is missing, or is itself a variant.
-    #[error("`{0}` is no function of this file that a variant could be of")]
+    #[error("`{0}` is not a function of this file that a variant could be of")]
     Base(String),
     /// A pointer, or a handle to be minted, that the generator cannot handle in a function without a hand-written body.
     #[error("`{0}` is something that only hand-written code understands: add `by path` or `via path`")]

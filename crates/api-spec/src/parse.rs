@@ -329,7 +329,7 @@ mod tests {
         let error = parse("cuda.api", "# a comment\n\nf (x: u32) sometimes none 2.0").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cuda.api:3: `sometimes` is no class (local, enqueue, call, blocking, upcall, refused)"
+            "cuda.api:3: `sometimes` is not a class (local, enqueue, call, blocking, upcall, refused)"
         );
     }
 

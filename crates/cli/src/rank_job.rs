@@ -32,7 +32,7 @@ pub(crate) fn join() -> Option<JobAddress> {
         // Others have none either.
         if env::var_os("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank == "0") {
             say(
-                "each rank is a job of its own, and no checkpoint can bring it back: what launches them is not known; begin it by `katydid run` too",
+                "each rank is a job of its own, and no checkpoint can restore it: the launcher is unknown; start the launcher with `katydid run` too",
             );
         }
         return None;
@@ -42,7 +42,7 @@ pub(crate) fn join() -> Option<JobAddress> {
         .and_then(|membership| membership.ok_or_else(|| JoinError::Said("its supervisor is gone".to_owned())));
     let said = |error: &JoinError| {
         let launcher = launcher.name();
-        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can bring it back: {error}"));
+        say(format_args!("this rank of {launcher} is a job of its own, and no checkpoint can restore it: {error}"));
     };
     membership.inspect_err(said).ok()
 }

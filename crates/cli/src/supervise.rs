@@ -3,7 +3,7 @@
 //! Signals sent to katydid are passed on. Those that a terminal sends (Ctrl-C) reach a program of our group without us,
 //! because both are in the terminal's foreground group: they are caught here and not sent twice. A signal that our caller
 //! ignored, as `nohup` does, stays ignored in the program. Killed outright, katydid takes the program with it, and of a job
-//! all processes, running or stopped: the process that kills what they started gets what they want.
+//! all processes, running or stopped: the guard kills what they started.
 
 use std::env;
 use std::io;

@@ -170,7 +170,7 @@ fn link_timeout() -> Result<u32, OpenError> {
 
 /// Sets what the environment says of the link: its limit for silence, and how many connections it may have for bulk.
 fn adjust(link: &dyn ProgramLink) -> Result<(), OpenError> {
-    // A connection that is gone again is told of by the first call.
+    // If the connection is lost already, the first call reports it.
     let _ = link.limit_silence(silence()?);
     let requested = setting("KATYDID_PACKING")?.and_then(|word| CompressionMode::named(&word));
     compression::choose(requested.unwrap_or_default());

@@ -3,7 +3,7 @@
 //! The rule: what a library does after `fork` and during process exit is decided here once, by one relaxed load, and
 //! never by touching the connection. A child of an initialised parent is refused everything, as NVIDIA's driver does;
 //! the connection and the shared memory stay the parent's. A child that was made past the C library (`clone`, the bare
-//! system call) finds its state wiped, and is told from a process that has begun nothing by what is not.
+//! system call) finds its state wiped. State that the kernel does not wipe tells it from a process that has begun nothing.
 #![expect(unsafe_code, reason = "pthread_atfork and atexit are C interfaces")]
 
 use std::sync::OnceLock;

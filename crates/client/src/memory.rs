@@ -33,7 +33,7 @@ pub trait Backing {
     ///
     /// # Errors
     ///
-    /// The range, backed or not, is out of use from then on.
+    /// After an error the range, backed or not, is not used again.
     fn shrink(&self, range: &Range<u64>) -> Result<(), Self::Code>;
 
     /// Has other programs give back what they hold idle, so that there may be so many bytes; whether that may have helped.
@@ -83,7 +83,7 @@ enum Growth<C> {
 
 /// Between two tries to have memory that will be there soon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// As long as this a worker may take to bring the contents of a full GPU to an image, before it has memory again.
+/// How long a worker may take to write the contents of a full GPU to an image before it has memory again.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Tries to have memory until there is some, or none to come: the worker answers [`ApiCode::NOT_READY`] while a

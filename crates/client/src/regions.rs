@@ -1,7 +1,7 @@
 //! What every address of the program's GPU memory belongs to.
 //!
-//! Copies choose their way by it, bad ranges are refused by it, and pointer attributes are answered from it, without a
-//! word to the worker. A region is as long as the program asked, so the byte after its end belongs to nothing, even
+//! Copies choose their path by it, range checks refuse by it, and pointer attributes are answered from it, without a message
+//! to the worker. A region is as long as the program asked, so the byte after its end belongs to nothing, even
 //! where the block behind it is longer.
 
 use std::sync::atomic::{AtomicU64, Ordering};

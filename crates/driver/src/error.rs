@@ -26,7 +26,7 @@ pub enum DriverError {
         path: PathBuf,
     },
     /// The library lacks a function without which nothing works.
-    #[error("{path}: has no function {function}, so it is no CUDA driver library; give --driver another path")]
+    #[error("{path}: has no function {function}, so it is not a CUDA driver library; give --driver another path")]
     NotADriver {
         /// Path of the library.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! Slots that the real table has and this one does not do: a caller of one is told which, once, and gets 801.
+//! Slots of the real table that this one does not implement: the first call of one logs which, and each gets 801.
 //!
 //! A null there would end the program without a word. Slots that are null in the real table stay null, since callers test them.
 

@@ -1,4 +1,4 @@
-//! Stream capture: which streams are in which capture, and behind what each of them stands.
+//! Stream capture: which streams are in which capture, and on which nodes the next node of each stream depends.
 //!
 //! A capture begins in one stream. Others join when they wait for an event that was recorded in it, and must have been
 //! joined again before it ends. What goes wrong on the way invalidates the capture: every later call in it gives 901,
@@ -38,7 +38,7 @@ pub enum CaptureOutcome {
     Yes,
 }
 
-/// Nodes that the next one comes after.
+/// Nodes that the next one depends on.
 pub(crate) type Frontier = Vec<(NodeId, CUgraphEdgeData)>;
 
 /// A stream capture that is under way.
@@ -53,7 +53,7 @@ pub(crate) struct Capture {
     pub(crate) mode: u32,
     pub(crate) thread: u64,
     pub(crate) is_valid: bool,
-    /// Its streams: the place, and where it stands.
+    /// Its streams, and the dependencies of the next node in each.
     pub(crate) streams: HashMap<StreamKey, (CaptureStream, Frontier)>,
 }
 

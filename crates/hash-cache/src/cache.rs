@@ -7,8 +7,8 @@
 //! |     40 |    32 | BLAKE3 of all that the name stands for, and of the fields before |
 //!
 //! Only its owner may use the folder; one that others could use is left alone. An entry is written beside and renamed, so
-//! that processes which do so at the same time leave a whole one, in any order. Of what is beyond the limit that goes
-//! which has not been used for the longest.
+//! that processes which do so at the same time leave a whole one, in any order. Beyond the limit the cache
+//! evicts the least recently used entries.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};

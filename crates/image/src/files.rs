@@ -71,7 +71,7 @@ impl Files {
     fn check_name(&self, name: &str) -> Result<()> {
         let fine = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(fine) {
-            let what = format!("{name:?} is no name for a part of it: use letters, digits and .-_, 64 at most");
+            let what = format!("{name:?} is not a name for a part of it: use letters, digits and .-_, 64 at most");
             return Err(ImageError::unfit(&self.store.location(&self.folder), what));
         }
         Ok(())

@@ -27,10 +27,10 @@ const WRITERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks whether it has.
 const WRITERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Which checkpoints of an image are removed.
+/// Which checkpoints of an image stay, and which go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// All but as many of the newest go; none, and they all stay. The newest one always stays.
+    /// How many of the newest checkpoints stay, at least one; `None`: all.
     pub newest: Option<usize>,
     /// Numbers of checkpoints that are removed besides, even if they cannot be read.
     pub remove: Vec<CheckpointNumber>,

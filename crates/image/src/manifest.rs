@@ -313,7 +313,7 @@ pub(crate) fn seal(content: &(impl Serialize + ?Sized)) -> serde_json::Result<Ve
 /// Reads what [`seal`] wrote: version, then hash, then contents.
 pub(crate) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FormatFault> {
     let version: VersionOnly =
-        serde_json::from_slice(bytes).map_err(|_| FormatFault::Damaged("it is no JSON with a format"))?;
+        serde_json::from_slice(bytes).map_err(|_| FormatFault::Damaged("it is not JSON with a `format`"))?;
     if version.format > FORMAT_VERSION {
         return Err(FormatFault::TooNew(version.format));
     }

@@ -2,7 +2,7 @@
 //! (`katydid_wire::companion`). It has the server's rights, and a supervisor that knows the session's key tells it what to do.
 //!
 //! ```text
-//! save:     driver's own checkpoint ── CRIU's dump ── the image        the worker stands still in CRIU's hand
+//! save:     driver's own checkpoint ── CRIU's dump ── the image        CRIU has the worker frozen
 //!           let go ── driver's restore                                 or it is killed
 //! restore:  CRIU's restore, with our end of the control socket ── driver's restore ── we wait for the worker's end
 //! ```

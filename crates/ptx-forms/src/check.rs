@@ -1,4 +1,4 @@
-//! Holds an answer against the kept one.
+//! Compares an answer with the recorded one.
 
 use crate::case::{Case, Check, Operands};
 use crate::device::DeviceAnswer;
@@ -245,7 +245,7 @@ fn around_recorded(bound: Bound, kind: OperandKind, recorded: &[u8], got: &[u8])
     {
         let pair = floats(kind, recorded).zip(floats(kind, got));
         let Some(((format, kept_bits), (_, got_bits))) = pair else {
-            return Err(Difference(format!("{} is no float", kind.name)));
+            return Err(Difference(format!("{} is not a float", kind.name)));
         };
         for (kept_bits, got_bits) in kept_bits.iter().zip(&got_bits).filter(|(a, b)| a != b) {
             let (exact, value) = (decode(format, *kept_bits), decode(format, *got_bits));

@@ -11,7 +11,7 @@ use crate::values::{Domain, values};
 
 /// A program whose head cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: `{line}` is no directive that is understood")]
+#[error("{name}: `{line}` is not a directive that is understood")]
 pub struct ProgramError {
     /// Name of the program.
     name: String,

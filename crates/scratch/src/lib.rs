@@ -1,4 +1,4 @@
-//! Folders for a while, for a log, a socket or a checkpoint on its way: they go with the process that made them, however that ends.
+//! Temporary folders for a log, a socket or a checkpoint in transit: they go with the process that made them, even if it is killed.
 //!
 //! A process that is killed removes nothing. So its maker holds a lock on each such folder (`flock`, on the folder itself),
 //! which the kernel takes back with the process, and the next process that makes one, or calls [`clear_away`], removes those that no process

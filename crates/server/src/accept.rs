@@ -271,7 +271,7 @@ fn tell_driver(
 ) -> Option<Connection> {
     let ready = Ready { worker_pid: 0, key, driver, arenas: Vec::new() };
     let told = pending.consent(&shared.build, &ready).inspect_err(|error| {
-        let line = format_args!("{}: could not be told the driver: {error}", peer.name);
+        let line = format_args!("{}: cannot send the driver's name: {error}", peer.name);
         shared.reporter.note_of(LineKind::Refused, LineSource::Peer(peer.origin), line);
     });
     told.ok()

@@ -45,7 +45,7 @@ pub(crate) struct WorkerPool {
 
 #[derive(Debug, Default)]
 struct WorkerPoolState {
-    /// Workers of an earlier one are of no use.
+    /// Raised when the pool starts over; the pool discards workers of an earlier era.
     era: u64,
     ready: VecDeque<WorkerHandle>,
     /// What the workers are for whose drivers are not up yet.

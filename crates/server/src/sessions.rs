@@ -51,7 +51,7 @@ pub(crate) struct Program {
     pub(crate) program: String,
     pub(crate) peer: String,
     pub(crate) link: &'static str,
-    /// None of no process that counts.
+    /// Whose limits the session counts against; `None`: no limits apply.
     pub(crate) origin: Option<PeerOrigin>,
 }
 
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(read_lines(&workers[1]), ["give 1 1 0", "give 1 2 0"]);
         sessions.on_program_asked(2, (0, 0));
         sessions.send_request(1, 3, "0");
-        assert_eq!(read_lines(&workers[0]), ["answered 3"], "what it says of another request is no answer");
+        assert_eq!(read_lines(&workers[0]), ["answered 3"], "what it says of another request is not an answer");
         sessions.on_program_asked(2, (1, 1));
         sessions.send_request(1, 4, "0");
         assert_eq!(read_lines(&workers[0]), ["wait 4 500"], "it has looked again, and has had its time");

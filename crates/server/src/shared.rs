@@ -1,4 +1,4 @@
-//! What all threads of a server use.
+//! `ServerState`: the settings, tables and descriptors that all threads of a server use.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

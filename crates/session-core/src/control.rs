@@ -28,7 +28,7 @@ const POLL_PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::
 #[non_exhaustive]
 pub enum QuiesceError {
     /// Frames that were announced have not come, or not been executed.
-    #[error("{executed} of the program's {sent} frames were executed in the time given; try again, or give more time")]
+    #[error("{executed} of the program's {sent} frames were executed in time; try again, or raise --patience")]
     Behind {
         /// Frames that the program has sent.
         sent: u64,
@@ -36,16 +36,16 @@ pub enum QuiesceError {
         executed: u64,
     },
     /// Calls that wait for the GPU, or for each other.
-    #[error("{calls} calls of the program did not end in the time given; try again, or give more time")]
+    #[error("{calls} calls of the program did not end in time; try again, or raise --patience")]
     Calls {
         /// Calls that are still executing when the deadline passes.
         calls: u64,
     },
     /// The program runs a function for the GPU, and does not end it.
-    #[error("a host function that the GPU waits for did not end in the time given; try again, or give more time")]
+    #[error("a host function that the GPU waits for did not end in time; try again, or raise --patience")]
     Upcall,
     /// Work of a device that does not end.
-    #[error("{what} did not finish in the time given: {why}")]
+    #[error("{what} did not finish in time: {why}")]
     Busy {
         /// Stream or queue with unfinished work, as shown to the user.
         what: String,

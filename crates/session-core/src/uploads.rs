@@ -13,7 +13,7 @@ pub const MAX_IMAGE_BYTES: u64 = 2 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UploadError {
     /// The announced size is beyond the bound.
-    #[error("{total} bytes were announced; there may be 1 to {most}")]
+    #[error("{total} bytes were announced; 1 to {most} are allowed")]
     TooLarge {
         /// Total that the piece announced, in bytes.
         total: u64,

@@ -1,7 +1,7 @@
 //! A look at what comes next in a memory file, without asking the system.
 //!
 //! Every call that waits for the GPU wants to know whether something was printed. A system call that tells takes 0.1 µs on bare
-//! metal and up to 2 µs on virtual machines, which is as long as the rest of such a call's way.
+//! metal and up to 2 µs on virtual machines, as long as the rest of such a call.
 
 #![expect(unsafe_code, reason = "maps a file that others write")]
 
@@ -32,7 +32,7 @@ pub(crate) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Has the file be as long as it will ever be; none if the system sets a limit to that.
+    /// Extends the file to [`FILE_BYTES`] and maps its beginning; `None` if `RLIMIT_FSIZE` forbids that.
     pub(crate) fn open(file: &File) -> Option<Self> {
         // Beyond its limit a file would end the process by a signal.
         let limit = getrlimit(Resource::Fsize).current;

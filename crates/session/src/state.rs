@@ -1,4 +1,4 @@
-//! One program's state in the worker.
+//! `Session`: the tables, driver and replies of one CUDA program in its worker.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

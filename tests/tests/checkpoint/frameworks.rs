@@ -219,7 +219,7 @@ fn has_torch() -> bool {
 
 fn training(paths: &Paths, way: &str) -> Result<()> {
     let script = paths.frameworks.join("torch_training.py");
-    let arguments = [script.to_str().context("a path that is no text")?, STEP_COUNT, "64"];
+    let arguments = [script.to_str().context("a path that is not text")?, STEP_COUNT, "64"];
     let native = Way::Direct { name: "native", folder: None };
     let native = program::run(native.command(paths, Path::new(PYTHON_PROGRAM)).args(arguments), CHECKPOINT_TIMEOUT)?;
     ensure!(native.status.success(), "natively: {}", describe(&native));

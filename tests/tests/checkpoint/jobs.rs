@@ -190,7 +190,7 @@ fn ranks_from_outside(paths: &Paths, way: &str) -> Result<()> {
         stage.start_ranks("ring", &launcher, &Plan { through: &through, points: &[50], ..Plan::default() })?;
     ensure!(job.holds_itself()?, "the job ended before its point");
     let refused = run(&mut job.checkpoint_command(&stage.image("image"), &["--leave-running"]), CHECKPOINT_TIMEOUT)?;
-    let remedy = "begin it by `setsid`, or by `katydid run`";
+    let remedy = "start it with `setsid`, or with `katydid run`";
     ensure!(!refused.status.success() && refused.errors().contains(remedy), "no word of it: {}", describe(&refused));
     let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
     ensure!(outcome.status.success() && outcome.text() == kept, "the ranks: {}", describe(&outcome));
@@ -510,7 +510,7 @@ fn too_few_places(paths: &Paths, way: &str) -> Result<()> {
     };
     let small = Server::start(paths, &driver_under_test(), &["--max-sessions", "1"])?;
     let there = way_to(way, &small)?;
-    let Way::Served { address, .. } = &there else { bail!("{there:?} is no server") };
+    let Way::Served { address, .. } = &there else { bail!("{there:?} is not a server") };
     let refused = run(&mut job.migrate_command(address, &[]), CHECKPOINT_TIMEOUT)?;
     is_refused(&refused, &["everything goes on", "--max-sessions"])?;
     small.workers_of(0)?;

@@ -29,7 +29,7 @@ const LONG_LIVED: [&str; 2] = ["kept_", "long_"];
 
 /// What is said of a queue of OpenCL that waits for the program, which is held: of its work, or of frames or calls of the
 /// program that are behind that. Which of these a checkpoint waits for when its time is over depends on the machine's haste.
-const GATED: &str = "in the time given";
+const GATED: &str = "in time";
 /// How long a checkpoint waits for such a queue in tests: what it waits for does not come, whatever the machine has to do.
 const GATED_PATIENCE: [&str; 2] = ["--patience", "3s"];
 
@@ -520,5 +520,5 @@ impl Random {
 
 pub(crate) fn number(variable: &str, otherwise: u64) -> Result<u64> {
     let Ok(text) = env::var(variable) else { return Ok(otherwise) };
-    text.parse().with_context(|| format!("{variable}={text} is no number"))
+    text.parse().with_context(|| format!("{variable}={text} is not a number"))
 }

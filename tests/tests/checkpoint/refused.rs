@@ -106,13 +106,13 @@ fn unknown(paths: &Paths, way: &str) -> Result<()> {
         let answer = job.checkpoint(&stage.image("image"), &[])?;
         is_refused(
             &answer,
-            &["fixture (process ", "is no member of this job", "KATYDID_JOB is not in its environment"],
+            &["fixture (process ", "is not a member of this job", "KATYDID_JOB is not in its environment"],
         )?;
         let (mut moves, here) = (Vec::new(), address(&stage)?);
         if points.is_empty() {
             moves.push(run(&mut job.migrate_command(&here, &[]), CHECKPOINT_TIMEOUT)?);
         }
-        moves.iter().try_for_each(|answer| is_refused(answer, &["is no member of this job"]))?;
+        moves.iter().try_for_each(|answer| is_refused(answer, &["is not a member of this job"]))?;
         fs::write(&go, "")?;
         let outcome = job.finish(CHECKPOINT_TIMEOUT)?;
         let text = outcome.text();

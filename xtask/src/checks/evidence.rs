@@ -45,7 +45,7 @@ impl Evidence {
             let is_summary = !name.contains('/') && name != budgets::BUDGETS_FILE;
             let key = match is_summary {
                 true => summary_name(&name, &value)
-                    .with_context(|| format!("{EVIDENCE_FOLDER}/{name}.json is no evidence"))?,
+                    .with_context(|| format!("{EVIDENCE_FOLDER}/{name}.json is not evidence"))?,
                 false => name.clone(),
             };
             if files.insert(key, value).is_some() {
@@ -112,7 +112,7 @@ fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Value>) -> 
             Some("jsonl") => read()?.lines().map(serde_json::from_str).collect::<Result<_, _>>().map(Value::Array),
             _ => continue,
         };
-        let value = value.with_context(|| format!("{} is no JSON", path.display()))?;
+        let value = value.with_context(|| format!("{} is not JSON", path.display()))?;
         files.insert(format!("{prefix}{name}"), value);
     }
     Ok(())
@@ -146,7 +146,7 @@ fn check(value: &Value) -> Result<()> {
     if let Some(key) = REQUIRED_KEYS.iter().find(|key| value.get(**key).is_none()) {
         bail!("it has no key {key}");
     }
-    for table in value.get("tables").and_then(Value::as_array).context("tables is no list")? {
+    for table in value.get("tables").and_then(Value::as_array).context("tables is not a list")? {
         columns(table)?;
         table.get("rows").and_then(Value::as_array).context("a table has no rows")?;
     }

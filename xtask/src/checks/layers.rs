@@ -74,7 +74,7 @@ pub(crate) fn run(tree: &Tree) -> Result<()> {
 pub(crate) fn check(tree: &Tree, shows_edges: bool) -> Result<()> {
     step("layers: crates and modules depend on each other in one direction only; directories are small");
     let metadata = shell::read(&mut shell::cargo(&tree.root, &["metadata", "--format-version", "1", "--no-deps"]))?;
-    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is no JSON")?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is not JSON")?;
     let (crates, edges) = read(&metadata)?;
     let faults = faults(&crates, &edges);
     if !faults.is_empty() {

@@ -28,7 +28,7 @@ impl Outcomes {
     pub(super) fn read(root: &Path) -> Result<Self> {
         let Some(path) = file(root)? else { return Ok(Self::default()) };
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let value: Value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
+        let value: Value = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
         let rows = value["tables"][0]["rows"].as_array().into_iter().flatten();
         Ok(Self(rows.map(|row| (row["release"].as_str().unwrap_or_default().to_owned(), row.clone())).collect()))
     }

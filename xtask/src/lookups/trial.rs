@@ -91,7 +91,7 @@ fn traced(tree: &Tree, release: &Release, folder: &Path) -> Result<Trial> {
         bail!("{line}: {}: it does not say what it did\n{out}{errors}", output.status);
     };
     let text = fs::read_to_string(&trace).with_context(|| format!("cannot read {}", trace.display()))?;
-    let (mut lookups, mut absent) = recorded(&serde_json::from_str(&text).context("the trace is no JSON")?);
+    let (mut lookups, mut absent) = recorded(&serde_json::from_str(&text).context("the trace is not JSON")?);
     for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let path = entry?.path();
         if path.to_string_lossy().starts_with(&*bindings.to_string_lossy()) {

@@ -146,7 +146,7 @@ fn bandwidth(report: &Value) -> Result<String> {
 
 /// An item of the frameworks a row: the time of a step, or of the first call.
 fn training(report: &Value) -> Result<String> {
-    let lines = report.as_array().context("the trainings are no list")?;
+    let lines = report.as_array().context("the trainings are not a list")?;
     let text = |line: &Value, key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
     let time = |item: &str, way: &str, name: &str| {
         let is_it =

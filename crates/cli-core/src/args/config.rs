@@ -162,10 +162,10 @@ mod tests {
         let place = folder.path().join("config.toml");
         rustix::fs::mkfifoat(rustix::fs::CWD, &place, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let text = read(&place).unwrap_err().to_string();
-        assert!(text.contains("config.toml: it is no file"), "{text}");
+        assert!(text.contains("config.toml: it is not a file"), "{text}");
         fs::remove_file(&place).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
-        assert!(read(&place).unwrap_err().to_string().contains("it is no file"));
+        assert!(read(&place).unwrap_err().to_string().contains("it is not a file"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() && !found.is_dir() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("it is not a file"));
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;

@@ -49,7 +49,7 @@ pub enum FolderError {
     },
     /// It is for something else, whose files workers must not get.
     #[error(
-        "{path}: cannot be the module cache: {found} lies there, which is no module; name an empty or new folder with --module-cache"
+        "{path}: cannot be the module cache: {found} lies there, which is not a module; name an empty or new folder with --module-cache"
     )]
     Foreign {
         /// Path of the folder.

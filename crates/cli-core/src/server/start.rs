@@ -16,20 +16,20 @@ use crate::server::isolation::make_devices;
 
 /// How long a program may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limits of a server that is not told any.
+/// Default limits of a server.
 const MAX_SESSIONS: usize = 256;
 const MAX_PEER_CONNECTIONS: usize = 64;
 /// Variable that is set in workers.
 const WORKER_VARIABLE: &str = "KATYDID_WORKER";
 /// Variable with glibc's tunables (ld.so(8)).
 const GLIBC_TUNABLES_VARIABLE: &str = "GLIBC_TUNABLES";
-/// Tells the program's side that softcuda will not do.
+/// Set in programs that softcuda may not serve.
 pub const REQUIRE_GPU_VARIABLE: &str = "KATYDID_REQUIRE_GPU";
-/// Tells a worker the same.
+/// The flag of a worker that may not load softcuda.
 const REQUIRE_GPU_FLAG: &str = "--require-gpu";
 /// How long a GPU's driver may take to start where one is required.
 const DRIVER_START_TIMEOUT: Duration = Duration::from_secs(120);
-/// What the program's side is told by; a worker must not take it for its own.
+/// Variables meant for programs, which are removed from the environment of workers.
 const PROGRAM_VARIABLES: [&str; 8] = [
     "KATYDID_SERVER",
     "KATYDID_NAME",

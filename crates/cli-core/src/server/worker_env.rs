@@ -54,7 +54,7 @@ pub fn named(names: &[String]) -> Vec<(OsString, OsString)> {
 pub fn check(names: &[String]) -> Result<(), Failure> {
     match names.iter().find(|name| name.is_empty() || name.contains('=')) {
         Some(name) => Err(Failure::usage(format!(
-            "--worker-env: {name:?} is no name of a variable; give its name alone, and set it for the server"
+            "--worker-env: {name:?} is not the name of a variable; give the name alone, and set it for the server"
         ))),
         None => Ok(()),
     }

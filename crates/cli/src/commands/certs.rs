@@ -45,7 +45,7 @@ enum CertsError {
     Read { path: PathBuf, source: io::Error, remedy: &'static str },
     #[error("{}: cannot be written: {source}; name a folder of yours with room", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("{}: it is no private key: {source}; {remedy}", path.display())]
+    #[error("{}: it is not a private key: {source}; {remedy}", path.display())]
     Key { path: PathBuf, source: rcgen::Error, remedy: &'static str },
     #[error("{}: exists already; {remedy}", path.display())]
     Exists { path: PathBuf, remedy: &'static str },
@@ -311,7 +311,7 @@ mod tests {
             ),
             (CertsCommand::Client(flags(&authority, &root.path().join("c"), &[""])), ["--name", "alice"]),
             (with(&root.path().join("none"), "s", &["x"], false), ["authority.key", "certs init"]),
-            (with(&root.path().join("broken"), "s", &["x"], false), ["is no private key", "certs init"]),
+            (with(&root.path().join("broken"), "s", &["x"], false), ["is not a private key", "certs init"]),
             (with(&authority, "there", &["x"], false), ["key.pem", "--renew"]),
             (with(&authority, "none", &["x"], true), ["key.pem", "leave out --renew"]),
             (with(&authority, "file", &["x"], false), ["cannot be written", "name a folder"]),

@@ -26,7 +26,7 @@ const LEAVE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is said when the job was quicker.
 const NONE_TAKEN: &str =
-    "the job has ended, and no checkpoint of it was taken; begin it by `katydid run --image DIR --every TIME`";
+    "the job has ended, and no checkpoint of it was taken; start it with `katydid run --image DIR --every TIME`";
 
 /// Runs `katydid checkpoint`.
 pub(crate) fn main(flags: &CheckpointFlags) -> Outcome {

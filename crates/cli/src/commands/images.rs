@@ -79,7 +79,7 @@ fn images_in(folder: &Path) -> Result<Vec<ImageLine>, Failure> {
     }
     if !is_address && !folder.is_dir() {
         return Err(Failure::work(format!(
-            "{}: is no folder: name an image, or a folder that has some",
+            "{}: is not a folder: name an image, or a folder that has some",
             folder.display()
         )));
     }

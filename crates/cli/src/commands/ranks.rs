@@ -72,7 +72,7 @@ fn part_from_rank(launcher: Launcher, parent: u32) -> io::Result<()> {
         thread::sleep(PARENT_POLL_INTERVAL);
     }
     if launcher.has_us() {
-        return Err(io::Error::other("orphans fall to what launches them; begin that by `katydid run` too"));
+        return Err(io::Error::other("orphans fall to what launches them; start that with `katydid run` too"));
     }
     Ok(())
 }

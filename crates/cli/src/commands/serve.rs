@@ -158,7 +158,7 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>, Failure> {
 /// What softcuda computes runs beside everything else as it is.
 fn check_mps(flags: &ServeFlags) -> Result<(), Failure> {
     match flags.mps && flags.driver == "soft" {
-        true => Err(Failure::usage("--mps is for NVIDIA's driver, and --driver soft is none: leave one of them out")),
+        true => Err(Failure::usage("--mps needs NVIDIA's driver: leave out --mps or --driver soft")),
         false
             if flags.mps
                 && flags.isolation.worker_user.as_deref().is_some_and(|name| name != worker_user::SERVER_USER) =>

@@ -16,7 +16,11 @@ const CACHE_REMEDY: &str = "set KATYDID_CACHE to a folder of yours with room, or
 pub(super) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Finding {
     let without = "each program hashes its modules, and each server has them sent, anew";
     let Some(folder) = cache::folder(variable) else {
-        return Finding::warn(CHECK_NAME, format!("there is no home to keep it in: {without}"), CACHE_REMEDY);
+        return Finding::warn(
+            CHECK_NAME,
+            format!("HOME is not set, so there is no folder for it: {without}"),
+            CACHE_REMEDY,
+        );
     };
     let path = folder.display();
     match check_writable(&folder) {

@@ -65,7 +65,7 @@ fn rule(word: &str) -> Result<(bool, Rule), String> {
     {
         let groups: Vec<&str> = FUNCTION_GROUPS.iter().map(|(name, _)| *name).collect();
         return Err(format!(
-            "{name} is no function of CUDA's: write names such as cuMemcpy*, or {}, {FAILED_FILTER}, {ALL_FILTER}, each with ! to leave it out",
+            "{name} is not a function of CUDA's: write names such as cuMemcpy*, or {}, {FAILED_FILTER}, {ALL_FILTER}, each with ! to leave it out",
             groups.join(", ")
         ));
     }

@@ -18,8 +18,6 @@ pub const TOLD_VARIABLE: &str = "KATYDID_TOLD";
 pub const RESERVATION_VARIABLE: &str = "KATYDID_RESERVATION";
 /// How long a server may take to answer a hello: a worker that has to start its driver first takes a second or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// In place of no limit.
-const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// Least silence of a link that can be a limit: workers that are busy say so once a second.
 pub const MIN_SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// Most: the system counts its probes of a silent connection.
@@ -213,7 +211,7 @@ pub const KNOWN_SETTINGS: &[Setting] = &[
         "KATYDID_CONNECT_TIMEOUT",
         SettingReader::Program,
         SettingValue::Silence,
-        "how long a server may take to give a session; 20s unless set",
+        "how long a server may take to give a session; 20s unless set; 0s stands for 277h",
     ),
     setting(
         "KATYDID_LANES",
@@ -462,10 +460,11 @@ pub fn silence(text: &str) -> Option<Duration> {
     units::duration(text).ok().filter(|time| time.is_zero() || limits.contains(time))
 }
 
-/// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`; one that is none counts as unset.
+/// How long a server may take to answer a hello, by the value of `KATYDID_CONNECT_TIMEOUT`: [`MAX_SILENCE_LIMIT`] for 0, and the default
+/// for a value that is not a time.
 pub fn connect_timeout(said: Option<&str>) -> Duration {
     let said = said.and_then(silence);
-    said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_CONNECT_TIMEOUT } else { limit })
+    said.map_or(CONNECT_TIMEOUT, |limit| if limit.is_zero() { MAX_SILENCE_LIMIT } else { limit })
 }
 
 /// A name of ours that does not exist.

@@ -1,4 +1,4 @@
-//! Failures on purpose: the n-th change of the place goes wrong, as in a crash or on a full disk.
+//! Fault injection: the n-th change of a store fails, as in a crash or on a full disk.
 //!
 //! A test counts the changes of a whole checkpoint first, then has each of them fail in turn. In a crash the change
 //! itself is done by half and nothing after it is done at all; [`Faults::unsynced`] names the files whose contents a
@@ -33,7 +33,7 @@ pub struct Faults {
 pub(crate) enum Change<'a> {
     /// A file gets contents.
     Write(&'a str),
-    /// It gets room behind its end, or is cut to its length.
+    /// It is preallocated beyond its end, or cut to its length.
     Room(&'a str),
     /// Its contents become lasting.
     Sync(&'a str),

@@ -280,7 +280,7 @@ impl Store for Local {
         };
         let found = file.metadata().map_err(|error| self.0.failed(name, "open", error))?;
         if !found.is_file() {
-            return Err(ImageError::damaged(&self.0.location(name), "it is no file"));
+            return Err(ImageError::damaged(&self.0.location(name), "it is not a file"));
         }
         Ok(Some(Arc::new(Reading { folder: Arc::clone(&self.0), name: name.to_owned(), size: found.len() })))
     }
@@ -521,7 +521,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", folder.path().join("link")).unwrap();
         for name in ["pipe", "folder"] {
             let text = local.open(name).unwrap_err().to_string();
-            assert!(text.contains(name) && text.contains("it is no file"), "{text}");
+            assert!(text.contains(name) && text.contains("it is not a file"), "{text}");
         }
         assert!(["socket", "link"].iter().all(|name| local.open(name).is_err()));
     }

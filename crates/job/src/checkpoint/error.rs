@@ -23,7 +23,7 @@ pub enum CheckpointError {
     #[error("a checkpoint of this job is being taken already: wait for it to end")]
     Busy,
     /// The job has no program that a checkpoint could save.
-    #[error("the program has ended, or was not started: begin it by `katydid run`")]
+    #[error("the program has ended, or was not started: start it with `katydid run`")]
     NoProgram,
     /// The supervisor's folder is not that of the requester.
     #[error("{}: the image must be given by its absolute path", .0.display())]
@@ -56,7 +56,7 @@ pub enum CheckpointError {
     },
     /// As of a launcher of MPI that was begun without us.
     #[error(
-        "the session of {program} (process {pid}) was made outside of its namespace of processes, and CRIU cannot dump that; begin it by `setsid`, or by `katydid run`"
+        "the session of {program} (process {pid}) was made outside of its namespace of processes, and CRIU cannot dump that; start it with `setsid`, or with `katydid run`"
     )]
     Session {
         /// Name of the program.
@@ -144,7 +144,7 @@ pub enum CheckpointError {
     },
     /// A program outside the tree.
     #[error(
-        "process {pid} of the job is no descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
+        "process {pid} of the job is not a descendant of its program any more, so CRIU would not dump it: start it so that its parent waits for it"
     )]
     Stray {
         /// Process id of the program, as it sees itself.
@@ -197,7 +197,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// What failed, and that undoing it failed too.
-    #[error("{cause}; and then the program could not go on: {also}")]
+    #[error("{cause}; then resuming the program failed: {also}")]
     Undo {
         /// Error that ended the checkpoint.
         cause: Box<CheckpointError>,
@@ -267,7 +267,7 @@ impl From<CompanionError> for CheckpointError {
 pub enum Obstacle {
     /// A session that the supervisor does not know.
     #[error(
-        "{program} (process {pid}) uses the GPU and is no member of this job, so the GPU memory of the process would be missing: {}",
+        "{program} (process {pid}) uses the GPU and is not a member of this job, so the GPU memory of the process would be missing: {}",
         if *has_socket {
             "it cannot reach the job socket, as another user, or with another root directory or /tmp; start it as the user of `katydid run`, where that folder is seen"
         } else {
@@ -284,7 +284,7 @@ pub enum Obstacle {
     },
     /// The job is one task of several that were started together.
     #[error(
-        "this job is one of several tasks that were started together ({task}), and could not be restored without the others; begin their launcher by `katydid run` on one machine, or, if this job is none of them, begin it by `env -u {} katydid run`",
+        "this job is one of several tasks that were started together ({task}), and could not be restored without the others; start their launcher with `katydid run` on one machine, or, if this job is none of them, start it with `env -u {} katydid run`",
         task.variable
     )]
     Task {

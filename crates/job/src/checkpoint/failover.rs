@@ -2,7 +2,7 @@
 //! session it lost.
 //!
 //! The rule: nothing may have been sent to the worker since the checkpoint, for then the program has seen, or waits for,
-//! what the image does not know. Otherwise its calls fail, and the reason is told.
+//! what the image does not know. Otherwise its calls fail, and its standard error has the reason.
 
 use std::os::fd::AsFd;
 
@@ -19,20 +19,20 @@ use crate::supervisor::members::{Member, MemberState};
 use crate::supervisor::state::JobState;
 use crate::sync::lock;
 
-/// Workers that are tried.
+/// Workers that are started for one rebuild, one after another.
 const MAX_WORKERS: u32 = 3;
 
 impl JobState {
     /// The worker of a member is gone.
     pub(crate) fn rebuild_lost_session(&self, id: u64) {
-        // A checkpoint at hand ends first: it fails, or it is the one to go back to.
+        // A checkpoint in progress ends first: it fails, or it is the one to go back to.
         let exclusive = lock(&self.exclusive);
         let Some(member) = self.members.list().into_iter().find(|member| member.id == id) else { return };
         if member.state != MemberState::WorkerLost {
             return;
         }
         let outcome = self.recovery_of(&member).and_then(|recovery| {
-            // The next worker may be killed by what killed the last one, or be killed while it is made.
+            // What killed the last worker may kill the next one too, or kill it as it starts.
             let mut attempts = (0..MAX_WORKERS).map(|_| self.rebuild(&member, &recovery));
             let first = attempts.next().unwrap_or(Ok(()));
             let outcome = first.or_else(|first| attempts.find_map(Result::ok).ok_or(first));

@@ -512,7 +512,7 @@ pub(crate) struct Dumper {
 }
 
 impl Dumper {
-    /// Dumps the tree, which is in CRIU's hand after it: it stands still until [`Dumper::let_go`].
+    /// Dumps the tree. CRIU keeps it frozen until [`Dumper::let_go`].
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ const KEEPER_FLAG: &str = "--keeper";
 /// What a worker's process calls itself.
 const WORKER_NAME: &str = "katydid-worker";
 
-/// A worker in CRIU's hand.
+/// A worker that CRIU has frozen.
 pub(super) struct SavedWorker {
     pid: u32,
     dumper: Dumper,
@@ -56,7 +56,7 @@ impl SavedWorker {
                 let back = driver.run(&options.katydid, Action::Restore, pid, "");
                 return Err(OrderError(match back {
                     Ok(()) => error.to_string(),
-                    Err(also) => format!("{error}; and then the worker could not go on: {also}"),
+                    Err(also) => format!("{error}; then resuming the worker failed: {also}"),
                 }));
             }
         };
@@ -76,7 +76,7 @@ impl SavedWorker {
             Ok(part) => Ok((worker, part)),
             Err(error) => Err(match worker.free() {
                 Ok(()) => error,
-                Err(also) => OrderError(format!("{error}; and then the worker could not go on: {also}")),
+                Err(also) => OrderError(format!("{error}; then resuming the worker failed: {also}")),
             }),
         }
     }

@@ -672,7 +672,7 @@ impl Companion {
         let Questions::Read(catalogue) = questions else { return Err("nothing is being read".to_owned()) };
         match word {
             FromWorker::Get { hash } => {
-                let hash = hash.as_slice().try_into().map_err(|_| "that is no hash".to_owned())?;
+                let hash = hash.as_slice().try_into().map_err(|_| "that is not a hash".to_owned())?;
                 let id = ChunkId::from_bytes(hash);
                 let length = catalogue.lengths.get(&id).ok_or_else(|| format!("the checkpoint has no chunk {id}"))?;
                 let mut data = vec![0; *length];

@@ -490,7 +490,7 @@ fn choose<'a>(found: &'a [FoundJob], first: &Path, us: u32, wanted: &str) -> Res
 fn unknown(found: &[FoundJob], wanted: &str) -> FolderError {
     let names: Vec<&str> = found.iter().map(|one| one.entry.name.as_str()).collect();
     let present = if names.is_empty() {
-        "is none; begin one by `katydid run`".to_owned()
+        "is none; start one with `katydid run`".to_owned()
     } else {
         format!("are {}; name one of these, or the id of one of its processes", names.join(", "))
     };
@@ -588,7 +588,7 @@ fn own_jobs() -> Vec<PathBuf> {
 fn check(folder: &Path) -> Result<(), FolderError> {
     let problem = match fs::symlink_metadata(folder) {
         Err(source) => return Err(FolderError::System { path: folder.to_owned(), source }),
-        Ok(stat) if !stat.is_dir() => "is no folder".to_owned(),
+        Ok(stat) if !stat.is_dir() => "is not a folder".to_owned(),
         Ok(stat) if stat.uid() != geteuid().as_raw() => "belongs to another user".to_owned(),
         Ok(stat) if stat.mode() & 0o077 != 0 => "others may enter it".to_owned(),
         Ok(_) => return Ok(()),

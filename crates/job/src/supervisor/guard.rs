@@ -5,7 +5,7 @@
 //! supervisor ── guard ── program ── its children       orphans of the job fall to the guard
 //! ```
 //!
-//! A supervisor that is killed outright can clean nothing up. What it leaves may stand still, in CRIU's hand or just made
+//! A supervisor that is killed outright can clean nothing up. What it leaves may be frozen by CRIU, or just made
 //! by it, for ever, and the kernel ends such processes only in some cases. So the guard is an ancestor: who belongs to the
 //! job is who is below it, which no id, session or group could tell as surely. It is told by the end of its link that the
 //! supervisor is gone.

@@ -50,7 +50,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
                 let align = match rest {
                     [] => 8,
                     [Operand::Int(align)] if align.is_power_of_two() && *align <= 1 << 16 => *align,
-                    _ => return Err(self.invalid("alloca with an alignment that is no power of two")),
+                    _ => return Err(self.invalid("alloca with an alignment that is not a power of two")),
                 };
                 let size = self.source(size, ty)?;
                 Draft::new(stack::allocate).a(size).d(self.destination(d, ty)?).imm(align)
@@ -95,7 +95,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn indirect(&mut self, callee: &'a str, prototype: Option<&Operand<'a>>, site: CallSite) -> Result<(), LoadError> {
         if let Some(Operand::Name(name)) = prototype {
             let Some(Binding::Prototype(signature)) = self.binding(name).cloned() else {
-                return Err(self.invalid(format!("{name} is no call prototype")));
+                return Err(self.invalid(format!("{name} is not a call prototype")));
             };
             if signature.params != site.args.len() || signature.results != site.results.len() {
                 return Err(self.invalid(format!("call does not match {name}")));

@@ -55,7 +55,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn branch(&mut self, i: &Instruction<'a>) -> Result<(), LoadError> {
         let [Operand::Name(name)] = i.operands.as_slice() else { return Err(self.invalid("branch without a label")) };
         let Some(Binding::Label(label)) = self.binding(name).cloned() else {
-            return Err(self.invalid(format!("{name} is no label")));
+            return Err(self.invalid(format!("{name} is not a label")));
         };
         self.end(Draft::new(flow::branch).to(label))
     }
@@ -64,7 +64,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
     fn branch_indexed(&mut self, i: &Instruction<'a>, m: &mut Modifiers<'a>) -> Result<(), LoadError> {
         let [index, Operand::Name(table)] = self.operands(i)? else { return Err(self.invalid("brx without a table")) };
         let Some(Binding::Targets(labels)) = self.binding(table).cloned() else {
-            return Err(self.invalid(format!("{table} is no list of labels")));
+            return Err(self.invalid(format!("{table} is not a list of labels")));
         };
         if !m.take("idx") {
             return Err(self.unsupported(i));

@@ -59,9 +59,9 @@ impl<'a> FunctionDecoder<'_, 'a> {
             Operand::Name(name) => match self.register(name) {
                 Some((register, found)) if found == width => Ok(register),
                 Some(_) => Err(self.invalid(format!("{name} has the wrong width"))),
-                None => Err(self.invalid(format!("{name} is no register"))),
+                None => Err(self.invalid(format!("{name} is not a register"))),
             },
-            _ => Err(self.invalid("the destination is no register")),
+            _ => Err(self.invalid("the destination is not a register")),
         }
     }
 
@@ -69,8 +69,8 @@ impl<'a> FunctionDecoder<'_, 'a> {
     pub(crate) fn any_destination(&mut self, operand: &Operand<'a>, default: Width) -> Result<(Ref, Width), LoadError> {
         match operand {
             Operand::Discard => Ok((self.temporary(default), default)),
-            Operand::Name(name) => self.register(name).ok_or_else(|| self.invalid(format!("{name} is no register"))),
-            _ => Err(self.invalid("the destination is no register")),
+            Operand::Name(name) => self.register(name).ok_or_else(|| self.invalid(format!("{name} is not a register"))),
+            _ => Err(self.invalid("the destination is not a register")),
         }
     }
 

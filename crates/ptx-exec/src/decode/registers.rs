@@ -87,13 +87,13 @@ impl<'a> FunctionDecoder<'_, 'a> {
         let name = match operand {
             Operand::Name(name) => name,
             Operand::Discard => return Ok((self.area_of_register(self.line)?, None)),
-            _ => return Err(self.invalid("the result of a call is no register")),
+            _ => return Err(self.invalid("the result of a call is not a register")),
         };
         if let Some(Binding::Param(area)) = self.binding(name) {
             return Ok((*area, None));
         }
         let found = self.register(name).filter(|(_, width)| *width != Width::Pred);
-        let (register, width) = found.ok_or_else(|| self.invalid(format!("{name} is no register")))?;
+        let (register, width) = found.ok_or_else(|| self.invalid(format!("{name} is not a register")))?;
         let area = self.area_of_register(self.line)?;
         Ok((area, Some(Carried { register, width, area })))
     }

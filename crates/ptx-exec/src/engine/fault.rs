@@ -49,7 +49,7 @@ impl fmt::Display for FaultKind {
         match self {
             Self::IllegalAddress(address) => write!(f, "illegal address {address:#x}"),
             Self::MisalignedAddress(address) => write!(f, "misaligned address {address:#x}"),
-            Self::InvalidPc(address) => write!(f, "call of {address:#x}, which is no function"),
+            Self::InvalidPc(address) => write!(f, "call of {address:#x}, which is not a function"),
             Self::BadTensorMap(address) => write!(f, "no tensor map for this copy at {address:#x}"),
             Self::Assert => f.write_str("assertion failed"),
             Self::Trap => f.write_str("trap"),

@@ -27,13 +27,13 @@ pub(crate) enum Round {
     Paused,
     /// All threads have exited.
     Done,
-    /// Some thread went on, or can now.
+    /// Some thread made progress, or can now.
     Moved,
     /// Every thread waits, and not for this block.
     Stuck,
 }
 
-/// Where running a block got to.
+/// The result of running a block for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockProgress {
     /// The budget is used up.

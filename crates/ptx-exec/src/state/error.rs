@@ -22,7 +22,7 @@ pub enum StateError {
     #[error("state of a grid: damaged")]
     Damaged,
     /// The bytes end before the state does.
-    #[error("state of a grid: cut off")]
+    #[error("state of a grid: truncated")]
     Truncated,
     /// Bytes are left behind the state.
     #[error("state of a grid: {bytes} bytes too many")]
@@ -37,7 +37,9 @@ pub enum StateError {
         kernel: String,
     },
     /// A kernel of that name, but of another program, or with its variables elsewhere.
-    #[error("state of a grid of kernel {kernel} of another program, or of one whose variables were elsewhere")]
+    #[error(
+        "state of a grid of kernel {kernel}: it belongs to another module, or its variables were at other addresses"
+    )]
     OtherProgram {
         /// Name of the kernel.
         kernel: String,

@@ -35,7 +35,7 @@ struct WorkerSupervisor<'a> {
     silent: bool,
     /// When patience ends, if it is limited now.
     deadline: Option<Instant>,
-    /// None where it never was of the pool.
+    /// `None` for a worker that did not come from the pool.
     start: Option<StartProgress>,
     /// The worker's own last word on why it ends.
     reason: Option<String>,

@@ -1,4 +1,4 @@
-//! What can go wrong with a message: the driver says no, or the program is no honest one.
+//! How a message can fail: the driver returns an error, or the program breaks the protocol.
 //!
 //! A driver's code goes back to the program as the outcome of its call. A [`SessionError`] ends the session with one
 //! line in the server's log; what the program sent is never repaired or guessed.

@@ -37,7 +37,7 @@ impl Replies {
         let _ = self.deferred.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The code that is kept, which then is kept no more. There is none nearly always, and nothing locks the processor then.
+    /// Takes the deferred code; 0 if there is none. That is the common case, which needs no atomic exchange.
     pub fn take_deferred(&self) -> u32 {
         match self.deferred() {
             0 => 0,

@@ -12,7 +12,7 @@ use katydid_wire::codec::{CodecError, Field as _, Reader};
 #[non_exhaustive]
 pub enum StateError {
     /// The bytes are something else.
-    #[error("this is no session state")]
+    #[error("this is not a session state")]
     Magic,
     /// Written by a newer release.
     #[error(

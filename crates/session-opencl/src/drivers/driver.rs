@@ -161,7 +161,7 @@ fn load(path: &Path) -> Result<(&'static Library, usize), String> {
 
 /// Asks a driver for its platforms.
 fn platforms_of(library: &Library) -> Result<Vec<Platform>, String> {
-    let get = get_platforms(library).ok_or("it does not answer clIcdGetPlatformIDsKHR, so it is no ICD")?;
+    let get = get_platforms(library).ok_or("it does not answer clIcdGetPlatformIDsKHR, so it is not an ICD")?;
     let mut count = 0;
     // SAFETY: a count alone is asked for, into a local.
     Code(unsafe { get(0, ptr::null_mut(), &raw mut count) }).ok().map_err(|code| code.to_string())?;

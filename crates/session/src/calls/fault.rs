@@ -1,4 +1,4 @@
-//! Why a message was not carried out: the driver says no, or the program is no honest one ([`SessionError`]).
+//! Why a message failed: the driver returned an error, or the program broke the protocol ([`SessionError`]).
 
 use katydid_cuda_sys::CUresult;
 pub use katydid_session_core::SessionError;

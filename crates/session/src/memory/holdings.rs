@@ -10,7 +10,9 @@
 //!   with more local memory than that counts as such a stack, from when it is found.
 //! - A managed block counts where the program allocates it, wherever its pages are.
 //!
-//! Machine code, and what a context takes by itself, do not count.
+//! - The machine code that a module brings counts with it.
+//!
+//! What a driver compiles from PTX, and what a context takes by itself, do not count.
 
 use std::collections::{BTreeMap, HashMap};
 

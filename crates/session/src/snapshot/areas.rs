@@ -72,7 +72,7 @@ pub(super) struct CodeRecord {
     /// not tell.
     #[serde(default)]
     pub(super) runs: Option<String>,
-    /// Addresses of its functions depend on where it is loaded. Told anew by each load.
+    /// Addresses of its functions depend on where it is loaded. Each load determines it again.
     #[serde(skip)]
     pub(super) relocates_functions: bool,
 }
@@ -81,6 +81,7 @@ pub(super) struct CodeRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HeapRecord {
     pub(super) context: u32,
+    #[serde(rename = "books")]
     pub(super) allocator_state: Vec<u8>,
 }
 

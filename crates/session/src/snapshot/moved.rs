@@ -43,7 +43,7 @@ pub(super) struct DisplacedVariable {
 }
 
 impl DisplacedVariable {
-    /// Right behind it. An image is not believed, so it may be anything.
+    /// The first address after the variable. It saturates, since an image is not trusted.
     fn end(&self) -> u64 {
         self.before.saturating_add(self.size)
     }

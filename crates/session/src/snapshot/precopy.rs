@@ -43,10 +43,10 @@ const CHUNKS_PER_CLOCK_CHECK: usize = 512;
 pub(crate) struct PrecopyJob {
     driver: Arc<Driver>,
     devices: Vec<Device>,
-    /// What the image has already; nothing where all of it is wanted anew.
+    /// What the image has already; empty for a full checkpoint.
     known: KnownContents,
     precopy: PrecopyState,
-    /// Ends of contexts wait for it.
+    /// While it lives, contexts are not destroyed.
     pending_write: Option<PendingWrite>,
 }
 
@@ -57,7 +57,7 @@ struct Device {
     held: u64,
     /// Bytes that the device has left.
     free: u64,
-    /// Memory that finds no room aside.
+    /// Memory for which the device has no room for a copy.
     views: Vec<Area>,
 }
 
@@ -65,7 +65,7 @@ impl Session {
     /// What can be done ahead of a snapshot; the program runs. `free` says what a device has left: one that does not answer now
     /// is asked again when its contents are wanted.
     pub(crate) fn precopy_job_within(&self, full: bool, free: &dyn Fn(&Carrier) -> Option<u64>) -> Option<PrecopyJob> {
-        // What an earlier look has left will do, if the GPU is not at rest by now.
+        // The job still has the results of an earlier precopy: the GPU has been busy since.
         if !self.snapshots.precopy.is_empty() {
             return None;
         }

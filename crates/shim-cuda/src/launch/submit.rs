@@ -41,11 +41,11 @@ thread_local! {
     static LAUNCH_BUFFER: Cell<Option<Box<LaunchBuffer>>> = const { Cell::new(None) };
     /// Attributes of the launch in progress as the program gives them, kept for their memory.
     static ATTRIBUTES: Cell<Vec<CUlaunchAttribute>> = const { Cell::new(Vec::new()) };
-    /// What this thread launched lately, by the place of its handle.
+    /// Targets that this thread launched lately, by a hash of their handles.
     static TARGET_CACHE: RefCell<[Option<CachedTarget>; TARGET_CACHE_ENTRIES]> = const { RefCell::new([const { None }; TARGET_CACHE_ENTRIES]) };
 }
 
-/// A target that this thread has launched, with which it is recognised: a launch of one that is known takes no share in it.
+/// A target that this thread has launched. A launch that finds its target here touches no reference count.
 struct CachedTarget {
     handle: usize,
     /// Another one may have had the same handle.

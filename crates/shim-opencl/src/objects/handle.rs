@@ -170,8 +170,8 @@ pub(crate) fn object<T: Object>(handle: T::Handle) -> Result<Arc<T>, Code> {
     T::table().get(T::value(handle)).ok_or(T::WRONG)
 }
 
-/// Has `work` done with the object behind a handle: what is called a million times a second takes no share in it. `work` ends no
-/// object of this kind.
+/// Runs `work` on the object behind a handle without touching its reference count: some calls come a million times a second. `work`
+/// releases no object of this kind.
 pub(crate) fn with_object<T: Object>(handle: T::Handle, work: impl FnOnce(&T) -> Result<(), Code>) -> Result<(), Code> {
     T::table().lend(T::value(handle), work).unwrap_or(Err(T::WRONG))
 }

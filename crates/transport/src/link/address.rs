@@ -47,7 +47,7 @@ pub enum Address {
 #[non_exhaustive]
 pub enum AddressError {
     /// None of the forms.
-    #[error("{text:?} is no server address; write unix:/path, tcp://host:port or tls://host:port")]
+    #[error("{text:?} is not a server address; write unix:/path, tcp://host:port or tls://host:port")]
     Form {
         /// The text that was to be an address.
         text: String,

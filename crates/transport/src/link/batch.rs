@@ -12,7 +12,7 @@ use katydid_wire::frame::FrameHead;
 /// Wire ids of a context and a stream.
 pub type StreamKey = (u32, u32);
 
-/// How a kind of session tells what meets.
+/// Which streams of an API are ordered with each other.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderingRules {
     /// The stream to whose work a frame, given by opcode and payload, adds something.
@@ -21,7 +21,7 @@ pub struct OrderingRules {
     pub are_ordered: fn(StreamKey, StreamKey) -> bool,
 }
 
-/// What of a frame counts.
+/// The parts of a frame that ordering looks at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameInfo<'a> {
     pub(crate) opcode: u16,
@@ -41,7 +41,7 @@ thread_local! {
     static CURRENT_BATCH: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Gets off, however that comes.
+/// Restores the thread's previous batch when it is dropped.
 struct InBatch(u64);
 
 impl Drop for InBatch {

@@ -40,7 +40,7 @@ pub enum LinkError {
         /// Most threads that a link serves at once.
         limit: usize,
     },
-    /// The thread has something in its hand with which it must not wait for the link to be let go ([`crate::link::gate::with_lock_held`]).
+    /// The thread holds a lock, so it must not block until the link is released ([`crate::link::gate::with_lock_held`]).
     #[error("a checkpoint holds the link, so the frame was not sent")]
     Held,
     /// This process is a fork of the one that made the link.

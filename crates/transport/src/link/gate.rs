@@ -32,10 +32,10 @@ pub fn bypass_gate() {
     BYPASSES.set(true);
 }
 
-/// Runs `work` on a thread that has a lock in its hand, if that `is_so`, for which threads that [`bypass_gate`] may wait: a frame
-/// that would have to wait is not sent, and [`LinkError::Held`] says so.
-pub fn with_lock_held<T>(is_so: bool, work: impl FnOnce() -> T) -> T {
-    let before = HOLDS_LOCK.replace(is_so);
+/// Marks the calling thread as the holder of a lock while `work` runs, if `holds_lock`. Its frames fail with [`LinkError::Held`] instead of
+/// blocking at the gate, so that threads that [`bypass_gate`] and wait for the lock cannot deadlock.
+pub fn with_lock_held<T>(holds_lock: bool, work: impl FnOnce() -> T) -> T {
+    let before = HOLDS_LOCK.replace(holds_lock);
     let done = work();
     HOLDS_LOCK.set(before);
     done
@@ -51,7 +51,7 @@ pub(crate) fn may_wait() -> Result<(), LinkError> {
     if HOLDS_LOCK.get() && !BYPASSES.get() { Err(LinkError::Held) } else { Ok(()) }
 }
 
-/// What a program's link can do for the keeper of its job. One thread gives these orders.
+/// Control of a program's link while its job quiesces. One thread gives these orders.
 pub trait QuiesceGate: Send + Sync {
     /// From now on no thread sends a frame, but those that [`bypass_gate`]. Returns the number of frames sent so far.
     fn hold(&self) -> u64;

@@ -237,7 +237,7 @@ mod tests {
             |address: &str| ConnectError::Link { address: address.parse().unwrap(), source: LinkError::Closed };
         let mut again = Retry::default();
         let wanted = [0; 8].map(|_| again.may_retry(&closed("tls://gpu:9923")));
-        assert_eq!(wanted, [true, true, true, true, true, true, true, false], "it may be no server of ours");
+        assert_eq!(wanted, [true, true, true, true, true, true, true, false], "it may not be a server of ours");
         assert!(!Retry::default().may_retry(&closed("tcp://gpu:9923")));
     }
 

@@ -122,7 +122,7 @@ pub(crate) fn check_growing(fd: impl AsFd) -> Result<(), &'static str> {
 }
 
 fn check_seals(fd: impl AsFd, seals: SealFlags) -> Result<(), &'static str> {
-    let found = fcntl_get_seals(&fd).map_err(|_| "a descriptor is no memfd")?;
+    let found = fcntl_get_seals(&fd).map_err(|_| "a descriptor is not a memfd")?;
     if found.contains(seals) { Ok(()) } else { Err("its length is not sealed") }
 }
 
@@ -239,7 +239,7 @@ mod tests {
         ftruncate(&loose, 4096).unwrap();
         assert_eq!(check(&loose, 4096), Err("its length is not sealed"));
         assert_eq!(check_growing(&loose), Err("its length is not sealed"));
-        assert_eq!(check(std::fs::File::open("/dev/null").unwrap(), 1), Err("a descriptor is no memfd"));
+        assert_eq!(check(std::fs::File::open("/dev/null").unwrap(), 1), Err("a descriptor is not a memfd"));
     }
 
     #[test]

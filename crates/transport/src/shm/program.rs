@@ -1,4 +1,4 @@
-//! The program's end: writes frames under one short lock, waits in its own place for replies.
+//! The program's end: threads write frames under one short lock, and each waits for its reply in a slot of its own.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

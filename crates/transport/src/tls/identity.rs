@@ -226,7 +226,7 @@ fn open(path: &Path) -> Result<File, TlsError> {
     if opened.metadata().map_err(failed)?.is_file() {
         Ok(opened)
     } else {
-        Err(file(path, "it is no file: put one there"))
+        Err(file(path, "it is not a file: put one there"))
     }
 }
 

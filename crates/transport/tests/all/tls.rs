@@ -54,7 +54,7 @@ fn a_folder_of_certificates_is_of_files_and_of_one_purpose() {
         assert!(text.contains(name) && text.contains("katydid certs server"), "{text}");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let text = Identity::read(&folder).unwrap_err().to_string();
-        assert!(text.contains(name) && text.contains("it is no file"), "{text}");
+        assert!(text.contains(name) && text.contains("it is not a file"), "{text}");
         fs::rename(&kept, &path).unwrap();
     }
 }

@@ -83,7 +83,7 @@ impl Suspension {
         input: katydid_image::Result<RemoteInput>,
         (name, key): (String, &[u8]),
     ) -> Result<(), String> {
-        let key = <[u8; 16]>::try_from(key).map_err(|_| "that is no key of a session")?;
+        let key = <[u8; 16]>::try_from(key).map_err(|_| "that is not a key of a session")?;
         if !self.is_on() || self.0.is_refilled.swap(true, SeqCst) {
             return Err("the session is not suspended".to_owned());
         }

@@ -455,7 +455,7 @@ impl Field {
             let is_harmless = matches!(round.fault, Fault::Pause(..));
             ensure!(
                 asked.status.success() || !is_harmless || outcome_came_first(asked),
-                "a pause is no failure: {}",
+                "a pause is not a failure: {}",
                 told()
             );
         }

@@ -83,7 +83,7 @@ fn show(row: &mut Map<String, Value>, pairs: &[Pair]) {
 fn is_within(pair: &Pair, limit: &Map<String, Value>) -> Result<bool> {
     let mut is_met = true;
     for (kind, value) in limit {
-        let value = value.as_f64().context("a limit is no number")?;
+        let value = value.as_f64().context("a limit is not a number")?;
         is_met &= match kind.as_str() {
             "ratio" => pair.ratio().is_some_and(|ratio| ratio <= value),
             "ns" => pair.katydid <= value,
@@ -97,7 +97,7 @@ fn is_within(pair: &Pair, limit: &Map<String, Value>) -> Result<bool> {
 
 /// The figures that `of` names; none where the run could not measure one of them.
 fn pairs(of: &Value, files: &BTreeMap<String, Value>, run: &str) -> Result<Vec<Pair>> {
-    let keys = of.as_object().context("`of` is no object")?;
+    let keys = of.as_object().context("`of` is not an object")?;
     let mut reports = keys.iter().filter(|(key, _)| *key != "way" && *key != "against");
     let (report, names) = reports.next().context("it names no figure")?;
     let names: Vec<&str> = match names {
@@ -147,7 +147,7 @@ fn share(report: &Value, key: &str) -> Result<Option<Pair>> {
 
 /// The time of a step of an item of the frameworks.
 fn training(lines: &Value, item: &str, way: &str) -> Result<Option<Pair>> {
-    let lines = lines.as_array().context("the trainings are no list")?;
+    let lines = lines.as_array().context("the trainings are not a list")?;
     let is = |line: &Value, key: &str, value: &str| line.get(key).and_then(Value::as_str) == Some(value);
     if !lines.iter().any(|line| is(line, "item", item)) {
         bail!("the trainings have no item {item}");

@@ -73,7 +73,7 @@ impl<'a> FunctionDecoder<'_, 'a> {
         };
         let sizes: &[u64] = if level == Some("cg") { &[16] } else { &[4, 8, 16] };
         if !sizes.contains(size) {
-            return Err(self.invalid(format!("{size} is no size of {}", i.full_name())));
+            return Err(self.invalid(format!("{size} is not a size of {}", i.full_name())));
         }
         let (to, from) = (self.plain_address(to, to_space)?, self.plain_address(from, Some("global"))?);
         let narrow = if to.width == Width::Word { NARROW_POINTER } else { 0 };

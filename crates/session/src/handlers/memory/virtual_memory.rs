@@ -256,7 +256,7 @@ fn properties(session: &Session, bytes: &[u8], message: &'static str) -> Result<
 fn grants(session: &Session, bytes: &[u8]) -> Result<Vec<CUmemAccessDesc>, Fault> {
     let (records, rest) = bytes.as_chunks::<{ size_of::<CUmemAccessDesc>() }>();
     if !rest.is_empty() || records.is_empty() {
-        let reason = format!("{} bytes are no whole records", bytes.len());
+        let reason = format!("{} bytes are not whole records", bytes.len());
         return Err(SessionError::DamagedPart { message: "kdMemorySetAccess", part: "grants", reason }.into());
     }
     let word = |record: &[u8], at: usize| record.as_chunks().0.get(at).copied().map_or(0, u32::from_le_bytes);

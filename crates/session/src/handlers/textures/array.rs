@@ -203,7 +203,7 @@ fn change(session: &Session, it: &Change) -> Result<CUarrayMapInfo, Fault> {
 /// Maps parts of arrays to blocks, or takes them away, in the order of a stream.
 pub(crate) fn kdArrayMap(session: &mut Session, head: &FrameHead, message: kdArrayMap<'_>) -> Called<kdArrayMapReply> {
     let damaged = || {
-        let reason = format!("{} bytes are no whole records", message.changes.len());
+        let reason = format!("{} bytes are not whole records", message.changes.len());
         SessionError::DamagedPart { message: "kdArrayMap", part: "changes", reason }
     };
     let changes = Change::decode_all(message.changes).ok_or_else(damaged)?;

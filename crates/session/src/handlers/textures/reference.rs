@@ -88,7 +88,7 @@ pub(crate) fn kdTextureReferenceSet(
     let it = ReferenceArguments::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
         message: "kdTextureReferenceSet",
         part: "arguments",
-        reason: format!("{} bytes are no reference", message.arguments.len()),
+        reason: format!("{} bytes are not a reference", message.arguments.len()),
     })?;
     let reference = session.tables.references.texture(message.reference)?;
     let driver = session.driver();

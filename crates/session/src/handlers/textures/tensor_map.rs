@@ -25,7 +25,7 @@ pub(crate) fn kdTensorMap(
     let arguments = TensorMap::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
         message: "kdTensorMap",
         part: "arguments",
-        reason: format!("{} bytes are no tensor map", message.arguments.len()),
+        reason: format!("{} bytes are not a tensor map", message.arguments.len()),
     })?;
     let mut room = AlignedMap(CUtensorMap::default());
     let status = encode(session.driver(), &mut room, message.address, &arguments);

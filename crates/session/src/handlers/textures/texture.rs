@@ -86,7 +86,7 @@ pub(crate) fn kdTextureCreate(
     let arguments = TextureArguments::decode(message.arguments).ok_or_else(|| SessionError::DamagedPart {
         message: "kdTextureCreate",
         part: "arguments",
-        reason: format!("{} bytes are no texture", message.arguments.len()),
+        reason: format!("{} bytes are not a texture", message.arguments.len()),
     })?;
     let resource = resource(session, &arguments)?;
     let description = description(arguments.sampler);
